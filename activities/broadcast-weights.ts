@@ -11,7 +11,7 @@ import { encodeJson } from '../backends/store/objects.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { readCanary } from '../runs/canary.ts';
 import { servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
-import type { Canary } from '../runs/version-spool.ts';
+import type { Canary } from '../runs/pending-versions.ts';
 
 /** What a broadcast found. */
 export interface BroadcastResult {
@@ -20,7 +20,7 @@ export interface BroadcastResult {
   /** What it may be; absent where nothing was compared. */
   readonly threshold?: number;
   /** Servers above it, which are asked for nothing of this version; absent when there are none. */
-  readonly aside?: readonly ServerDrift[];
+  readonly quarantined?: readonly ServerDrift[];
   /** All of them are. */
   readonly isNoneLeft?: true;
   /** Servers that agreed once they had been given the weights again; absent when there are none. */
@@ -59,7 +59,7 @@ export const createBroadcastWeights =
       if (!drifts) return { canaryDifference: null, ...kind };
       await failpoint('canary.compared');
       const result = verdict(drifts, threshold);
-      await noteAside(run, policy, result.aside ?? []);
+      await noteQuarantined(run, policy, result.quarantined ?? []);
       return { ...result, ...kind };
     });
 
@@ -77,21 +77,25 @@ async function compare(
 
 function verdict(drifts: readonly ServerDrift[], threshold: number): BroadcastResult {
   const isNear = ({ difference }: ServerDrift): boolean => difference <= threshold; // not so where it is no number
-  const aside = drifts.filter((drift) => !isNear(drift));
+  const quarantined = drifts.filter((drift) => !isNear(drift));
   const reloaded = drifts.filter((drift) => isNear(drift) && drift.isReloaded);
   return {
     canaryDifference: Math.max(...drifts.map(({ difference }) => difference)),
     threshold,
-    ...(aside.length === 0 ? {} : { aside }),
-    ...(aside.length < drifts.length ? {} : { isNoneLeft: true }),
+    ...(quarantined.length === 0 ? {} : { quarantined }),
+    ...(quarantined.length < drifts.length ? {} : { isNoneLeft: true }),
     ...(reloaded.length === 0 ? {} : { reloaded }),
   };
 }
 
 /** A later broadcast of the same version may find them well again. */
-async function noteAside(run: RunHandle, policy: PolicyVersion, aside: readonly ServerDrift[]): Promise<void> {
+async function noteQuarantined(
+  run: RunHandle,
+  policy: PolicyVersion,
+  quarantined: readonly ServerDrift[],
+): Promise<void> {
   const store = storeOf(run);
-  const key = layout.serversAside(run.lineage, policy.step, policy.replay);
-  if (aside.length > 0) await store.put(key, encodeJson(aside.map(({ server }) => server)));
+  const key = layout.quarantinedServers(run.lineage, policy.step, policy.replay);
+  if (quarantined.length > 0) await store.put(key, encodeJson(quarantined.map(({ server }) => server)));
   else if (await store.read(key)) await store.removeAll(key);
 }

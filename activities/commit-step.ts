@@ -10,7 +10,7 @@ import type { PackedBatch } from './plan-step.ts';
 import { recordCommit } from '../runs/record-metrics.ts';
 import { commitIn } from '../runs/record-shapes.ts';
 import { isLastStep, readCommit, readJson, storeOf } from '../runs/run-access.ts';
-import { settleVersion } from '../runs/staged-versions.ts';
+import { settleVersion } from '../runs/settle-version.ts';
 
 export interface CommitInput {
   readonly run: RunHandle;
@@ -19,7 +19,7 @@ export interface CommitInput {
   readonly plan: ObjectRef | null;
   readonly optimizer: ObjectRef | null;
   /** Where the version waits for this commit in the run's own folder. */
-  readonly staged?: string | null;
+  readonly pendingAt?: string | null;
   readonly engine?: string | null;
   readonly outcomes: StepCommit['outcomes'];
   /** What only the workflow knows; the batch's metrics are added from its plan. */
@@ -77,7 +77,7 @@ export const createCommitStep = (codeVersion: string) => {
       );
     }
     ours.set(nameOf(run), sha256(bytes));
-    const isPublished = input.staged ? await settleVersion(run, input.staged, found) : false;
+    const isPublished = input.pendingAt ? await settleVersion(run, input.pendingAt, found) : false;
     await recordCommit(run, found);
     return { sha256: sha256(bytes), adopted: !stored, isPublished };
   };

@@ -1,3 +1,4 @@
+import { versionHeldS } from '../core/limits.ts';
 import { lineageOf } from '../runs/layout.ts';
 import type { PolicyVersion, Prompts, RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
@@ -6,20 +7,17 @@ import { hasMetrics } from '../runs/metrics.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { requireCommit, servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
 
-export interface HoldInput {
+export interface HoldVersionInput {
   readonly run: RunHandle;
   readonly policy: PolicyVersion;
   /** Who keeps it; a version stays while anybody does. */
   readonly holder: string;
 }
 
-/** A version that nobody asks for again is kept no longer than this. */
-export const versionHeldS = 300;
-
 /** Keeps a version at the inference servers, for an evaluation of it. A desired state: twice is once. */
 export const createHoldVersion =
   (inference: (spec: RunSpec) => Inference) =>
-  async ({ run, policy, holder }: HoldInput): Promise<HoldOutcome> =>
+  async ({ run, policy, holder }: HoldVersionInput): Promise<HoldOutcome> =>
     withHeartbeat(async () => {
       const servers = inference(await specOf(run));
       return (await servers.hold?.(await servedPolicy(run, policy), holder, versionHeldS)) ?? 'held';
@@ -28,7 +26,7 @@ export const createHoldVersion =
 /** Of servers that do not answer it is of no matter: what nobody asks for again is released by itself. */
 export const createReleaseVersion =
   (inference: (spec: RunSpec) => Inference) =>
-  async ({ run, policy, holder }: HoldInput): Promise<void> => {
+  async ({ run, policy, holder }: HoldVersionInput): Promise<void> => {
     const servers = inference(await specOf(run));
     await servers.release?.(await servedPolicy(run, policy, { isRead: false }), holder).catch(() => undefined);
   };

@@ -2,7 +2,7 @@ import { createAskTeacher } from './ask-teacher.ts';
 import { auditRun } from './audit-run.ts';
 import { createBroadcastWeights } from './broadcast-weights.ts';
 import { createCommitStep } from './commit-step.ts';
-import type { AskDependencies } from './asked-model.ts';
+import type { AskDependencies, GenerateDependencies } from '../backends/rollouts/asked-model.ts';
 import { createEvaluateChunk } from './evaluation/evaluate-chunk.ts';
 import { createOpenEvaluation } from './evaluation/open-evaluation.ts';
 import { createPlanEvaluations } from './evaluation/plan-evaluations.ts';
@@ -12,14 +12,14 @@ import { createPlanNewest } from './evaluation/plan-newest.ts';
 import { createHoldVersion, findEvaluation } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterGroups } from './filter-groups.ts';
-import { createGenerateRollouts, type GenerateDependencies } from './generate-rollouts.ts';
+import { createGenerateRollouts } from './generate-rollouts.ts';
 import { leaseRound } from './lease-groups.ts';
 import { beginLineage, checkRewind } from '../runs/lineages.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { packBatch, planStep } from './plan-step.ts';
 import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
-import { createHoldTrainer, type TrainerHeld } from './hold-trainer.ts';
-import { createComparePrompts, createHoldSitting } from './prompt-search/hold-sitting.ts';
+import { createLeaseTrainer, type TrainerLeased } from './lease-trainer.ts';
+import { createComparePrompts, createSearchPrompts } from './prompt-search/search-prompts.ts';
 import { createTryPrompt } from './prompt-search/try-prompt.ts';
 import { createOpenPromptSearch, createPlanPromptSearch } from './prompt-search/open-search.ts';
 import { createClosePromptSearch, createWritePrompts } from './prompt-search/write-results.ts';
@@ -28,7 +28,7 @@ import { createRestoreVersion } from './restore-version.ts';
 import { readSpec } from '../runs/run-access.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
 import { createScoreRollouts } from './score-rollouts.ts';
-import { createSpoolVersion, createTrainStep, findUnpublished, type TrainDependencies } from './train-step.ts';
+import { createRemakeVersion, createTrainStep, findUnpublished, type TrainDependencies } from './train-step.ts';
 import { nextTrainerEpoch } from './trainer-claims.ts';
 import { createWarmUp } from './warm-up.ts';
 
@@ -36,11 +36,11 @@ export type { EvaluationSummary, RecordedEvaluation } from './record-evaluation.
 export type { FilteredEnvironment, FilteredRound } from './filter-groups.ts';
 export type { GeneratedChunk } from './generate-rollouts.ts';
 export type { LeaseInput, LeasedRound } from './lease-groups.ts';
-export type { TrainerHeld } from './hold-trainer.ts';
+export type { TrainerLeased } from './lease-trainer.ts';
 export type { KnownTrainers } from './find-trainers.ts';
 export type { OpenedRun, TakenOver, TrainRunInput } from './open-run.ts';
 export type { Recovery } from '../runs/policy-trainer.ts';
-export type { SittingProgress } from './prompt-search/hold-sitting.ts';
+export type { SearchProgress } from './prompt-search/search-prompts.ts';
 export type { TrainStepResult } from './train-step.ts';
 export type { WarmUpState } from './warm-up.ts';
 
@@ -89,18 +89,18 @@ export const createRolloutActivities = (dependencies: AskDependencies) => ({
   scoreRollouts: createScoreRollouts(dependencies),
   askTeacher: createAskTeacher(dependencies),
   evaluateChunk: createEvaluateChunk(dependencies),
-  holdSitting: createHoldSitting(dependencies),
+  searchPrompts: createSearchPrompts(dependencies),
   comparePrompts: createComparePrompts(dependencies),
   tryPrompt: createTryPrompt(dependencies),
 });
 export type RolloutActivities = ReturnType<typeof createRolloutActivities>;
 
 /** Queue `ratchet-train`, and the GPU process's own for holding it again: the process is taken for a run. */
-export const createHoldActivities = (
-  { seat }: TrainDependencies,
-  tell: (workflowId: string, held: TrainerHeld) => Promise<void>,
-) => ({ holdTrainer: createHoldTrainer(seat, tell) });
-export type HoldActivities = ReturnType<typeof createHoldActivities>;
+export const createLeaseActivities = (
+  { lease }: TrainDependencies,
+  tell: (workflowId: string, held: TrainerLeased) => Promise<void>,
+) => ({ leaseTrainer: createLeaseTrainer(lease, tell) });
+export type LeaseActivities = ReturnType<typeof createLeaseActivities>;
 
 /** The process's own queue: one slot, one policy. */
 export const createTrainActivities = (
@@ -108,7 +108,7 @@ export const createTrainActivities = (
 ) => ({
   warmUp: createWarmUp(dependencies, dependencies.tokenizer),
   trainStep: createTrainStep(dependencies),
-  spoolVersion: createSpoolVersion(dependencies),
+  remakeVersion: createRemakeVersion(dependencies),
   restoreVersion: createRestoreVersion(dependencies),
 });
 export type TrainActivities = ReturnType<typeof createTrainActivities>;

@@ -12,8 +12,7 @@ import { specOf, storeOf } from '../runs/run-access.ts';
 const leasesShape: Shape = ({ policy, leases, curriculum }) => ({
   'the version that its groups start from': isVersion(policy),
   'leases of groups': Array.isArray(leases) && leases.every(isLease),
-  'what comes after its groups, or nothing':
-    curriculum === undefined || (isRecord(curriculum) && Number.isSafeInteger(curriculum['nextOrdinal'])),
+  'what comes after its groups': isRecord(curriculum) && Number.isSafeInteger(curriculum['nextOrdinal']),
 });
 
 function isLease(lease: unknown): boolean {
@@ -37,7 +36,7 @@ export interface LeasedRound {
   /** null: every example lies in a pool that is never drawn. */
   readonly round: SamplingRound | null;
   readonly curriculum: CurriculumState;
-  /** How many of the groups are of each environment; absent where the run has one, or an older version leased them. */
+  /** How many of the groups are of each environment; absent where the run has one. */
   readonly groups?: Readonly<Record<string, number>>;
 }
 
@@ -77,7 +76,7 @@ export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
       policyStep: stored.policy.step,
       leases: { key, sha256: sha256(bytes), bytes: bytes.byteLength, count },
     },
-    curriculum: stored.curriculum ?? state,
-    ...(stored.curriculum && datasets.length > 1 ? { groups } : {}),
+    curriculum: stored.curriculum,
+    ...(datasets.length > 1 ? { groups } : {}),
   };
 }

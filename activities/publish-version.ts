@@ -4,11 +4,11 @@ import { isStored, type TrainDependencies } from './train-step.ts';
 import { requireNewestClaim } from './trainer-claims.ts';
 
 /**
- * Puts a committed version from this process's spool into the store, beside the step that follows. False when it is not
+ * Puts a committed version that is pending in this process into the store, beside the step that follows. False when it is not
  * here (the process that made it is gone): then it is made again first. Twice is once.
  */
 export const createPublishVersion =
-  ({ spool, seat: { holder } }: Pick<TrainDependencies, 'spool' | 'seat'>) =>
+  ({ pending, lease: { holder } }: Pick<TrainDependencies, 'pending' | 'lease'>) =>
   async (input: {
     readonly run: RunHandle;
     readonly policy: PolicyVersion;
@@ -17,6 +17,6 @@ export const createPublishVersion =
   }): Promise<boolean> =>
     withHeartbeat(async () => {
       const { run, policy, optimizer, epoch } = input;
-      if (await spool.publish(run, policy, () => requireNewestClaim(run, { epoch, holder }))) return true;
+      if (await pending.publish(run, policy, () => requireNewestClaim(run, { epoch, holder }))) return true;
       return isStored(run, policy, optimizer);
     });

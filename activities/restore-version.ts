@@ -11,7 +11,7 @@ import { goingOn } from './trainer-claims.ts';
  * Makes the weights of a committed version again, when retention has removed them: from the newest checkpoint before it
  * and the stored batches. The same bytes as they were, or it refuses; twice is once.
  */
-export const createRestoreVersion = ({ trainer, seat }: Pick<TrainDependencies, 'trainer' | 'seat'>) => {
+export const createRestoreVersion = ({ trainer, lease }: Pick<TrainDependencies, 'trainer' | 'lease'>) => {
   const failures = new EngineFailures();
   return async (input: {
     readonly run: RunHandle;
@@ -26,7 +26,7 @@ export const createRestoreVersion = ({ trainer, seat }: Pick<TrainDependencies, 
     );
 
     async function attempt(): Promise<Recovery | null> {
-      const mayGoOn = goingOn(run, input.epoch, seat);
+      const mayGoOn = goingOn(run, input.epoch, lease);
       await mayGoOn();
       const recovery = await trainer.bringTo(run, policy, mayGoOn);
       // Looked at before anything is written: other weights must not lie where the commit says these are.

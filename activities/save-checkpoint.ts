@@ -52,7 +52,7 @@ export async function saveCheckpoint({
     const keepWeights = new Set([...kept, ...takenOver, ...pinned, ...references]);
     await removeSteps(store, layout.allCheckpoints(run.lineage), (n) => n <= step && !kept.includes(n));
     await removeSteps(store, layout.allWeights(run.lineage), (n) => n < oldestLive && !keepWeights.has(n));
-    await removeSteps(store, layout.allStaged(run.lineage), (n) => n <= step); // left by attempts that were given up
+    await removeSteps(store, layout.allPending(run.lineage), (n) => n <= step); // left by attempts that were given up
     await removeFiles(store, layout.allCanaries(run.lineage), (n) => n < oldestLive);
     await removeFiles(store, layout.allBatches(run.lineage), (n) => n <= replayFrom);
     await removePlayed(store, run.lineage, { before: step });

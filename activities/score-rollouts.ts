@@ -1,7 +1,8 @@
+import PQueue from 'p-queue';
 import { layout } from '../runs/layout.ts';
 import { groupsJudgedAtOnce } from '../core/limits.ts';
 import type { LostWork } from '../core/rl/lost-work.ts';
-import type { Rollout, ScoredGroup } from '../core/rl/rollout.ts';
+import type { GroupLease, Rollout, ScoredGroup } from '../core/rl/rollout.ts';
 import { withSystemPrompt } from '../core/rl/system-prompt.ts';
 import { needsVocabulary, settleRollout } from '../core/rl/settle-rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
@@ -11,7 +12,6 @@ import type { Environment } from '../backends/environments/types.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { decodeRows, packRows } from '../backends/store/objects.ts';
 import { lastProgress, withHeartbeat } from './around/heartbeat.ts';
-import { mapAtOnce } from '../core/map-at-once.ts';
 import { textsOfPrompts } from '../runs/prompts-in-use.ts';
 import { storeRoundResults, withoutRecord } from '../runs/results.ts';
 import { readJson, readRows, specOf, storeOf } from '../runs/run-access.ts';
@@ -72,10 +72,10 @@ export const createScoreRollouts =
       const timeoutMs = spec.generationTimeoutS * 1000;
       const vocabularySize = needsVocabulary(spec) ? await vocabularySizeOf(run, policy) : 0;
       const groups = await forEach((name, environment) => {
-        const atOnce = environment.judge ? groupsJudgedAtOnce : 1;
+        const queue = new PQueue({ concurrency: environment.judge ? groupsJudgedAtOnce : 1 });
         const onScored = ({ group, index }: Rollout) => work.finish(`${group}/${index}`);
         const own = leases.filter((one) => one.environment === name);
-        return mapAtOnce(own, atOnce, async (lease): Promise<ScoredGroup> => {
+        const score = async (lease: GroupLease): Promise<ScoredGroup> => {
           const example = withSystemPrompt(environment.dataset.at(lease.exampleId), systemPrompts.get(name));
           const members = (played.get(lease.ordinal) ?? []).toSorted((a, b) => a.index - b.index);
           const around = { timeoutMs, dataset: 'dataset', onScored, signal } as const;
@@ -83,7 +83,8 @@ export const createScoreRollouts =
           const settled = scored.map((rollout) => settleRollout(withoutRecord(rollout), spec, vocabularySize));
           const hasRecords = members.length > 0 && members.every(({ record }) => record !== undefined);
           return { ...lease, rollouts: settled, ...(hasRecords ? {} : { example }) };
-        });
+        };
+        return queue.addAll(own.map((lease) => () => score(lease)));
       });
       const inOrder = groups.flat().sort((a, b) => a.ordinal - b.ordinal);
       const { stored, bytes } = await store.putIfAbsent(key, await packRows(inOrder));

@@ -11,10 +11,10 @@ import { EngineFailures, halvedRows } from '../core/rl/engine-failures.ts';
 import { lastProgress, withHeartbeat } from './around/heartbeat.ts';
 import type { PolicyTrainer, Recovery } from '../runs/policy-trainer.ts';
 import { readCommit, readJson, storeOf } from '../runs/run-access.ts';
-import { settleForgotten } from '../runs/staged-versions.ts';
+import { settleForgotten } from '../runs/settle-version.ts';
 import { goingOn } from './trainer-claims.ts';
-import type { TrainerSeat } from './around/trainer-seat.ts';
-import type { VersionSpool } from '../runs/version-spool.ts';
+import type { ProcessLease } from './around/process-lease.ts';
+import type { PendingVersions } from '../runs/pending-versions.ts';
 import { lostIn, type WorkProgress, WorkUnderWay } from './around/work-under-way.ts';
 
 export interface TrainStepResult {
@@ -28,7 +28,7 @@ export interface TrainStepResult {
   /** The optimizer's state at this version, where the plan asked for a snapshot. */
   readonly optimizer: ObjectRef | null;
   /** Where the version waits for its commit in the run's own folder; null where it is uploaded after that. */
-  readonly staged: string | null;
+  readonly pendingAt: string | null;
   /** What the bits depend on besides the plan; null where the trainer does not tell. */
   readonly engine: string | null;
   readonly metrics: Readonly<Record<string, number>>;
@@ -40,8 +40,8 @@ export interface TrainStepResult {
 
 export interface TrainDependencies {
   readonly trainer: PolicyTrainer;
-  readonly spool: VersionSpool;
-  readonly seat: TrainerSeat;
+  readonly pending: PendingVersions;
+  readonly lease: ProcessLease;
 }
 
 /**
@@ -49,7 +49,7 @@ export interface TrainDependencies {
  * retry in the same process returns what was done; in another one it restores, replays the stored batches, and does the
  * same again. Stops, without a trace, when another process holds the run by now.
  */
-export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => {
+export const createTrainStep = ({ trainer, pending, lease }: TrainDependencies) => {
   let last: { readonly task: string; readonly result: TrainStepResult } | null = null;
   const failures = new EngineFailures();
   return async (input: {
@@ -69,13 +69,21 @@ export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => 
     async function attempt(): Promise<TrainStepResult> {
       work.goOnFrom(null);
       work.begin(task);
-      const mayGoOn = goingOn(run, input.epoch, seat);
+      const mayGoOn = goingOn(run, input.epoch, lease);
       await mayGoOn();
       if (last?.task === task) return { ...last.result, ...lostIn(work.lost) };
       const plan = await readJson<StepPlan>(run, input.plan);
       const recovery = await trainer.bringTo(run, plan.from, mayGoOn);
-      const none = { policy: null, replay: null, optimizer: null, staged: null, engine: null, metrics: {}, seconds: 0 };
-      const replay = await spoolReplayed({ trainer, spool, seat }, run, plan.from, recovery);
+      const none = {
+        policy: null,
+        replay: null,
+        optimizer: null,
+        pendingAt: null,
+        engine: null,
+        metrics: {},
+        seconds: 0,
+      };
+      const replay = await keepReplayed({ trainer, pending, lease }, run, plan.from, recovery);
       if (replay) return { ...none, replay, recovery, ...lostIn(work.lost) };
 
       await mayGoOn();
@@ -92,14 +100,14 @@ export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => 
       await mayGoOn();
       const { step, snapshot, batch: canary } = plan;
       const made = outcome.applied
-        ? await trainer.spoolTo(spool, run, { version: { step, digest: outcome.digest }, snapshot, canary })
+        ? await trainer.keepPending(pending, run, { version: { step, digest: outcome.digest }, snapshot, canary })
         : null;
       const result: TrainStepResult = {
         ...none,
         policy: made?.policy ?? null,
         ...(outcome.reason === undefined ? {} : { reason: outcome.reason }),
         optimizer: made?.optimizer ?? null,
-        staged: made?.staged ?? null,
+        pendingAt: made?.pendingAt ?? null,
         engine: await trainer.fingerprint(),
         metrics: outcome.metrics,
         recovery,
@@ -113,16 +121,16 @@ export const createTrainStep = ({ trainer, spool, seat }: TrainDependencies) => 
 };
 
 /**
- * Makes a committed version that was lost before its upload again, from stored batches, and leaves it in the spool.
+ * Makes a committed version that was lost before its upload again, from stored batches, and keeps it pending here.
  * Returns the version that took its place where the replay differs.
  */
-export const createSpoolVersion = ({ trainer, spool, seat }: TrainDependencies) => {
+export const createRemakeVersion = ({ trainer, pending, lease }: TrainDependencies) => {
   const failures = new EngineFailures();
   return async (input: {
     readonly run: RunHandle;
     readonly policy: PolicyVersion;
     readonly epoch: number;
-  }): Promise<SpooledAgain> => {
+  }): Promise<Remade> => {
     const { run, policy } = input;
     const work = `${run.store}${run.name}/${policy.digest}`;
     return withHeartbeat(
@@ -130,19 +138,19 @@ export const createSpoolVersion = ({ trainer, spool, seat }: TrainDependencies) 
       () => ({ waitsFor: trainer.waitsFor() }),
     );
 
-    async function attempt(): Promise<SpooledAgain> {
-      const mayGoOn = goingOn(run, input.epoch, seat);
+    async function attempt(): Promise<Remade> {
+      const mayGoOn = goingOn(run, input.epoch, lease);
       await mayGoOn();
-      if (spool.find(run, policy)) return { replay: null, recovery: null };
+      if (pending.find(run, policy)) return { replay: null, recovery: null };
       const recovery = await trainer.bringTo(run, policy, mayGoOn);
-      const replay = await spoolReplayed({ trainer, spool, seat }, run, policy, recovery);
-      if (!replay && !spool.find(run, policy)) await spoolAgain({ trainer, spool, seat }, run, policy);
+      const replay = await keepReplayed({ trainer, pending, lease }, run, policy, recovery);
+      if (!replay && !pending.find(run, policy)) await remake({ trainer, pending, lease }, run, policy);
       return { replay, recovery };
     }
   };
 };
 
-interface SpooledAgain {
+interface Remade {
   /** What took the version's place. */
   readonly replay: PolicyVersion | null;
   readonly recovery: Recovery | null;
@@ -180,24 +188,24 @@ async function isWhole(run: RunHandle, policy: PolicyVersion): Promise<boolean> 
   return there.includes(policy.file.key) && there.includes(policy.sums.key);
 }
 
-/** After a recovery: what is not in the store goes to the spool, what differs under a name of its own. */
-async function spoolReplayed(
+/** After a recovery: what is not in the store is kept pending, what differs under a name of its own. */
+async function keepReplayed(
   dependencies: TrainDependencies,
   run: RunHandle,
   asked: PolicyVersion,
   recovery: Recovery | null,
 ): Promise<PolicyVersion | null> {
-  const { trainer, spool } = dependencies;
+  const { trainer, pending } = dependencies;
   if (recovery?.differs) {
     const { step } = asked;
     const { digest } = recovery.differs;
-    const known = spool.find(run, { step, digest });
+    const known = pending.find(run, { step, digest });
     if (known) return known.policy;
     const version = { step, digest, replay: await nextReplay(run, asked) };
-    return (await trainer.spoolTo(spool, run, { version, snapshot: false, canary: null })).policy;
+    return (await trainer.keepPending(pending, run, { version, snapshot: false, canary: null })).policy;
   }
   const isMadeAgain = recovery !== null && recovery.replayedSteps > 0;
-  if (isMadeAgain && !spool.find(run, asked)) await spoolAgain(dependencies, run, asked);
+  if (isMadeAgain && !pending.find(run, asked)) await remake(dependencies, run, asked);
   return null;
 }
 
@@ -208,12 +216,12 @@ async function nextReplay(run: RunHandle, { step, replay = 0 }: PolicyVersion): 
   }
 }
 
-async function spoolAgain({ trainer, spool }: TrainDependencies, run: RunHandle, asked: PolicyVersion): Promise<void> {
+async function remake({ trainer, pending }: TrainDependencies, run: RunHandle, asked: PolicyVersion): Promise<void> {
   const found = await readCommit(run, asked.step);
   const isCommitted = found?.commit.policy.digest === asked.digest;
   const optimizer = isCommitted ? found.commit.optimizer : null;
   if (await isStored(run, asked, optimizer)) return;
   const plan = isCommitted && found.commit.plan ? await readJson<StepPlan>(run, found.commit.plan) : null;
   const { file: _, ...version } = asked;
-  await trainer.spoolTo(spool, run, { version, snapshot: optimizer !== null, canary: plan?.batch ?? null });
+  await trainer.keepPending(pending, run, { version, snapshot: optimizer !== null, canary: plan?.batch ?? null });
 }

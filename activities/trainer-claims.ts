@@ -5,7 +5,7 @@ import type { RunHandle } from '../core/rl/run-state.ts';
 import { decodeJson, encodeJson, type Shape } from '../backends/store/objects.ts';
 import type { MayGoOn } from '../runs/policy-trainer.ts';
 import { storeOf } from '../runs/run-access.ts';
-import type { TrainerSeat } from './around/trainer-seat.ts';
+import type { ProcessLease } from './around/process-lease.ts';
 
 /** `claims/trainer/epoch_N.json`: who holds the run since hold N. */
 interface TrainerClaim {
@@ -49,7 +49,7 @@ export async function requireNewestClaim(run: RunHandle, claim: TrainerClaim): P
 }
 
 /** For what goes on for long in this process: throws when it was cancelled, or another process holds the run by now. */
-export function goingOn(run: RunHandle, epoch: number, { holder }: TrainerSeat): MayGoOn {
+export function goingOn(run: RunHandle, epoch: number, { holder }: ProcessLease): MayGoOn {
   const { cancellationSignal } = Context.current();
   return async () => {
     cancellationSignal.throwIfAborted();

@@ -58,7 +58,7 @@ export function warmUpStateIn(bytes: Uint8Array, key: string): WarmUpState {
  * retry returns what is there. Batches are drawn by key, so a resumed warm-up gives the same bits.
  */
 export const createWarmUp = (
-  { trainer, seat }: Pick<TrainDependencies, 'trainer' | 'seat'>,
+  { trainer, lease }: Pick<TrainDependencies, 'trainer' | 'lease'>,
   openTokenizer: OpenTokenizer,
 ) => {
   const failures = new EngineFailures();
@@ -75,7 +75,7 @@ export const createWarmUp = (
     );
 
     async function attempt(): Promise<WarmUpState> {
-      const mayGoOn = goingOn(run, input.epoch, seat);
+      const mayGoOn = goingOn(run, input.epoch, lease);
       await mayGoOn();
       const spec = await specOf(run);
       const total = spec.sft?.steps ?? 0;

@@ -50,9 +50,9 @@ function leaveRest(place: string): void {
     cpSync(path.join(place, from), path.join(place, to), { recursive: true });
   const { policy } = JSON.parse(readFileSync(path.join(place, layout.commit('l2', 3)), 'utf8')) as StepCommit;
   const digest = policy.file.sha256;
-  copied(policy.weights, `${layout.staged('l2', 3, `${digest.slice(0, 16)}.0a1b2c3d`)}weights/`);
+  copied(policy.weights, `${layout.pending('l2', 3, `${digest.slice(0, 16)}.0a1b2c3d`)}weights/`);
   copied(layout.commit('l2', 3), layout.quarantined(layout.commit('l2', 4), digest));
-  put(layout.serversAside('l2', 3), '["http://127.0.0.1:9"]\n');
+  put(layout.quarantinedServers('l2', 3), '["http://127.0.0.1:9"]\n');
   for (const part of ['', '.part_0']) put(layout.taught('l2', 3, digest, part), '[-0.5,-1.25]\n[-2]\n');
   put(`${layout.warmUp(0)}state.json`, `${JSON.stringify({ step: 0, policy, optimizer: null, loss: null })}\n`);
   put(`${layout.wandb()}offline-run/files/config.yaml`, 'seed: 3\n');

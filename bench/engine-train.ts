@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { randomStream } from '../core/random.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
-import { EngineTrainer, type LoraConfig, type TrainOptions } from '../engine/index.ts';
+import { EngineOptimizer, type LoraConfig, type TrainOptions } from '../engine/index.ts';
 import { isDisturbed, meterCpu, waitForQuiet } from './cpu-meter.ts';
 import { type ModelShape, modelShapes, writeRandomModel } from './engine-shapes.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
@@ -139,7 +139,7 @@ async function measureCase(bench: Bench, { name, pairs, threads, python }: CaseO
   const batch = randomBatch({ rows, length, vocabulary: model.vocab_size });
   await writeRandomModel(base!, model);
   await writeFile(batchFile!, JSON.stringify(batch));
-  const trainer = await EngineTrainer.open(base!, { threads, lora });
+  const trainer = await EngineOptimizer.open(base!, { threads, lora });
   if (lora) await trainer.exportWeights(adapter!);
   const args = [peerProgram, '--model', base!, '--batch', batchFile!, '--threads', String(threads)];
   if (lora) args.push('--lora', adapter!);
@@ -166,7 +166,7 @@ async function measureCase(bench: Bench, { name, pairs, threads, python }: CaseO
 const pauseMs = 20;
 
 async function inTurn(
-  trainer: EngineTrainer,
+  trainer: EngineOptimizer,
   peer: PeerProcess,
   samples: readonly TrainSample[],
 ): Promise<{ ours: Step; theirs: Step }> {

@@ -11,7 +11,7 @@ import { packSamples } from '../core/rl/pack.ts';
 import type { Example, ScoredGroup, ScoredRollout } from '../core/rl/rollout.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import { EngineTrainer, loadTokenizer, Sampler } from '../engine/index.ts';
+import { EngineOptimizer, loadTokenizer, Sampler } from '../engine/index.ts';
 import { mean } from './statistics.ts';
 
 export interface Score {
@@ -42,7 +42,7 @@ export async function trainOnShuffledRewards(
   }
   if (spec.trainer.kind !== 'onnx') throw new Error('The control trains with the embedded engine.');
   const { threads } = spec.trainer;
-  const trainer = await EngineTrainer.open(weights, { threads });
+  const trainer = await EngineOptimizer.open(weights, { threads });
   const sampler = await Sampler.open(trainer.model.config, { threads });
   const environment = await openEnvironment(entry);
   const { play, evaluate } = await openPlayers({ spec, weights, trainer, sampler, environment });
@@ -129,7 +129,7 @@ function rewardsOf({ rollouts }: ScoredGroup): number[] {
 async function openPlayers(options: {
   spec: RunSpec;
   weights: string;
-  trainer: EngineTrainer;
+  trainer: EngineOptimizer;
   sampler: Sampler;
   environment: Environment;
 }) {

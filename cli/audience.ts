@@ -15,7 +15,7 @@ export interface TellingOptions {
 /** The options of the commands that follow a run. */
 export const tellingOptions = {
   plain: ['--plain', 'one line for each event instead of the live view'],
-  json: ['--json', 'one JSON object a line on stdout (docs/ndjson.md); what is for people goes to stderr'],
+  json: ['--json', 'one JSON object a line on stdout (docs/guide/ndjson.md); what is for people goes to stderr'],
 } as const;
 
 /** A live view needs a terminal with a person in front of it. */

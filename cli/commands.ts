@@ -170,7 +170,7 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
   },
 };
 
-/** The program with the command that was asked for, or with all of them. */
+/** The program with the command that was asked for; where that is none, with the names and lines of all, which is what its help shows. */
 export async function program(asked: string | undefined, version: string): Promise<Command> {
   const ratchet = new Command('ratchet')
     .description('RL post-training of language models as a durable Temporal workflow.')
@@ -186,7 +186,8 @@ export async function program(asked: string | undefined, version: string): Promi
   for (const [title, group] of groups) {
     for (const [name, { line, load }] of Object.entries(group)) {
       if (isKnown && name !== asked) continue;
-      ratchet.addCommand(refusing((await load()).summary(line).helpGroup(title), `ratchet ${name}`));
+      const command = isKnown ? await load() : new Command(name);
+      ratchet.addCommand(refusing(command.summary(line).helpGroup(title), `ratchet ${name}`));
     }
   }
   return ratchet;

@@ -1,11 +1,10 @@
 import type { DryRun, EmbeddedMemory, GpuMemory } from '../backends/configs/dry-run.ts';
 import { isHubId, namedServers } from '../core/names.ts';
 import { gpuSettingsOf } from '../config/gpu-settings.ts';
-import type { MemoryPlan } from '../config/memory-plan.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 
 /** What a run would take, as people read it. */
-export function describeDryRun(spec: RunSpec, { plan, freeBytes, memory }: DryRun, gpuBytes: number): string[] {
+export function describeDryRun(spec: RunSpec, { plan, freeBytes, memory }: DryRun): string[] {
   const { disk, tokens } = plan;
   const stored = disk.rollouts + disk.batches + (disk.checkpoints ?? 0);
   const checkpoints = disk.checkpoints === null ? 'unknown' : bytes(disk.checkpoints);
@@ -23,11 +22,7 @@ export function describeDryRun(spec: RunSpec, { plan, freeBytes, memory }: DryRu
         ]
       : []),
     `  disk          at most ${bytes(stored)}${disk.checkpoints === null ? ' and the checkpoints' : ''}: ${disk.checkpointCount} checkpoints ${checkpoints}, rollouts ${bytes(disk.rollouts)}, batches ${bytes(disk.batches)}${free(freeBytes, stored)}`,
-    ...(memory === null
-      ? unknownModel(spec)
-      : memory.kind === 'embedded'
-        ? embedded(memory)
-        : onGpus(memory, gpuBytes)),
+    ...(memory === null ? unknownModel(spec) : memory.kind === 'embedded' ? embedded(memory) : onGpus(memory)),
   ];
 }
 
@@ -77,29 +72,13 @@ function embedded({ model, parameterCount, copies, ...memory }: EmbeddedMemory):
   ];
 }
 
-function onGpus(memory: GpuMemory, gpuBytes: number): string[] {
-  const { trainer, now, server, remedies } = memory;
-  const gpus = trainer.gpuCount === 1 ? '1 GPU' : `${trainer.gpuCount} GPUs`;
-  const fits = (plan: MemoryPlan) => (plan.totalBytes > gpuBytes ? `more than ${bytes(gpuBytes)}` : 'fits');
-  const because = memory.seqLenBecause === null ? '' : ` (${memory.seqLenBecause})`;
+function onGpus({ model, parameterCount, weightBytes }: GpuMemory): string[] {
   return [
-    `  memory        ${memory.model}, ${count(memory.parameterCount)} parameters; estimated for a trainer with FSDP, of one GPU of ${bytes(gpuBytes)}`,
-    `    trainer     ${bytes(now.totalBytes)} on each of ${gpus}, ${fits(now)}; ${trainer.microBatchSize} × ${trainer.seqLen} tokens at once${because}`,
-    ...now.terms.map(
-      ({ what, bytes: size, because: how }) => `      ${what.padEnd(17)} ${bytes(size).padStart(9)}   ${how}`,
-    ),
-    ...(now.hostBytes > 0 ? [`      in the machine's memory ${bytes(now.hostBytes)}`] : []),
-    `    with ac     ${bytes(memory.withCheckpointing.totalBytes)}; without ${bytes(memory.withoutCheckpointing.totalBytes)}`,
-    ...remedies.map(
-      ({ change, savesBytes, totalBytes }, i) =>
-        `    ${i === 0 ? 'instead' : '       '}     ${i + 1}. ${change}\n                   saves ${bytes(savesBytes)} alone; ${bytes(totalBytes)} with ${i === 0 ? 'it' : 'all so far'}${totalBytes <= gpuBytes ? ', fits' : ''}`,
-    ),
-    `    server      ${bytes(server.claimedBytes)} of a GPU (${server.gpuMemoryUtilization}): weights ${bytes(server.weightBytes)}, keys and values ${server.keyValueBytes > 0 ? `${bytes(server.keyValueBytes)} = ${count(server.keyValueTokens)} tokens${server.longestSequences === null ? '' : ` = ${server.longestSequences} sequences of max_model_len`}` : 'nothing: the weights do not fit'}`,
+    `  memory        ${model}, ${count(parameterCount)} parameters, ${bytes(weightBytes)} in bfloat16; what an engine takes of a GPU beside them is its own`,
   ];
 }
 
 function bytes(size: number): string {
-  if (size < 0) return `−${bytes(-size)}`;
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let [value, unit] = [size, 0];
   while (value >= 1024 && unit < units.length - 1) [value, unit] = [value / 1024, unit + 1];

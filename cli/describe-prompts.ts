@@ -1,5 +1,5 @@
 import type { Client } from '@temporalio/client';
-import type { SearchFigures } from '../core/gepa/prompt-search.ts';
+import type { PromptSearchStatus, SearchFigures } from '../core/gepa/prompt-search.ts';
 import type { PromptStanding, RunStatus } from '../workflows/control/messages.ts';
 import { retrying } from './follow-run.ts';
 
@@ -16,14 +16,12 @@ interface BranchFigure {
 const patienceMs = 3_000;
 
 /** Asks the branches that are under way. */
-export async function askBranches(client: Client, { prompts = [] }: RunStatus): Promise<BranchFigures> {
+export async function askBranches(client: Client, { prompts }: RunStatus): Promise<BranchFigures> {
   const workflows = prompts.flatMap(({ branch }) => branch?.workflow ?? []);
   const asked = workflows.map(async (workflow) => {
     const handle = client.workflow.getHandle(workflow);
     const [figures, retries] = await Promise.all([
-      client
-        .withDeadline(Date.now() + patienceMs, () => handle.query<SearchFigures | null>('progress'))
-        .catch(() => null), // the rest is told
+      client.withDeadline(Date.now() + patienceMs, () => handle.query<PromptSearchStatus>('status')).catch(() => null), // the rest is told
       retrying(handle),
     ]);
     return [workflow, { figures, retries: retries ?? [] }] as const;
@@ -33,7 +31,7 @@ export async function askBranches(client: Client, { prompts = [] }: RunStatus): 
 
 /** Of a run that looks for better prompts: what its environments are played with, what is under way, what came of the newest branch. */
 export function describePrompts(status: RunStatus, branches: BranchFigures, isRunning: boolean): string[] {
-  const { prompts = [], branchesEnded = {}, run } = status;
+  const { prompts, branchesEnded = {}, run } = status;
   return prompts.flatMap((standing) => {
     const { environment, branch, offered } = standing;
     const ended = branchesEnded[environment];

@@ -1,7 +1,6 @@
 import { planDryRun } from '../backends/configs/dry-run.ts';
 import { examineRunFile } from '../backends/configs/examine-run-file.ts';
 import type { LoadOptions } from '../backends/configs/load-run-config.ts';
-import { RatchetError } from '../core/errors.ts';
 import { ConfigProblems } from '../config/problems.ts';
 import { describeDryRun } from './describe-dry-run.ts';
 import { describeRunFile } from './describe-run-file.ts';
@@ -11,8 +10,6 @@ import { print, printJson } from './print.ts';
 
 export interface DryRunFlags {
   readonly dryRun?: boolean;
-  /** Of one GPU, in the GB that GPUs are sold in, which are GiB. */
-  readonly gpuMemory?: string;
   readonly modelConfig?: string;
   readonly json?: boolean;
   /** Whether to run what the file names. */
@@ -22,7 +19,6 @@ export interface DryRunFlags {
 /** For commander: the flags of a dry run. */
 export const dryRunOptions = {
   dryRun: ['--dry-run', 'print the resolved run (with --json that alone) and what it would take; start nothing'],
-  gpuMemory: ['--gpu-memory <GB>', 'of one GPU, for --dry-run', '80'],
   import: ['--import', 'with --dry-run: run what the file names, such as environments of your own, to look at it'],
   modelConfig: [
     '--model-config <file>',
@@ -32,7 +28,6 @@ export const dryRunOptions = {
 
 /** Says what a run would be and take; the exit code. Starts nothing, contacts nothing. */
 export async function dryRun(file: string, options: LoadOptions, flags: DryRunFlags): Promise<number> {
-  const gpuBytes = readGpuMemory(flags.gpuMemory);
   const report = await examineRunFile(file, { ...options, imports: flags.import === true }, toldWhenSlow);
   if (report.loaded === null) throw new ConfigProblems(report.problems, report.readAs);
   const { spec } = report.loaded;
@@ -40,18 +35,8 @@ export async function dryRun(file: string, options: LoadOptions, flags: DryRunFl
     printJson(spec, 2);
     return 0;
   }
-  const { modelConfig } = flags;
-  const run = await planDryRun(report, spec, { gpuBytes, ...(modelConfig === undefined ? {} : { modelConfig }) });
-  const lines = [jsonText(spec, 2), ...describeDryRun(spec, run, gpuBytes), '', ...describeRunFile(report)];
+  const run = await planDryRun(report, spec, flags.modelConfig);
+  const lines = [jsonText(spec, 2), ...describeDryRun(spec, run), '', ...describeRunFile(report)];
   print(lines.join('\n'));
   return 0;
-}
-
-function readGpuMemory(typed = '80'): number {
-  const size = Number(typed);
-  if (size > 0 && Number.isFinite(size)) return size * 2 ** 30;
-  throw new RatchetError(
-    'ConfigInvalid',
-    `--gpu-memory: expected the GB of one GPU such as 80, got ${JSON.stringify(typed)}.`,
-  );
 }

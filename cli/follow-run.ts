@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { QueryNotRegisteredError, WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { TerminatedFailure } from '@temporalio/common';
 import { memoKeys } from '../core/names.ts';
-import type { RunEvent, RunStatus, RunView } from '../workflows/control/messages.ts';
+import type { RunEvent, RunStatus } from '../workflows/control/messages.ts';
 import type { evaluate } from '../workflows/evaluate.ts';
 import { onOneLine, withoutControls } from './plain-text.ts';
 import { type EvaluationProgress, evaluationProgress } from './eval/evaluation-progress.ts';
@@ -39,7 +39,7 @@ export interface Follower {
 
 /** What one look at a run saw. */
 export interface Look {
-  readonly is: Answer<RunView>['is'];
+  readonly is: Answer<RunStatus>['is'];
   /** The newest answer there was; null before the first. */
   readonly status: RunStatus | null;
   /** Activities under way, as the server knows them; null when it is silent. */
@@ -73,22 +73,21 @@ export async function followRun(options: FollowOptions): Promise<number> {
       pending = work?.activities ?? null;
       evaluations = await evaluationsOf(handle, work?.evaluations ?? []);
     }
-    const answer = await ask<RunView>(handle, 'view', [seen]);
-    const view = answer.is === 'answer' ? answer.value : null;
-    const fresh = (view?.events ?? []).filter(({ sequence }) => sequence > seen);
-    if (view && isFirstLook && fresh.length > earlierEventsShown) {
+    const [news, stands] = await Promise.all([askEvents(handle, seen), ask<RunStatus>(handle, 'status', [])]);
+    const fresh = (news.is === 'answer' ? news.value : []).filter(({ sequence }) => sequence > seen);
+    if (isFirstLook && fresh.length > earlierEventsShown) {
       say(`the run has been here before; the last of ${fresh.at(-1)!.sequence} events:`);
       const untold = fresh.splice(0, fresh.length - earlierEventsShown);
       earlier?.(untold);
     }
-    if (view) isFirstLook = false;
+    if (news.is === 'answer') isFirstLook = false;
     for (const event of fresh) {
       seen = event.sequence;
       tell(event);
       lastToldAt = Date.now();
     }
-    status = view?.status ?? status;
-    look?.({ is: answer.is, status, pending, evaluations });
+    if (stands.is === 'answer') status = stands.value;
+    look?.({ is: stands.is, status, pending, evaluations });
     if (!look && Date.now() - lastToldAt > silenceMs) {
       waiting(await whatItWaitsFor(handle));
       lastToldAt = Date.now();
@@ -110,10 +109,11 @@ export async function tellRest(
   after: number,
   { event: tell, look }: Follower,
 ): Promise<RunStatus | null> {
-  const rest = await ask<RunView>(handle, 'view', [after], lastQueryTimeoutMs);
-  if (rest.is !== 'answer') return null;
-  for (const event of rest.value.events) tell(event);
-  const { status } = rest.value;
+  const rest = await askEvents(handle, after, lastQueryTimeoutMs);
+  if (rest.is === 'answer') for (const event of rest.value) tell(event);
+  const stands = await ask<RunStatus>(handle, 'status', [], lastQueryTimeoutMs);
+  if (stands.is !== 'answer') return null;
+  const status = stands.value;
   // What was cancelled or failed had no time to say so itself.
   const ended: RunStatus = { ...status, phase: status.phase === 'finished' ? 'finished' : 'stopped' };
   look?.({ is: 'answer', status: ended, pending: [] });
@@ -237,6 +237,9 @@ export async function retrying(handle: WorkflowHandle): Promise<string[] | null>
 /** `not open yet`: the run listens to questions once it has read its config and its store. */
 type Answer<T> =
   { readonly is: 'answer'; readonly value: T } | { readonly is: 'not open yet' } | { readonly is: 'silence' };
+
+const askEvents = (handle: WorkflowHandle, after: number, timeoutMs?: number): Promise<Answer<readonly RunEvent[]>> =>
+  ask(handle, 'events', [after], timeoutMs);
 
 async function ask<T>(
   handle: WorkflowHandle,

@@ -2,7 +2,7 @@ import { z } from 'zod';
 import type { RunEvent } from '../workflows/control/messages.ts';
 import type { Waiting } from './follow-run.ts';
 
-/** What `--json` prints: one object per line on stdout. docs/ndjson.md is written from these schemas. */
+/** What `--json` prints: one object per line on stdout. docs/guide/ndjson.md is written from these schemas. */
 
 const time = z.iso.datetime().describe('when it happened, ISO 8601, UTC');
 const run = z.string().describe('name of the run');

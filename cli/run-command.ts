@@ -8,13 +8,19 @@ import { program } from './commands.ts';
 /** What was typed, done; what fails is told on stderr, and by `process.exitCode`. */
 export async function runCommand(argv: readonly string[]): Promise<void> {
   try {
-    const ratchet = await program(argv[2], codeVersion);
+    const [first, second] = argv.slice(2);
+    const ratchet = await program(first === 'help' ? second : first, codeVersion);
     await ratchet.parseAsync(argv);
   } catch (error) {
-    process.exitCode = report(error instanceof RatchetError ? error : await inWords(error));
+    process.exitCode = report(isToldAlready(error) ? error : await inWords(error));
   } finally {
     await closeProcesses();
   }
+}
+
+/** Also where there is nothing wrong: a help that was asked for ends in an error of commander's. */
+function isToldAlready(error: unknown): boolean {
+  return error instanceof RatchetError || error instanceof CommanderError;
 }
 
 /** Loaded only when it is needed: the client takes a while. */

@@ -3,7 +3,7 @@ import type { EvaluatedServer } from '../core/eval/evaluation.ts';
 import { readRunningStack } from '../workers/project-lock.ts';
 
 /** The environment variables with the keys of servers, each once. */
-export function keysOf(servers: readonly EvaluatedServer[]): string[] {
+export function keyVariablesOf(servers: readonly EvaluatedServer[]): string[] {
   return [...new Set(servers.flatMap(({ apiKeyVar }) => apiKeyVar ?? []))];
 }
 

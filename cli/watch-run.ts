@@ -15,7 +15,7 @@ import { resultOf } from './result-of.ts';
 import { rootMessage } from './root-message.ts';
 import type { StoredRollouts } from './view/stored-rollouts.ts';
 
-export type RunHandle = WorkflowHandle<typeof trainRun>;
+export type RunWorkflow = WorkflowHandle<typeof trainRun>;
 
 export interface Watch {
   readonly run: string;
@@ -40,7 +40,7 @@ export interface Watch {
 }
 
 /** Tells of a run until it ends or is left; the exit code. An upgrade ends the run's workflow and starts it anew: then the new one is watched. */
-export async function watchRun(handle: RunHandle, options: Watch): Promise<number> {
+export async function watchRun(handle: RunWorkflow, options: Watch): Promise<number> {
   const { run, audience, stack, wasRunning: attached, rollouts, interrupted } = options;
   await audience.begin({
     run,
@@ -67,7 +67,7 @@ export async function watchRun(handle: RunHandle, options: Watch): Promise<numbe
 type End = Omit<NdjsonEnd, 'type' | 'time' | 'run'>;
 const nothingKnown = { step: null, policy: null, weights: null, ledger_sound: null, ettr: null };
 
-async function watchExecution(handle: RunHandle, options: Watch): Promise<End | 'taken over'> {
+async function watchExecution(handle: RunWorkflow, options: Watch): Promise<End | 'taken over'> {
   const { run, audience, stack, goOn, gone, sayNext } = options;
   const interrupted = options.interrupted.signal;
   const ended = new AbortController();

@@ -47,7 +47,7 @@ export function parameterCountOf(shape: ModelShape): number {
 }
 
 /** Of one layer, its norms and biases included. */
-export function layerParameterCount(shape: ModelShape, layer: number): number {
+function layerParameterCount(shape: ModelShape, layer: number): number {
   const { hiddenSize, headSize, headCount, keyValueHeadCount, experts } = shape;
   const matrices = sum(linearLayers(shape, layer).map(({ inputs, outputs, count }) => inputs * outputs * count));
   const router = experts && layer >= experts.denseLayers ? hiddenSize * experts.count : 0;
@@ -63,6 +63,11 @@ export function loraParameterCount(
   const layers = Array.from({ length: shape.layerCount }, (_, layer) => linearLayers(shape, layer)).flat();
   const adapted = layers.filter(({ name }) => targetModules.some((target) => name === target || target.endsWith(name)));
   return sum(adapted.map(({ inputs, outputs, count }) => r * (inputs + outputs) * count));
+}
+
+/** Keys and values of one token in all layers. */
+export function keyValueBytes({ layerCount, keyValueHeadCount, headSize }: ModelShape, elementBytes: number): number {
+  return 2 * layerCount * keyValueHeadCount * headSize * elementBytes;
 }
 
 function linearLayers(shape: ModelShape, layer: number): Linear[] {

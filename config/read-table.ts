@@ -121,7 +121,8 @@ function reportUnknownKey(path: KeyPath, reading: Reading, reporter: Reporter): 
   const suggestion = keySuggestion(key, table, keys, reading);
   reporter.add({
     path,
-    expected: suggestion === undefined ? `${within}: ${firstOf(keys, keysNamed, 'docs/dialects.md has them')}` : within,
+    expected:
+      suggestion === undefined ? `${within}: ${firstOf(keys, keysNamed, 'docs/guide/dialects.md has them')}` : within,
     received: 'an unknown key',
     ...(suggestion === undefined ? {} : { suggestion }),
   });

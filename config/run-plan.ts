@@ -1,4 +1,3 @@
-import { momentBytes } from './memory-plan.ts';
 import type { RunSpec } from './run-spec.ts';
 
 /** How much a run samples, trains and stores, before it has begun. */
@@ -103,9 +102,9 @@ function checkpointsKept({ checkpoints, maxSteps }: RunSpec): number {
   return kept.length;
 }
 
-/** Trained weights or adapters in float32, and their moments. */
+/** Trained weights or adapters in float32, and Adam's two moments. */
 function checkpointBytes({ parameterCount, adapterCount }: ModelCounts): number {
-  return (adapterCount ?? parameterCount) * (4 + momentBytes);
+  return (adapterCount ?? parameterCount) * (4 + 8);
 }
 
 /** Beside adapters lies their base, once. */

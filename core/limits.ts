@@ -19,7 +19,7 @@ export const holdAgainMs = 3_000;
 export const longPauseMs = 60_000;
 
 /** Versions on a GPU worker's own disk: the one that is uploaded, the one in training, and as many again in reserve. */
-export const versionsSpooledMax = 4;
+export const versionsPendingMax = 4;
 
 /** Tokens of the canary, and how far the sampler's and the trainer's logprobs may lie apart: the mean over them, of |Δ|. */
 export const canaryTokens = 4;
@@ -49,7 +49,7 @@ export const samplingRoundsMax = 8;
 export const roundsBeforeWidening = 4;
 
 /** How often generation goes on after its deadline with what is unfinished, before the rest is given up as `timeout`. */
-export const generateSittingsMax = 3;
+export const generateAttemptsMax = 3;
 
 /** How long a user's environment may take to be imported, and to be made: a dataset may be read, or fetched, in it. */
 export const environmentLoadMsMax = 300_000;
@@ -113,13 +113,13 @@ export const evaluationStandstillS = 1_800;
 
 /** Of one text in what a reflection is told; a trace may have many, and all of them go into one request. */
 export const reflectionCharsMax = 20_000;
-/** A sitting of a search ends with so many answers: they go through history. */
-export const sittingAnswersMax = 512;
+/** An attempt of a search ends with so many answers: they go through history. */
+export const searchAnswersMax = 512;
 /** Or after so long, or so many times what a request takes: at its end nothing new is begun for the length of one. */
-export const sittingMs = 20_000;
-export const sittingRequestsLong = 20;
-/** A sitting that is to end waits no longer for what is under way. */
-export const sittingDrainMs = 5_000;
+export const searchAttemptMs = 20_000;
+export const searchAttemptRequests = 20;
+/** An attempt that is to end waits no longer for what is under way. */
+export const searchDrainMs = 5_000;
 
 /** How many events a run keeps for those who attach late. */
 export const eventsKept = 200;
@@ -144,7 +144,7 @@ export const rolloutsInFlightMax = 4_096;
 /** How long an activity goes on asking an inference server that does not answer before Temporal's retry takes over. */
 export const inferencePatienceMs = 20_000;
 
-/** Of one request to an inference server, where a run does not say: as long as generation_timeout gives a sitting. */
+/** Of one request to an inference server, where a run does not say: as long as generation_timeout gives an attempt. */
 export const inferenceTimeoutDefaultS = 600;
 
 /** Prompts in flight at one inference server, where a run does not say: more wait for their turn here and not there. */
@@ -172,3 +172,6 @@ if (heartbeatThrottleMs * heartbeatsInTimeout > heartbeatTimeoutDefaultS * 1000)
  * local activity, also from a slow disk. Of larger ones it is seen that they are there, and what they say by their canary.
  */
 export const weightsReadWholeBytesMax = 2 * 2 ** 30;
+
+/** An inference server keeps a version that nobody asks for again no longer than this. */
+export const versionHeldS = 300;

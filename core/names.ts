@@ -15,7 +15,7 @@ export type WorkerRole = (typeof workerRoles)[number];
 
 /**
  * The queues of one GPU process, which no other process serves: one to hold it once more, one for what trains, one for
- * what uploads. `holder` is unique to the process. A name that was handed out reserves nothing: `holdTrainer` does.
+ * what uploads. `holder` is unique to the process. A name that was handed out reserves nothing: `leaseTrainer` does.
  */
 export function trainerQueues(holder: string): {
   readonly hold: string;
@@ -27,7 +27,7 @@ export function trainerQueues(holder: string): {
 }
 
 /** How a GPU worker tells a run that it holds it: a signal, from an activity to the workflow. */
-export const trainerHeldSignalName = 'trainer-held';
+export const trainerLeasedSignalName = 'trainer-leased';
 
 /** How an evaluation that a run asked for tells it of its end: a signal, `EvaluationNotice`. */
 export const evaluationEndedSignalName = 'evaluation-ended';

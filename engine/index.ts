@@ -53,20 +53,20 @@ export { type PolicyServer, type PolicyServerOptions, startPolicyServer } from '
 export { readToolCalls, type ToolCall } from './server/tool-calls.ts';
 export type { LossContext, LossOperators, TokenLoss } from './train/loss.ts';
 export { LogprobLoss, type LogprobPass } from './train/logprob-loss.ts';
-export type { MaskedSample } from './train/pack.ts';
+export type { MaskedSample } from './train/micro-batches.ts';
 export { importUserFunction, requireCustomLoss } from './train/user-code.ts';
 export { TrainerProcess } from './train/trainer-process.ts';
 export { type Aggregation, aggregationOf } from './train/aggregate.ts';
 export { correctedAdvantages } from './train/feeds.ts';
 export { metricsRow } from './train/step-metrics.ts';
-export { EngineTrainer, type TrainerOptions } from './train/trainer.ts';
+export { EngineOptimizer, type OptimizerOptions } from './train/optimizer.ts';
 export type {
   ExportOptions,
   ScoreOptions,
   SftMetrics,
   SftOptions,
   StepResult,
-  Trainer,
+  Optimizer,
   TrainMetrics,
   TrainOptions,
 } from './train/types.ts';

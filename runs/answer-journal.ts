@@ -1,4 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
+import PQueue from 'p-queue';
 import type { EvaluationPlace } from '../core/eval/evaluation.ts';
 import type { StoredPromptSearch } from '../core/gepa/prompt-search.ts';
 import type { Texts } from '../core/gepa/search-state.ts';
@@ -6,7 +7,6 @@ import { RatchetError } from '../core/errors.ts';
 import { failpoint } from '../backends/failpoints.ts';
 import type { Store } from '../backends/store/index.ts';
 import { decodeRows, encodeRows } from '../backends/store/objects.ts';
-import { mapAtOnce } from '../core/map-at-once.ts';
 import { storeOf } from './run-access.ts';
 import {
   type AnswerRow,
@@ -64,10 +64,12 @@ export class AnswerJournal {
     const prefix = `${searchKeys.answers(place)}part_`;
     const numbers = (await store.list(prefix)).map((key) => Number.parseInt(key.slice(prefix.length), 10));
     numbers.sort((a, b) => a - b);
-    const rows = await mapAtOnce(numbers, readsAtOnce, async (number) => {
+    const read = async (number: number) => {
       const key = `${prefix}${number}.jsonl`;
       return decodeRows<AnswerRow>((await store.read(key)) ?? Buffer.of(), key);
-    });
+    };
+    const queue = new PQueue({ concurrency: readsAtOnce });
+    const rows = await queue.addAll(numbers.map((number) => () => read(number)));
     const stored = { parts: numbers.at(-1) ?? 0, rows: rows.flat() };
     return new AnswerJournal(store, prefix, stored, { startTexts, signal });
   }

@@ -1,7 +1,7 @@
 import { damaged, decodeJson } from '../backends/store/objects.ts';
 import type { Store } from '../backends/store/types.ts';
 import { RatchetError } from '../core/errors.ts';
-import type { Canary } from './version-spool.ts';
+import type { Canary } from './pending-versions.ts';
 
 /** What the trainer scored of a version; null where it scored nothing. Damage is told and not thrown: it costs a comparison, and not the run. */
 export async function readCanary(store: Store, key: string): Promise<Canary | RatchetError | null> {

@@ -41,13 +41,13 @@ export const layout = {
   weights: (lineage: string, step: number, replay = 0) =>
     `${branch(lineage)}weights/step_${versionNumber(step, replay)}/`,
   /** Where a version waits for its commit, in a store that is a folder: `attempt` is unique to who wrote it. */
-  staged: (lineage: string, step: number, attempt: string) => `${layout.allStaged(lineage)}step_${step}.${attempt}/`,
-  allStaged: (lineage: string) => `${branch(lineage)}staged/`,
+  pending: (lineage: string, step: number, attempt: string) => `${layout.allPending(lineage)}step_${step}.${attempt}/`,
+  allPending: (lineage: string) => `${branch(lineage)}pending/`,
   canary: (lineage: string, step: number, replay = 0) =>
     `${layout.allCanaries(lineage)}step_${versionNumber(step, replay)}.json`,
   /** Servers that hold other weights under the version's name, as its canary found. */
-  serversAside: (lineage: string, step: number, replay = 0) =>
-    `${layout.allCanaries(lineage)}step_${versionNumber(step, replay)}.aside.json`,
+  quarantinedServers: (lineage: string, step: number, replay = 0) =>
+    `${layout.allCanaries(lineage)}step_${versionNumber(step, replay)}.quarantined.json`,
   allCanaries: (lineage: string) => `${branch(lineage)}canaries/`,
   allWeights: (lineage: string) => `${branch(lineage)}weights/`,
   checkpoint: (lineage: string, step: number) => `${branch(lineage)}checkpoints/step_${step}/`,

@@ -14,7 +14,7 @@ const written = new Map<string, Set<string>>();
 
 /** Appends a row unless one with the same lineage, step and kind is there. The file can be rebuilt from the commits. */
 export async function appendMetrics(store: Store, row: MetricsRow): Promise<void> {
-  const known = await keysOf(store);
+  const known = await rowKeysIn(store);
   const key = rowKey(row);
   if (known.has(key)) return;
   try {
@@ -28,7 +28,7 @@ export async function appendMetrics(store: Store, row: MetricsRow): Promise<void
 
 /** Whether a committed step, or an evaluation of it, has its row. */
 export async function hasMetrics(store: Store, row: Pick<MetricsRow, 'lineage' | 'step'>): Promise<boolean> {
-  return (await keysOf(store)).has(rowKey(row));
+  return (await rowKeysIn(store)).has(rowKey(row));
 }
 
 /** Every whole row, in the order they were written; none where there is no file yet. */
@@ -37,7 +37,7 @@ export async function readMetrics(store: Store): Promise<MetricsRow[]> {
   return bytes ? wholeRows(bytes) : [];
 }
 
-async function keysOf(store: Store): Promise<Set<string>> {
+async function rowKeysIn(store: Store): Promise<Set<string>> {
   const known = written.get(store.uri) ?? (await readKeys(store));
   written.set(store.uri, known);
   return known;

@@ -1,4 +1,4 @@
-import { generateSittingsMax, rolloutAttemptsMax } from '../core/limits.ts';
+import { generateAttemptsMax, rolloutAttemptsMax } from '../core/limits.ts';
 import { layout, lineageOf } from './layout.ts';
 import { evaluationEndedSignalName, evaluationWorkflowId } from '../core/names.ts';
 import type { Overrides, PolicyVersion, Prompts, RunHandle } from '../core/rl/run-state.ts';
@@ -76,7 +76,7 @@ export function onlineEvaluation(
       maxConcurrent: -1,
       independentScoring: false,
       maxRetries: rolloutAttemptsMax - 1,
-      standstillS: generateSittingsMax * spec.generationTimeoutS,
+      standstillS: generateAttemptsMax * spec.generationTimeoutS,
       results: { store: run.store, name: run.name, prefix },
       ...(prompt ? { systemPrompt: prompt } : {}),
       about: { step, ...(prompt ? { prompt: prompt.sha256 } : {}) },

@@ -16,7 +16,7 @@ import { weightsFolder } from '../backends/store/weights-folder.ts';
 import { readCommit, readJson, readRows, requireCommit, specOf, storeOf } from './run-access.ts';
 import { trainerFailure } from '../core/rl/engine-failures.ts';
 import { readManifest, sealedFor, type CheckpointManifest } from './checkpoints.ts';
-import type { Canary, SpooledVersion, VersionSpool } from './version-spool.ts';
+import type { Canary, PendingVersion, PendingVersions } from './pending-versions.ts';
 
 /** How a trainer came to be at a version: nothing to do, or a checkpoint and stored batches. */
 export interface Recovery {
@@ -204,15 +204,15 @@ export class PolicyTrainer {
     }
   }
 
-  /** Puts the version it holds into the spool, with what a checkpoint needs where that is wanted. */
-  async spoolTo(
-    spool: VersionSpool,
+  /** Keeps the version it holds as a pending one, with what a checkpoint needs where that is wanted. */
+  async keepPending(
+    pending: PendingVersions,
     run: RunHandle,
-    { version, snapshot, canary }: SpoolWish,
-  ): Promise<SpooledVersion> {
+    { version, snapshot, canary }: PendingWish,
+  ): Promise<PendingVersion> {
     const weights = version.weights ?? layout.weights(run.lineage, version.step, version.replay);
     const base = path.posix.relative(weights, layout.weights(firstLineage, 0));
-    return spool.add(run, {
+    return pending.add(run, {
       version: { ...version, weights },
       write: (folder) => this.#use((trainer) => trainer.exportTo(folder, { base })),
       optimizer: snapshot ? await this.saveOptimizer() : null,
@@ -333,7 +333,7 @@ async function taughtSamples(run: RunHandle, { batch, taught }: StepPlan): Promi
   return samples.map((sample, r) => ({ ...sample, teacherLogprobs: rows[r]! }));
 }
 
-interface SpoolWish {
+interface PendingWish {
   /** `weights`: the folder it belongs into; this lineage's usual one when absent. */
   readonly version: Pick<PolicyVersion, 'step' | 'digest' | 'replay'> & Partial<Pick<PolicyVersion, 'weights'>>;
   /** With the optimizer's state. */

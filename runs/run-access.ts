@@ -186,9 +186,9 @@ export async function servedPolicy(
   if (isRead && (await store.list(version.weights)).length > 0) {
     await verifyVersion(store, version, { weightsBytesMax: weightsReadWholeBytesMax });
   }
-  const key = layout.serversAside(run.lineage, version.step, version.replay);
-  const [folder, aside] = await Promise.all([weightsFolder(store, version.weights), store.read(key)]);
-  const avoid = aside ? { avoid: decodeTexts(aside, key) } : {};
+  const key = layout.quarantinedServers(run.lineage, version.step, version.replay);
+  const [folder, quarantined] = await Promise.all([weightsFolder(store, version.weights), store.read(key)]);
+  const avoid = quarantined ? { avoid: decodeTexts(quarantined, key) } : {};
   return { name: policyName(run.name, run.lineage, version.step, version.replay), version, folder, ...avoid };
 }
 

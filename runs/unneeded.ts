@@ -59,7 +59,7 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
       if ((stepOf(key) ?? Infinity) <= upTo)
         found.push({ key, why: `batches that lead up to checkpoint ${upTo} only` });
     }
-    for (const key of await store.list(layout.allStaged(lineage))) {
+    for (const key of await store.list(layout.allPending(lineage))) {
       if ((stepOf(key) ?? Infinity) <= upTo) found.push({ key, why: 'an attempt that was given up left it' });
     }
   }

@@ -9,13 +9,13 @@ export async function eventually<Seen>(
   what: string,
   look: () => Promise<Seen>,
   isWanted: (seen: Seen) => boolean,
-  { everyMs = 50 }: { readonly everyMs?: number } = {},
+  { everyMs = 50, withinMs = patienceMs }: { readonly everyMs?: number; readonly withinMs?: number } = {},
 ): Promise<Seen> {
   const start = Date.now();
   for (;;) {
     const seen = await look();
     if (isWanted(seen)) return seen;
-    if (Date.now() - start > patienceMs) throw new Error(`${what} did not come; last seen: ${inspect(seen)}`);
+    if (Date.now() - start > withinMs) throw new Error(`${what} did not come; last seen: ${inspect(seen)}`);
     await delay(everyMs);
   }
 }

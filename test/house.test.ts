@@ -25,7 +25,7 @@ interface Room {
   readonly rooms: readonly string[];
   /** Packages, `node:` for what comes with Node. A star stands for any name. */
   readonly packages: readonly string[];
-  /** Exceptions by file or folder, each with packages of its own. */
+  /** Exceptions by file or folder, each with packages or rooms of its own. */
   readonly also?: Readonly<Record<string, readonly string[]>>;
 }
 
@@ -35,7 +35,7 @@ const house: Readonly<Record<string, Room>> = {
   // What lies in a run's folder: nothing else makes or reads a key of it.
   runs: {
     rooms: ['core', 'config', 'engine/regular-file.ts', 'backends/store', 'backends/failpoints.ts'],
-    packages: ['node:*', 'zod'],
+    packages: ['node:*', 'zod', 'p-queue'],
   },
   engine: {
     rooms: ['core'],
@@ -45,6 +45,7 @@ const house: Readonly<Record<string, Room>> = {
       'engine/train/user-code.ts': [computed],
       'engine/read-typescript.ts': ['tsx/cjs/api', 'tsx/esm/api'],
       'engine/onnx/c-api.ts': ['koffi'],
+      'engine/onnx/protobuf.ts': ['@bufbuild/protobuf/wire'],
       'engine/hide-secrets.ts': ['koffi'],
       'engine/sample/lane-worker-source.mjs': ['tsx/esm/api'],
     },
@@ -58,6 +59,8 @@ const house: Readonly<Record<string, Room>> = {
       'backends/inference/tinker.ts': ['p-queue'],
       'backends/tinker/proto.ts': ['@bufbuild/protobuf/wire'],
       'backends/environments/python': ['p-queue'],
+      // Plays what lies in a run's folder, and what goes there.
+      'backends/rollouts': ['runs', 'p-queue'],
       'backends/store': ['@aws-sdk/client-s3'],
     },
   },
@@ -68,7 +71,7 @@ const house: Readonly<Record<string, Room>> = {
   },
   activities: {
     rooms: ['core', 'config', 'runs', 'engine', 'backends'],
-    packages: ['node:*', '@temporalio/activity', '@temporalio/common'],
+    packages: ['node:*', '@temporalio/activity', '@temporalio/common', 'p-queue'],
   },
   // Its code goes through Temporal's bundler: nothing that is not deterministic, and no schemas (two thirds more bundle).
   workflows: {
@@ -142,6 +145,18 @@ describe('the house', () => {
           .map(({ line }) => `${file}:${line}`),
       );
     assert.deepEqual(dynamic, []);
+  });
+
+  test('a file in activities/ registers an activity, or stands in around/ and is there for all of them', () => {
+    const registered = new Set(valueImports('activities/index.ts').map(({ what }) => what));
+    const others = sources.filter(
+      (file) =>
+        roomOf(file) === 'activities' &&
+        !file.startsWith('activities/around/') &&
+        file !== 'activities/index.ts' &&
+        !registered.has(file),
+    );
+    assert.deepEqual(others, [], 'move it to the room that it belongs to');
   });
 
   test('the table catches what it is there for', () => {

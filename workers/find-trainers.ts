@@ -28,7 +28,7 @@ export async function findTrainers(client: Client): Promise<KnownTrainers> {
     if (++asked > runsAskedMax) break;
     const { raw } = await client.workflow.getHandle(workflowId).describe();
     for (const { activityType, lastStartedTime, lastWorkerIdentity } of raw.pendingActivities ?? []) {
-      if (activityType?.name !== 'holdTrainer' || !lastStartedTime || !lastWorkerIdentity) continue;
+      if (activityType?.name !== 'leaseTrainer' || !lastStartedTime || !lastWorkerIdentity) continue;
       heldBy.set(lastWorkerIdentity, workflowId);
     }
   }

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
-import { RunFigures, type RunState, type Sample, stateSamples } from '../backends/metrics/exposition.ts';
+import { ScrapedRun, type RunCondition, type Sample, stateSamples } from '../backends/metrics/exposition.ts';
 import { RunSinks, readSinkStates } from '../runs/run-sinks.ts';
 import type { MetricsSink } from '../backends/metrics/sinks.ts';
 import { TensorBoardSink } from '../backends/metrics/tensorboard.ts';
@@ -30,7 +30,7 @@ export interface FollowerOptions {
 }
 
 interface Followed {
-  readonly figures: RunFigures;
+  readonly figures: ScrapedRun;
   readonly sinks: RunSinks;
   /** Looks in a row at which Temporal did not have it running: one that continues as new is missing for a moment. */
   missed: number;
@@ -47,7 +47,7 @@ export class MetricsFollower {
   /** What was said last of runs that cannot be followed. */
   readonly #complaints = new Map<string, string>();
   readonly #past = new Set<string>();
-  #states: ReadonlyMap<string, RunState> = new Map();
+  #states: ReadonlyMap<string, RunCondition> = new Map();
   readonly #working = new Set<Promise<void>>();
 
   constructor(options: FollowerOptions) {
@@ -81,7 +81,7 @@ export class MetricsFollower {
   async #look(): Promise<void> {
     const client = this.#options.client();
     const running = new Set<string>();
-    const states = new Map<string, RunState>();
+    const states = new Map<string, RunCondition>();
     for await (const found of client.workflow.list({
       query: "WorkflowType='trainRun' AND ExecutionStatus='Running'",
     })) {
@@ -148,7 +148,7 @@ export class MetricsFollower {
       sinks.push(new WandbSink({ spec, wandb, id, folder: wandbFolder(handle.store, handle.name, id), log }));
     }
     const followed: Followed = {
-      figures: new RunFigures(handle.name),
+      figures: new ScrapedRun(handle.name),
       sinks: new RunSinks(store, sinks, log),
       missed: 0,
     };

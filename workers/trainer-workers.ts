@@ -1,17 +1,17 @@
 import { randomBytes } from 'node:crypto';
 import os from 'node:os';
 import type { ActivitySlotInfo, CustomSlotSupplier, Worker, WorkerOptions } from '@temporalio/worker';
-import { createHoldActivities, createTrainActivities, createUploadActivities } from '../activities/index.ts';
+import { createLeaseActivities, createTrainActivities, createUploadActivities } from '../activities/index.ts';
 import { PolicyTrainer } from '../runs/policy-trainer.ts';
 import { specOf } from '../runs/run-access.ts';
 import { TrainerDrain } from '../activities/around/trainer-drain.ts';
-import { TrainerSeat } from '../activities/around/trainer-seat.ts';
-import { VersionSpool } from '../runs/version-spool.ts';
+import { ProcessLease } from '../activities/around/process-lease.ts';
+import { PendingVersions } from '../runs/pending-versions.ts';
 import { openTrainer } from '../backends/trainer/index.ts';
-import { taskQueues, trainerHeldSignalName, trainerQueues } from '../core/names.ts';
+import { taskQueues, trainerLeasedSignalName, trainerQueues } from '../core/names.ts';
 import { loadTokenizer } from '../engine/index.ts';
 import { type OpenedWorker, runTogether } from './run-worker.ts';
-import { openSpoolFolder } from './spool-folder.ts';
+import { openPendingFolder } from './pending-folder.ts';
 import type { TemporalLink } from './temporal-link.ts';
 
 /**
@@ -19,19 +19,19 @@ import type { TemporalLink } from './temporal-link.ts';
  * over queues of the process's own, each with one slot.
  */
 export async function openTrainerWorkers({ common, link, open, graceMs, say }: TrainerOptions): Promise<OpenedWorker> {
-  const seat = new TrainerSeat(`${hostName()}-${process.pid}-${randomBytes(3).toString('hex')}`);
+  const lease = new ProcessLease(`${hostName()}-${process.pid}-${randomBytes(3).toString('hex')}`);
   const dependencies = {
-    seat,
+    lease,
     trainer: new PolicyTrainer(async (run) =>
       openTrainer((await specOf(run)).trainer, (line) => process.stderr.write(`${line}\n`)),
     ),
-    spool: new VersionSpool(openSpoolFolder(), { isElsewhere: process.env['RATCHET_SPOOL'] !== undefined }),
+    pending: new PendingVersions(openPendingFolder(), { isElsewhere: process.env['RATCHET_PENDING'] !== undefined }),
     tokenizer: loadTokenizer,
   };
-  const holding = createHoldActivities(dependencies, async (workflowId, held) =>
-    link.client.workflow.getHandle(workflowId).signal(trainerHeldSignalName, held),
+  const holding = createLeaseActivities(dependencies, async (workflowId, held) =>
+    link.client.workflow.getHandle(workflowId).signal(trainerLeasedSignalName, held),
   );
-  const queues = trainerQueues(seat.holder);
+  const queues = trainerQueues(lease.holder);
   const one = { ...common, maxConcurrentActivityTaskPolls: 1 };
   const alone = { ...one, maxConcurrentActivityTaskExecutions: 1 };
   const drain = new TrainerDrain();
@@ -45,7 +45,7 @@ export async function openTrainerWorkers({ common, link, open, graceMs, say }: T
       ...one,
       taskQueue: taskQueues.train,
       activities: holding,
-      tuner: { ...fewSlots, activityTaskSlotSupplier: new SeatSlot(seat) },
+      tuner: { ...fewSlots, activityTaskSlotSupplier: new LeaseSlot(lease) },
     }),
     open({ ...alone, taskQueue: queues.hold, activities: holding }),
     open({ ...working, taskQueue: queues.steps, activities: createTrainActivities(dependencies) }),
@@ -58,13 +58,13 @@ export async function openTrainerWorkers({ common, link, open, graceMs, say }: T
     const left = await drain.drain(graceMs);
     if (left.length > 0)
       say(`not finished within the grace of ${graceMs / 1000} s, done again by another: ${left.join(', ')}`);
-    seat.clear();
+    lease.clear();
     together.shutdown();
   };
   return {
     ...together,
     shutdown: () => {
-      seat.close();
+      lease.close();
       for (const worker of [forAll, forItsRun]) if (worker.getState() === 'RUNNING') worker.shutdown();
       void leave();
     },
@@ -91,17 +91,17 @@ const fewSlots = {
 } as const;
 
 /** The shared queue's one slot: not offered while a run holds the process over the process's own queue. */
-class SeatSlot implements CustomSlotSupplier<ActivitySlotInfo> {
+class LeaseSlot implements CustomSlotSupplier<ActivitySlotInfo> {
   readonly type = 'custom';
-  readonly #seat: TrainerSeat;
+  readonly #lease: ProcessLease;
   #isGiven = false;
 
-  constructor(seat: TrainerSeat) {
-    this.#seat = seat;
+  constructor(lease: ProcessLease) {
+    this.#lease = lease;
   }
 
   async reserveSlot(_: unknown, signal: AbortSignal): Promise<object> {
-    while (this.#isGiven || !this.#seat.isFree) await this.#seat.change(signal);
+    while (this.#isGiven || !this.#lease.isFree) await this.#lease.change(signal);
     this.#isGiven = true;
     return {};
   }
@@ -116,7 +116,7 @@ class SeatSlot implements CustomSlotSupplier<ActivitySlotInfo> {
 
   releaseSlot(): void {
     this.#isGiven = false;
-    this.#seat.tellChange();
+    this.#lease.tellChange();
   }
 }
 

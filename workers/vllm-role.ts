@@ -124,7 +124,7 @@ async function findVllm(
   throw new RatchetError(
     'ServerUnavailable',
     `[inference] kind = "vllm" without url: Ratchet starts one, and found no Python with vLLM (looked at ${candidates.join(', ')}).\n` +
-      '  install it      uv venv .venv && uv pip install --python .venv/bin/python vllm      (without a GPU see docs/vllm.md)\n' +
+      '  install it      uv venv .venv && uv pip install --python .venv/bin/python vllm      (without a GPU see docs/guide/vllm.md)\n' +
       '  or say where    [inference] program = "/path/to/venv/bin/python"\n' +
       '  or use another  [inference] url = "http://HOST:PORT" of a vLLM that runs',
   );

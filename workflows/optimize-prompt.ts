@@ -16,7 +16,7 @@ import type {
   PromptSearchInput,
   PromptSearchResult,
 } from '../core/gepa/prompt-search.ts';
-import { evaluationParts, promptSittings } from './options.ts';
+import { evaluationParts, promptSearches } from './options.ts';
 import { type KnownSearch, SearchControl, type SearchControlState } from './control/search-control.ts';
 import { tellingItsEnd } from './beside/child-work.ts';
 import { isHistoryLong } from './history-length.ts';
@@ -32,7 +32,7 @@ export interface CarriedPromptSearch {
 }
 
 /**
- * Looks for a better prompt of an environment (GEPA, `core/gepa`): opened, sitting after sitting, compared where that is asked for,
+ * Looks for a better prompt of an environment (GEPA, `core/gepa`): opened, attempt after attempt, compared where that is asked for,
  * closed. Every random number is keyed by the seed and what it is for, and every answer lies in the store under its request's id, so
  * whatever is killed, the search comes out the same and nothing is paid for twice.
  */
@@ -45,9 +45,9 @@ export async function optimizePrompt(
 async function search(
   given: string | PromptFileInput | PromptSearchInput | CarriedPromptSearch,
 ): Promise<PromptSearchResult> {
-  let sitting: CancellationScope | null = null;
+  let attempt: CancellationScope | null = null;
   const carried = typeof given === 'object' && 'state' in given ? given : null;
-  const control = new SearchControl(namesOf(given), carried?.control ?? null, () => sitting?.cancel());
+  const control = new SearchControl(namesOf(given), carried?.control ?? null, () => attempt?.cancel());
   const startedAt = carried?.startedAt ?? Date.now();
   const seconds = (): number => (Date.now() - startedAt) / 1000;
 
@@ -84,12 +84,12 @@ async function search(
   async function sit(): Promise<void> {
     const before = state.candidates.length;
     const scope = new CancellationScope();
-    sitting = scope;
+    attempt = scope;
     const { waitingOn, calls, maxCalls, told: begunAt } = control.status();
     const summary = `${calls} of ${maxCalls} calls: ${waitingOn.join(', ')}`.slice(0, 200);
     try {
       const { answers, ...account } = await scope.run(() =>
-        promptSittings.holdSitting.executeWithOptions({ summary }, [{ handle, state, begunAt }]),
+        promptSearches.searchPrompts.executeWithOptions({ summary }, [{ handle, state, begunAt }]),
       );
       for (const batch of answers) {
         state = settle(state, batch);
@@ -99,7 +99,7 @@ async function search(
     } catch (error) {
       if (!isCancellation(error) || !control.wantsStop) throw error; // its worker went away while it was to end
     } finally {
-      sitting = null;
+      attempt = null;
     }
     control.is('searching', { state });
     if (state.candidates.length > before && !result(state).isFinished) writing.note(); // else they are written at its end
@@ -165,10 +165,10 @@ async function plan(file: PromptFileInput): Promise<PromptSearchInput> {
 
 async function compare(handle: PromptSearchHandle, best: Texts): Promise<Comparison> {
   const summary = `first and best prompt on ${handle.numTest} examples`;
-  return promptSittings.comparePrompts.executeWithOptions({ summary }, [{ handle, best }]);
+  return promptSearches.comparePrompts.executeWithOptions({ summary }, [{ handle, best }]);
 }
 
-/** What people asked for since the last sitting. */
+/** What people asked for since the last attempt. */
 function asAsked(state: SearchState, control: SearchControl): SearchState {
   let after = state;
   if (control.wantsCalls !== null) after = changeBudget(after, control.wantsCalls);
@@ -177,7 +177,7 @@ function asAsked(state: SearchState, control: SearchControl): SearchState {
   return after;
 }
 
-/** The files for people, written beside the sittings: one at a time, the newest state counts. */
+/** The files for people, written beside the attempts: one at a time, the newest state counts. */
 class Writing {
   readonly #what: () => Parameters<typeof evaluationParts.writePrompts>[0];
   #under: Promise<void> | null = null;
@@ -232,8 +232,8 @@ function lastLine({
   best,
   bestScore,
   startScore,
-  startCoverage = 0,
-  bestCoverage = 0,
+  startCoverage,
+  bestCoverage,
   calls,
   maxCalls,
   candidates,

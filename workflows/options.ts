@@ -1,6 +1,6 @@
 import { ActivityCancellationType, proxyActivities, proxyLocalActivities } from '@temporalio/workflow';
 import type {
-  HoldActivities,
+  LeaseActivities,
   OrchestratorActivities,
   RolloutActivities,
   TrainActivities,
@@ -76,8 +76,8 @@ export const evaluationChunks = proxyActivities<RolloutActivities>({
   retry,
 });
 
-/** A sitting of a search for a better prompt ends when it is asked to, and gives what it has. */
-export const promptSittings = proxyActivities<RolloutActivities>({
+/** An attempt of a search for a better prompt ends when it is asked to, and gives what it has. */
+export const promptSearches = proxyActivities<RolloutActivities>({
   taskQueue: taskQueues.rollout,
   startToCloseTimeout: '10000h',
   heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
@@ -113,7 +113,7 @@ const onHeldHost = (spec: RunSpec) =>
  * queue is asked only for as long as a living worker needs to answer.
  */
 export function holdingOn(spec: RunSpec, taskQueue: string, isOwnQueue: boolean) {
-  return proxyActivities<HoldActivities>({
+  return proxyActivities<LeaseActivities>({
     ...onHeldHost(spec),
     taskQueue,
     startToCloseTimeout: '10000h',

@@ -1,3 +1,4 @@
+import { isCancellation } from '@temporalio/workflow';
 import type { TrainRunInput } from '../activities/index.ts';
 import { rewoundLine, stepLine } from './control/lines.ts';
 import { RewindAsked } from './control/run-control.ts';
@@ -49,6 +50,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       return (await finish(parts)) ?? (await continueRun(parts, opened));
     } catch (error) {
       if (error instanceof RewindAsked) return continueRun(parts, opened);
+      if (isCancellation(error)) await evals.leaveAll();
       throw error;
     }
   });
@@ -118,7 +120,7 @@ async function commit(
   trained: TrainedStep,
   { waitedS, stepS, isEvalDue }: { readonly waitedS: number; readonly stepS: number; readonly isEvalDue: boolean },
 ): Promise<{ isPublished: boolean }> {
-  const { attempts, policy, plan, optimizer, staged, engine, metrics } = trained;
+  const { attempts, policy, plan, optimizer, pendingAt, engine, metrics } = trained;
   const collected = attempts.at(-1)!;
   for (const { lost } of attempts) account.add(lost);
   const state = stateAfter(head.state, {
@@ -133,7 +135,7 @@ async function commit(
   return head.commit(state, {
     plan,
     optimizer,
-    staged,
+    pendingAt,
     engine,
     outcomes: stepOutcomes(policy.step, attempts),
     metrics: committedMetrics({

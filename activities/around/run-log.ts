@@ -11,8 +11,8 @@ const slowActivities = new Set([
   'trainStep',
   'warmUp',
   'broadcastWeights',
-  'holdTrainer',
-  'spoolVersion',
+  'leaseTrainer',
+  'remakeVersion',
 ]);
 
 /** Writes what this process does for a run into `<run>/logs/attempt_N/<role>.log`: each slow action at its start and its end. */

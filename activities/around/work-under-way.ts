@@ -11,8 +11,8 @@ export interface WorkProgress {
   readonly since: number | null;
   /** Rollouts, or whatever the work is made of, begun by now; those that were in the store before included. */
   readonly pieces: number;
-  /** Of those, how many are finished; absent where an older version of Ratchet said it. */
-  readonly done?: number;
+  /** Of those, how many are finished. */
+  readonly done: number;
   /** Tokens sampled for them by now, those that were in the store before included. */
   readonly tokens: number;
   /** The attempt has ended by itself, as when it failed. */

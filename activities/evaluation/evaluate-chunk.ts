@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
+import PQueue from 'p-queue';
 import { positionsOf } from '../../core/eval/chunks.ts';
 import type { ChunkResult, EvaluationHandle } from '../../core/eval/evaluation.ts';
 import { exampleOrder } from '../../core/eval/example-order.ts';
@@ -15,15 +16,14 @@ import { scoreGroup } from '../../backends/environments/score-group.ts';
 import type { Environment, RolloutPlace } from '../../backends/environments/types.ts';
 import type { Store } from '../../backends/store/index.ts';
 import { encodeRows } from '../../backends/store/objects.ts';
-import { type AskDependencies, silentServers } from '../asked-model.ts';
+import { type AskDependencies, silentServers } from '../../backends/rollouts/asked-model.ts';
 import { eachInTurn } from '../../backends/rollouts/each-in-turn.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
-import { mapAtOnce } from '../../core/map-at-once.ts';
 import { playRollout } from '../../backends/rollouts/play-rollout.ts';
 import { Part, RolloutJournal } from '../../runs/rollout-journal.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { Standstill } from '../../backends/rollouts/standstill.ts';
-import { keepVersion, openPlayer } from './evaluated-policy.ts';
+import { keepVersion, openPlayer } from '../../backends/rollouts/evaluated-policy.ts';
 import { evaluationKeys, type ScoredExample, scoredExamples, storedEvaluation } from '../../runs/evaluation-store.ts';
 
 export interface EvaluateChunkInput {
@@ -262,7 +262,7 @@ class ChunkWork {
   async #scoreAll(groups: readonly number[], signal: AbortSignal): Promise<void> {
     const { environment, systemPrompt, handle, input, journal, failures, rows } = this.#options;
     const exampleAt = exampleOrder(environment.evalDataset.length, input.shuffleSeed, input.skipExamples);
-    await mapAtOnce(groups, groupsJudgedAtOnce, async (group) => {
+    const score = async (group: number): Promise<void> => {
       const example = withSystemPrompt(environment.evalDataset.at(exampleAt(group)), systemPrompt);
       const members = membersOf(group, handle.rolloutsPerExample, [...journal.of(group), ...failures.of(group)]);
       const around = { timeoutMs: input.standstillS * 1000, dataset: 'evalDataset', signal } as const;
@@ -278,7 +278,9 @@ class ChunkWork {
       this.#scored.set(group, done);
       this.#awaited.delete(group);
       rows.fresh.push(done);
-    });
+    };
+    const queue = new PQueue({ concurrency: groupsJudgedAtOnce });
+    await queue.addAll(groups.map((group) => () => score(group)));
   }
 
   /** What did not come to its end is a `timeout`; the next attempt plays it again. */

@@ -11,7 +11,7 @@ import { sha256 } from '../../backends/store/file-store.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
-import { adoptTheirs, differencesFromTheirs } from './adopt-results.ts';
+import { adoptTheirs, differencesFromTheirs } from '../../runs/evaluations/adopt-results.ts';
 import { evaluationKeys } from '../../runs/evaluation-store.ts';
 import { writeMetadata, writeResults } from './write-results.ts';
 

@@ -8,12 +8,12 @@ import { layout } from '../../runs/layout.ts';
 import { versionName } from '../../core/names.ts';
 import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
-import type { AskDependencies } from '../asked-model.ts';
-import { keepVersion } from '../evaluation/evaluated-policy.ts';
+import type { AskDependencies } from '../../backends/rollouts/asked-model.ts';
+import { keepVersion } from '../../backends/rollouts/evaluated-policy.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { handleOf } from './open-search.ts';
-import { OpenedSearch } from './opened-search.ts';
+import { OpenedSearch } from '../../backends/rollouts/opened-search.ts';
 import { searchKeys, textName } from '../../runs/search-store.ts';
 
 export interface TryPromptInput {

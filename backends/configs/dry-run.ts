@@ -6,15 +6,11 @@ import { gpuSettingsOf } from '../../config/gpu-settings.ts';
 import { knownModel } from '../../config/known-models.ts';
 import {
   keyValueBytes,
-  type MemoryPlan,
-  planServerMemory,
-  planTrainerMemory,
-  type Remedy,
-  remediesFor,
-  type ServerPlan,
-  type TrainerSetting,
-} from '../../config/memory-plan.ts';
-import { loraParameterCount, type ModelShape, parameterCountOf, shapeOfConfig } from '../../config/model-shape.ts';
+  loraParameterCount,
+  type ModelShape,
+  parameterCountOf,
+  shapeOfConfig,
+} from '../../config/model-shape.ts';
 import { planRun, type RunPlan } from '../../config/run-plan.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { copiesForPasses, copiesInTraining } from '../../engine/model/memory.ts';
@@ -22,13 +18,6 @@ import { presetFiles } from '../../engine/model/preset-files.ts';
 import { localRoot } from '../store/index.ts';
 import type { RunFileReport } from './examine-run-file.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
-
-export interface DryRunOptions {
-  /** Of one GPU. */
-  readonly gpuBytes: number;
-  /** A config.json, for a model that is neither here nor known. */
-  readonly modelConfig?: string;
-}
 
 /** What a run would take, without starting or contacting anything. */
 export interface DryRun {
@@ -52,31 +41,19 @@ export interface EmbeddedMemory {
   readonly keyValueBytesPerToken: number;
 }
 
-/** A trainer and a server on GPUs. */
+/** Engines on GPUs: what they take of one beside the weights is theirs, and differs among them. */
 export interface GpuMemory {
   readonly kind: 'gpu';
   /** Whose shape it is computed with. */
   readonly model: string;
   readonly parameterCount: number;
-  readonly trainer: TrainerSetting;
-  /** Where the length of the rows comes from, if the file does not say it. */
-  readonly seqLenBecause: string | null;
-  readonly now: MemoryPlan;
-  /** The same with and without activation checkpointing. */
-  readonly withCheckpointing: MemoryPlan;
-  readonly withoutCheckpointing: MemoryPlan;
-  /** Empty where it fits. */
-  readonly remedies: readonly Remedy[];
-  readonly server: ServerPlan & { readonly gpus: number; readonly gpuMemoryUtilization: number };
+  /** In bfloat16. */
+  readonly weightBytes: number;
 }
 
-/** vLLM's default, and prime-rl's. */
-const usualUtilization = 0.9;
-/** prime-rl's default. */
-const usualSeqLen = 2048;
-
-export async function planDryRun(report: RunFileReport, spec: RunSpec, options: DryRunOptions): Promise<DryRun> {
-  const known = await shapeOf(spec, options.modelConfig);
+/** `modelConfig` is a config.json, for a model that is neither here nor known. */
+export async function planDryRun(report: RunFileReport, spec: RunSpec, modelConfig?: string): Promise<DryRun> {
+  const known = await shapeOf(spec, modelConfig);
   const counts = known && {
     parameterCount: parameterCountOf(known.shape),
     adapterCount: spec.lora && loraParameterCount(known.shape, spec.lora),
@@ -85,7 +62,7 @@ export async function planDryRun(report: RunFileReport, spec: RunSpec, options: 
   return {
     plan: planRun(spec, { model: counts ?? report.model, heldOut }),
     freeBytes: spec.store.uri.startsWith('file:') ? await freeBytesAt(localRoot(spec.store.uri)) : null,
-    memory: known && (isEmbedded(spec) ? embeddedMemory(spec, known) : gpuMemory(spec, known, options)),
+    memory: known && (isEmbedded(spec) ? embeddedMemory(spec, known) : gpuMemory(known)),
   };
 }
 
@@ -149,53 +126,9 @@ function embeddedMemory(spec: RunSpec, { name, shape }: KnownShape): EmbeddedMem
   };
 }
 
-function gpuMemory(spec: RunSpec, { name, shape }: KnownShape, options: DryRunOptions): GpuMemory {
-  const gpu = gpuSettingsOf(spec);
-  const { seqLen, because } = seqLenOf(spec);
-  const trainer: TrainerSetting = {
-    shape,
-    lora: spec.lora,
-    seqLen,
-    microBatchSize: spec.microBatchSize ?? 1,
-    gpuCount: gpu.trainerGpus ?? 1,
-    optimizationType: gpu.optimizationType,
-    checkpointEvery: gpu.checkpointEvery,
-    cpuOffload: gpu.cpuOffload,
-    optimizerOffload: gpu.optimizerOffload,
-    headTokens: null,
-  };
-  const now = planTrainerMemory(trainer);
-  const gpuMemoryUtilization = gpu.gpuMemoryUtilization?.value ?? usualUtilization;
-  const server = planServerMemory({
-    shape,
-    weightType: gpu.serverType,
-    tensorParallel: gpu.tensorParallel,
-    gpuMemoryUtilization,
-    gpuBytes: options.gpuBytes,
-    maxModelLen: gpu.maxModelLen,
-  });
-  return {
-    kind: 'gpu',
-    model: name,
-    parameterCount: parameterCountOf(shape),
-    trainer,
-    seqLenBecause: because,
-    now,
-    withCheckpointing: planTrainerMemory({ ...trainer, checkpointEvery: trainer.checkpointEvery ?? 1 }),
-    withoutCheckpointing: planTrainerMemory({ ...trainer, checkpointEvery: null }),
-    remedies: now.totalBytes > options.gpuBytes ? remediesFor(trainer) : [],
-    server: { ...server, gpus: gpu.inferenceGpus ?? 1, gpuMemoryUtilization },
-  };
-}
-
-function seqLenOf(spec: RunSpec): { seqLen: number; because: string | null } {
-  const { seqLen, maxModelLen } = gpuSettingsOf(spec);
-  if (seqLen !== null) return { seqLen, because: null };
-  if (maxModelLen !== null)
-    return { seqLen: maxModelLen, because: "the server's max_model_len, since there is no seq_len" };
-  const twice = 2 * spec.sampling.maxTokens;
-  if (twice > usualSeqLen) return { seqLen: twice, because: 'twice max_tokens, since there is no seq_len' };
-  return { seqLen: usualSeqLen, because: "prime-rl's default, since there is no seq_len" };
+function gpuMemory({ name, shape }: KnownShape): GpuMemory {
+  const parameterCount = parameterCountOf(shape);
+  return { kind: 'gpu', model: name, parameterCount, weightBytes: 2 * parameterCount };
 }
 
 /** Of the nearest folder that is there. */

@@ -215,7 +215,7 @@ function modelObstacle({ model, trainer }: RunSpec, error: RatchetError, key: st
     remedies: [
       `fetch it into a folder: hf download ${model} --local-dir models/${path.basename(model)}`,
       `name that folder: ${key} = "models/${path.basename(model)}" (on the command line: --${key} models/${path.basename(model)})`,
-      'the embedded engine then trains it where its weights fit into this machine several times over; a Tinker or SkyRL server trains it by that name, without a folder here: [trainer] kind = "tinker" (docs/tinker.md); vLLM samples what is trained here: [inference] kind = "vllm" (docs/vllm.md)',
+      'the embedded engine then trains it where its weights fit into this machine several times over; a Tinker or SkyRL server trains it by that name, without a folder here: [trainer] kind = "tinker" (docs/guide/tinker.md); vLLM samples what is trained here: [inference] kind = "vllm" (docs/guide/vllm.md)',
     ],
   };
 }

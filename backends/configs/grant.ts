@@ -7,7 +7,7 @@ import type { InferenceSpec, RunSpec } from '../../config/run-spec.ts';
 import { grantByTrustedFile, grants, linesOfServer, writeGrants } from '../../engine/grants.ts';
 import { isOfProject } from '../../engine/trusted-files.ts';
 import { asNamed } from '../environments/named.ts';
-import { keysOf } from '../inference/model-server.ts';
+import { serverKeysOf } from '../inference/model-server.ts';
 import { linesOfStore } from '../store/index.ts';
 
 /**
@@ -65,15 +65,15 @@ export function serversIn({ inference, teacher, gepa, trainer }: RunSpec): strin
   const of = (urls: readonly string[], keys: readonly string[]) => urls.flatMap((url) => linesOfServer({ url, keys }));
   return [
     ...inferenceServers(inference),
-    ...(trainer.kind === 'tinker' ? of([trainer.url], keysOf(trainer)) : []),
-    ...(teacher ? of(teacher.urls, keysOf({ apiKeyVar: teacher.apiKeyVar })) : []),
-    ...(gepa ? of([gepa.url], keysOf(gepa)) : []),
+    ...(trainer.kind === 'tinker' ? of([trainer.url], serverKeysOf(trainer)) : []),
+    ...(teacher ? of(teacher.urls, serverKeysOf({ apiKeyVar: teacher.apiKeyVar })) : []),
+    ...(gepa ? of([gepa.url], serverKeysOf(gepa)) : []),
   ];
 }
 
 function inferenceServers(spec: InferenceSpec): string[] {
   if (spec.kind === 'module') return [];
-  const keys = keysOf(spec);
+  const keys = serverKeysOf(spec);
   const agent = spec.kind === 'vllm' ? spec.vllm.weightsAgent : null;
   return [
     ...[spec.url ?? []].flat().flatMap((url) => linesOfServer({ url, keys })),
@@ -87,7 +87,7 @@ export function namedByModel(model: EvaluatedModel): string[] {
 }
 
 export function namedByServers(servers: readonly EvaluatedServer[]): string[] {
-  return servers.flatMap(({ baseUrl: url, apiKeyVar }) => linesOfServer({ url, keys: keysOf({ apiKeyVar }) }));
+  return servers.flatMap(({ baseUrl: url, apiKeyVar }) => linesOfServer({ url, keys: serverKeysOf({ apiKeyVar }) }));
 }
 
 /** What a search plays on, and whom it asks. */

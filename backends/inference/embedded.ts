@@ -4,8 +4,8 @@ import { OpenAiInference } from './openai.ts';
 import type { PoolMember } from './pool-member.ts';
 import type { ServerPool } from './pool.ts';
 import type { Sample, SampleRequest } from './types.ts';
-import { askFor } from './versions.ts';
-import { samplesIn, samplingBody, withTokenIds } from './wire.ts';
+import { askFor } from './all-servers.ts';
+import { samplesIn, samplingBody, withTokenIds } from './openai-bodies.ts';
 
 /**
  * Ratchet's own policy servers, over their OpenAI-compatible routes. Calls made in the same turn of the event loop travel

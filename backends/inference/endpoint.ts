@@ -5,7 +5,7 @@ import type { ChatMessage, ToolSchema } from '../../core/rl/rollout.ts';
 import type { ServerAddress } from './model-server.ts';
 import { ServerPool } from './pool.ts';
 import type { ChatSample, SamplePlace } from './types.ts';
-import { turnIn } from './wire.ts';
+import { turnIn } from './openai-bodies.ts';
 
 /** A server that is asked by messages, for the model that it names itself. */
 export interface EndpointServer {

@@ -5,7 +5,7 @@ import { parseEndpoints } from '../../config/parse-endpoints.ts';
 import { formatProblems } from '../../config/problems.ts';
 import { grantByTrustedFile, linesOfServer } from '../../engine/grants.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
-import { keysOf, type ServerAddress } from './model-server.ts';
+import { serverKeysOf, type ServerAddress } from './model-server.ts';
 import { readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** How often the file is looked at. */
@@ -44,7 +44,7 @@ function replicasOf({ path, id }: EndpointsRef): (ServerAddress & { readonly mod
   const servers = found.replicas.map(({ model, baseUrl, apiKeyVar, headers }) => {
     return { url: baseUrl, apiKeyVar, headers, headersFromEnv: {}, model };
   });
-  grantByTrustedFile(servers.flatMap((server) => linesOfServer({ url: server.url, keys: keysOf(server) })));
+  grantByTrustedFile(servers.flatMap((server) => linesOfServer({ url: server.url, keys: serverKeysOf(server) })));
   return servers;
 }
 

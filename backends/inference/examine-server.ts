@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { ModelServer, type ServerAddress } from './model-server.ts';
 import { readFloatType } from './vllm-routes.ts';
-import { samplesIn, withTokenIds } from './wire.ts';
+import { samplesIn, withTokenIds } from './openai-bodies.ts';
 
 /** What could be learned of an OpenAI-compatible server by asking it, before a run does. null = it could not be told. */
 export interface ServerReport {

@@ -2,10 +2,10 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunSpec, TeacherSpec } from '../../config/run-spec.ts';
 import { chatCall } from './endpoint.ts';
-import { keysOf, ModelServer } from './model-server.ts';
+import { serverKeysOf, ModelServer } from './model-server.ts';
 import { type NamedServer, teacherServers } from './teacher.ts';
 import { hasSameTokenizer, policyTokens } from './teacher-tokens.ts';
-import { promptLogprobsIn, turnIn } from './wire.ts';
+import { promptLogprobsIn, turnIn } from './openai-bodies.ts';
 
 /** What could be learned of a run's teacher before the run asks it. null = it could not be told, or was not asked. */
 export interface TeacherReport {
@@ -59,7 +59,7 @@ async function examineOne(teacher: TeacherSpec, address: NamedServer, policy: st
   const server = new ModelServer(address, { timeoutMs: askMs, provider: 'cpu', remedy });
   const { model } = address;
   const about = { ...nothing, role: teacher.role, isFolder: false, where: server.root, model };
-  const missingKey = keysOf(address).find((name) => (process.env[name] ?? '') === '');
+  const missingKey = serverKeysOf(address).find((name) => (process.env[name] ?? '') === '');
   if (missingKey !== undefined) return { ...about, missingKey };
   try {
     await server.look();

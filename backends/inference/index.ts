@@ -4,7 +4,7 @@ import { grantHere, linesOfServer } from '../../engine/grants.ts';
 import { EmbeddedInference } from './embedded.ts';
 import { readEndpoints, watchEndpoints } from './endpoints-file.ts';
 import { examineServer, type ServerReport } from './examine-server.ts';
-import { keysOf, ModelServer, type ServerAddress } from './model-server.ts';
+import { serverKeysOf, ModelServer, type ServerAddress } from './model-server.ts';
 import { ModuleInference } from './module.ts';
 import { OpenAiInference } from './openai.ts';
 import { type PoolOptions, ServerPool } from './pool.ts';
@@ -28,7 +28,7 @@ export {
 } from './endpoint.ts';
 export type { ServerAddress } from './model-server.ts';
 export { startWeightsAgent, type WeightsAgent } from './weights-agent.ts';
-export { meanDifference } from './versions.ts';
+export { meanDifference } from './all-servers.ts';
 export { openTeacher, type TeacherServers, teacherServers } from './teacher.ts';
 export { hasSameTokenizer } from './teacher-tokens.ts';
 export type {
@@ -117,7 +117,7 @@ function openPool(
   const options = { provider, maxConcurrent, timeoutMs: timeoutS * 1000, say, ...more };
   if (spec.url === null && endpoints === null && defaultUrl === '') throw spec.kind === 'vllm' ? noVllm : noServer;
   // What was started beside this process is ours, and may know what it was started with.
-  if (spec.url === null && defaultUrl !== '') grantHere(linesOfServer({ url: defaultUrl, keys: keysOf(spec) }));
+  if (spec.url === null && defaultUrl !== '') grantHere(linesOfServer({ url: defaultUrl, keys: serverKeysOf(spec) }));
   if (endpoints === null) return new ServerPool(serversOf(spec, defaultUrl), options);
   const pool = new ServerPool(readEndpoints(endpoints), options);
   watchEndpoints(endpoints, (servers) => pool.setServers(servers), say);
@@ -152,7 +152,7 @@ export function serversOf(spec: PoolSpec, defaultUrl: string): ServerAddress[] {
 
 /** Environment variables with the keys of a run's servers, by name. Throws `ConfigInvalid` where its endpoints file will not do. */
 export function keyVariables({ inference, teacher }: Pick<RunSpec, 'inference' | 'teacher'>): string[] {
-  const named = [...namedKeys(inference), ...(teacher ? teacherServers(teacher) : [])].flatMap(keysOf);
+  const named = [...namedKeys(inference), ...(teacher ? teacherServers(teacher) : [])].flatMap(serverKeysOf);
   return [...new Set(named)];
 }
 

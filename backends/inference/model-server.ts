@@ -207,7 +207,7 @@ export class ModelServer {
     body: unknown,
     { signal, session, timeoutMs = this.#options.timeoutMs }: PostOptions & { readonly timeoutMs?: number },
   ): Promise<HttpAnswer> {
-    requireServer({ url: this.root, keys: keysOf(this.address) }, 'The inference server');
+    requireServer({ url: this.root, keys: serverKeysOf(this.address) }, 'The inference server');
     const headers = { ...this.#headers(), ...(session === undefined ? {} : { 'x-session-id': session }) };
     try {
       return await this.#http.ask({ method, route, body, headers, signal, timeoutMs });
@@ -238,7 +238,7 @@ export class ModelServer {
   /** In the server's words, without what we told it in secret: some repeat the key that they refuse. */
   #refusal(route: string, answer: HttpAnswer): RatchetError {
     const { apiKeyVar } = this.address;
-    const secrets = keysOf(this.address).flatMap((name) => process.env[name] || []);
+    const secrets = serverKeysOf(this.address).flatMap((name) => process.env[name] || []);
     const asked =
       apiKeyVar === null
         ? 'it was asked without a key: api_key_var names the variable that has one'
@@ -259,7 +259,7 @@ export class ModelServer {
 }
 
 /** Names of the environment variables whose values a server is told. */
-export function keysOf({
+export function serverKeysOf({
   apiKeyVar,
   headersFromEnv = {},
 }: Pick<ServerAddress, 'apiKeyVar'> & Partial<Pick<ServerAddress, 'headersFromEnv'>>): string[] {

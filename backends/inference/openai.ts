@@ -13,8 +13,8 @@ import type {
   ServedPolicy,
   ServerDrift,
 } from './types.ts';
-import { askFor, bringAll, compareAll, holdAll, releaseAll, scoreAll } from './versions.ts';
-import { chatBody, promptLogprobsIn, samplesIn, samplingBody, turnIn, withTokenIds } from './wire.ts';
+import { askFor, bringAll, compareAll, holdAll, releaseAll, scoreAll } from './all-servers.ts';
+import { chatBody, promptLogprobsIn, samplesIn, samplingBody, turnIn, withTokenIds } from './openai-bodies.ts';
 
 interface OpenAiOptions {
   /** Told before a turn is asked of a server. What it returns is called once that has answered, and says which weights it had. */

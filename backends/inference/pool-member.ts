@@ -8,7 +8,7 @@ interface MemberOptions {
   readonly onChange: () => void;
 }
 
-/** Failures in a row after which a server is put aside. */
+/** Failures in a row after which a server is quarantined. */
 const failuresBeforeEjection = 3;
 /** Between looking whether it is back, longer and longer. */
 const firstProbeMs = 100;
@@ -92,7 +92,7 @@ export class PoolMember {
   /** It did not answer, or said that it cannot. */
   failed(because: string): void {
     this.#failuresInRow += 1;
-    if (this.#isOnTrial || this.#failuresInRow >= failuresBeforeEjection) this.putAside(because);
+    if (this.#isOnTrial || this.#failuresInRow >= failuresBeforeEjection) this.quarantine(because);
   }
 
   /** It asked to be left alone for so long; 0, or a moment that has passed, is no leave to ask it without end. */
@@ -105,12 +105,12 @@ export class PoolMember {
   }
 
   /** Nobody is sent there until it answers a probe; then it is brought to versions before it is asked for them. */
-  putAside(because: string): void {
+  quarantine(because: string): void {
     if (this.#away !== null || this.#hasLeft) return;
     this.#away = { since: new Date().toISOString(), because, at: performance.now() };
     this.#hasMissedVersions = true;
     this.#brought = new Set();
-    if (!this.#isOnTrial) this.#options.say(`inference server ${this.server.root} is put aside: ${because}`);
+    if (!this.#isOnTrial) this.#options.say(`inference server ${this.server.root} is quarantined: ${because}`);
     this.#probeLater();
     this.#options.onChange();
   }

@@ -21,7 +21,7 @@ export interface PoolOptions extends ServerOptions {
   readonly patienceMs?: number;
   /** What speaks with one of them; a plain {@link ModelServer} when missing. */
   readonly openServer?: (address: ServerAddress, options: ServerOptions) => ModelServer;
-  /** Told when a server is put aside, is back, joins or leaves. */
+  /** Told when a server is quarantined, is back, joins or leaves. */
   readonly say?: ((line: string) => void) | undefined;
 }
 
@@ -66,7 +66,7 @@ const busyMs = 1_000;
 /**
  * Several servers as one. Who asks gets the server of its rollout, else that of its group, else the one with the least to
  * do; waits in turn where it is full; and asks again elsewhere when the server fails. A server that fails several times in a
- * row is put aside, looked at from time to time, and tried with one request before it takes part again.
+ * row is quarantined, looked at from time to time, and tried with one request before it takes part again.
  */
 export class ServerPool {
   readonly #options: PoolOptions;

@@ -15,7 +15,7 @@ import type {
   ServedPolicy,
   ServerDrift,
 } from './types.ts';
-import { askFor, compareAll, scoreAll } from './versions.ts';
+import { askFor, compareAll, scoreAll } from './all-servers.ts';
 import { VllmServer } from './vllm-server.ts';
 
 /**

@@ -12,7 +12,7 @@ const keptOfRow = new Set<string>([
 ]);
 
 /** The newest figures of one run, for whoever scrapes them. */
-export class RunFigures {
+export class ScrapedRun {
   readonly run: string;
   #newest: MetricsRow | null = null;
   readonly #evals = new Map<string, MetricsRow>();
@@ -74,11 +74,11 @@ export class RunFigures {
 }
 
 /** How a run stands; one that ended as it was to is not among them. */
-export type RunState = 'running' | 'paused' | 'failed';
-const runStates: readonly RunState[] = ['running', 'paused', 'failed'];
+export type RunCondition = 'running' | 'paused' | 'failed';
+const runStates: readonly RunCondition[] = ['running', 'paused', 'failed'];
 
 /** Also where nothing runs: an alert needs a 0 to rise from. */
-export function stateSamples(states: ReadonlyMap<string, RunState>): Sample[] {
+export function stateSamples(states: ReadonlyMap<string, RunCondition>): Sample[] {
   const all = [...states];
   return [
     ...runStates.map((state) => ({

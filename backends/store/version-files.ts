@@ -62,7 +62,7 @@ export interface VerifyOptions {
    */
   readonly anew?: ReadAnew;
   /** The folder waits elsewhere than where it belongs: its base does not lie beside it. */
-  readonly isStaged?: boolean;
+  readonly isPending?: boolean;
   /** Other things lie in the folder as well. */
   readonly sharesFolder?: boolean;
 }
@@ -74,12 +74,12 @@ export interface VerifyOptions {
 export async function verifyVersion(
   store: Store,
   { weights: prefix, file, sums }: Pick<PolicyVersion, 'weights' | 'file' | 'sums'>,
-  { weightsBytesMax = Number.POSITIVE_INFINITY, anew, isStaged = false, sharesFolder = false }: VerifyOptions = {},
+  { weightsBytesMax = Number.POSITIVE_INFINITY, anew, isPending = false, sharesFolder = false }: VerifyOptions = {},
 ): Promise<void> {
   const folder = await store.localFolder(prefix);
   await verifyFile(store, folder, sums, anew);
   const text = await readFile(path.join(folder, sumsName), 'utf8');
-  const listed = listedIn(text, store.uri + sums.key).filter(({ name }) => !isStaged || !name.includes('/'));
+  const listed = listedIn(text, store.uri + sums.key).filter(({ name }) => !isPending || !name.includes('/'));
   const others = sharesFolder ? [] : (await store.list(prefix)).filter((key) => key !== sums.key);
   for (const key of others) {
     if (listed.some(({ name }) => prefix + name === key)) continue;

@@ -1,6 +1,6 @@
 /**
  * `ratchet/testing`: what a trainer and an inference must hold, as suites of `node:test` over a factory. Ours are run by the same
- * ones. docs/adapters.md shows how.
+ * ones. docs/guide/adapters.md shows how.
  */
 export type { CodeRef, LoraSpec, LossSettings, OptimizerSpec } from '../../config/run-spec.ts';
 export type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';

@@ -6,7 +6,7 @@ import { randomStream } from '../../core/random.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import type { PolicyVersion, StepPlan } from '../../core/rl/run-state.ts';
 import type { LossSettings, OptimizerSpec } from '../../config/run-spec.ts';
-import { createPreset, EngineTrainer, loadTokenizer, saveModelFolder } from '../../engine/index.ts';
+import { createPreset, EngineOptimizer, loadTokenizer, saveModelFolder } from '../../engine/index.ts';
 import type { ServedPolicy } from '../inference/index.ts';
 import type { TrainedPart } from '../trainer/index.ts';
 
@@ -62,6 +62,8 @@ export function planOf(given: Partial<StepPlan> & Pick<StepPlan, 'loss'>): StepP
     temperature: 1,
     klBeta: 0,
     optimizer: contractOptimizer,
+    numIterations: 1,
+    microBatchSize: null,
     snapshot: false,
     ...given,
   };
@@ -124,7 +126,7 @@ export async function engineLogprobs(
   rows: readonly Pick<TrainSample, 'tokenIds' | 'lossMask'>[],
   temperature: number,
 ): Promise<Float32Array[]> {
-  const engine = await EngineTrainer.open(folder, { threads: 1 });
+  const engine = await EngineOptimizer.open(folder, { threads: 1 });
   try {
     return await engine.forwardLogprobs(rows, { temperature });
   } finally {
@@ -159,7 +161,7 @@ export async function trainVersions(
   const root = await temporaryFolder(t);
   const model = options.model ?? (await writePreset(path.join(root, 'step_0')));
   const { lora = null, seed = 1 } = options.part ?? {};
-  const engine = await EngineTrainer.open(model, { threads: 1, lora, seed });
+  const engine = await EngineOptimizer.open(model, { threads: 1, lora, seed });
   try {
     const samples = await rowsOf(model, { count: 32, seed: 5 });
     const made: ServedPolicy[] = [];

@@ -49,7 +49,7 @@ function checked(trainer: Trainer, file: string): Trainer {
     const wrong = z.prettifyError(result.error);
     throw new RatchetError(
       'Unsupported',
-      `${file}: ${method}() answered otherwise than docs/adapters.md asks:\n${wrong}`,
+      `${file}: ${method}() answered otherwise than docs/guide/adapters.md asks:\n${wrong}`,
     );
   };
   const applied = <T extends SftOutcome>(outcome: T, method: keyof Trainer): T => {

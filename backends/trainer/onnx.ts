@@ -38,7 +38,7 @@ export class OnnxTrainer implements Trainer {
       this.#process = await TrainerProcess.open(folder, { ...this.#options, ...part });
       this.#part = part;
     }
-    await this.#engine().resetOptimizer();
+    await this.#engine().resetMoments();
     return { digest: await this.#engine().digest() };
   }
 
@@ -56,10 +56,10 @@ export class OnnxTrainer implements Trainer {
 
   async trainStep(input: { plan: StepPlan; batch: TrainBatch; referenceFolder: string }): Promise<TrainOutcome> {
     const { plan, batch, referenceFolder } = input;
-    const { learningRate, optimizer, loss, temperature, klBeta, numIterations = 1 } = plan;
+    const { learningRate, optimizer, loss, temperature, klBeta, numIterations } = plan;
     const engine = this.#engine();
     const cut = {
-      ...(plan.microBatchSize == null ? {} : { microBatchRows: plan.microBatchSize }),
+      ...(plan.microBatchSize === null ? {} : { microBatchRows: plan.microBatchSize }),
       ...(plan.dropoutSeed === undefined ? {} : { dropoutSeed: plan.dropoutSeed }),
     };
     if (loss.type === 'cross_entropy') {
@@ -112,7 +112,7 @@ export class OnnxTrainer implements Trainer {
   }
 
   async restoreOptimizer(state: Uint8Array | null): Promise<void> {
-    if (state === null) await this.#engine().resetOptimizer();
+    if (state === null) await this.#engine().resetMoments();
     else await this.#engine().restoreState(state);
   }
 
@@ -147,7 +147,7 @@ export class OnnxTrainer implements Trainer {
 }
 
 /** What supervised steps have no place for is not left out in silence. */
-function requireSupervised({ loss, klBeta, numIterations = 1 }: StepPlan): void {
+function requireSupervised({ loss, klBeta, numIterations }: StepPlan): void {
   if (klBeta === 0 && numIterations === 1 && loss.aggregation === 'token') return;
   throw new RatchetError(
     'Unsupported',

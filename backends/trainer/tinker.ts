@@ -216,7 +216,7 @@ export class TinkerTrainer implements Trainer {
   }
 
   async #step(plan: StepPlan, batch: TrainBatch, referenceFolder?: string): Promise<TrainOutcome> {
-    const { optimizer, learningRate, numIterations = 1, klBeta } = plan;
+    const { optimizer, learningRate, numIterations, klBeta } = plan;
     const { digest } = this.#held().version;
     requireKnown(plan);
     const referenceLogprobs = klBeta > 0 ? await this.#referenceScores(referenceFolder, batch.samples) : undefined;
@@ -388,7 +388,7 @@ function requireKnown({ loss, temperature }: StepPlan): void {
   if (temperature !== 1)
     throw new RatchetError(
       'Unsupported',
-      `A Tinker server trains at temperature 1; got ${temperature}. docs/tinker.md says why.`,
+      `A Tinker server trains at temperature 1; got ${temperature}. docs/guide/tinker.md says why.`,
     );
   if (loss.type === 'cross_entropy' && !isTinkerLoss(loss, 0))
     throw new RatchetError('Unsupported', 'The loss "cross_entropy" has no teacher beside it.');

@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import type { RunEvent, RunView } from '../../workflows/control/messages.ts';
+import type { RunEvent } from '../../workflows/control/messages.ts';
 import { findRun, temporalHere } from '../connection.ts';
 import { withoutControls } from '../plain-text.ts';
 import { rootMessage } from '../root-message.ts';
@@ -83,7 +83,7 @@ function printEvents(events: readonly RunEvent[], { json, since }: EventsOptions
 /** A server or orchestrator that is being restarted is asked again by who follows. */
 async function eventsAfter(handle: WorkflowHandle, seen: number, isFollowed: boolean): Promise<readonly RunEvent[]> {
   try {
-    const ask = async () => (await handle.query<RunView, [number]>('view', seen)).events;
+    const ask = () => handle.query<readonly RunEvent[], [number]>('events', seen);
     return await handle.client.withDeadline(Date.now() + answerWithinMs, ask);
   } catch (error) {
     if (isFollowed) return [];

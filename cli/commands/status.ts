@@ -233,8 +233,10 @@ function describeStatus(
     `learning rate ${status.learningRate} (peak)`,
     `files         ${status.store}`,
     ...(workflow === 'running' ? describeEnvironments(status.latest) : []),
-    ...Object.values(status.regressions ?? {}).map(({ text }) => text),
-    ...(status.progress.serversAside ?? []).map((server) => `canary: ${server} is put aside, and asked for nothing`),
+    ...Object.values(status.regressions).map(({ text }) => text),
+    ...(status.progress.quarantinedServers ?? []).map(
+      (server) => `canary: ${server} is quarantined, and asked for nothing`,
+    ),
     ...describePrompts(status, branches, workflow === 'running'),
     ...(workflow === 'running' && waiting.length > 0 ? ['waiting on:', ...waiting] : []),
   ];

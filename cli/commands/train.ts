@@ -42,7 +42,7 @@ import { readAsLines } from '../read-as.ts';
 import { stepRecords } from '../run-records.ts';
 import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
-import { type RunHandle, watchRun, watchStack, whenLeft } from '../watch-run.ts';
+import { type RunWorkflow, watchRun, watchStack, whenLeft } from '../watch-run.ts';
 import { print } from '../print.ts';
 
 const resumeHelp = `
@@ -76,7 +76,6 @@ export function trainingCommand(name: string, description: string): Command {
     )
     .option('--dialect <name>', 'the words that the file is written in; default: as its keys show')
     .option(...dryRunOptions.dryRun)
-    .option(...dryRunOptions.gpuMemory)
     .option(...dryRunOptions.modelConfig)
     .option(...dryRunOptions.import)
     .option(...tellingOptions.plain)
@@ -199,7 +198,7 @@ function start(
   client: Client,
   input: Exclude<TrainRunInput, string> & { readonly run: string },
   { model, environments, maxSteps }: RunSpec,
-): Promise<RunHandle> {
+): Promise<RunWorkflow> {
   const steps = maxSteps === 0 ? 'supervised' : `${maxSteps} steps`;
   return client.workflow.start<typeof trainRun>('trainRun', {
     workflowId: input.run,
@@ -268,7 +267,7 @@ async function attach(
   run: string,
   overrides: Readonly<Record<string, string>>,
   clock: Teller,
-): Promise<RunHandle | null> {
+): Promise<RunWorkflow | null> {
   const running = await findRunning(client, run);
   if (!running) return null;
   if (running.workflowId !== run)

@@ -102,7 +102,7 @@ async function checkPythonForVerifiers(): Promise<Check> {
   }
 }
 
-/** Room where runs are kept, and for temporary files and the spool. */
+/** Room where runs are kept, and for temporary files and pending versions. */
 export async function checkDisk(folders: Readonly<Record<string, string>>): Promise<Check[]> {
   return Promise.all(
     Object.entries(folders).map(async ([what, folder]): Promise<Check> => {
@@ -111,7 +111,7 @@ export async function checkDisk(folders: Readonly<Record<string, string>>): Prom
       const { bavail, bsize } = await statfs(there);
       const free = bavail * bsize;
       const says = `${(free / gib).toFixed(1)} GiB free at ${folder}`;
-      const fix = 'make room, or keep runs elsewhere ([store] uri, TMPDIR, RATCHET_SPOOL)';
+      const fix = 'make room, or keep runs elsewhere ([store] uri, TMPDIR, RATCHET_PENDING)';
       if (free < gib / 4) return { name, state: 'bad', says, fix };
       return free < 2 * gib
         ? { name, state: 'warn', says: `${says}; larger models need more`, fix }

@@ -123,7 +123,7 @@ export async function checkRunFile(
 async function checkStoreOf({ store }: RunSpec): Promise<Check[]> {
   if (store.uri.startsWith('file:')) return checkFolder(localRoot(store.uri), true);
   const fix =
-    'see the message; docs/several-machines.md, "The store", has the rights that are needed. Credentials come from the usual AWS chain';
+    'see the message; docs/guide/several-machines.md, "The store", has the rights that are needed. Credentials come from the usual AWS chain';
   const conditions = await tried(
     'S3 conditions',
     `${showStoreUri(store.uri)} keeps to If-None-Match and If-Match`,
@@ -166,7 +166,7 @@ async function checkTinker(spec: RunSpec, file: string): Promise<Check[]> {
   if (report === null) return [];
   const { url, away, models, problems } = report;
   const name = 'Tinker server';
-  const fix = 'start it, set its key, or correct [trainer]; docs/tinker.md says how';
+  const fix = 'start it, set its key, or correct [trainer]; docs/guide/tinker.md says how';
   if (away !== null) return [{ name, state: 'bad', says: away, fix }];
   const wrong = problems.map(({ path: key, expected, received }): Check => ({
     name,
@@ -191,7 +191,7 @@ async function checkVllm(spec: RunSpec, imports: boolean): Promise<Check[]> {
     if (line !== null)
       return [{ name, state: 'ok', says: 'is started with the run; ratchet check prints its command' }];
   } catch (error) {
-    return [bad(name, error, 'as it says; docs/vllm.md has the installation')];
+    return [bad(name, error, 'as it says; docs/guide/vllm.md has the installation')];
   }
   const { inference, sampling } = spec;
   const reports = (await examineServers(inference)).filter(({ away }) => away === null);

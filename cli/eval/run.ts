@@ -21,7 +21,7 @@ import type { evaluate } from '../../workflows/evaluate.ts';
 import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
 import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
-import { keysOf, requireKeys } from '../server-keys.ts';
+import { keyVariablesOf, requireKeys } from '../server-keys.ts';
 import { namedByModels } from './named-models.ts';
 import { openTeller } from '../teller.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';
@@ -84,7 +84,7 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
     ...loaded.evaluations.map(({ spec }) => spec.model.endpointsPath),
     ...namedByEnvironments(loaded.evaluations.map(({ input }) => input.environment)),
   ]);
-  const keys = keysOf(serversOf(loaded));
+  const keys = keyVariablesOf(serversOf(loaded));
   await requireKeys(keys, projectFolder);
   const { interrupted, stop: stopListening } = whenLeft();
   const served = await serve(options, settings, loaded, { projectFolder, log: teller.say });

@@ -17,7 +17,7 @@ import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
 import { openPlace } from '../commands/train.ts';
 import { connect, temporalOf } from '../connection.ts';
 import { grantNamed, namedBySearch } from '../../backends/configs/grant.ts';
-import { keysOf, requireKeys } from '../server-keys.ts';
+import { keyVariablesOf, requireKeys } from '../server-keys.ts';
 import { openTeller } from '../teller.ts';
 import { watchStack, whenLeft } from '../watch-run.ts';
 import { gepaRunCommand, type GepaRunOptions, overridesOf } from './run-options.ts';
@@ -49,7 +49,7 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
   for (const line of planLines(planned)) teller.say(line);
   if (options.dryRun) return 0;
   grantNamed(projectFolder, [what, planned.spec.model.endpointsPath, ...namedBySearch(planned.input)]);
-  const keys = keysOf(serversOf(planned));
+  const keys = keyVariablesOf(serversOf(planned));
   await requireKeys(keys, projectFolder);
   const results = await placeOfPromptSearch(planned.spec, planned.input, {
     projectFolder,

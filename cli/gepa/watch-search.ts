@@ -1,10 +1,14 @@
 import { existsSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { WorkflowHandle } from '@temporalio/client';
-import type { SittingProgress } from '../../activities/index.ts';
-import type { PromptSearchEvent, PromptSearchResult, SearchFigures } from '../../core/gepa/prompt-search.ts';
+import type { SearchProgress } from '../../activities/index.ts';
+import type {
+  PromptSearchEvent,
+  PromptSearchResult,
+  PromptSearchStatus,
+  SearchFigures,
+} from '../../core/gepa/prompt-search.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
-import type { PromptSearchView } from '../../workflows/control/search-control.ts';
 import { pendingActivities } from '../pending-activities.ts';
 import { onOneLine } from '../plain-text.ts';
 import type { Teller } from '../teller.ts';
@@ -94,21 +98,24 @@ class Follower {
   }
 }
 
-/** A sitting knows more than its workflow: what has happened since it began. null: nobody answers at the moment. */
+/** An attempt knows more than its workflow: what has happened since it began. null: nobody answers at the moment. */
 async function lookAt(handle: Handle, after: number): Promise<Look | null> {
-  const view = await handle.client
-    .withDeadline(Date.now() + queryTimeoutMs, () => handle.query<PromptSearchView, [number]>('view', after))
-    .catch(() => null);
-  if (view === null) return null;
-  const { status, events } = view;
+  const asked = async () => ({
+    status: await handle.query<PromptSearchStatus>('status'),
+    // After the status, so that none of those that it counts as told is missing.
+    events: await handle.query<readonly PromptSearchEvent[], [number]>('events', after),
+  });
+  const answer = await handle.client.withDeadline(Date.now() + queryTimeoutMs, asked).catch(() => null);
+  if (answer === null) return null;
+  const { status, events } = answer;
   const pending = (await pendingActivities(handle, queryTimeoutMs)) ?? [];
-  const sitting = pending.map(({ said }) => said).find(isSittingProgress);
+  const attempt = pending.map(({ said }) => said).find(isSearchProgress);
   const last = events.at(-1)?.sequence ?? after;
   return {
-    figures: sitting?.figures ?? status,
-    failed: status.failed + (sitting?.failed ?? 0),
+    figures: attempt?.figures ?? status,
+    failed: status.failed + (attempt?.failed ?? 0),
     doing: status.doing,
-    events: [...events, ...(sitting === undefined ? [] : toldBySitting(sitting, status.told, last))],
+    events: [...events, ...(attempt === undefined ? [] : toldByAttempt(attempt, status.told, last))],
     troubles: pending.flatMap(({ name, attempt, lastFailure }) =>
       lastFailure === null ? [] : [`${name}, attempt ${attempt}: ${onOneLine(lastFailure)}`],
     ),
@@ -116,14 +123,14 @@ async function lookAt(handle: Handle, after: number): Promise<Look | null> {
 }
 
 /** Its events with the numbers that the workflow will give them. One that ended between two questions has told its own already. */
-function toldBySitting({ told, begunAt }: SittingProgress, known: number, last: number): PromptSearchEvent[] {
+function toldByAttempt({ told, begunAt }: SearchProgress, known: number, last: number): PromptSearchEvent[] {
   if (begunAt !== known) return [];
   return told
     .map(({ number, ...event }) => ({ ...event, sequence: begunAt + number, time: now() }))
     .filter(({ sequence }) => sequence > last);
 }
 
-function isSittingProgress(said: unknown): said is SittingProgress {
+function isSearchProgress(said: unknown): said is SearchProgress {
   return typeof said === 'object' && said !== null && 'figures' in said;
 }
 

@@ -20,37 +20,70 @@ export interface Choice {
   readonly lines: number;
 }
 
-/** A key as `node:readline` names it. */
-export interface Key {
+/** A key as `node:readline` names it, with the letters it typed. */
+export interface TypedKey {
   readonly name?: string | undefined;
   readonly ctrl?: boolean | undefined;
+  readonly shift?: boolean | undefined;
+  readonly text?: string | undefined;
+}
+
+/** Rows that a key moves by, or to one of the ends; null for keys that do not move. The same in every view. */
+export function movedBy({ name = '', ctrl = false, shift = false, text }: TypedKey, page: number): number | null {
+  if (name === 'j' || name === 'down') return 1;
+  if (name === 'k' || name === 'up') return -1;
+  if (name === 'pagedown' || name === 'space' || (ctrl && name === 'd')) return Math.max(1, page - 1);
+  if (name === 'pageup' || (ctrl && name === 'u')) return -Math.max(1, page - 1);
+  if (name === 'home' || (name === 'g' && !shift && text !== 'G')) return Number.NEGATIVE_INFINITY;
+  if (name === 'end' || name === 'g') return Number.POSITIVE_INFINITY;
+  return null;
+}
+
+/** Ctrl-C and Ctrl-Z, which mean the same in every view. */
+export function signalOf({ name, ctrl = false }: TypedKey): 'leave' | 'suspend' | null {
+  if (!ctrl) return null;
+  return name === 'c' ? 'leave' : name === 'z' ? 'suspend' : null;
+}
+
+export const isEnter = ({ name = '' }: TypedKey): boolean => ['return', 'enter', 'l', 'right'].includes(name);
+export const isBack = ({ name = '' }: TypedKey): boolean => ['b', 'escape', 'backspace'].includes(name);
+/** Back, where they do not fold. */
+export const isLeft = ({ name = '' }: TypedKey): boolean => ['h', 'left'].includes(name);
+
+export function within(at: number, count: number): number {
+  return Math.max(0, Math.min(count - 1, at));
 }
 
 const pages: Readonly<Record<string, Place['page']>> = { r: 'rollouts', e: 'evals', f: 'faults' };
 
-const scrollsBy: Readonly<Record<string, number>> = { down: 1, up: -1, pagedown: 10, pageup: -10, space: 10 };
+/** What a page key moves by, and one row that stays. */
+const pageRows = 11;
 
 /** Where a key leads to; 'leave' for q and Ctrl-C. */
-export function afterKey(place: Place, { name = '', ctrl = false }: Key, choice: Choice): Place | 'leave' | 'suspend' {
-  if (ctrl) return name === 'c' ? 'leave' : name === 'z' ? 'suspend' : place;
-  if (name === 'q') return 'leave';
+export function afterKey(place: Place, key: TypedKey, choice: Choice): Place | 'leave' | 'suspend' {
+  const { name = '' } = key;
+  const signal = signalOf(key);
+  if (signal !== null || name === 'q') return signal ?? 'leave';
+  const moved = movedBy(key, pageRows);
+  if (key.ctrl === true && moved === null) return place;
   const page = pages[name];
   if (page) return place.page === page ? home : { ...home, page };
-  const moved = name === 'j' || name === 'down' ? 1 : name === 'k' || name === 'up' ? -1 : 0;
-  if (name === 'escape' || name === 'backspace' || name === 'h' || name === 'left') {
-    return place.rollout === null ? home : { ...place, rollout: null, scroll: 0 };
+  if (isBack(key) || isLeft(key)) return place.rollout === null ? home : { ...place, rollout: null, scroll: 0 };
+  if (isEnter(key)) {
+    const isOpened = place.page === 'rollouts' && choice.groups > 0 && place.rollout === null;
+    return isOpened ? { ...place, rollout: 0, scroll: 0 } : place;
   }
-  if (place.page !== 'rollouts') return { ...place, scroll: Math.max(0, place.scroll + moved) };
-  // Inside a rollout arrows and pages move its text, j and k go to the next rollout.
-  const down = place.rollout === null ? undefined : scrollsBy[name];
-  if (down !== undefined) {
-    return { ...place, scroll: Math.max(0, Math.min(choice.lines - 1, place.scroll + down)) };
+  if (moved === null) return place;
+  if (place.page !== 'rollouts') return { ...place, scroll: scrolledBy(place.scroll, moved) };
+  if (place.rollout === null) return { ...place, group: within(place.group + moved, choice.groups) };
+  // Inside a rollout j and k go to the next one, everything else moves its text.
+  if (name === 'j' || name === 'k') {
+    return { ...place, rollout: within(place.rollout + moved, choice.rollouts), scroll: 0 };
   }
-  if (name === 'return' || name === 'enter' || name === 'l' || name === 'right') {
-    return choice.groups > 0 && place.rollout === null ? { ...place, rollout: 0, scroll: 0 } : place;
-  }
-  const within = (at: number, count: number): number => Math.max(0, Math.min(count - 1, at + moved));
-  return place.rollout === null
-    ? { ...place, group: within(place.group, choice.groups) }
-    : { ...place, rollout: within(place.rollout, choice.rollouts), scroll: 0 };
+  return { ...place, scroll: within(place.scroll + moved, choice.lines) };
+}
+
+/** Of a page whose length is not known here: there is no way to its end at once. */
+function scrolledBy(scroll: number, moved: number): number {
+  return moved === Number.POSITIVE_INFINITY ? scroll : Math.max(0, scroll + moved);
 }

@@ -4,7 +4,7 @@ import path from 'node:path';
 import type { OptimizerSpec, SftOutcome, Trainer, TrainSample } from 'ratchet/testing';
 import { bytesOf, logSoftmax, readAt, readTable, type Table, writeTable } from './table.ts';
 
-/** A trainer of one's own: what `[trainer] path` names, called with its `options`. `docs/adapters.md` goes through it. */
+/** A trainer of one's own: what `[trainer] path` names, called with its `options`. `docs/guide/adapters.md` goes through it. */
 export default function createTrainer(): Trainer {
   let folder = '';
   let table: Table = { size: 0, logits: new Float32Array() };
@@ -51,7 +51,7 @@ export default function createTrainer(): Trainer {
     },
 
     async trainStep({ plan, batch }) {
-      const { loss, temperature, klBeta, numIterations = 1 } = plan;
+      const { loss, temperature, klBeta, numIterations } = plan;
       if (loss.type !== 'importance_sampling' || loss.aggregation !== 'token' || klBeta !== 0 || numIterations !== 1) {
         throw refusal(
           `expected the loss importance_sampling by token, one pass and no KL penalty; got ${loss.type} by ${loss.aggregation}, ${numIterations} and ${klBeta}`,

@@ -145,8 +145,8 @@ export interface EvaluationTally {
   readonly usage: Readonly<Record<string, number>>;
   readonly usageCount: number;
   readonly truncated: number;
-  /** With a reward, and an error of the policy's own; absent where an older version of Ratchet counted. */
-  readonly policyFailures?: number;
+  /** With a reward, and an error of the policy's own. */
+  readonly policyFailures: number;
   /** Examples whose rollouts all have a reward, by how many of them were right. */
   readonly examplesByRight: readonly number[];
   readonly causes: FailureCounts;

@@ -22,7 +22,7 @@ export function tallyOf(
   rolloutsPerExample: number,
   before: EvaluationTally = emptyTally,
 ): EvaluationTally {
-  let { rollouts, failed, rewards, usageCount, truncated, policyFailures = 0 } = before;
+  let { rollouts, failed, rewards, usageCount, truncated, policyFailures } = before;
   const metrics: Record<string, [number, number]> = {};
   for (const [name, [sum, count]] of Object.entries(before.metrics)) metrics[name] = [sum, count];
   const usage: Record<string, number> = { ...before.usage };
@@ -93,7 +93,7 @@ export function addTallies(a: EvaluationTally, b: EvaluationTally): EvaluationTa
     usage,
     usageCount: a.usageCount + b.usageCount,
     truncated: a.truncated + b.truncated,
-    policyFailures: (a.policyFailures ?? 0) + (b.policyFailures ?? 0),
+    policyFailures: a.policyFailures + b.policyFailures,
     examplesByRight: Array.from(
       { length },
       (_, right) => (a.examplesByRight[right] ?? 0) + (b.examplesByRight[right] ?? 0),
@@ -112,7 +112,7 @@ export function averageMetrics({ metrics }: EvaluationTally): Record<string, num
 }
 
 /** The share of rollouts with an error: those without a reward, and those in which the policy itself failed. */
-export function averageError({ rollouts, failed, policyFailures = 0 }: EvaluationTally): number {
+export function averageError({ rollouts, failed, policyFailures }: EvaluationTally): number {
   return rollouts === 0 ? 0 : (failed + policyFailures) / rollouts;
 }
 

@@ -109,15 +109,15 @@ export interface PromptSearchHandle {
   readonly warnings: readonly string[];
 }
 
-export interface SittingInput {
+export interface SearchAttemptInput {
   readonly handle: PromptSearchHandle;
   readonly state: SearchState;
   /** Events that were told before it. */
   readonly begunAt: number;
 }
 
-/** What a sitting gives: the search after it is what its workflow makes of the answers. */
-export interface Sitting {
+/** What an attempt gives: the search after it is what its workflow makes of the answers. */
+export interface SearchAttempt {
   /** In the order in which they were settled, those together that came together. */
   readonly answers: readonly (readonly SearchAnswer[])[];
   /** Answers that lay in the store already. */
@@ -128,7 +128,7 @@ export interface Sitting {
   readonly seconds: number;
 }
 
-/** How a search stands, in figures. A sitting's heartbeats say it, and so does the query `progress`. */
+/** How a search stands, in figures. An attempt's heartbeats say it, and so does the query `status`. */
 export interface SearchFigures {
   readonly phase: SearchState['phase'];
   readonly calls: number;
@@ -143,8 +143,8 @@ export interface SearchFigures {
   readonly bestCoverage: number;
   /** Mean score of the start on those of them that it was scored on; null before there is one. */
   readonly startScore: number | null;
-  /** How many those are; absent where an older version of Ratchet counted. */
-  readonly startCoverage?: number;
+  /** How many those are. */
+  readonly startCoverage: number;
   /** Candidates that are best at something and nowhere dominated. */
   readonly front: readonly number[];
   readonly stopReason: StopReason | null;
@@ -199,10 +199,10 @@ export interface PromptSearchResult {
   readonly best: number;
   readonly bestPrompt: ObjectRef | null;
   readonly bestScore: number | null;
-  /** On examples that the best was scored on as well; how many those are, and that: absent where an older version of Ratchet counted. */
+  /** On examples that the best was scored on as well; how many those are, and that. */
   readonly startScore: number | null;
-  readonly startCoverage?: number;
-  readonly bestCoverage?: number;
+  readonly startCoverage: number;
+  readonly bestCoverage: number;
   readonly isImproved: boolean;
   readonly candidates: number;
   readonly calls: number;

@@ -22,10 +22,10 @@ export interface RoundFailures {
   /** Whether that row reaches back to the first group. */
   readonly isRowWhole: boolean;
   readonly causes: FailureCounts;
-  /** Of those that failed, how many had too long a first prompt; absent where an older version of Ratchet counted. */
-  readonly overlongRollouts?: number;
-  /** Rollouts in which the policy itself failed, with a reward; absent where an older version of Ratchet counted. */
-  readonly policyFailures?: number;
+  /** Of those that failed, how many had too long a first prompt. */
+  readonly overlongRollouts: number;
+  /** Rollouts in which the policy itself failed, with a reward. */
+  readonly policyFailures: number;
 }
 
 export const noFailures: RoundFailures = {
@@ -118,8 +118,8 @@ export function addFailures(earlier: RoundFailures, later: RoundFailures): Round
     failedGroupsInRow: later.failedGroupsInRow + (later.isRowWhole ? earlier.failedGroupsInRow : 0),
     isRowWhole: earlier.isRowWhole && later.isRowWhole,
     causes,
-    overlongRollouts: (earlier.overlongRollouts ?? 0) + (later.overlongRollouts ?? 0),
-    policyFailures: (earlier.policyFailures ?? 0) + (later.policyFailures ?? 0),
+    overlongRollouts: earlier.overlongRollouts + later.overlongRollouts,
+    policyFailures: earlier.policyFailures + later.policyFailures,
   };
 }
 
@@ -141,7 +141,7 @@ const failedGroupsMin = 2;
 
 /** Why the run must not go on as it is; null when it may. */
 export function breakerReason(failures: RoundFailures, limits: BreakerLimits): string | null {
-  const { failedGroups, failedGroupsInRow, overlongRollouts = 0 } = failures;
+  const { failedGroups, failedGroupsInRow, overlongRollouts } = failures;
   const rollouts = failures.rollouts - overlongRollouts;
   const failedRollouts = failures.failedRollouts - overlongRollouts;
   if (Math.max(failedGroups, failedGroupsInRow) < failedGroupsMin) return null;

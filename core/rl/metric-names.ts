@@ -5,7 +5,7 @@ import { lostMetrics, teacherMetrics } from './further-metric-names.ts';
 import { failedOutcomes } from './rollout.ts';
 
 /**
- * Every metric a run writes into `metrics.jsonl`, with its meaning. docs/metrics.md is made from this table, and a test holds
+ * Every metric a run writes into `metrics.jsonl`, with its meaning. docs/guide/metrics.md is made from this table, and a test holds
  * a real run's rows against it.
  */
 export interface MetricDefinition {
@@ -76,7 +76,7 @@ function solved(prefix: string, when?: string): MetricDefinition[] {
 const several = 'several environments';
 const pools = '`easy_threshold` or `hard_threshold`';
 
-/** By section of docs/metrics.md. */
+/** By section of docs/guide/metrics.md. */
 export const metricSections: readonly {
   readonly title: string;
   readonly text: string;

@@ -21,7 +21,7 @@ export const serverMetrics: MetricSection = {
       when: 'from the first canary on',
     },
     {
-      name: 'inference/servers_aside',
+      name: 'inference/servers_quarantined',
       unit: 'servers',
       meaning: 'servers that were off by more than the threshold, and are asked for nothing of that version',
       source: 'servers',

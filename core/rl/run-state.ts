@@ -150,8 +150,8 @@ export interface LeasedGroups {
   readonly leases: readonly GroupLease[];
   /** What their environments are played with; a group's own digest is among them. Absent where each has its own prompt. */
   readonly prompts?: Prompts;
-  /** What comes after these groups. Absent in what an older version of Ratchet leased. */
-  readonly curriculum?: CurriculumState;
+  /** What comes after these groups. */
+  readonly curriculum: CurriculumState;
 }
 
 /** What a teacher said of a packed batch, fixed before it is trained. */
@@ -182,10 +182,10 @@ export interface StepPlan {
   readonly reference: PolicyVersion;
   readonly loss: LossSettings;
   readonly optimizer: RunSpec['optimizer'];
-  /** Optimizer steps on this batch; 1 when absent. */
-  readonly numIterations?: number;
-  /** Rows computed at once; as many as suit the engine when absent. It decides the order of sums, so bits. */
-  readonly microBatchSize?: number | null;
+  /** Optimizer steps on this batch. */
+  readonly numIterations: number;
+  /** Rows computed at once; null = as many as suit the engine. It decides the order of sums, so bits. */
+  readonly microBatchSize: number | null;
   /** `microBatchSize` is half of what it was when this step ran out of memory; not halved again. */
   readonly isHalved?: boolean;
   /** Of a run with a teacher that scores. */

@@ -65,8 +65,7 @@ export function encodeModel(parts: GraphParts): Uint8Array {
     .message(7, encodeGraph(parts))
     .message(8, new ProtobufWriter().string(1, '').int(2, opset))
     .message(8, new ProtobufWriter().string(1, 'com.microsoft').int(2, 1))
-    .finish()
-    .slice();
+    .finish();
 }
 
 function encodeGraph(parts: GraphParts): ProtobufWriter {

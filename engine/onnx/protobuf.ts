@@ -1,75 +1,42 @@
-/**
- * Writes protocol buffer messages: varint, 32-bit, 64-bit and length-delimited fields, which is all that ONNX and event files need.
- * Source: https://protobuf.dev/programming-guides/encoding
- */
-export class ProtobufWriter {
-  #bytes: Uint8Array<ArrayBuffer> = new Uint8Array(256);
-  #length = 0;
+import { BinaryWriter, WireType } from '@bufbuild/protobuf/wire';
 
-  /** An int32, int64 or enum field. Negative numbers take ten bytes, as the encoding demands. */
+/** A message of protocol buffers, field by field: what ONNX and event files need of them. */
+export class ProtobufWriter {
+  readonly #writer = new BinaryWriter();
+
+  /** An int32, int64 or enum field. */
   int(field: number, value: number | bigint): this {
-    this.#tag(field, 0);
-    this.#varint(BigInt.asUintN(64, BigInt(value)));
+    this.#writer.tag(field, WireType.Varint).int64(value);
     return this;
   }
 
+  /** What is too large for 32 bits is infinite there. */
   float(field: number, value: number): this {
-    this.#tag(field, 5);
-    this.#reserve(4);
-    new DataView(this.#bytes.buffer).setFloat32(this.#length, value, true);
-    this.#length += 4;
+    this.#writer.tag(field, WireType.Bit32).float(Math.fround(value));
     return this;
   }
 
   double(field: number, value: number): this {
-    this.#tag(field, 1);
-    this.#reserve(8);
-    new DataView(this.#bytes.buffer).setFloat64(this.#length, value, true);
-    this.#length += 8;
+    this.#writer.tag(field, WireType.Bit64).double(value);
     return this;
   }
 
   bytes(field: number, value: Uint8Array): this {
-    this.#tag(field, 2);
-    this.#varint(BigInt(value.length));
-    this.#reserve(value.length);
-    this.#bytes.set(value, this.#length);
-    this.#length += value.length;
+    this.#writer.tag(field, WireType.LengthDelimited).bytes(value);
     return this;
   }
 
   string(field: number, value: string): this {
-    return this.bytes(field, new TextEncoder().encode(value));
+    this.#writer.tag(field, WireType.LengthDelimited).string(value);
+    return this;
   }
 
   message(field: number, value: ProtobufWriter): this {
     return this.bytes(field, value.finish());
   }
 
-  /** The message so far. The view is valid until the next write. */
-  finish(): Uint8Array {
-    return this.#bytes.subarray(0, this.#length);
-  }
-
-  #tag(field: number, wireType: 0 | 1 | 2 | 5): void {
-    this.#varint(BigInt((field << 3) | wireType));
-  }
-
-  #varint(value: bigint): void {
-    this.#reserve(10);
-    let rest = value;
-    while (rest > 127n) {
-      this.#bytes[this.#length++] = Number(rest & 127n) | 128;
-      rest >>= 7n;
-    }
-    this.#bytes[this.#length++] = Number(rest);
-  }
-
-  #reserve(count: number): void {
-    const needed = this.#length + count;
-    if (needed <= this.#bytes.length) return;
-    const grown = new Uint8Array(Math.max(needed, 2 * this.#bytes.length));
-    grown.set(this.#bytes.subarray(0, this.#length));
-    this.#bytes = grown;
+  /** The message; asked for once. */
+  finish(): Uint8Array<ArrayBuffer> {
+    return this.#writer.finish();
   }
 }

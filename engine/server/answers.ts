@@ -4,8 +4,8 @@ import type { Delta } from './choice.ts';
 import type { AnswerForm, FinishedChoice } from './generation.ts';
 import type { Plan } from './plan.ts';
 import type { PromptScores } from './prompt-scores.ts';
-import type { HeldVersion } from './versions.ts';
-import type { ChatRequest, CompletionRequest, GenerateRequest } from './wire.ts';
+import type { HeldVersion } from './policy-versions.ts';
+import type { ChatRequest, CompletionRequest, GenerateRequest } from './requests.ts';
 
 /** What the generating routes say, in OpenAI's and vLLM's words. */
 

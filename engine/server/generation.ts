@@ -7,7 +7,7 @@ import { EventStream } from './event-stream.ts';
 import { HttpError, toHttpError } from './http-error.ts';
 import type { Latencies } from './latencies.ts';
 import type { Plan } from './plan.ts';
-import type { HeldVersion } from './versions.ts';
+import type { HeldVersion } from './policy-versions.ts';
 
 /** A choice that is whole. */
 export interface FinishedChoice extends Delta, Ending {

@@ -5,8 +5,8 @@ import type { SampleRequest } from '../sample/sample-request.ts';
 import type { Purse } from './admission.ts';
 import type { ChoiceOptions } from './choice.ts';
 import { HttpError } from './http-error.ts';
-import type { HeldVersion } from './versions.ts';
-import type { SamplingFields } from './wire.ts';
+import type { HeldVersion } from './policy-versions.ts';
+import type { SamplingFields } from './requests.ts';
 
 /** What one HTTP request samples: its choices in prompt-major order. */
 export interface Plan {

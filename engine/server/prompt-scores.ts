@@ -2,7 +2,7 @@ import type { ModelConfig } from '../model/config.ts';
 import type { SessionOptions } from '../onnx/session.ts';
 import { GradientComputer } from '../train/gradient-computer.ts';
 import { HttpError } from './http-error.ts';
-import type { HeldVersion } from './versions.ts';
+import type { HeldVersion } from './policy-versions.ts';
 
 /** Of each token of a prompt what the tokens before it gave it, temperature 1; null for the first. */
 export type PromptScores = readonly (number | null)[];

@@ -3,9 +3,9 @@ import { promptCharactersPerPosition, tokenizeCharactersMax } from '../limits.ts
 import type { ChatOptions } from '../model/chat-template.ts';
 import type { ChatTokenizer } from '../model/tokenizer.ts';
 import { HttpError } from './http-error.ts';
-import type { HeldVersion } from './versions.ts';
-import type { ChatMessages, ChatTools } from './wire-parts.ts';
-import type { CompletionRequest, TokenizeRequest } from './wire.ts';
+import type { HeldVersion } from './policy-versions.ts';
+import type { ChatMessages, ChatTools } from './request-parts.ts';
+import type { CompletionRequest, TokenizeRequest } from './requests.ts';
 
 /** Between looks at the event loop while many texts are encoded. */
 const charactersPerTurn = 1 << 16;

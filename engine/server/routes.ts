@@ -19,7 +19,7 @@ import type { PolicyServerOptions } from './policy-server.ts';
 import { type PromptScores, PromptScorer } from './prompt-scores.ts';
 import { detokenize, encodePrompts, renderPrompt, tokenize } from './prompts.ts';
 import { RefusalLog } from './refusal-log.ts';
-import { type HeldVersion, PolicyVersions } from './versions.ts';
+import { type HeldVersion, PolicyVersions } from './policy-versions.ts';
 import {
   type ChatRequest,
   type CompletionRequest,
@@ -35,7 +35,7 @@ import {
   ReleaseVersionRequest,
   TokenizeRequest,
   UpdateWeightsRequest,
-} from './wire.ts';
+} from './requests.ts';
 
 type Handler = (request: IncomingMessage, response: ServerResponse, purse: Purse) => void | Promise<void>;
 

@@ -1,6 +1,6 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
-import type { MaskedSample } from './pack.ts';
+import type { MaskedSample } from './micro-batches.ts';
 
 /** How the losses of tokens become the loss of a batch: Σ over rows of factor · Σ mask · loss, over the normalizer. */
 export interface Aggregation {

@@ -3,7 +3,7 @@ import { adaptedLayers, type LoraConfig } from '../model/adapter-layout.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Tensor } from '../onnx/runtime.ts';
 import { floats } from '../onnx/session.ts';
-import type { MicroBatch } from './pack.ts';
+import type { MicroBatch } from './micro-batches.ts';
 import { dropoutName, type DropoutRows } from './train-graph.ts';
 
 /** What the masks of one pass over a batch are keyed by, beside the row, the layer and the position. */

@@ -3,7 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { floats, floatScalar, ints, longs } from '../onnx/session.ts';
 import type { Tensor } from '../onnx/runtime.ts';
 import { type Aggregation, aggregationOf } from './aggregate.ts';
-import { gather, type MaskedSample, type MicroBatch, requireAligned } from './pack.ts';
+import { gather, type MaskedSample, type MicroBatch, requireAligned } from './micro-batches.ts';
 import type { PolicyLossOptions } from './types.ts';
 
 /**

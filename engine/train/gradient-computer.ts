@@ -10,7 +10,7 @@ import { floats, openSession, type SessionOptions } from '../onnx/session.ts';
 import { type DropoutKey, dropoutFeeds } from './dropout.ts';
 import { type LossFeeds, type RowDifferences, scoreFeeds, tokenFeeds } from './feeds.ts';
 import type { TokenLoss } from './loss.ts';
-import { type MaskedSample, type MicroBatch, packRows, scatter, slicePositions } from './pack.ts';
+import { type MaskedSample, type MicroBatch, packMicroBatches, scatter, slicePositions } from './micro-batches.ts';
 import { addMetrics, type Sums } from './step-metrics.ts';
 import type { PolicyWeights } from './trained-policy.ts';
 import {
@@ -113,7 +113,7 @@ export class GradientComputer {
   #cut(samples: readonly MaskedSample[], limits: Pick<Pass, 'microBatchPositions' | 'microBatchRows'>): MicroBatch[] {
     const { microBatchPositions = trainPositionsMax, microBatchRows } = limits;
     const selectedMax = Math.floor(this.#logitsMax / this.#config.vocabularySize);
-    return packRows(samples, microBatchPositions, {
+    return packMicroBatches(samples, microBatchPositions, {
       selectedMax,
       ...(microBatchRows === undefined ? {} : { rowsMax: microBatchRows }),
     });

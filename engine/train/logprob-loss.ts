@@ -6,7 +6,7 @@ import { floats, openSession, type SessionOptions } from '../onnx/session.ts';
 import { policyFeeds, requirePolicyInputs, rowDifferences } from './feeds.ts';
 import { floatsOf } from './gradient-computer.ts';
 import { comparesRows } from './loss.ts';
-import { gather, maskTotal, packRows, scatter } from './pack.ts';
+import { gather, maskTotal, packMicroBatches, scatter } from './micro-batches.ts';
 import { addMetrics, policyMetrics, type Sums } from './step-metrics.ts';
 import { buildLogprobLossGraph, gradientName, type PolicyKind, policyKind } from './train-graph.ts';
 import type { PolicyLossOptions, TrainMetrics } from './types.ts';
@@ -45,7 +45,7 @@ export class LogprobLoss {
     const lossFeeds = policyFeeds(batch, options);
     const gradients = samples.map(({ tokenIds }) => new Float32Array(tokenIds.length));
     const sums: Sums = {};
-    for (const micro of packRows(samples, trainPositionsMax)) {
+    for (const micro of packMicroBatches(samples, trainPositionsMax)) {
       const found = gather(micro, (row) => logprobs[row]!);
       const rows = comparesRows(loss.type) ? rowDifferences(micro, found, samples) : undefined;
       const feeds = { ...lossFeeds(micro, rows), logprobs: floats(found, [found.length]) };

@@ -1,8 +1,8 @@
 /** Entry of a trainer's process. It lives as long as its IPC channel: when the owner is gone, so is the trainer. */
-import { EngineTrainer } from './trainer.ts';
+import { EngineOptimizer } from './optimizer.ts';
 import { type OpenArguments, toWire, type TrainerCall, type TrainerReply } from './trainer-protocol.ts';
 
-let trainer: EngineTrainer | null = null;
+let trainer: EngineOptimizer | null = null;
 
 // Ctrl-C in a terminal reaches the whole process group; the owner decides when training ends.
 process.on('SIGINT', () => undefined);
@@ -20,7 +20,7 @@ async function answer(call: TrainerCall): Promise<void> {
 async function perform({ method, args }: TrainerCall): Promise<unknown> {
   if (method === 'open') {
     const { model, options } = args[0] as OpenArguments;
-    trainer = await EngineTrainer.open(model, options);
+    trainer = await EngineOptimizer.open(model, options);
     return undefined;
   }
   if (!trainer) throw new Error(`${method} was called before the trainer was opened`);

@@ -4,16 +4,16 @@ import { fileURLToPath } from 'node:url';
 import { environmentForAll, selectEnvironment, trustedRootsVariable } from '../../core/child-environment.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { TrainBatch } from '../../core/rl/batch.ts';
-import type { MaskedSample } from './pack.ts';
+import type { MaskedSample } from './micro-batches.ts';
 import { fromWire, type OpenArguments, type TrainerCall, type TrainerReply } from './trainer-protocol.ts';
-import type { TrainerOptions } from './trainer.ts';
+import type { OptimizerOptions } from './optimizer.ts';
 import type {
   ExportOptions,
   ScoreOptions,
   SftMetrics,
   SftOptions,
   StepResult,
-  Trainer,
+  Optimizer,
   TrainMetrics,
   TrainOptions,
 } from './types.ts';
@@ -28,7 +28,7 @@ interface Pending {
  * dies, every call, pending or later, fails with EngineDied; nothing restarts by itself, for only the owner knows which
  * checkpoint to go on from.
  */
-export class TrainerProcess implements Trainer {
+export class TrainerProcess implements Optimizer {
   readonly #child: ChildProcess;
   readonly #pending = new Map<number, Pending>();
   #nextId = 0;
@@ -43,7 +43,7 @@ export class TrainerProcess implements Trainer {
     child.on('error', (error) => this.#die(error.message));
   }
 
-  static async open(model: string, options: TrainerOptions): Promise<TrainerProcess> {
+  static async open(model: string, options: OptimizerOptions): Promise<TrainerProcess> {
     const extension = import.meta.url.endsWith('.ts') ? 'ts' : 'js';
     const entry = fileURLToPath(new URL(`./trainer-main.${extension}`, import.meta.url));
     const child = fork(entry, [], {
@@ -103,8 +103,8 @@ export class TrainerProcess implements Trainer {
     await this.#call('restoreState', state);
   }
 
-  async resetOptimizer(): Promise<void> {
-    await this.#call('resetOptimizer');
+  async resetMoments(): Promise<void> {
+    await this.#call('resetMoments');
   }
 
   /** Ends the process by closing its channel; resolves when it is gone. */

@@ -1,9 +1,9 @@
 import { type ErrorCode, errorCodes, RatchetError } from '../../core/errors.ts';
-import type { Trainer } from './types.ts';
-import type { TrainerOptions } from './trainer.ts';
+import type { Optimizer } from './types.ts';
+import type { OptimizerOptions } from './optimizer.ts';
 
 /** What passes between a trainer's process and its owner, over Node's IPC channel with 'advanced' serialization. */
-export type TrainerMethod = Exclude<keyof Trainer, 'close'>;
+export type TrainerMethod = Exclude<keyof Optimizer, 'close'>;
 
 export interface TrainerCall {
   readonly id: number;
@@ -21,7 +21,7 @@ export interface WireError {
 
 export interface OpenArguments {
   readonly model: string;
-  readonly options: TrainerOptions;
+  readonly options: OptimizerOptions;
 }
 
 export function toWire(error: unknown): WireError {

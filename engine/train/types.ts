@@ -1,6 +1,6 @@
 import type { TrainBatch } from '../../core/rl/batch.ts';
 import type { LossSettings, OptimizerSpec } from '../../config/run-spec.ts';
-import type { MaskedSample } from './pack.ts';
+import type { MaskedSample } from './micro-batches.ts';
 
 export interface SftOptions {
   readonly learningRate: number;
@@ -74,7 +74,7 @@ export interface ExportOptions {
 }
 
 /** A trainer, in this process or another. */
-export interface Trainer {
+export interface Optimizer {
   sftStep(samples: readonly MaskedSample[], options: SftOptions): Promise<StepResult<SftMetrics>>;
   trainStep(batch: TrainBatch, options: TrainOptions): Promise<StepResult<TrainMetrics>>;
   /** Log probability of every token that counts; 0 elsewhere. Aligned with each sample's tokens. */
@@ -90,6 +90,6 @@ export interface Trainer {
   loadWeights(folder: string): Promise<string>;
   saveState(): Promise<Uint8Array>;
   restoreState(state: Uint8Array): Promise<void>;
-  resetOptimizer(): Promise<void>;
+  resetMoments(): Promise<void>;
   close(): Promise<void>;
 }

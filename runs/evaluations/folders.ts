@@ -18,7 +18,7 @@ const skipped = new Set([
   '__pycache__',
   'weights',
   'rollouts',
-  'staged',
+  'pendingAt',
   'batches',
 ]);
 

@@ -6,7 +6,7 @@ import path from 'node:path';
 import type { TestContext } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { createEvaluateChunk } from '../../activities/evaluation/evaluate-chunk.ts';
-import type { AskDependencies } from '../../activities/asked-model.ts';
+import type { AskDependencies } from '../../backends/rollouts/asked-model.ts';
 import { createOpenEvaluation } from '../../activities/evaluation/open-evaluation.ts';
 import { createCloseEvaluation } from '../../activities/evaluation/write-results.ts';
 import { placeIn } from '../../backends/configs/evaluation-folders.ts';

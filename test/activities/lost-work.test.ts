@@ -4,7 +4,7 @@ import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import type { GeneratedChunk } from '../../activities/index.ts';
-import type { SittingProgress } from '../../activities/around/generation-sitting.ts';
+import type { GenerationProgress } from '../../activities/around/generation-attempt.ts';
 import { readRows } from '../../runs/run-access.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -31,7 +31,7 @@ async function chunkOf(t: TestContext, answers: number) {
 type Chunk = Awaited<ReturnType<typeof chunkOf>>;
 
 /** The attempt of a process that dies after a while: what it said last. */
-async function die({ test, roles, input }: Chunk, info: object = {}, tokens = 0): Promise<SittingProgress> {
+async function die({ test, roles, input }: Chunk, info: object = {}, tokens = 0): Promise<GenerationProgress> {
   const environment = new MockActivityEnvironment(info);
   const said = firstWord(environment, tokens); // nothing is heard of it after this
   void environment.run(roles.generateRollouts, input).catch(() => undefined);
@@ -46,17 +46,17 @@ async function partsOf({ run, store }: TestRun): Promise<string[]> {
 }
 
 /** Of what it has begun itself, with at least so many tokens. */
-function firstWord(environment: MockActivityEnvironment, tokens = 0): Promise<SittingProgress> {
+function firstWord(environment: MockActivityEnvironment, tokens = 0): Promise<GenerationProgress> {
   const { attempt } = environment.context.info;
   return new Promise((resolve) => {
-    environment.on('heartbeat', (said: SittingProgress) => {
+    environment.on('heartbeat', (said: GenerationProgress) => {
       const { work } = said;
       if (work!.attempt === attempt && work!.pieces > 0 && work!.tokens >= tokens) resolve(said);
     });
   });
 }
 
-function retry(input: Chunk['input'], attempt: number, heartbeatDetails: SittingProgress): Promise<GeneratedChunk> {
+function retry(input: Chunk['input'], attempt: number, heartbeatDetails: GenerationProgress): Promise<GeneratedChunk> {
   const environment = new MockActivityEnvironment({ attempt, heartbeatDetails });
   return environment.run(openRoles().generateRollouts, input);
 }
@@ -136,8 +136,8 @@ describe('a rollout worker that dies', () => {
     setTimeout(() => environment.cancel('WORKER_SHUTDOWN'), 300);
     const { lost, endedBy } = (await generating) as GeneratedChunk;
     assert.deepEqual([endedBy, lost?.recoveries, lost?.rollouts, lost?.tokens], ['shutdown', 1, 3, 0]);
-    const fresh = await act(openRoles().generateRollouts, { ...input, sitting: 2 });
-    assert.equal(fresh.lost, undefined, 'the sitting after it has lost nothing itself');
+    const fresh = await act(openRoles().generateRollouts, { ...input, attempt: 2 });
+    assert.equal(fresh.lost, undefined, 'the attempt after it has lost nothing itself');
   });
 });
 
@@ -145,10 +145,10 @@ test('while a server is away, attempt after attempt is one recovery, and no roll
   const { input } = await chunkOf(t, Infinity);
   const away = new WordsInference();
   away.sample = () => Promise.reject(new RatchetError('InferenceUnavailable', 'away'));
-  let said: SittingProgress | undefined;
+  let said: GenerationProgress | undefined;
   for (let attempt = 1; attempt <= 4; attempt++) {
     const environment = new MockActivityEnvironment({ attempt, ...(said ? { heartbeatDetails: said } : {}) });
-    environment.on('heartbeat', (details: SittingProgress) => (said = details));
+    environment.on('heartbeat', (details: GenerationProgress) => (said = details));
     await assert.rejects(environment.run(openRoles(away).generateRollouts, input), /away/);
   }
   const { lost } = await retry(input, 5, said!);

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
-import { createHoldSitting } from '../../activities/prompt-search/hold-sitting.ts';
+import { createSearchPrompts } from '../../activities/prompt-search/search-prompts.ts';
 import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
 import { createClosePromptSearch } from '../../activities/prompt-search/write-results.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -13,7 +13,7 @@ import type {
   PromptSearchHandle,
   PromptSearchInput,
   PromptSearchResult,
-  Sitting,
+  SearchAttempt,
 } from '../../core/gepa/prompt-search.ts';
 import { result, settle, startSearch } from '../../core/gepa/search.ts';
 import type { SearchState } from '../../core/gepa/search-state.ts';
@@ -85,16 +85,16 @@ async function openSearch(t: TestContext, over: Partial<PromptSearchInput> = {})
 async function search(
   handle: PromptSearchHandle,
   { dependencies }: ReturnType<typeof models>,
-): Promise<{ state: SearchState; sittings: Sitting[] }> {
+): Promise<{ state: SearchState; attempts: SearchAttempt[] }> {
   let state = startSearch(handle.settings, handle.start);
-  const sittings: Sitting[] = [];
+  const attempts: SearchAttempt[] = [];
   while (!result(state).isFinished) {
-    const sit = createHoldSitting(dependencies);
-    const sitting = (await new MockActivityEnvironment().run(sit, { handle, state, begunAt: 0 })) as Sitting;
-    for (const batch of sitting.answers) state = settle(state, batch);
-    sittings.push(sitting);
+    const sit = createSearchPrompts(dependencies);
+    const attempt = (await new MockActivityEnvironment().run(sit, { handle, state, begunAt: 0 })) as SearchAttempt;
+    for (const batch of attempt.answers) state = settle(state, batch);
+    attempts.push(attempt);
   }
-  return { state, sittings };
+  return { state, attempts };
 }
 
 test('a better prompt is found, a reflection sees what verifiers shows it, and the environment gets the prompt as its system', async (t) => {
@@ -112,28 +112,28 @@ test('a better prompt is found, a reflection sees what verifiers shows it, and t
   assert.deepEqual([closed.isImproved, closed.startScore], [true, 0]);
 });
 
-test('a sitting that is held again asks nobody for what lies in the store', async (t) => {
+test('an attempt that is held again asks nobody for what lies in the store', async (t) => {
   const handle = await openSearch(t);
   const first = models();
   const { state } = await search(handle, first);
   const again = models();
-  const { state: same, sittings } = await search(handle, again);
+  const { state: same, attempts } = await search(handle, again);
   assert.equal(again.asked.length, 0);
   assert.deepEqual(result(same), result(state));
   assert.equal(
-    sittings.reduce((sum, { adopted }) => sum + adopted, 0),
+    attempts.reduce((sum, { adopted }) => sum + adopted, 0),
     first.asked.length,
   );
 });
 
 test('a rollout that infrastructure took is no 0: it is asked for again, counted, and said', async (t) => {
   const both = models({ fails: (asked) => asked === 2 });
-  const { state, sittings } = await search(await openSearch(t), both);
+  const { state, attempts } = await search(await openSearch(t), both);
   const tasks = both.asked.filter(({ messages }) => !messages[0]!.content.includes('# Example 1')).length;
   assert.equal(result(state).calls, tasks, 'each try is a call');
   assert.ok(result(state).candidates[0]!.scores.every((score) => score === 0));
-  assert.equal(sittings[0]!.failed, 1);
-  assert.match(sittings[0]!.firstFailure!, /the line went dead/);
+  assert.equal(attempts[0]!.failed, 1);
+  assert.match(attempts[0]!.firstFailure!, /the line went dead/);
 });
 
 test('a first prompt that cannot be scored ends the search, within its budget', async (t) => {

@@ -11,7 +11,7 @@ import path from 'node:path';
 import type { TestContext } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import {
-  createHoldActivities,
+  createLeaseActivities,
   createOrchestratorActivities,
   createRolloutActivities,
   createTrainActivities,
@@ -20,8 +20,8 @@ import {
 } from '../../activities/index.ts';
 import { PolicyTrainer, type Recovery } from '../../runs/policy-trainer.ts';
 import type { Environments } from '../../backends/environments/index.ts';
-import { TrainerSeat } from '../../activities/around/trainer-seat.ts';
-import { VersionSpool } from '../../runs/version-spool.ts';
+import { ProcessLease } from '../../activities/around/process-lease.ts';
+import { PendingVersions } from '../../runs/pending-versions.ts';
 import type { Inference, SampleRequest } from '../../backends/inference/index.ts';
 import { resolveStoreUri, type Store } from '../../backends/store/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
@@ -225,10 +225,14 @@ export function openRoles(
     trainers.push(trainer);
     return Promise.resolve(trainer);
   });
-  const spoolFolder = mkdtempSync(path.join(spools, 'process-'));
-  const seat = new TrainerSeat(`holder-${++holders}`);
-  const training = { trainer: policyTrainer, spool: new VersionSpool(spoolFolder, { isElsewhere: !stages }), seat };
-  const { warmUp, trainStep, spoolVersion, restoreVersion } = createTrainActivities({
+  const pendingFolder = mkdtempSync(path.join(folders, 'process-'));
+  const lease = new ProcessLease(`holder-${++holders}`);
+  const training = {
+    trainer: policyTrainer,
+    pending: new PendingVersions(pendingFolder, { isElsewhere: !stages }),
+    lease,
+  };
+  const { warmUp, trainStep, remakeVersion, restoreVersion } = createTrainActivities({
     ...training,
     tokenizer: openTokenizer,
   });
@@ -248,10 +252,10 @@ export function openRoles(
       findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
     }),
     ...createRolloutActivities(generating),
-    ...createHoldActivities(training, () => Promise.resolve()),
+    ...createLeaseActivities(training, () => Promise.resolve()),
     warmUp: atFirstEpoch(warmUp),
     trainStep: atFirstEpoch(trainStep),
-    spoolVersion: atFirstEpoch(spoolVersion),
+    remakeVersion: atFirstEpoch(remakeVersion),
     restoreVersion: atFirstEpoch(restoreVersion),
     publishVersion: atFirstEpoch(publishVersion),
   };
@@ -267,14 +271,14 @@ export function openRoles(
     leaseOrNone: activities.leaseGroups,
     policyTrainer,
     trainers,
-    seat,
-    spoolFolder,
+    lease,
+    pendingFolder,
   };
 }
 
 let holders = 0;
-const spools = mkdtempSync(path.join(tmpdir(), 'ratchet-spools-'));
-process.once('exit', () => rmSync(spools, { recursive: true, force: true }));
+const folders = mkdtempSync(path.join(tmpdir(), 'ratchet-folders-'));
+process.once('exit', () => rmSync(folders, { recursive: true, force: true }));
 
 /** Most tests hold a run once. */
 function atFirstEpoch<Input extends { readonly epoch: number }, Output>(activity: (input: Input) => Promise<Output>) {
@@ -401,7 +405,7 @@ export async function advance(
     parent: from.parent,
     plan,
     optimizer: trained.optimizer,
-    staged: trained.staged,
+    pendingAt: trained.pendingAt,
     outcomes,
     metrics: {},
     state,

@@ -208,8 +208,8 @@ describe('generating rollouts', () => {
     assert.equal(ended.endedBy, 'cancelled');
     assert.equal(ended.rollouts + ended.unfinished!.count!, 16);
     const fresh = new WordsInference();
-    const sitting = { run: test.run, round, chunk: whole, sitting: 2 };
-    const next = await act(openRoles(fresh).generateRollouts, sitting);
+    const attempt = { run: test.run, round, chunk: whole, attempt: 2 };
+    const next = await act(openRoles(fresh).generateRollouts, attempt);
     assert.equal(next.adopted + fresh.asked.length, 16);
   });
 });

@@ -1,4 +1,4 @@
-/** Generation that does not come to its end, and how the next sitting goes on with it. */
+/** Generation that does not come to its end, and how the next attempt goes on with it. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { describe, test, type TestContext } from 'node:test';
@@ -53,20 +53,20 @@ const stuckAfter = (inference: WordsInference, calls: number) => {
   };
 };
 
-describe('a sitting that ends with rollouts unfinished', () => {
-  test('the deadline names what is finished and what is not, and the next sitting plays only that', async (t) => {
+describe('an attempt that ends with rollouts unfinished', () => {
+  test('the deadline names what is finished and what is not, and the next attempt plays only that', async (t) => {
     const inference = new WordsInference();
     const { run, roles, input } = await leased(t, inference, { settings: { generation_timeout: '1' } });
     stuckAfter(inference, 5);
-    const first = await act(roles.generateRollouts, { ...input, sitting: 1 });
+    const first = await act(roles.generateRollouts, { ...input, attempt: 1 });
     assert.equal(first.endedBy, 'deadline');
     const done = await readRows<Rollout>(run, first.finished);
     const open = await readRows<UnfinishedRollout>(run, first.unfinished!);
     assert.deepEqual([done.length + open.length, first.rollouts], [8, done.length]);
-    assert.deepEqual(await act(roles.generateRollouts, { ...input, sitting: 1 }), first, 'a retry says the same');
+    assert.deepEqual(await act(roles.generateRollouts, { ...input, attempt: 1 }), first, 'a retry says the same');
 
     const fresh = new WordsInference();
-    const second = await act(openRoles(fresh).generateRollouts, { ...input, sitting: 2 });
+    const second = await act(openRoles(fresh).generateRollouts, { ...input, attempt: 2 });
     assert.deepEqual([second.unfinished, second.rollouts, fresh.asked.length], [undefined, 8, open.length]);
 
     const other = await leased(t, new WordsInference());
@@ -74,11 +74,11 @@ describe('a sitting that ends with rollouts unfinished', () => {
     assert.equal(second.finished.sha256, undisturbed.finished.sha256, 'the same random numbers');
   });
 
-  test('the last sitting gives up what is unfinished: a timeout without a reward, which is not trained', async (t) => {
+  test('the last attempt gives up what is unfinished: a timeout without a reward, which is not trained', async (t) => {
     const inference = new WordsInference();
     const { run, roles, input } = await leased(t, inference, { settings: { generation_timeout: '1' } });
     stuckAfter(inference, 7);
-    const last = await act(roles.generateRollouts, { ...input, sitting: 3, isLast: true });
+    const last = await act(roles.generateRollouts, { ...input, attempt: 3, isLast: true });
     assert.equal(last.unfinished, undefined);
     const { scored } = await act(roles.scoreRollouts, { run, round: input.round, finished: [last.finished] });
     const late = (await readRows<ScoredGroup>(run, scored))
@@ -105,7 +105,7 @@ describe('a sitting that ends with rollouts unfinished', () => {
       notReady: { since: '2026-01-01T00:00:00.000Z', message: 'The policy server does not answer.' },
     };
     const environment = new MockActivityEnvironment({ heartbeatDetails });
-    const ended: GeneratedChunk = await environment.run(roles.generateRollouts, { ...input, sitting: 3, isLast: true });
+    const ended: GeneratedChunk = await environment.run(roles.generateRollouts, { ...input, attempt: 3, isLast: true });
     assert.deepEqual([ended.notReady, ended.unfinished?.count], [heartbeatDetails.notReady, 8]);
   });
 
@@ -128,7 +128,7 @@ describe('a rollout of several turns', () => {
     const settings = { generation_timeout: '1' };
     const { run, roles, input, store } = await leased(t, inference, { environments, settings });
     stuckAfter(inference, 13);
-    const first = await act(roles.generateRollouts, { ...input, sitting: 1 });
+    const first = await act(roles.generateRollouts, { ...input, attempt: 1 });
     const kept = (await readRows<UnfinishedRollout>(run, first.unfinished!)).map(({ turns }) => turns);
     const turnsKept = first.rollouts * 3 + kept.reduce((sum, turns) => sum + turns, 0);
     assert.equal(turnsKept, 13, 'every answer that was given is kept');
@@ -136,7 +136,7 @@ describe('a rollout of several turns', () => {
     assert.ok(parts.length >= 1 && parts.length <= 3, `grouped in parts, not one object a turn: ${parts.join()}`);
 
     const fresh = new WordsInference();
-    const second = await act(openRoles(fresh, { environments }).generateRollouts, { ...input, sitting: 2 });
+    const second = await act(openRoles(fresh, { environments }).generateRollouts, { ...input, attempt: 2 });
     assert.equal(fresh.asked.length, 24 - 13);
     const other = await leased(t, new WordsInference(), { environments });
     const undisturbed = await act(other.roles.generateRollouts, other.input);

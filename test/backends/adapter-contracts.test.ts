@@ -63,7 +63,7 @@ for (const part of [null, lora]) {
   });
 }
 
-trainerContract('the example of docs/adapters.md', {
+trainerContract('the example of docs/guide/adapters.md', {
   open: () => Promise.resolve(createTrainer()),
   learningRate: 0.1,
   promises: {
@@ -77,7 +77,7 @@ trainerContract('the example of docs/adapters.md', {
   },
 });
 
-inferenceContract('the example of docs/adapters.md', {
+inferenceContract('the example of docs/guide/adapters.md', {
   /** Its weights are tables, one with a seed for each version. */
   async versions(t) {
     const folders = await trainVersions(t);

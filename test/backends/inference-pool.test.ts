@@ -94,7 +94,7 @@ describe('servers in trouble', () => {
     }
   });
 
-  test('one that answers with what is not JSON is sick: its rollouts go elsewhere, and it is put aside', async (t) => {
+  test('one that answers with what is not JSON is sick: its rollouts go elsewhere, and it is quarantined', async (t) => {
     for (const page of ['<html>Sign in</html>', '{"choices":[{"index":0,"tok', '']) {
       const [sick, other] = (await servers(t, 2)) as [FakeModelServer, FakeModelServer];
       sick.answers['/v1/completions'] = (_, response) => reply(response, 200, page);
@@ -130,7 +130,7 @@ describe('servers in trouble', () => {
     assert(times[1]! - times[0]! >= 390, `after ${times[1]! - times[0]!} ms`);
   });
 
-  test('one that fails three times in a row is put aside, and back after a probe, with the version it missed', async (t) => {
+  test('one that fails three times in a row is quarantined, and back after a probe, with the version it missed', async (t) => {
     const all = await servers(t, 2);
     const [sick, well] = all as [FakeModelServer, FakeModelServer];
     const fail: FakeAnswer = (_, response) => reply(response, 500, 'broken');

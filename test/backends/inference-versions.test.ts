@@ -4,7 +4,7 @@ import { complete, type FakeAnswer, type FakeModelServer, fakeModelServer, reply
 import { policyOf, v1, ask, open, servers, coded } from './pooled-servers.ts';
 
 describe('versions on several servers', () => {
-  test('every server is brought to a version; one that fails is put aside and keeps no other from it', async (t) => {
+  test('every server is brought to a version; one that fails is quarantined and keeps no other from it', async (t) => {
     const all = await servers(t, 3);
     all[1]!.answers['/update_weights'] = (_, response) => reply(response, 500, 'disk is full');
     const inference = open(t, all);

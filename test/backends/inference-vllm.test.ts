@@ -346,7 +346,7 @@ test('an engine that is dead behind a healthy /health gets no work until it gene
   sick.faults.isEngineDead = true;
   for (let i = 0; i < 8; i++) await vllm.sample({ ...prompt, seed: i, policy });
   assert(
-    said.some((line) => line.includes(`${sick.url} is put aside`) && line.includes('EngineCore')),
+    said.some((line) => line.includes(`${sick.url} is quarantined`) && line.includes('EngineCore')),
     said.join('\n'),
   );
   assert.equal((await fetch(`${sick.url}/health`)).status, 200);

@@ -7,7 +7,7 @@ import { openInference, type ServedPolicy } from '../../backends/inference/index
 import { openTrainer } from '../../backends/trainer/index.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
-import { createPreset, EngineTrainer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
+import { createPreset, EngineOptimizer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
 import { assembleModel } from '../../engine/model/model-folder.ts';
 import type { Trainer } from '../../backends/trainer/types.ts';
 import { optimizer, randomBatch } from '../engine/models.ts';
@@ -95,7 +95,7 @@ test('a policy with adapters is trained, exported beside its base, and served to
     tokenIds: [...promptTokenIds, ...tokenIds],
     lossMask: [...promptTokenIds.map(() => 0), ...tokenIds.map(() => 1)],
   }));
-  const engine = await EngineTrainer.open(exported, { threads: 1 });
+  const engine = await EngineOptimizer.open(exported, { threads: 1 });
   t.after(() => engine.close());
   const scored = await engine.forwardLogprobs(samples, { temperature: 0.8 });
   turns.forEach(({ logprobs, samplingLogprobs }, row) => {

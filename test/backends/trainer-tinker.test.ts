@@ -9,7 +9,7 @@ import type { TrainSample } from '../../core/rl/batch.ts';
 import { randomStream } from '../../core/random.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
-import { decodeSafetensors, EngineTrainer, presetFiles } from '../../engine/index.ts';
+import { decodeSafetensors, EngineOptimizer, presetFiles } from '../../engine/index.ts';
 import { TinkerInference } from '../../backends/inference/tinker.ts';
 import type { ServedPolicy } from '../../backends/inference/types.ts';
 import { closeProcesses } from '../../backends/processes-open.ts';
@@ -316,11 +316,11 @@ async function updates(url: string, loss: LossSettings) {
 }
 
 /** The embedded engine with the adapter that lies in a version's folder. */
-async function engineLike(version: string): Promise<EngineTrainer> {
-  return EngineTrainer.open(version, { threads: 1 });
+async function engineLike(version: string): Promise<EngineOptimizer> {
+  return EngineOptimizer.open(version, { threads: 1 });
 }
 
-async function assertSameAdapter(version: string, engine: EngineTrainer): Promise<void> {
+async function assertSameAdapter(version: string, engine: EngineOptimizer): Promise<void> {
   const { tensors } = decodeSafetensors(await readFile(path.join(version, 'adapter_model.safetensors')), version);
   let largest = 0;
   for (const { name } of engine.adapter!.layout) {

@@ -1,4 +1,4 @@
-/** docs/ndjson.md says what the schemas say. `node --import tsx test/cli/ndjson.test.ts --write` writes it again. */
+/** docs/guide/ndjson.md says what the schemas say. `node --import tsx test/cli/ndjson.test.ts --write` writes it again. */
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { test } from 'node:test';
@@ -8,7 +8,7 @@ import { z } from 'zod';
 import { eventLine, NdjsonLine, ndjsonLines, waitingJson } from '../../cli/ndjson.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 
-const file = fileURLToPath(new URL('../../docs/ndjson.md', import.meta.url));
+const file = fileURLToPath(new URL('../../docs/guide/ndjson.md', import.meta.url));
 
 interface JsonSchema {
   readonly type?: string;
@@ -46,7 +46,7 @@ async function expected(): Promise<string> {
 
 if (process.argv.includes('--write')) await writeFile(file, await expected());
 
-test('docs/ndjson.md says what the schemas say', async () => {
+test('docs/guide/ndjson.md says what the schemas say', async () => {
   assert.equal(await readFile(file, 'utf8'), await expected());
 });
 

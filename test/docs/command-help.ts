@@ -1,29 +1,51 @@
-/** docs/commands.md: what `--help` says of every command, and what each printed when the document was made. */
+/** docs/guide/commands.md and a page for each group of commands: what `--help` says, and what each printed when the page was made. */
 import type { Command } from 'commander';
 import { commandGroups, program } from '../../cli/commands.ts';
+import type { MadeDocument } from './documents.ts';
 
 /** By command: what was typed, and what it printed. */
 export type Captures = ReadonlyMap<string, string>;
 
 const helpWidth = 100;
 
-export async function commandSections(captures: Captures): Promise<string> {
-  const ratchet = await program(undefined, '0.0.0');
-  const byName = new Map(ratchet.commands.map((command) => [command.name(), command]));
-  const sections = Object.entries(commandGroups).map(([title, group]) =>
-    [
-      `## ${title.replace(/:$/, '')}`,
+const groups = Object.entries(commandGroups).map(([heading, group]) => {
+  const title = heading.replace(/:$/, '');
+  const file = `commands/${title.toLowerCase().replaceAll(/[^a-z]+/g, '-')}.md`;
+  return { title, file, names: Object.keys(group), lines: group };
+});
+
+/** Every command in a line, with a link to what it says and prints. */
+export function commandIndex(): string {
+  return groups
+    .flatMap(({ title, file, names, lines }) => [
+      `## [${title}](${file})`,
       '',
-      ...Object.keys(group).flatMap((name) => section(byName.get(name)!, captures.get(name))),
-    ].join('\n'),
-  );
-  return ['```text', helpOf(ratchet), '```', '', ...sections].join('\n');
+      '| ratchet … | |',
+      '| --- | --- |',
+      ...names.map((name) => `| [${name}](${file}#ratchet-${name}) | ${lines[name]!.line} |`),
+      '',
+    ])
+    .join('\n');
 }
+
+export const commandPages: readonly MadeDocument[] = groups.map(({ title, file, names }) => ({
+  file,
+  body: async (captures: Captures) => {
+    const programs = await Promise.all(names.map((name) => program(name, '0.0.0')));
+    return [
+      `# ${title}: commands`,
+      '',
+      `${names.map((name) => `[${name}](#ratchet-${name})`).join(' · ')}. [All commands](../commands.md).`,
+      '',
+      ...names.flatMap((name, i) => section(programs[i]!.commands[0]!, captures.get(name))),
+    ].join('\n');
+  },
+}));
 
 function section(command: Command, capture: string | undefined): string[] {
   const helps = [command, ...command.commands].map((each) => helpOf(each));
   return [
-    `### ratchet ${command.name()}`,
+    `## ratchet ${command.name()}`,
     '',
     '```text',
     helps.join('\n\n'),
@@ -48,9 +70,9 @@ function helpOf(command: Command): string {
   return text.trim().replaceAll(/[ \t]+$/gm, '');
 }
 
-/** The captured output that the document holds. */
-export function capturesIn(document: string): Captures {
-  const sections = document.split(/^### ratchet /m).slice(1);
+/** The captured output that a page holds. */
+export function capturesIn(page: string): Captures {
+  const sections = page.split(/^## ratchet /m).slice(1);
   return new Map(
     sections.flatMap((text): [string, string][] => {
       const name = /^[\w-]+/.exec(text)?.[0];

@@ -55,6 +55,18 @@ function composeFile(source: string): z.infer<typeof Compose> {
 
 const source = readFileSync(path.join(folder, 'compose.yaml'), 'utf8');
 
+/** A tag that names one release, with or without its digest. */
+const exactTag = /^[\w./-]+:\d+\.\d+(?:\.\d+)?(?:-[\w-]+)?(?:@sha256:[0-9a-f]{64})?$/;
+
+test('the image is built from an exact release of Node that the package allows', () => {
+  const dockerfile = readFileSync(path.join(folder, 'Dockerfile'), 'utf8');
+  const image = /^ARG NODE_IMAGE=(.*)$/m.exec(dockerfile)?.[1];
+  assert.ok(image && exactTag.test(image), image);
+  assert.match(image, /^node:22\.\d+\.\d+-/);
+  assert.match(dockerfile, /^FROM \$\{NODE_IMAGE\}$/m);
+  assert.doesNotMatch('postgres:16', exactTag);
+});
+
 test('the compose file is one, listens on loopback alone, and what its services name is there', () => {
   const { services, volumes } = composeFile(source);
   for (const [name, service] of Object.entries(services)) {
@@ -68,7 +80,9 @@ test('the compose file is one, listens on loopback alone, and what its services 
       assert.ok(Object.hasOwn(volumes, volume.split(':')[0]!), `${name}: ${volume}`);
     assert.deepEqual([service.cap_drop, service.security_opt], [['ALL'], ['no-new-privileges:true']], name);
     if (service.image === 'ratchet') assert.equal(service.read_only, true, name);
-    if (service.image !== 'ratchet') assert.match(service.image, /:[\w.-]+$/, `${name} has a version`);
+    // `ratchet train` writes there what it was asked to reach, such as a bucket; nothing else of /ratchet can be written.
+    if (service.image === 'ratchet') assert.ok(service.volumes?.includes('/ratchet/.ratchet'), name);
+    if (service.image !== 'ratchet') assert.match(service.image, exactTag, `${name} has a version`);
     const [program] = service.command ?? [];
     if (program !== undefined) assert.ok(existsSync(path.join(repositoryFolder, program)), program);
   }

@@ -1,4 +1,4 @@
-/** docs/dialects.md: what becomes of every field of every dialect. */
+/** docs/made/dialects.md: what every field of every dialect takes, its default, and what becomes of it. */
 import { type Dialect, type Field, schemaOf } from '../../config/dialects/dialect.ts';
 import { dialects } from '../../config/dialects/index.ts';
 import { laterSettings } from '../../config/settings/later.ts';
@@ -40,7 +40,7 @@ function sections(dialect: Dialect): string[] {
 }
 
 /** Arguments that are read in several places are shown in the usual one. */
-function isOtherPlace(path: string, { fields }: Dialect): boolean {
+export function isOtherPlace(path: string, { fields }: Dialect): boolean {
   const name = path.split('.').at(-1)!;
   const isArgument = path === name || path === `trainer.${name}`;
   if (isArgument && Object.hasOwn(fields, `trainer.args.${name}`)) return true;
@@ -63,7 +63,7 @@ const ownDefaults = new Map(
   ]),
 );
 
-function defaultOf({ fate, usual, isRequired }: Field, { defaults }: Dialect): string {
+export function defaultOf({ fate, usual, isRequired }: Field, { defaults }: Dialect): string {
   if (isRequired === true) return 'required';
   if (usual !== undefined) return escaped(usual);
   if (fate.kind !== 'becomes' || fate.convert !== undefined) return '–';
@@ -73,7 +73,7 @@ function defaultOf({ fate, usual, isRequired }: Field, { defaults }: Dialect): s
   return found === undefined || found === null ? '–' : `\`${found}\``;
 }
 
-function becomesOf({ fate }: Field): string {
+export function becomesOf({ fate }: Field): string {
   switch (fate.kind) {
     case 'becomes': {
       const later = laterSettings[fate.path];
@@ -90,6 +90,6 @@ function becomesOf({ fate }: Field): string {
   }
 }
 
-function escaped(text: string): string {
+export function escaped(text: string): string {
   return text.replaceAll('|', String.raw`\|`).replaceAll('[[', String.raw`\[[`);
 }

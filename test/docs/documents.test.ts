@@ -1,21 +1,31 @@
 /** The documents say what the code says, and their links lead somewhere. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test } from 'node:test';
+import { commandGroups } from '../../cli/commands.ts';
 import { settingsByPath } from '../../config/settings/index.ts';
 import { type LiveSetting, liveSettingNames, liveSettings } from '../../core/rl/live-settings.ts';
 import { definitionOf, metricSections } from '../../core/rl/metric-names.ts';
 import { repositoryFolder } from '../e2e/small-run.ts';
-import { docsFolder, made, madeDocuments } from './documents.ts';
+import { commandPages } from './command-help.ts';
+import { docsFolder, made, madeDocuments, madeFolders } from './documents.ts';
 
-for (const name of madeDocuments) {
-  test(`docs/${name} says what the code says (npm run docs writes it again)`, async () => {
-    assert.equal(await readFile(path.join(docsFolder, name), 'utf8'), await made(name));
+for (const document of madeDocuments) {
+  test(`docs/guide/${document.file} says what the code says (npm run docs writes it again)`, async () => {
+    assert.equal(await readFile(path.join(docsFolder, document.file), 'utf8'), await made(document));
   });
 }
+
+test('the folders of made documents hold nothing else', () => {
+  const held = madeFolders.flatMap((folder) =>
+    readdirSync(path.join(docsFolder, folder)).map((name) => `${folder}/${name}`),
+  );
+  const names = madeDocuments.map(({ file }) => file).filter((file) => file.includes('/'));
+  assert.deepEqual(held.sort(), names.sort());
+});
 
 test('every key of a run file has a meaning', () => {
   const without = [...settingsByPath].filter(([, { means }]) => means === '').map(([path]) => path);
@@ -33,10 +43,10 @@ test('what can be changed while a run goes on is marked in the table of settings
 });
 
 test('every command is documented with what it printed', async () => {
-  const text = await readFile(path.join(docsFolder, 'commands.md'), 'utf8');
-  const without = text
-    .split(/^### ratchet /m)
-    .slice(1)
+  const pages = commandPages.map(({ file }) => readFile(path.join(docsFolder, file), 'utf8'));
+  const sections = (await Promise.all(pages)).flatMap((text) => text.split(/^## ratchet /m).slice(1));
+  assert.equal(sections.length, Object.values(commandGroups).flatMap((group) => Object.keys(group)).length);
+  const without = sections
     .filter((section) => !/^```console\n\$ .*\n(?!\$|\n|```)/m.test(section)) // its first output is not empty
     .map((section) => section.split('\n', 1)[0]);
   assert.deepEqual(without, []);
@@ -53,9 +63,10 @@ test('a metric stands in the table once, and is found by the name a run gives it
   assert.equal(found('train/rewards'), undefined);
 });
 
-const documents = execFileSync('git', ['ls-files', '*.md', '**/*.md'], { cwd: repositoryFolder, encoding: 'utf8' })
+const files = execFileSync('git', ['ls-files'], { cwd: repositoryFolder, encoding: 'utf8' })
   .split('\n')
   .filter((file) => file !== '' && existsSync(path.join(repositoryFolder, file)));
+const documents = files.filter((file) => file.endsWith('.md'));
 
 test('every relative link in a document leads to a file that is there, and to a heading in it', () => {
   assert.ok(documents.length >= 8, `only ${documents.length} documents were found`);
@@ -64,6 +75,23 @@ test('every relative link in a document leads to a file that is there, and to a 
     [],
   );
 });
+
+test('every document that code, a message or a run file names is there', () => {
+  const named = files
+    .filter((file) => /\.(?:ts|mjs|toml|yaml|py|md|json|example|service)$/.test(file) && !file.startsWith('test/data/'))
+    .flatMap((file) => namedDocuments(readFileSync(path.join(repositoryFolder, file), 'utf8'), file));
+  assert.ok(named.length > 30, `only ${named.length} documents are named`);
+  const dead = named.filter(({ document }) => !existsSync(path.join(repositoryFolder, document)));
+  assert.deepEqual(dead, []);
+});
+
+/** `docs/guide/tinker.md` as it is written in a message, a comment or a piece of code; what git ignores is no document. */
+function namedDocuments(text: string, file: string): { file: string; document: string }[] {
+  const documents = text.matchAll(/(?<![\w./-])(?:docs|bench|environments|engine|deploy)\/[\w./-]*\.(?:md|png)\b/g);
+  return [...documents]
+    .map(([document]) => ({ file, document }))
+    .filter(({ document }) => !document.startsWith('docs/made/'));
+}
 
 /** `file: link`, of links that lead nowhere. Code is no link. */
 function deadLinks(file: string): string[] {

@@ -1,33 +1,45 @@
-/** The documents of docs/ that are made from the code: what stands between their marks. */
+/** The documents of docs/guide/ that are made from the code: what stands between their marks. */
+import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { format, resolveConfig } from 'prettier';
-import { type Captures, capturesIn, commandSections } from './command-help.ts';
-import { dialectTables } from './dialect-tables.ts';
+import { type Captures, capturesIn, commandIndex, commandPages } from './command-help.ts';
+import { dialectIndex, dialectPages } from './dialect-pages.ts';
 import { metricTables } from './metric-tables.ts';
-import { runKeyTables } from './run-keys.ts';
+import { keyIndex, keyPages } from './run-keys.ts';
 
-export const docsFolder = fileURLToPath(new URL('../../docs/', import.meta.url));
+export const docsFolder = fileURLToPath(new URL('../../docs/guide/', import.meta.url));
+/** Of what is long and seldom read: made by `npm run docs`, ignored by git. */
+export const ignoredFolder = fileURLToPath(new URL('../../docs/made/', import.meta.url));
 const begin = '<!-- made from the code: npm run docs -->';
 const end = '<!-- end of what is made -->';
 
-export const madeDocuments = ['your-own-run.md', 'dialects.md', 'metrics.md', 'commands.md'] as const;
-export type MadeDocument = (typeof madeDocuments)[number];
-
-/** A document as the code has it now; captured output stays as it is unless new one is given. */
-export async function made(name: MadeDocument, captures?: Captures): Promise<string> {
-  const file = path.join(docsFolder, name);
-  const text = await readFile(file, 'utf8');
-  const [from, to] = [text.indexOf(begin), text.indexOf(end)];
-  if (from === -1 || to < from) throw new Error(`${file}: expected "${begin}" and, after it, "${end}".`);
-  const inner = await body(name, captures ?? capturesIn(text));
-  const whole = `${text.slice(0, from + begin.length)}\n\n${inner}\n${text.slice(to)}`;
-  return format(whole, { ...(await resolveConfig(file)), parser: 'markdown' });
+export interface MadeDocument {
+  /** Below docs/guide/. */
+  readonly file: string;
+  readonly body: (captures: Captures) => string | Promise<string>;
 }
 
-function body(name: MadeDocument, captures: Captures): string | Promise<string> {
-  if (name === 'your-own-run.md') return runKeyTables();
-  if (name === 'dialects.md') return dialectTables();
-  return name === 'metrics.md' ? metricTables() : commandSections(captures);
+/** What stands outside of their marks is written by hand. Folders hold made documents alone. */
+export const madeDocuments: readonly MadeDocument[] = [
+  { file: 'commands.md', body: commandIndex },
+  ...commandPages,
+  { file: 'your-own-run.md', body: keyIndex },
+  ...keyPages,
+  { file: 'dialects.md', body: dialectIndex },
+  ...dialectPages,
+  { file: 'metrics.md', body: metricTables },
+];
+export const madeFolders = ['commands', 'keys', 'dialects'] as const;
+
+/** A document as the code has it now; captured output stays as it is where no new one is given. */
+export async function made({ file, body }: MadeDocument, captures?: Captures): Promise<string> {
+  const place = path.join(docsFolder, file);
+  const text = existsSync(place) ? await readFile(place, 'utf8') : `${begin}\n${end}\n`;
+  const [from, to] = [text.indexOf(begin), text.indexOf(end)];
+  if (from === -1 || to < from) throw new Error(`${place}: expected "${begin}" and, after it, "${end}".`);
+  const inner = await body(new Map([...capturesIn(text), ...(captures ?? [])]));
+  const whole = `${text.slice(0, from + begin.length)}\n\n${inner}\n${text.slice(to)}`;
+  return format(whole, { ...(await resolveConfig(place)), parser: 'markdown' });
 }

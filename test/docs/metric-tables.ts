@@ -1,4 +1,4 @@
-/** The tables of docs/metrics.md, from core/rl/metric-names.ts. */
+/** The tables of docs/guide/metrics.md, from core/rl/metric-names.ts. */
 import { metricSections } from '../../core/rl/metric-names.ts';
 
 const sources = {

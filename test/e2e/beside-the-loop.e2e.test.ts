@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { readRecords, rowNumberOf } from '../../backends/metrics/tensorboard.ts';
-import { type RunView, viewQuery } from '../../workflows/control/messages.ts';
+import { type RunEvent, eventsQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
 
@@ -44,7 +44,7 @@ const start = (name: string) =>
 async function untilWarm(name: string, step: number): Promise<void> {
   const handle = project.client.workflow.getHandle(name);
   for (;;) {
-    const { events } = await handle.query(viewQuery, 0).catch((): Pick<RunView, 'events'> => ({ events: [] }));
+    const events = await handle.query(eventsQuery, 0).catch((): readonly RunEvent[] => []);
     if (events.some(({ values }) => Number(values['sft_step']) >= step)) return;
     await delay(100);
   }

@@ -11,7 +11,7 @@ import { openRunStore } from '../../backends/store/index.ts';
 import { decodeJson, decodeNumbers, decodeRows } from '../../backends/store/objects.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
-import { EngineTrainer, type PolicyServer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
+import { EngineOptimizer, type PolicyServer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { statusQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
@@ -33,7 +33,7 @@ after(async () => {
 
 /** A model of the preset's kind that writes words of three letters backwards, and is not sure of every letter. */
 async function trainTeacher(to: string): Promise<void> {
-  const engine = await EngineTrainer.open('preset:reverse-text-0.2m', { threads: 1, seed: 77 });
+  const engine = await EngineOptimizer.open('preset:reverse-text-0.2m', { threads: 1, seed: 77 });
   const { tokenizer, config } = engine.model;
   const random = randomStream('teacher');
   const letterOf = (drawn: number): string => String.fromCharCode(97 + Math.floor(drawn * 26));
@@ -178,7 +178,7 @@ min_reward = 0.3`;
   assert.ok(turns[0]!.tokenIds.length === turns[0]!.text.length + 1 && reward !== null);
 });
 
-test('the engine of docs/adapters.md, a table that a page of TypeScript trains and samples, learns to write words backwards', async () => {
+test('the engine of docs/guide/adapters.md, a table that a page of TypeScript trains and samples, learns to write words backwards', async () => {
   const own = path.join(repositoryFolder, 'configs/own-engine');
   const text = await readFile(path.join(own, 'my-engine.toml'), 'utf8');
   const here = text.replace('max_steps = 40', 'max_steps = 12').replaceAll('"./my-', `"${own}/my-`);

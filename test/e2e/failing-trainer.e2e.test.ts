@@ -5,7 +5,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { type RunStatus, viewQuery } from '../../workflows/control/messages.ts';
+import { type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import type { SampledLine } from '../faults/fake-inference.ts';
 import { fakeRun } from '../faults/fake-run.ts';
@@ -65,7 +65,7 @@ test('from such a pause a run can be taken back to an earlier step', async () =>
   await handle.executeUpdate('rewind', { args: [1] });
   const { step, ledger } = await handle.result();
   assert.deepEqual([step, ledger.isSound], [steps, true]);
-  const { events } = await project.client.workflow.getHandle('back').query(viewQuery, 0);
+  const events = await project.client.workflow.getHandle('back').query(eventsQuery, 0);
   assert.ok(events.some(({ kind, text }) => kind === 'rewound' && text.includes('l2 begins at step 1')));
 });
 

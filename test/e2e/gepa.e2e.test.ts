@@ -7,13 +7,12 @@ import { WorkflowUpdateFailedError } from '@temporalio/client';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
-import type { PromptSearchView } from '../../workflows/control/search-control.ts';
 import { type GepaServer, type GepaStats, startGepaServer } from '../../bench/gepa-server.ts';
 import { inputOf, startSearchOf } from '../../bench/gepa-workflow.ts';
 import { searchInWorld, withExamples } from '../../bench/gepa-loop.ts';
 import { makeWorld } from '../../bench/gepa-world.ts';
 import { drawExamples } from '../../core/gepa/examples.ts';
-import type { PromptSearchHandle, PromptSearchResult } from '../../core/gepa/prompt-search.ts';
+import type { PromptSearchEvent, PromptSearchHandle, PromptSearchResult } from '../../core/gepa/prompt-search.ts';
 import { startSearch } from '../../core/gepa/search.ts';
 import { defaultSettings } from '../../core/gepa/settings.ts';
 import { openSmallProject, type SmallProject } from './small-run.ts';
@@ -134,7 +133,7 @@ test('a search that continues as new goes on where it was', async () => {
     args: [carried],
   });
   assert.deepEqual(await started.result(), undisturbed.result);
-  const { events } = await started.query<PromptSearchView, [number]>('view', 7);
+  const events = await started.query<readonly PromptSearchEvent[], [number]>('events', 7);
   assert.equal(events[0]!.sequence, 8);
   assert.equal(events.at(-1)!.kind, 'finished');
 });

@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { nothingLost } from '../../core/rl/lost-work.ts';
 import { definitionOf, metricSections } from '../../core/rl/metric-names.ts';
-import { viewQuery } from '../../workflows/control/messages.ts';
+import { eventsQuery } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
 
@@ -35,7 +35,7 @@ test('a run started with nothing but the path of its file trains to the end with
   );
 });
 
-/** docs/metrics.md is made of these definitions. */
+/** docs/guide/metrics.md is made of these definitions. */
 test('a run writes no metric without a definition, and every defined one unless it says when', async () => {
   const rows = (await readFile(path.join(project.folder, 'outputs/undisturbed/metrics.jsonl'), 'utf8'))
     .trim()
@@ -102,7 +102,7 @@ async function start(name: string) {
 }
 
 async function lastLine(run: string): Promise<string> {
-  const { events } = await project.client.workflow.getHandle(run).query(viewQuery, 0);
+  const events = await project.client.workflow.getHandle(run).query(eventsQuery, 0);
   return events.at(-1)?.text ?? '';
 }
 

@@ -9,7 +9,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { WorkflowHandle } from '@temporalio/client';
 import type { Regression } from '../../core/eval/regression.ts';
 import {
-  viewQuery,
+  eventsQuery,
   regressionFoundSignal,
   resumeUpdate,
   type RunEvent,
@@ -60,7 +60,7 @@ async function run(name: string, evaluation: string) {
   const { evals } = await handle.result();
   return {
     steps: evals.map(({ step }) => step),
-    events: (await handle.query(viewQuery, 0)).events,
+    events: await handle.query(eventsQuery, 0),
     versions: server.sampled.slice(from),
   };
 }
@@ -128,7 +128,7 @@ test('a branch that looks for a better prompt has such a server to itself as wel
   });
   assert.equal((await handle.result()).step, 3);
   reflection.close();
-  const { events } = await handle.query(viewQuery, 0);
+  const events = await handle.query(eventsQuery, 0);
   assert.match(
     textOf(events, 'warning').join('\n'),
     /v1 is searched from on reverse-text: no training rollout is sampled/,
@@ -141,7 +141,7 @@ test('a branch that looks for a better prompt has such a server to itself as wel
 test('when = "pause" leaves servers that hold several versions to an evaluation, too', async () => {
   const handle = await start('paused', 'when = "pause"', 2, { asksItself: true });
   await handle.result();
-  const { events } = await handle.query(viewQuery, 0);
+  const events = await handle.query(eventsQuery, 0);
   const told = textOf(events, 'eval');
   assert.equal(told.length, 2);
   for (const text of told) assert.match(text, /training paused \d+\.\ds for it$/);
@@ -153,7 +153,7 @@ test('on_regression = "stop" in a file ends a run that got worse beyond chance',
   const handle = await start('ruined', 'on_regression = "stop"', 1_000, { top, asksItself: true });
   const { step } = await handle.result();
   assert.ok(step < 1_000, String(step));
-  const { events } = await handle.query(viewQuery, 0);
+  const events = await handle.query(eventsQuery, 0);
   assert.match(textOf(events, 'regression').at(-1)!, /fell from \d\.\d+ \(v0, the best so far\)/);
   // A policy that learned nothing keeps no group: the step under way would wait for somebody.
   assert.match(textOf(events, 'stopping').join('\n'), /^stopping after step \d+: .*fell from/);
@@ -177,7 +177,7 @@ test('a regression that a schedule found pauses the run, or stops it, as the sch
   await handle.executeUpdate(resumeUpdate);
   await handle.signal(regressionFoundSignal, { ...found, action: 'stop' });
   await handle.result();
-  const { events } = await handle.query(viewQuery, 0);
+  const events = await handle.query(eventsQuery, 0);
   assert.equal(textOf(events, 'regression').length, 2);
   assert.match(textOf(events, 'paused').join(), /ratchet rewind worse --step 0/);
 });

@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { decodeJson } from '../../backends/store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
-import { type RunStatus, viewQuery } from '../../workflows/control/messages.ts';
+import { type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import { FaultStage, type StagedRun } from '../faults/stage.ts';
 
 const own = (name: string): string => JSON.stringify(fileURLToPath(new URL(name, import.meta.url)));
@@ -49,7 +49,7 @@ async function commitOf({ store }: StagedRun, step: number): Promise<StepCommit>
 }
 
 const textsOf = async ({ handle }: StagedRun): Promise<string[]> =>
-  (await handle.query(viewQuery, 0)).events.map(({ text }) => text);
+  (await handle.query(eventsQuery, 0)).map(({ text }) => text);
 
 test('a batch that another process trains again to other weights makes a version of its own, and the run goes on from it', async () => {
   stage.plan('train.applied', { at: 4, action: 'hold' });
@@ -82,7 +82,7 @@ test('a last version that was lost before it was in its place ends the run as an
   stage.plan('commitStep.begun', { at: 3, action: 'hold' });
   const run = await start('last', 2, { 'trainer.options': '{ isSalted = true }' });
   await stage.fired('commitStep.begun', run);
-  await run.store.removeAll(layout.allStaged('main'));
+  await run.store.removeAll(layout.allPending('main'));
   process.kill(stage.pid('train worker'), 'SIGKILL');
   process.kill(stage.pid('orchestrator worker'), 'SIGKILL');
   const ended = await run.handle.result();

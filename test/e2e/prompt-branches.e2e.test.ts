@@ -24,7 +24,7 @@ import { permutation, randomStream } from '../../core/random.ts';
 import { layout } from '../../runs/layout.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
-import { type RunEvent, type RunStatus, viewQuery } from '../../workflows/control/messages.ts';
+import { type RunEvent, type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
 
@@ -205,7 +205,7 @@ async function pause(handle: Run): Promise<void> {
   await handle.executeUpdate('pause', { args: ['for the branch'] });
 }
 
-const events = async (handle: Run) => (await handle.query(viewQuery, 0)).events;
+const events = (handle: Run) => handle.query(eventsQuery, 0);
 
 async function told(handle: Run, verdicts: readonly string[]): Promise<RunEvent> {
   for (;;) {
@@ -256,12 +256,12 @@ function meanReward(groups: readonly ScoredGroup[]): number {
 const read = async (file: string): Promise<string> => readFile(path.join(project.folder, 'outputs', file), 'utf8');
 
 test('a branch finds the prompt that its environment rewards, whoever dies meanwhile, and later groups are played with it; so are those of a fork', async () => {
-  await hold('holdSitting.begun', 1);
+  await hold('searchPrompts.begun', 1);
   await hold('gepa.part', 3);
   await hold('tryPrompt.begun', 1);
   const handle = await pausedAfter('better', 1);
   const deaths = [
-    ['holdSitting.begun', 'orchestrator worker'],
+    ['searchPrompts.begun', 'orchestrator worker'],
     ['gepa.part', 'rollout worker'],
     ['tryPrompt.begun', 'policy server'],
   ] as const;
@@ -343,9 +343,9 @@ test('a branch that fails harms nobody and says so; a run that fails takes its b
   assert.equal((await sick.result()).step, 2);
 
   await fork('failing', 0);
-  await hold('holdSitting.begun', 1);
+  await hold('searchPrompts.begun', 1);
   const handle = await pausedAfter('failing', 1);
-  await until(() => isHeld('holdSitting.begun'));
+  await until(() => isHeld('searchPrompts.begun'));
   const { prompts } = await handle.query<RunStatus>('status');
   assert.deepEqual(
     prompts!.map(({ environment, branch }) => [environment, branch?.step, branch?.workflow]),
@@ -361,7 +361,7 @@ test('a branch that fails harms nobody and says so; a run that fails takes its b
   await assert.rejects(handle.result(), ({ cause }: Error) =>
     /is behind its store/.test(String((cause as Error).cause ?? cause)),
   );
-  await release('holdSitting.begun');
+  await release('searchPrompts.begun');
   const child = project.client.workflow.getHandle('failing.gepa.say.v1');
   await assert.rejects(child.result());
   assert.equal((await child.describe()).status.name, 'CANCELLED');
@@ -387,13 +387,13 @@ test('a branch that is asked for offers what it found; a rewind takes the prompt
   assert.match(await ratchet('gepa', 'adopt', 'asked', '--env', 'say'), /is its system prompt for groups/);
   await handle.executeUpdate('resume');
   await until(async () => (await project.commit('asked', 3)) !== null);
-  await hold('holdSitting.begun', 1);
+  await hold('searchPrompts.begun', 1);
   await handle.executeUpdate('gepa-branch', { args: [null] });
   const again = handle.executeUpdate('gepa-branch', { args: ['say'] });
   await assert.rejects(again, ({ cause }: Error) => /under way already/.test(String(cause)));
   await handle.executeUpdate('rewind', { args: [1] });
   await handle.result();
-  await release('holdSitting.begun');
+  await release('searchPrompts.begun');
   assert.deepEqual(promptsOf(await groupsOf('asked', 3)), [values['digest']]);
   assert.deepEqual(promptsOf(await groupsOf('asked', 3, 'lineages/l2')), [undefined]);
 });

@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { WorkflowFailedError } from '@temporalio/client';
 import { rootMessage } from '../../cli/root-message.ts';
 import { layout } from '../../runs/layout.ts';
-import { type RunStatus, viewQuery } from '../../workflows/control/messages.ts';
+import { type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { sampledAgain } from '../faults/cells.ts';
 import { FaultStage, type StagedRun } from '../faults/stage.ts';
@@ -58,7 +58,7 @@ test('a run that is paused for long gives its GPU worker to the run that waits f
   const summary = await first.handle.result();
   assert.deepEqual([summary.step, summary.ledger], [steps, undisturbed.ledger]);
   assert.equal(summary.policyDigest, undisturbed.policyDigest);
-  const { events } = await first.handle.query(viewQuery, 0);
+  const events = await first.handle.query(eventsQuery, 0);
   assert.ok(!events.some(({ text }) => text.includes('is lost')), 'the worker was given back');
 });
 
@@ -108,7 +108,7 @@ test('a workflow that is reset to an earlier point stops, names the rewind, and 
   assert.match(causes, /about to make step 2 of main, but step 2 was committed at .*ratchet rewind reset --step 1$/m);
   const now = contentsOf(folder);
   for (const [file, digest] of before) {
-    const isOnItsWay = file.includes('/staged/'); // to its place, or nowhere
+    const isOnItsWay = file.includes('/pending/'); // to its place, or nowhere
     if (!isOnItsWay) assert.equal(now.get(file), digest, file);
   }
 

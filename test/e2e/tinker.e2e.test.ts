@@ -11,7 +11,7 @@ import { openEnvironment } from '../../backends/environments/index.ts';
 import { randomStream } from '../../core/random.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
-import { createPreset, EngineTrainer, saveModelFolder } from '../../engine/index.ts';
+import { createPreset, EngineOptimizer, saveModelFolder } from '../../engine/index.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { entriesIn, type Entry } from '../stand-ins/tinker/journal.ts';
 import { StandInProcess } from '../stand-ins/tinker/process.ts';
@@ -277,7 +277,7 @@ async function makeBase(to: string): Promise<void> {
   await saveModelFolder(model, begun);
   const opened = await openEnvironment(environment);
   const { dataset } = opened;
-  const engine = await EngineTrainer.open(begun, { threads: 1 });
+  const engine = await EngineOptimizer.open(begun, { threads: 1 });
   const optimizer = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
   for (let step = 0; step < 80; step++) {
     const samples: TrainSample[] = [];

@@ -6,7 +6,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { heartbeatTimeoutDefaultS } from '../../core/limits.ts';
-import { type RunStatus, viewQuery } from '../../workflows/control/messages.ts';
+import { type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
 
@@ -36,7 +36,7 @@ test('a GPU worker killed in the middle of a step: the other one goes on, to the
   assert.ok(first !== undefined && second !== undefined && first !== second, 'another process held the run');
   assert.deepEqual(more, []);
   await assertSame('killed', summary);
-  const { events } = await handle.query(viewQuery, 0);
+  const events = await handle.query(eventsQuery, 0);
   const recovery = events.find(({ values }) => 'rollouts_regenerated' in values);
   assert.ok(recovery, JSON.stringify(events.map(({ text }) => text)));
   assert.deepEqual(

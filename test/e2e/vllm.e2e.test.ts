@@ -12,7 +12,7 @@ import { choosePort } from '../../workers/ports.ts';
 import { localRoles } from '../../workers/roles.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
 import { vllmRole } from '../../workers/vllm-role.ts';
-import { type RunStatus, viewQuery } from '../../workflows/control/messages.ts';
+import { type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { startVllmStandIn } from '../stand-ins/vllm/server.ts';
 import { writeStandInPython } from '../stand-ins/vllm/python.ts';
@@ -120,7 +120,7 @@ for (const [file, what] of [
   });
 }
 
-test('of two servers one samples from other weights than are trained: it is put aside, and the other one goes on', async (t) => {
+test('of two servers one samples from other weights than are trained: it is quarantined, and the other one goes on', async (t) => {
   const model = path.join(folder, '.ratchet/models/reverse-text-vllm-0.2m-0');
   const open = () => startVllmStandIn({ model, servedName: 'base', isDevelopment: true });
   const [well, sick] = [await open(), await open()];
@@ -131,16 +131,16 @@ test('of two servers one samples from other weights than are trained: it is put 
   sick.faults.keepsWeights = true;
   await untilStep('two', 3);
   const { progress } = await handle.query<RunStatus>('status');
-  assert.deepEqual(progress.serversAside, [sick.url]);
+  assert.deepEqual(progress.quarantinedServers, [sick.url]);
   const asked = sick.asked.length;
   const ended = await handle.result();
   assert.deepEqual([ended.step, ended.ledger.isSound], [5, true]);
   const scored = sick.asked.slice(asked).filter((route) => route === 'POST /v1/completions');
   assert(scored.length <= 8, `${scored.length}: it is asked for canaries, and for no rollouts`);
-  const { events } = await handle.query(viewQuery, 0);
+  const events = await handle.query(eventsQuery, 0);
   assert(
-    events.some(({ text }) => text.startsWith(`canary: ${sick.url} is put aside`)),
+    events.some(({ text }) => text.startsWith(`canary: ${sick.url} is quarantined`)),
     JSON.stringify(events),
   );
-  assert(rowsOf('two').some((row) => row['inference/servers_aside'] === 1));
+  assert(rowsOf('two').some((row) => row['inference/servers_quarantined'] === 1));
 });

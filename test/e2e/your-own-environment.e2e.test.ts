@@ -1,5 +1,5 @@
 /**
- * docs/your-own-environment.md, and the shorter way of README.md that it contains, as a newcomer follows them in a folder of
+ * docs/guide/your-own-environment.md, and the shorter way of README.md that it contains, as a newcomer follows them in a folder of
  * their own: every command of the `sh` blocks is typed, the change is made, and the model learns what the changed environment rewards.
  */
 import assert from 'node:assert/strict';
@@ -19,7 +19,7 @@ function stepsOf(document: string): { readonly kind: string; readonly text: stri
   }));
 }
 
-const steps = stepsOf('docs/your-own-environment.md');
+const steps = stepsOf('docs/guide/your-own-environment.md');
 
 let folder: string;
 before(() => {
@@ -31,7 +31,7 @@ before(() => {
 });
 after(() => rmSync(folder, { recursive: true, force: true }));
 
-test('what README.md tells a newcomer to type is all in docs/your-own-environment.md, in the same order', () => {
+test('what README.md tells a newcomer to type is all in docs/guide/your-own-environment.md, in the same order', () => {
   const lines = (of: typeof steps): string[] =>
     of.flatMap(({ kind, text }) =>
       kind === 'diff'
@@ -51,7 +51,7 @@ test('what README.md tells a newcomer to type is all in docs/your-own-environmen
   }
 });
 
-test('the commands of docs/your-own-environment.md lead from nothing to an environment of one’s own that is learned', async () => {
+test('the commands of docs/guide/your-own-environment.md lead from nothing to an environment of one’s own that is learned', async () => {
   assert.ok(steps.filter(({ kind }) => kind === 'sh').length >= 4 && steps.some(({ kind }) => kind === 'diff'));
   const said: string[] = [];
   for (const { kind, text } of steps) {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 import {
-  EngineTrainer,
+  EngineOptimizer,
   type ModelConfig,
   Parameters,
   parseModelConfig,
@@ -47,7 +47,7 @@ interface GoldenModel {
 async function requireScoresAgree(t: TestContext, { parameters, golden, config }: GoldenModel): Promise<void> {
   const folder = await temporaryFolder(t);
   await saveModelFolder({ files: { ...preset().files, 'config.json': config }, parameters }, folder);
-  const trainer = await EngineTrainer.open(folder, { threads: 1 });
+  const trainer = await EngineOptimizer.open(folder, { threads: 1 });
   const { tokenIds } = golden;
   const lossMask = tokenIds.map((_, i) => Math.min(i, 1));
   const [logprobs] = await trainer.forwardLogprobs([{ tokenIds, lossMask }], { temperature: 1 });

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { parameterCount, Parameters } from '../../engine/index.ts';
 import { floats, floatScalar, ints, longs, openSession } from '../../engine/onnx/session.ts';
-import { gather, maskTotal, packRows } from '../../engine/train/pack.ts';
+import { gather, maskTotal, packMicroBatches } from '../../engine/train/micro-batches.ts';
 import { buildTrainGraph, gradientName, type TrainGraphKind } from '../../engine/train/train-graph.ts';
 import { randomBatch, randomParameters, tinyConfig } from './models.ts';
 
@@ -64,7 +64,7 @@ interface Losses {
 /** The loss is computed in double precision from the graph's logprobs, so only the model itself is the graph's. */
 async function openLosses(config: typeof tinyConfig, lossCase: LossCase, parameters: Parameters): Promise<Losses> {
   const samples = randomBatch(config, 6, 2);
-  const [micro, ...others] = packRows(samples, 10_000);
+  const [micro, ...others] = packMicroBatches(samples, 10_000);
   assert.ok(micro && others.length === 0);
   const vector = (values: Float32Array): ReturnType<typeof floats> => floats(values, [values.length]);
   const mask = gather(micro, (row) => samples[row]!.lossMask);

@@ -1,12 +1,12 @@
 /** Takes a step on one long row of a model with a large vocabulary; writes the gradient, tells its highest resident memory. */
 import { writeFile } from 'node:fs/promises';
 import { randomStream } from '../../core/random.ts';
-import { EngineTrainer } from '../../engine/index.ts';
+import { EngineOptimizer } from '../../engine/index.ts';
 import { optimizer } from './models.ts';
 
 const [folder, gradientFile, logitsMax] = process.argv.slice(2);
 if (folder === undefined || gradientFile === undefined) throw new Error('expected a model folder and a file to write');
-const trainer = await EngineTrainer.open(folder, {
+const trainer = await EngineOptimizer.open(folder, {
   threads: 1,
   ...(logitsMax ? { logitsMax: Number(logitsMax) } : {}),
 });

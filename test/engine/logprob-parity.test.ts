@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { randomStream } from '../../core/random.ts';
-import { EngineTrainer, Sampler, type SampleRequest, type SampleResult } from '../../engine/index.ts';
+import { EngineOptimizer, Sampler, type SampleRequest, type SampleResult } from '../../engine/index.ts';
 import { copyModel } from './golden/gradients/read-gradients.ts';
 import { temporaryFolder } from './models.ts';
 
@@ -38,10 +38,10 @@ for (const name of ['qwen3', 'qwen2', 'llama']) {
   });
 }
 
-async function openTrainer(t: TestContext, name: string): Promise<EngineTrainer> {
+async function openTrainer(t: TestContext, name: string): Promise<EngineOptimizer> {
   const golden = fileURLToPath(new URL(`./golden/gradients/${name}`, import.meta.url));
   const folder = await copyModel(golden, await temporaryFolder(t));
-  return EngineTrainer.open(folder, { threads: 1 });
+  return EngineOptimizer.open(folder, { threads: 1 });
 }
 
 /** Nine prompts of 1 to 17 tokens, each asked four times. */
@@ -61,7 +61,7 @@ function randomRequests(vocabularySize: number, temperature: number): SampleRequ
 }
 
 async function largestDifference(
-  trainer: EngineTrainer,
+  trainer: EngineOptimizer,
   requests: readonly SampleRequest[],
   results: readonly SampleResult[],
 ): Promise<number> {

@@ -5,13 +5,13 @@ import { test, type TestContext } from 'node:test';
 import {
   adaptedLayers,
   adapterParameterCount,
-  EngineTrainer,
+  EngineOptimizer,
   loadParameters,
   type LoraConfig,
   loraScale,
   mergeAdapter,
   saveModelFolder,
-  type TrainerOptions,
+  type OptimizerOptions,
   type TrainOptions,
 } from '../../engine/index.ts';
 import { optimizer, preset, randomBatch, temporaryFolder } from './models.ts';
@@ -28,12 +28,12 @@ const base = preset(3);
 const samples = randomBatch(base.config, 16, 1);
 
 /** A folder with the base model, and a trainer of adapters on it. */
-async function openStage(t: TestContext, over: Partial<TrainerOptions> = {}) {
+async function openStage(t: TestContext, over: Partial<OptimizerOptions> = {}) {
   const folder = await temporaryFolder(t);
   const baseFolder = join(folder, 'base');
   await saveModelFolder(base, baseFolder);
-  const open = async (model = baseFolder, more: Partial<TrainerOptions> = {}): Promise<EngineTrainer> => {
-    const trainer = await EngineTrainer.open(model, { threads: 1, seed: 7, lora, ...over, ...more });
+  const open = async (model = baseFolder, more: Partial<OptimizerOptions> = {}): Promise<EngineOptimizer> => {
+    const trainer = await EngineOptimizer.open(model, { threads: 1, seed: 7, lora, ...over, ...more });
     t.after(() => trainer.close());
     return trainer;
   };

@@ -5,16 +5,16 @@ import { after, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
-import { aggregationOf, EngineTrainer, type TrainMetrics, type TrainOptions } from '../../engine/index.ts';
+import { aggregationOf, EngineOptimizer, type TrainMetrics, type TrainOptions } from '../../engine/index.ts';
 import { floats, floatScalar, ints, longs, openSession } from '../../engine/onnx/session.ts';
-import { gather, packRows } from '../../engine/train/pack.ts';
+import { gather, packMicroBatches } from '../../engine/train/micro-batches.ts';
 import { buildTrainGraph, type GradientKind, gradientName, metricNames } from '../../engine/train/train-graph.ts';
 import { optimizer, randomBatch, randomParameters, temporaryFolder, tinyConfig } from './models.ts';
 
 const config = { ...tinyConfig, layerCount: 1 };
 const parameters = randomParameters(config, 4);
 const samples = randomBatch(config, 8, 2);
-const [micro] = packRows(samples, 10_000);
+const [micro] = packMicroBatches(samples, 10_000);
 assert.ok(micro);
 const mask = gather(micro, (row) => samples[row]!.lossMask);
 const advantages = gather(micro, (row) => samples[row]!.advantages);
@@ -202,7 +202,7 @@ test('dppo gives what prime-rl gives for the tokens of its check vector', () => 
   assert.ok(Math.abs(losses.reduce((sum, { loss }) => sum + loss, 0) - 0.36077251) < 1e-8);
 });
 
-const trainer = await EngineTrainer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
+const trainer = await EngineOptimizer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
 after(() => trainer.close());
 const batch = randomBatch(trainer.model.config, 24, 1);
 const loss: LossSettings = { type: 'cispo', clipHigh: 3, aggregation: 'token' };
@@ -211,7 +211,7 @@ const options: TrainOptions = { learningRate: 0, optimizer, loss, temperature: 1
 async function gradientOf(
   over: Partial<TrainOptions>,
   rows: readonly TrainSample[] = batch,
-  by: EngineTrainer = trainer,
+  by: EngineOptimizer = trainer,
 ): Promise<{ gradient: Float32Array; metrics: TrainMetrics }> {
   const { metrics } = await by.trainStep({ samples: rows }, { ...options, ...over });
   return { gradient: by.gradient.flat.slice(), metrics };
@@ -305,7 +305,7 @@ describe('aggregation', () => {
 
   test('a row with more logits than are held at once goes through the output layer in parts, to the same gradient', async () => {
     const { vocabularySize } = trainer.model.config;
-    const parts = await EngineTrainer.open('preset:reverse-text-0.2m', {
+    const parts = await EngineOptimizer.open('preset:reverse-text-0.2m', {
       threads: 1,
       seed: 3,
       logitsMax: 3 * vocabularySize,
@@ -327,7 +327,8 @@ describe('aggregation', () => {
 });
 
 describe('several passes over a batch', () => {
-  const open = (): Promise<EngineTrainer> => EngineTrainer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
+  const open = (): Promise<EngineOptimizer> =>
+    EngineOptimizer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
   const rate = { ...options, learningRate: 1e-3 };
 
   test('each is an optimizer step with the same behaviour logprobs', async () => {

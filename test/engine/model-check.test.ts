@@ -3,7 +3,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { checkModel } from '../../backends/configs/check-model.ts';
-import { EngineTrainer } from '../../engine/index.ts';
+import { EngineOptimizer } from '../../engine/index.ts';
 import { goldenFolder, readConfig } from './golden/read-golden.ts';
 import { temporaryFolder } from './models.ts';
 
@@ -43,5 +43,5 @@ test('adapters that do not fit are refused as well, also where a warm-up comes f
   const refusal = { code: 'ModelUnsupported', message: /\(LoRA\).*a smaller r or a larger machine/ };
   await assert.rejects(checkModel({ ...run, lora: huge }), refusal);
   await assert.rejects(checkModel({ ...run, lora: huge, sft: warmUp }), refusal);
-  await assert.rejects(EngineTrainer.open(run.model, { threads: 1, lora: huge }), refusal);
+  await assert.rejects(EngineOptimizer.open(run.model, { threads: 1, lora: huge }), refusal);
 });

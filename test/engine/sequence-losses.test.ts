@@ -4,11 +4,11 @@ import { after, describe, test } from 'node:test';
 import { randomStream } from '../../core/random.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
-import { EngineTrainer, type TrainMetrics, type TrainOptions } from '../../engine/index.ts';
+import { EngineOptimizer, type TrainMetrics, type TrainOptions } from '../../engine/index.ts';
 import { optimizer, randomBatch } from './models.ts';
 
 const temperature = 0.9;
-const trainer = await EngineTrainer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
+const trainer = await EngineOptimizer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
 after(() => trainer.close());
 const drawn = randomBatch(trainer.model.config, 24, 1);
 const current = await trainer.forwardLogprobs(drawn, { temperature });
@@ -26,7 +26,7 @@ const options = { learningRate: 0, optimizer, temperature, klBeta: 0 };
 async function gradientOf(
   over: Partial<TrainOptions> & Pick<TrainOptions, 'loss'>,
   rows: readonly TrainSample[] = batch,
-  by: EngineTrainer = trainer,
+  by: EngineOptimizer = trainer,
 ): Promise<{ gradient: Float32Array; metrics: TrainMetrics }> {
   const { metrics } = await by.trainStep({ samples: rows }, { ...options, ...over });
   return { gradient: by.gradient.flat.slice(), metrics };
@@ -102,7 +102,7 @@ describe('gspo', () => {
       }
       const { vocabularySize } = trainer.model.config;
       const seed = 3;
-      const parts = await EngineTrainer.open('preset:reverse-text-0.2m', {
+      const parts = await EngineOptimizer.open('preset:reverse-text-0.2m', {
         threads: 1,
         seed,
         logitsMax: 3 * vocabularySize,

@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { EngineTrainer } from '../../engine/index.ts';
+import { EngineOptimizer } from '../../engine/index.ts';
 import { computeCase, copyModel, type GradientGolden, readGradients } from './golden/gradients/read-gradients.ts';
 import { relativeDifference } from './golden/read-golden.ts';
 import { temporaryFolder } from './models.ts';
@@ -44,7 +44,7 @@ test(
 async function compare(t: TestContext, folder: string): Promise<void> {
   const model = await copyModel(folder, await temporaryFolder(t));
   const golden = await readGradients(folder);
-  const trainer = await EngineTrainer.open(model, { threads: 1 });
+  const trainer = await EngineOptimizer.open(model, { threads: 1 });
   try {
     assert.equal(trainer.adapter !== null, golden.base !== null);
     await compareCases(t, trainer, golden);
@@ -53,7 +53,7 @@ async function compare(t: TestContext, folder: string): Promise<void> {
   }
 }
 
-async function compareCases(t: TestContext, trainer: EngineTrainer, golden: GradientGolden): Promise<void> {
+async function compareCases(t: TestContext, trainer: EngineOptimizer, golden: GradientGolden): Promise<void> {
   let worst = { difference: 0, where: 'nowhere' };
   for (const lossCase of golden.cases) {
     // As one micro-batch and as several: what is summed must be the same.

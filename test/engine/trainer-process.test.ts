@@ -5,7 +5,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { setTimeout } from 'node:timers/promises';
-import { EngineTrainer, TrainerProcess, type TrainOptions } from '../../engine/index.ts';
+import { EngineOptimizer, TrainerProcess, type TrainOptions } from '../../engine/index.ts';
 import { optimizer, randomBatch, temporaryFolder } from './models.ts';
 
 const presetName = 'preset:reverse-text-0.2m';
@@ -19,7 +19,7 @@ const options: TrainOptions = {
 
 test('a trainer in its own process gives the bits of one in this process', async (t) => {
   const folder = await temporaryFolder(t);
-  const near = await EngineTrainer.open(presetName, { threads: 1, seed: 5 });
+  const near = await EngineOptimizer.open(presetName, { threads: 1, seed: 5 });
   const far = await TrainerProcess.open(presetName, { threads: 1, seed: 5 });
   t.after(() => far.close());
   const samples = randomBatch(near.model.config, 12, 1);
@@ -32,7 +32,7 @@ test('a trainer in its own process gives the bits of one in this process', async
   assert.equal(await far.exportWeights(folder), await near.digest());
   const state = await far.saveState();
   assert.deepEqual(Buffer.from(state), Buffer.from(await near.saveState()));
-  await far.resetOptimizer();
+  await far.resetMoments();
   await far.restoreState(state);
   assert.equal(await far.loadWeights(folder), await far.digest());
   await near.close();
@@ -40,7 +40,7 @@ test('a trainer in its own process gives the bits of one in this process', async
 
 test('when the process is killed, every call fails with EngineDied and nothing restarts by itself', async () => {
   const trainer = await TrainerProcess.open(presetName, { threads: 1 });
-  const calls = [trainer.digest(), trainer.saveState(), trainer.resetOptimizer()];
+  const calls = [trainer.digest(), trainer.saveState(), trainer.resetMoments()];
   process.kill(trainer.pid!, 'SIGKILL');
   const outcomes = await Promise.allSettled(calls);
   for (const outcome of outcomes) {

@@ -14,7 +14,7 @@ import type { Judged, Rows } from './row.ts';
 /** In the second step, which has 32 rollouts or more like the first. */
 const at = 40;
 
-/** Three sittings of it are given to what hangs. */
+/** Three attempts of it are given to what hangs. */
 const generationTimeoutS = 3;
 
 const nothingMore = (): Promise<void> => Promise.resolve();

@@ -20,9 +20,9 @@ const rows = [
 /** A gap's failpoint, and its passing. */
 const columns = {
   opened: 'openPromptSearch.done',
-  begun: 'holdSitting.begun',
+  begun: 'searchPrompts.begun',
   answers: 'gepa.part',
-  sitting: 'holdSitting.done',
+  attempt: 'searchPrompts.done',
   closed: 'closePromptSearch.done',
 } as const;
 const passings: Readonly<Record<string, number>> = { 'gepa.part': 5 };

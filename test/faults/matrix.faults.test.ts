@@ -1,5 +1,5 @@
 /**
- * `npm run test:faults`: every cell of the matrix, and then the table in docs/faults.md. RATCHET_FAULTS names a part of it
+ * `npm run test:faults`: every cell of the matrix, and then the table in docs/guide/faults.md. RATCHET_FAULTS names a part of it
  * (", score", "GPU worker", "vLLM|Tinker"); the table is then printed.
  */
 import { readFile, writeFile } from 'node:fs/promises';
@@ -28,7 +28,7 @@ testCells(
       process.stdout.write(`\n${table}`);
       return;
     }
-    const file = fileURLToPath(new URL('../../docs/faults.md', import.meta.url));
+    const file = fileURLToPath(new URL('../../docs/guide/faults.md', import.meta.url));
     const document = withTable(await readFile(file, 'utf8'), table);
     await writeFile(file, await format(document, { ...(await resolveConfig(file)), filepath: file }));
   },

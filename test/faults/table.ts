@@ -5,7 +5,7 @@ import { allRows, type RowName, rowOf } from './rows.ts';
 import { kindOf } from './stage-kinds.ts';
 import type { Outcome } from './suite.ts';
 
-/** Between these the whole matrix is written into docs/faults.md. */
+/** Between these the whole matrix is written into docs/guide/faults.md. */
 export const markers = { begin: '<!-- matrix begins -->', end: '<!-- matrix ends -->' } as const;
 
 /** A table for each engine, with the columns of its own; null = of the fakes and the embedded engine. */

@@ -8,7 +8,7 @@ import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { describe, test, type TestContext } from 'node:test';
 import { crc32c } from '../../backends/metrics/crc32c.ts';
-import { exposition, RunFigures, stateSamples } from '../../backends/metrics/exposition.ts';
+import { exposition, ScrapedRun, stateSamples } from '../../backends/metrics/exposition.ts';
 import { MetricsFeed, type NumberedRow } from '../../runs/metrics-feed.ts';
 import { appendMetrics, type MetricsRow } from '../../runs/metrics.ts';
 import { readSinkStates, RunSinks } from '../../runs/run-sinks.ts';
@@ -184,7 +184,7 @@ print(json.dumps([[e.step, e.value, e.wall_time] for e in found.Scalars("train/r
 
 describe('/metrics', () => {
   test('says the newest figures of a run', () => {
-    const figures = new RunFigures('words "one"');
+    const figures = new ScrapedRun('words "one"');
     figures.add(rowOf(0));
     figures.add({ ...rowOf(1), 'recovery/count': 2 });
     figures.add({ step: 0, lineage: 'main', 'eval/reverse-text/reward/mean': 0.5 });

@@ -54,6 +54,7 @@ export class ChildWork<Result> {
   readonly #notices = new Map<string, ChildNotice<Result>>();
   /** The server takes no workflow task that begins a child and cancels it: one that is being begun is waited for first. */
   readonly #starting = new Map<string, Promise<unknown>>();
+  #cancelling: Promise<unknown> = Promise.resolve();
 
   constructor(ended: SignalDefinition<[ChildNotice<Result>]>) {
     setHandler(ended, (notice) => void this.#notices.set(notice.workflowId, notice));
@@ -80,14 +81,17 @@ export class ChildWork<Result> {
     }
   }
 
-  /** Tells children that they belong to nobody any more. Those that have ended, or were not begun, need no word. */
+  /**
+   * Tells children that they belong to nobody any more, and waits until all have been told, also by an earlier call: the server passes on
+   * nothing from a workflow that has ended. Those that have ended, or were not begun, need no word.
+   */
   async cancel(workflowIds: readonly string[]): Promise<void> {
-    await Promise.allSettled(
-      workflowIds.map(async (workflowId) => {
-        await this.#starting.get(workflowId)?.catch(() => undefined); // told to whoever begins it
-        await getExternalWorkflowHandle(workflowId).cancel();
-      }),
-    );
+    const telling = workflowIds.map(async (workflowId) => {
+      await this.#starting.get(workflowId)?.catch(() => undefined); // told to whoever begins it
+      await getExternalWorkflowHandle(workflowId).cancel();
+    });
+    this.#cancelling = Promise.allSettled([this.#cancelling, ...telling]);
+    await this.#cancelling;
   }
 
   async #begin(

@@ -80,10 +80,6 @@ export class OnlineEvals {
     this.#done = [...options.done];
     this.#when = options.spec.eval?.when ?? null;
     setHandler(regressionFoundSignal, (found) => this.#raise(found));
-    // Children outlive us: those of a run that is cancelled are told so themselves.
-    CancellationScope.current().cancelRequested.catch(() =>
-      CancellationScope.nonCancellable(() => this.#cancel(() => true)),
-    );
   }
 
   /** What has ended, oldest first. */
@@ -133,6 +129,11 @@ export class OnlineEvals {
   /** The run goes on from an earlier step: evaluations of later ones are of versions that nobody trains on. */
   async leaveBehind(lastStep: number): Promise<void> {
     await this.#cancel((pending) => pending.step > lastStep);
+  }
+
+  /** The run is cancelled. Children outlive us: they are told so themselves, before we end. */
+  async leaveAll(): Promise<void> {
+    await CancellationScope.nonCancellable(() => this.#cancel(() => true));
   }
 
   async #cancel(isLeft: (pending: PendingEvaluation) => boolean): Promise<void> {

@@ -1,5 +1,5 @@
 import { defineQuery, defineSignal, defineUpdate } from '@temporalio/workflow';
-import type { TrainerHeld } from '../../activities/index.ts';
+import type { TrainerLeased } from '../../activities/index.ts';
 import type { EvaluationNotice } from '../../core/eval/evaluation.ts';
 import type { Regression } from '../../core/eval/regression.ts';
 import type { EvalSpec } from '../../config/run-spec.ts';
@@ -10,7 +10,7 @@ import {
   evaluationEndedSignalName,
   promptBranchEndedSignalName,
   regressionFoundSignalName,
-  trainerHeldSignalName,
+  trainerLeasedSignalName,
 } from '../../core/names.ts';
 
 /** What one may ask a run and tell it. The command line uses these definitions; the Temporal UI shows them by name. */
@@ -49,10 +49,10 @@ export interface RunStatus {
   readonly trend: readonly StepTrend[];
   /** The newest evaluations, oldest first, `evalsKept` at most. */
   readonly evals: readonly EvalFigures[];
-  /** By environment: its newest evaluation was worse than the best before it, beyond chance. Absent where older code answers. */
-  readonly regressions?: Readonly<Record<string, NotedRegression>>;
-  /** Of a run that looks for better prompts, one of each environment. Absent where older code answers. */
-  readonly prompts?: readonly PromptStanding[];
+  /** By environment: its newest evaluation was worse than the best before it, beyond chance. */
+  readonly regressions: Readonly<Record<string, NotedRegression>>;
+  /** Of a run that looks for better prompts, one of each environment. */
+  readonly prompts: readonly PromptStanding[];
   /** By environment: what became of its newest branch. Absent where there was none. */
   readonly branchesEnded?: Readonly<Record<string, EndedBranch>>;
 }
@@ -97,7 +97,7 @@ export interface StepProgress {
     readonly since: string;
   } | null;
   /** Inference servers that sample from other weights than the newest version, and are asked for nothing. Absent when there are none. */
-  readonly serversAside?: readonly string[];
+  readonly quarantinedServers?: readonly string[];
 }
 
 /** The groups of one step on their way into its batch, in sampling rounds. */
@@ -127,13 +127,6 @@ export interface EvalFigures {
   readonly exact: number | null;
   readonly greedyReward: number | null;
   readonly greedyExact: number | null;
-}
-
-/** All that a live view needs, in one answer. */
-export interface RunView {
-  readonly status: RunStatus;
-  /** After a sequence number, oldest first. */
-  readonly events: readonly RunEvent[];
 }
 
 /** One thing that happened, for people and programs. `sequence` grows by one per event within a run. */
@@ -167,8 +160,8 @@ export interface RunEvent {
 }
 
 export const statusQuery = defineQuery<RunStatus>('status');
-/** With the events after a sequence number: whoever watches a run asks this, about once a second. */
-export const viewQuery = defineQuery<RunView, [after: number]>('view');
+/** Those after a sequence number, oldest first. Whoever watches a run asks for both, about once a second. */
+export const eventsQuery = defineQuery<readonly RunEvent[], [after: number]>('events');
 
 /** From an evaluation that the run asked for: what came of it. */
 export const evaluationEndedSignal = defineSignal<[EvaluationNotice]>(evaluationEndedSignalName);
@@ -186,7 +179,7 @@ export interface FoundRegression {
 export const regressionFoundSignal = defineSignal<[FoundRegression]>(regressionFoundSignalName);
 
 /** From the GPU worker that took the run. */
-export const trainerHeldSignal = defineSignal<[TrainerHeld]>(trainerHeldSignalName);
+export const trainerLeasedSignal = defineSignal<[TrainerLeased]>(trainerLeasedSignalName);
 
 /** What `set` and `stop` did, in words. */
 export const setUpdate = defineUpdate<string, [settings: Readonly<Record<string, number>>]>('set');

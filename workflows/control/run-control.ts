@@ -16,12 +16,12 @@ import { type RunFigures, figuresAfter, withRegression } from './figures.ts';
 import { storyOf } from './lines.ts';
 import { localWaits } from './local-waits.ts';
 import {
+  eventsQuery,
   pauseUpdate,
   resumeUpdate,
   rewindUpdate,
   setUpdate,
   statusQuery,
-  viewQuery,
   stopUpdate,
   type NotedRegression,
   type PromptStanding,
@@ -38,8 +38,8 @@ export interface ControlState {
   readonly events: readonly RunEvent[];
   readonly pausedBecause: string | null;
   readonly isPausedByPerson: boolean;
-  /** For curves; absent where an older version of Ratchet carried it. */
-  readonly figures?: RunFigures;
+  /** For curves. */
+  readonly figures: RunFigures;
 }
 
 export interface ControlOptions {
@@ -245,7 +245,7 @@ export class RunControl {
 
   #listen(): void {
     setHandler(statusQuery, () => this.#status());
-    setHandler(viewQuery, (after) => ({ status: this.#status(), events: this.#eventsAfter(after) }));
+    setHandler(eventsQuery, (after = 0) => this.#events.filter(({ sequence }) => sequence > after));
     setHandler(pauseUpdate, (reason = 'asked to') => {
       const before = this.#pausedBecause;
       this.pause(reason, 'person');
@@ -357,10 +357,6 @@ export class RunControl {
         ? `Step ${last} is in training already: it gets a checkpoint only if it was to have one, and else is trained again from the one before, from stored rollouts.`
         : `Step ${last} gets a checkpoint.`;
     return `running → stopping: step ${last} is finished and committed, its evaluations too. ${checkpoint} ${goOn} At once: npx ratchet stop ${run} --now`;
-  }
-
-  #eventsAfter(after: number): RunEvent[] {
-    return this.#events.filter(({ sequence }) => sequence > after);
   }
 
   #status(): RunStatus {

@@ -11,21 +11,13 @@ import type {
 import type { SearchState } from '../../core/gepa/search-state.ts';
 import { eventsKept } from '../../core/limits.ts';
 
-export const promptStatusQuery = defineQuery<PromptSearchStatus>('status');
-/** The figures alone. */
-export const promptProgressQuery = defineQuery<SearchFigures | null>('progress');
-
-export interface PromptSearchView {
-  readonly status: PromptSearchStatus;
-  /** After a sequence number, oldest first. */
-  readonly events: readonly PromptSearchEvent[];
-}
-/** Both at once: whoever watches a search asks this. */
-export const promptViewQuery = defineQuery<PromptSearchView, [after: number]>('view');
+export const searchStatusQuery = defineQuery<PromptSearchStatus>('status');
+/** Those after a sequence number, oldest first. */
+export const searchEventsQuery = defineQuery<readonly PromptSearchEvent[], [after: number]>('events');
 
 /** Ends the search: what is under way is finished, and the best is validated. */
-export const stopPromptSearchUpdate = defineUpdate<string>('stop');
-/** Gives the search more calls, from its next sitting on. */
+export const stopSearchUpdate = defineUpdate<string>('stop');
+/** Gives the search more calls, from its next attempt on. */
 export const raiseBudgetUpdate = defineUpdate<string, [maxCalls: number]>('raise-budget');
 
 /** What a control carries over continue-as-new. */
@@ -60,13 +52,9 @@ export class SearchControl {
     this.#known = known;
     this.#told = told ?? { events: [], sequence: 0, givenUp: 0, failed: 0, firstFailure: null };
     this.#onStop = onStop;
-    setHandler(promptStatusQuery, () => this.status());
-    setHandler(promptProgressQuery, () => (this.#state === null ? null : figuresOf(this.#state)));
-    setHandler(promptViewQuery, (after) => ({
-      status: this.status(),
-      events: this.#told.events.filter(({ sequence }) => sequence > after),
-    }));
-    setHandler(stopPromptSearchUpdate, () => this.#stop(), { validator: () => this.#requireUnderWay() });
+    setHandler(searchStatusQuery, () => this.status());
+    setHandler(searchEventsQuery, (after = 0) => this.#told.events.filter(({ sequence }) => sequence > after));
+    setHandler(stopSearchUpdate, () => this.#stop(), { validator: () => this.#requireUnderWay() });
     setHandler(raiseBudgetUpdate, (maxCalls) => this.#raise(maxCalls), {
       validator: (maxCalls) => this.#requireMore(maxCalls),
     });
@@ -180,6 +168,7 @@ const nothingYet: SearchFigures = {
   bestScore: null,
   bestCoverage: 0,
   startScore: null,
+  startCoverage: 0,
   front: [],
   stopReason: null,
   waitingOn: [],
@@ -190,8 +179,8 @@ export function describePromptSearch(status: PromptSearchStatus, events: readonl
   const { environment, model, reflectionModel, doing, calls, maxCalls, candidates, best, bestScore, startScore } =
     status;
   const score = bestScore === null ? '' : `, score ${bestScore.toFixed(3)} on ${status.bestCoverage}`;
-  const { startCoverage = status.bestCoverage } = status;
-  const fewer = startCoverage < status.bestCoverage ? ` on ${startCoverage} of them` : '';
+  const { startCoverage, bestCoverage } = status;
+  const fewer = startCoverage < bestCoverage ? ` on ${startCoverage} of them` : '';
   const from = startScore === null ? '' : ` (the start: ${startScore.toFixed(3)}${fewer})`;
   return [
     `### ${plainMarkdown(`${environment} with ${model}, reflected on by ${reflectionModel}`)}: ${doing}`,

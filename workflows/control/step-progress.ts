@@ -9,11 +9,11 @@ export class ProgressOfSteps {
   #collecting: CollectProgress | null = null;
   #training: StepProgress['training'] = null;
   /** As {@link StepProgress} has it. */
-  serversAside: readonly string[] = [];
+  quarantinedServers: readonly string[] = [];
 
   read(): StepProgress {
-    const aside = this.serversAside.length === 0 ? {} : { serversAside: this.serversAside };
-    return { collecting: this.#collecting, training: this.#training, ...aside };
+    const quarantined = this.quarantinedServers.length === 0 ? {} : { quarantinedServers: this.quarantinedServers };
+    return { collecting: this.#collecting, training: this.#training, ...quarantined };
   }
 
   /** A sampling round begins: `groups` are leased, and `kept` wait from before. */

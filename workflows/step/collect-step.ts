@@ -288,7 +288,7 @@ class Collection {
   }
 
   #figures(): Record<string, number> {
-    const { failedRollouts, policyFailures = 0, rollouts } = this.#account.failures;
+    const { failedRollouts, policyFailures, rollouts } = this.#account.failures;
     return {
       issued_groups: this.#issued.reduce((sum, [first, last]) => sum + last - first + 1, 0),
       solved_all: this.#solved.all,

@@ -52,13 +52,13 @@ export class Publishing {
     const summary = `weights of ${versionName(policy)} to the store`;
     let [asked, state] = [policy, optimizer];
     for (;;) {
-      // Both on one lease: what was made again lies in the spool of the worker that made it.
+      // Both on one lease: what was made again is pending at the worker that made it.
       const outcome = await this.#context.control.waitFor(
         `upload ${summary}`,
         this.#lease.use(async ({ epoch, steps, uploads }) => {
           const input = { run: this.#context.run, policy: asked, optimizer: state, epoch };
           if (await uploads.publishVersion.executeWithOptions({ summary }, [input])) return 'published';
-          return steps.spoolVersion.executeWithOptions({ summary: `${versionName(asked)} again` }, [
+          return steps.remakeVersion.executeWithOptions({ summary: `${versionName(asked)} again` }, [
             { run: this.#context.run, policy: asked, epoch },
           ]);
         }),

@@ -61,9 +61,9 @@ export class ServedWeights {
 
   /** Figures of the newest broadcast, for the metrics of the step after it; none before the first canary. */
   figures(): Record<string, number> {
-    const { canaryDifference = null, aside = [] } = this.#newest ?? {};
+    const { canaryDifference = null, quarantined = [] } = this.#newest ?? {};
     if (canaryDifference === null) return {};
-    return { 'inference/canary_difference': canaryDifference, 'inference/servers_aside': aside.length };
+    return { 'inference/canary_difference': canaryDifference, 'inference/servers_quarantined': quarantined.length };
   }
 
   /**
@@ -96,7 +96,7 @@ export class ServedWeights {
 
   #tell(
     policy: PolicyVersion,
-    { aside = [], reloaded = [], threshold, isNoneLeft, unreadable }: BroadcastResult,
+    { quarantined = [], reloaded = [], threshold, isNoneLeft, unreadable }: BroadcastResult,
   ): void {
     const { control } = this.#context;
     const version = versionName(policy);
@@ -110,13 +110,13 @@ export class ServedWeights {
         `canary: ${server} sampled from other weights than ${version}; given them again it agrees (${difference.toExponential(1)})`,
       );
     }
-    control.progress.serversAside = aside.map(({ server }) => server);
+    control.progress.quarantinedServers = quarantined.map(({ server }) => server);
     if (isNoneLeft) return;
-    for (const { server, difference } of aside) {
+    for (const { server, difference } of quarantined) {
       control.tell(
         'warning',
         policy.step,
-        `canary: ${server} is put aside: its logprobs of ${version} are ${difference.toExponential(1)} off the trainer's, expected ${threshold} at most; the others go on`,
+        `canary: ${server} is quarantined: its logprobs of ${version} are ${difference.toExponential(1)} off the trainer's, expected ${threshold} at most; the others go on`,
         { server, difference },
       );
     }

@@ -5,8 +5,8 @@ import { addLost, lostMetrics, nothingLost, type LostWork } from '../../core/rl/
 export interface CarriedAccount {
   readonly lost: LostWork;
   readonly pausedS: number;
-  /** Since the run was opened; absent where an older version of Ratchet carried it. */
-  readonly total?: LostWork;
+  /** Since the run was opened. */
+  readonly total: LostWork;
 }
 
 /** What has been lost and how long the run stood still since the last commit: the next one says so. */

@@ -13,10 +13,10 @@ import { nextWaitMs } from '../../core/patience.ts';
 import { memoryRemedies } from '../../core/rl/failures.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import type { TrainerHeld } from '../../activities/index.ts';
+import type { TrainerLeased } from '../../activities/index.ts';
 import { holdingOn, local, lookup, trainingOn, uploadsOn } from '../options.ts';
 import { awaitedLater } from '../beside/beside.ts';
-import { trainerHeldSignal } from '../control/messages.ts';
+import { trainerLeasedSignal } from '../control/messages.ts';
 import type { RunControl } from '../control/run-control.ts';
 
 /** The GPU worker that holds the run, and how to ask it. */
@@ -57,7 +57,7 @@ const lookMsMax = 300_000;
 const firstMs = 1_000;
 
 /**
- * Which GPU worker holds the run. It is held on demand, for as long as its `holdTrainer` heartbeats; when that ends, what
+ * Which GPU worker holds the run. It is held on demand, for as long as its `leaseTrainer` heartbeats; when that ends, what
  * was under way there is cancelled and asked of whichever worker holds the run next, under a later epoch.
  */
 export class TrainerLease {
@@ -68,7 +68,7 @@ export class TrainerLease {
   /** Asked first, over its own queue: it may hold the newest version still. */
   #preferred: string | null;
   #current: Promise<Lease> | null = null;
-  #told: TrainerHeld | null = null;
+  #told: TrainerLeased | null = null;
   #users = 0;
   #isReleaseWanted = false;
   #waitingFor = 'a trainer';
@@ -86,7 +86,7 @@ export class TrainerLease {
     this.#spec = spec;
     this.#control = control;
     this.#preferred = preferred;
-    setHandler(trainerHeldSignal, (held) => void (this.#told = held));
+    setHandler(trainerLeasedSignal, (held) => void (this.#told = held));
     // Before another run gets it: there nothing needs to be restored.
     if (preferred !== null) void this.#lease();
   }
@@ -203,7 +203,7 @@ export class TrainerLease {
     let end: { readonly reason: unknown } | null = null;
     const over = scope
       .run(() =>
-        holdingOn(this.#spec, taskQueue, preferred !== null).holdTrainer.executeWithOptions({ summary }, [input]),
+        holdingOn(this.#spec, taskQueue, preferred !== null).leaseTrainer.executeWithOptions({ summary }, [input]),
       )
       .then(
         () => void (end = { reason: null }),

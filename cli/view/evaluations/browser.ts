@@ -1,28 +1,18 @@
-import { emitKeypressEvents } from 'node:readline';
-import type { ReadStream, WriteStream } from 'node:tty';
-import { createLogUpdate } from 'log-update';
 import type { Found } from '../../../runs/evaluations/evaluation.ts';
 import { counted } from '../../eval/figures.ts';
-import type { Keyboard, Screen } from '../terminal-view.ts';
-import { type Look, written } from '../lines.ts';
+import type { TypedKey } from '../keys.ts';
+import { Terminal, type TerminalOptions } from '../terminal.ts';
 import { EvaluationData } from './evaluation-data.ts';
 import { browserFrame } from './frame.ts';
-import { afterKey, type TypedKey } from './keys.ts';
-import { beginning, type BrowserState, lookedAgain, type Size } from './state.ts';
+import { afterKey } from './keys.ts';
+import { beginning, type BrowserState, lookedAgain } from './state.ts';
 
-export interface BrowseOptions {
+export interface BrowseOptions extends Pick<TerminalOptions, 'screen' | 'keyboard' | 'shows'> {
   readonly found: Found;
   /** Looks again. */
   readonly find: () => Promise<Found>;
-  readonly screen: Screen;
-  readonly keyboard: Keyboard;
-  readonly shows: Look;
 }
 
-/** The other screen of a terminal: what was there before comes back when it is left. */
-const enterScreen = '\u001b[?1049h\u001b[?25l\u001b[2J\u001b[H';
-const leaveScreen = '\u001b[?25h\u001b[?1049l';
-const clearScreen = '\u001b[2J\u001b[H';
 /** Bytes of text that a terminal takes for its clipboard; xterm takes no more. */
 const copyBytesMax = 74_000;
 /** While files are read there is more to see all the time: no oftener than this. */
@@ -40,7 +30,7 @@ export class Browser {
   readonly #options: BrowseOptions;
   readonly #onLeave: (bug?: Error) => void;
   #data: EvaluationData;
-  readonly #log: ReturnType<typeof createLogUpdate>;
+  readonly #terminal: Terminal;
   #state: BrowserState = beginning;
   #isOpen = false;
   #nextDraw: NodeJS.Timeout | null = null;
@@ -50,17 +40,16 @@ export class Browser {
     this.#options = options;
     this.#onLeave = onLeave;
     this.#data = new EvaluationData(options.found, this.#drawSoon);
-    this.#log = createLogUpdate(options.screen as WriteStream, { showCursor: true });
+    const { screen, keyboard, shows } = options;
+    const redraw = (): void => this.#draw();
+    const [onKey, onExit] = [this.#onKey, this.close];
+    this.#terminal = new Terminal({ screen, keyboard, shows, takes: 'the screen', onKey, onRedraw: redraw, onExit });
   }
 
   open(): void {
-    const { screen, keyboard } = this.#options;
     this.#isOpen = true;
-    screen.on('resize', this.#redraw);
-    process.on('exit', this.close).on('SIGCONT', this.#onContinue).on('SIGTERM', this.#leave).on('SIGHUP', this.#leave);
-    emitKeypressEvents(keyboard as ReadStream);
-    keyboard.on('keypress', this.#onKeypress);
-    this.#takeTerminal();
+    process.on('SIGTERM', this.#leave).on('SIGHUP', this.#leave);
+    this.#terminal.open();
     this.#draw();
   }
 
@@ -70,12 +59,8 @@ export class Browser {
     this.#isOpen = false;
     if (this.#nextDraw) clearTimeout(this.#nextDraw);
     this.#data.close();
-    const { screen, keyboard } = this.#options;
-    screen.off('resize', this.#redraw);
-    process.off('exit', this.close).off('SIGCONT', this.#onContinue);
     process.off('SIGTERM', this.#leave).off('SIGHUP', this.#leave);
-    keyboard.off('keypress', this.#onKeypress);
-    this.#leaveTerminal();
+    this.#terminal.close();
   };
 
   readonly #leave = (): void => {
@@ -83,30 +68,10 @@ export class Browser {
     this.#onLeave();
   };
 
-  #takeTerminal(): void {
-    const { screen, keyboard } = this.#options;
-    screen.write(enterScreen);
-    keyboard.setRawMode(true);
-    keyboard.resume();
-  }
-
-  #leaveTerminal(): void {
-    const { screen, keyboard } = this.#options;
-    this.#log.done();
-    screen.write(leaveScreen);
-    keyboard.setRawMode(false);
-    keyboard.pause();
-  }
-
-  #size(): Size {
-    const { screen } = this.#options;
-    return { columns: Math.max(1, (screen.columns || 80) - 1), rows: screen.rows || 24 };
-  }
-
   /** A bug is told where it can be read: below what was there before. */
   #draw(): void {
     try {
-      this.#drawRows();
+      this.#terminal.draw(browserFrame(this.#state, this.#data, this.#terminal.size));
     } catch (bug) {
       this.#fail(bug);
     }
@@ -117,14 +82,6 @@ export class Browser {
     this.#onLeave(bug instanceof Error ? bug : new Error(String(bug)));
   }
 
-  #drawRows(): void {
-    const { shows } = this.#options;
-    const size = this.#size();
-    const rows = browserFrame(this.#state, this.#data, size).map((line) => written(line, size.columns, shows));
-    // log-update 7 loses count of rows where the last of those that differ is empty.
-    this.#log(rows.map((row) => (row === '' ? ' ' : row)).join('\n'));
-  }
-
   readonly #drawSoon = (): void => {
     if (!this.#isOpen) return;
     this.#nextDraw ??= setTimeout(() => {
@@ -133,25 +90,18 @@ export class Browser {
     }, drawEveryMs);
   };
 
-  /** The terminal may have broken rows anew: all of it is drawn again. */
-  readonly #redraw = (): void => {
-    this.#options.screen.write(clearScreen);
-    this.#log.done();
-    this.#draw();
-  };
-
-  readonly #onKeypress = (text: string | undefined, key: TypedKey): void => {
+  readonly #onKey = (key: TypedKey): void => {
     try {
-      this.#take({ ...key, text });
+      this.#take(key);
     } catch (bug) {
       this.#fail(bug);
     }
   };
 
   #take(key: TypedKey): void {
-    const next = afterKey(this.#state, key, this.#data, this.#size());
+    const next = afterKey(this.#state, key, this.#data, this.#terminal.size);
     if (next === 'leave') return this.#leave();
-    if (next === 'suspend') return this.#suspend();
+    if (next === 'suspend') return this.#terminal.suspend();
     if (next === 'look again') return void this.#lookAgain();
     this.#state = 'copy' in next ? { ...this.#state, note: this.#copy(next.copy, next.what) } : next;
     this.#draw();
@@ -183,14 +133,4 @@ export class Browser {
     const part = shown.length < bytes.length ? `the first ${shown.length} bytes of ` : '';
     return `copied ${part}${what} (${counted(text.length, 'character')}), if the terminal allows it (OSC 52)`;
   }
-
-  #suspend(): void {
-    this.#leaveTerminal();
-    process.kill(0, 'SIGTSTP'); // all of the job, as the terminal does it
-  }
-
-  readonly #onContinue = (): void => {
-    this.#takeTerminal();
-    this.#draw();
-  };
 }

@@ -1,3 +1,4 @@
+import { within } from '../keys.ts';
 import type { Line, Span } from '../lines.ts';
 
 /** A row of something that is longer than the screen; `target`: what Enter on it is about. */
@@ -17,10 +18,6 @@ export function page(lines: readonly DocumentLine[], cursor: number, rows: numbe
   return lines
     .slice(first, first + rows)
     .map(({ line }, i): Line => [first + i === at ? { text: '▸', style: 'cyan' } : { text: ' ' }, ...line]);
-}
-
-export function within(at: number, count: number): number {
-  return Math.max(0, Math.min(count - 1, at));
 }
 
 /** The line with what is searched for marked, wherever it stands in one of its pieces. */

@@ -1,3 +1,4 @@
+import type { Size } from '../terminal.ts';
 import { counted } from '../../eval/figures.ts';
 import { onOneLine } from '../../plain-text.ts';
 import { cut, type Line, type Span, widthOf } from '../lines.ts';
@@ -6,7 +7,7 @@ import { page } from './document.ts';
 import { helpLines } from './help.ts';
 import { rolloutPage } from './rollout-page.ts';
 import { runPage } from './run-page.ts';
-import { bodyRows, type BrowserData, type BrowserState, type Screen, type Size } from './state.ts';
+import { bodyRows, type BrowserData, type BrowserState, type Screen } from './state.ts';
 import { treePage } from './tree.ts';
 
 /** The screen, row by row: always one row less than the terminal has, whatever is on it. */
@@ -90,7 +91,7 @@ function wayOf(screen: Screen, data: BrowserData): string[] {
 }
 
 /** What matters most first: on a narrow screen the rest is left out. */
-const keysOf: Readonly<Record<Screen['is'], readonly string[]>> = {
+const keyHints: Readonly<Record<Screen['is'], readonly string[]>> = {
   tree: ['[enter] open', '[v] compare', '[c]opy path'],
   run: ['[enter] open', '[tab] summary/rollouts', '[s]earch', '[o]rder', '[f]ilter', '[v] compare'],
   rollout: ['[n]ext [p]revious', '[enter] fold', '[e]xpand [x] collapse', '[s]earch', '[c]opy'],
@@ -101,7 +102,7 @@ const keysOf: Readonly<Record<Screen['is'], readonly string[]>> = {
 
 function keysIn(is: Screen['is'], columns: number): string {
   const always = is === 'tree' ? ['[q]uit', '[?] keys'] : ['[b]ack', '[?] keys'];
-  const chosen = [...keysOf[is]];
+  const chosen = [...keyHints[is]];
   const all = (): string => ` ${[...chosen, ...always].join('  ')}`;
   while (chosen.length > 0 && widthOf(all()) > columns) chosen.pop();
   return all();

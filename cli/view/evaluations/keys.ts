@@ -1,7 +1,7 @@
+import type { Size } from '../terminal.ts';
 import { titleOf } from '../../eval/figures.ts';
-import type { Key } from '../keys.ts';
+import { isBack, isEnter, isLeft, movedBy, signalOf, type TypedKey, within } from '../keys.ts';
 import { compareLines, pairLength } from './compare-page.ts';
-import { within } from './document.ts';
 import { helpLines } from './help.ts';
 import { copiedText, nextHit, rolloutLines, shownRow } from './rollout-page.ts';
 import { listed, summaryLines } from './run-page.ts';
@@ -17,16 +17,9 @@ import {
   type RolloutScreen,
   type RunScreen,
   type Screen,
-  type Size,
   type TreeScreen,
 } from './state.ts';
 import { treeNodes } from './tree.ts';
-
-/** A key as `node:readline` names it, with the letters it typed. */
-export interface TypedKey extends Key {
-  readonly text?: string | undefined;
-  readonly shift?: boolean | undefined;
-}
 
 /** What a key leads to: another state, an end, another look at what there is, or a text for the clipboard. */
 export type Outcome =
@@ -36,9 +29,9 @@ export type Outcome =
 const searchMax = 200;
 
 export function afterKey(state: BrowserState, key: TypedKey, data: BrowserData, size: Size): Outcome {
-  const { name = '', ctrl = false } = key;
-  if (ctrl && name === 'c') return 'leave';
-  if (ctrl && name === 'z') return 'suspend';
+  const { name = '' } = key;
+  const signal = signalOf(key);
+  if (signal !== null) return signal;
   const quiet = { ...state, note: null };
   if (state.typing !== null) return typed(quiet, state.typing, key, data, size);
   const screen = top(state);
@@ -51,19 +44,19 @@ export function afterKey(state: BrowserState, key: TypedKey, data: BrowserData, 
     return { ...quiet, typing: '' };
   const moved = movedBy(key, bodyRows(size));
   if (moved !== null) return moveTo(quiet, screen, data, size, moved);
-  const isBack = ['b', 'escape', 'backspace'].includes(name);
-  if (isBack && 'search' in screen && screen.search !== '') return replace(quiet, { ...screen, search: '', cursor: 0 });
-  if (isBack || (['h', 'left'].includes(name) && screen.is !== 'tree')) return back(quiet);
-  const isEnter = ['return', 'enter', 'l', 'right'].includes(name);
+  if (isBack(key) && 'search' in screen && screen.search !== '')
+    return replace(quiet, { ...screen, search: '', cursor: 0 });
+  if (isBack(key) || (isLeft(key) && screen.is !== 'tree')) return back(quiet);
+  const pressed = isEnter(key) ? 'enter' : name;
   switch (screen.is) {
     case 'tree':
-      return isEnter || name === 'h' || name === 'left' ? treeKey(quiet, screen, data, size, isEnter) : quiet;
+      return isEnter(key) || isLeft(key) ? treeKey(quiet, screen, data, size, isEnter(key)) : quiet;
     case 'run':
-      return runKey(quiet, screen, data, isEnter ? 'enter' : name);
+      return runKey(quiet, screen, data, pressed);
     case 'rollout':
-      return rolloutKey(quiet, screen, data, size, isEnter ? 'enter' : name, key.shift === true);
+      return rolloutKey(quiet, screen, data, size, pressed, key.shift === true);
     case 'compare':
-      return compareKey(quiet, screen, data, size, isEnter ? 'enter' : name);
+      return compareKey(quiet, screen, data, size, pressed);
     case 'pair':
       return pairKey(quiet, screen, name);
     case 'help':
@@ -87,17 +80,6 @@ function replace(state: BrowserState, screen: Screen): BrowserState {
 
 function back(state: BrowserState): BrowserState {
   return state.screens.length === 1 ? state : { ...state, screens: state.screens.slice(0, -1) };
-}
-
-/** Rows, or to one of the ends; null for other keys. */
-function movedBy({ name = '', ctrl = false, shift = false, text }: TypedKey, page: number): number | null {
-  if (name === 'j' || name === 'down') return 1;
-  if (name === 'k' || name === 'up') return -1;
-  if (name === 'pagedown' || name === 'space' || (ctrl && name === 'd')) return Math.max(1, page - 1);
-  if (name === 'pageup' || (ctrl && name === 'u')) return -Math.max(1, page - 1);
-  if (name === 'home' || (name === 'g' && !shift && text !== 'G')) return Number.NEGATIVE_INFINITY;
-  if (name === 'end' || name === 'g') return Number.POSITIVE_INFINITY;
-  return null;
 }
 
 function moveTo(state: BrowserState, screen: Screen, data: BrowserData, size: Size, by: number): BrowserState {
@@ -135,7 +117,7 @@ function treeKey(
   screen: TreeScreen,
   data: BrowserData,
   size: Size,
-  isEnter: boolean,
+  isOpening: boolean,
 ): BrowserState {
   const nodes = treeNodes(data, screen.toggled);
   const at = within(screen.cursor, nodes.length);
@@ -144,7 +126,7 @@ function treeKey(
   const { toggled } = screen;
   const flipped = (key: string): string[] =>
     toggled.includes(key) ? toggled.filter((one) => one !== key) : [...toggled, key];
-  if (isEnter) {
+  if (isOpening) {
     if (node.evaluation !== null) return push(state, openedRun(node.evaluation, size));
     return replace(state, { ...screen, cursor: at, toggled: flipped(node.key) });
   }

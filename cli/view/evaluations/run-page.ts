@@ -1,9 +1,10 @@
+import type { Size } from '../terminal.ts';
 import { figure } from '../../eval/figures.ts';
 import { summarySections } from '../../eval/summary-lines.ts';
 import { onOneLine } from '../../plain-text.ts';
 import { folded, type Line, padded, widthOf } from '../lines.ts';
 import { type DocumentLine, highlighted, page, plain } from './document.ts';
-import { type BrowserData, isWide, type Rows, type RunScreen, type Size } from './state.ts';
+import { type BrowserData, isWide, type Rows, type RunScreen } from './state.ts';
 
 /** A run's summary, its rollouts, or both where there is room. */
 export function runPage(data: BrowserData, screen: RunScreen, size: Size & { readonly body: number }): Line[] {

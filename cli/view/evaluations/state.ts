@@ -1,3 +1,4 @@
+import type { Size } from '../terminal.ts';
 import type { Comparison } from '../../../core/eval/comparison.ts';
 import type { ResultRow } from '../../../core/eval/result-rows.ts';
 import type { EvaluationFigures } from '../../../core/eval/summary.ts';
@@ -124,11 +125,6 @@ export interface BrowserData {
   readonly comparison: (a: number, b: number) => Comparison | null;
   /** Rows in whose texts the words are. */
   readonly hits: (evaluation: number, words: string) => Hits;
-}
-
-export interface Size {
-  readonly columns: number;
-  readonly rows: number;
 }
 
 /** Rows between the title and the last row. */

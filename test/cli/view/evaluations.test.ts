@@ -12,10 +12,11 @@ import { findEvaluations } from '../../../runs/evaluations/folders.ts';
 import { Browser } from '../../../cli/view/evaluations/browser.ts';
 import { EvaluationData } from '../../../cli/view/evaluations/evaluation-data.ts';
 import { browserFrame } from '../../../cli/view/evaluations/frame.ts';
-import { afterKey, type TypedKey } from '../../../cli/view/evaluations/keys.ts';
-import { beginning, type BrowserState, type Size } from '../../../cli/view/evaluations/state.ts';
+import { afterKey } from '../../../cli/view/evaluations/keys.ts';
+import type { TypedKey } from '../../../cli/view/keys.ts';
+import { beginning, type BrowserState } from '../../../cli/view/evaluations/state.ts';
 import { widthOf, written } from '../../../cli/view/lines.ts';
-import type { Screen } from '../../../cli/view/terminal-view.ts';
+import type { Screen, Size } from '../../../cli/view/terminal.ts';
 import { SmallKeyboard } from './small-terminal.ts';
 
 const data = fileURLToPath(new URL('../../data/evals/verifiers-0.3.1/', import.meta.url));

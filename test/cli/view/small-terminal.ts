@@ -1,5 +1,5 @@
 import { EventEmitter } from 'node:events';
-import type { Keyboard, Screen } from '../../../cli/view/terminal-view.ts';
+import type { Keyboard, Screen } from '../../../cli/view/terminal.ts';
 
 /**
  * A terminal of so many columns and rows with a scroll-back, for what the view writes: text, line breaks, moves of the

@@ -30,6 +30,7 @@ function statusAt(step: number): RunStatus {
     trend: step === 0 ? [] : [[step, 0.5, null, 1]],
     evals: [],
     regressions: {},
+    prompts: [],
   };
 }
 

@@ -57,6 +57,7 @@ const status: RunStatus = {
     train_s: 6,
   },
   regressions: {},
+  prompts: [],
   trend: [
     [35, 0.5, 0.1, 20],
     [36, 0.55, 0.2, 20],

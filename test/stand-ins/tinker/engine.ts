@@ -3,7 +3,7 @@ import path from 'node:path';
 import { z } from 'zod';
 import type { TrainSample } from '../../../core/rl/batch.ts';
 import type { LossSettings } from '../../../config/run-spec.ts';
-import { EngineTrainer, type LoraConfig } from '../../../engine/index.ts';
+import { EngineOptimizer, type LoraConfig } from '../../../engine/index.ts';
 
 /** A row of a request, in the API's words. */
 export const Datum = z.object({
@@ -36,7 +36,7 @@ interface SlotWish {
 /** One adapter in one of the server's slots: the embedded engine's arithmetic behind the API's calls. */
 export class SlotModel {
   readonly rank: number;
-  readonly #trainer: EngineTrainer;
+  readonly #trainer: EngineOptimizer;
   readonly #base: string;
   readonly #addsUp: boolean;
   #pending: LossRequest[] = [];
@@ -45,7 +45,7 @@ export class SlotModel {
   /** Whether it was trained since. */
   hasMoved = false;
 
-  private constructor(trainer: EngineTrainer, base: string, { rank, addsUp }: SlotWish) {
+  private constructor(trainer: EngineOptimizer, base: string, { rank, addsUp }: SlotWish) {
     this.#trainer = trainer;
     this.#addsUp = addsUp;
     this.#base = base;
@@ -56,7 +56,7 @@ export class SlotModel {
   static async open(base: string, wish: SlotWish): Promise<SlotModel> {
     const { rank, seed } = wish;
     const lora: LoraConfig = { r: rank, alpha: 32, dropout: 0, targetModules: 'all-linear' };
-    return new SlotModel(await EngineTrainer.open(base, { threads: 1, seed, lora }), base, wish);
+    return new SlotModel(await EngineOptimizer.open(base, { threads: 1, seed, lora }), base, wish);
   }
 
   /** As it was made: the slot's next model. */
@@ -65,7 +65,7 @@ export class SlotModel {
     this.loadedCheckpoint = null;
     this.hasMoved = false;
     await this.#trainer.loadWeights(this.#base);
-    await this.#trainer.resetOptimizer();
+    await this.#trainer.resetMoments();
   }
 
   async logprobs(data: readonly Datum[]): Promise<number[][]> {
@@ -133,7 +133,7 @@ export class SlotModel {
 
   async load(folder: string, withMoments: boolean): Promise<void> {
     await this.#trainer.loadWeights(folder);
-    if (!withMoments) await this.#trainer.resetOptimizer();
+    if (!withMoments) await this.#trainer.resetMoments();
     else await this.#trainer.restoreState(await readFile(path.join(folder, 'optimizer.state')));
   }
 

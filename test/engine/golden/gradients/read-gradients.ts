@@ -6,7 +6,7 @@ import type { OptimizerSpec } from '../../../../config/run-spec.ts';
 import {
   createPreset,
   decodeSafetensors,
-  type EngineTrainer,
+  type EngineOptimizer,
   type SftMetrics,
   type TrainMetrics,
 } from '../../../../engine/index.ts';
@@ -76,7 +76,7 @@ const optimizer: OptimizerSpec = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weigh
 
 /** One step at a learning rate of 0: it leaves the gradient and says the metrics. */
 export async function computeCase(
-  trainer: EngineTrainer,
+  trainer: EngineOptimizer,
   golden: GradientGolden,
   lossCase: LossCase,
   limits: { readonly microBatchRows?: number } = {},

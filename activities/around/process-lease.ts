@@ -1,0 +1,62 @@
+import { RatchetError } from '../../core/errors.ts';
+import type { RunHandle } from '../../core/rl/run-state.ts';
+
+/** The one lease that a GPU process gives: a run has it, or it is free. */
+export class ProcessLease {
+  /** Unique to this process; its queues are named after it. */
+  readonly holder: string;
+  #taken: { readonly owner: string; readonly run: string; readonly ousted: AbortController } | null = null;
+  #waiting: (() => void)[] = [];
+  #isClosed = false;
+
+  constructor(holder: string) {
+    this.holder = holder;
+  }
+
+  get isFree(): boolean {
+    return this.#taken === null && !this.#isClosed;
+  }
+
+  /** The same run may take it again, which ends its hold before; another one is refused. */
+  take(run: RunHandle): { readonly ousted: AbortSignal; readonly leave: () => void } {
+    const owner = `${run.store}${run.name}`;
+    if (this.#isClosed) throw new RatchetError('TrainerBusy', `This GPU worker (${this.holder}) ends.`);
+    if (this.#taken && this.#taken.owner !== owner) {
+      throw new RatchetError(
+        'TrainerBusy',
+        `This GPU worker (${this.holder}) is busy with the run ${this.#taken.run}.`,
+      );
+    }
+    this.#taken?.ousted.abort();
+    const taken = { owner, run: run.name, ousted: new AbortController() };
+    this.#taken = taken;
+    return {
+      ousted: taken.ousted.signal,
+      leave: () => {
+        if (this.#taken === taken) this.#taken = null;
+        this.tellChange();
+      },
+    };
+  }
+
+  /** Nobody takes it any more; whoever has it keeps it until `clear`. */
+  close(): void {
+    this.#isClosed = true;
+  }
+
+  clear(): void {
+    this.#taken?.ousted.abort();
+  }
+
+  tellChange(): void {
+    for (const look of this.#waiting.splice(0)) look();
+  }
+
+  /** Resolves when somebody left it; it may be taken again by then. */
+  change(signal: AbortSignal): Promise<void> {
+    return new Promise((resolve, reject) => {
+      signal.addEventListener('abort', () => reject(signal.reason as Error), { once: true });
+      this.#waiting.push(resolve);
+    });
+  }
+}

@@ -1,0 +1,39 @@
+import { Context } from '@temporalio/activity';
+import type { RunHandle } from '../core/rl/run-state.ts';
+import { withHeartbeat } from './around/heartbeat.ts';
+import { claimTrainer } from './trainer-claims.ts';
+import type { ProcessLease } from './around/process-lease.ts';
+
+/** What a run is told when a GPU worker holds it. */
+export interface TrainerLeased {
+  readonly epoch: number;
+  /** Names the queues of the process: `trainerQueues(holder)`. */
+  readonly holder: string;
+}
+
+export interface LeaseTrainerInput {
+  readonly run: RunHandle;
+  readonly workflowId: string;
+  readonly epoch: number;
+}
+
+/**
+ * Takes this process for a run for as long as it heartbeats: its failure or the end of its heartbeat means that the host
+ * is lost. Asked twice under one epoch, by two processes, one of them holds and the other fails.
+ */
+export const createLeaseTrainer =
+  (lease: ProcessLease, tell: (workflowId: string, held: TrainerLeased) => Promise<void>) =>
+  async ({ run, workflowId, epoch }: LeaseTrainerInput): Promise<void> =>
+    withHeartbeat(async () => {
+      const { cancelled } = Context.current();
+      const { ousted, leave } = lease.take(run);
+      try {
+        const { holder } = lease;
+        await claimTrainer(run, { epoch, holder });
+        await tell(workflowId, { epoch, holder });
+        const end = new Promise<void>((resolve) => ousted.addEventListener('abort', () => resolve(), { once: true }));
+        await Promise.race([end, cancelled]);
+      } finally {
+        leave();
+      }
+    });

@@ -1,0 +1,33 @@
+import type { EvaluatedEnvironment } from '../../core/eval/evaluation.ts';
+import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
+import type { Rollout } from '../../core/rl/rollout.ts';
+import { type AskDependencies, askEndpoint, type OpenPolicy, openVersion } from './asked-model.ts';
+import { samplePlace, samplePolicy, turnSeed } from './sample-policy.ts';
+
+type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
+
+/** How a rollout gets the model whose prompt is searched; `session` names the rollout. */
+export type PromptPlayer = (place: Place, session: string) => OpenPolicy;
+
+/**
+ * A version of a run is sampled with random numbers keyed by the example: two prompts are compared on the same draws. An API draws as
+ * it likes.
+ */
+export async function openPromptPlayer(
+  dependencies: AskDependencies,
+  of: { readonly input: PromptSearchInput; readonly environment: EvaluatedEnvironment; readonly signal: AbortSignal },
+): Promise<PromptPlayer> {
+  const { input, environment, signal } = of;
+  const { model, seed, results } = input;
+  if (model.kind === 'endpoint') {
+    const ask = askEndpoint(dependencies, model, signal);
+    return ({ index }, session) => ask([results.name, environment.name, session], index);
+  }
+  const version = await openVersion(dependencies, model);
+  return ({ index, exampleId }, session) => ({
+    openPolicy: () =>
+      samplePolicy({ ...version, signal, place: samplePlace([version.served.name, 'gepa', session], index) }, (turn) =>
+        turnSeed('gepa', seed, environment.name, exampleId, index, turn),
+      ),
+  });
+}

@@ -1,0 +1,95 @@
+import type { GroupLease, Rollout } from '../../core/rl/rollout.ts';
+import type { Prompts, RunHandle } from '../../core/rl/run-state.ts';
+import { textsOfPrompts } from '../../runs/prompts-in-use.ts';
+import type { RolloutJournal } from '../../runs/rollout-journal.ts';
+import { specOf } from '../../runs/run-access.ts';
+import { policyTokenizer } from '../../runs/stored-template.ts';
+import { environments as allEnvironments } from '../environments/index.ts';
+import type { RolloutPlace } from '../environments/types.ts';
+import type { Inference, ServedPolicy } from '../inference/index.ts';
+import { sha256 } from '../store/file-store.ts';
+import type { GenerateDependencies } from './asked-model.ts';
+import { playRollout } from './play-rollout.ts';
+import { samplePlace, samplePolicy, turnSeed } from './sample-policy.ts';
+import { openSpeaker, type Speak } from './teacher.ts';
+
+export type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
+
+/** Which rollouts are played together: of a group, in one attempt. */
+export type Together = Pick<RolloutPlace, 'group' | 'size' | 'brokenOff'>;
+
+/** Whoever counts what is under way, and keeps an eye on whether the servers answer. */
+export interface PlayObserver {
+  watch(inference: Inference): Pick<Inference, 'sample'>;
+  look<T>(ask: () => Promise<T>): Promise<T>;
+  begin(place: Place): void;
+  sampled(place: Place, tokens: number): void;
+}
+
+/** Everything a rollout needs: its environment, the tokenizer of the policy, and a server to sample from. */
+export async function openPlayers(
+  dependencies: GenerateDependencies,
+  run: RunHandle,
+  served: ServedPolicy,
+  around: {
+    readonly journal: RolloutJournal;
+    readonly observer: PlayObserver;
+    readonly signal: AbortSignal;
+    readonly prompts: Prompts | undefined;
+  },
+): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
+  const { journal, observer, signal } = around;
+  const spec = await specOf(run);
+  const inference = observer.watch(dependencies.inference(spec));
+  const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
+  const played = { tokenizer, folder: served.folder, at: served.version.step };
+  const isTaught = spec.teacher?.role === 'samples';
+  const say = isTaught ? await openSpeaker(dependencies, spec, played) : null;
+  const speak = say && { speak: ((...turn) => observer.look(() => say(...turn))) satisfies Speak };
+  const systemPrompts = await textsOfPrompts(run, around.prompts);
+  const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
+  const { environments = allEnvironments } = dependencies;
+  return {
+    async play(lease, place, together) {
+      const { group, index } = place;
+      const systemPrompt = systemPrompts.get(lease.environment);
+      const entry = entries.get(lease.environment)!;
+      const own = entry.sampling ?? spec.sampling;
+      // The prompt is rendered for the policy; how the teacher thinks is told the teacher.
+      const { templateArguments } = own;
+      const sampling = isTaught && spec.teacher ? { ...spec.teacher.sampling, templateArguments } : own;
+      const rollout = await playRollout({
+        environments,
+        entry,
+        dataset: 'dataset',
+        place,
+        together,
+        systemPrompt,
+        signal,
+        openPolicy({ isDeterministic, isSingleTurn = false }) {
+          observer.begin(place);
+          const onRecord = isDeterministic && !isSingleTurn;
+          return samplePolicy(
+            {
+              inference,
+              tokenizer,
+              served,
+              sampling,
+              signal,
+              ...speak,
+              promptTokensMax: spec.maxPromptTokens,
+              place: samplePlace([run.name, run.lineage, group], index),
+              ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),
+              onTurn(turn, position) {
+                observer.sampled(place, turn.tokenIds.length);
+                if (onRecord && !signal.aborted) journal.addTurn({ group, index, turn: position, ...turn });
+              },
+            },
+            (turn) => turnSeed(sampling.seed ?? spec.seed, run.lineage, group, index, turn),
+          );
+        },
+      });
+      return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
+    },
+  };
+}

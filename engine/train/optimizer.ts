@@ -1,0 +1,230 @@
+import type { TrainBatch } from '../../core/rl/batch.ts';
+import type { LoraConfig } from '../model/adapter-layout.ts';
+import type { AdapterParameters } from '../model/lora.ts';
+import { copiesForPasses, copiesInTraining, requireMemory } from '../model/memory.ts';
+import type { ModelFolder } from '../model/model-folder.ts';
+import type { FlatTensors } from '../model/parameters.ts';
+import type { SessionOptions } from '../onnx/session.ts';
+import { AdamW } from './adamw.ts';
+import { policyFeeds, requirePolicyInputs, rowDifferences, supervisedFeeds } from './feeds.ts';
+import { GradientComputer, type Pass } from './gradient-computer.ts';
+import { comparesRows } from './loss.ts';
+import { maskTotal, type MaskedSample, type MicroBatch, requireTrainable } from './micro-batches.ts';
+import { meanOfPasses, policyMetrics, refusal, type Sums, supervisedMetrics } from './step-metrics.ts';
+import { policyKind } from './train-graph.ts';
+import { TrainedPolicy } from './trained-policy.ts';
+import { customLossOf } from './user-code.ts';
+import type {
+  ExportOptions,
+  ScoreOptions,
+  SftMetrics,
+  SftOptions,
+  StepResult,
+  Optimizer,
+  TrainMetrics,
+  TrainOptions,
+} from './types.ts';
+
+export interface OptimizerOptions extends SessionOptions {
+  /** For a preset's random weights. */
+  readonly seed?: number;
+  /**
+   * Trains adapters on the weights instead of the weights. null = never; left out = as the folder has it: an adapter's
+   * folder is trained on with its own settings.
+   */
+  readonly lora?: LoraConfig | null;
+  /** Logits computed at once; trainLogitsMax when left out. */
+  readonly logitsMax?: number;
+  /** Sessions get weights that are not trained once, and keep a copy: on by default where they compute on a GPU. */
+  readonly keepFrozen?: boolean;
+}
+
+/** Trains one model in this process. One call at a time: a second one waits for the first. */
+export class EngineOptimizer implements Optimizer {
+  readonly #policy: TrainedPolicy;
+  readonly #optimizer: AdamW;
+  readonly #gradient: FlatTensors;
+  readonly #microGradient: FlatTensors;
+  readonly #computer: GradientComputer;
+  #tail: Promise<unknown> = Promise.resolve();
+
+  private constructor(policy: TrainedPolicy, options: OptimizerOptions) {
+    this.#policy = policy;
+    const { provider = 'cpu', keepFrozen = provider !== 'cpu' } = options;
+    const frozen = keepFrozen && policy.adapter ? policy.parameters : null;
+    this.#computer = new GradientComputer(policy.model.config, { ...options, frozen });
+    this.#optimizer = new AdamW(policy.trained.flat.length, options);
+    this.#gradient = policy.gradientLike();
+    this.#microGradient = policy.gradientLike();
+  }
+
+  /** `model` is a folder of Hugging Face files, of a PEFT adapter, or a preset's name. */
+  static async open(model: string, options: OptimizerOptions): Promise<EngineOptimizer> {
+    const { seed = 0, lora } = options;
+    const policy = await TrainedPolicy.open(model, { seed, ...(lora === undefined ? {} : { lora }) });
+    requireRoom(policy, { copies: copiesInTraining, copiesHeld: 1 }, 'training it');
+    return new EngineOptimizer(policy, options);
+  }
+
+  /**
+   * Its parameters are the ones in training, and every applied step changes them in place; where an adapter is trained
+   * they are its base and stay.
+   */
+  get model(): ModelFolder {
+    return this.#policy.model;
+  }
+
+  /** The adapter in training, changed in place; null where all weights are trained. */
+  get adapter(): AdapterParameters | null {
+    return this.#policy.adapter;
+  }
+
+  sftStep(samples: readonly MaskedSample[], options: SftOptions): Promise<StepResult<SftMetrics>> {
+    return this.#inTurn(async () => {
+      requireTrainable(samples, this.#policy.model.config);
+      const pass = { kind: 'sft' as const, samples, lossFeeds: supervisedFeeds(samples) };
+      const sums = await this.#accumulate(pass, options, 1);
+      const metrics = supervisedMetrics(
+        sums,
+        maskTotal(samples),
+        await this.#optimizer.globalNorm(this.#gradient.flat),
+      );
+      const reason = refusal(metrics);
+      if (reason !== null) return { applied: false, reason, metrics };
+      await this.#apply(metrics.gradNorm, options);
+      return { applied: true, metrics };
+    });
+  }
+
+  trainStep(batch: TrainBatch, options: TrainOptions): Promise<StepResult<TrainMetrics>> {
+    return this.#inTurn(async () => {
+      requireTrainable(batch.samples, this.#policy.model.config);
+      requirePolicyInputs(batch, options);
+      const { iterations = 1 } = options;
+      if (iterations === 1) return this.#trainPass(batch, options, 1);
+      const copies = { copies: copiesInTraining + copiesForPasses, copiesHeld: this.adapter ? 1 : copiesInTraining };
+      requireRoom(this.#policy, copies, `training it in ${iterations} passes`);
+      const goBack = this.#checkpoint();
+      const passes: TrainMetrics[] = [];
+      for (let pass = 1; pass <= iterations; pass++) {
+        const result = await this.#trainPass(batch, options, pass);
+        passes.push(result.metrics);
+        if (result.applied) continue;
+        goBack();
+        return { ...result, reason: `${result.reason}, in pass ${pass} of ${iterations}` };
+      }
+      return { applied: true, metrics: meanOfPasses(passes) };
+    });
+  }
+
+  forwardLogprobs(samples: readonly MaskedSample[], options: ScoreOptions): Promise<Float32Array[]> {
+    return this.#inTurn(async () => {
+      requireTrainable(samples, this.#policy.model.config);
+      const { weights: folder, temperature } = options;
+      const weights = folder === undefined ? this.#policy : await this.#policy.reference(folder);
+      return this.#computer.score(samples, weights, temperature);
+    });
+  }
+
+  digest(): Promise<string> {
+    return this.#inTurn(async () => this.#policy.digest());
+  }
+
+  exportWeights(folder: string, options: ExportOptions = {}): Promise<string> {
+    return this.#inTurn(async () => this.#policy.save(folder, options.base));
+  }
+
+  loadWeights(folder: string): Promise<string> {
+    return this.#inTurn(async () => {
+      await this.#computer.forgetFrozen();
+      await this.#policy.load(folder);
+      return this.#policy.digest();
+    });
+  }
+
+  saveState(): Promise<Uint8Array> {
+    return this.#inTurn(async () => this.#optimizer.save());
+  }
+
+  restoreState(state: Uint8Array): Promise<void> {
+    return this.#inTurn(async () => this.#optimizer.restore(state));
+  }
+
+  resetMoments(): Promise<void> {
+    return this.#inTurn(async () => this.#optimizer.reset());
+  }
+
+  close(): Promise<void> {
+    return this.#inTurn(async () => {
+      await this.#computer.close();
+      await this.#optimizer.close();
+    });
+  }
+
+  /** The gradient of the last step's loss, by tensor name, before clipping: for tests and probes. */
+  get gradient(): FlatTensors {
+    return this.#gradient;
+  }
+
+  async #trainPass(batch: TrainBatch, options: TrainOptions, number: number): Promise<StepResult<TrainMetrics>> {
+    const { samples } = batch;
+    const { loss, referenceLogprobs, temperature } = options;
+    const kind = policyKind(loss, referenceLogprobs !== undefined);
+    const custom = loss.type === 'custom' ? { customLoss: await customLossOf(loss) } : {};
+    const of = (micro: MicroBatch, logprobs: Float32Array) => rowDifferences(micro, logprobs, samples);
+    const compared = comparesRows(loss.type) ? { compareRows: { temperature, of } } : {};
+    const pass = { kind, samples, lossFeeds: policyFeeds(batch, options), ...custom, ...compared };
+    const sums = await this.#accumulate(pass, options, number);
+    const metrics = policyMetrics(sums, maskTotal(samples), await this.#optimizer.globalNorm(this.#gradient.flat));
+    const reason = refusal(metrics);
+    if (reason !== null) return { applied: false, reason, metrics };
+    await this.#apply(metrics.gradNorm, options);
+    return { applied: true, metrics };
+  }
+
+  #accumulate(pass: Pass, options: SftOptions, number: number): Promise<Sums> {
+    const { microBatchPositions, microBatchRows, dropoutSeed = 0 } = options;
+    const more = {
+      dropout: { seed: dropoutSeed, pass: number },
+      ...(microBatchPositions === undefined ? {} : { microBatchPositions }),
+      ...(microBatchRows === undefined ? {} : { microBatchRows }),
+    };
+    return this.#computer.accumulate({ ...pass, ...more }, this.#policy, this.#gradient, this.#microGradient);
+  }
+
+  async #apply(norm: number, { learningRate, optimizer }: SftOptions): Promise<void> {
+    this.#policy.isAdapterNew = false;
+    const { trained } = this.#policy;
+    await this.#optimizer.apply(trained.flat, this.#gradient.flat, { norm, learningRate, optimizer });
+    trained.changed();
+  }
+
+  /** Remembers weights and optimizer; what it returns brings them back. */
+  #checkpoint(): () => void {
+    const weights = this.#policy.trained.flat.slice();
+    const optimizer = this.#optimizer.save();
+    const { isAdapterNew } = this.#policy;
+    return () => {
+      this.#policy.trained.flat.set(weights);
+      this.#policy.trained.changed();
+      this.#policy.isAdapterNew = isAdapterNew;
+      this.#optimizer.restore(optimizer);
+    };
+  }
+
+  #inTurn<Result>(work: () => Promise<Result>): Promise<Result> {
+    const turn = this.#tail.then(work);
+    this.#tail = turn.catch(() => undefined);
+    return turn;
+  }
+}
+
+/** Refuses what would not fit beside what is there already. */
+function requireRoom(
+  { parameters, adapter }: TrainedPolicy,
+  { copies, copiesHeld }: { readonly copies: number; readonly copiesHeld: number },
+  purpose: string,
+): void {
+  const adapterCount = adapter ? { adapterCount: adapter.flat.length } : {};
+  requireMemory(parameters.flat.length, copies, purpose, { copiesHeld, ...adapterCount });
+}

@@ -1,0 +1,60 @@
+import { cutEvaluation, positionsOf } from '../../core/eval/chunks.ts';
+import type { EvaluationInput } from '../../core/eval/evaluation.ts';
+import { exampleOrder } from '../../core/eval/example-order.ts';
+import { differencesFromMetadata, goodRowsByExample, rolloutOfRow } from '../../core/eval/verifiers-results.ts';
+import type { Rollout, RolloutRow } from '../../core/rl/rollout.ts';
+import type { Environment } from '../../backends/environments/types.ts';
+import type { Store } from '../../backends/store/index.ts';
+import { decodeJson, encodeRows } from '../../backends/store/objects.ts';
+import { evaluationKeys, type ScoredExample } from '../evaluation-store.ts';
+
+/** Attempts of ours begin with 1. */
+const theirAttempt = 0;
+
+/** Whether vf-eval was here, and we were not; what of its evaluation differs from ours, or null where nothing of it lies there. */
+export async function differencesFromTheirs(
+  store: Store,
+  input: EvaluationInput,
+  { sampling = {} }: Pick<Environment, 'sampling'>,
+  examples: number,
+): Promise<string[] | null> {
+  const key = evaluationKeys.metadata(input.results);
+  const metadata = await store.read(key);
+  const results = await store.read(evaluationKeys.results(input.results));
+  if (!metadata || !results) return null;
+  return differencesFromMetadata(decodeJson<RolloutRow>(metadata, key), input, examples, sampling);
+}
+
+/**
+ * Takes over what vf-eval finished: whole examples as they are; of others the rollouts that are good, unless their rewards compare an
+ * example's rollouts, which are then sampled anew. Failed rows, torn lines and rows beyond the number of rollouts are left out.
+ */
+export async function adoptTheirs(
+  store: Store,
+  input: EvaluationInput,
+  environment: Environment,
+  cut: { readonly chunkExamples: number; readonly examples: number },
+): Promise<void> {
+  const { results, rolloutsPerExample, maxConcurrent, shuffleSeed } = input;
+  const bytes = (await store.read(evaluationKeys.results(results))) ?? Buffer.of();
+  const byExample = goodRowsByExample(Buffer.from(bytes).toString('utf8'));
+  const exampleAt = exampleOrder(environment.evalDataset.length, shuffleSeed);
+  const { chunks } = cutEvaluation({ ...cut, rolloutsPerExample, maxConcurrent });
+  for (let chunk = 0; chunk < chunks; chunk++) {
+    const { from, to } = positionsOf(chunk, cut);
+    const whole: ScoredExample[] = [];
+    const parts: Rollout[] = [];
+    for (let group = from; group < to; group++) {
+      const exampleId = exampleAt(group);
+      const rows = (byExample.get(exampleId) ?? []).slice(0, rolloutsPerExample);
+      if (rows.length === rolloutsPerExample) whole.push({ group, rows });
+      else if (environment.isComparing !== true)
+        parts.push(...rows.map((row, index) => rolloutOfRow(row, { group, index, exampleId })));
+    }
+    const own = evaluationKeys.ofAttempt(results, chunk, theirAttempt);
+    if (whole.length > 0) await store.putIfAbsent(`${own}rows_1.jsonl`, encodeRows(whole));
+    if (parts.length > 0) {
+      await store.putIfAbsent(`${evaluationKeys.chunk(results, chunk)}part_1.jsonl`, encodeRows(parts));
+    }
+  }
+}

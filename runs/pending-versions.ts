@@ -1,0 +1,170 @@
+import { randomUUID } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { mkdir, rm, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../core/errors.ts';
+import { layout } from './layout.ts';
+import { versionsPendingMax } from '../core/limits.ts';
+import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import { sumFolder } from '../backends/store/version-files.ts';
+import { encodeJson } from '../backends/store/objects.ts';
+import { storeOf } from './run-access.ts';
+import { pendingNames } from './settle-version.ts';
+
+/** Logprobs that the trainer gives to a few tokens, to be compared with the sampler's. */
+export interface Canary {
+  readonly digest: string;
+  /** The beginning of a row of the batch. */
+  readonly tokenIds: readonly number[];
+  /** Indices of the tokens that were scored, ascending, from 1. */
+  readonly positions: readonly number[];
+  /** log softmax(logits) of each of them, temperature 1. */
+  readonly logprobs: readonly number[];
+}
+
+export interface PendingVersion {
+  readonly policy: PolicyVersion;
+  readonly optimizer: ObjectRef | null;
+  /** Where it waits in the run's own folder, whence its commit moves it to its place; null where it is to be copied. */
+  readonly pendingAt: string | null;
+}
+
+interface PendingInput {
+  /** With the folder of the store it belongs into. */
+  readonly version: Omit<PolicyVersion, 'file' | 'sums'>;
+  readonly write: (folder: string) => Promise<void>;
+  readonly optimizer: Uint8Array | null;
+  /** Asked once the weights are written. */
+  readonly canary: () => Promise<Canary | null>;
+}
+
+interface Entry extends PendingVersion {
+  readonly owner: string;
+  readonly folder: string;
+  /** In the order in which they are stored: a folder that has its weights is whole. */
+  readonly files: readonly { readonly key: string; readonly file: string }[];
+}
+
+/**
+ * Versions between the step that made them and their place in the store. Where the store is a folder they are written into
+ * that, to be moved; otherwise, or with `isElsewhere`, on this process's own disk, to be copied. Bounded: the oldest goes,
+ * and what is asked for after that is made again by replay.
+ */
+export class PendingVersions {
+  readonly #root: string;
+  readonly #isElsewhere: boolean;
+  #entries: Entry[] = [];
+  #count = 0;
+
+  constructor(root: string, { isElsewhere = false }: { readonly isElsewhere?: boolean } = {}) {
+    this.#root = root;
+    this.#isElsewhere = isElsewhere;
+  }
+
+  find(run: RunHandle, version: Pick<PolicyVersion, 'step' | 'digest'>): PendingVersion | null {
+    const entry = this.#find(run, version);
+    return entry && versionOf(entry);
+  }
+
+  async add(run: RunHandle, input: PendingInput): Promise<PendingVersion> {
+    const { staging } = storeOf(run);
+    const { step, digest } = input.version;
+    const pendingAt =
+      staging && !this.#isElsewhere
+        ? layout.pending(run.lineage, step, `${digest.slice(0, 16)}.${randomUUID().slice(0, 8)}`)
+        : null;
+    const folder = pendingAt === null ? path.join(this.#root, String(this.#count++)) : await staging!.folder(pendingAt);
+    try {
+      const entry = await this.#write(run, { folder, pendingAt }, input);
+      const known = this.#find(run, entry.policy);
+      const kept = [...this.#entries.filter((other) => other !== known), entry];
+      const over = [...(known ? [known] : []), ...kept.slice(0, -versionsPendingMax)];
+      this.#entries = kept.slice(-versionsPendingMax);
+      for (const { folder: old } of over) await rm(old, { recursive: true, force: true });
+      return versionOf(entry);
+    } catch (error) {
+      await rm(folder, { recursive: true, force: true });
+      throw fullDisk(error, folder);
+    }
+  }
+
+  /** Puts a version into the run's store, its weights last; false when it is not here. Twice is once. */
+  async publish(run: RunHandle, policy: PolicyVersion, mayWrite: () => Promise<void>): Promise<boolean> {
+    const entry = this.#find(run, policy);
+    if (!entry) return false;
+    for (const { key, file } of entry.files) {
+      if (!existsSync(file)) {
+        this.#entries = this.#entries.filter((other) => other !== entry);
+        return false; // somebody cleaned up: it is made again
+      }
+      await mayWrite();
+      await storeOf(run).putFile(key, file);
+    }
+    return true;
+  }
+
+  async #write(
+    run: RunHandle,
+    { folder, pendingAt }: { readonly folder: string; readonly pendingAt: string | null },
+    { version, write, optimizer, canary }: PendingInput,
+  ): Promise<Entry> {
+    const { staging } = storeOf(run);
+    const exported = path.join(folder, pendingNames.weights);
+    await mkdir(exported, { recursive: true, mode: 0o700 });
+    await write(exported);
+    const prefix = version.weights;
+    const seal = async (below: string): Promise<void> => (pendingAt === null ? undefined : staging!.seal(pendingAt + below));
+    const summing = sumFolder(storeOf(run), exported, prefix);
+    const [{ file, sums, names }, scored] = await Promise.all([
+      summing,
+      canary(),
+      summing.then(() => seal(pendingNames.weights)),
+    ]);
+    const policy: PolicyVersion = { ...version, file, sums };
+    const beside: { key: string; file: string }[] = [];
+    const add = async (name: string, key: string, content: Uint8Array): Promise<ObjectRef> => {
+      const file = path.join(folder, name);
+      await writeFile(file, content);
+      beside.push({ key, file });
+      return { key, sha256: sha256(content), bytes: content.byteLength };
+    };
+    const state =
+      optimizer &&
+      (await add(
+        pendingNames.optimizer,
+        `${layout.checkpoint(run.lineage, version.step)}optimizer.safetensors`,
+        optimizer,
+      ));
+    if (scored)
+      await add(pendingNames.canary, layout.canary(run.lineage, version.step, version.replay), encodeJson(scored));
+    await seal('');
+    const files = [...beside, ...names.map((name) => ({ key: prefix + name, file: path.join(exported, name) }))];
+    return { policy, optimizer: state, pendingAt, owner: ownerOf(run), folder, files };
+  }
+
+  /** By step as well: a step that changes nothing has the digest of the one before. */
+  #find(run: RunHandle, { step, digest }: Pick<PolicyVersion, 'step' | 'digest'>): Entry | null {
+    const isIt = ({ owner, policy }: Entry) =>
+      owner === ownerOf(run) && policy.step === step && policy.digest === digest;
+    return this.#entries.find(isIt) ?? null;
+  }
+}
+
+function versionOf({ policy, optimizer, pendingAt }: Entry): PendingVersion {
+  return { policy, optimizer, pendingAt };
+}
+
+function ownerOf(run: RunHandle): string {
+  return `${run.store}${run.name}/${run.lineage}`;
+}
+
+function fullDisk(error: unknown, folder: string): unknown {
+  const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
+  if (code !== 'ENOSPC' && code !== 'EDQUOT') return error;
+  return new RatchetError(
+    'StoreFull',
+    `No space left in ${folder}, where new weights wait for their upload. Free some space, or set RATCHET_PENDING to a folder on another disk; the run goes on by itself.`,
+    { cause: error },
+  );
+}

@@ -1,0 +1,391 @@
+/** How the groups of a step are sampled, and when the run pauses rather than train on what is left of them. */
+import assert from 'node:assert/strict';
+import { after, describe, test } from 'node:test';
+import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { noFailures, type RoundFailures } from '../../core/rl/failures.ts';
+import { type Call, type FakeRun, Gate, type Input, type Output, refOf } from './fake-run.ts';
+import { groupsIn } from './fake-training.ts';
+import { aWhile, until } from './look.ts';
+import { begin, type BegunRun, closeServer } from './server.ts';
+
+after(closeServer);
+
+const oneStep = { maxSteps: 1 };
+
+/** Keeps these groups of a round alone; the others are dropped as too easy. */
+async function keeping(
+  ordinals: string,
+  dropped: string,
+  { usual }: Call<'filterGroups'>,
+): Promise<Output<'filterGroups'>> {
+  const filtered = await usual();
+  return {
+    ...filtered,
+    kept: { ...filtered.kept, ordinals },
+    ended: dropped === '' ? {} : { 'filtered:too_easy': dropped },
+    solved: { all: dropped === '' ? 0 : 1, none: 0, some: 0 },
+    means: [0, 0, 0, 0, 0, 1],
+  };
+}
+
+/** As if nothing in a round was worth keeping. */
+function dropping({ round: { first, last } }: Input<'filterGroups'>, call: Call<'filterGroups'>) {
+  return keeping('', first === last ? `${first}` : `${first}-${last}`, call);
+}
+
+const failures = (of: Partial<RoundFailures>): RoundFailures => ({
+  ...noFailures,
+  failedGroups: 2,
+  causes: { infra_failure: { count: of.failedRollouts ?? 0, first: 'Error: no disk left' } },
+  ...of,
+});
+
+function batches(run: BegunRun): string[] {
+  return run.inputs('planStep').map(({ packed }) => groupsIn(run.fake, packed));
+}
+
+const surplusOf = (fake: FakeRun) =>
+  fake.commits().map(({ state }) => state.surplus.map(({ ordinals }) => ordinals).join());
+
+describe('the groups of a step', { concurrency: 8 }, () => {
+  test('half a batch is trained; with less another round is leased, for what is missing', async () => {
+    const run = await begin({
+      settings: { ...oneStep, batchSize: 16 },
+      fakes: {
+        filterGroups: (input, call) => (call.nth === 1 ? keeping('2', '1,3-4', call) : call.usual()),
+      },
+    });
+    const { ledger } = await run.result();
+    assert.deepEqual(
+      run.inputs('leaseGroups').map(({ count }) => count),
+      [4, 3],
+    );
+    assert.deepEqual(batches(run), ['2,5-7']);
+    assert.deepEqual([ledger.isSound, ledger.counts['trained'], ledger.counts['filtered']], [true, 4, 3]);
+  });
+
+  test('exactly half a batch is enough', async () => {
+    const run = await begin({
+      settings: oneStep,
+      fakes: { filterGroups: (_, call) => keeping('1', '2', call) },
+    });
+    await run.result();
+    assert.equal(run.inputs('leaseGroups').length, 1);
+    assert.deepEqual(batches(run), ['1']);
+  });
+
+  test('more is leased than a batch needs where that is asked for; what is over waits for the next step', async () => {
+    const run = await begin({ settings: { maxSteps: 2, oversamplingFactor: 1.5, maxOffPolicySteps: 1 } });
+    const { ledger } = await run.result();
+    assert.deepEqual(
+      run.inputs('leaseGroups').map(({ count }) => count),
+      [3, 2],
+    );
+    assert.deepEqual(batches(run), ['1-2', '3-4']);
+    assert.deepEqual(surplusOf(run.fake), ['', '3', '5']);
+    assert.deepEqual([ledger.isSound, ledger.pending, ledger.counts['trained']], [true, 1, 4]);
+  });
+
+  test('a group that is as old as it may be is trained, one that is older is stale', async () => {
+    const [young, old] = await Promise.all(
+      [1, 0].map(async (maxOffPolicySteps) => {
+        const run = await begin({ settings: { maxSteps: 2, oversamplingFactor: 1.5, maxOffPolicySteps } });
+        const { ledger } = await run.result();
+        return { batches: batches(run), stale: ledger.counts['stale'] ?? 0, ledger };
+      }),
+    );
+    assert.deepEqual([young!.batches, young!.stale], [['1-2', '3-4'], 0]);
+    assert.deepEqual([old!.batches, old!.stale], [['1-2', '4-5'], 1]);
+    assert.ok(old!.ledger.isSound);
+  });
+
+  test('eight rounds that keep nothing pause the run with what they were like; resumed, it samples on', async () => {
+    const run = await begin({
+      settings: oneStep,
+      fakes: { filterGroups: (input, call) => (call.nth <= 8 ? dropping(input, call) : call.usual()) },
+    });
+    const reason = await run.paused();
+    assert.match(
+      reason,
+      /^no-signal: 8 sampling rounds for step 1 kept 0 of the 2 groups a batch needs \(8 groups all right, 0 all wrong\)/,
+    );
+    assert.match(reason, /Mean rewards of the groups: 0\.3-0\.4: 8/);
+    assert.match(reason, /resuming alone will not help/);
+    assert.equal(run.inputs('leaseGroups').length, 8);
+    await run.tell('resume');
+    const { ledger } = await run.result();
+    assert.deepEqual([ledger.isSound, ledger.counts['filtered'], ledger.counts['trained']], [true, 16, 2]);
+  });
+
+  test('on_starvation = "widen" takes what the difficulty filter had left out, after four rounds', async () => {
+    const run = await begin({
+      settings: {
+        ...oneStep,
+        filter: {
+          minRewardVariance: 0,
+          minReward: 0.2,
+          maxReward: 0.8,
+          onlineDifficultyFiltering: false,
+          keepsEqual: false,
+          onStarvation: 'widen',
+        },
+      },
+      fakes: {
+        filterGroups: (input, call) =>
+          input.widened ? keeping(`${input.round.first}`, `${input.round.last}`, call) : dropping(input, call),
+      },
+    });
+    await run.result();
+    assert.equal(run.inputs('filterGroups').filter(({ widened }) => widened).length, 4);
+    assert.equal(run.inputs('packBatch')[0]!.widened, true);
+    assert.deepEqual(batches(run), ['1,3']);
+    assert.deepEqual(await run.told('warning'), ['step 1: [difficulty_filter] widened after 4 sampling rounds']);
+  });
+
+  test('a batch without any advantage is not trained: its groups are set aside and others are sampled', async () => {
+    const run = await begin({
+      settings: oneStep,
+      fakes: { packBatch: async (_, { nth, usual }) => ({ ...(await usual()), hasSignal: nth > 1 }) },
+    });
+    const { ledger } = await run.result();
+    assert.deepEqual(batches(run), ['3-4']);
+    assert.deepEqual([ledger.isSound, ledger.counts['filtered'], ledger.counts['trained']], [true, 2, 2]);
+    assert.match((await run.told('warning'))[0]!, /no token of 2 groups has an advantage; they are set aside/);
+  });
+
+  test('when too many rollouts fail the run pauses with the cause; resumed, they are forgotten', async () => {
+    const run = await begin({
+      settings: oneStep,
+      fakes: {
+        filterGroups: async (input, call) =>
+          call.nth === 1
+            ? {
+                ...(await keeping('', '', call)),
+                ended: { failed: '1-2' },
+                failures: failures({ rollouts: 8, failedRollouts: 8, failedGroups: 2 }),
+              }
+            : { ...(await call.usual()), failures: failures({ rollouts: 8, failedRollouts: 1 }) },
+      },
+    });
+    assert.match(
+      await run.paused(),
+      /^breaker: 8 of 8 rollouts failed \(100%.* for step 1: 8 × environment errors.*no disk left/,
+    );
+    assert.equal(run.inputs('trainStep').length, 0);
+    await run.tell('resume');
+    const { ledger } = await run.result();
+    assert.deepEqual([ledger.isSound, ledger.counts['failed'], ledger.counts['trained']], [true, 2, 2]);
+    assert.equal((await run.told('paused')).length, 1);
+  });
+
+  test('half of the rollouts may fail, and no more', async () => {
+    const shares = [4, 5].map(async (failedRollouts) => {
+      const run = await begin({
+        settings: oneStep,
+        fakes: {
+          filterGroups: async (_, { usual }) => ({
+            ...(await usual()),
+            failures: failures({ rollouts: 8, failedRollouts }),
+          }),
+        },
+      });
+      const how = await run.paused().then(
+        () => 'pauses',
+        () => 'goes on',
+      );
+      if (how === 'pauses') await run.handle.terminate();
+      return how;
+    });
+    assert.deepEqual(await Promise.all(shares), ['goes on', 'pauses']);
+  });
+
+  test('of two environments the one that breaks is named, and the other is said to be well', async () => {
+    const named = (name: string) => ({ ...specEnvironment, name });
+    const broken = { failures: failures({ rollouts: 4, failedRollouts: 4 }), means: [] };
+    const well = { failures: noFailures, means: [1] };
+    const run = await begin({
+      settings: { ...oneStep, environments: [named('short'), named('long')] },
+      fakes: {
+        filterGroups: async (_, { nth, usual }) => ({
+          ...(await usual()),
+          failures: failures({ rollouts: 8, failedRollouts: nth === 1 ? 4 : 0 }),
+          environments: { short: well, long: nth === 1 ? broken : well },
+        }),
+      },
+    });
+    assert.match(
+      await run.paused(),
+      /^breaker: long: 4 of 4 rollouts failed .* short had no failures\. Nothing of it was trained/,
+    );
+    await run.tell('resume');
+    assert.equal((await run.result()).step, 1);
+  });
+
+  test('where every example lies in a pool that is never drawn the run pauses; resumed, all are normal again', async () => {
+    const pools = refOf('pools/all-easy.json');
+    const run = await begin({
+      settings: oneStep,
+      fakes: {
+        leaseGroups: (input, { nth, usual }) =>
+          nth === 1 ? { round: null, curriculum: { ...input.curriculum, pools } } : usual(),
+      },
+    });
+    assert.match(await run.paused(), /^no-examples: every example of reverse-text lies in a difficulty pool/);
+    await run.tell('resume');
+    await run.result();
+    assert.deepEqual(run.inputs('leaseGroups')[1]!.curriculum, initialCurriculum);
+  });
+
+  test('what a sitting leaves unfinished the next goes on with; at the third deadline it is given up', async () => {
+    const unfinished = { ...refOf('unfinished'), count: 3 };
+    const ends = ['shutdown', 'deadline', 'cancelled', 'deadline'] as const;
+    const run = await begin({
+      settings: { ...oneStep, batchSize: 4 },
+      fakes: {
+        generateRollouts: async (input, { nth, usual }) => {
+          const chunk = await usual();
+          const endedBy = ends[nth - 1];
+          return endedBy === undefined ? { ...chunk, adopted: 3 } : { ...chunk, unfinished, endedBy, adopted: nth };
+        },
+      },
+    });
+    await run.result();
+    assert.deepEqual(
+      run.inputs('generateRollouts').map(({ attempt, isLast }) => [attempt, isLast]),
+      [
+        [1, false],
+        [2, false],
+        [3, false],
+        [4, false],
+        [5, true],
+      ],
+    );
+    assert.equal(run.inputs('scoreRollouts').length, 1);
+    assert.equal(
+      (await run.events()).find(({ kind }) => kind === 'step')!.values['adopted'],
+      1,
+      'what the first sitting found',
+    );
+  });
+
+  test('a server that is not ready pauses the run, which goes on with the same rollouts', async () => {
+    const notReady = { since: '2026-01-01T00:00:00Z', message: 'connection refused' };
+    const run = await begin({
+      settings: { ...oneStep, batchSize: 4 },
+      fakes: {
+        generateRollouts: async (_, { nth, usual }) =>
+          nth === 1
+            ? { ...(await usual()), unfinished: { ...refOf('unfinished'), count: 3 }, rollouts: 1, notReady }
+            : usual(),
+      },
+    });
+    assert.equal(
+      await run.paused(),
+      'no-signal: the inference server is not ready since 2026-01-01T00:00:00Z: connection refused (3 rollouts wait, 1 are finished.)',
+    );
+    assert.equal(run.inputs('generateRollouts').length, 1);
+    await run.tell('resume');
+    await run.result();
+    assert.deepEqual(
+      run.inputs('generateRollouts').map(({ attempt, round }) => [attempt, round.first]),
+      [
+        [1, 1],
+        [2, 1],
+      ],
+    );
+  });
+
+  test('a round is scored only when all of its chunks are finished', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: oneStep,
+      fakes: {
+        generateRollouts: async ({ chunk }, { usual }) => {
+          if (chunk.index === 1) await gate.pass();
+          return usual();
+        },
+      },
+    });
+    await gate.reached;
+    await aWhile();
+    assert.equal(run.inputs('scoreRollouts').length, 0);
+    gate.open();
+    await run.result();
+    assert.equal(run.inputs('scoreRollouts')[0]!.finished.length, 2);
+  });
+
+  test('no chunk holds groups of two environments, and the run says of which it waits', async () => {
+    const gate = new Gate();
+    const named = (name: string) => ({ ...specEnvironment, name });
+    const run = await begin({
+      settings: { ...oneStep, environments: [named('short'), named('long')] },
+      fakes: {
+        leaseGroups: async (_, { usual }) => ({ ...(await usual()), groups: { short: 1, long: 1 } }),
+        generateRollouts: async ({ chunk }, { usual }) => {
+          if (chunk.environment === 'long') await gate.pass();
+          return usual();
+        },
+      },
+    });
+    await gate.reached;
+    await until('the wait', async () =>
+      (await run.status()).waitingOn.some(({ what }) => what.endsWith('from v0, of long')),
+    );
+    gate.open();
+    await run.result();
+    assert.deepEqual(
+      new Set(run.inputs('generateRollouts').map(({ chunk }) => chunk.environment)),
+      new Set(['long', 'short']),
+    );
+  });
+
+  test('work that was lost on the way to a batch is in the commit of its step', async () => {
+    const lost = { recoveries: 1, rollouts: 5, tokens: 100, seconds: 2 };
+    const run = await begin({
+      settings: { ...oneStep, batchSize: 4 },
+      fakes: { generateRollouts: async (_, { usual }) => ({ ...(await usual()), lost }) },
+    });
+    await run.result();
+    assert.deepEqual((await run.status()).lost, lost);
+    const { metrics } = run.fake.commits()[1]!;
+    assert.deepEqual(
+      Object.entries(metrics)
+        .filter(([name]) => /lost|recover/.test(name))
+        .map(([, value]) => value)
+        .toSorted((a, b) => a - b),
+      [1, 2, 5, 100],
+    );
+  });
+
+  test('a teacher is asked of a packed batch before the step is planned', async () => {
+    const run = await begin({
+      settings: { ...oneStep, teacher: { role: 'scores' } as never },
+    });
+    await run.result();
+    assert.deepEqual(run.order('packBatch', 'askTeacher', 'planStep', 'trainStep'), [
+      'packBatch',
+      'askTeacher',
+      'planStep',
+      'trainStep',
+    ]);
+    assert.equal(run.inputs('planStep')[0]!.taught?.teacher, 'the teacher');
+    assert.equal(run.fake.commits()[1]!.metrics['train/teacher_kl'], 0.25);
+  });
+
+  test('an activity that fails for now is tried again, and nothing is sampled twice for it', async () => {
+    const run = await begin({
+      settings: oneStep,
+      fakes: {
+        scoreRollouts: (_, { nth, usual }) => {
+          if (nth === 1) throw new Error('the judge is away');
+          return usual();
+        },
+      },
+    });
+    const { ledger } = await run.result();
+    assert.ok(ledger.isSound);
+    assert.deepEqual([run.inputs('scoreRollouts').length, run.inputs('generateRollouts').length], [2, 2]);
+  });
+});
+
+const specEnvironment = { id: 'reverse-text', name: 'reverse-text', args: {}, weight: 1, pools: null };

@@ -1,0 +1,250 @@
+/** What the activities of evaluations and prompt searches do where a test does not say otherwise. */
+import type {
+  EvaluationHandle,
+  EvaluationInput,
+  EvaluationResult,
+  EvaluationTally,
+} from '../../core/eval/evaluation.ts';
+import type { PromptSearchHandle, PromptSearchInput } from '../../core/gepa/prompt-search.ts';
+import { next, settle } from '../../core/gepa/search.ts';
+import type { SearchAnswer, SearchRequest } from '../../core/gepa/search-state.ts';
+import { classicSettings } from '../../core/gepa/settings.ts';
+import { emptyTally } from '../../core/eval/tally.ts';
+import { type FakeRun, type Input, refOf, type UsualFakes } from './fake-run.ts';
+
+type Evaluations = Pick<
+  UsualFakes,
+  | 'planEvaluations'
+  | 'openEvaluation'
+  | 'evaluateChunk'
+  | 'noteProgress'
+  | 'closeEvaluation'
+  | 'planNewest'
+  | 'judgeEvaluation'
+  | 'holdVersion'
+  | 'findEvaluation'
+  | 'recordEvaluation'
+>;
+type Searches = Pick<
+  UsualFakes,
+  | 'planPromptSearch'
+  | 'openPromptSearch'
+  | 'searchPrompts'
+  | 'comparePrompts'
+  | 'tryPrompt'
+  | 'writePrompts'
+  | 'closePromptSearch'
+>;
+
+/** What a chunk of one example, or a whole evaluation, may come to. */
+export function tallyWith(rollouts: number, reward: number): EvaluationTally {
+  return { ...emptyTally, rollouts, rewards: rollouts * reward };
+}
+
+export function fakeEvaluations(run: FakeRun): Evaluations {
+  return {
+    planEvaluations: () => ({ inputs: [evaluationOf(run.name, 'one'), evaluationOf(run.name, 'two')], warnings: [] }),
+    openEvaluation: ({ input }) => openedEvaluation(input),
+    evaluateChunk: ({ chunk }) => ({ chunk, tally: tallyWith(2, 0.5), adopted: 0, seconds: 0.1 }),
+    noteProgress: () => undefined,
+    closeEvaluation: ({ handle }) => closedEvaluation(handle),
+    planNewest: () => [],
+    judgeEvaluation: () => null,
+    holdVersion: () => 'held',
+    findEvaluation: ({ step, environment }) => {
+      const { policy, state } = run.commitOf(step)!;
+      const isRecorded = run.recorded.has(`${environment}@${step}`);
+      return { policy, isRecorded, ...(state.prompts ? { prompts: state.prompts } : {}) };
+    },
+    recordEvaluation: ({ policy: { step }, sampled, greedy }) => {
+      const { environment, rollouts, avgReward } = sampled;
+      run.recorded.add(`${environment}@${step}`);
+      const figures = (reward: number | null) => ({ reward, exact: null });
+      return {
+        summary: {
+          environment,
+          step,
+          rollouts,
+          sampled: figures(avgReward),
+          greedy: figures(greedy?.avgReward ?? avgReward),
+          says: { prompt: 'abc', completion: 'cba', answer: 'cba', reward: 1 },
+        },
+        regression: null,
+      };
+    },
+  };
+}
+
+/** 4 examples in 2 chunks, one after another. */
+export function openedEvaluation(input: EvaluationInput): EvaluationHandle {
+  return {
+    place: input.results,
+    spec: refOf(`${input.results.prefix}evaluation.json`),
+    environment: input.environment.name,
+    model: input.model.model,
+    examples: 4,
+    rolloutsPerExample: input.rolloutsPerExample,
+    attempt: 1,
+    chunkExamples: 2,
+    chunks: 2,
+    chunksAtOnce: 1,
+    atOnce: 8,
+    warnings: [],
+  };
+}
+
+export function closedEvaluation({ environment, model, place }: EvaluationHandle): EvaluationResult {
+  return {
+    environment,
+    model,
+    id: place.name,
+    place,
+    folder: `${place.store}${place.name}/${place.prefix}`,
+    examples: 4,
+    rollouts: 4,
+    rolloutsPerExample: 1,
+    failed: 0,
+    avgReward: 0.5,
+    avgMetrics: {},
+    truncatedShare: null,
+    passAtK: {},
+    passAllK: {},
+    failures: [],
+    usage: null,
+    cost: null,
+    attempt: 1,
+    sampled: 4,
+    adopted: 0,
+    seconds: 1,
+    says: null,
+  };
+}
+
+/** One of a model behind a server. */
+export function evaluationOf(name: string, environment: string): EvaluationInput {
+  return {
+    environment: { id: environment, name: environment, args: {} },
+    model: { kind: 'endpoint', model: 'mock', servers: [], sampling: {} },
+    numExamples: 4,
+    rolloutsPerExample: 1,
+    seed: 0,
+    shuffleSeed: null,
+    maxConcurrent: -1,
+    independentScoring: false,
+    maxRetries: 2,
+    standstillS: 60,
+    results: { store: 'file:///nowhere/', name, prefix: `evals/${environment}/` },
+  };
+}
+
+export function searchOf(name: string, over: Partial<PromptSearchInput> = {}): PromptSearchInput {
+  const server = { model: 'mock', baseUrl: 'http://127.0.0.1:9/v1', apiKeyVar: null, headers: {} };
+  return {
+    environments: [{ id: 'reverse-text', name: 'reverse-text', args: {} }],
+    model: { kind: 'endpoint', model: 'mock', servers: [server], sampling: {} },
+    reflection: { model: 'mock', servers: [server], fields: {} },
+    maxCalls: 40,
+    minibatchSize: 3,
+    perfectScore: null,
+    stateColumns: [],
+    numTrain: 6,
+    numVal: 4,
+    numTest: 0,
+    maxConcurrent: 8,
+    seed: 0,
+    isClassic: true,
+    initialPrompt: null,
+    results: { store: 'file:///nowhere/', name, prefix: '' },
+    savesResults: true,
+    isSmallBudgetMeant: true,
+    ...over,
+  };
+}
+
+export function fakeSearches(run: FakeRun): Searches {
+  return {
+    planPromptSearch: () => ({ input: searchOf(run.name), warnings: [] }),
+    openPromptSearch: ({ input }) => openedSearch(input),
+    searchPrompts: ({ handle, state }) => {
+      const answers = [next(state).map((request) => answerTo(request))];
+      settle(state, answers[0]!); // an answer that does not fit is told here, in the test
+      return { answers, adopted: 0, failed: 0, firstFailure: null, seconds: 0.1, handle };
+    },
+    comparePrompts: () => ({ examples: 2, before: 0.25, after: 0.75 }),
+    tryPrompt: ({ prompt }) => ({
+      prompt,
+      examples: 4,
+      before: 0.25,
+      after: 0.75,
+      difference: { mean: 0.5, low: 0.25, high: 0.75 },
+    }),
+    writePrompts: () => undefined,
+    closePromptSearch: (input) => closedSearch(input),
+  };
+}
+
+function openedSearch({
+  environments,
+  model,
+  reflection,
+  maxCalls,
+  numTrain,
+  numVal,
+  numTest,
+  isBranch,
+  seed,
+  results,
+}: PromptSearchInput): PromptSearchHandle {
+  return {
+    place: results,
+    spec: refOf(`${results.prefix}search.json`),
+    environment: environments.map(({ name }) => name).join('+'),
+    model: model.model,
+    reflectionModel: reflection.model,
+    settings: classicSettings({ seed, maxCalls, trainSize: numTrain, valSize: numVal }),
+    start: { system_prompt: 'text-0' },
+    numTest: isBranch === true ? 0 : numTest,
+    folder: `${results.store}${results.name}/${results.prefix}`,
+    warnings: [],
+  };
+}
+
+/** Texts are numbered, and each is better than those before it. */
+export function answerTo(request: SearchRequest): SearchAnswer {
+  const { id, texts } = request;
+  const number = Number(/\d+$/.exec(texts['system_prompt']!)![0]);
+  if (request.kind === 'reflect') return { kind: 'text', id, text: `text-${number + 1}` };
+  const { length } = request.examples;
+  return { kind: 'scores', id, scores: Array.from({ length }, () => Math.min(1, number / 4)), paid: length };
+}
+
+function closedSearch(input: Input<'closePromptSearch'>) {
+  const { handle, result, comparison, seconds, iterations, givenUp, failed } = input;
+  const { place, environment, model, reflectionModel, folder, settings } = handle;
+  const [best] = Object.values(result.texts);
+  return {
+    environment,
+    model,
+    reflectionModel,
+    id: place.name,
+    place,
+    folder,
+    best: result.best,
+    bestPrompt: result.best === 0 ? null : refOf(`${place.prefix}${best}`),
+    bestScore: result.score,
+    startScore: 0,
+    startCoverage: 4,
+    bestCoverage: 4,
+    isImproved: result.best > 0,
+    candidates: result.candidates.length,
+    calls: result.calls,
+    maxCalls: settings.maxCalls,
+    reflections: result.reflections,
+    iterations,
+    givenUp,
+    failed,
+    stopReason: result.stopReason!,
+    comparison,
+    seconds,
+  };
+}

@@ -1,0 +1,283 @@
+/** What the activities of a run do where a test does not say otherwise. */
+import { Context } from '@temporalio/activity';
+import { ApplicationFailure } from '@temporalio/common';
+import { RatchetError } from '../../core/errors.ts';
+import { effectivenessOf } from '../../core/rl/effectiveness.ts';
+import { countsByKind, decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
+import { auditLineages } from '../../core/rl/lineages.ts';
+import type { ObjectRef, StepCommit } from '../../core/rl/run-state.ts';
+import { firstCommit } from '../../runs/lineages.ts';
+import { type FakeRun, type Input, refOf, type UsualFakes, versionAfter } from './fake-run.ts';
+
+/** Two processes, as their queues are named. */
+export const gpuWorkers = ['gpu-1', 'gpu-2'] as const;
+
+/** How a GPU worker tells a run that it holds it. */
+export type TellLeased = (
+  workflowId: string,
+  held: { readonly epoch: number; readonly holder: string },
+) => Promise<void>;
+
+type Training = Pick<
+  UsualFakes,
+  | 'openRun'
+  | 'readSpec'
+  | 'checkRewind'
+  | 'beginLineage'
+  | 'leaseGroups'
+  | 'generateRollouts'
+  | 'scoreRollouts'
+  | 'filterGroups'
+  | 'packBatch'
+  | 'askTeacher'
+  | 'planStep'
+  | 'commitStep'
+  | 'auditRun'
+  | 'broadcastWeights'
+  | 'saveCheckpoint'
+  | 'nextTrainerEpoch'
+  | 'findUnpublished'
+  | 'describeTrainers'
+  | 'leaseTrainer'
+  | 'warmUp'
+  | 'trainStep'
+  | 'remakeVersion'
+  | 'restoreVersion'
+  | 'publishVersion'
+>;
+
+interface PlannedStep {
+  readonly step: number;
+  readonly made: readonly unknown[];
+  readonly snapshot: boolean;
+}
+
+export function fakeTraining(run: FakeRun, tell: TellLeased): Training {
+  return { ...opening(run), ...collecting(run), ...training(run, tell), ...after(run) };
+}
+
+function opening(run: FakeRun): Pick<Training, 'openRun' | 'readSpec' | 'checkRewind' | 'beginLineage'> {
+  return {
+    openRun: () => {
+      run.attempts += 1;
+      const head = run.head();
+      const { spec, handle } = run;
+      return {
+        handle,
+        spec,
+        head,
+        hadEnded: head !== null && head.commit.step >= spec.maxSteps,
+        weightsAreGone: false,
+        datasets: spec.environments.map(({ name, weight }) => ({ name, weight, datasetLength: 100 })),
+        warnings: [],
+        hasSearchAttributes: false,
+      };
+    },
+    readSpec: () => run.spec,
+    checkRewind: ({ step }) => {
+      if (run.commitOf(step) === undefined) throw new RatchetError('Unsupported', `no step ${step}`);
+      return { step, checkpoint: step, hasWeights: true };
+    },
+    beginLineage: ({ step }) => {
+      const from = run.commitOf(step)!;
+      const lineage = `l${run.lineages.size + 1}`;
+      const origin = { run: run.name, lineage: from.lineage, step, sha256: refOf('commit', from).sha256 };
+      run.origins.set(lineage, origin);
+      const committedAt = new Date().toISOString();
+      return {
+        lineage,
+        head: run.add(firstCommit(from, { run: run.name, lineage, origin, committedAt })),
+        hasWeights: true,
+      };
+    },
+  };
+}
+
+function collecting(
+  run: FakeRun,
+): Pick<Training, 'leaseGroups' | 'generateRollouts' | 'scoreRollouts' | 'filterGroups' | 'packBatch' | 'askTeacher'> {
+  const { spec } = run;
+  return {
+    leaseGroups: ({ step, count, curriculum, policy }) => {
+      const first = curriculum.nextOrdinal;
+      const last = first + count - 1;
+      const leases = refOf(`rollouts/step_${step}/groups_${first}-${last}/leases.json`, policy.digest);
+      return {
+        round: { step, first, last, policyStep: policy.step, leases },
+        curriculum: { ...curriculum, nextOrdinal: last + 1 },
+      };
+    },
+    generateRollouts: ({ round, chunk }) => {
+      const groups = (round.last - round.first + 1) / chunk.count;
+      const finished = refOf(`${round.leases.key}.${chunk.environment ?? ''}.${chunk.index}`, round);
+      return { finished, rollouts: groups * spec.rolloutsPerExample, adopted: 0, seconds: 0.1 };
+    },
+    scoreRollouts: ({ round, finished }) => ({
+      scored: refOf(`${round.leases.key}.scored`, finished),
+      seconds: 0.1,
+    }),
+    filterGroups: ({ round, scored, curriculum }) => ({
+      kept: { scored, policyStep: round.policyStep, ordinals: `${round.first}-${round.last}` },
+      ended: {},
+      solved: { all: 0, none: 0, some: round.last - round.first + 1 },
+      ...(curriculum ? { curriculum } : {}),
+    }),
+    packBatch: ({ step, trained, scored }) => ({
+      packed: run.keep(`batches/step_${step}.${trained.map(({ ordinals }) => ordinals).join(',')}`, {
+        trained,
+        scored,
+      }),
+      hasSignal: true,
+      rows: 8,
+      reward: 0.5,
+      metrics: {},
+    }),
+    askTeacher: ({ packed }) => ({
+      logprobs: refOf(`${packed.key}.teacher`),
+      teacher: 'the teacher',
+      kl: 0.25,
+      seconds: 0.1,
+    }),
+  };
+}
+
+function training(
+  run: FakeRun,
+  tell: TellLeased,
+): Pick<
+  Training,
+  | 'leaseTrainer'
+  | 'nextTrainerEpoch'
+  | 'describeTrainers'
+  | 'warmUp'
+  | 'planStep'
+  | 'trainStep'
+  | 'remakeVersion'
+  | 'restoreVersion'
+  | 'publishVersion'
+> {
+  const { spec } = run;
+  return {
+    nextTrainerEpoch: () => run.epoch + 1,
+    leaseTrainer: async ({ workflowId, epoch }) => {
+      run.epoch = epoch;
+      const holder = gpuWorkers[epoch % 2]!;
+      const lost = new Promise<void>((_, reject) => {
+        run.loseTrainer = () => reject(ApplicationFailure.create({ message: 'the GPU worker is gone' }));
+      });
+      lost.catch(() => undefined);
+      await tell(workflowId, { epoch, holder });
+      await Promise.race([lost, Context.current().cancelled]);
+    },
+    describeTrainers: () => 'a trainer: none known',
+    warmUp: ({ from }) => {
+      const total = spec.sft?.steps ?? 0;
+      const step = from === null && total > 0 ? 0 : Math.min((from?.step ?? 0) + 50, total);
+      return { step, policy: versionAfter(0, 'main', step), optimizer: null, loss: step === 0 ? null : 1 };
+    },
+    planStep: ({ step, attempt, from, packed, overrides, reference, klBeta, halvedTo }) => {
+      const { maxSteps, checkpoints, learningRate: given } = spec;
+      const learningRate = overrides.learningRate ?? given;
+      const snapshot =
+        step % checkpoints.interval === 0 || step === (overrides.maxSteps ?? maxSteps) || step === overrides.stopAfter;
+      const made = [from.digest, packed.sha256, learningRate, reference.digest, klBeta, halvedTo ?? null];
+      const key = `batches/step_${step}.${attempt}.${packed.sha256.slice(0, 8)}.${from.replay ?? 0}.plan.json`;
+      const plan = run.keep(key, { step, made, snapshot } satisfies PlannedStep);
+      return { plan, learningRate, snapshot };
+    },
+    trainStep: ({ plan, run: { lineage } }) => {
+      const { step, made, snapshot } = run.stored.get(plan.key) as PlannedStep;
+      const policy = versionAfter(step, lineage, ...made);
+      return {
+        policy,
+        replay: null,
+        optimizer: snapshot ? refOf(`${policy.weights}optimizer`) : null,
+        pendingAt: null,
+        engine: 'fake',
+        metrics: { loss: 1, kl_divergence: 0.01 },
+        recovery: null,
+        seconds: 0.1,
+      };
+    },
+    remakeVersion: () => ({ replay: null, recovery: null }),
+    restoreVersion: () => null,
+    publishVersion: () => true,
+  };
+}
+
+function after(
+  run: FakeRun,
+): Pick<Training, 'commitStep' | 'auditRun' | 'broadcastWeights' | 'saveCheckpoint' | 'findUnpublished'> {
+  return {
+    commitStep: (input) => {
+      const { lineage } = input.run;
+      const { step, policy } = input.state;
+      const there = run.lineages.get(lineage)!.find(({ commit }) => commit.step === step);
+      if (there === undefined) return { sha256: run.add(committed(input)).sha256, adopted: false, isPublished: false };
+      const isSame = there.commit.parent === input.parent && there.commit.policy.digest === policy.digest;
+      if (isSame) return { sha256: there.sha256, adopted: true, isPublished: false };
+      throw new RatchetError('CommitConflict', `step ${step} was committed by someone else`);
+    },
+    auditRun: ({ run: { lineage } }) => {
+      const audit = auditLineages(
+        [...run.lineages.keys()].map((name) => ({
+          lineage: name,
+          origin: run.origins.get(name) ?? null,
+          first: run.commits(name)[0]?.step ?? 0,
+          commits: run.commits(name).map(({ outcomes }) => outcomes),
+        })),
+      );
+      const own = audit.lineages.find((one) => one.lineage === lineage)!;
+      return {
+        issued: own.issued,
+        pending: own.pending,
+        counts: countsByKind(own.counts),
+        isSound: audit.isSound,
+        brokenLinks: brokenLinks(run),
+        holes: [...own.holes],
+        duplicates: [...own.duplicates],
+        effectiveness: effectivenessOf(run.commits(lineage)),
+      };
+    },
+    broadcastWeights: ({ policy }) => {
+      run.served.push(policy);
+      return { canaryDifference: null };
+    },
+    saveCheckpoint: ({ step }) => {
+      run.sealed.push(step);
+      return { kept: [...run.sealed] };
+    },
+    findUnpublished: () => [],
+  };
+}
+
+function committed({ run, parent, plan, optimizer, outcomes, metrics, state }: Input<'commitStep'>): StepCommit {
+  return {
+    schemaVersion: 1,
+    codeVersion: 'fake',
+    run: run.name,
+    lineage: run.lineage,
+    step: state.step,
+    parent,
+    plan,
+    policy: state.policy,
+    optimizer,
+    outcomes,
+    metrics,
+    state,
+    committedAt: new Date().toISOString(),
+  };
+}
+
+/** Commits that do not continue the one before them. */
+function brokenLinks(run: FakeRun): number[] {
+  return [...run.lineages.values()].flatMap((commits) =>
+    commits.flatMap(({ commit }, i) => (i > 0 && commit.parent !== commits[i - 1]!.sha256 ? [commit.step] : [])),
+  );
+}
+
+/** Which groups a batch was packed of. */
+export function groupsIn(run: FakeRun, packed: ObjectRef): string {
+  const { trained } = run.stored.get(packed.key) as { trained: readonly { ordinals: string }[] };
+  return encodeRanges(trained.flatMap(({ ordinals }) => decodeRanges(ordinals)));
+}

@@ -1,0 +1,56 @@
+/** What tests of workflows look at, and wait for. */
+import { setTimeout as delay } from 'node:timers/promises';
+import { WorkflowFailedError, WorkflowUpdateFailedError } from '@temporalio/client';
+import { ApplicationFailure } from '@temporalio/common';
+import { eventually } from '../eventually.ts';
+import type { BegunRun } from './server.ts';
+
+/** Long enough that what must not happen would have happened. */
+export const aWhileMs = 300;
+
+export function aWhile(): Promise<void> {
+  return delay(aWhileMs);
+}
+
+/** Many runs are at work side by side; nothing of theirs takes long. */
+export const patience = { everyMs: 20, withinMs: 60_000 };
+
+/** Waits until something is seen. */
+export async function until(what: string, look: () => boolean | Promise<boolean>): Promise<void> {
+  await eventually(what, async () => look(), Boolean, patience);
+}
+
+export function ascending(numbers: readonly number[]): number[] {
+  return numbers.toSorted((a, b) => a - b);
+}
+
+/** What a workflow ended with: `TYPE: message` of what was thrown in the first place. */
+export async function failureOf(work: Promise<unknown>): Promise<string> {
+  try {
+    await work;
+  } catch (error) {
+    if (!(error instanceof WorkflowFailedError || error instanceof WorkflowUpdateFailedError)) throw error;
+    const root = rootOf(error);
+    return root instanceof ApplicationFailure ? `${root.type}: ${root.message}` : `${root.name}: ${root.message}`;
+  }
+  throw new Error('it did not fail');
+}
+
+function rootOf(error: Error): Error {
+  return error.cause instanceof Error ? rootOf(error.cause) : error;
+}
+
+/** How often a run was continued as another execution. */
+export async function timesContinued({
+  client,
+  handle,
+  name,
+}: Pick<BegunRun, 'client' | 'handle' | 'name'>): Promise<number> {
+  let runId = handle.firstExecutionRunId;
+  for (let times = 0; ; times++) {
+    const { events } = await client.workflow.getHandle(name, runId).fetchHistory();
+    const next = events?.at(-1)?.workflowExecutionContinuedAsNewEventAttributes?.newExecutionRunId;
+    if (!next) return times;
+    runId = next;
+  }
+}

@@ -1,0 +1,258 @@
+/**
+ * Workflows as they are shipped, on a Temporal server of their own, with fake activities: what a workflow does next, without a process
+ * more. Many runs are at work there side by side; an activity finds its run by the id of the workflow that asks for it.
+ */
+import { readFile } from 'node:fs/promises';
+import { Context } from '@temporalio/activity';
+import type { Client, WorkflowHandleWithFirstExecutionRunId } from '@temporalio/client';
+import { defineSearchAttributeKey } from '@temporalio/common';
+import { TestWorkflowEnvironment } from '@temporalio/testing';
+import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
+import { FailureMapping } from '../../activities/around/failures.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import { taskQueues, trainerLeasedSignalName, trainerQueues } from '../../core/names.ts';
+import { ensureTemporalCli } from '../../workers/temporal-cli.ts';
+import { workflowBundlePath, workflowCodeVersion } from '../../workers/workflow-bundle.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
+import type { RunSummary } from '../../workflows/train-run.ts';
+import { eventually } from '../eventually.ts';
+import { fakeEvaluations, fakeSearches } from './fake-evaluation.ts';
+import { type ActivityName, FakeRun, type Fakes, type RunView, specWith, type UsualFakes } from './fake-run.ts';
+import { fakeTraining, gpuWorkers, type TellLeased } from './fake-training.ts';
+import { patience } from './look.ts';
+
+/** A workflow whose history is long after a few steps, and which continues as new then. */
+export const shortHistoryQueue = 'short-history';
+
+/** Waits of the workflows that are long because people and machines are slow; nobody is here. */
+const shorterMs = { longPauseMs: 400, evaluationLookAgainMs: 400, holdAgainMs: 500, firstLookMs: 100 };
+/** Events: of three steps or so. */
+const shortHistory = 130;
+const heartbeatEveryMs = 250;
+
+interface Server {
+  readonly environment: TestWorkflowEnvironment;
+  readonly client: Client;
+  readonly runs: Map<string, { readonly fake: FakeRun; readonly fakes: Fakes; readonly usual: UsualFakes }>;
+  close(): Promise<void>;
+}
+
+let opening: Promise<Server> | null = null;
+
+export function openServer(): Promise<Server> {
+  return (opening ??= open());
+}
+
+export async function closeServer(): Promise<void> {
+  await (await opening)?.close();
+  opening = null;
+}
+
+async function open(): Promise<Server> {
+  Runtime.install({ logger: new DefaultLogger('ERROR'), telemetryOptions: { logging: { filter: 'ERROR' } } });
+  const [{ path }, bundle] = await Promise.all([ensureTemporalCli({ log: () => undefined }), shippedBundle()]);
+  const environment = await TestWorkflowEnvironment.createLocal({
+    server: {
+      executable: { type: 'existing-path', path },
+      log: { format: 'pretty', level: 'never' },
+      searchAttributes: [
+        defineSearchAttributeKey('RatchetRun', 'KEYWORD'),
+        defineSearchAttributeKey('RatchetStep', 'INT'),
+        defineSearchAttributeKey('RatchetReward', 'DOUBLE'),
+      ],
+    },
+  });
+  const { client, nativeConnection: connection } = environment;
+  const runs: Server['runs'] = new Map();
+  const activities = activitiesOf(runs);
+  const interceptors = { activity: [() => ({ inbound: new FailureMapping() })] };
+  const common = {
+    connection,
+    activities,
+    interceptors,
+    shutdownForceTime: '5s',
+    maxHeartbeatThrottleInterval: heartbeatEveryMs,
+  };
+  const workflows = {
+    ...common,
+    workflowThreadPoolSize: 1,
+    maxCachedWorkflows: 200,
+    maxConcurrentWorkflowTaskExecutions: 20,
+  };
+  const queues = [
+    taskQueues.rollout,
+    taskQueues.train,
+    ...gpuWorkers.flatMap((name) => Object.values(trainerQueues(name))),
+  ];
+  const workers = await Promise.all([
+    Worker.create({ ...workflows, taskQueue: taskQueues.orchestrator, workflowBundle: { code: bundle } }),
+    Worker.create({
+      ...workflows,
+      taskQueue: shortHistoryQueue,
+      workflowBundle: { code: withConstants(bundle, { historyEventsMax: shortHistory }) },
+    }),
+    ...queues.map((taskQueue) => Worker.create({ ...common, taskQueue })),
+  ]);
+  const working = Promise.all(workers.map((worker) => worker.run()));
+  return {
+    environment,
+    client,
+    runs,
+    async close() {
+      for (const worker of workers) worker.shutdown();
+      await working;
+      await environment.teardown();
+    },
+  };
+}
+
+async function shippedBundle(): Promise<string> {
+  const code = await readFile(await workflowBundlePath(await workflowCodeVersion()), 'utf8');
+  return withConstants(code, shorterMs);
+}
+
+/** The same code with other values of some constants. */
+function withConstants(code: string, values: Readonly<Record<string, number>>): string {
+  return Object.entries(values).reduce((text, [name, value]) => {
+    const pattern = new RegExp(`const ${name} = [\\d_]+;`, 'g');
+    if (text.match(pattern)?.length !== 1) throw new Error(`the workflows have no constant ${name}`);
+    return text.replace(pattern, `const ${name} = ${value};`);
+  }, code);
+}
+
+/** Every activity, as whoever asks for it has it. */
+function activitiesOf(runs: Server['runs']): Record<ActivityName, (input: never) => Promise<unknown>> {
+  const names = Object.keys(usualFakes(new FakeRun(specWith('none', {})), () => Promise.resolve())) as ActivityName[];
+  return Object.fromEntries(names.map((name) => [name, (input: never) => play(runs, name, input)])) as Record<
+    ActivityName,
+    (input: never) => Promise<unknown>
+  >;
+}
+
+async function play(runs: Server['runs'], name: ActivityName, input: never): Promise<unknown> {
+  const context = Context.current();
+  const { fake, fakes, usual } = runs.get(context.info.workflowExecution!.workflowId.split('.')[0]!)!;
+  fake.asked.push({ name, input });
+  const nth = fake.asked.filter((one) => one.name === name).length;
+  const usually = usual[name] as (input: unknown) => unknown;
+  const call = { nth, usual: async (other: unknown = input) => usually(other) };
+  const other = fakes[name] as ((input: unknown, call: unknown) => unknown) | undefined;
+  const beating = fake.isSilent(name, nth) ? undefined : setInterval(() => context.heartbeat(), heartbeatEveryMs);
+  try {
+    if (name === 'auditRun') fake.lastView = await viewOf(fake.name);
+    return await (other === undefined ? usually(input) : other(input, call));
+  } finally {
+    clearInterval(beating);
+  }
+}
+
+async function viewOf(name: string): Promise<RunView> {
+  const { client } = await openServer();
+  const run = client.workflow.getHandle(name);
+  return { status: await run.query<RunStatus>('status'), events: await run.query<RunEvent[], [number]>('events', 0) };
+}
+
+function usualFakes(run: FakeRun, tell: TellLeased): UsualFakes {
+  return { ...fakeTraining(run, tell), ...fakeEvaluations(run), ...fakeSearches(run) };
+}
+
+/** A run that is under way, and what people ask of it. */
+export interface BegunRun extends Pick<FakeRun, 'inputs' | 'order'> {
+  readonly name: string;
+  readonly fake: FakeRun;
+  readonly client: Client;
+  readonly handle: WorkflowHandleWithFirstExecutionRunId;
+  /** Of whichever execution is the last. */
+  result(): Promise<RunSummary>;
+  /** Right before its end, once that has come. */
+  status(): Promise<RunStatus>;
+  /** At its very end. */
+  ended(): Promise<RunView>;
+  events(): Promise<RunView['events']>;
+  /** Texts of its events of a kind. */
+  told(kind: RunEvent['kind']): Promise<string[]>;
+  tell(update: string, value?: unknown): Promise<string>;
+  /** Resolves with the reason, once it is paused. */
+  paused(): Promise<string>;
+  /** Once a committed step is known. */
+  atStep(step: number): Promise<void>;
+}
+
+export interface Begun {
+  readonly settings?: Partial<RunSpec>;
+  readonly fakes?: Fakes;
+  /** A run that has been here before: what it left behind is there. */
+  readonly fake?: FakeRun;
+  readonly taskQueue?: string;
+  /** Beside its file. */
+  readonly input?: Readonly<Record<string, unknown>>;
+  readonly type?: string;
+  readonly args?: readonly unknown[];
+}
+
+let begun = 0;
+
+/** A name that no other test has. */
+export function freshName(): string {
+  begun += 1;
+  return `run-${process.pid}-${begun}`;
+}
+
+/** What activities of workflows of this name are answered with. */
+export async function answersFor(fake: FakeRun, fakes: Fakes = {}): Promise<Server> {
+  const server = await openServer();
+  const tell: TellLeased = (workflowId, held) =>
+    server.client.workflow.getHandle(workflowId).signal(trainerLeasedSignalName, held);
+  server.runs.set(fake.name, { fake, fakes, usual: usualFakes(fake, tell) });
+  return server;
+}
+
+/** Begins a run, or goes on with one. */
+export async function begin(of: Begun = {}): Promise<BegunRun> {
+  const fake = of.fake ?? new FakeRun(specWith(freshName(), of.settings ?? {}));
+  const { name } = fake;
+  fake.lastView = null;
+  const { client } = await answersFor(fake, of.fakes);
+  const handle = await client.workflow.start(of.type ?? 'trainRun', {
+    workflowId: name,
+    taskQueue: of.taskQueue ?? taskQueues.orchestrator,
+    args: [...(of.args ?? [{ config: `${name}.toml`, ...of.input }])],
+  });
+  return begunRun(fake, client, handle);
+}
+
+function begunRun(fake: FakeRun, client: Client, handle: WorkflowHandleWithFirstExecutionRunId): BegunRun {
+  const newest = client.workflow.getHandle(fake.name);
+  let isOver = false;
+  // Of a run that has ended a query replays all of its history: what it said right before is told without.
+  const view = async (): Promise<RunView> => (isOver && fake.lastView) || viewOf(fake.name);
+  const status = async (): Promise<RunStatus> => (await view()).status;
+  const look = (): Promise<RunStatus | null> => status().catch(() => null); // no handler before it is open
+  return {
+    name: fake.name,
+    fake,
+    client,
+    handle,
+    inputs: (name) => fake.inputs(name),
+    order: (...names) => fake.order(...names),
+    async result() {
+      const summary = (await handle.result()) as RunSummary;
+      isOver = true;
+      return summary;
+    },
+    ended: () => viewOf(fake.name),
+    status,
+    events: async () => (await view()).events,
+    told: async (kind) => (await view()).events.filter((event) => event.kind === kind).map(({ text }) => text),
+    tell: (update, value) => newest.executeUpdate<string, [unknown]>(update, { args: [value] }),
+    async paused() {
+      const isOver = (seen: RunStatus | null) => ['paused', 'finished', 'stopped'].includes(seen?.phase ?? '');
+      const found = await eventually('a pause', look, isOver, patience);
+      if (found!.pausedBecause === null) throw new Error('it ended without a pause');
+      return found!.pausedBecause;
+    },
+    async atStep(step) {
+      await eventually(`step ${step}`, look, (seen) => (seen?.step ?? -1) >= step, patience);
+    },
+  };
+}

@@ -1,0 +1,151 @@
+/** Versions on their way to the inference servers, and what their canaries said. */
+import assert from 'node:assert/strict';
+import { after, describe, test } from 'node:test';
+import { Gate } from './fake-run.ts';
+import { aWhile } from './look.ts';
+import { begin, closeServer } from './server.ts';
+
+after(closeServer);
+
+const drift = (server: string, difference: number) => ({ server, difference });
+
+describe('served weights', { concurrency: 8 }, () => {
+  test('a server that samples from other weights is put aside by name, and the others go on', async () => {
+    const run = await begin({
+      settings: { maxSteps: 1 },
+      fakes: {
+        broadcastWeights: async ({ policy }, { usual }) => ({
+          ...(await usual()),
+          canaryDifference: 0.0001,
+          threshold: 0.001,
+          ...(policy.step === 1 ? { quarantined: [drift('http://b', 0.5)] } : {}),
+        }),
+      },
+    });
+    await run.result();
+    assert.deepEqual(await run.told('warning'), [
+      "canary: http://b is quarantined: its logprobs of v1 are 5.0e-1 off the trainer's, expected 0.001 at most; the others go on",
+    ]);
+    assert.deepEqual((await run.status()).progress.quarantinedServers, ['http://b']);
+    const { metrics } = run.fake.commits()[1]!;
+    assert.deepEqual([metrics['inference/canary_difference'], metrics['inference/servers_aside']], [0.0001, 0]);
+  });
+
+  test('where no server is left the run pauses before anything is sampled there; resumed, they are asked again', async () => {
+    const run = await begin({
+      settings: { maxSteps: 1 },
+      fakes: {
+        broadcastWeights: async (_, { nth, usual }) => ({
+          ...(await usual()),
+          canaryDifference: nth === 1 ? 0.5 : 0,
+          threshold: 0.001,
+          ...(nth === 1 ? { isNoneLeft: true as const, quarantined: [drift('http://a', 0.5)] } : {}),
+        }),
+      },
+    });
+    assert.match(
+      await run.paused(),
+      /^canary: the logprobs of v0 at the policy servers are 5\.0e-1 off the trainer's, expected 0\.001 at most/,
+    );
+    assert.equal(run.inputs('leaseGroups').length, 0);
+    await run.tell('resume');
+    await run.result();
+    assert.deepEqual(
+      run.fake.served.map(({ step }) => step),
+      [0, 0, 1],
+    );
+  });
+
+  test('a server that agreed once it was given the weights again is told of', async () => {
+    const run = await begin({
+      settings: { maxSteps: 1 },
+      fakes: {
+        broadcastWeights: async ({ policy }, { usual }) => ({
+          ...(await usual()),
+          canaryDifference: 0,
+          threshold: 0.001,
+          ...(policy.step === 1 ? { reloaded: [drift('http://b', 0.00001)] } : {}),
+        }),
+      },
+    });
+    await run.result();
+    assert.deepEqual(await run.told('warning'), [
+      'canary: http://b sampled from other weights than v1; given them again it agrees (1.0e-5)',
+    ]);
+  });
+
+  test('servers that hold one version are changed when the round under way is played to its end', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: { maxSteps: 2, maxAsyncLevel: 1 },
+      fakes: {
+        broadcastWeights: async (_, { usual }) => ({ ...(await usual()), holdsOne: true }),
+        generateRollouts: async ({ round }, { usual }) => {
+          if (round.step === 2) await gate.pass();
+          return usual();
+        },
+      },
+    });
+    await gate.reached;
+    await run.atStep(1);
+    await aWhile();
+    assert.deepEqual(
+      run.fake.served.map(({ step }) => step),
+      [0],
+      'v1 waits for the round of step 2',
+    );
+    gate.open();
+    await run.result();
+    assert.deepEqual(
+      run.fake.served.map(({ step }) => step),
+      [0, 1, 2],
+    );
+  });
+
+  test('servers that hold several are brought to the next version beside the round under way', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: { maxSteps: 2, maxAsyncLevel: 1 },
+      fakes: {
+        generateRollouts: async ({ round }, { usual }) => {
+          if (round.step === 2) await gate.pass();
+          return usual();
+        },
+        broadcastWeights: async ({ policy }, { usual }) => {
+          if (policy.step === 1) gate.open();
+          return usual();
+        },
+      },
+    });
+    await run.result();
+    assert.deepEqual(
+      run.fake.served.map(({ step }) => step),
+      [0, 1, 2],
+    );
+  });
+
+  test('a version is served only once it is in the store', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: { maxSteps: 1 },
+      fakes: {
+        publishVersion: async (_, { usual }) => {
+          await gate.pass();
+          return usual();
+        },
+      },
+    });
+    await gate.reached;
+    await aWhile();
+    assert.deepEqual(
+      run.fake.served.map(({ step }) => step),
+      [0],
+    );
+    gate.open();
+    await run.result();
+    assert.deepEqual(
+      run.fake.served.map(({ step }) => step),
+      [0, 1],
+    );
+  });
+});
