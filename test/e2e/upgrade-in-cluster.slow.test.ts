@@ -91,7 +91,7 @@ test('where the server has worker deployments an open run stays with its version
     await writeFile(path.join(folder, `${name}.toml`), fakeRun({ steps, log: path.join(folder, `${name}.sampled`) }));
   await cluster.start('stays');
   const before = await stepOf('stays');
-  await orchestrator(newer);
+  const newest = await orchestrator(newer);
   await status('stays', ({ step }) => step > before + 2);
   await cluster.start('later');
   await stepOf('later');
@@ -112,6 +112,21 @@ test('where the server has worker deployments an open run stays with its version
   assert.match(await ratchet('upgrade', 'stays'), /stays: goes on from its newest commit/);
   await status('stays', ({ step }) => step > before + 2);
   assert.equal(await versionOf('stays'), second);
+
+  // The server gets an orchestrator of its own, which has no version: also of the same code.
+  await newest.stop();
+  const alone = new RunningCommand(newer, ['--role', 'orchestrator', '--take-over'], {
+    folder,
+    environment,
+    program: 'workers/main.ts',
+  });
+  t.after(() => alone.stop());
+  await alone.says(/orchestrator worker ready/);
+  for (const name of ['stays', 'later']) {
+    assert.match(alone.said, new RegExp(`upgrade: run ${name} goes on from its newest commit`));
+    const reached = await stepOf(name);
+    await status(name, ({ step }) => step > reached + 1);
+  }
   for (const name of ['stays', 'later']) await cluster.end(name);
   const { ledger } = await client.workflow.getHandle<typeof trainRun>('stays').result();
   assert.equal(ledger.isSound, true);

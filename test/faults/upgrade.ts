@@ -107,6 +107,11 @@ export function rolesOf(version: OtherVersion, roles: readonly Role[]): readonly
   return roles.map((role) => ({ ...role, args: role.args.map(moved) }));
 }
 
+/** What a program in TypeScript is read with. */
+function loaderOf(program: string): string[] {
+  return program.endsWith('.ts') ? ['--import', import.meta.resolve('tsx')] : [];
+}
+
 /** A command of one version in a project folder, that goes on until it is told to stop. */
 export class RunningCommand {
   readonly #child: ChildProcess;
@@ -118,9 +123,15 @@ export class RunningCommand {
   constructor(
     version: OtherVersion,
     args: readonly string[],
-    project: { readonly folder: string; readonly environment: NodeJS.ProcessEnv },
+    project: {
+      readonly folder: string;
+      readonly environment: NodeJS.ProcessEnv;
+      /** Of that version, in place of `ratchet`. */
+      readonly program?: string;
+    },
   ) {
-    const child = spawn(process.execPath, [path.join(version.folder, 'cli/ratchet.mjs'), ...args], {
+    const program = path.join(version.folder, project.program ?? 'cli/ratchet.mjs');
+    const child = spawn(process.execPath, [...loaderOf(program), program, ...args], {
       cwd: project.folder,
       env: project.environment,
       stdio: ['ignore', 'pipe', 'pipe'],
