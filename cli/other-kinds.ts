@@ -23,7 +23,7 @@ export function refuseOtherKind(toml: TomlFile): void {
   throw new RatchetError('ConfigInvalid', says);
 }
 
-export interface OtherKind {
+interface OtherKind {
   readonly kind: 'eval' | 'gepa' | 'endpoints';
   readonly problems: readonly Problem[];
   readonly lines: readonly string[];

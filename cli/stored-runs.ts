@@ -1,7 +1,7 @@
 import { committedRun, type CommittedRun } from '../runs/committed-run.ts';
 import { type Curves, curvesOf } from '../runs/curves.ts';
 import { storedSpec } from '../runs/fork-run.ts';
-import type { SpecSource } from '../activities/open-run.ts';
+import type { SpecSource } from '../runs/spec-source.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from '../runs/run-access.ts';
 import { readMetrics } from '../runs/metrics.ts';
 import { resolveStoreUri } from '../backends/store/index.ts';
@@ -33,10 +33,10 @@ export interface StoredRun extends CommittedRun, Curves {
   readonly goOn: string | null;
 }
 
-export type StoredState = 'finished' | 'stopped' | 'not running';
+type StoredState = 'finished' | 'stopped' | 'not running';
 
 /** Null before the run's first commit. */
-export async function storedRun(place: RunPlace): Promise<StoredRun | null> {
+async function storedRun(place: RunPlace): Promise<StoredRun | null> {
   const committed = await committedRun(place);
   const lineage = await currentLineage(place);
   const head = await readHead({ ...place, lineage });

@@ -2,6 +2,8 @@
 
 /** An activity that has not been heard of for this long is taken to be dead and runs again elsewhere; a run may say otherwise. */
 export const heartbeatTimeoutDefaultS = 5;
+/** The same of what is usually over within a second, and of which no run says anything. */
+export const heartbeatTimeoutSlowS = 30;
 /**
  * How often an activity is heard of: thrice in its timeout, so that two may be late. Whoever watches a run, and an attempt that takes over,
  * is told how far it is no less often than every half minute. Temporal Cloud bills each, and allows so many a second.

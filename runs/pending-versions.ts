@@ -114,7 +114,8 @@ export class PendingVersions {
     await mkdir(exported, { recursive: true, mode: 0o700 });
     await write(exported);
     const prefix = version.weights;
-    const seal = async (below: string): Promise<void> => (pendingAt === null ? undefined : staging!.seal(pendingAt + below));
+    const seal = async (below: string): Promise<void> =>
+      pendingAt === null ? undefined : staging!.seal(pendingAt + below);
     const summing = sumFolder(storeOf(run), exported, prefix);
     const [{ file, sums, names }, scored] = await Promise.all([
       summing,

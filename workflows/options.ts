@@ -1,4 +1,11 @@
-import { ActivityCancellationType, proxyActivities, proxyLocalActivities } from '@temporalio/workflow';
+import {
+  ActivityCancellationType,
+  ActivityFailure,
+  proxyActivities,
+  proxyLocalActivities,
+  TimeoutFailure,
+  workflowInfo,
+} from '@temporalio/workflow';
 import type {
   LeaseActivities,
   OrchestratorActivities,
@@ -6,7 +13,7 @@ import type {
   TrainActivities,
   UploadActivities,
 } from '../activities/index.ts';
-import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
+import { heartbeatTimeoutDefaultS, heartbeatTimeoutSlowS, holdAgainMs } from '../core/limits.ts';
 import { taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { patiently } from './control/local-waits.ts';
@@ -17,17 +24,60 @@ import { patiently } from './control/local-waits.ts';
  */
 const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '10s' } as const;
 
+/** What {@link local} asks for where it takes long. */
+const onOrchestrator = proxyActivities<OrchestratorActivities>({
+  taskQueue: taskQueues.orchestrator,
+  startToCloseTimeout: '10m',
+  heartbeatTimeout: heartbeatTimeoutSlowS * 1000,
+  retry,
+});
+
 /**
  * Small, idempotent, on the orchestrator itself: no queue between them and the workflow. One at a time: of several that are
  * under way together the results come as they are done, but in a replay as they were asked for, and then the workflow goes
- * another way (temporalio/sdk-typescript#1744, temporalio/sdk-python#1881). What fails is tried again by the workflow, which
- * can say meanwhile what it waits for, and lets the others pass.
+ * another way (temporalio/sdk-typescript#1744, temporalio/sdk-python#1881). One that takes long is asked for again as any other activity.
+ * What fails is tried again by the workflow, which can say meanwhile what it waits for, and lets the others pass.
  */
-export const local = patiently(
-  oneAtATime(
-    proxyLocalActivities<OrchestratorActivities>({ startToCloseTimeout: '1m', retry: { maximumAttempts: 1 } }),
-  ),
-);
+export const local = patiently(orElsewhere(oneAtATime(proxyLocal()), onOrchestrator));
+
+/**
+ * A local activity that outlives two workflow tasks is resolved in a replay before what happened meanwhile, and the workflow goes another
+ * way: its run can then never be gone on with. So each ends before its task is renewed, which is at four fifths of its timeout.
+ */
+const localTaskShare = 0.5;
+const localMsMax = 3_000;
+
+function proxyLocal(): OrchestratorActivities {
+  return new Proxy({} as OrchestratorActivities, {
+    get: (_, name) => {
+      return (...input: unknown[]): Promise<unknown> => {
+        const timeout = Math.min(localMsMax, workflowInfo().taskTimeoutMs * localTaskShare);
+        const activities = proxyLocalActivities<Record<string, (...input: unknown[]) => Promise<unknown>>>({
+          scheduleToCloseTimeout: timeout,
+          retry: { maximumAttempts: 1 },
+        });
+        return activities[String(name)]!(...input);
+      };
+    },
+  });
+}
+
+/** The same activities; one that took too long as one of the others. */
+function orElsewhere<Activities extends object>(activities: Activities, others: object): Activities {
+  return new Proxy(activities, {
+    get: (target, name) => {
+      const activity = Reflect.get(target, name) as (...input: unknown[]) => Promise<unknown>;
+      const other = Reflect.get(others, name) as typeof activity;
+      return (...input: unknown[]): Promise<unknown> =>
+        activity(...input).catch((error: unknown) => {
+          // In a replay the failure comes as it is.
+          const failure = error instanceof ActivityFailure ? error.cause : error;
+          if (failure instanceof TimeoutFailure) return other(...input);
+          throw error;
+        });
+    },
+  });
+}
 
 /** For what people are told while they wait: without an answer they are told that. */
 export const lookup = proxyActivities<OrchestratorActivities>({

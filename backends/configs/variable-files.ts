@@ -8,7 +8,7 @@ import { readVariablesFile } from '../environments/variables.ts';
 import { Refused } from './refused.ts';
 
 /** Where the files of `env_files` are, by how they were written. */
-export interface VariableFiles {
+interface VariableFiles {
   readonly paths: ReadonlyMap<string, string>;
   readonly warnings: readonly string[];
 }

@@ -9,7 +9,7 @@ import { NotAFile, readRegularSync, whyUnreadable } from '../../engine/regular-f
 
 /** Variables that a config lists for its environments: keys of judges and tools. Values are read where they are needed, and never stored. */
 
-export interface GivenVariables {
+interface GivenVariables {
   readonly values: Readonly<Record<string, string>>;
   /** In a file, and not for environments: credentials of the store, of Temporal and of metrics. */
   readonly kept: readonly string[];

@@ -280,7 +280,7 @@ async function attach(
   return running;
 }
 
-export interface Place {
+interface Place {
   /** Null when the processes are another command's. */
   readonly stack: Stack | null;
   /** That command, when it runs in this folder. */
@@ -290,7 +290,7 @@ export interface Place {
 }
 
 /** What the processes must be able to reach. */
-export interface PlaceNeeds {
+interface PlaceNeeds {
   /** Where runs lie, absolute: the policy server loads their weights. */
   readonly storeUri: string;
   /** Environment variables that workers see beside the usual ones: keys, by name. */

@@ -51,7 +51,7 @@ function firstWord(environment: MockActivityEnvironment, tokens = 0): Promise<Ge
   return new Promise((resolve) => {
     environment.on('heartbeat', (said: GenerationProgress) => {
       const { work } = said;
-      if (work!.attempt === attempt && work!.pieces > 0 && work!.tokens >= tokens) resolve(said);
+      if (work.attempt === attempt && work.pieces > 0 && work.tokens >= tokens) resolve(said);
     });
   });
 }
@@ -121,7 +121,7 @@ describe('a rollout worker that dies', () => {
     assert.equal(retried.lost?.rollouts, 3);
     chunk.stuck.abort();
     assert.equal((await late.catch(() => null))?.lost, undefined);
-    const third = await retry(chunk.input, 3, { ...said, work: { ...said.work!, attempt: 2, lost: retried.lost } });
+    const third = await retry(chunk.input, 3, { ...said, work: { ...said.work, attempt: 2, lost: retried.lost } });
     assert.deepEqual(
       [third.lost?.recoveries, third.lost?.rollouts],
       [2, 3],

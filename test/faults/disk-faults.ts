@@ -45,7 +45,7 @@ async function fillForAWhile({ stage, run, column, release, harmEnds }: Struck):
 }
 
 async function describeRetries({ client }: Struck['stage'], { name }: Struck['run']): Promise<string> {
-  const { prompts = [] } = await client.workflow.getHandle(name).query(statusQuery);
+  const { prompts } = await client.workflow.getHandle(name).query(statusQuery);
   const workflows = prompts.flatMap(({ branch }) => branch?.workflow ?? []);
   const told = workflows.map((workflow) => retrying(client.workflow.getHandle(workflow)));
   return (await Promise.all(told)).flat().join();

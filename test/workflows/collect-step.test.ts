@@ -236,7 +236,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     assert.deepEqual(run.inputs('leaseGroups')[1]!.curriculum, initialCurriculum);
   });
 
-  test('what a sitting leaves unfinished the next goes on with; at the third deadline it is given up', async () => {
+  test('what an attempt leaves unfinished the next goes on with; at the third deadline it is given up', async () => {
     const unfinished = { ...refOf('unfinished'), count: 3 };
     const ends = ['shutdown', 'deadline', 'cancelled', 'deadline'] as const;
     const run = await begin({
@@ -264,7 +264,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     assert.equal(
       (await run.events()).find(({ kind }) => kind === 'step')!.values['adopted'],
       1,
-      'what the first sitting found',
+      'what the first attempt found',
     );
   });
 

@@ -187,10 +187,20 @@ export interface Begun {
   /** Beside its file. */
   readonly input?: Readonly<Record<string, unknown>>;
   readonly type?: string;
+  /** Of a workflow task; the server's where nothing is said. */
+  readonly taskTimeout?: '2s';
   readonly args?: readonly unknown[];
 }
 
 let begun = 0;
+
+/** Goes once more through histories, as an orchestrator does that takes their workflows over; fails where the code goes another way. */
+export async function replay(runs: readonly BegunRun[]): Promise<void> {
+  const code = await shippedBundle();
+  for (const { handle, name } of runs) {
+    await Worker.runReplayHistory({ workflowBundle: { code } }, await handle.fetchHistory(), name);
+  }
+}
 
 /** A name that no other test has. */
 export function freshName(): string {
@@ -216,6 +226,7 @@ export async function begin(of: Begun = {}): Promise<BegunRun> {
   const handle = await client.workflow.start(of.type ?? 'trainRun', {
     workflowId: name,
     taskQueue: of.taskQueue ?? taskQueues.orchestrator,
+    ...(of.taskTimeout ? { workflowTaskTimeout: of.taskTimeout } : {}),
     args: [...(of.args ?? [{ config: `${name}.toml`, ...of.input }])],
   });
   return begunRun(fake, client, handle);

@@ -348,7 +348,7 @@ test('a branch that fails harms nobody and says so; a run that fails takes its b
   await until(() => isHeld('searchPrompts.begun'));
   const { prompts } = await handle.query<RunStatus>('status');
   assert.deepEqual(
-    prompts!.map(({ environment, branch }) => [environment, branch?.step, branch?.workflow]),
+    prompts.map(({ environment, branch }) => [environment, branch?.step, branch?.workflow]),
     [['say', 1, 'failing.gepa.say.v1']],
   );
   // As if another execution had rewound it meanwhile: this one is refused.
