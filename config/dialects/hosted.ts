@@ -1,26 +1,13 @@
 import { z } from 'zod';
 import { describe } from '../reporter.ts';
 import type { KeyPath } from '../positions.ts';
-import { headerTable, serverUrls, variableName } from '../model-access.ts';
+import { serverUrls } from '../model-access.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
-import {
-  anyNumber,
-  args,
-  atLeastZero,
-  choice,
-  countOrAll,
-  environmentId,
-  environmentLabel,
-  flag,
-  positive,
-  texts,
-  text,
-  whole,
-} from '../values.ts';
+import { args, atLeastZero, choice, countOrAll, environmentId, flag, positive, texts, text, whole } from '../values.ts';
 import { maskedImportanceSampling, setAsyncLevel, setExtraBody, setRunName, withVersion } from './common-words.ts';
 import { setRetries, setTimeouts } from './limit-words.ts';
 import { becomes, type Dialect, type Field, ignored, type Own, refused, together } from './dialect.ts';
-import { laterSettings } from '../settings/later.ts';
+import { ours, same, sameIn } from './ours.ts';
 import { placesOf } from './places.ts';
 
 /**
@@ -29,55 +16,37 @@ import { placesOf } from './places.ts';
  * rollouts, verifiers' v1 environments and switches of chat templates in their place. It trains LoRA adapters only.
  */
 
-/** A field whose feature is to come, under the same path. */
-const later = (path: string): Field => becomes(path, laterSettings[path]!.type);
-const laterOf = (table: string, keys: readonly string[]): Record<string, Field> =>
-  Object.fromEntries(keys.map((key) => [`${table}.${key}`, later(`${table}.${key}`)]));
-
 /** In every version. */
 const shared: Readonly<Record<string, Field>> = {
   model: becomes('model', text(), { isRequired: true }),
   name: together('`name`, spelt as a run’s name', text()),
   max_steps: becomes('max_steps', whole(1)),
-  batch_size: becomes('batch_size', whole(1)),
-  rollouts_per_example: becomes('rollouts_per_example', whole(1)),
-  learning_rate: becomes('learning_rate', positive()),
-  lora_alpha: becomes('lora.alpha', positive()),
+  ...same('batch_size', 'rollouts_per_example', 'learning_rate'),
+  lora_alpha: ours('lora.alpha'),
   oversampling_factor: together('`oversampling_factor`, at least 1', positive()),
   checkpoint_id: refused('warm start by checkpoint id; fetch its weights into a folder and point `model` at it'),
   cluster_name: ignored('there is no cluster to choose', text()),
   env_file: together('`env_files`, the first of them', texts()),
   env_files: together('`env_files`', texts()),
-  trajectory_strategy: becomes('trajectory_strategy', choice('interleaved', 'branching')),
+  trajectory_strategy: ours('trajectory_strategy'),
   run_config: refused('settings of the hosted trainer; write what they mean in our words below [ratchet]'),
   'infrastructure.compute_size': ignored('it runs on the machines that its workers run on', text()),
   'env[].id': together('`env[].id`, with its version', environmentId()),
-  'env[].name': becomes('env[].name', environmentLabel()),
-  'env[].args': becomes('env[].args', args()),
+  ...sameIn('env[]', 'name', 'args'),
   'env[].version': together('`env[].id`: `owner/name@version`', text()),
-  'sampling.max_tokens': becomes('sampling.max_tokens', whole(1)),
+  'sampling.max_tokens': ours('sampling.max_tokens'),
   'sampling.temperature': becomes('sampling.temperature', atLeastZero()),
-  'sampling.temp_scheduler.type': later('sampling.temp_scheduler.type'),
-  'sampling.temp_scheduler.start_temperature': later('sampling.temp_scheduler.start_temperature'),
-  'sampling.temp_scheduler.end_temperature': later('sampling.temp_scheduler.end_temperature'),
-  'sampling.temp_scheduler.total_steps': later('sampling.temp_scheduler.total_steps'),
+  ...sameIn('sampling.temp_scheduler', 'type', 'start_temperature', 'end_temperature', 'total_steps'),
   'sampling.extra_body': together('its known parameters those of `[sampling]`, the rest `sampling.extra_body`', args()),
-  'eval.interval': becomes('eval.interval', whole(1)),
-  'eval.num_examples': becomes('eval.num_examples', countOrAll('examples')),
-  'eval.rollouts_per_example': becomes('eval.rollouts_per_example', whole(1)),
-  'eval.eval_base_model': becomes('eval.eval_base_model', flag()),
+  ...sameIn('eval', 'interval', 'num_examples', 'rollouts_per_example', 'eval_base_model'),
   'eval.env[].id': together('`eval.env[].id`, with its version', environmentId()),
-  'eval.env[].name': becomes('eval.env[].name', environmentLabel()),
-  'eval.env[].args': becomes('eval.env[].args', args()),
+  ...sameIn('eval.env[]', 'name', 'args'),
   'eval.env[].version': together('`eval.env[].id`: `owner/name@version`', text()),
-  'eval.env[].num_examples': becomes('eval.env[].num_examples', countOrAll('examples')),
-  'eval.env[].rollouts_per_example': becomes('eval.env[].rollouts_per_example', whole(1)),
-  ...laterOf('val', ['num_examples', 'rollouts_per_example', 'interval']),
-  'wandb.entity': becomes('wandb.entity', text()),
-  'wandb.project': becomes('wandb.project', text()),
-  'wandb.name': becomes('wandb.name', text()),
-  'checkpoints.interval': becomes('checkpoints.interval', whole(1)),
-  'checkpoints.keep_cloud': becomes('checkpoints.keep_last', countOrAll('checkpoints')),
+  ...sameIn('eval.env[]', 'num_examples', 'rollouts_per_example'),
+  ...sameIn('val', 'num_examples', 'rollouts_per_example', 'interval'),
+  ...sameIn('wandb', 'entity', 'project', 'name'),
+  'checkpoints.interval': ours('checkpoints.interval'),
+  'checkpoints.keep_cloud': ours('checkpoints.keep_last'),
   'adapters.interval': ignored('adapters are exported with every checkpoint; see [checkpoints]', whole(0)),
   'adapters.keep_last': ignored('adapters are kept with their checkpoints; see [checkpoints]', countOrAll('adapters')),
 };
@@ -85,17 +54,14 @@ const shared: Readonly<Record<string, Field>> = {
 /** Of 0.5.61 alone. */
 const older: Readonly<Record<string, Field>> = {
   max_async_level: together('`max_async_level`, at most 1', whole(0)),
-  'sampling.repetition_penalty': becomes('sampling.repetition_penalty', positive()),
-  'sampling.min_tokens': becomes('sampling.min_tokens', whole(0)),
-  'sampling.seed': becomes('sampling.seed', whole(0)),
-  'buffer.easy_threshold': becomes('buffer.easy_threshold', anyNumber()),
-  'buffer.hard_threshold': becomes('buffer.hard_threshold', anyNumber()),
+  ...sameIn('sampling', 'repetition_penalty', 'min_tokens', 'seed'),
+  ...sameIn('buffer', 'easy_threshold', 'hard_threshold'),
   'buffer.easy_fraction': together('`buffer.easy_fraction`', atLeastZero()),
   'buffer.hard_fraction': together('`buffer.hard_fraction`', atLeastZero()),
-  'buffer.online_difficulty_filtering': becomes('buffer.online_difficulty_filtering', flag()),
+  'buffer.online_difficulty_filtering': ours('buffer.online_difficulty_filtering'),
   'buffer.env_ratios': together('the `weight` of each [[env]]', positives()),
   'buffer.skip_verification': together('refused where true', flag()),
-  'buffer.seed': becomes('seed', whole(0)),
+  'buffer.seed': ours('seed'),
 };
 
 /** Settings of one environment that 0.6.35 brought. */
@@ -112,12 +78,7 @@ function ofEnvironment(table: string): Record<string, Field> {
     ),
     [`${table}.retries`]: together(`\`${table}.max_retries\`; rules are refused`, args()),
     [`${table}.max_retries`]: becomes(`${table}.max_retries`, whole(0)),
-    ...Object.fromEntries(
-      ['max_turns', 'max_input_tokens', 'max_output_tokens', 'max_total_tokens'].map((key) => [
-        `${table}.${key}`,
-        becomes(`${table}.${key}`, whole(1)),
-      ]),
-    ),
+    ...sameIn(table, 'max_turns', 'max_input_tokens', 'max_output_tokens', 'max_total_tokens'),
   };
 }
 const onlyBefore = 'only Hosted Training before prime 0.6 had it: --dialect hosted-0.5.61';
@@ -125,14 +86,12 @@ const onlyBefore = 'only Hosted Training before prime 0.6 had it: --dialect host
 /** Of one environment, of all evaluations, and of those of one. */
 function ownSampling(table: string): Record<string, Field> {
   return {
-    [`${table}.max_tokens`]: becomes(`${table}.max_tokens`, whole(1)),
-    [`${table}.temperature`]: becomes(`${table}.temperature`, atLeastZero()),
+    ...sameIn(table, 'max_tokens', 'temperature'),
     [`${table}.extra_body`]: together(
       `its known parameters those of \`[${table.replace('[]', '')}]\`, the rest \`${table}.extra_body\``,
       args(),
     ),
-    [`${table}.enable_thinking`]: becomes(`${table}.enable_thinking`, flag()),
-    [`${table}.reasoning_effort`]: becomes(`${table}.reasoning_effort`, choice('minimal', 'low', 'medium', 'high')),
+    ...sameIn(table, 'enable_thinking', 'reasoning_effort'),
   };
 }
 
@@ -145,10 +104,10 @@ function ofTeacher(): Record<string, Field> {
 /** From 0.6.35 on. */
 const newer: Readonly<Record<string, Field>> = {
   loss: becomes('loss', choice('rl', 'sft', 'opd'), { usual: '"rl"' }),
-  'teacher.model': becomes('teacher.model', text()),
+  'teacher.model': ours('teacher.model'),
   'teacher.client.base_url': together('`teacher.url`; Prime Inference where it is missing', serverUrls()),
-  'teacher.client.api_key_var': becomes('teacher.api_key_var', variableName()),
-  'teacher.client.headers': becomes('teacher.headers', headerTable()),
+  'teacher.client.api_key_var': ours('teacher.api_key_var'),
+  'teacher.client.headers': ours('teacher.headers'),
   ...ofTeacher(),
   max_inflight_rollouts: together('`oversampling_factor`: so many ÷ batch_size, at least 1', whole(1)),
   pre_batch_filters: becomes('pre_batch_filters', filters()),
@@ -160,16 +119,15 @@ const newer: Readonly<Record<string, Field>> = {
   ...ofEnvironment('env[]'),
   ...ownSampling('env[].sampling'),
   'env[].group_size': together('`rollouts_per_example`, the same for all', whole(2)),
-  'env[].ratio': becomes('env[].weight', positive()),
-  'sampling.enable_thinking': becomes('sampling.enable_thinking', flag()),
-  'sampling.reasoning_effort': becomes('sampling.reasoning_effort', choice('minimal', 'low', 'medium', 'high')),
-  'eval.skip_first_step': becomes('eval.skip_first_step', flag()),
+  'env[].ratio': ours('env[].weight'),
+  ...sameIn('sampling', 'enable_thinking', 'reasoning_effort'),
+  'eval.skip_first_step': ours('eval.skip_first_step'),
   ...ownSampling('eval.sampling'),
   'eval.env[].taskset': together('`eval.env[].id` and `eval.env[].args`', args()),
   ...ofEnvironment('eval.env[]'),
   'eval.env[].ratio': ignored('every evaluation is of all its environments', positive()),
   ...ownSampling('eval.env[].sampling'),
-  'eval.env[].group_size': becomes('eval.env[].rollouts_per_example', whole(1)),
+  'eval.env[].group_size': ours('eval.env[].rollouts_per_example'),
   max_async_level: refused(onlyBefore),
   buffer: refused(`${onlyBefore}; later versions ignore it`),
   'sampling.repetition_penalty': refused(`${onlyBefore}; here it goes into [sampling.extra_body]`),

@@ -7,7 +7,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { commandGroups } from '../../cli/commands.ts';
 import { settingsByPath } from '../../config/settings/index.ts';
-import { type LiveSetting, liveSettingNames, liveSettings } from '../../core/rl/live-settings.ts';
+import { liveSettingNames, liveSettings } from '../../core/rl/live-settings.ts';
 import { definitionOf, metricSections } from '../../core/rl/metric-names.ts';
 import { repositoryFolder } from '../e2e/small-run.ts';
 import { commandPages } from './command-help.ts';
@@ -36,7 +36,7 @@ test('what can be changed while a run goes on is marked in the table of settings
   const marked = [...settingsByPath].flatMap(([path, { live }]) => (live === undefined ? [] : [{ path, live }]));
   for (const { path, live } of marked) {
     const [, name] = /^(?:trainer\.)?(.*)$/.exec(path)!;
-    assert.equal(live, liveSettings[name as LiveSetting], path);
+    assert.equal(live, liveSettings[name as keyof typeof liveSettings], path);
   }
   // No file says when to stop this time.
   assert.equal(marked.length, liveSettingNames.filter((name) => name !== 'stop_after').length);
