@@ -7,6 +7,7 @@ import { withoutResume } from '../config/resume-words.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { checkOwnCode } from '../backends/configs/check-own-code.ts';
 import { environmentsOf, grantByFile, keysApart, namedByEnvironments, serversIn } from '../backends/configs/grant.ts';
+import type { SpecSource } from '../runs/spec-source.ts';
 import { type ConfigLayer, loadRunConfig } from '../backends/configs/load-run-config.ts';
 import type { SentFiles } from '../backends/configs/sent-files.ts';
 import { whyNoDemonstrations } from '../backends/environments/demonstrations.ts';
@@ -59,16 +60,6 @@ export interface TakenOver {
   readonly asked: AskedOfRun | null;
   /** Under which name that execution began a lineage where its input asked for one. */
   readonly request: string;
-}
-
-/** Beside each stored spec: what it was read from, for a command that starts the run again. */
-export interface SpecSource {
-  /** Absolute. */
-  readonly config: string;
-  /** Absolute as well. */
-  readonly over?: readonly ConfigLayer[];
-  readonly dialect?: string;
-  readonly overrides: Readonly<Record<string, string>>;
 }
 
 export interface OpenedRun {

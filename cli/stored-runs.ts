@@ -1,7 +1,7 @@
 import { committedRun, type CommittedRun } from '../runs/committed-run.ts';
 import { type Curves, curvesOf } from '../runs/curves.ts';
 import { storedSpec } from '../runs/fork-run.ts';
-import type { SpecSource } from '../activities/open-run.ts';
+import type { SpecSource } from '../runs/spec-source.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from '../runs/run-access.ts';
 import { readMetrics } from '../runs/metrics.ts';
 import { resolveStoreUri } from '../backends/store/index.ts';

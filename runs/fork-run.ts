@@ -12,7 +12,7 @@ import type { Store } from '../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
-import type { SpecSource } from '../activities/open-run.ts';
+import { specSourceIn, type SpecSource } from './spec-source.ts';
 import { commitIn, runRecordIn, specIn } from './record-shapes.ts';
 import { currentLineage, type LineagePlace, readHead, requireCommit, type RunPlace, storeOf } from './run-access.ts';
 import { storedTemplate } from './stored-template.ts';
@@ -27,7 +27,7 @@ export async function storedSpec(
   if (ref) {
     const source = await store.read(layout.source(ref.key));
     const spec = specIn(await store.get(ref), ref.key);
-    return { spec, source: source && decodeJson<SpecSource>(source, layout.source(ref.key)) };
+    return { spec, source: source && specSourceIn(source, layout.source(ref.key)) };
   }
   const recorded = await store.read(layout.run());
   if (!recorded) throw new RatchetError('RunNotFound', `There is no run ${run.name}: ${store.uri} holds no run.json.`);

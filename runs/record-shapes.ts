@@ -1,3 +1,4 @@
+import { lineageNumber } from '../core/names.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
 import type { ObjectRef, StepCommit } from '../core/rl/run-state.ts';
 import { RunSpec } from '../config/run-spec.ts';
@@ -33,9 +34,10 @@ const commitShape: Shape = ({ schemaVersion, step, run, lineage, policy, outcome
 
 /** `origins/lineage_N.json` */
 export function lineageRecordIn(bytes: Uint8Array, key: string): LineageRecord {
+  const number = Number(/lineage_(\d+)\.json$/.exec(key)?.[1]);
   return decodeJson<LineageRecord>(bytes, key, ({ schemaVersion, lineage, origin, request, begunAt }) => ({
     'schemaVersion 1': schemaVersion === 1,
-    'a lineage': typeof lineage === 'string',
+    [`the lineage l${number}`]: typeof lineage === 'string' && lineageNumber(lineage) === number,
     'an origin with run, lineage, step and sha256': isOrigin(origin),
     'a request and a time': typeof request === 'string' && typeof begunAt === 'string',
   }));

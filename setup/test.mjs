@@ -1,6 +1,7 @@
 /**
- * `npm test`: packages, a Temporal CLI, an S3 server, then every test; `npm test -- e2e` only those against a real server, `npm test -- faults` the
- * whole fault matrix, `npm test -- engines` real engines, `npm test -- PATH…` only those files or folders. The last line is `N passed, N failed`.
+ * `npm test`: packages, a Temporal CLI, an S3 server, then what tells soon: unit, workflow and some end-to-end tests. `npm run test:all`: all
+ * there are. `npm test -- e2e` only those against a real server, `faults` the fault matrix, `engines` real engines, `PATH…` only those files
+ * or folders. The last line is `N passed, N failed`.
  */
 import { execFile, spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
@@ -13,6 +14,14 @@ import { ensurePackages, isProgram, projectRoot, runSetup, SetupError } from './
 
 /** A test that hangs is a failure, not a lost night. */
 const timeoutMs = { units: 600_000, endToEnd: 900_000, matrix: 4 * 3_600_000 };
+
+const usage = `npm test                  what tells soon
+npm run test:all          everything, and what is slow and seldom tells
+npm test -- e2e           all that needs a real server
+npm test -- faults        the whole fault matrix
+npm test -- engines       real engines
+npm test -- PATH…         only these files or folders
+`;
 
 /** Files side by side; tests of one file always run one after another. */
 const concurrency = {
@@ -28,18 +37,31 @@ const concurrency = {
  * @returns {Promise<number>}
  */
 async function testAll(wanted) {
+  if (wanted.includes('--help')) {
+    process.stdout.write(usage);
+    return 0;
+  }
   const files = chooseTests(wanted, findTests(join(projectRoot, 'test')));
   await ensurePackages();
   const temporalCli = await ensureTemporalCli();
   // Where it cannot be had, it says so, and the tests that need it are skipped.
   if ([...files.units, ...files.endToEnd].some((file) => isMatrix(file) || /[/]s3-[^/]*$/.test(file)))
     await ensureProgram('test/backends/s3-gateway.ts');
-  const isLong = files.endToEnd.some((file) => isMatrix(file) || isEngine(file));
+  const areLong = files.endToEnd.filter((file) => isMatrix(file) || isEngine(file));
+  const endToEnd = files.endToEnd.filter((file) => !areLong.includes(file));
+  const areMany = wanted.length === 0 || wanted[0] === 'all';
+  const units = areMany ? await buildTests(files.units) : files.units;
+  const isBuilt = (/** @type {string} */ file) => file.endsWith('.mjs');
+  const run = (/** @type {readonly string[]} */ some, /** @type {keyof typeof timeoutMs} */ kind) =>
+    runTests(some, { timeout: timeoutMs[kind], atOnce: concurrency[kind], temporalCli });
   const counts = [
-    await runTests(files.units, timeoutMs.units, concurrency.units, temporalCli),
-    isLong
-      ? await runTests(files.endToEnd, timeoutMs.matrix, concurrency.matrix, temporalCli)
-      : await runTests(files.endToEnd, timeoutMs.endToEnd, concurrency.endToEnd, temporalCli),
+    await run(units.filter(isBuilt), 'units'),
+    await run(
+      units.filter((file) => !isBuilt(file)),
+      'units',
+    ),
+    await run(endToEnd, 'endToEnd'),
+    await run(areLong, 'matrix'),
   ];
   const sum = (/** @type {keyof TestCounts} */ key) => counts.reduce((total, one) => total + one[key], 0);
   if (sum('skipped') > 0) process.stdout.write(`${sum('skipped')} skipped\n`);
@@ -53,23 +75,32 @@ const isMatrix = (file) => file.endsWith('.faults.test.ts');
 /** Against real engines, which are installed first. @param {string} file */
 const isEngine = (file) => file.endsWith('.engines.test.ts');
 
+/** Seldom tells, or takes minutes: with all others alone. @param {string} file */
+const isSlow = (file) => file.endsWith('.slow.test.ts');
+
 /**
- * Which files to run: all, those against a real server, or those named.
+ * Which files to run: those that tell soon, all, those against a real server, or those named.
  * @param {readonly string[]} wanted
  * @param {readonly string[]} all
  * @returns {TestFiles}
  */
 export function chooseTests(wanted, all) {
-  const isEndToEnd = (/** @type {string} */ file) => file.endsWith('.e2e.test.ts') || isMatrix(file) || isEngine(file);
+  const isEndToEnd = (/** @type {string} */ file) =>
+    file.endsWith('.e2e.test.ts') ||
+    /[/](?:e2e|faults)[/].*\.slow\.test\.ts$/.test(file) ||
+    isMatrix(file) ||
+    isEngine(file);
   const usual = all.filter((file) => !isMatrix(file) && !isEngine(file));
-  if (wanted.length === 1 && wanted[0] === 'e2e') return { units: [], endToEnd: usual.filter(isEndToEnd) };
-  if (wanted.length === 1 && wanted[0] === 'faults') return { units: [], endToEnd: all.filter(isMatrix) };
-  if (wanted.length === 1 && wanted[0] === 'engines') return { units: [], endToEnd: all.filter(isEngine) };
+  const [word] = wanted.length === 1 ? wanted : [];
+  if (word === 'e2e') return { units: [], endToEnd: usual.filter(isEndToEnd) };
+  if (word === 'faults') return { units: [], endToEnd: all.filter(isMatrix) };
+  if (word === 'engines') return { units: [], endToEnd: all.filter(isEngine) };
   const places = wanted.map((place) => resolve(place));
-  for (const [i, place] of places.entries()) {
+  for (const [i, place] of word === 'all' ? [] : places.entries()) {
     if (!all.some((file) => isWithin(file, place))) throw new SetupError(`there is no test in ${wanted[i]}`);
   }
-  const chosen = wanted.length === 0 ? usual : all.filter((file) => places.some((place) => isWithin(file, place)));
+  const named = () => all.filter((file) => places.some((place) => isWithin(file, place)));
+  const chosen = word === 'all' ? all : wanted.length === 0 ? usual.filter((file) => !isSlow(file)) : named();
   return { units: chosen.filter((file) => !isEndToEnd(file)), endToEnd: chosen.filter(isEndToEnd) };
 }
 
@@ -114,19 +145,32 @@ function ensureProgram(file) {
 }
 
 /**
+ * The same tests as plain JavaScript, see `test/build-tests.mjs`.
  * @param {readonly string[]} files
- * @param {number} timeout
- * @param {number} filesAtOnce
- * @param {string} temporalCli
+ * @returns {Promise<string[]>}
+ */
+function buildTests(files) {
+  const names = files.map((file) => relative(projectRoot, file));
+  return new Promise((done, fail) => {
+    const args = ['test/build-tests.mjs', ...names];
+    execFile(process.execPath, args, { cwd: projectRoot, maxBuffer: 2 ** 24 }, (error, stdout, stderr) =>
+      error ? fail(new SetupError(`the tests could not be built: ${stderr}`)) : done(JSON.parse(stdout)),
+    );
+  });
+}
+
+/**
+ * @param {readonly string[]} files
+ * @param {{ timeout: number, atOnce: number, temporalCli: string }} options
  * @returns {Promise<TestCounts>}
  */
-async function runTests(files, timeout, filesAtOnce, temporalCli) {
+async function runTests(files, { timeout, atOnce, temporalCli }) {
   if (files.length === 0) return { passed: 0, failed: 0, skipped: 0 };
   const folder = mkdtempSync(join(tmpdir(), 'ratchet-test-'));
   try {
     const countsFile = join(folder, 'counts.json');
     const options = [
-      `--test-concurrency=${filesAtOnce}`,
+      `--test-concurrency=${atOnce}`,
       `--test-timeout=${timeout}`,
       '--test-reporter=spec',
       '--test-reporter-destination=stdout',
@@ -134,8 +178,9 @@ async function runTests(files, timeout, filesAtOnce, temporalCli) {
       `--test-reporter-destination=${countsFile}`,
     ];
     const names = files.map((file) => relative(projectRoot, file));
+    const loading = files[0]?.endsWith('.ts') ? ['--import', 'tsx'] : ['--enable-source-maps'];
     const env = { ...process.env, RATCHET_TEMPORAL_CLI: temporalCli };
-    const code = await spawnRunner(['--import', 'tsx', '--test', ...options, ...names], env);
+    const code = await spawnRunner([...loading, '--test', ...options, ...names], env);
     const counts = readCounts(countsFile);
     // A runner that dies, or fails without naming a test, is a failure too.
     return code !== 0 && counts.failed === 0 ? { ...counts, failed: 1 } : counts;

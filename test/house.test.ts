@@ -212,7 +212,7 @@ describe('the style of the house', () => {
   test('file names are kebab-case', () => {
     const names = sources.filter(
       (file) =>
-        !/^[a-z0-9-]+(\.(test|e2e\.test|faults\.test|engines\.test|contract|d))?\.(ts|mts|mjs)$/.test(
+        !/^[a-z0-9-]+(\.(test|e2e\.test|slow\.test|faults\.test|engines\.test|contract|d))?\.(ts|mts|mjs)$/.test(
           path.basename(file),
         ),
     );

@@ -2,6 +2,7 @@ import { Runtime, Worker, type WorkerOptions } from '@temporalio/worker';
 import { randomBytes } from 'node:crypto';
 import os from 'node:os';
 import { createOrchestratorActivities, createRolloutActivities } from '../activities/index.ts';
+import { Beating } from '../activities/around/beating.ts';
 import { ActivityFailpoints } from '../activities/around/failpoint-interceptor.ts';
 import { FailureMapping } from '../activities/around/failures.ts';
 import { RunLog } from '../activities/around/run-log.ts';
@@ -72,6 +73,7 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
       activity: [
         () => ({ inbound: new FailureMapping() }),
         () => ({ inbound: log }),
+        () => ({ inbound: new Beating() }),
         () => ({ inbound: new ActivityFailpoints() }),
       ],
     },

@@ -3,7 +3,7 @@ import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { storedSpec } from '../../runs/fork-run.ts';
 import { requireReachable } from '../../runs/lineages.ts';
-import type { SpecSource } from '../../activities/open-run.ts';
+import type { SpecSource } from '../../runs/spec-source.ts';
 import { currentLineage } from '../../runs/run-access.ts';
 import { connect, findRunning, temporalHere } from '../connection.ts';
 import { fromHere } from '../from-here.ts';

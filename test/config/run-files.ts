@@ -1,4 +1,5 @@
 /** Run files that people have, and what may become of them: misspelt and spoiled. For tests, and for `bench configs`. */
+import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -196,4 +197,19 @@ export function spoiled(text: string, random: () => number): string {
     if (lines.length === 0) lines.push('');
   }
   return lines.join('\n');
+}
+
+/** Files that are spoiled at random are read or refused; nothing is thrown. */
+export function answerSpoiled(files: readonly RunFile[], count: number): void {
+  const random = randomFrom(7);
+  let accepted = 0;
+  for (let i = 0; i < count; i++) {
+    const text = spoiled(files[i % files.length]!.text, random);
+    try {
+      if (parseRunConfig(text, { file: 'spoiled.toml' }).ok) accepted++;
+    } catch (cause) {
+      throw new Error(`${(cause as Error).message}\n${text}`, { cause });
+    }
+  }
+  assert.ok(accepted > count / 10 && accepted < (count * 9) / 10, `${accepted} were accepted`);
 }

@@ -12,7 +12,7 @@ import { environmentIdsOf, parseConfigFile } from '../../config/parse-config-fil
 import { canSandbox, missingSandbox } from './sandbox-here.ts';
 
 const projectFolder = fileURLToPath(new URL('../../', import.meta.url));
-/** Python packages that are installed first: `test/cli/env-python.test.ts` tries the template. */
+/** Python packages that are installed first: `test/cli/env-python.slow.test.ts` tries the template. */
 const isOfPackage = (file: string): boolean => /^(?:verifiers|own-environment\/python)\//.test(file);
 /** Evaluations, which have no run. */
 const isOfEvaluations = (file: string): boolean => file.startsWith('eval/');

@@ -72,7 +72,7 @@ export interface UndisturbedRun {
 export type Rows = Readonly<Record<string, Row>>;
 
 const severalVersions =
-  'its servers hold several versions, and the run would not wait for its branch: test/e2e/prompt-branches.e2e.test.ts strikes it while the run is paused';
+  'its servers hold several versions, and the run would not wait for its branch: test/e2e/prompt-branches.slow.test.ts strikes it while the run is paused';
 
 const elsewhere = 'no run of this row has such a server';
 const ofNoEngine = 'of the run alone, whatever it trains and samples on: see the rows of the first table';

@@ -3,16 +3,24 @@ import { test } from 'node:test';
 import countTests from '../../setup/test-counts-reporter.mjs';
 import { chooseTests } from '../../setup/test.mjs';
 
-const all = ['/p/test/a.test.ts', '/p/test/core/b.test.ts', '/p/test/core/c.e2e.test.ts'];
+const quick = ['/p/test/a.test.ts', '/p/test/core/b.test.ts', '/p/test/core/c.e2e.test.ts'];
+const slow = ['/p/test/core/d.slow.test.ts', '/p/test/e2e/e.slow.test.ts', '/p/test/faults/f.faults.test.ts'];
+const all = [...quick, ...slow];
 
-test('without arguments everything is tested, units apart from what needs a server', () => {
-  assert.deepEqual(chooseTests([], all), { units: all.slice(0, 2), endToEnd: all.slice(2) });
-  assert.deepEqual(chooseTests(['e2e'], all), { units: [], endToEnd: all.slice(2) });
+test('without arguments what tells soon is tested, units apart from what needs a server', () => {
+  assert.deepEqual(chooseTests([], all), { units: quick.slice(0, 2), endToEnd: quick.slice(2) });
+});
+
+test('all are all, the slow ones and the fault matrix included', () => {
+  const { units, endToEnd } = chooseTests(['all'], all);
+  assert.deepEqual(units, [...quick.slice(0, 2), slow[0]]);
+  assert.deepEqual(endToEnd, [quick[2], slow[1], slow[2]]);
+  assert.deepEqual(chooseTests(['e2e'], all).endToEnd, [quick[2], slow[1]]);
 });
 
 test('files and folders can be named; a name that fits nothing is refused', () => {
-  assert.deepEqual(chooseTests(['/p/test/a.test.ts'], all), { units: all.slice(0, 1), endToEnd: [] });
-  assert.deepEqual(chooseTests(['/p/test/core'], all), { units: all.slice(1, 2), endToEnd: all.slice(2) });
+  assert.deepEqual(chooseTests(['/p/test/a.test.ts'], all), { units: quick.slice(0, 1), endToEnd: [] });
+  assert.deepEqual(chooseTests(['/p/test/core'], all), { units: [quick[1], slow[0]], endToEnd: quick.slice(2) });
   assert.throws(() => chooseTests(['/p/test/cor'], all), /no test in \/p\/test\/cor/);
 });
 

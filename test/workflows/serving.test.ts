@@ -28,7 +28,7 @@ describe('served weights', { concurrency: 8 }, () => {
     ]);
     assert.deepEqual((await run.status()).progress.quarantinedServers, ['http://b']);
     const { metrics } = run.fake.commits()[1]!;
-    assert.deepEqual([metrics['inference/canary_difference'], metrics['inference/servers_aside']], [0.0001, 0]);
+    assert.deepEqual([metrics['inference/canary_difference'], metrics['inference/servers_quarantined']], [0.0001, 0]);
   });
 
   test('where no server is left the run pauses before anything is sampled there; resumed, they are asked again', async () => {

@@ -1,4 +1,4 @@
-/** A part of the fault matrix, quick enough for every `npm test`. */
+/** A part of the fault matrix, quick enough for every `npm run test:all`. */
 import { testCells } from './suite.ts';
 
 testCells([

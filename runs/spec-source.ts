@@ -1,0 +1,24 @@
+import type { ConfigLayer } from '../backends/configs/load-run-config.ts';
+import { decodeJson, isRecord } from '../backends/store/objects.ts';
+
+/** Beside each stored spec: what it was read from, for a command that starts the run again. */
+export interface SpecSource {
+  /** Absolute. */
+  readonly config: string;
+  /** Absolute as well. */
+  readonly over?: readonly ConfigLayer[];
+  readonly dialect?: string;
+  readonly overrides: Readonly<Record<string, string>>;
+}
+
+export function specSourceIn(bytes: Uint8Array, key: string): SpecSource {
+  return decodeJson<SpecSource>(bytes, key, ({ config, over, dialect, overrides }) => ({
+    'the absolute path of a run file': typeof config === 'string',
+    'files that were laid over it, or nothing':
+      over === undefined ||
+      (Array.isArray(over) && over.every((layer) => isRecord(layer) && typeof layer['file'] === 'string')),
+    'the name of a dialect, or nothing': dialect === undefined || typeof dialect === 'string',
+    'what was typed besides, as texts':
+      isRecord(overrides) && Object.values(overrides).every((value) => typeof value === 'string'),
+  }));
+}
