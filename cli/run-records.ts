@@ -14,7 +14,7 @@ import {
 } from '../runs/run-access.ts';
 import { type MetricsRow, readMetrics } from '../runs/metrics.ts';
 import { damaged, decodeRows, isRecord, type Shape } from '../backends/store/objects.ts';
-import { type ChatTokenizer, loadTokenizer } from '../engine/index.ts';
+import type { ChatTokenizer } from '../engine/index.ts';
 
 /** All numbers of one step: its training and its evaluations. */
 export interface StepRecord {
@@ -98,6 +98,8 @@ export async function tokenizerOf(run: RunPlace): Promise<ChatTokenizer | null> 
       tokenizerFiles.map(async (name) => [name, await store.read(weights + name)] as const),
     );
     if (found[0]![1] === null || found[1]![1] === null) continue;
+    // Loaded here: how a run stands is told without the engine.
+    const { loadTokenizer } = await import('../engine/model/load-tokenizer.ts');
     const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-tokenizer-'));
     try {
       for (const [name, bytes] of found) {

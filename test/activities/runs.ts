@@ -9,6 +9,7 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { TestContext } from 'node:test';
+import { Context } from '@temporalio/activity';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import {
   createLeaseActivities,
@@ -242,15 +243,24 @@ export function openRoles(
     tokenizer: openTokenizer,
     ...(environments ? { environments } : {}),
   };
+  const orchestrator = createOrchestratorActivities({
+    ...generating,
+    codeVersion: 'test',
+    projectFolder,
+    hasSearchAttributes: () => Promise.resolve(false),
+    isWorkflowRunning: () => Promise.resolve(false),
+    findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
+  });
   const activities = {
-    ...createOrchestratorActivities({
-      ...generating,
-      codeVersion: 'test',
-      projectFolder,
-      hasSearchAttributes: () => Promise.resolve(false),
-      isWorkflowRunning: () => Promise.resolve(false),
-      findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
-    }),
+    ...orchestrator,
+    readSpec: alone(orchestrator.readSpec),
+    leaseGroups: alone(orchestrator.leaseGroups),
+    filterGroups: alone(orchestrator.filterGroups),
+    packBatch: alone(orchestrator.packBatch),
+    planStep: alone(orchestrator.planStep),
+    commitStep: alone(orchestrator.commitStep),
+    nextTrainerEpoch: alone(orchestrator.nextTrainerEpoch),
+    findUnpublished: alone(orchestrator.findUnpublished),
     ...createRolloutActivities(generating),
     ...createLeaseActivities(training, () => Promise.resolve()),
     warmUp: atFirstEpoch(warmUp),
@@ -290,6 +300,19 @@ export type Roles = ReturnType<typeof openRoles>;
 /** Runs an activity as a worker would. */
 export function act<Input, Output>(activity: (input: Input) => Promise<Output>, input: Input): Promise<Output> {
   return new MockActivityEnvironment().run(activity, input);
+}
+
+/** In a context of its own, as a worker would call it, unless a test has given it one. */
+function alone<Input, Output>(activity: (input: Input) => Promise<Output>): (input: Input) => Promise<Output> {
+  return (input) => (isInActivity() ? activity(input) : act(activity, input));
+}
+
+function isInActivity(): boolean {
+  try {
+    return Context.current() !== undefined;
+  } catch {
+    return false;
+  }
 }
 
 export interface Committed {
