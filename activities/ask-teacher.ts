@@ -5,7 +5,7 @@ import type { ObjectRef, RunHandle, TaughtBatch } from '../core/rl/run-state.ts'
 import { decodeNumbers, encodeRows } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
-import type { PackedBatch } from './plan-step.ts';
+import type { PackedBatch } from './pack-batch.ts';
 import { readJson, readRows, specOf, storeOf } from '../runs/run-access.ts';
 import { openScorer, type TeacherDependencies } from '../backends/rollouts/teacher.ts';
 

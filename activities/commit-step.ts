@@ -6,7 +6,7 @@ import type { ObjectRef, RunHandle, RunState, StepCommit, StepPlan } from '../co
 import { encodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { refuseBehind } from '../runs/lineages.ts';
-import type { PackedBatch } from './plan-step.ts';
+import type { PackedBatch } from './pack-batch.ts';
 import { recordCommit } from '../runs/record-metrics.ts';
 import { commitIn } from '../runs/record-shapes.ts';
 import { isLastStep, readCommit, readJson, storeOf } from '../runs/run-access.ts';

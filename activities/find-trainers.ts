@@ -1,5 +1,5 @@
 /** A GPU worker that Temporal knows, and the workflow it is held by. */
-export interface KnownTrainer {
+interface KnownTrainer {
   readonly identity: string;
   readonly heldBy: string | null;
 }

@@ -20,7 +20,7 @@ import { openPlayers, type Place, type Together } from '../backends/rollouts/tra
 import { GenerationAttempt, type NotReady, type GenerationProgress } from './around/generation-attempt.ts';
 import { lostIn } from './around/work-under-way.ts';
 
-export interface GenerateInput {
+interface GenerateInput {
   readonly run: RunHandle;
   readonly round: SamplingRound;
   readonly chunk: RoundChunk;
@@ -31,7 +31,7 @@ export interface GenerateInput {
 }
 
 /** Why an attempt ended with something unfinished. */
-export type AttemptEnd = 'deadline' | 'cancelled' | 'shutdown';
+type AttemptEnd = 'deadline' | 'cancelled' | 'shutdown';
 
 export interface GeneratedChunk {
   /** → {@link Rollout} */

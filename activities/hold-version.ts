@@ -7,7 +7,7 @@ import { hasMetrics } from '../runs/metrics.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { requireCommit, servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
 
-export interface HoldVersionInput {
+interface HoldVersionInput {
   readonly run: RunHandle;
   readonly policy: PolicyVersion;
   /** Who keeps it; a version stays while anybody does. */

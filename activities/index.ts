@@ -13,11 +13,11 @@ import { createHoldVersion, findEvaluation } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterGroups } from './filter-groups.ts';
 import { createGenerateRollouts } from './generate-rollouts.ts';
-import { withHeartbeat } from './around/heartbeat.ts';
 import { leaseRound } from './lease-groups.ts';
 import { beginLineage, checkRewind } from '../runs/lineages.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
-import { packBatch, planStep } from './plan-step.ts';
+import { packBatch } from './pack-batch.ts';
+import { planStep } from './plan-step.ts';
 import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
 import { createLeaseTrainer, type TrainerLeased } from './lease-trainer.ts';
 import { createComparePrompts, createSearchPrompts } from './prompt-search/search-prompts.ts';
@@ -45,12 +45,6 @@ export type { SearchProgress } from './prompt-search/search-prompts.ts';
 export type { TrainStepResult } from './train-step.ts';
 export type { WarmUpState } from './warm-up.ts';
 
-/** What is asked for as a local activity, which needs no heartbeat, and again as any other where it takes long. */
-const beating =
-  <Input, Result>(work: (input: Input) => Promise<Result>) =>
-  (input: Input): Promise<Result> =>
-    withHeartbeat(() => work(input));
-
 /** Queue `ratchet`: beside the workflow, all glue between stored objects. */
 export const createOrchestratorActivities = (
   dependencies: OpenRunDependencies & {
@@ -60,19 +54,19 @@ export const createOrchestratorActivities = (
   },
 ) => ({
   openRun: createOpenRun(dependencies),
-  readSpec: beating(readSpec),
+  readSpec,
   checkRewind,
   beginLineage,
-  leaseGroups: beating(leaseRound),
-  filterGroups: beating(filterGroups),
-  packBatch: beating(packBatch),
-  planStep: beating(planStep),
-  commitStep: beating(createCommitStep(dependencies.codeVersion)),
+  leaseGroups: leaseRound,
+  filterGroups,
+  packBatch,
+  planStep,
+  commitStep: createCommitStep(dependencies.codeVersion),
   auditRun,
   broadcastWeights: createBroadcastWeights(dependencies.inference),
   saveCheckpoint,
-  nextTrainerEpoch: beating(nextTrainerEpoch),
-  findUnpublished: beating(findUnpublished),
+  nextTrainerEpoch,
+  findUnpublished,
   describeTrainers: createDescribeTrainers(dependencies.findTrainers),
   planEvaluations: createPlanEvaluations(dependencies),
   openEvaluation: createOpenEvaluation(dependencies),

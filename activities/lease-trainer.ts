@@ -11,7 +11,7 @@ export interface TrainerLeased {
   readonly holder: string;
 }
 
-export interface LeaseTrainerInput {
+interface LeaseTrainerInput {
   readonly run: RunHandle;
   readonly workflowId: string;
   readonly epoch: number;

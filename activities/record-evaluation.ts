@@ -34,7 +34,7 @@ export interface EvaluationSummary {
   };
 }
 
-export interface RecordInput {
+interface RecordInput {
   readonly run: RunHandle;
   readonly policy: PolicyVersion;
   /** Who kept the version at the servers for it. */

@@ -9,7 +9,7 @@ import { manifestOf, sealedSteps } from '../runs/checkpoints.ts';
 import { removePlayed } from '../runs/unneeded.ts';
 import { begunLineages, readCommit, requireCommit, specOf, storeOf } from '../runs/run-access.ts';
 
-export interface CheckpointInput {
+interface CheckpointInput {
   readonly run: RunHandle;
   readonly step: number;
   /** Versions that something still refers to: the reference policy, evaluations under way. */

@@ -18,7 +18,7 @@ import { readJson, readRows, specOf, storeOf } from '../runs/run-access.ts';
 import { vocabularySizeOf } from '../runs/vocabulary.ts';
 import { lostIn, type WorkProgress, WorkUnderWay } from './around/work-under-way.ts';
 
-export interface ScoreInput {
+interface ScoreInput {
   readonly run: RunHandle;
   readonly round: SamplingRound;
   readonly finished: readonly ObjectRef[];

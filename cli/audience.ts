@@ -5,7 +5,7 @@ import type { TerminalView, ViewOptions } from './view/terminal-view.ts';
 import { printJson } from './print.ts';
 
 /** How a command that follows a run tells of it. */
-export type Telling = 'view' | 'lines' | 'json';
+type Telling = 'view' | 'lines' | 'json';
 
 export interface TellingOptions {
   readonly json?: boolean;
@@ -37,7 +37,7 @@ export function looksOf(env: NodeJS.ProcessEnv): ViewOptions['shows'] {
 }
 
 /** What following begins with. */
-export interface Beginning extends Pick<ViewOptions, 'run' | 'leaving' | 'rollouts' | 'onLeave'> {
+interface Beginning extends Pick<ViewOptions, 'run' | 'leaving' | 'rollouts' | 'onLeave'> {
   readonly workflow: string;
   readonly attached: boolean;
 }

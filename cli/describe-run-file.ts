@@ -29,7 +29,7 @@ function readLine({ title, because }: ReadAs): string {
 }
 
 /** Of any report: warnings, what is not yet honoured, what stands in the way, advice. */
-export function remarks({ warnings, notYet, obstacles, advice, notImported }: Omit<RunFileReport, 'file'>): string[] {
+function remarks({ warnings, notYet, obstacles, advice, notImported }: Omit<RunFileReport, 'file'>): string[] {
   return [
     ...section(
       'not looked at, since nothing that a file names is run to read it (--import does, once you have read what it is):',

@@ -48,7 +48,7 @@ export interface Look {
   readonly evaluations?: readonly EvaluationProgress[];
 }
 
-export interface FollowOptions extends Follower {
+interface FollowOptions extends Follower {
   readonly handle: WorkflowHandle;
   readonly signal: AbortSignal;
   /** Events up to this one have been seen. */
@@ -167,7 +167,7 @@ export function waitingLine({ pausedBecause, on }: Waiting): string {
 }
 
 /** Never throws: whoever does not answer is what it waits for. */
-export async function whatItWaitsFor(handle: WorkflowHandle): Promise<Waiting> {
+async function whatItWaitsFor(handle: WorkflowHandle): Promise<Waiting> {
   const answer = await ask<RunStatus>(handle, 'status', []);
   return waitingOf(
     answer.is,

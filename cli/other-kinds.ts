@@ -4,6 +4,7 @@ import { RatchetError } from '../core/errors.ts';
 import type { LoadOptions } from '../backends/configs/load-run-config.ts';
 import { isTableAlone } from '../config/layers.ts';
 import { environmentIdsOf, kindOf, parseConfigFile, summaryOf } from '../config/parse-config-file.ts';
+import { parseToml, type TomlFile } from '../config/parse-toml.ts';
 import { formatProblems, type Problem } from '../config/problems.ts';
 import { readRegularText } from '../engine/regular-file.ts';
 
@@ -14,15 +15,15 @@ const titles = {
 };
 
 /** Refuses to train with a file that says itself that it is for something else. */
-export async function refuseOtherKind(file: string, projectFolder: string): Promise<void> {
-  const text = await readRegularText(path.resolve(projectFolder, file)).catch(() => null);
-  const { kind, why } = text === null ? { kind: 'run' as const, why: '' } : kindOf(text, file);
+export function refuseOtherKind(toml: TomlFile): void {
+  const { file } = toml;
+  const { kind, why } = kindOf(toml, file);
   if (kind === 'run') return;
   const says = `${file}: expected a run file, got ${titles[kind]}, because of ${why}. To see what it says: npx ratchet check ${file}`;
   throw new RatchetError('ConfigInvalid', says);
 }
 
-export interface OtherKind {
+interface OtherKind {
   readonly kind: 'eval' | 'gepa' | 'endpoints';
   readonly problems: readonly Problem[];
   readonly lines: readonly string[];
@@ -42,8 +43,10 @@ export async function otherKind(
   }: Pick<LoadOptions, 'projectFolder' | 'over'> & Required<Pick<LoadOptions, 'overrides'>>,
 ): Promise<OtherKind | null> {
   const text = await readRegularText(path.resolve(projectFolder, file)).catch(() => null);
-  if (text === null || isTableAlone(file, over) || kindOf(text, file).kind === 'run') return null;
-  const parsed = parseConfigFile(text, { file, overrides });
+  if (text === null || isTableAlone(file, over)) return null;
+  const source = file.endsWith('.py') ? text : parseToml(text, file);
+  if (kindOf(source, file).kind === 'run') return null;
+  const parsed = parseConfigFile(source, { file, overrides });
   if (parsed.kind === 'run') return null;
   if (!parsed.ok) {
     const { kind, problems } = parsed;

@@ -23,7 +23,7 @@ export interface PendingActivity {
 }
 
 /** What a workflow has under way, as the server knows it without any worker. */
-export interface PendingWork {
+interface PendingWork {
   readonly activities: readonly PendingActivity[];
   /** Ids of the evaluations it has begun and that have not ended. */
   readonly evaluations: readonly string[];

@@ -33,10 +33,10 @@ export interface StoredRun extends CommittedRun, Curves {
   readonly goOn: string | null;
 }
 
-export type StoredState = 'finished' | 'stopped' | 'not running';
+type StoredState = 'finished' | 'stopped' | 'not running';
 
 /** Null before the run's first commit. */
-export async function storedRun(place: RunPlace): Promise<StoredRun | null> {
+async function storedRun(place: RunPlace): Promise<StoredRun | null> {
   const committed = await committedRun(place);
   const lineage = await currentLineage(place);
   const head = await readHead({ ...place, lineage });

@@ -2,7 +2,7 @@ import { startClock } from './clock.ts';
 import { print, printAside, printJson } from './print.ts';
 
 /** The first and the last of the lines of a command that follows a workflow with `--json`. */
-export type StartedLine = {
+type StartedLine = {
   readonly type: 'started';
   readonly time: string;
   readonly workflow: string;

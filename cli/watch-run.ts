@@ -17,7 +17,7 @@ import type { StoredRollouts } from './view/stored-rollouts.ts';
 
 export type RunWorkflow = WorkflowHandle<typeof trainRun>;
 
-export interface Watch {
+interface Watch {
   readonly run: string;
   readonly audience: Audience;
   /** Our own processes; null when they are another command's. */

@@ -1,9 +1,9 @@
 import { stringify } from 'smol-toml';
 import type { Dialect, Fate } from './dialects/dialect.ts';
 import { ratchet } from './dialects/ratchet-dialect.ts';
-import { RatchetConfig } from './dialects/ratchet.ts';
+import { RatchetConfig } from './settings/index.ts';
 import { type ParsedRunConfig, parseRunConfig } from './parse-run-config.ts';
-import { parseToml } from './parse-toml.ts';
+import { parseToml, type TomlFile } from './parse-toml.ts';
 import { formatPath, type KeyPath } from './positions.ts';
 import type { RunSpec } from './run-spec.ts';
 import { copied, isTable, setAt, type Table, valueAt } from './tables.ts';
@@ -35,11 +35,12 @@ export type Converted =
 
 /** The file in the words of `to`, or what would be lost. Call with a file that is right: undefined otherwise. */
 export function convertConfig(text: string, { file, from, to }: ConvertOptions): Converted | undefined {
-  const source = parseRunConfig(text, { file, ...(from === undefined ? {} : { dialect: from }) });
+  const written = parseToml(text, file);
+  const source = parseRunConfig(written, { file, ...(from === undefined ? {} : { dialect: from }) });
   if (!source.ok) return undefined;
   const title = source.readAs.title;
   const goal: Goal = { file, to, spec: source.spec, resumeStep: source.resumeStep };
-  const table = tableFor(text, source, goal);
+  const table = tableFor(written, source, goal);
   const { lost, problems, brought } = compared(table, goal);
   const ownAlone = to !== ratchet && source.ours['builtin'] === true ? ['builtin: true here, unknown there'] : [];
   if (lost.length + problems.length + ownAlone.length > 0) {
@@ -49,8 +50,7 @@ export function convertConfig(text: string, { file, from, to }: ConvertOptions):
   return { ok: true, toml, from: title, warnings: [...source.warnings, ...brought] };
 }
 
-function tableFor(text: string, source: ParsedRunConfig & { readonly ok: true }, goal: Goal): Table {
-  const { table: written } = parseToml(text, goal.file);
+function tableFor({ table: written }: TomlFile, source: ParsedRunConfig & { readonly ok: true }, goal: Goal): Table {
   if (source.readAs.dialect === goal.to.name && written) return written;
   return goal.to === ratchet ? inOwnWords(source.ours) : inOtherWords(source.ours, goal);
 }

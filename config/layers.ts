@@ -1,3 +1,4 @@
+import type { TomlFile } from './parse-toml.ts';
 import { findPositions, type KeyPath, type Positions } from './positions.ts';
 import { merged, setAt, type Table } from './tables.ts';
 
@@ -10,6 +11,8 @@ export interface Layer {
   readonly text: string;
   /** Dotted, where the file is a table of the others' and no file of its own: `trainer`. */
   readonly section?: string;
+  /** Where it was parsed before. */
+  readonly toml?: TomlFile;
 }
 
 /** Whether a first file is no run but one of its tables: it is then laid over nothing, as that table (`rl --trainer @ t.toml --orchestrator @ o.toml`). */

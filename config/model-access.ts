@@ -71,6 +71,11 @@ export function keyOf(value: string): { readonly variable: string | null } | und
   return isName && digits <= 4 ? { variable: value } : undefined;
 }
 
+/** The variable that is named as a key, or the usual one where none is; null = no key is asked for. */
+export function keyVariable(written: string | undefined, usual: string | null): string | null {
+  return written === undefined ? usual : (keyOf(written)?.variable ?? null);
+}
+
 /** A key that is written out is refused, and not repeated. */
 export function reportLiteralKey(path: KeyPath, reporter: Reporter): void {
   reporter.add({

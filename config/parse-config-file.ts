@@ -4,7 +4,7 @@ import { type ParsedEndpoints, parseEndpoints } from './parse-endpoints.ts';
 import { type ParsedEvalFile, parseEvalFile } from './parse-eval-file.ts';
 import { type ParsedGepaFile, parseGepaFile } from './parse-gepa-file.ts';
 import { type ParsedRunConfig, type ParseOptions, parseRunConfig } from './parse-run-config.ts';
-import { parseToml } from './parse-toml.ts';
+import { parseToml, type TomlFile } from './parse-toml.ts';
 import { isTable, type Table } from './tables.ts';
 
 /** What a file is for. */
@@ -19,26 +19,29 @@ export type ParsedConfigFile = { readonly why: string } & (
 );
 
 /** Finds out by its shape what a file is for, and reads it. */
-export function parseConfigFile(text: string, options: ParseOptions): ParsedConfigFile {
-  const { kind, why } = kindOf(text, options.file);
+export function parseConfigFile(written: string | TomlFile, options: ParseOptions): ParsedConfigFile {
+  // A Python file is no TOML, and its reader's alone.
+  const isParsed = typeof written !== 'string' || options.file.endsWith('.py');
+  const source = isParsed ? written : parseToml(written, options.file);
+  const { kind, why } = kindOf(source, options.file);
   switch (kind) {
     case 'eval':
-      return { kind, why, ...parseEvalFile(text, options) };
+      return { kind, why, ...parseEvalFile(source, options) };
     case 'gepa':
-      return { kind, why, ...parseGepaFile(text, options) };
+      return { kind, why, ...parseGepaFile(source, options) };
     case 'endpoints':
-      return { kind, why, ...parseEndpoints(text, options) };
+      return { kind, why, ...parseEndpoints(source, options) };
     case 'run':
-      return { kind, why, ...parseRunConfig(text, options) };
+      return { kind, why, ...parseRunConfig(source, options) };
     default:
       return kind satisfies never;
   }
 }
 
 /** What a file is for, and which of its keys says so. A run is what nothing speaks against, also where the syntax is wrong. */
-export function kindOf(text: string, file: string): { readonly kind: ConfigKind; readonly why: string } {
+export function kindOf(source: string | TomlFile, file: string): { readonly kind: ConfigKind; readonly why: string } {
   if (file.endsWith('.py')) return { kind: 'endpoints', why: 'a Python file: only registries of endpoints are' };
-  const { table } = parseToml(text, file);
+  const { table } = typeof source === 'string' ? parseToml(source, file) : source;
   if (table === undefined) return { kind: 'run', why: 'no other kind shows' };
   if ('endpoint' in table) return { kind: 'endpoints', why: '[[endpoint]]' };
   if ('ablation' in table) return { kind: 'eval', why: '[[ablation]]' };

@@ -13,6 +13,7 @@ import { type EndpointSpec, EndpointsSpec } from './endpoints-spec.ts';
 import type { KeyPath } from './positions.ts';
 import type { Problem } from './problems.ts';
 import { parsePythonEndpoints } from './python-endpoints.ts';
+import type { TomlFile } from './parse-toml.ts';
 import { type FileOptions, readFile } from './read-file.ts';
 import type { Reporter } from './reporter.ts';
 import { looksSecret } from './secrets.ts';
@@ -56,9 +57,9 @@ export type ParsedEndpoints =
   | { readonly ok: false; readonly problems: Problem[] };
 
 /** Reads a registry; of a file that ends in `.py` the literal `ENDPOINTS = {…}`. All problems are told at once. */
-export function parseEndpoints(written: string, options: FileOptions): ParsedEndpoints {
+export function parseEndpoints(written: string | TomlFile, options: FileOptions): ParsedEndpoints {
   const reading = { schema: EndpointsFile, synonyms };
-  const isPython = options.file.endsWith('.py');
+  const isPython = typeof written === 'string' && options.file.endsWith('.py');
   const read = isPython ? parsePythonEndpoints(written, options, reading) : readFile(written, options, reading);
   if (!read.ok) return read;
   const { table, reporter } = read;

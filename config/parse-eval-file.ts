@@ -1,11 +1,12 @@
 import { evaluationsMax } from '../core/limits.ts';
-import { withNames } from './dialects/ratchet-run-spec.ts';
+import { withNames } from './settings/environments.ts';
 import { type EvalEntry, evalEntry, EvalFile, evalIgnored, evalSynonyms, sweptTables } from './eval-file.ts';
 import { evaluationDefaults, EvalRunSpec, type EvaluationSpec } from './eval-spec.ts';
 import { headersFrom, reportSecretHeaders, secretHeadersIn } from './model-access.ts';
 import { accessDefaults, type ModelAccessSpec } from './model-access-spec.ts';
 import { formatPath, type KeyPath } from './positions.ts';
 import type { Problem } from './problems.ts';
+import type { TomlFile } from './parse-toml.ts';
 import { type FileOptions, readFile } from './read-file.ts';
 import { reportSecrets, rotateTyped } from './report-secrets.ts';
 import { quoted, type Reporter } from './reporter.ts';
@@ -27,8 +28,11 @@ export interface EvalFileOptions extends FileOptions {
  * Reads a file of evaluations: what stands at its top holds for each `[[eval]]` that does not say otherwise, an `[[ablation]]` is
  * one evaluation for each combination of what it sweeps. Tells everything that is wrong with it at once.
  */
-export function parseEvalFile(text: string, { settings = {}, ...options }: EvalFileOptions): ParsedEvalFile {
-  const read = readFile(text, options, { schema: EvalFile, synonyms: evalSynonyms });
+export function parseEvalFile(
+  source: string | TomlFile,
+  { settings = {}, ...options }: EvalFileOptions,
+): ParsedEvalFile {
+  const read = readFile(source, options, { schema: EvalFile, synonyms: evalSynonyms });
   if (!read.ok) return read;
   const { table, written, reporter } = read;
   reportSecrets(written, reporter);

@@ -1,11 +1,12 @@
 import { z } from 'zod';
 import { promptComponents } from '../core/gepa/prompt-parts.ts';
 import { frontierTypes, selectionStrategies } from '../core/gepa/tuning.ts';
-import { withNames } from './dialects/ratchet-run-spec.ts';
+import { withNames } from './settings/environments.ts';
 import { GepaSpec } from './gepa-spec.ts';
 import { accessFields, provider } from './model-access.ts';
 import { accessDefaults } from './model-access-spec.ts';
 import type { Problem } from './problems.ts';
+import type { TomlFile } from './parse-toml.ts';
 import { type FileOptions, readFile } from './read-file.ts';
 import { reportSecrets } from './report-secrets.ts';
 import type { Reporter } from './reporter.ts';
@@ -99,8 +100,8 @@ export type ParsedGepaFile =
   | { readonly ok: false; readonly problems: Problem[] };
 
 /** Reads a file of prompt optimization. Tells everything that is wrong with it at once. */
-export function parseGepaFile(written: string, options: FileOptions): ParsedGepaFile {
-  const read = readFile(written, options, { schema: GepaFile, synonyms });
+export function parseGepaFile(source: string | TomlFile, options: FileOptions): ParsedGepaFile {
+  const read = readFile(source, options, { schema: GepaFile, synonyms });
   if (!read.ok) return read;
   const { reporter } = read;
   reportSecrets(read.written, reporter);

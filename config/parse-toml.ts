@@ -11,12 +11,20 @@ const depthMax = 100;
 const keysMax = 2_000;
 const keyCharsMax = 200;
 
+/** A file that was parsed once, for whoever asks for its kind or for what it means. */
+export type TomlFile = {
+  /** As the user named it. */
+  readonly file: string;
+  readonly text: string;
+} & (
+  { readonly table: Table; readonly problem?: undefined } | { readonly table?: undefined; readonly problem: Problem }
+);
+
 /** A file's text as a table, or where its syntax is wrong. */
-export function parseToml(
-  text: string,
-  file: string,
-): { readonly table: Table; readonly problem?: undefined } | { readonly table?: undefined; readonly problem: Problem } {
+export function parseToml(text: string, file: string): TomlFile {
   const refuse = (expected: string, received: string) => ({
+    file,
+    text,
     problem: { file, line: null, column: null, path: '', expected, received },
   });
   if (text.length > charsMax)
@@ -27,13 +35,13 @@ export function parseToml(
   try {
     const table = parse(text, { unsafeKeyBehaviour: 'throw' });
     const why = whyTooMuch(table);
-    return why === null ? { table } : refuse(...why);
+    return why === null ? { file, text, table } : refuse(...why);
   } catch (error) {
     if (error instanceof RangeError) return refuse(`tables within tables, ${depthMax} deep at most`, 'deeper ones'); // of the parser's own stack
     if (!(error instanceof TomlError)) throw error;
     const [reason = 'a syntax error'] = error.message.replace(/^Invalid TOML document: /, '').split('\n');
     const { line, column } = error;
-    return { problem: { file, line, column, path: '', expected: 'valid TOML', received: reason } };
+    return { file, text, problem: { file, line, column, path: '', expected: 'valid TOML', received: reason } };
   }
 }
 

@@ -1,6 +1,6 @@
 import type { z } from 'zod';
 import { applyOverrides } from './overrides.ts';
-import { parseToml } from './parse-toml.ts';
+import { parseToml, type TomlFile } from './parse-toml.ts';
 import { findPositions } from './positions.ts';
 import type { Problem } from './problems.ts';
 import { readTable } from './read-table.ts';
@@ -33,11 +33,11 @@ export type ReadFile =
 
 /** A file that is no run, checked against its schema. `table` is undefined where too little of it is right to look further. */
 export function readFile(
-  text: string,
+  source: string | TomlFile,
   { file, overrides = {} }: FileOptions,
   { schema, synonyms }: FileReading,
 ): ReadFile {
-  const { table: written, problem } = parseToml(text, file);
+  const { table: written, problem, text } = typeof source === 'string' ? parseToml(source, file) : source;
   if (problem) return { ok: false, problems: [problem] };
   const applied = applyOverrides(written, overrides, (path) => schemaAt(schema, path)?.type === 'string');
   const reporter = new Reporter(file, findPositions(text), applied);

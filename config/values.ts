@@ -46,8 +46,10 @@ export const stopTexts = () =>
     .meta({ expected: `a list of at most ${stopTextsMax} texts, none of them empty` });
 export const countOrAll = (what: string) =>
   z.union([z.literal(-1), z.int().min(1)]).meta({ expected: `an integer ≥ 1, or -1 for all ${what}` });
+export type JsonValue = string | number | boolean | null | JsonValue[] | { [key: string]: JsonValue };
+const jsonValue: z.ZodType<JsonValue> = z.json();
 export const args = () =>
-  z.record(z.string(), z.json()).meta({ expected: 'a table of texts, numbers, true or false, lists and tables' });
+  z.record(z.string(), jsonValue).meta({ expected: 'a table of texts, numbers, true or false, lists and tables' });
 /** Names of environment variables that an environment is to see. */
 export const passedVariables = () =>
   z

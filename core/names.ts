@@ -128,7 +128,7 @@ export function isHubId(model: string): boolean {
   return /^[A-Za-z0-9][\w.-]*\/[A-Za-z0-9][\w.-]*$/.test(model);
 }
 
-export const environmentFilePattern = /^(?:\.{1,2}\/|\/).*[^/]\.m?[jt]s$/;
+const environmentFilePattern = /^(?:\.{1,2}\/|\/).*[^/]\.m?[jt]s$/;
 
 /**
  * The folder an environment id stands for: without owner and version, dashes where Python packages have underscores. Of a file its

@@ -21,7 +21,7 @@ export const grants = {
 } as const;
 
 /** A server that is asked, and the names of environment variables whose values it is told. */
-export interface AskedServer {
+interface AskedServer {
   readonly url: string;
   readonly keys: readonly string[];
 }

@@ -20,14 +20,14 @@ export type CheckpointSubject =
   /** As a file or a command line says; the model in it is none. */
   | { readonly kind: 'planned'; readonly evaluations: readonly Omit<EvaluationInput, 'results'>[] };
 
-export interface OwnSettings {
+interface OwnSettings {
   readonly numExamples?: number | undefined;
   readonly rolloutsPerExample?: number | undefined;
   /** Request fields. */
   readonly sampling?: Readonly<Record<string, JsonValue>> | undefined;
 }
 
-export interface CheckpointEvaluation {
+interface CheckpointEvaluation {
   readonly step: number;
   readonly environment: string;
   /** Of its workflow, beside those of other checkpoints: `words.v50`. */

@@ -17,7 +17,7 @@ import {
   storeOf,
 } from './run-access.ts';
 
-export interface Fault {
+interface Fault {
   readonly key: string;
   readonly problem: string;
   /** What it means for the run, and what to do. */

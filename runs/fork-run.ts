@@ -45,7 +45,7 @@ const boundToGroups = [
   'rolloutFilters',
 ] as const satisfies readonly (keyof RunSpec)[];
 
-export interface ForkedRun {
+interface ForkedRun {
   readonly commit: StepCommit;
   /** Where the new run's files are. */
   readonly store: string;

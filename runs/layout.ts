@@ -103,7 +103,7 @@ export const layout = {
 export const recordsName = 'records.jsonl.gz';
 
 /** Which round an object below `layout.round` is of. */
-export interface RoundPlace {
+interface RoundPlace {
   readonly lineage: string;
   readonly step: number;
   readonly first: number;

@@ -22,7 +22,7 @@ import {
 } from './run-access.ts';
 
 /** A committed step that a lineage can go on from. */
-export interface ReachableStep {
+interface ReachableStep {
   readonly step: number;
   /** The checkpoint it is restored from; stored batches lead on from there. */
   readonly checkpoint: number;
@@ -30,7 +30,7 @@ export interface ReachableStep {
   readonly hasWeights: boolean;
 }
 
-export interface BegunLineage {
+interface BegunLineage {
   readonly lineage: string;
   readonly head: FoundCommit;
   readonly hasWeights: boolean;

@@ -31,7 +31,7 @@ export interface Recovery {
   readonly differs: Difference | null;
 }
 
-export interface Difference {
+interface Difference {
   /** The first step that came out otherwise. */
   readonly step: number;
   /** What the version asked for became: it takes that version's place. */
@@ -354,4 +354,4 @@ export async function storeFolder(run: RunHandle, folder: string, prefix: string
 }
 
 /** Where a version's files are, and what they are. */
-export type StoredFiles = Pick<VersionFiles, 'file' | 'sums'>;
+type StoredFiles = Pick<VersionFiles, 'file' | 'sums'>;

@@ -10,7 +10,7 @@ import { storeOf } from './run-access.ts';
 /** Rollouts as verifiers writes them, beside what training reads: for people and viewers, never read by a run. */
 
 /** What an environment's results say about it, wherever they are written. */
-export function resultsOf(
+function resultsOf(
   spec: Pick<RunSpec, 'name' | 'inference'>,
   { id, args, python }: Pick<EnvironmentSpec, 'id' | 'args' | 'python'>,
   { tools }: Pick<Environment, 'tools'>,

@@ -89,7 +89,7 @@ async function requireOrigin(run: RunPlace, key: string): Promise<LineageRecord>
 }
 
 /** A stretch of steps that one lineage contributes to another: from its first commit to where it was left. */
-export interface Stretch {
+interface Stretch {
   readonly lineage: string;
   readonly from: number;
   readonly upTo: number;

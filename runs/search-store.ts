@@ -3,7 +3,8 @@ import type { ExampleRef, PromptSearchHandle, StoredPromptSearch } from '../core
 import type { ReflectionRecord } from '../core/gepa/reflection-prompt.ts';
 import type { Outcome, Rollout } from '../core/rl/rollout.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { readJson } from './run-access.ts';
+import { showStoreUri } from '../backends/store/index.ts';
+import { readJson, storeOf } from './run-access.ts';
 
 /** Where the parts of a search lie, below its place's prefix. */
 export const searchKeys = {
@@ -57,6 +58,26 @@ export function isReflected(row: AnswerRow): row is ReflectedRow {
 
 export async function storedSearch({ place, spec }: PromptSearchHandle): Promise<StoredPromptSearch> {
   return readJson<StoredPromptSearch>(place, spec);
+}
+
+/** A search that lies in the store, as its activities know it. */
+export function handleOf(
+  place: EvaluationPlace,
+  { key, bytes, stored }: { readonly key: string; readonly bytes: Uint8Array; readonly stored: StoredPromptSearch },
+): PromptSearchHandle {
+  const { input, settings, start, test, warnings } = stored;
+  return {
+    place,
+    spec: { key, sha256: sha256(bytes), bytes: bytes.byteLength },
+    environment: input.environments.map(({ name }) => name).join('+'),
+    model: input.model.model,
+    reflectionModel: input.reflection.model,
+    settings,
+    start,
+    numTest: input.isBranch === true ? 0 : test.length,
+    folder: `${showStoreUri(storeOf(place).uri)}${place.prefix}`.replace(/\/$/, ''),
+    warnings,
+  };
 }
 
 /** What a search calls a text: the same for the same text, and small. */

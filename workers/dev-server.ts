@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import type { Connection } from '@temporalio/client';
 
-export interface ServerPorts {
+interface ServerPorts {
   readonly grpc: number;
   readonly ui: number;
 }
@@ -14,10 +14,10 @@ export interface ServerPorts {
 export const usualPorts: ServerPorts = { grpc: 7233, ui: 8233 };
 
 /** How long a finished run stays in the UI; the server's own default is a day. */
-export const retentionDays = 30;
+const retentionDays = 30;
 
 /** What `status` and the UI filter runs by; a workflow that sets an unregistered one hangs. */
-export const searchAttributes = { RatchetRun: 'Keyword', RatchetStep: 'Int', RatchetReward: 'Double' } as const;
+const searchAttributes = { RatchetRun: 'Keyword', RatchetStep: 'Int', RatchetReward: 'Double' } as const;
 
 /** The files of one embedded server. */
 export function serverFiles(stateFolder: string) {

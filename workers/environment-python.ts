@@ -44,7 +44,7 @@ function requirementsOf(api: VerifiersApi): string {
   return fileURLToPath(new URL(`../python/verifiers-${api}-requirements.txt`, import.meta.url));
 }
 
-export interface EnvironmentPythonRequest extends Told {
+interface EnvironmentPythonRequest extends Told {
   readonly projectFolder: string;
   readonly api: VerifiersApi;
   /** Environments whose packages do not go together lie in sets of their own; null = the project's usual one. */

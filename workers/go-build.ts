@@ -25,7 +25,7 @@ export interface GoProgram {
   readonly minutes: number;
 }
 
-export interface BuildOptions {
+interface BuildOptions {
   readonly program: GoProgram;
   /** Where it is built, on the disk of the binary. */
   readonly folder: string;

@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
 
 /** The order in which groups end: what works before what it reports to. */
-export const guardRanks = { role: 0, server: 1 } as const;
+const guardRanks = { role: 0, server: 1 } as const;
 export type GuardRank = keyof typeof guardRanks;
 
 /** Our end of the process that ends all groups when we die without a word (`guard.mjs`). */

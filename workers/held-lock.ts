@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { RatchetError } from '../core/errors.ts';
 
 /** A lock that its holder's death releases, whatever the manner: it is a socket somebody listens on. */
-export interface HeldLock {
+interface HeldLock {
   /** What others are told when they ask who holds the lock. */
   tell(facts: unknown): void;
   release(): void;
@@ -18,7 +18,7 @@ export interface LockHolder {
   readonly facts: unknown;
 }
 
-export type LockResult = { readonly lock: HeldLock } | { readonly holder: LockHolder };
+type LockResult = { readonly lock: HeldLock } | { readonly holder: LockHolder };
 
 /** How long a holder may take to answer before it is taken to be stopped; it still holds. */
 const answerTimeoutMs = 1_000;

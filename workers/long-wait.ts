@@ -17,7 +17,7 @@ export function sayEvery(
 }
 
 /** 75 s → `1:15` */
-export function minutes(durationMs: number): string {
+function minutes(durationMs: number): string {
   const seconds = Math.floor(durationMs / 1000);
   return `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`;
 }

@@ -22,7 +22,7 @@ const looksMissed = 2;
 /** When processes are told to end, what is there is handed on for this long. */
 const lastLookMs = 1_200;
 
-export interface FollowerOptions {
+interface FollowerOptions {
   /** Of the connection as it is now. */
   readonly client: () => Client;
   readonly log: (line: string) => void;

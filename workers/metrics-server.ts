@@ -6,7 +6,7 @@ import { foreignHeader, isLoopback } from '../engine/index.ts';
 /** The usual port of Prometheus exporters that belong to an application. */
 export const usualMetricsPort = 9464;
 
-export interface MetricsServerOptions {
+interface MetricsServerOptions {
   readonly host: string;
   readonly port: number;
   /** Asked for as `Authorization: Bearer KEY`. Must be there when the host is not loopback. */

@@ -32,7 +32,7 @@ export class StackAlreadyRunning extends RatchetError {
   }
 }
 
-export interface ProjectHold {
+interface ProjectHold {
   readonly projectFolder: string;
   tell(facts: Partial<Pick<RunningStack, 'state' | 'temporalAddress' | 'uiUrl' | 'policyUrl' | 'playsOnly'>>): void;
   release(): void;

@@ -17,7 +17,7 @@ import { sayEvery } from './long-wait.ts';
 const pythonForPrograms: PythonNeeds = { oldest: [3, 10], programs: ['python3'] };
 
 /** A virtual environment lies in a folder of its own, named by the interpreter and what is in it. */
-export interface PythonRequest {
+interface PythonRequest {
   /** For people: `W&B client`. */
   readonly name: string;
   /** A requirements file with pinned versions. */

@@ -2,7 +2,7 @@ import { closeSync, fstatSync, mkdirSync, openSync, renameSync, writeSync } from
 import { dirname } from 'node:path';
 
 /** One log file of a role, and one before it: what a long run leaves behind is bounded. */
-export const logBytesMax = 8 * 1024 * 1024;
+const logBytesMax = 8 * 1024 * 1024;
 
 export interface RoleLog {
   readonly path: string;

@@ -15,7 +15,7 @@ import type { Role } from './supervisor.ts';
 import type { StartedVllm } from './vllm-role.ts';
 
 /** The policy server's usual port; another is chosen when it is taken. */
-export const usualPolicyPort = 8420;
+const usualPolicyPort = 8420;
 
 export interface RoleOptions {
   /** Weights are only loaded from below these folders. */

@@ -10,7 +10,7 @@ import {
  * How a supervisor hands secrets to a worker: a line of JSON on its stdin, and not the environment that it is started with, which every
  * process of the user may read as long as it lives. Importing `take-secrets.ts` first puts them into `process.env`.
  */
-export const secretsVariable = 'RATCHET_SECRETS';
+const secretsVariable = 'RATCHET_SECRETS';
 const onStdin = 'stdin';
 
 /** What of an environment is started with, and what comes by the pipe: all that not every role gets. */

@@ -6,9 +6,9 @@ import { environmentForAll, selectEnvironment, temporalSecrets, withoutVariables
 import { RatchetError } from '../core/errors.ts';
 
 /** What starts a user's programs on this machine. */
-export type ServiceManager = 'systemd' | 'launchd';
+type ServiceManager = 'systemd' | 'launchd';
 
-export interface ServicePlan {
+interface ServicePlan {
   readonly manager: ServiceManager;
   /** `ratchet-PROJECT-HASH`, one per project folder. */
   readonly name: string;

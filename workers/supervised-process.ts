@@ -17,7 +17,7 @@ export interface AliveWhile {
   readonly failuresMax: number;
 }
 
-export interface ProcessSpec {
+interface ProcessSpec {
   /** As people say it: `rollout worker`. */
   readonly name: string;
   readonly command: string;

@@ -53,7 +53,7 @@ export interface Role {
 }
 
 /** Where a stack is, as its roles need to know it. */
-export interface StackPlace {
+interface StackPlace {
   readonly projectFolder: string;
   /** `.ratchet` in the project folder: the server's database and all logs. */
   readonly stateFolder: string;
@@ -109,8 +109,8 @@ export async function startStack(options: StackOptions): Promise<Stack> {
   hideSecrets(Object.keys(process.env).filter(isSecretVariable));
   refuseBadCredentials(environment);
   const hold = await holdProject(options.projectFolder);
-  const stateFolder = join(hold.projectFolder, '.ratchet');
-  const logFolder = join(stateFolder, 'logs');
+  const folders = { projectFolder: hold.projectFolder, stateFolder: join(hold.projectFolder, '.ratchet') };
+  const logFolder = join(folders.stateFolder, 'logs');
   const guard = startGuard();
   const surroundings: Surroundings = { guard, logFolder, log };
   const roles: SupervisedProcess[] = [];
@@ -134,8 +134,10 @@ export async function startStack(options: StackOptions): Promise<Stack> {
     options.signal?.throwIfAborted();
     mkdirSync(logFolder, { recursive: true, mode: 0o700 });
     const given = environment['TEMPORAL_ADDRESS'];
-    const server = given ? { temporalAddress: given, uiUrl: null } : await openServer();
-    const place: StackPlace = { projectFolder: hold.projectFolder, stateFolder, logFolder, ...server };
+    const own = given ? null : await openServer({ options, environment, servers, place: folders, surroundings });
+    front = own?.front ?? null;
+    const server = { temporalAddress: own?.temporalAddress ?? given!, uiUrl: own?.uiUrl ?? null };
+    const place: StackPlace = { ...folders, logFolder, ...server };
     hold.tell({ ...server, policyUrl: options.policyUrl ?? null, playsOnly: options.playsOnly === true });
     const wanted = typeof options.roles === 'function' ? await options.roles(place) : options.roles;
     options.signal?.throwIfAborted();
@@ -156,39 +158,53 @@ export async function startStack(options: StackOptions): Promise<Stack> {
   } finally {
     options.signal?.removeEventListener('abort', onAbort);
   }
+}
 
-  async function openServer(): Promise<{ temporalAddress: string; uiUrl: string }> {
-    const cli = await (options.temporalCli ?? ensureTemporalCli)({ log });
-    await endLeftoverServer(stateFolder, log);
-    prepareDatabase(stateFolder, cli.serverVersion, log);
-    for (let start = 1; ; start += 1) {
-      options.signal?.throwIfAborted();
-      const ports = { grpc: await choosePort(usualPorts.grpc), ui: await choosePort(usualPorts.ui) };
-      const temporalAddress = `127.0.0.1:${ports.grpc}`;
-      const ui = { host: hiddenLoopback(), port: await choosePort(0) };
-      const server = superviseServer({
-        path: cli.path,
-        grpc: ports.grpc,
-        ui,
-        address: temporalAddress,
-        options,
-        environment,
-        stateFolder,
-        projectFolder: hold.projectFolder,
-        surroundings,
-      });
-      servers.push(server);
-      try {
-        await server.start();
-        front = await openUiFront(ports.ui, ui);
-        return { temporalAddress, uiUrl: `http://127.0.0.1:${ports.ui}` };
-      } catch (error) {
-        const isFrontTaken = (error as NodeJS.ErrnoException).code === 'EADDRINUSE';
-        const portTaken = isFrontTaken || server.lastLines.some((line) => /already in use|address in use/i.test(line));
-        if (!portTaken || start === serverStartsMax) throw error;
-        servers.splice(servers.indexOf(server), 1);
-        await server.stop(graceMs.server);
-      }
+/** A server of this project's own, on ports that are free; it is among `servers` before it is ready, so that it is ended whatever happens. */
+async function openServer({
+  options,
+  environment,
+  servers,
+  place: { projectFolder, stateFolder },
+  surroundings,
+}: {
+  readonly options: StackOptions;
+  readonly environment: NodeJS.ProcessEnv;
+  readonly servers: SupervisedProcess[];
+  readonly place: { readonly projectFolder: string; readonly stateFolder: string };
+  readonly surroundings: Surroundings;
+}): Promise<{ temporalAddress: string; uiUrl: string; front: UiFront }> {
+  const { log } = options;
+  const cli = await (options.temporalCli ?? ensureTemporalCli)({ log });
+  await endLeftoverServer(stateFolder, log);
+  prepareDatabase(stateFolder, cli.serverVersion, log);
+  for (let start = 1; ; start += 1) {
+    options.signal?.throwIfAborted();
+    const ports = { grpc: await choosePort(usualPorts.grpc), ui: await choosePort(usualPorts.ui) };
+    const temporalAddress = `127.0.0.1:${ports.grpc}`;
+    const ui = { host: hiddenLoopback(), port: await choosePort(0) };
+    const server = superviseServer({
+      path: cli.path,
+      grpc: ports.grpc,
+      ui,
+      address: temporalAddress,
+      options,
+      environment,
+      stateFolder,
+      projectFolder,
+      surroundings,
+    });
+    servers.push(server);
+    try {
+      await server.start();
+      const front = await openUiFront(ports.ui, ui);
+      return { temporalAddress, uiUrl: `http://127.0.0.1:${ports.ui}`, front };
+    } catch (error) {
+      const isFrontTaken = (error as NodeJS.ErrnoException).code === 'EADDRINUSE';
+      const portTaken = isFrontTaken || server.lastLines.some((line) => /already in use|address in use/i.test(line));
+      if (!portTaken || start === serverStartsMax) throw error;
+      servers.splice(servers.indexOf(server), 1);
+      await server.stop(graceMs.server);
     }
   }
 }

@@ -4,7 +4,7 @@ import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-wor
 /** What goes on from the store alone when it is started again. */
 const types = ['evaluateNewest', 'evaluate', 'optimizePrompt'];
 
-export interface TakeOverEvaluations {
+interface TakeOverEvaluations {
   /** Of the workflow code of this process. */
   readonly version: string;
   /** Of the code that wrote a history; null before its first task. */

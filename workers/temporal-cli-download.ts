@@ -35,7 +35,7 @@ const stallTimeoutMs = 30_000;
 const archiveBytesMax = 400 * 1024 * 1024;
 const bytesNeeded = 600 * 1024 * 1024;
 
-export interface DownloadOptions {
+interface DownloadOptions {
   readonly version: string;
   readonly folder: string;
   readonly target: string;

@@ -11,7 +11,7 @@ import { buildAlone, buildGoProgram, type GoProgram, goVersionNeeded } from './g
 import { downloadTemporalCli } from './temporal-cli-download.ts';
 
 /** The release we download or build. Later ones cannot be built by `go install` (a replace directive in their go.mod). */
-export const temporalCliVersion = '1.5.1';
+const temporalCliVersion = '1.5.1';
 
 const program: GoProgram = {
   name: 'Temporal CLI',
@@ -26,7 +26,7 @@ const program: GoProgram = {
 /** Workflow updates and user metadata, which runs rely on, are on by default from this server version. */
 const serverVersionOldest: readonly number[] = [1, 26];
 
-export type CliOrigin = 'RATCHET_TEMPORAL_CLI' | 'PATH' | 'cache' | 'download' | 'built with Go';
+type CliOrigin = 'RATCHET_TEMPORAL_CLI' | 'PATH' | 'cache' | 'download' | 'built with Go';
 
 export interface TemporalCli {
   readonly path: string;
@@ -37,7 +37,7 @@ export interface TemporalCli {
   readonly source: CliOrigin;
 }
 
-export interface CliVersions {
+interface CliVersions {
   readonly version: string;
   readonly serverVersion: string;
 }

@@ -21,7 +21,7 @@ const readyTimeoutMs = 150_000;
 const sendTimeoutMs = 60_000;
 const closeTimeoutMs = 30_000;
 
-export interface WandbOptions {
+interface WandbOptions {
   readonly spec: RunSpec;
   readonly wandb: WandbSpec;
   /** Unique to this run, the same whenever it goes on. */

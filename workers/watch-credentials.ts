@@ -4,7 +4,7 @@ import type { TemporalSettings } from './temporal-settings.ts';
 /** How often files with a key or certificates are looked at: well within the minute for which a worker bears to be sent away. */
 const lookMs = 10_000;
 
-export interface Watched {
+interface Watched {
   /** Reads what the environment names; null where it names no file. */
   readonly reread: (() => TemporalSettings) | null;
   readonly temporal: TemporalSettings;

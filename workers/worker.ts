@@ -2,6 +2,7 @@ import { Runtime, Worker, type WorkerOptions } from '@temporalio/worker';
 import { randomBytes } from 'node:crypto';
 import os from 'node:os';
 import { createOrchestratorActivities, createRolloutActivities } from '../activities/index.ts';
+import { Beating } from '../activities/around/beating.ts';
 import { ActivityFailpoints } from '../activities/around/failpoint-interceptor.ts';
 import { FailureMapping } from '../activities/around/failures.ts';
 import { RunLog } from '../activities/around/run-log.ts';
@@ -24,7 +25,7 @@ import { openTrainerWorkers } from './trainer-workers.ts';
 import { takeOverRuns } from './take-over.ts';
 import { workflowBundlePath, workflowCodeVersion } from './workflow-bundle.ts';
 
-export interface WorkerSettings extends Credentials {
+interface WorkerSettings extends Credentials {
   readonly role: WorkerRole;
   readonly projectFolder: string;
   /** How long what is under way may go on when the worker is told to end; what has not ended then is done again elsewhere. */
@@ -72,6 +73,7 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
       activity: [
         () => ({ inbound: new FailureMapping() }),
         () => ({ inbound: log }),
+        () => ({ inbound: new Beating() }),
         () => ({ inbound: new ActivityFailpoints() }),
       ],
     },

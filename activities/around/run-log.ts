@@ -55,7 +55,7 @@ export class RunLog implements ActivityInboundCallsInterceptor {
 }
 
 /** A run that ends lets go of its trainer by cancelling what holds it: that is no failure, and needs no stack. */
-export function endOf(error: unknown): string {
+function endOf(error: unknown): string {
   if (error instanceof CancelledFailure) return 'ended, as it was cancelled';
   return `failed: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}`;
 }

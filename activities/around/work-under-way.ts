@@ -24,7 +24,7 @@ export interface WorkProgress {
 }
 
 /** Rollouts of a chunk that lie in the store, and the tokens sampled for them and for those that are unfinished. */
-export interface StoredWork {
+interface StoredWork {
   readonly rollouts: number;
   readonly tokens: number;
 }

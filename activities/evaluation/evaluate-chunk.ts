@@ -26,7 +26,7 @@ import { Standstill } from '../../backends/rollouts/standstill.ts';
 import { keepVersion, openPlayer } from '../../backends/rollouts/evaluated-policy.ts';
 import { evaluationKeys, type ScoredExample, scoredExamples, storedEvaluation } from '../../runs/evaluation-store.ts';
 
-export interface EvaluateChunkInput {
+interface EvaluateChunkInput {
   readonly handle: EvaluationHandle;
   readonly chunk: number;
 }

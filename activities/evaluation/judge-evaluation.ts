@@ -12,7 +12,7 @@ import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf, stretchesOf } from '../../runs/run-access.ts';
 import { evaluationKeys } from '../../runs/evaluation-store.ts';
 
-export interface JudgeInput {
+interface JudgeInput {
   readonly result: EvaluationResult;
   /** The version that was evaluated; null = the model is the same each time, and what may have changed is what serves it. */
   readonly version: { readonly run: RunHandle; readonly policy: PolicyVersion } | null;

@@ -15,7 +15,7 @@ import { adoptTheirs, differencesFromTheirs } from '../../runs/evaluations/adopt
 import { evaluationKeys } from '../../runs/evaluation-store.ts';
 import { writeMetadata, writeResults } from './write-results.ts';
 
-export interface OpenEvaluationInput {
+interface OpenEvaluationInput {
   readonly input: EvaluationInput;
   /** Who asks, `WORKFLOW_ID/EXECUTION_ID`: the same one asking again opens nothing anew. */
   readonly request: string;

@@ -7,7 +7,7 @@ import { grantByFile, namedByEnvironments, namedByModel } from '../../backends/c
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 
-export interface PlanEvaluationsInput extends EvaluationFileInput {
+interface PlanEvaluationsInput extends EvaluationFileInput {
   /** Who asks, `WORKFLOW_ID/EXECUTION_ID`. */
   readonly request: string;
 }

@@ -5,7 +5,7 @@ import { withHeartbeat } from '../around/heartbeat.ts';
 import type { RunPlace } from '../../runs/run-access.ts';
 import { type CheckpointPlan, newestSealed, planCheckpoints } from '../../runs/checkpoint-evaluations.ts';
 
-export interface PlanNewestInput {
+interface PlanNewestInput {
   readonly run: RunPlace;
   /** A file of evaluations, whose models are of no matter; null = as the run's own `[eval]` says. */
   readonly config: string | null;

@@ -27,7 +27,7 @@ import {
 } from '../../runs/evaluation-store.ts';
 
 /** What all scored examples come to. */
-export interface WrittenResults {
+interface WrittenResults {
   readonly tally: EvaluationTally;
   readonly says: EvaluationSaying | null;
 }
@@ -87,7 +87,7 @@ export async function writeMetadata(
   await storeOf(place).put(evaluationKeys.metadata(place), encodeJson(metadata));
 }
 
-export interface ProgressInput {
+interface ProgressInput {
   readonly handle: EvaluationHandle;
   /** Of the chunks that are finished. */
   readonly tally: EvaluationTally;
@@ -102,7 +102,7 @@ export const createNoteProgress =
     await writeMetadata(handle, { environment: await environments.open(input.environment), tally, seconds });
   };
 
-export interface CloseEvaluationInput {
+interface CloseEvaluationInput {
   readonly handle: EvaluationHandle;
   /** Rollouts that attempts before this one had finished. */
   readonly adopted: number;

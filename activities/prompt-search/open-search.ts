@@ -11,7 +11,6 @@ import {
 } from '../../core/gepa/prompt-search.ts';
 import { startOfParts, systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type { Texts } from '../../core/gepa/search-state.ts';
-import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { systemPromptOf } from '../../core/rl/system-prompt.ts';
 import { grantByFile, namedBySearch } from '../../backends/configs/grant.ts';
@@ -19,14 +18,13 @@ import { loadPromptSearchFile, tooSmallBudget } from '../../backends/configs/loa
 import { differencesOfSearches, placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
 import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
 import type { Environment } from '../../backends/environments/types.ts';
-import { sha256 } from '../../backends/store/file-store.ts';
 import { showStoreUri } from '../../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
-import { searchKeys, textName } from '../../runs/search-store.ts';
+import { handleOf, searchKeys, textName } from '../../runs/search-store.ts';
 
-export interface PlanPromptSearchInput extends PromptFileInput {
+interface PlanPromptSearchInput extends PromptFileInput {
   /** Who asks, `WORKFLOW_ID/EXECUTION_ID`. */
   readonly request: string;
 }
@@ -74,26 +72,6 @@ export const createOpenPromptSearch =
       requireSame(store.uri, stored, input);
       return handleOf(results, { key, bytes, stored });
     });
-
-/** A search that lies in the store, as its activities know it. */
-export function handleOf(
-  place: EvaluationPlace,
-  { key, bytes, stored }: { readonly key: string; readonly bytes: Uint8Array; readonly stored: StoredPromptSearch },
-): PromptSearchHandle {
-  const { input, settings, start, test, warnings } = stored;
-  return {
-    place,
-    spec: { key, sha256: sha256(bytes), bytes: bytes.byteLength },
-    environment: input.environments.map(({ name }) => name).join('+'),
-    model: input.model.model,
-    reflectionModel: input.reflection.model,
-    settings,
-    start,
-    numTest: input.isBranch === true ? 0 : test.length,
-    folder: `${showStoreUri(storeOf(place).uri)}${place.prefix}`.replace(/\/$/, ''),
-    warnings,
-  };
-}
 
 async function drawSearch(
   { codeVersion, environments }: Required<OpenDependencies>,

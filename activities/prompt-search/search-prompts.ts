@@ -154,7 +154,7 @@ function drainOn(cancelled: AbortSignal, broken: AbortController): { end: () => 
   };
 }
 
-export interface ComparePromptsInput {
+interface ComparePromptsInput {
   readonly handle: PromptSearchHandle;
   readonly best: Texts;
 }

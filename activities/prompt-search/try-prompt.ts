@@ -12,11 +12,10 @@ import type { AskDependencies } from '../../backends/rollouts/asked-model.ts';
 import { keepVersion } from '../../backends/rollouts/evaluated-policy.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
-import { handleOf } from './open-search.ts';
 import { OpenedSearch } from '../../backends/rollouts/opened-search.ts';
-import { searchKeys, textName } from '../../runs/search-store.ts';
+import { handleOf, searchKeys, textName } from '../../runs/search-store.ts';
 
-export interface TryPromptInput {
+interface TryPromptInput {
   /** Where the search lies that found it. */
   readonly place: EvaluationPlace;
   /** What it found. */

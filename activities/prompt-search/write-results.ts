@@ -22,7 +22,7 @@ import { storeOf } from '../../runs/run-access.ts';
 import { AnswerJournal } from '../../runs/answer-journal.ts';
 import { searchKeys, storedSearch } from '../../runs/search-store.ts';
 
-export interface WritePromptsInput {
+interface WritePromptsInput {
   readonly handle: PromptSearchHandle;
   readonly result: SearchResult;
   readonly comparison: Comparison | null;
@@ -37,7 +37,7 @@ export const createWritePrompts =
       await writeFiles(input);
     });
 
-export interface ClosePromptSearchInput extends WritePromptsInput {
+interface ClosePromptSearchInput extends WritePromptsInput {
   readonly iterations: number;
   readonly givenUp: number;
   readonly failed: number;

@@ -6,7 +6,7 @@ import { Refused } from './refused.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** A chat template as a run keeps it, and its text. */
-export interface ReadTemplate {
+interface ReadTemplate {
   readonly ref: ChatTemplateSpec;
   readonly text: string;
 }

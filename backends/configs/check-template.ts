@@ -13,7 +13,7 @@ interface TemplateUse {
 }
 
 /** What is to be said of a chat template: one keeps a run from its first prompt, or only costs compute. */
-export interface TemplateFindings {
+interface TemplateFindings {
   readonly obstacles: readonly string[];
   readonly warnings: readonly string[];
 }

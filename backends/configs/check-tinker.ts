@@ -6,7 +6,7 @@ import { linearLoss, policyBatch } from '../tinker/batch.ts';
 import { isTrouble, TinkerClient } from '../tinker/index.ts';
 
 /** What a run's Tinker server said, before anything was started there. */
-export interface TinkerReport {
+interface TinkerReport {
   readonly url: string;
   /** Why it could not be asked; null where it answered. */
   readonly away: string | null;

@@ -6,7 +6,7 @@ import type { PythonEnvironmentSpec } from '../../config/run-spec.ts';
 import { readRegularText } from '../../engine/regular-file.ts';
 
 /** What an environment's package says of evaluations, null where it says nothing. */
-export interface EvaluationDefaults {
+interface EvaluationDefaults {
   readonly numExamples: number | null;
   readonly rolloutsPerExample: number | null;
 }

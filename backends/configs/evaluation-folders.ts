@@ -19,7 +19,7 @@ import { resolveStoreUri } from '../store/index.ts';
 import { readRegularText } from '../../engine/regular-file.ts';
 
 /** Where evaluations lie, as verifiers has them: `outputs/evals/ENV--MODEL/ID/`, below the environment's own folder where there is one. */
-export function evaluationsFolder(
+function evaluationsFolder(
   { environment, outputDir }: Pick<EvaluationSpec, 'environment' | 'outputDir'>,
   model: string,
   projectFolder: string,
@@ -37,7 +37,7 @@ export function evaluationsFolder(
 }
 
 /** How a planned evaluation comes to its place. */
-export interface Placing {
+interface Placing {
   readonly projectFolder: string;
   /** Which of those that lie there it may go on with. */
   readonly goOn: NonNullable<EvaluationFileInput['goOn']>;
@@ -83,7 +83,7 @@ export function newEvaluationId(): string {
 }
 
 /** One that lies in a folder, as far as its own files tell. */
-export interface FoundEvaluation {
+interface FoundEvaluation {
   readonly id: string;
   /** null = of verifiers' own, or damaged. */
   readonly stored: StoredEvaluation | null;
@@ -135,12 +135,12 @@ async function lookAt(folder: string, id: string): Promise<FoundEvaluation | nul
 }
 
 /** Whether it is the same evaluation, and has not come to its end: its processes were ended, or it was cancelled. */
-export function isInterrupted({ stored, summary }: FoundEvaluation, input: Omit<EvaluationInput, 'results'>): boolean {
+function isInterrupted({ stored, summary }: FoundEvaluation, input: Omit<EvaluationInput, 'results'>): boolean {
   return summary === null && stored !== null && isSame(stored, input);
 }
 
 /** The same, or one that has rollouts to play again, or fewer examples than are asked for now. */
-export function isUnfinished(found: FoundEvaluation, input: Omit<EvaluationInput, 'results'>): boolean {
+function isUnfinished(found: FoundEvaluation, input: Omit<EvaluationInput, 'results'>): boolean {
   const { stored, summary, metadata, theirs } = found;
   if (stored === null) return metadata !== null && isTheirs(metadata, input) && theirs < wantedOf(metadata, input);
   if (!isSame(stored, input)) return false;
@@ -166,7 +166,7 @@ function isMore({ examples, input }: StoredEvaluation, numExamples: number): boo
 }
 
 /** The place that `--resume PATH` names. */
-export function placeAt(written: string, projectFolder: string): EvaluationPlace {
+function placeAt(written: string, projectFolder: string): EvaluationPlace {
   const folder = path.resolve(projectFolder, written);
   const id = path.basename(folder);
   if (!existsSync(folder) || !runNamePattern.test(id)) {

@@ -43,13 +43,13 @@ export interface RunFileReport {
 }
 
 /** Of an environment that was not loaded: its name, what of the file it would run, and what could therefore not be looked at. */
-export interface NotImported {
+interface NotImported {
   readonly name: string;
   readonly runs: string;
   readonly unchecked: string;
 }
 
-export interface ExamineOptions extends LoadOptions {
+interface ExamineOptions extends LoadOptions {
   /** Whether to import what the file names: it may be a stranger's. */
   readonly imports?: boolean;
 }
@@ -67,7 +67,7 @@ export function runsOfFile({
 }
 
 /** Goes around what may take long: the opening of an environment, by its id. */
-export type Opening = <T>(id: string, open: () => Promise<T>) => Promise<T>;
+type Opening = <T>(id: string, open: () => Promise<T>) => Promise<T>;
 
 /**
  * Reads a run file and looks at what it names. Nothing is fetched, and without `imports` no code is run that the file names: whoever looks

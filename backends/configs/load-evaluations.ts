@@ -17,7 +17,7 @@ import { environmentFinder } from '../environments/find.ts';
 import { evaluationDefaultsOf } from './evaluation-defaults.ts';
 import { readRegular, readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 
-export interface LoadEvaluationsOptions {
+interface LoadEvaluationsOptions {
   /** Relative paths start here. */
   readonly projectFolder: string;
   /** Settings in the file's words, which hold over what it says. */

@@ -12,7 +12,7 @@ import { trustedFile } from '../../engine/trusted-files.ts';
 import { findEvaluatedEnvironment, readRegistry } from './load-evaluations.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 
-export interface LoadPromptSearchOptions {
+interface LoadPromptSearchOptions {
   /** Relative paths start here. */
   readonly projectFolder: string;
   /** Dotted keys as on the command line. */

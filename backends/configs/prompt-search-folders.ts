@@ -12,7 +12,7 @@ import { resolveStoreUri } from '../store/index.ts';
 import { readRegularText } from '../../engine/regular-file.ts';
 
 /** Where searches lie, as verifiers has them: `outputs/gepa/ENV--MODEL/`, below the environment's own folder where there is one. */
-export function promptSearchFolder(
+function promptSearchFolder(
   { environments, environmentsFolder }: Pick<GepaSpec, 'environments' | 'environmentsFolder'>,
   model: string,
   projectFolder: string,
@@ -26,7 +26,7 @@ export function promptSearchFolder(
   return path.join(base, 'gepa', `${name}--${model.replaceAll('/', '--')}`);
 }
 
-export interface PlaceOptions {
+interface PlaceOptions {
   readonly projectFolder: string;
   /** Not one that was interrupted, but a new one. */
   readonly isFresh: boolean;
@@ -72,7 +72,7 @@ async function newestInterrupted(folder: string, input: Omit<PromptSearchInput, 
 }
 
 /** Whether two are one search: all that decides what it finds, and nothing else. */
-export function isSameSearch(before: PromptSearchInput, now: Omit<PromptSearchInput, 'results'>): boolean {
+function isSameSearch(before: PromptSearchInput, now: Omit<PromptSearchInput, 'results'>): boolean {
   return differencesOfSearches(before, now).length === 0;
 }
 

@@ -2,13 +2,13 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { isKeptFromEnvironments } from '../../core/child-environment.ts';
 import { RatchetError } from '../../core/errors.ts';
-import type { EnvironmentVariables } from '../../config/environment-spec.ts';
+import type { EnvironmentVariables } from '../../config/settings/environments.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { readVariablesFile } from '../environments/variables.ts';
 import { Refused } from './refused.ts';
 
 /** Where the files of `env_files` are, by how they were written. */
-export interface VariableFiles {
+interface VariableFiles {
   readonly paths: ReadonlyMap<string, string>;
   readonly warnings: readonly string[];
 }

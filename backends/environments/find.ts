@@ -23,7 +23,7 @@ import {
 import { builtInEnvironmentsFolder, environmentEntry, listEnvironments } from './load.ts';
 
 /** Where environments are looked for. */
-export interface EnvironmentPlaces {
+interface EnvironmentPlaces {
   readonly projectFolder: string;
   /** Python environments whose packages count; missing = `.venv` of the project, and the one that is active. */
   readonly pythonEnvironments?: readonly string[];

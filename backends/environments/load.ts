@@ -24,7 +24,7 @@ const folderPattern = /^[a-z0-9][a-z0-9_-]{0,63}$/;
 /** Written in TypeScript, run by tsx or as the JavaScript that tsc made of it. */
 const entryFiles = ['index.ts', 'index.js'];
 
-export interface LoadOptions {
+interface LoadOptions {
   readonly environmentsFolder?: string;
   /** How long a file of the user's may take to be imported, and its loadEnvironment(args) to answer. */
   readonly timeoutMs?: number;
@@ -47,7 +47,7 @@ export async function loadEnvironment(
 }
 
 /** What an environment's file exports. */
-export interface EnvironmentModule {
+interface EnvironmentModule {
   loadEnvironment(args: Readonly<Record<string, JsonValue>>): Environment | Promise<Environment>;
   /** The arguments, for `ratchet env info`: a zod schema. */
   readonly Args?: unknown;

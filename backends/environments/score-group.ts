@@ -6,7 +6,7 @@ import { type ScoreOptions, inTime, scoreRollout, tracebackOf } from './score.ts
 import type { Environment, JudgeOptions } from './types.ts';
 
 /** What of an environment it takes to score its rollouts. */
-export type Scoring = Pick<Environment, 'rubric' | 'stateAfter' | 'judge'>;
+type Scoring = Pick<Environment, 'rubric' | 'stateAfter' | 'judge'>;
 
 /**
  * Scores the stored rollouts of one example: each by itself with the rubric, or all that carry a reward together where the

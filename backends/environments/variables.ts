@@ -4,12 +4,12 @@ import { RatchetError } from '../../core/errors.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
 import { secretValues } from '../../config/secrets.ts';
 import type { EnvironmentSpec } from '../../config/run-spec.ts';
-import type { EnvironmentVariables } from '../../config/environment-spec.ts';
+import type { EnvironmentVariables } from '../../config/settings/environments.ts';
 import { NotAFile, readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** Variables that a config lists for its environments: keys of judges and tools. Values are read where they are needed, and never stored. */
 
-export interface GivenVariables {
+interface GivenVariables {
   readonly values: Readonly<Record<string, string>>;
   /** In a file, and not for environments: credentials of the store, of Temporal and of metrics. */
   readonly kept: readonly string[];

@@ -1,5 +1,5 @@
 import { RatchetError } from '../../core/errors.ts';
-import type { PromptBranchSpec } from '../../config/prompt-branch-spec.ts';
+import type { PromptBranchSpec } from '../../config/settings/prompt-branches.ts';
 import { ModelServer } from './model-server.ts';
 
 /** What could be learned of the server that writes prompts anew (`[gepa]`), before a run asks it. */

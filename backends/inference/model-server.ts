@@ -29,7 +29,7 @@ export interface ServerOptions {
 }
 
 /** One more thing about a request. */
-export interface PostOptions {
+interface PostOptions {
   readonly signal?: AbortSignal | undefined;
   /** One rollout's turns carry the same. */
   readonly session?: string | undefined;

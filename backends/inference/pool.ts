@@ -48,7 +48,7 @@ interface Ticket extends PoolCall {
 }
 
 /** What is known of one server, for people. */
-export interface ServerHealth {
+interface ServerHealth {
   readonly url: string;
   readonly inFlight: number;
   /** Since when (ISO time) it takes no part, and why; null = it does. */

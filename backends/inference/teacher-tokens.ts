@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { ChatTokenizer, describeAdapter, presetFiles, readTextFiles } from '../../engine/index.ts';
 
 /** What the policy calls a token. */
-export interface NamedToken {
+interface NamedToken {
   readonly id: number;
   readonly text: string;
 }

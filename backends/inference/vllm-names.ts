@@ -14,7 +14,7 @@ export interface WeightsLabel {
   readonly digest: string;
 }
 
-export interface ServedAdapter {
+interface ServedAdapter {
   /** Under which it is loaded. */
   readonly name: string;
   /** The weights it was trained on. */

@@ -12,7 +12,7 @@ const Models = z.object({ data: z.array(z.object({ id: z.string(), parent: z.str
 const Paused = z.looseObject({ is_paused: z.literal(true) });
 const WeightInfo = z.object({ weight_version: z.string() });
 
-export interface VllmModelList {
+interface VllmModelList {
   /** What it was started with, under the first of its names. */
   readonly base: string;
   /** Oldest first. */

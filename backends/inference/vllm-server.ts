@@ -9,7 +9,7 @@ import { adapterOf, isLaterOf, labelOf, labelRead, noVersionLabel, type WeightsL
 import { readFloatType, VllmRoutes } from './vllm-routes.ts';
 
 /** How vLLM servers are used by a run; `locate` turns a folder of this machine into one of the server's. */
-export interface VllmUse extends Pick<VllmSpec, 'loraRank' | 'servesBase' | 'weights'> {
+interface VllmUse extends Pick<VllmSpec, 'loraRank' | 'servesBase' | 'weights'> {
   readonly locate?: (policy: ServedPolicy) => Promise<string>;
 }
 

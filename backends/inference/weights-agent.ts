@@ -10,7 +10,7 @@ import { openRunStore } from '../store/index.ts';
 import { verifyVersion } from '../store/version-files.ts';
 import { weightsFolder } from '../store/weights-folder.ts';
 
-export interface WeightsAgentOptions {
+interface WeightsAgentOptions {
   /** Where the run folders lie; others are not looked at. */
   readonly storeUri: string;
   readonly host?: string;

@@ -115,11 +115,7 @@ export function pythonIn(folder: string): string {
 }
 
 /** What a program prints; null where it is not there, or is nothing that runs. */
-export async function answers(
-  command: string,
-  args: readonly string[],
-  env: Record<string, string>,
-): Promise<string | null> {
+async function answers(command: string, args: readonly string[], env: Record<string, string>): Promise<string | null> {
   try {
     return (await promisify(execFile)(command, [...args], { env, timeout: answerWithinMs })).stdout;
   } catch {
@@ -127,7 +123,7 @@ export async function answers(
   }
 }
 
-export interface InstallerRun {
+interface InstallerRun {
   readonly env: Record<string, string>;
   readonly cwd?: string;
   /** Each line that it prints, as it comes. */

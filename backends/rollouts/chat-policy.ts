@@ -4,7 +4,7 @@ import type { SampleOptions } from '../environments/types.ts';
 import type { Endpoint, SamplePlace } from '../inference/index.ts';
 import type { PlayedPolicy } from './sample-policy.ts';
 
-export interface ChatPolicyOptions {
+interface ChatPolicyOptions {
   readonly endpoint: Pick<Endpoint, 'chat'>;
   /** Request fields (`max_tokens`, `temperature`, …), where the environment has not been given any itself. */
   readonly fields: Readonly<Record<string, JsonValue>>;
@@ -64,7 +64,7 @@ export function chatPolicy({ endpoint, fields, signal, place, onTurn }: ChatPoli
  * An API wants calls in the assistant's message and their ids in the answers. Environments of ours repeat the text alone, so both are
  * put back: the calls of the turn that was said in that place, its answers in the order of the calls.
  */
-export function withCalls(messages: readonly ChatMessage[], turns: readonly Turn[]): ChatMessage[] {
+function withCalls(messages: readonly ChatMessage[], turns: readonly Turn[]): ChatMessage[] {
   let next = 0;
   let unanswered: MessageToolCall[] = [];
   return messages.map((message) => {

@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto';
 import PQueue from 'p-queue';
 import type {
   ExampleRef,
@@ -36,7 +35,7 @@ import {
 const scoringGraceMs = 25;
 
 /** What requests of a search cost by now, in this activity. */
-export interface RequestAccount {
+interface RequestAccount {
   /** Answers, rollouts and reflections, that lay in the store. */
   adopted: number;
   failed: number;
@@ -59,7 +58,7 @@ export class OpenedSearch {
   readonly #players: readonly PromptPlayer[];
   readonly #queue: PQueue;
   readonly #signal: AbortSignal;
-  readonly #attempt = randomUUID();
+  readonly #attempt = crypto.randomUUID();
 
   private constructor(
     dependencies: AskDependencies,
@@ -242,7 +241,7 @@ const queues = new Map<string, WeakRef<PQueue>>();
 const ownParts: PlayedParts = { systemPrompt: undefined, toolDescriptions: undefined };
 
 /** Examples that are to be scored under some texts. */
-export interface Asked {
+interface Asked {
   readonly id: string;
   /** null: each example's own system prompt. */
   readonly texts: Texts | null;

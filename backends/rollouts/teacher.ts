@@ -27,7 +27,7 @@ export interface TeacherDependencies {
 }
 
 /** Log probabilities of rows of tokens, by the teacher; the name says which weights or server gave them. */
-export interface Scorer {
+interface Scorer {
   readonly name: string;
   score(prompts: readonly (readonly number[])[], signal: AbortSignal): Promise<readonly (readonly number[])[]>;
 }

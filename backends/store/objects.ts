@@ -103,7 +103,7 @@ export function damaged(where: string, what: string, cause?: unknown): RatchetEr
 }
 
 /** What a value is, in words. */
-export function kindOf(value: unknown): string {
+function kindOf(value: unknown): string {
   if (value === null) return 'null';
   if (Array.isArray(value)) return 'a list';
   return typeof value === 'object' ? 'another object' : `a ${typeof value}`;

@@ -1,5 +1,5 @@
 /** Keys of the environment, held by this process alone; null where the AWS chain looks elsewhere. */
-export interface StaticCredentials {
+interface StaticCredentials {
   readonly accessKeyId: string;
   readonly secretAccessKey: string;
   readonly sessionToken?: string;

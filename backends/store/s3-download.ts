@@ -4,7 +4,7 @@ import type { Readable } from 'node:stream';
 import { RatchetError } from '../../core/errors.ts';
 import { inParallel, type S3Requests } from './s3-requests.ts';
 
-export interface ObjectHead {
+interface ObjectHead {
   readonly etag: string;
   readonly bytes: number;
   readonly metadata: Readonly<Record<string, string>>;

@@ -41,7 +41,7 @@ const backoffMsMax = 5_000;
 const complaintsMs = 5_000;
 
 /** A bucket, whatever the prefix. */
-export type S3Server = Omit<S3Location, 'prefix'>;
+type S3Server = Omit<S3Location, 'prefix'>;
 
 export interface S3Session {
   readonly client: Sdk.S3Client;
@@ -49,7 +49,7 @@ export interface S3Session {
 }
 
 /** What failed, as S3 says it. */
-export interface S3Failure {
+interface S3Failure {
   /** S3's code (`NoSuchKey`, `PreconditionFailed`), or the error's name. */
   readonly code: string;
   /** HTTP's status; 0 when there was no whole answer. */

@@ -5,7 +5,7 @@ import { headObject } from './s3-download.ts';
 import { inParallel, type S3Requests, type S3Session } from './s3-requests.ts';
 
 /** What is to be stored, read part by part: a large one is never in memory as a whole because of us. */
-export interface UploadSource {
+interface UploadSource {
   readonly bytes: number;
   /** Hex, of all of it. */
   readonly sha256: string;

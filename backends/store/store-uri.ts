@@ -4,7 +4,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { grants } from '../../engine/grants.ts';
 
 /** Where all runs of a store lie: a folder, or a prefix of a bucket. */
-export type StoreLocation = { readonly kind: 'file'; readonly folder: string } | ({ readonly kind: 's3' } & S3Location);
+type StoreLocation = { readonly kind: 'file'; readonly folder: string } | ({ readonly kind: 's3' } & S3Location);
 
 /** A prefix of a bucket and how its server is reached. Credentials are no part of it: they come from the usual AWS chain. */
 export interface S3Location {

@@ -53,7 +53,7 @@ export async function putSums(store: Store, prefix: string, files: readonly Obje
 /** What was read to answer one question: the sha256 of each file, by how it looked then. */
 export type ReadAnew = Map<string, string>;
 
-export interface VerifyOptions {
+interface VerifyOptions {
   /** Weights larger than this are only seen to be there. */
   readonly weightsBytesMax?: number;
   /**

@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { parsed, protobufType, type Reply, type TinkerHttp } from './http.ts';
 import { isTrouble, TinkerTrouble } from './trouble.ts';
 
-export interface Waiting {
+interface Waiting {
   /** Asks for the result as protobuf, as SDKs ≥ 0.25 do. */
   readonly asProtobuf?: boolean;
   readonly signal?: AbortSignal | undefined;

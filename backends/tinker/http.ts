@@ -28,7 +28,7 @@ export interface Reply {
   readonly bytes: Uint8Array;
 }
 
-export interface Patience {
+interface Patience {
   /** How long a server that does not answer is asked again. */
   readonly patienceMs: number;
   /** Told once when waiting begins, and once when it ends. */

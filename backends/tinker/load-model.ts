@@ -4,7 +4,7 @@ import { failpoint } from '../failpoints.ts';
 import type { TinkerClient, TinkerModel } from './client.ts';
 import { isTrouble, TinkerTrouble } from './trouble.ts';
 
-export interface ModelWish {
+interface ModelWish {
   readonly baseModel: string;
   readonly rank: number;
   readonly seed: number;

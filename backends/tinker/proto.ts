@@ -7,7 +7,7 @@ import type { Datum, LossCall, PassOutput, SampledSequence, SampleOutput, Tensor
  * `SampleResponse` in. Field numbers are those of `tinker` 0.38. Numbers travel packed as little-endian bytes; entries of
  * maps are written in the order of their keys, as protobuf's deterministic serialization has it.
  */
-export interface PassRequest {
+interface PassRequest {
   readonly modelId: string;
   readonly seqId: number;
   readonly data: readonly Datum[];

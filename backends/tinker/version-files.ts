@@ -10,7 +10,7 @@ import { decodeSafetensors, encodeSafetensors, type NamedTensor } from '../../en
  * `tinker.json`, which says where the server keeps it. The server's copies are what it can be trained on from and sampled from; the
  * adapter is what it *is*: its digest is the version's.
  */
-export const versionFile = 'tinker.json';
+const versionFile = 'tinker.json';
 const weightsFile = 'adapter_model.safetensors';
 const configFile = 'adapter_config.json';
 

@@ -73,7 +73,7 @@ function stepsOf(found: readonly { readonly step: number }[]): string {
   return encodeRanges(found.map(({ step }) => step)) || 'none';
 }
 
-export function describeAudit(report: RunReport): string[] {
+function describeAudit(report: RunReport): string[] {
   const lines = report.lineages.flatMap((lineage) => describeLineage(lineage, lineage.lineage === report.current));
   if (report.lineages.length > 1) {
     const left = report.superseded > 0 ? [`${report.superseded} superseded`] : [];

@@ -4,7 +4,7 @@ import { Command } from 'commander';
 import type { Client } from '@temporalio/client';
 import { storeOf, type RunPlace } from '../../runs/run-access.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
-import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { loadRunConfig, readRunFile } from '../../backends/configs/load-run-config.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { taskQueues } from '../../core/names.ts';
 import { type Baseline, judgeBaseline, measureBaseline } from '../../core/rl/baseline.ts';
@@ -59,7 +59,8 @@ const pollMs = 300;
  */
 async function baseline({ file, over, overrides: typed }: ConfigLine, options: BaselineOptions): Promise<number> {
   const projectFolder = process.cwd();
-  const named = { projectFolder, over, ...(options.dialect === undefined ? {} : { dialect: options.dialect }) };
+  const read = await readRunFile(file, { projectFolder, over });
+  const named = { projectFolder, over, read, ...(options.dialect === undefined ? {} : { dialect: options.dialect }) };
   const usual = (await loadRunConfig(file, { ...named, overrides: typed })).spec;
   const groupSize =
     options.rollouts === undefined ? usual.rolloutsPerExample : readCount('--rollouts', options.rollouts);

@@ -16,7 +16,7 @@ export const checkpointsCommand = new Command('checkpoints')
     else print(describeCheckpoints(list).join('\n'));
   });
 
-export function describeCheckpoints({ current, head, checkpoints, reachable }: CheckpointList): string[] {
+function describeCheckpoints({ current, head, checkpoints, reachable }: CheckpointList): string[] {
   if (head === null) return ['nothing is committed yet'];
   const rows = checkpoints.map(({ step, lineage, state, bytes, digest, usableFor, problem }) =>
     [

@@ -23,7 +23,7 @@ export const metricsCommand = new Command('metrics')
     print(show(records, names, options).join('\n'));
   });
 
-export interface MetricsOptions {
+interface MetricsOptions {
   readonly last?: string;
   readonly all?: boolean;
   readonly names?: boolean;
@@ -114,7 +114,7 @@ function csvCell(text: string): string {
 }
 
 /** As many columns as fit; the others are named below. */
-export function tableOf(records: readonly StepRecord[], names: readonly string[], width: number): string[] {
+function tableOf(records: readonly StepRecord[], names: readonly string[], width: number): string[] {
   const columns = [
     { head: 'step', cells: records.map(({ step }) => String(step)) },
     ...names.map((name) => ({ head: name, cells: records.map(({ metrics }) => figure(metrics[name])) })),

@@ -68,7 +68,7 @@ interface Entry {
 }
 
 /** The rollouts asked for, sorted. */
-export function chosen(
+function chosen(
   groups: readonly ScoredGroup[],
   { env, outcome, sort }: Pick<RolloutsOptions, 'env' | 'outcome' | 'sort'>,
 ): Entry[] {

@@ -25,7 +25,7 @@ const stepKey = defineSearchAttributeKey('RatchetStep', 'INT');
 const rewardKey = defineSearchAttributeKey('RatchetReward', 'DOUBLE');
 
 /** `ratchet runs --json`: one of these for each. */
-export interface ListedRun {
+interface ListedRun {
   readonly run: string;
   /** Null of a run that no Temporal server here knows: then its folder tells of it. */
   readonly workflowId: string | null;

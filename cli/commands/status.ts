@@ -38,7 +38,7 @@ export const statusCommand = new Command('status')
   });
 
 /** `ratchet status RUN --json`. */
-export interface StatusReport {
+interface StatusReport {
   readonly run: string;
   /** Temporal's word for the workflow, in lower case (`running`, `completed`, `failed`, …); null when Temporal does not tell. */
   readonly workflow: string | null;

@@ -49,7 +49,7 @@ function settingLines(): string[] {
 }
 
 /** `name=value` pairs as numbers; every name that cannot be set is refused here, so that it needs no server to hear it. */
-export function readSettings(pairs: readonly string[], run: string): Record<string, number> {
+function readSettings(pairs: readonly string[], run: string): Record<string, number> {
   const settings = new Map<string, number>();
   for (const pair of pairs) {
     const [, written = '', text] = /^([^=]*)(?:=(.*))?$/s.exec(pair)!;

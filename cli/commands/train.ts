@@ -10,7 +10,7 @@ import { trainerKeys } from '../../config/tinker-spec.ts';
 import { layout } from '../../runs/layout.ts';
 import { taskQueues } from '../../core/names.ts';
 import { describeSolved, solvedShare } from '../../core/rl/left-to-learn.ts';
-import type { EnvironmentVariables } from '../../config/environment-spec.ts';
+import type { EnvironmentVariables } from '../../config/settings/environments.ts';
 import { trainerGpusOf } from '../../config/gpu-settings.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
@@ -18,7 +18,7 @@ import { slowStepWarning } from '../../config/step-cost.ts';
 import { refuseOtherRun } from '../../runs/run-identity.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { examineRunFile } from '../../backends/configs/examine-run-file.ts';
-import { loadRunConfig, type LoadOptions } from '../../backends/configs/load-run-config.ts';
+import { loadRunConfig, type LoadOptions, readRunFile } from '../../backends/configs/load-run-config.ts';
 import { untilSent } from '../until-sent.ts';
 import { grantNamed, namedIn } from '../../backends/configs/grant.ts';
 import { allCopies, localRoot, openRunStore } from '../../backends/store/index.ts';
@@ -105,21 +105,23 @@ export async function train(
   { file, over, overrides }: ConfigLine,
   options: TrainOptions & { readonly rewind?: number },
 ): Promise<number> {
-  if (over.length === 0 && options.dialect === undefined) await refuseOtherKind(file, process.cwd());
+  const projectFolder = process.cwd();
+  const read = await readRunFile(file, { projectFolder, over });
+  if (over.length === 0 && options.dialect === undefined) refuseOtherKind(read.toml);
   const dialect = options.dialect === undefined ? {} : { dialect: options.dialect };
   const named = { over, ...dialect };
   if (options.dryRun) {
     const run = options.name === undefined ? {} : { run: options.name };
-    return dryRun(file, { projectFolder: process.cwd(), overrides, ...named, ...run }, options);
+    return dryRun(file, { projectFolder, overrides, read, ...named, ...run }, options);
   }
   const audience = openAudience(chooseTelling(options, process.env, process.stdout));
-  const projectFolder = process.cwd();
-  if (options.yes === true) await installMissing(file, { projectFolder, overrides, ...named });
-  const usual = await loadForTraining(file, { projectFolder, overrides, ...named });
+  const load = { projectFolder, overrides, read, ...named };
+  if (options.yes === true) await installMissing(file, load);
+  const usual = await loadForTraining(file, load);
   const usualName = usual.spec.name;
   const given = options.name ?? usualName;
   const run = options.fresh ? await freshName(options.name, usual.spec) : given;
-  const loaded = await loadRunConfig(file, { projectFolder, overrides, run, ...named });
+  const loaded = run === usualName ? usual : await loadRunConfig(file, { ...load, run });
   const { spec, resumeStep, readAs, notYet, sent } = loaded;
   for (const line of readAsLines(file, readAs)) audience.say(line);
   for (const field of notYet) audience.say(`not yet honoured: ${notYetLine(field)}`);
@@ -278,7 +280,7 @@ async function attach(
   return running;
 }
 
-export interface Place {
+interface Place {
   /** Null when the processes are another command's. */
   readonly stack: Stack | null;
   /** That command, when it runs in this folder. */
@@ -288,7 +290,7 @@ export interface Place {
 }
 
 /** What the processes must be able to reach. */
-export interface PlaceNeeds {
+interface PlaceNeeds {
   /** Where runs lie, absolute: the policy server loads their weights. */
   readonly storeUri: string;
   /** Environment variables that workers see beside the usual ones: keys, by name. */

@@ -20,7 +20,7 @@ export interface Check {
 }
 
 /** What a run of a file cannot do without; all false where no file is given. */
-export interface Needs {
+interface Needs {
   readonly cuda: boolean;
   readonly sandbox: boolean;
 }

@@ -241,7 +241,7 @@ function samplingFields(settings: Record<string, JsonValue>): Record<string, Jso
 }
 
 /** Environments by their ids. */
-export async function plannedSubject(
+async function plannedSubject(
   environments: readonly string[],
   settings: Record<string, JsonValue>,
   { builtin }: Pick<CheckpointOptions, 'builtin'>,

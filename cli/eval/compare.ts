@@ -67,7 +67,7 @@ interface Named {
  * For each environment that all have, one evaluation of each. Refused where a name stands for several of one environment, or where
  * they have none in common.
  */
-export function byEnvironment(named: readonly Named[]): FoundEvaluation[][] {
+function byEnvironment(named: readonly Named[]): FoundEvaluation[][] {
   for (const { name, evaluations } of named) {
     const several = evaluations.filter((one) => evaluations.some((other) => other !== one && isSame(other, one)));
     if (several.length === 0) continue;
@@ -93,7 +93,7 @@ function isSame(a: FoundEvaluation, b: FoundEvaluation): boolean {
   return a.environment === b.environment;
 }
 
-export interface Compared {
+interface Compared {
   /** The first is what the others are held against. */
   readonly all: readonly ReadEvaluation[];
   /** Of the second, the third, … against the first. */
@@ -119,7 +119,7 @@ function letter(i: number): string {
   return String.fromCodePoint(65 + i);
 }
 
-export function describeComparison({ all, comparisons }: Compared, examples: number): string[] {
+function describeComparison({ all, comparisons }: Compared, examples: number): string[] {
   const settings = differentSettings(all.map(({ found }) => found.metadata));
   return [
     ...all.map(({ found }, i) => `${letter(i)}  ${titleOf(found)}   ${onOneLine(found.where)}`),

@@ -10,7 +10,7 @@ import { runEvaluations, type RunEvaluation } from '../../runs/evaluations/run-e
 import { findRunFolder } from '../run-place.ts';
 import { lineageOfStep } from '../run-records.ts';
 
-export interface Wanted {
+interface Wanted {
   /** Where runs lie, as in `--store`. */
   readonly store?: string | undefined;
   /** Of this environment alone. */

@@ -243,7 +243,7 @@ function handleOf(client: Client, id: string) {
 const units = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 
 /** `90s`, `30m`, `6h`, `1d`. */
-export function milliseconds(option: string, text: string): number {
+function milliseconds(option: string, text: string): number {
   const [, count, unit] = /^(\d{1,6})([smhd])$/.exec(text.trim()) ?? [];
   if (count !== undefined && Number(count) > 0) return Number(count) * units[unit as keyof typeof units];
   throw new RatchetError(

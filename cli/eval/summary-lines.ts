@@ -14,12 +14,12 @@ import {
 } from './figures.ts';
 
 /** One part of a summary: a heading and its rows. */
-export interface Section {
+interface Section {
   readonly heading: string;
   readonly rows: readonly string[];
 }
 
-export interface Summarized {
+interface Summarized {
   readonly found: Pick<FoundEvaluation, 'metadata' | 'where'>;
   readonly figures: EvaluationFigures;
   readonly unreadable: number;

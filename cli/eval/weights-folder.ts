@@ -15,7 +15,7 @@ import { openTeller } from '../teller.ts';
 import { onStage } from './stage.ts';
 import type { EvaluationLine } from './watch-evaluation.ts';
 
-export interface WeightsOptions extends CheckpointOptions {
+interface WeightsOptions extends CheckpointOptions {
   readonly weightsDir: string;
   readonly baseUrl?: string | undefined;
   readonly model?: string | undefined;

@@ -9,7 +9,7 @@ import { readRegular } from '../../engine/regular-file.ts';
 const resultsName = 'results.jsonl';
 
 /** A candidate as its row of `results.jsonl` tells it. */
-export interface ShownCandidate {
+interface ShownCandidate {
   readonly prompt: string;
   readonly parents: readonly number[];
   /** [validation example]; null = not scored. */

@@ -135,7 +135,7 @@ function isSearchProgress(said: unknown): said is SearchProgress {
 }
 
 /** How far it is, in one line. */
-export function progressLine({ figures, failed, doing, troubles }: Look): string {
+function progressLine({ figures, failed, doing, troubles }: Look): string {
   if (figures === null || figures.maxCalls === 0) return troubles[0] ?? doing;
   const { calls, maxCalls, candidates, best, bestScore, front, reflections, waitingOn } = figures;
   const score = bestScore === null ? '' : `  best ${bestScore.toFixed(3)} (candidate ${best})`;

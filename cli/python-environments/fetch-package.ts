@@ -27,7 +27,7 @@ import { ensureVerifiers } from '../../workers/environment-python.ts';
 import type { InstallSource } from './install-source.ts';
 
 /** A package of the index, looked at before anything of it is installed. */
-export interface IndexPackage {
+interface IndexPackage {
   readonly name: string;
   readonly version: string;
   readonly module: string;

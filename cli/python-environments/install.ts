@@ -32,7 +32,7 @@ import {
 import { fetchFromHub, fetchFromIndex } from './fetch-package.ts';
 import { type InstallSource, readInstallSource } from './install-source.ts';
 
-export interface InstallOptions {
+interface InstallOptions {
   readonly projectFolder: string;
   readonly log: (line: string) => void;
   /** Which API the package is written for, where it does not say so itself. */
@@ -242,7 +242,7 @@ function whatIsWrong(probe: Probe, found: Found, api: VerifiersApi): string | nu
 }
 
 /** The traceback, and what to do. */
-export function cannotBeImported(
+function cannotBeImported(
   { traceback, missing, own, place }: ImportFailure,
   { name, module, pyproject }: Pick<Found, 'name' | 'module' | 'pyproject'>,
 ): string {

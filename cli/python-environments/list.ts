@@ -15,7 +15,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { readRegularSync } from '../../engine/regular-file.ts';
 
 /** A Python package of a project, installed or not yet. */
-export interface ListedPackage {
+interface ListedPackage {
   readonly name: string;
   readonly version: string | null;
   /** For people: a folder of the project, `owner/name`, `pypi:…`. */

@@ -12,7 +12,7 @@ export interface Place {
 export const home: Place = { page: 'run', group: 0, rollout: null, scroll: 0 };
 
 /** What there is to choose from. */
-export interface Choice {
+interface Choice {
   readonly groups: number;
   /** Of the chosen group. */
   readonly rollouts: number;

@@ -32,7 +32,7 @@ export interface ViewModel {
   readonly waiting: readonly Wait[];
 }
 
-export interface Curve {
+interface Curve {
   readonly name: string;
   /** Oldest first; null = not measured. */
   readonly values: readonly (number | null)[];

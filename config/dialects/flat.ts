@@ -15,7 +15,7 @@ import {
 } from '../values.ts';
 import { maskedImportanceSampling } from './common-words.ts';
 import { becomes, type Dialect, type Own } from './dialect.ts';
-import { loraModules } from './ratchet.ts';
+import { loraModules } from '../settings/optimizer.ts';
 
 /**
  * What the documentation of prime-rl shows for `uv run prime-rl FILE`: one flat table, Hosted Training's with tables for

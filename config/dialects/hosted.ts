@@ -20,7 +20,7 @@ import {
 import { maskedImportanceSampling, setAsyncLevel, setExtraBody, setRunName, withVersion } from './common-words.ts';
 import { setRetries, setTimeouts } from './limit-words.ts';
 import { becomes, type Dialect, type Field, ignored, type Own, refused, together } from './dialect.ts';
-import { laterFields } from './later.ts';
+import { laterSettings } from '../settings/later.ts';
 import { placesOf } from './places.ts';
 
 /**
@@ -30,7 +30,7 @@ import { placesOf } from './places.ts';
  */
 
 /** A field whose feature is to come, under the same path. */
-const later = (path: string): Field => becomes(path, (laterFields[path] as { schema: z.ZodType }).schema);
+const later = (path: string): Field => becomes(path, laterSettings[path]!.type);
 const laterOf = (table: string, keys: readonly string[]): Record<string, Field> =>
   Object.fromEntries(keys.map((key) => [`${table}.${key}`, later(`${table}.${key}`)]));
 

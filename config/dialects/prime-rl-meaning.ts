@@ -2,7 +2,7 @@ import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import type { Own } from './dialect.ts';
 import { agreed, type Found, found, hasTable } from './prime-rl-words.ts';
-import { loraModules } from './ratchet.ts';
+import { loraModules } from '../settings/optimizer.ts';
 
 /** What several fields of prime-rl's files mean together, alike in all its versions. */
 

@@ -1,7 +1,7 @@
 import { isEnvironmentFile } from '../../core/names.ts';
 import { isTable, valueAt } from '../tables.ts';
 import type { Dialect } from './dialect.ts';
-import { RatchetConfig } from './ratchet.ts';
+import { RatchetConfig } from '../settings/index.ts';
 import { writeOutShorthands } from './ratchet-words.ts';
 
 /** Our own: what all others become. */

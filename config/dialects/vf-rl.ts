@@ -4,7 +4,7 @@ import { isTable, type Table } from '../tables.ts';
 import { args, choices, decay, environmentId, flag, positive, text, whole, atLeastZero } from '../values.ts';
 import { maskedImportanceSampling } from './common-words.ts';
 import { becomes, converted, type Dialect, type Field, ignored, type Own, together } from './dialect.ts';
-import { loraModules } from './ratchet.ts';
+import { loraModules } from '../settings/optimizer.ts';
 import {
   argumentsOf,
   type Arguments,

@@ -10,7 +10,7 @@ export interface Interval {
 /** Half a percent of an interval's ends, and some milliseconds for a thousand examples. */
 const resamplesDefault = 2_000;
 
-export interface BootstrapOptions {
+interface BootstrapOptions {
   /** The random numbers' key: the same data under the same key have the same interval. */
   readonly key: readonly (number | string)[];
   /** Above 0, below 1; 0.95 when missing. */

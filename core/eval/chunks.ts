@@ -1,7 +1,7 @@
 import { evaluationChunksAtOnce, evaluationChunksMax } from '../limits.ts';
 
 /** How an evaluation is cut: a chunk of examples is one activity. */
-export interface EvaluationChunks {
+interface EvaluationChunks {
   readonly chunkExamples: number;
   readonly chunks: number;
   readonly chunksAtOnce: number;

@@ -29,7 +29,7 @@ export interface Comparison {
 }
 
 /** Examples that could not be compared. */
-export interface LeftOut {
+interface LeftOut {
   readonly onlyInA: number;
   readonly onlyInB: number;
   /** The id is in both, with prompts that have nothing in common. */

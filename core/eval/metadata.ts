@@ -7,7 +7,7 @@ import { passFigures, passThreshold } from './pass-at-k.ts';
 import { averageError, averageMetrics, averageReward, averageUsage, costOf } from './tally.ts';
 
 /** What an evaluation's metadata says that its input does not. */
-export interface MetadataOf {
+interface MetadataOf {
   readonly input: Pick<EvaluationInput, 'environment' | 'model' | 'rolloutsPerExample' | 'shuffleSeed' | 'prices'>;
   /** Examples that are to be evaluated, finished or not. */
   readonly examples: number;

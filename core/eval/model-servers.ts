@@ -3,7 +3,7 @@ import type { ModelAccessSpec } from '../../config/model-access-spec.ts';
 import type { EvaluatedServer } from './evaluation.ts';
 
 /** Which servers answer for a model, and why not where that cannot be told. */
-export type ModelServers =
+type ModelServers =
   | { readonly ok: true; readonly model: string; readonly servers: readonly EvaluatedServer[] }
   | { readonly ok: false; readonly problem: string };
 

@@ -77,7 +77,7 @@ function numbersOf(value: JsonValue | undefined): Record<string, number> {
 }
 
 /** A setting that is not the same everywhere; `values` in the order of what is compared, null where it is not set. */
-export interface SettingDifference {
+interface SettingDifference {
   readonly name: string;
   readonly values: readonly (JsonValue | null)[];
 }

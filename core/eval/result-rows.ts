@@ -16,14 +16,14 @@ export interface ResultMessage {
 }
 
 /** Why a rollout failed. */
-export interface RowError {
+interface RowError {
   /** Its class: `ModelError`, `timeout`; failures are counted by it. */
   readonly cause: string;
   readonly message: string;
 }
 
 /** Something that befell a rollout; counted by `what`. */
-export interface RowNote {
+interface RowNote {
   readonly what: string;
   readonly message: string;
 }

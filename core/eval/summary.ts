@@ -121,7 +121,7 @@ export function summarize(rows: readonly RowFacts[], passThreshold?: number): Ev
 }
 
 /** Null of no values. */
-export function summaryOf(values: readonly number[]): NumberSummary | null {
+function summaryOf(values: readonly number[]): NumberSummary | null {
   const tally = new Tally();
   for (const value of values) tally.add(value);
   return tally.summary();

@@ -1,7 +1,7 @@
 import type { Acceptance, ProposalSelection } from './search-state.ts';
 
 /** Scores of parent and child on the same examples. null: they are not there, which counts as −∞. */
-export interface Proposal {
+interface Proposal {
   readonly before: readonly number[] | null;
   readonly after: readonly number[] | null;
 }

@@ -2,13 +2,13 @@ import { permutation } from '../random.ts';
 import type { ExampleRef } from './prompt-search.ts';
 
 /** Examples of an environment, as far as drawing needs to know. */
-export interface DatasetSizes {
+interface DatasetSizes {
   readonly dataset: number;
   /** 0 = none is held out. */
   readonly evalDataset: number;
 }
 
-export interface DrawnExamples {
+interface DrawnExamples {
   readonly train: readonly ExampleRef[];
   readonly val: readonly ExampleRef[];
   readonly test: readonly ExampleRef[];

@@ -29,7 +29,7 @@ export function figuresOf(state: SearchState): SearchFigures {
 }
 
 /** Candidates that are the best at something, without those that are nowhere missed; ascending. */
-export function frontOf(state: SearchState): number[] {
+function frontOf(state: SearchState): number[] {
   if (state.candidates.length === 0) return [];
   const fronts = withoutDominated(screenedFronts(state), screenedAverages(state));
   return [...new Set([...fronts.values()].flat())].sort((a, b) => a - b);

@@ -4,7 +4,7 @@ import type { FrontierType } from './search-state.ts';
 /** Candidates that share the best value of something: name of the thing → positions of candidates, ascending. */
 export type Fronts = ReadonlyMap<string, readonly number[]>;
 
-export interface Scored {
+interface Scored {
   /** [validation example]; null = not scored. */
   readonly scores: readonly (number | null)[];
   readonly objectives: Readonly<Record<string, readonly (number | null)[]>>;

@@ -24,7 +24,7 @@ import type {
 } from './search-state.ts';
 
 /** What an iteration may look at whenever its answers come. */
-export interface Around {
+interface Around {
   readonly settings: SearchSettings;
   readonly tried: readonly string[];
   readonly emit: (event: SearchEvent) => void;

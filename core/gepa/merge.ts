@@ -9,7 +9,7 @@ import type { Candidate, MergeSettings, Texts } from './search-state.ts';
 
 type Relative = Pick<Candidate, 'texts' | 'parents'>;
 
-export interface Merge {
+interface Merge {
   readonly texts: Texts;
   /** The two that were merged, ascending. */
   readonly parents: readonly [number, number];
@@ -107,7 +107,7 @@ export function areRelated(candidates: readonly Relative[], [i, j]: readonly [nu
 }
 
 /** The validation examples both were scored on. */
-export function sharedExamples(a: readonly (number | null)[], b: readonly (number | null)[]): number[] {
+function sharedExamples(a: readonly (number | null)[], b: readonly (number | null)[]): number[] {
   return a.flatMap((score, example) => (score !== null && b[example] != null ? [example] : []));
 }
 

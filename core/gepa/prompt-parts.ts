@@ -11,7 +11,7 @@ export const promptComponents = ['system_prompt', 'system_prompts', 'tool_descri
 export type PromptComponent = (typeof promptComponents)[number];
 
 /** What an environment begins with. */
-export interface StartOfEnvironment {
+interface StartOfEnvironment {
   readonly name: string;
   readonly systemPrompt: string;
   readonly tools: readonly ToolSchema[];

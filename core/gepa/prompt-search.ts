@@ -8,7 +8,7 @@ import type { SearchAnswer, SearchSettings, SearchState, StopReason, Texts } fro
 /** The words of a search for a better prompt as it is run: what is asked, where its results go, what came of it. Plain data. */
 
 /** Who writes prompts anew: any model that answers by messages. */
-export interface ReflectionModel {
+interface ReflectionModel {
   readonly model: string;
   readonly servers: readonly EvaluatedServer[];
   /** Request fields, as the API names them. */

@@ -70,7 +70,7 @@ export function renderReflection(template: string, current: string, records: rea
 }
 
 /** Records as markdown: a heading per example, one per name, deeper ones for what is nested. */
-export function renderRecords(records: readonly ReflectionRecord[]): string {
+function renderRecords(records: readonly ReflectionRecord[]): string {
   const examples = records.map((record, i) => `# Example ${i + 1}\n${renderNamed(Object.entries(record), 2)}`);
   return examples.join('\n\n');
 }

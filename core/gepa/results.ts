@@ -7,7 +7,7 @@ import type { Candidate, Texts } from './search-state.ts';
 import { unifiedDiff } from './text-diff.ts';
 
 /** What verifiers calls the form of these files. */
-export const gepaSchemaVersion = 'verifiers.gepa.v1';
+const gepaSchemaVersion = 'verifiers.gepa.v1';
 
 /** A candidate with its text, as its row tells it. */
 export interface ToldCandidate extends Pick<Candidate, 'parents' | 'scores' | 'callsBefore'> {
@@ -83,7 +83,7 @@ export function frontierRows(candidates: readonly ToldCandidate[]): RolloutRow[]
   });
 }
 
-export interface GepaMetadataOf {
+interface GepaMetadataOf {
   readonly input: PromptSearchInput;
   readonly candidates: readonly ToldCandidate[];
   readonly best: number;

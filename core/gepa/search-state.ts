@@ -190,7 +190,7 @@ export interface Reflection {
   text: string | null;
 }
 
-export type ChildOutcome = 'no_text' | 'unchanged' | 'tried' | 'rejected' | 'not_selected' | 'accepted';
+type ChildOutcome = 'no_text' | 'unchanged' | 'tried' | 'rejected' | 'not_selected' | 'accepted';
 
 export interface Child {
   readonly reflections: Reflection[];

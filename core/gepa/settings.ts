@@ -2,9 +2,9 @@ import { RatchetError } from '../errors.ts';
 import type { SearchSettings } from './search-state.ts';
 
 /** What has no default. */
-export type SearchSizes = Pick<SearchSettings, 'seed' | 'maxCalls' | 'trainSize' | 'valSize'>;
+type SearchSizes = Pick<SearchSettings, 'seed' | 'maxCalls' | 'trainSize' | 'valSize'>;
 
-export type SearchOptions = SearchSizes & Partial<SearchSettings>;
+type SearchOptions = SearchSizes & Partial<SearchSettings>;
 
 /** Defaults of gepa 0.1.4 as verifiers runs it, with a budget that is kept. */
 export function classicSettings(options: SearchOptions): SearchSettings {

@@ -1,7 +1,7 @@
 import type { StopCondition, StopReason } from './search-state.ts';
 
 /** What conditions look at, between iterations. */
-export interface Progress {
+interface Progress {
   /** Number of the last iteration, −1 before the first. */
   readonly iteration: number;
   readonly bestScore: number;

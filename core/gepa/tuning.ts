@@ -2,7 +2,7 @@ import type { CandidateSelection, FrontierType, SearchSettings } from './search-
 
 /** Who is written anew next, by gepa's names. */
 export const selectionStrategies = ['pareto', 'current_best', 'epsilon_greedy', 'top_k_pareto'] as const;
-export type SelectionStrategy = (typeof selectionStrategies)[number];
+type SelectionStrategy = (typeof selectionStrategies)[number];
 
 export const frontierTypes = [
   'instance',

@@ -26,7 +26,7 @@ export function groupAdvantages(rewards: readonly (number | null)[], kind: Advan
 export type AdvantageKind = Extract<AdvantageSpec, string>;
 
 /** A group as an advantage function sees it: the rollouts that carry a reward, in the order of the rewards. */
-export interface RewardedGroup {
+interface RewardedGroup {
   readonly environment: string;
   readonly exampleId: number;
   readonly rollouts: readonly ScoredRollout[];

@@ -30,7 +30,7 @@ export interface AdviceSettings {
   readonly klBeta: number;
 }
 
-export interface AdviceInput {
+interface AdviceInput {
   /** Ascending, of the steps that led to where the run stands. */
   readonly steps: readonly StepFigures[];
   readonly settings: AdviceSettings;
@@ -60,7 +60,7 @@ function present(input: AdviceInput, steps: readonly StepFigures[]): Finding[] {
   return [fruitlessGroups, truncated, failed, bottleneck, lostTime].flatMap((judge) => judge(input, steps) ?? []);
 }
 
-type Judge = (input: AdviceInput, steps: readonly StepFigures[]) => Finding | null;
+export type Judge = (input: AdviceInput, steps: readonly StepFigures[]) => Finding | null;
 
 const about = 'the run';
 

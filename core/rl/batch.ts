@@ -20,7 +20,7 @@ export interface TrainSample {
 }
 
 /** A rollout may be several rows, where its chat template rewrites the past, or none, where it carries no loss. */
-export interface RolloutOfRow {
+interface RolloutOfRow {
   /** Among the batch's, from 0. */
   readonly index: number;
   /** How many the batch has, those without a row included. */

@@ -23,7 +23,7 @@ export interface ExampleChances {
   readonly isAnyDrawn: boolean;
 }
 
-export interface LeasedEnvironment {
+interface LeasedEnvironment {
   readonly name: string;
   readonly weight: number;
   readonly datasetLength: number;
@@ -31,7 +31,7 @@ export interface LeasedEnvironment {
   readonly chances?: ExampleChances | undefined;
 }
 
-export interface LeaseRequest {
+interface LeaseRequest {
   readonly count: number;
   readonly environments: readonly LeasedEnvironment[];
   readonly seed: number;

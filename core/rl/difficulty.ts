@@ -9,7 +9,7 @@ export type DifficultyBounds = Omit<DifficultyFilterSpec, 'onStarvation' | 'keep
 
 export type DropReason = 'too_easy' | 'too_hard' | 'low_variance' | 'no_signal' | 'non_finite';
 
-export type Verdict = { readonly kept: true } | { readonly kept: false; readonly reason: DropReason };
+type Verdict = { readonly kept: true } | { readonly kept: false; readonly reason: DropReason };
 
 /**
  * Judges one group by the rewards of its rollouts (null = no reward, left out). It is kept when

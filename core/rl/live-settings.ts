@@ -54,7 +54,7 @@ const fixedForLife = [
 const boundToCheckpoint = ['model', 'sft', 'lora'];
 
 /** Settings of `name=value`, as numbers; `refused` says why one of them cannot be changed. */
-export type AskedSettings = Readonly<Record<string, number>>;
+type AskedSettings = Readonly<Record<string, number>>;
 
 /** Of a run at a step: what the validator needs to know. */
 export interface SettingsContext {
@@ -117,7 +117,7 @@ export function describeSettings(asked: AskedSettings, { spec, overrides }: Sett
 }
 
 /** What is in force; null where nothing is. */
-export function currentValue(name: LiveSetting, spec: SettingsContext['spec'], overrides: Overrides): number | null {
+function currentValue(name: LiveSetting, spec: SettingsContext['spec'], overrides: Overrides): number | null {
   const inFile: Record<LiveSetting, number | null> = {
     learning_rate: spec.learningRate,
     max_steps: spec.maxSteps,

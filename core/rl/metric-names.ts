@@ -20,7 +20,7 @@ export interface MetricDefinition {
   readonly when?: string;
 }
 
-export type MetricSource = 'rollouts' | 'batch' | 'trainer' | 'servers' | 'clock' | 'recovery' | 'evaluation';
+type MetricSource = 'rollouts' | 'batch' | 'trainer' | 'servers' | 'clock' | 'recovery' | 'evaluation';
 
 /** What is measured over a set of rollouts, wherever: below `train/agg/all/`, `eval/<env>/`, …. */
 interface RolloutFigure extends Omit<MetricDefinition, 'name' | 'source'> {

@@ -8,9 +8,9 @@ import { staleness } from './staleness.ts';
  * `train/<env>/…`, `solved_all`), beside Hosted Training's `train/reward` and `rollout/mean_length`. A metric without a
  * value is left out, never written as 0.
  */
-export type Metrics = Record<string, number>;
+type Metrics = Record<string, number>;
 
-export interface StepMetricsInput {
+interface StepMetricsInput {
   readonly step: number;
   /** Every group that finished for this step, kept or not: the mean over kept groups alone would flatter or slander. */
   readonly finished: readonly ScoredGroup[];
@@ -70,7 +70,7 @@ export interface MeasuredRollout {
 }
 
 /** Mean reward and the mean of each reward function over some rollouts, for evaluations and reports. */
-export function rolloutMetrics(rollouts: readonly ScoredRollout[]): Metrics {
+function rolloutMetrics(rollouts: readonly ScoredRollout[]): Metrics {
   return measuredMetrics(
     rollouts.map((rollout) => ({ ...rollout, tokens: sampledTokens(rollout), turns: rollout.turns.length })),
   );

@@ -7,7 +7,7 @@ import type { RunSpec } from '../../config/run-spec.ts';
 
 /** From scored groups to the rows a trainer gets. */
 
-export interface PackStats {
+interface PackStats {
   readonly groups: number;
   /** Rollouts with a reward; those without are not trained. */
   readonly rollouts: number;
@@ -29,7 +29,7 @@ export interface SetAside {
   readonly filteredRollouts: number;
 }
 
-export interface PackOptions extends Partial<TrajectorySettings> {
+interface PackOptions extends Partial<TrajectorySettings> {
   readonly advantage: AdvantageKind | AdvantageFunction;
   readonly rolloutFilters?: RunSpec['rolloutFilters'];
 }

@@ -10,7 +10,7 @@ import type { ScoredGroup } from './rollout.ts';
  * weight, so that an example comes back when it is judged anew, is its later `difficulty_pool` sampler.
  */
 
-export type Pool = 'easy' | 'normal' | 'hard';
+type Pool = 'easy' | 'normal' | 'hard';
 
 /** Ids of the examples that are not normal, as ranges, by environment. An object in the store, named by each commit. */
 export type Pools = Readonly<Record<string, { readonly easy: string; readonly hard: string }>>;

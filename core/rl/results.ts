@@ -7,7 +7,7 @@ import type { ChatMessage, Example, RolloutRow, ScoredGroup, ScoredRollout, Tool
  * files already. The shapes are those of verifiers 0.3.1 (`state_to_output`, `build_metadata`).
  */
 
-export interface ResultContext {
+interface ResultContext {
   readonly example: Example;
   /** As the environment wrote it, where it writes rows. */
   readonly record?: RolloutRow | undefined;

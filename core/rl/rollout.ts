@@ -188,7 +188,7 @@ export interface RewardedRollout extends Judged {
   readonly reward: number;
 }
 
-export interface FailedRollout extends Judged {
+interface FailedRollout extends Judged {
   readonly outcome: FailedOutcome;
   readonly reward: null;
 }

@@ -3,7 +3,7 @@ import type { KeptGroups } from './run-state.ts';
 import { isStale } from './staleness.ts';
 
 /** What a step does with the kept groups at hand. All ordinals as ranges. */
-export interface Selection {
+interface Selection {
   readonly trained: readonly KeptGroups[];
   readonly surplus: readonly KeptGroups[];
   readonly stale: string;

@@ -9,7 +9,7 @@ export interface StepFigures {
 }
 
 /** A series as far as a run has it: values beside the steps they are of. */
-export interface Series {
+interface Series {
   readonly name: string;
   readonly steps: readonly number[];
   readonly values: readonly number[];
@@ -25,7 +25,7 @@ export function recent(count: number): number {
   return Math.min(count, Math.max(5, Math.min(50, Math.floor(count / 4))));
 }
 
-export function slice({ name, steps, values }: Series, from: number, to: number): Series {
+function slice({ name, steps, values }: Series, from: number, to: number): Series {
   return { name, steps: steps.slice(from, to), values: values.slice(from, to) };
 }
 

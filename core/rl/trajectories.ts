@@ -18,7 +18,7 @@ export const usualTrajectories: TrajectorySettings = {
 /** A row before it has an advantage. */
 export type TokenRow = Omit<TrainSample, 'advantages'>;
 
-export interface RolloutRows {
+interface RolloutRows {
   /** Only those in which a token counts in the loss. */
   readonly rows: readonly TokenRow[];
   /** Rows that were longer than `seqLen`, whatever was done with them. */

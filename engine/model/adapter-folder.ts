@@ -20,7 +20,7 @@ export interface AdapterDescription {
   readonly baseFolder: string;
 }
 
-export interface SaveAdapter {
+interface SaveAdapter {
   readonly adapter: AdapterParameters;
   /** The folder of the base model, or a name that whoever loads the adapter can resolve. */
   readonly base: string;

@@ -2,7 +2,7 @@ import type { ChatOptions, TemplateMessage } from './chat-template.ts';
 import type { ChatTokenizer } from './tokenizer.ts';
 
 /** A rendered conversation and its tokens. */
-export interface RenderedPrompt {
+interface RenderedPrompt {
   readonly text: string;
   readonly tokenIds: readonly number[];
 }

@@ -22,7 +22,7 @@ export interface LinearAdapter {
  * frequencies alone (layout of transformers' ForCausalLM classes). Sampling and training share every line of it but
  * the attention itself, which each hands in.
  */
-export interface DecoderParts {
+interface DecoderParts {
   readonly config: ModelConfig;
   /** Weights are inputs of the graph, so that one session serves every policy version. */
   readonly weights: ReadonlyMap<string, Value>;

@@ -73,7 +73,7 @@ export function loraScale({ alpha, r, rankStabilized }: LoraConfig): number {
   return alpha / (rankStabilized ? Math.sqrt(r) : r);
 }
 
-export interface AdapterInputOptions {
+interface AdapterInputOptions {
   readonly trainable: boolean;
   /** Applied to the input of every adapted layer. */
   readonly dropout?: (x: Value, layer: AdaptedLayer) => Value;

@@ -7,7 +7,7 @@ export const copiesInTraining = 5;
 /** Several passes over a batch also keep weights and moments of the start, to go back to when a later one is refused. */
 export const copiesForPasses = 3;
 
-export interface MemoryOptions {
+interface MemoryOptions {
   /** LoRA: what is trained, and copied, is this many parameters; the model itself is there once. */
   readonly adapterCount?: number;
   /** Copies of the model's parameters that are in memory already. */

@@ -23,7 +23,7 @@ import {
 const chunkFloats = 1 << 20;
 
 /** A float tensor for writing. */
-export interface FloatTensor {
+interface FloatTensor {
   readonly shape: readonly number[];
   readonly data: Float32Array;
 }

@@ -21,7 +21,7 @@ export interface SafetensorsFile {
 export type FloatType = 'float32' | 'bfloat16' | 'float16';
 
 const elementBytes = { F32: 4, F16: 2, BF16: 2, I32: 4, I64: 8 } as const;
-export type ElementCode = keyof typeof elementBytes;
+type ElementCode = keyof typeof elementBytes;
 const floatCodes = { float32: 'F32', bfloat16: 'BF16', float16: 'F16' } as const;
 
 /** Where a tensor lies: bytes [start, end) from the beginning of the file. */

@@ -7,7 +7,7 @@ import { hasUnknownExpression } from './pre-tokenizing.ts';
 import { TookTooLong, withinTime } from './within-time.ts';
 
 /** The files a tokenizer is made of, as text. */
-export interface TokenizerFiles {
+interface TokenizerFiles {
   /** tokenizer.json */
   readonly tokenizer: string;
   /** tokenizer_config.json */

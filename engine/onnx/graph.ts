@@ -12,7 +12,7 @@ import {
 } from './model-proto.ts';
 
 /** Turns the gradient of a node's first output into the gradient of one of its inputs. */
-export type Backward = (gradient: Value) => Value;
+type Backward = (gradient: Value) => Value;
 
 /** A tensor that a graph will compute: a name with a shape, and how a gradient flows back through it. */
 export interface Value {

@@ -40,13 +40,13 @@ export interface Initializer {
 }
 
 /** A constant that is handed over beside the file, when the session is made. */
-export interface ExternalInitializer {
+interface ExternalInitializer {
   readonly name: string;
   readonly type: ElementType;
   readonly shape: readonly number[];
 }
 
-export interface GraphParts {
+interface GraphParts {
   readonly nodes: readonly GraphNode[];
   readonly inputs: readonly GraphPort[];
   readonly outputs: readonly GraphPort[];

@@ -230,7 +230,7 @@ export function stack(values: readonly Value[]): Value {
 }
 
 /** Undoes broadcasting: sums d down to `shape`. */
-export function sumTo(d: Value, shape: Shape): Value {
+function sumTo(d: Value, shape: Shape): Value {
   if (sameShape(d.shape, shape)) return d;
   const lead = d.shape.length - shape.length;
   const axes = d.shape.flatMap((size, axis) => (axis < lead || (shape[axis - lead] === 1 && size !== 1) ? [axis] : []));

@@ -1,7 +1,7 @@
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 
-export interface RuntimePackage {
+interface RuntimePackage {
   /** Of the package onnxruntime-node. */
   readonly folder: string;
   readonly version: string;

@@ -23,8 +23,8 @@ const elementTypes = {
   bool: { code: 9, array: Uint8Array },
 } as const;
 
-export type TensorType = keyof typeof elementTypes;
-export type TensorData = Float32Array | Int32Array | BigInt64Array | Uint8Array;
+type TensorType = keyof typeof elementTypes;
+type TensorData = Float32Array | Int32Array | BigInt64Array | Uint8Array;
 
 /** Releases the runtime's half of a tensor when ours is collected. */
 const values = new FinalizationRegistry<Pointer>((value) => release('releaseValue', value));
@@ -66,7 +66,7 @@ export class Tensor {
 
 const nothing = new Float64Array(1);
 
-export interface SessionConfig {
+interface SessionConfig {
   readonly threads: number;
   readonly provider: 'cpu' | 'cuda';
 }

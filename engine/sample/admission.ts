@@ -3,7 +3,7 @@ import type { ModelConfig } from '../model/config.ts';
 import { rowBytes } from './key-value-cache.ts';
 import { rowsMin } from './sample-request.ts';
 
-export interface WaitingRow {
+interface WaitingRow {
   /** Grows with the order of arrival. */
   readonly id: number;
   readonly request: { readonly promptTokenIds: readonly number[]; readonly maxTokens: number };

@@ -32,7 +32,7 @@ export interface Row {
   isDropped: boolean;
 }
 
-export interface RowEvents {
+interface RowEvents {
   readonly token: (id: number, choice: Choice) => void;
   readonly end: (id: number, finishReason: 'stop' | 'length') => void;
 }

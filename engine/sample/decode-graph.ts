@@ -7,7 +7,7 @@ import { multiply, reshape, selectRows } from '../onnx/operators.ts';
 
 export type DecodePhase = 'prefill' | 'step';
 
-export interface DecodeGraph {
+interface DecodeGraph {
   readonly graph: Graph;
   /** The output [rows, vocabulary] that holds the logits. */
   readonly logits: string;

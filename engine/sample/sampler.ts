@@ -16,7 +16,7 @@ export interface GenerateOptions {
   readonly onToken?: (index: number, tokenId: number, logprob: number) => void;
 }
 
-export interface SamplerOptions extends ProgramOptions {
+interface SamplerOptions extends ProgramOptions {
   /** Rows from which one more thread decodes; the smaller the model, the more unless given. It does not touch the bits. */
   readonly rowsPerThreadMin?: number;
 }

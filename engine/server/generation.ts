@@ -28,7 +28,7 @@ export interface AnswerForm {
   readonly usageChunk: (usage: Usage) => Record<string, unknown>;
 }
 
-export interface Usage {
+interface Usage {
   readonly prompt_tokens: number;
   readonly completion_tokens: number;
   readonly total_tokens: number;
@@ -120,13 +120,13 @@ export async function answerStream(plan: Plan, form: AnswerForm, parts: StreamPa
   }
 }
 
-export interface AnswerParts {
+interface AnswerParts {
   readonly latencies: Latencies;
   /** Of the request: aborted when the client is gone, and here when the answer fails. */
   readonly controller: AbortController;
 }
 
-export interface StreamParts extends AnswerParts {
+interface StreamParts extends AnswerParts {
   readonly response: ServerResponse;
   readonly includeUsage: boolean;
 }

@@ -2,7 +2,7 @@ import type { SamplerCounters } from '../sample/sampler.ts';
 import type { Histogram, Latencies } from './latencies.ts';
 
 /** What GET /metrics tells, in Prometheus' text format 0.0.4. */
-export interface ServerMetrics {
+interface ServerMetrics {
   readonly requestsRunning: number;
   readonly requestsWaiting: number;
   readonly requestsTotal: number;

@@ -33,7 +33,7 @@ interface Slot {
   readonly holders: Map<string, number>;
 }
 
-export interface VersionLimits extends SessionOptions {
+interface VersionLimits extends SessionOptions {
   /** Folders below which weights may be loaded, links resolved. */
   readonly allowRoots: readonly string[];
   readonly maxVersions: number;

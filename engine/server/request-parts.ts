@@ -16,7 +16,7 @@ import { shortened } from './json.ts';
  * of ten million wrong elements would be larger than the machine.
  */
 
-export function listOf<Schema extends z.ZodType>(
+function listOf<Schema extends z.ZodType>(
   element: Schema,
   { min, max }: { min: number; max: number },
 ): z.ZodPipe<z.ZodCustom<unknown[], unknown[]>, z.ZodArray<Schema>> {

@@ -93,7 +93,7 @@ const chatFields = {
 export const ChatRequest = z.object({ ...chatFields, messages: chatMessages });
 
 /** prime-rl's /v1/chat/completions/tokens: `tokens` is the prompt, whatever the messages would have become. */
-export const ChatTokensRequest = z.object({
+const ChatTokensRequest = z.object({
   ...chatFields,
   messages: chatMessages.nullish(),
   tokens: tokenIdList.nullish(),

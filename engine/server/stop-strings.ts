@@ -1,4 +1,4 @@
-export interface StopStringOptions {
+interface StopStringOptions {
   readonly stops: readonly string[];
   /** The text keeps the stop string it ends with. */
   readonly includeStop: boolean;

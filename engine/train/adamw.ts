@@ -131,7 +131,7 @@ export class AdamW {
   }
 }
 
-export interface UpdateOptions {
+interface UpdateOptions {
   /** The gradient's global norm. */
   readonly norm: number;
   readonly learningRate: number;

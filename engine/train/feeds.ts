@@ -19,7 +19,7 @@ export type RowDifferences = ReadonlyMap<number, number>;
  * Largest weight of a token drawn from a modified distribution. Truncated importance sampling (Ionides 2008); the bound
  * is that of Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training.
  */
-export const samplingWeightMax = 2;
+const samplingWeightMax = 2;
 
 export function tokenFeeds(micro: MicroBatch): Record<string, Tensor> {
   return {

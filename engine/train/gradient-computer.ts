@@ -45,7 +45,7 @@ export interface Pass {
   readonly dropout?: DropoutKey;
 }
 
-export interface ComputerOptions extends SessionOptions {
+interface ComputerOptions extends SessionOptions {
   /** Logits computed at once; trainLogitsMax when left out. */
   readonly logitsMax?: number;
   /** Weights that stay as they are until `forgetFrozen`: sessions get them once instead of with every run. */

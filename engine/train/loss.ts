@@ -59,7 +59,7 @@ export interface LossOperators {
   readonly stopGradient: typeof stopGradient;
 }
 
-export const lossOperators: LossOperators = {
+const lossOperators: LossOperators = {
   add,
   subtract,
   multiply,
@@ -72,16 +72,7 @@ export const lossOperators: LossOperators = {
   stopGradient,
 };
 
-export const policyLossTypes = [
-  'cispo',
-  'grpo',
-  'importance_sampling',
-  'dppo',
-  'ipo',
-  'gspo',
-  'dro',
-  'custom',
-] as const;
+const policyLossTypes = ['cispo', 'grpo', 'importance_sampling', 'dppo', 'ipo', 'gspo', 'dro', 'custom'] as const;
 export type PolicyLossType = (typeof policyLossTypes)[number];
 
 /** The policy gradient losses we have; their formulas stand at LossSpec. */
@@ -137,7 +128,7 @@ export function comparesRows(type: string): boolean {
 }
 
 /** A loss summed over this graph's tokens, with the metrics that go with it. */
-export interface Loss {
+interface Loss {
   readonly loss: Value;
   /** Sums, in the order of metricNames after the loss. */
   readonly metrics: readonly Value[];

@@ -26,7 +26,7 @@ export interface MicroBatch {
 /** Rows per micro-batch that fill the matrix kernels and still leave its activations in the cache. */
 const rowsTarget = 64;
 
-export interface MicroBatchLimits {
+interface MicroBatchLimits {
   /** Rows of a micro-batch. */
   readonly rowsMax?: number;
   /** Positions with loss of a micro-batch. A single row with more of them is a micro-batch all the same. */

@@ -3,7 +3,7 @@ import type { Optimizer } from './types.ts';
 import type { OptimizerOptions } from './optimizer.ts';
 
 /** What passes between a trainer's process and its owner, over Node's IPC channel with 'advanced' serialization. */
-export type TrainerMethod = Exclude<keyof Optimizer, 'close'>;
+type TrainerMethod = Exclude<keyof Optimizer, 'close'>;
 
 export interface TrainerCall {
   readonly id: number;
@@ -14,7 +14,7 @@ export interface TrainerCall {
 export type TrainerReply =
   { readonly id: number; readonly result: unknown } | { readonly id: number; readonly error: WireError };
 
-export interface WireError {
+interface WireError {
   readonly code: string | null;
   readonly message: string;
 }

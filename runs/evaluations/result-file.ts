@@ -12,7 +12,7 @@ export interface IndexedRow extends RowFacts {
   readonly bytes: number;
 }
 
-export interface ReadProgress {
+interface ReadProgress {
   readonly bytesRead: number;
   readonly bytesTotal: number;
 }

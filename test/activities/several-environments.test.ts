@@ -5,7 +5,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { forkRun } from '../../runs/fork-run.ts';
 import { poolsOf } from '../../runs/pools.ts';
 import { readJson, readRows, storeOf } from '../../runs/run-access.ts';
-import type { PackedBatch } from '../../activities/plan-step.ts';
+import type { PackedBatch } from '../../activities/pack-batch.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { encodeJson } from '../../backends/store/objects.ts';
 import { chunksOfRound, rolloutsAtOnce } from '../../core/rl/chunks.ts';

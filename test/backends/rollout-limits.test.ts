@@ -8,7 +8,7 @@ import type { PlayedPolicy } from '../../backends/rollouts/sample-policy.ts';
 import { createEnvironments } from '../../backends/environments/index.ts';
 import { multiTurn } from '../../backends/environments/shapes.ts';
 import type { Environment } from '../../backends/environments/types.ts';
-import type { RolloutLimits } from '../../config/environment-spec.ts';
+import type { RolloutLimits } from '../../config/settings/environments.ts';
 import type { Rollout, Turn } from '../../core/rl/rollout.ts';
 
 const none = {

@@ -4,8 +4,8 @@ import { test } from 'node:test';
 import { batchRolloutsMax } from '../../core/limits.ts';
 import { parseEvalFile } from '../../config/parse-eval-file.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
-import { sizeRelations } from '../../config/dialects/size-relations.ts';
-import { RatchetConfig } from '../../config/dialects/ratchet.ts';
+import { boundRelations } from '../../config/settings/relations/bounds.ts';
+import { RatchetConfig } from '../../config/settings/index.ts';
 
 const run = (more: string) => `model = "preset:reverse-text-0.2m"\n${more}\n[[env]]\nid = "reverse-text"\n`;
 
@@ -43,7 +43,7 @@ test('so is every other number that says how much there is of something', () => 
     env: [{ id: 'wordle' }, { id: 'wordle', name: 'second', max_turns: 1e12, sampling: { max_tokens: 1e12 } }],
   };
   const config = RatchetConfig.parse({ model: 'preset:reverse-text-0.2m', ...most });
-  const found = sizeRelations(config).map(({ paths }) => paths[0]!.join('.'));
+  const found = [...boundRelations(config)].map(({ paths }) => paths[0]!.join('.'));
   const numbers = (value: unknown, at: string): string[] =>
     typeof value === 'object' && value !== null
       ? Object.entries(value).flatMap(([name, each]) => numbers(each, at === '' ? name : `${at}.${name}`))

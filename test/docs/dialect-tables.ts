@@ -1,7 +1,7 @@
 /** docs/made/dialects.md: what every field of every dialect takes, its default, and what becomes of it. */
 import { type Dialect, type Field, schemaOf } from '../../config/dialects/dialect.ts';
 import { dialects } from '../../config/dialects/index.ts';
-import { laterFields } from '../../config/dialects/later.ts';
+import { laterSettings } from '../../config/settings/later.ts';
 import { expectedAt } from '../../config/schema-reader.ts';
 import { valueAt } from '../../config/tables.ts';
 import { keysOfRunFiles } from './run-keys.ts';
@@ -57,7 +57,10 @@ function row(path: string, field: Field, dialect: Dialect): string {
 }
 
 const ownDefaults = new Map(
-  keysOfRunFiles().map(({ table, key, fallback }) => [table === '' ? key : `${table}.${key}`, fallback]),
+  keysOfRunFiles().map(({ table, key, fallback }) => [
+    `${table}.${key}`.replaceAll('[]', '').replace(/^\./, ''),
+    fallback,
+  ]),
 );
 
 export function defaultOf({ fate, usual, isRequired }: Field, { defaults }: Dialect): string {
@@ -73,7 +76,7 @@ export function defaultOf({ fate, usual, isRequired }: Field, { defaults }: Dial
 export function becomesOf({ fate }: Field): string {
   switch (fate.kind) {
     case 'becomes': {
-      const later = laterFields[fate.path];
+      const later = laterSettings[fate.path];
       return `\`${fate.path}\`${fate.convert ? ', converted' : ''}${later ? ` (to come: ${later.feature})` : ''}`;
     }
     case 'together':

@@ -6,11 +6,12 @@ import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test } from 'node:test';
 import { commandGroups } from '../../cli/commands.ts';
+import { settingsByPath } from '../../config/settings/index.ts';
+import { type LiveSetting, liveSettingNames, liveSettings } from '../../core/rl/live-settings.ts';
 import { definitionOf, metricSections } from '../../core/rl/metric-names.ts';
 import { repositoryFolder } from '../e2e/small-run.ts';
 import { commandPages } from './command-help.ts';
 import { docsFolder, made, madeDocuments, madeFolders } from './documents.ts';
-import { withoutMeaning } from './run-keys.ts';
 
 for (const document of madeDocuments) {
   test(`docs/guide/${document.file} says what the code says (npm run docs writes it again)`, async () => {
@@ -26,8 +27,19 @@ test('the folders of made documents hold nothing else', () => {
   assert.deepEqual(held.sort(), names.sort());
 });
 
-test('every key of a run file has a meaning, and every meaning a key', () => {
-  assert.deepEqual(withoutMeaning(), { keys: [], meanings: [] });
+test('every key of a run file has a meaning', () => {
+  const without = [...settingsByPath].filter(([, { means }]) => means === '').map(([path]) => path);
+  assert.deepEqual(without, []);
+});
+
+test('what can be changed while a run goes on is marked in the table of settings, and nothing else', () => {
+  const marked = [...settingsByPath].flatMap(([path, { live }]) => (live === undefined ? [] : [{ path, live }]));
+  for (const { path, live } of marked) {
+    const [, name] = /^(?:trainer\.)?(.*)$/.exec(path)!;
+    assert.equal(live, liveSettings[name as LiveSetting], path);
+  }
+  // No file says when to stop this time.
+  assert.equal(marked.length, liveSettingNames.filter((name) => name !== 'stop_after').length);
 });
 
 test('every command is documented with what it printed', async () => {

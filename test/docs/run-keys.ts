@@ -1,51 +1,32 @@
-/** The pages of docs/guide/keys/: every key of a run file, from the schema and from what the keys mean. */
-import { z } from 'zod';
-import { RatchetConfig } from '../../config/dialects/ratchet.ts';
-import { laterFields } from '../../config/dialects/later.ts';
-import { keyMeanings } from '../../config/dialects/ratchet-meanings.ts';
-import { expectedAt, schemaAt, tablesOf } from '../../config/schema-reader.ts';
+/** The pages of docs/guide/keys/: every key of a run file, from the table of settings. */
+import { settingsByPath } from '../../config/settings/index.ts';
 import type { MadeDocument } from './documents.ts';
 
 interface Key {
-  /** `''` is the top of the file. */
+  /** `''` is the top of the file; of a list with its brackets, `env[]`. */
   readonly table: string;
   readonly key: string;
   readonly expected: string;
   /** As TOML writes it; null where there is none and the key may be left out. */
   readonly fallback: string | null;
   readonly isRequired: boolean;
+  readonly means: string;
 }
-
-/** Tables that are lists: `[[env]]`. */
-const lists = new Set(['env', 'eval.env', 'pre_batch_filters', 'post_batch_filters']);
 
 const environmentTables = ['env', 'buffer', 'difficulty_filter', 'breaker', 'pre_batch_filters', 'post_batch_filters'];
 
 export function keysOfRunFiles(): Key[] {
-  const tables = tablesOf(RatchetConfig);
-  return [...tables].flatMap(([table, keys]) =>
-    keys
-      .filter((key) => !tables.has(pathOf(table, key)))
-      .map((key) => {
-        const path = [...pathTo(table), key];
-        const field = fieldAt(table, key);
-        return {
-          table,
-          key,
-          expected: expectedAt(RatchetConfig, path) ?? 'a table',
-          fallback: fallbackOf(field),
-          isRequired: !field.safeParse(undefined).success,
-        };
-      }),
-  );
-}
-
-/** Keys that have no meaning, and meanings that have no key. */
-export function withoutMeaning(): { keys: string[]; meanings: string[] } {
-  const keys = keysOfRunFiles().map(({ table, key }) => pathOf(table, key));
-  const own = Object.entries(keyMeanings).flatMap(([table, own]) => Object.keys(own).map((key) => pathOf(table, key)));
-  const meant = [...own, ...Object.keys(laterFields).map((path) => path.replaceAll('[]', ''))];
-  return { keys: keys.filter((key) => !meant.includes(key)), meanings: meant.filter((key) => !keys.includes(key)) };
+  return [...settingsByPath].map(([path, { type, written, means }]) => {
+    const { success, data } = written.safeParse(undefined);
+    return {
+      table: path.slice(0, Math.max(0, path.lastIndexOf('.'))),
+      key: path.slice(path.lastIndexOf('.') + 1),
+      expected: type.meta()?.expected ?? 'a table',
+      fallback: data === undefined ? null : JSON.stringify(data).replaceAll('","', '", "'),
+      isRequired: !success,
+      means,
+    };
+  });
 }
 
 /** One page for each subject, by the first word of a table's name; a table without a subject stands on the first page. */
@@ -88,13 +69,16 @@ export function keyIndex(): string {
 function tablesOfPage(file: string): string[] {
   const tables = [...new Set(keysOfRunFiles().map(({ table }) => table))];
   return tables.filter((table) => {
-    const [first = ''] = table.split('.');
+    const [first = ''] = table.replaceAll('[]', '').split('.');
     const subject = subjects.find((one) => one.first.includes(first)) ?? subjects[0];
     return subject?.file === file;
   });
 }
 
-const bracketed = (table: string): string => (lists.has(table) ? `[[${table}]]` : `[${table}]`);
+function bracketed(table: string): string {
+  const name = table.replaceAll('[]', '');
+  return table.endsWith('[]') ? `[[${name}]]` : `[${name}]`;
+}
 
 function runKeyTables(tables: readonly string[]): string {
   const keys = keysOfRunFiles();
@@ -103,43 +87,15 @@ function runKeyTables(tables: readonly string[]): string {
       const title = table === '' ? 'Top of the file' : `\`${bracketed(table)}\``;
       const rows = keys
         .filter((key) => key.table === table)
-        .map(({ key, expected, fallback, isRequired }) => {
+        .map(({ key, expected, fallback, isRequired, means }) => {
           const usual = isRequired ? 'required' : fallback === null ? '–' : `\`${fallback}\``;
-          return `| \`${key}\` | ${escaped(expected)} | ${usual} | ${escaped(meaningOf(table, key))} |`;
+          return `| \`${key}\` | ${escaped(expected)} | ${usual} | ${escaped(means)} |`;
         });
       return [`## ${title}`, '', '| key | type | default | |', '| --- | --- | --- | --- |', ...rows, ''].join('\n');
     })
     .join('\n');
 }
 
-function pathOf(table: string, key: string): string {
-  return table === '' ? key : `${table}.${key}`;
-}
-
-/** Of a list, its first element. */
-function pathTo(table: string): (string | number)[] {
-  const parts = table === '' ? [] : table.split('.');
-  return parts.flatMap((part, i) => (lists.has(parts.slice(0, i + 1).join('.')) ? [part, 0] : [part]));
-}
-
-/** With its default, which schemaAt takes away. */
-function fieldAt(table: string, key: string): z.ZodType {
-  const object = schemaAt(RatchetConfig, pathTo(table));
-  if (!(object instanceof z.ZodObject)) throw new Error(`${table} is no table of the schema`);
-  return object.shape[key] as z.ZodType;
-}
-
-function fallbackOf(field: z.ZodType): string | null {
-  const { success, data } = field.safeParse(undefined);
-  if (!success || data === undefined) return null;
-  return JSON.stringify(data).replaceAll('","', '", "');
-}
-
 function escaped(text: string): string {
   return text.replaceAll('|', String.raw`\|`);
-}
-
-function meaningOf(table: string, key: string): string {
-  const later = Object.entries(laterFields).find(([path]) => path.replaceAll('[]', '') === pathOf(table, key))?.[1];
-  return keyMeanings[table]?.[key] ?? (later ? `${later.meaning} (to come: ${later.feature})` : '');
 }

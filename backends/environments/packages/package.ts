@@ -7,7 +7,7 @@ import { parseToml } from '../../../config/parse-toml.ts';
 import { apisThatFit, type VerifiersApi, verifiersRequirement } from './requirement.ts';
 
 /** A Python package as its files tell, without running any of them. */
-export interface PackageSource {
+interface PackageSource {
   readonly folder: string;
   /** As `name` in pyproject.toml has it. */
   readonly name: string;

@@ -31,7 +31,7 @@ export function apisOfVersion(version: string): VerifiersApi[] {
 }
 
 /** Python's version specifiers (PEP 440) over release numbers: `>=0.3.1,<0.4`. Suffixes such as `.post1` and `rc2` are not looked at. */
-export function satisfies(version: string, specifier: string): boolean {
+function satisfies(version: string, specifier: string): boolean {
   return specifier
     .split(',')
     .map((clause) => clause.trim())

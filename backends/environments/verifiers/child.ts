@@ -32,7 +32,7 @@ const logTailChars = 1_500;
 /** A result above a megabyte comes as a file; a wish for a turn may carry pictures, a group to score megabytes of state each. */
 const lineBytesMax = 256 * 1024 * 1024;
 
-export interface ChildOptions {
+interface ChildOptions {
   readonly python: string;
   /** All that it sees of our environment. */
   readonly environment: Readonly<Record<string, string>>;

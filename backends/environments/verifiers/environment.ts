@@ -5,7 +5,7 @@ import type { Example, Judgement, Outcome, Rollout, RolloutRow, ToolSchema } fro
 import { outcomeOfFailure } from '../../../core/rl/failures.ts';
 import { withoutSecrets } from '../../../config/secrets.ts';
 import { tookLonger, tracebackOf } from '../score.ts';
-import type { RolloutLimits } from '../../../config/environment-spec.ts';
+import type { RolloutLimits } from '../../../config/settings/environments.ts';
 import { secretsHere } from '../variables.ts';
 import type { Environment, JudgeOptions, Policy, RolloutPlace, RolloutRecord } from '../types.ts';
 import { Conversation } from './conversation.ts';

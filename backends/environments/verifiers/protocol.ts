@@ -28,7 +28,7 @@ export const WireError = z.object({
 export type WireError = z.infer<typeof WireError>;
 
 const Api = z.enum(['v0', 'v1']);
-export type Api = z.infer<typeof Api>;
+type Api = z.infer<typeof Api>;
 
 export const Ready = z.object({
   event: z.literal('ready'),

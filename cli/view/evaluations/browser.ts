@@ -7,7 +7,7 @@ import { browserFrame } from './frame.ts';
 import { afterKey } from './keys.ts';
 import { beginning, type BrowserState, lookedAgain } from './state.ts';
 
-export interface BrowseOptions extends Pick<TerminalOptions, 'screen' | 'keyboard' | 'shows'> {
+interface BrowseOptions extends Pick<TerminalOptions, 'screen' | 'keyboard' | 'shows'> {
   readonly found: Found;
   /** Looks again. */
   readonly find: () => Promise<Found>;

@@ -22,8 +22,7 @@ import {
 import { treeNodes } from './tree.ts';
 
 /** What a key leads to: another state, an end, another look at what there is, or a text for the clipboard. */
-export type Outcome =
-  BrowserState | 'leave' | 'suspend' | 'look again' | { readonly copy: string; readonly what: string };
+type Outcome = BrowserState | 'leave' | 'suspend' | 'look again' | { readonly copy: string; readonly what: string };
 
 /** Characters of a search. */
 const searchMax = 200;
@@ -66,7 +65,7 @@ export function afterKey(state: BrowserState, key: TypedKey, data: BrowserData, 
   }
 }
 
-export function top({ screens }: BrowserState): Screen {
+function top({ screens }: BrowserState): Screen {
   return screens.at(-1)!;
 }
 

@@ -9,7 +9,7 @@ import type { BrowserData, Folds, RolloutScreen } from './state.ts';
 /** One rollout: its figures, then what was said as sections that fold. */
 
 /** Part of a rollout that folds. */
-export interface Section {
+interface Section {
   readonly id: string;
   readonly title: string;
   readonly text: string;
@@ -22,7 +22,7 @@ export interface Section {
 const charsMax = 200_000;
 
 /** Prompt, completion, and what else the row holds, in order. */
-export function sectionsOf(row: ResultRow): Section[] {
+function sectionsOf(row: ResultRow): Section[] {
   const { answer, info, tools, columns } = row;
   const rest = Object.entries(columns);
   return [
@@ -77,7 +77,7 @@ function readable(value: JsonValue | Readonly<Record<string, JsonValue>>): strin
 }
 
 /** Whether a section is seen; where something is searched for, those that have it are. */
-export function isOpen({ id, isOpen: atFirst, text }: Section, { at, toggled }: Folds, search: string): boolean {
+function isOpen({ id, isOpen: atFirst, text }: Section, { at, toggled }: Folds, search: string): boolean {
   const usual =
     at === 'first' ? atFirst || (search !== '' && text.toLowerCase().includes(search.toLowerCase())) : at === 'open';
   return usual !== toggled.includes(id);

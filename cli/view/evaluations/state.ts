@@ -76,15 +76,15 @@ export interface PairScreen {
   readonly cursor: number;
 }
 
-export interface HelpScreen {
+interface HelpScreen {
   readonly is: 'help';
   readonly cursor: number;
 }
 
 export const orders = ['as written', 'best first', 'worst first'] as const;
-export type Order = (typeof orders)[number];
+type Order = (typeof orders)[number];
 export const filters = ['all', 'right', 'wrong', 'failed', 'truncated'] as const;
-export type Filter = (typeof filters)[number];
+type Filter = (typeof filters)[number];
 
 export const beginning: BrowserState = {
   screens: [{ is: 'tree', cursor: 0, toggled: [] }],

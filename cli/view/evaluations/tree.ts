@@ -5,7 +5,7 @@ import { type DocumentLine, page } from './document.ts';
 import type { BrowserData, TreeScreen } from './state.ts';
 
 /** A row of the tree: an environment, a model on it, or an evaluation. */
-export interface TreeNode {
+interface TreeNode {
   readonly depth: 0 | 1 | 2;
   /** Of a branch. */
   readonly key: string;

@@ -1,24 +1,28 @@
 import type { z } from 'zod';
 import { args, atLeastZero, choice, countOrAll, flag, positive, text, whole } from '../values.ts';
+import { type Setting, setting } from './setting.ts';
 
 /**
- * Fields whose feature is still to come. They are read, checked and kept in the run's spec (`later`), and `ratchet check`
- * lists those that a file has. By path, as in a dialect's table of fields.
+ * A setting whose feature is still to come. It is read, checked and kept in the run's spec (`later`), and `ratchet check` lists it
+ * where a file has it.
  */
-export interface LaterField {
-  readonly schema: z.ZodType;
+interface LaterSetting extends Setting {
   /** What will honour it. */
   readonly feature: string;
-  /** What it means, for the documentation. */
-  readonly meaning: string;
 }
 
-const later = (feature: string) => (schema: z.ZodType, meaning: string) => ({ schema, feature, meaning });
+const later =
+  (feature: string) =>
+  (type: z.ZodType, meaning: string): LaterSetting => ({
+    ...setting(type, `${meaning} (to come: ${feature})`),
+    feature,
+  });
 const onGpus = later('trainers and servers on GPUs');
 const schedules = later('temperature schedules');
 const validation = later('validation batches');
 
-const hostedFields: Readonly<Record<string, LaterField>> = {
+/** By path, as in a dialect's table of fields. */
+const hostedSettings: Readonly<Record<string, LaterSetting>> = {
   'eval.env[].sampling.extra_body': onGpus(args(), 'further fields of a request'),
   'eval.sampling.extra_body': onGpus(args(), 'further fields of a request'),
   'inference.gpus': onGpus(whole(0), 'GPUs that sample'),
@@ -40,7 +44,7 @@ const hostedFields: Readonly<Record<string, LaterField>> = {
   'val.rollouts_per_example': validation(whole(1), 'rollouts of each'),
 };
 
-const primeRlFields: Readonly<Record<string, LaterField>> = {
+const primeRlSettings: Readonly<Record<string, LaterSetting>> = {
   'inference.client': onGpus(args(), 'what prime-rl says further of servers that run elsewhere'),
   'trainer.ac_freq': onGpus(whole(1), 'activations of every n-th layer are computed again instead of kept'),
   'trainer.ac_offloading': onGpus(flag(), 'whether activations wait in the memory of the CPU'),
@@ -58,17 +62,14 @@ const primeRlFields: Readonly<Record<string, LaterField>> = {
   'trainer.trust_remote_code': onGpus(flag(), 'whether code that comes with the model is run'),
 };
 
-export const laterFields: Readonly<Record<string, LaterField>> = {
-  ...hostedFields,
-  ...primeRlFields,
-};
+export const laterSettings: Readonly<Record<string, LaterSetting>> = { ...hostedSettings, ...primeRlSettings };
 
-/** The fields of one table, as a shape for its schema: all of them may be left out. */
-export function laterShape(table: string): Record<string, z.ZodOptional> {
+const untyped = {};
+/** Those of one table. They are known by their paths alone, and no part of its type. */
+export function laterIn(table: string): typeof untyped {
   const prefix = table === '' ? '' : `${table}.`;
-  return Object.fromEntries(
-    Object.entries(laterFields)
-      .filter(([path]) => path.startsWith(prefix) && !path.slice(prefix.length).includes('.'))
-      .map(([path, { schema }]) => [path.slice(prefix.length), schema.optional()]),
+  const own = Object.entries(laterSettings).filter(
+    ([path]) => path.startsWith(prefix) && !path.slice(prefix.length).includes('.'),
   );
+  return Object.fromEntries(own.map(([path, entry]) => [path.slice(prefix.length), entry]));
 }

@@ -1,0 +1,24 @@
+import { Context } from '@temporalio/activity';
+import type { ActivityExecuteInput, ActivityInboundCallsInterceptor, Next } from '@temporalio/worker';
+import { withHeartbeat } from './heartbeat.ts';
+
+/** What a workflow asks for as local activities, which need no heartbeat, and again as any other where that took too long. */
+const usuallyLocal: ReadonlySet<string> = new Set([
+  'readSpec',
+  'leaseGroups',
+  'filterGroups',
+  'packBatch',
+  'planStep',
+  'commitStep',
+  'nextTrainerEpoch',
+  'findUnpublished',
+]);
+
+/** Keeps them alive while they work: none of them says anything of itself. */
+export class Beating implements ActivityInboundCallsInterceptor {
+  execute(input: ActivityExecuteInput, next: Next<ActivityInboundCallsInterceptor, 'execute'>): Promise<unknown> {
+    const { activityType, heartbeatTimeoutMs } = Context.current().info;
+    const isToBeat = heartbeatTimeoutMs !== undefined && usuallyLocal.has(activityType);
+    return isToBeat ? withHeartbeat(() => next(input)) : next(input);
+  }
+}

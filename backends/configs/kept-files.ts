@@ -1,0 +1,90 @@
+import type { ChatTemplateSpec, CodeRef, DataRef, RunSpec } from '../../config/run-spec.ts';
+import { trustedFile } from '../../engine/trusted-files.ts';
+import { begunWith } from '../../runs/begun-run.ts';
+import { sha256 } from '../store/file-store.ts';
+import { readChatTemplate } from './chat-template.ts';
+import { type Folders, resolvePath } from './paths.ts';
+import { Refused, type Tried } from './refused.ts';
+import { readSftData } from './sft-data.ts';
+
+/** Files that a run keeps as they were when it began: its chat template, and the rows of [sft]. */
+
+/** Where files that a run keeps are looked for, and what the run that is there has of them. */
+interface Around extends Folders {
+  readonly begun: Awaited<ReturnType<typeof begunWith>>;
+}
+
+/** Both of them; `mayLook`: whether a run that is there may be looked at. */
+export async function readKept(
+  spec: RunSpec,
+  { folders, mayLook }: { readonly folders: Folders; readonly mayLook: boolean },
+  tried: Tried,
+): Promise<{ readonly data: LoadedData | null; readonly template: LoadedTemplate | null }> {
+  const keeps = spec.sft?.data != null || spec.chatTemplate?.path != null;
+  const around = { ...folders, begun: keeps && mayLook ? await begunWith(spec) : null };
+  return {
+    data: await tried([['sft', 'data']], () => readData(spec, around)),
+    template: await tried([['tokenizer', 'chat_template']], () => readTemplate(spec, around)),
+  };
+}
+
+interface LoadedTemplate {
+  readonly ref: ChatTemplateSpec;
+  readonly text: string | null;
+  /** The file as it is now. */
+  readonly found?: Pick<CodeRef, 'path' | 'sha256'>;
+  readonly warning?: string;
+}
+
+/** `[tokenizer] chat_template`: as it is now, or, where the run has begun with another one, that. */
+async function readTemplate(spec: RunSpec, { begun: before, ...folders }: Around): Promise<LoadedTemplate | null> {
+  const written = spec.chatTemplate?.path;
+  if (written == null) return null;
+  const begun = before?.chatTemplate ?? null;
+  const goesOn = (what: string): LoadedTemplate => ({
+    ref: begun!,
+    text: null,
+    warning: `[tokenizer] chat_template ${what} since this run began; it goes on with the template it has. To begin with the other one: --fresh.`,
+  });
+  try {
+    const found = await readChatTemplate(written, (file) =>
+      trustedFile(resolvePath(file, folders), 'The chat template'),
+    );
+    if (begun && begun.sha256 !== found.ref.sha256) return goesOn('has changed');
+    return { ...found, found: { path: resolvePath(written, folders), sha256: found.ref.sha256 } };
+  } catch (error) {
+    if (begun && error instanceof Refused) return goesOn('has become unreadable');
+    throw error;
+  }
+}
+
+interface LoadedData {
+  readonly ref: DataRef;
+  readonly rows: Uint8Array | null;
+  /** The file as it is now. */
+  readonly found?: Pick<CodeRef, 'path' | 'sha256'>;
+  readonly warning?: string;
+}
+
+/** `[sft] data`: as it is now, or, where the run has begun with other rows, those. */
+async function readData(spec: RunSpec, { begun: before, ...folders }: Around): Promise<LoadedData | null> {
+  const written = spec.sft?.data?.path;
+  if (written === undefined) return null;
+  const file = trustedFile(resolvePath(written, folders), 'The data');
+  const begun = before?.data ?? null;
+  const goesOn = (what: string): LoadedData => ({
+    ref: begun!,
+    rows: null,
+    warning: `[sft] data: ${file} ${what} since this run began; it goes on with the rows it has. To begin with those of the file: --fresh.`,
+  });
+  let found: Awaited<ReturnType<typeof readSftData>>;
+  try {
+    found = await readSftData(file);
+  } catch (error) {
+    if (begun) return goesOn('has become unreadable');
+    throw error;
+  }
+  const digest = sha256(found.bytes);
+  if (begun && begun.sha256 !== digest) return goesOn('has changed');
+  return { ref: begun ?? { path: file, sha256: digest }, rows: found.bytes, found: { path: file, sha256: digest } };
+}

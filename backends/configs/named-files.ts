@@ -1,0 +1,76 @@
+import { isHubId } from '../../core/names.ts';
+import type { ReadAs, RunConfig } from '../../config/parse-run-config.ts';
+import { ConfigProblems } from '../../config/problems.ts';
+import { readKept } from './kept-files.ts';
+import type { LoadedConfig, LoadOptions, ReadRunFile } from './load-run-config.ts';
+import { readCodeOf, readEnvironments, runsCode, withCode } from './named-code.ts';
+import { readServers, readTeacher } from './named-servers.ts';
+import { type Folders, isThere, resolvePath } from './paths.ts';
+import { trying } from './refused.ts';
+import { digestsOf, refuseOthers } from './sent-files.ts';
+import { requireStoreFolder } from './store-folder.ts';
+import { locateVariableFiles, withVariableFiles } from './variable-files.ts';
+
+/** With what the files are that a run file names. */
+export async function withFiles(
+  parsed: RunConfig & { readonly readAs: ReadAs },
+  { folder, texts }: { readonly folder: string } & Pick<ReadRunFile, 'texts'>,
+  { projectFolder, reachesStore = false, isOnlyLookedAt = false, sent }: LoadOptions,
+): Promise<LoadedConfig> {
+  const { spec, readAs, resumeStep, missing, notYet, advice, placeOf } = parsed;
+  const folders = { folder, projectFolder };
+  const { tried, problems } = trying(placeOf);
+  await tried([['store', 'uri'], ['output_dir']], () => requireStoreFolder(spec.store.uri));
+  const code = await readCodeOf(spec, folder, tried);
+  const environments = await readEnvironments(spec, folder, tried);
+  const variables = await locateVariableFiles(spec, [folder, projectFolder], (look) => tried([['env_files']], look));
+  const mayLook = reachesStore || spec.store.uri.startsWith('file:');
+  const inference = await readServers(spec.inference, folders, tried);
+  const teacher = await readTeacher(spec.teacher, folders, tried);
+  const { data, template } = await readKept(spec, { folders, mayLook }, tried);
+  if (problems.size > 0 && !isOnlyLookedAt) throw new ConfigProblems([...problems.values()], readAs);
+  const refs = [...Object.values(code), ...environments.files];
+  const beside = digestsOf(folder, [...refs, data?.found ?? null, template?.found ?? null]);
+  if (sent) refuseOthers(beside, sent, folder);
+  return {
+    spec: {
+      ...spec,
+      environments: withVariableFiles(environments.trained, variables),
+      eval: spec.eval && { ...spec.eval, environments: withVariableFiles(environments.evaluated, variables) },
+      sft: spec.sft && { ...spec.sft, data: data?.ref ?? null },
+      chatTemplate: template?.ref ?? null,
+      loss: { ...spec.loss, import: code.loss },
+      advantage: code.advantage === null ? spec.advantage : { import: code.advantage },
+      trainer: withCode(spec.trainer, code.trainer),
+      inference: withCode(inference, code.inference),
+      teacher,
+      model: await resolveModel(spec.model, folders),
+    },
+    resumeStep,
+    readAs,
+    missing,
+    notYet,
+    advice,
+    placeOf,
+    sent: { texts, beside },
+    problems: [...problems.values()],
+    sftRows: data?.rows ?? null,
+    chatTemplate: template?.text ?? null,
+    warnings: [
+      ...parsed.warnings,
+      ...[data, template].flatMap((kept) => kept?.warning ?? []),
+      ...variables.warnings,
+      ...refs.filter((ref) => ref !== null).map(runsCode),
+    ],
+  };
+}
+
+/**
+ * `preset:NAME` stays; a path becomes absolute, from the config's folder if it begins with a dot. A name on the Hub that is no
+ * folder here stays as well, so that whoever refuses it can say what it is.
+ */
+async function resolveModel(model: string, folders: Folders): Promise<string> {
+  if (model.startsWith('preset:')) return model;
+  const folder = resolvePath(model, folders);
+  return isHubId(model) && !(await isThere(folder)) ? model : folder;
+}

@@ -1,0 +1,21 @@
+import { existsSync } from 'node:fs';
+import { ConfigProblems } from '../../config/problems.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { NotAFile, readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
+import { readsAnything, trustedFile } from '../../engine/trusted-files.ts';
+import type { SentFiles } from './sent-files.ts';
+
+/** The text of a run file: as it was sent, or as it is here. */
+export async function readRunText(absolute: string, file: string, sent: SentFiles | undefined): Promise<string> {
+  const text = sent?.texts[file];
+  if (text !== undefined && readsAnything()) return text;
+  try {
+    return await readRegularText(trustedFile(absolute, 'The run file'));
+  } catch (cause) {
+    if (cause instanceof RatchetError && !(cause instanceof NotAFile)) throw cause;
+    const what = whyUnreadable(cause);
+    const meant = existsSync(`${absolute}.toml`) ? { suggestion: `did you mean ${file}.toml?` } : {};
+    const place = { file, line: null, column: null, path: '' };
+    throw new ConfigProblems([{ ...place, expected: 'a TOML file', received: `${what}: ${absolute}`, ...meant }]);
+  }
+}

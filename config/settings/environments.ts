@@ -1,0 +1,245 @@
+import { z } from 'zod';
+import { poolFractionMin, rolloutRetriesMax } from '../../core/limits.ts';
+import { environmentName } from '../../core/names.ts';
+import {
+  anyNumber,
+  args,
+  environmentId,
+  environmentLabel,
+  flag,
+  passedVariables,
+  positive,
+  texts,
+  whole,
+} from '../values.ts';
+import type { RatchetConfig } from './index.ts';
+import { laterIn } from './later.ts';
+import { laidOver, samplingOver, SamplingSpec, samplingSpec } from './sampling.ts';
+import {
+  inSpec,
+  listOf,
+  meaning,
+  optionalTable,
+  required,
+  setting,
+  specFields,
+  table,
+  type WrittenIn,
+} from './setting.ts';
+
+/** `[[env]]`: what the policy is trained on; its limits, and which of its examples are drawn. */
+
+/** Difficulty pools, in the words of prime-rl's buffer; a fraction is a sampling weight. */
+const poolFraction = () =>
+  z.union([z.literal(0), z.number().min(poolFractionMin).max(1)]).meta({
+    expected: `0, or a number from ${poolFractionMin} to 1: how often its examples are drawn, where normal ones are drawn once`,
+  });
+const pools = {
+  easy_threshold: setting(anyNumber(), 'mean reward of a group from which its example goes to the easy pool'),
+  hard_threshold: setting(anyNumber(), 'mean reward up to which it goes to the hard pool'),
+  easy_fraction: setting(poolFraction(), 'how often easy examples are drawn, where normal ones are drawn once', {
+    neutral: 0,
+  }),
+  hard_fraction: setting(poolFraction(), 'the same for hard ones', { neutral: 0 }),
+};
+export const buffer = table({
+  online_difficulty_filtering: setting(flag(), 'drops groups whose mean reward is exactly 0 or 1', { default: false }),
+  ...pools,
+});
+
+const turns = [1_000_000, 'each turn is kept with its rollout', 'fewer turns'] as const;
+/** How far a rollout may go, in verifiers' words. */
+export const limits = {
+  max_turns: setting(
+    whole(1),
+    'turns of the policy in a rollout; after the last one it ends and is scored with what it has (`truncated`; under verifiers 0.3, which calls it completed, not)',
+    { most: turns },
+  ),
+  max_input_tokens: setting(
+    whole(1),
+    'tokens that the environment feeds into a rollout; looked at between turns, and then as `max_turns`',
+  ),
+  max_output_tokens: setting(whole(1), 'tokens that the policy says in a rollout; the same'),
+  max_total_tokens: setting(whole(1), 'both together; the same'),
+  timeout: setting(positive(), 'seconds a rollout may be played; then it is a `timeout`, without a reward', {
+    as: 'timeoutS',
+  }),
+  max_retries: setting(
+    whole(0, rolloutRetriesMax),
+    'how often a rollout that its environment spoiled is played again, in a fresh one; twice when missing',
+  ),
+};
+const agent = {
+  agent: setting(
+    args(),
+    'of verifiers v1: what solves its tasks, as verifiers has it (`harness`, `runtime`, …); the `null` harness in a process of this machine when missing',
+    { isLeftOut: true },
+  ),
+};
+const variables = {
+  env_vars: setting(
+    passedVariables(),
+    'names of environment variables that it sees beside the usual ones: keys of judges and tools. Each has to be set where the workers run, or in one of `env_files`',
+  ),
+};
+
+/** At least one, unless there is nothing but [sft] data to learn from. */
+export const environments = listOf(
+  {
+    id: required(environmentId(), 'a built-in environment (`ratchet env list`), or a file of yours'),
+    name: setting(environmentLabel(), 'its name in metrics; else the id without its owner'),
+    args: setting(args(), 'its arguments; `ratchet env info ID` lists them', { default: {} }),
+    weight: setting(positive(), 'relative probability of drawing an example from it', { default: 1 }),
+    buffer: optionalTable(meaning(pools, () => 'of this environment, in place of `[buffer]`')),
+    ...variables,
+    ...limits,
+    ...agent,
+    sampling: optionalTable({
+      ...samplingOver({
+        max_tokens: 'of this environment, in place of `[sampling]`',
+        temperature: 'that of `[sampling]`: a batch is trained with one',
+      }),
+      ...laterIn('env[].sampling'),
+    }),
+    ...laterIn('env[]'),
+  },
+  (items) => items.meta({ expected: 'at least one environment: a [[env]] with an id' }).default([]),
+);
+
+/** What evaluations say of an environment as those that are trained on do. */
+export const alsoEvaluated = meaning({ ...variables, ...limits, ...agent }, (key) =>
+  ['env_vars', 'max_turns'].includes(key) ? 'as in `[[env]]`' : 'the same',
+);
+
+export const environmentFiles = {
+  builtin: setting(
+    flag(),
+    'takes the built-in environment for `owner/name`, if there is one of that name; `--builtin`',
+    { default: false },
+  ),
+};
+export const variableFiles = {
+  env_files: setting(
+    texts(),
+    'files of lines `NAME=value` with keys of judges and tools, which environments in Python see; from the config’s folder, or else the project’s, on every machine with workers. Read where they are needed, never stored',
+    { default: [] },
+  ),
+};
+
+/**
+ * Difficulty pools of an environment: a mean reward of a group ≥ easyThreshold makes its example easy, else one ≤
+ * hardThreshold makes it hard. A fraction says how often examples of a pool are drawn, where normal ones are drawn once
+ * per epoch; 0 = never again.
+ */
+export const PoolSpec = z.strictObject(specFields(pools));
+export type PoolSpec = z.infer<typeof PoolSpec>;
+
+/** A package of verifiers: what an environment's id was resolved to when the config was read. */
+export const PythonEnvironmentSpec = z.strictObject({
+  /** What is imported: the id with underscores. */
+  module: z.string().min(1),
+  /** `v0` has load_environment (verifiers 0.3), `v1` a Taskset (0.4 and newer). */
+  api: z.enum(['v0', 'v1']),
+  /** Absolute, of the virtual environment; its interpreter is `bin/python` in it. */
+  folder: z.string().min(1),
+  /** Versions that are installed there: of verifiers, of the package. */
+  verifiers: z.string().min(1),
+  version: z.string().min(1),
+  /** Absolute, of a local package, which is installed editable: its files are imported from there. */
+  source: z.string().optional(),
+  /** Hex, of `source`'s files as they were when the config was read (`folderDigest`). */
+  sha256: z.string().optional(),
+});
+export type PythonEnvironmentSpec = z.infer<typeof PythonEnvironmentSpec>;
+
+/** Their names alone are here, never their values. Missing = no others. */
+export const EnvironmentVariables = z.strictObject({
+  /** Each has to be set where its rollouts are played, there or in one of `files`. */
+  names: z.array(z.string().min(1)).default([]),
+  /** Absolute paths of files with lines `NAME=value`, all of which a Python environment sees; there on every machine with workers. */
+  files: z.array(z.string().min(1)).default([]),
+});
+export type EnvironmentVariables = z.infer<typeof EnvironmentVariables>;
+
+/**
+ * How far a rollout of an environment may go. null = no bound but the environment's own. Tokens are looked at between turns, so that
+ * the turn that reaches a bound is still whole; what several turns share counts once.
+ */
+export const RolloutLimits = z.strictObject(specFields(limits));
+export type RolloutLimits = z.infer<typeof RolloutLimits>;
+
+export const EnvironmentSpec = z.strictObject({
+  /** Of a built-in environment, the absolute path of a file of the user's, or with `python` the name of a package. */
+  id: z.string().min(1),
+  /** Hex, of the file that an environment's id names, as it was when the config was read; missing where the id names none. */
+  sha256: z.string().optional(),
+  python: PythonEnvironmentSpec.optional(),
+  variables: EnvironmentVariables.optional(),
+  limits: RolloutLimits.optional(),
+  ...specFields(agent),
+  /** In place of the run's, whose temperature it has; missing = the run's. */
+  sampling: SamplingSpec.optional(),
+  /** Unique within the run; the id unless two entries share it. */
+  name: z.string().min(1),
+  args: args(),
+  /** Relative probability of drawing an example from this environment, > 0. */
+  weight: z.number().positive(),
+  /** null = all examples are drawn alike. */
+  pools: PoolSpec.nullable().default(null),
+});
+export type EnvironmentSpec = z.infer<typeof EnvironmentSpec>;
+
+export function environmentSpecs(config: RatchetConfig): EnvironmentSpec[] {
+  return withNames(config.env).map((entry) => ({
+    id: entry.id,
+    ...ofEnvironment(config, entry),
+    ...(entry.sampling && { sampling: samplingSpec(laidOver(config.sampling, entry.sampling)) }),
+    name: entry.name,
+    args: entry.args,
+    weight: entry.weight,
+    pools: poolSpec(writtenPools(config, entry.buffer)),
+  }));
+}
+
+/** What trained and evaluated environments may say alike, where they do. */
+export function ofEnvironment(
+  { env_files: files }: RatchetConfig,
+  entry: WrittenIn<typeof alsoEvaluated>,
+): Pick<EnvironmentSpec, 'variables' | 'limits' | 'agent'> {
+  const names = [...new Set(entry.env_vars)];
+  const bounds = inSpec(limits, entry);
+  const isBounded = Object.values(bounds).some((bound) => bound !== null);
+  return {
+    ...(names.length + files.length > 0 && { variables: { names, files } }),
+    ...(isBounded && { limits: bounds }),
+    ...inSpec(agent, entry),
+  };
+}
+
+type WrittenPools = WrittenIn<typeof pools>;
+
+/** What [buffer] says of pools, with what an environment says of its own laid over it. */
+export function writtenPools({ buffer }: RatchetConfig, own: WrittenPools = {}): WrittenPools {
+  return { ...buffer, ...own };
+}
+
+/** Examples of a pool are put aside unless a fraction says otherwise, as in prime-rl. */
+function poolSpec(written: WrittenPools): PoolSpec | null {
+  const { easy_threshold, hard_threshold } = written;
+  return easy_threshold === undefined && hard_threshold === undefined ? null : inSpec(pools, written);
+}
+
+/** Environments without a name are called after their id, and numbered when that name is taken. */
+export function withNames<T extends { readonly id: string; readonly name?: string | undefined }>(
+  environments: readonly T[],
+): (T & { readonly name: string })[] {
+  const taken = new Set(environments.flatMap(({ name }) => name ?? []));
+  return environments.map((environment) => {
+    if (environment.name !== undefined) return { ...environment, name: environment.name };
+    const base = environmentName(environment.id);
+    let name = base;
+    for (let i = 2; taken.has(name); i++) name = `${base}-${i}`;
+    taken.add(name);
+    return { ...environment, name };
+  });
+}

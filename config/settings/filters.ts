@@ -1,0 +1,163 @@
+import { z } from 'zod';
+import { anyNumber, atLeastZero, choice, flag, fraction, whole } from '../values.ts';
+import type { RatchetConfig } from './index.ts';
+import { learnsFromRewards } from './learning.ts';
+import { inSpec, listOf, meaning, optionalTable, required, setting, specFields, type WrittenIn } from './setting.ts';
+
+/** Which groups, and which rollouts of them, are trained on. */
+
+const starvation = {
+  on_starvation: setting(
+    choice('pause', 'widen'),
+    'when rounds keep too little: pause and say why, or after four of them keep every group whose rewards differ, and train on an eighth of a batch or more',
+    { default: 'pause' },
+  ),
+};
+export const difficultyFilter = optionalTable({
+  enabled: setting(flag(), 'whether the bounds below hold; groups whose rewards are all equal are always dropped', {
+    default: true,
+  }),
+  min_reward_variance: setting(atLeastZero(), 'population variance of a group’s rewards'),
+  min_reward: setting(anyNumber(), 'a group’s mean reward, below which it is too hard'),
+  max_reward: setting(anyNumber(), 'above which it is too easy'),
+  ...starvation,
+});
+
+/** A group is kept when its population variance of rewards is ≥ minRewardVariance and minReward ≤ mean ≤ maxReward. */
+export const DifficultyFilterSpec = z.strictObject({
+  minRewardVariance: z.number().min(0),
+  minReward: z.number(),
+  maxReward: z.number(),
+  /** Drops groups whose rollouts are all right or all wrong (mean reward 1 or 0), as prime-rl's switch of that name. */
+  onlineDifficultyFiltering: z.boolean(),
+  /** Keeps groups whose rewards are all equal: what is trained does not ask for advantages. */
+  keepsEqual: z.boolean().default(false),
+  ...specFields(starvation),
+});
+export type DifficultyFilterSpec = z.infer<typeof DifficultyFilterSpec>;
+
+export function filterSpec(config: RatchetConfig): DifficultyFilterSpec {
+  const { difficulty_filter: written, buffer } = config;
+  const bounds = written?.enabled === true ? written : undefined;
+  return {
+    minRewardVariance: bounds?.min_reward_variance ?? 0,
+    // Bounds that keep every group: JSON has no infinity.
+    minReward: bounds?.min_reward ?? -Number.MAX_VALUE,
+    maxReward: bounds?.max_reward ?? Number.MAX_VALUE,
+    onlineDifficultyFiltering: buffer.online_difficulty_filtering,
+    keepsEqual: !learnsFromRewards(config),
+    onStarvation: written?.on_starvation ?? 'pause',
+  };
+}
+
+/** What only filters of one type have, with prime-rl's defaults (v0.5 to v0.7). */
+const fieldsOf = {
+  gibberish: {
+    token_id_threshold: setting(whole(0), 'of gibberish: a token with a higher id (100000 when missing) …', {
+      neutral: 100_000,
+    }),
+    logprob_offset: setting(atLeastZero(), '… and a log probability below −ln(vocabulary) less this (2 when missing)', {
+      neutral: 2,
+    }),
+  },
+  repetition: {
+    window: setting(whole(1), 'of repetition: so many sampled tokens in a row (3000 when missing) …', {
+      neutral: 3_000,
+    }),
+    prob_threshold: setting(fraction(), '… each with a higher probability than this (0.99 when missing)', {
+      neutral: 0.99,
+    }),
+  },
+  zero_advantage: {},
+  low_reward: {
+    min_reward: setting(anyNumber(), 'of low_reward: rollouts with less are flagged', { neutral: 0 }),
+  },
+};
+export const fieldsOfFilter: Readonly<Record<keyof typeof fieldsOf, readonly string[]>> = {
+  gibberish: Object.keys(fieldsOf.gibberish),
+  repetition: Object.keys(fieldsOf.repetition),
+  zero_advantage: [],
+  low_reward: Object.keys(fieldsOf.low_reward),
+};
+
+const filter = {
+  type: required(
+    choice('gibberish', 'repetition', 'zero_advantage', 'low_reward'),
+    'rare tokens nobody would say, a text that goes in circles, a rollout without an advantage, or one with a low reward',
+  ),
+  enforce: setting(
+    flag(),
+    'whether what it flags loses its loss; else it is counted only. True for `zero_advantage` and `low_reward` where it is not written. A group of which nothing is left makes room for another one',
+  ),
+  ...fieldsOf.gibberish,
+  ...fieldsOf.repetition,
+  ...fieldsOf.low_reward,
+};
+const filters = (entries: typeof filter) =>
+  listOf(entries, (items) =>
+    items
+      .meta({
+        expected: 'a list of tables, each with type = "gibberish", "repetition", "zero_advantage" or "low_reward"',
+      })
+      .default([]),
+  );
+export const preBatchFilters = filters(filter);
+export const postBatchFilters = filters(
+  meaning(filter, (key) =>
+    key === 'type'
+      ? 'the same, for a batch that is full: what is flagged and enforced has no loss, and nothing takes its place'
+      : 'the same',
+  ),
+);
+
+/**
+ * A filter that looks at single rollouts, in prime-rl's words. `enforce` takes the loss of what it flags away; without it
+ * flagged rollouts are only counted.
+ *
+ *     gibberish       a token with an id > tokenIdThreshold and a logprob < −ln(vocabulary) − logprobOffset
+ *     repetition      `window` sampled tokens in a row with a probability > probThreshold
+ *     zero_advantage  an advantage of exactly 0
+ *     low_reward      a reward < minReward (ours)
+ */
+const enforce = z.boolean();
+export const RolloutFilterSpec = z.discriminatedUnion('type', [
+  z.strictObject({ type: z.literal('gibberish'), enforce, ...specFields(fieldsOf.gibberish) }),
+  z.strictObject({ type: z.literal('repetition'), enforce, ...specFields(fieldsOf.repetition) }),
+  z.strictObject({ type: z.literal('zero_advantage'), enforce }),
+  z.strictObject({ type: z.literal('low_reward'), enforce, ...specFields(fieldsOf.low_reward) }),
+]);
+export type RolloutFilterSpec = z.infer<typeof RolloutFilterSpec>;
+
+/** In each slot the first filter that matches flags a rollout. */
+export const RolloutFiltersSpec = z.strictObject({
+  /** Before a batch is filled: a group of which they leave nothing is dropped and another one takes its place. */
+  pre: z.array(RolloutFilterSpec).default([]),
+  /** Once the batch is full: it is trained with what they leave. */
+  post: z.array(RolloutFilterSpec).default([]),
+});
+
+export function rolloutFilterSpecs(config: RatchetConfig): z.infer<typeof RolloutFiltersSpec> {
+  // Without a use for advantages, one of 0 says nothing about a rollout.
+  const isUsed = ({ type }: RolloutFilterSpec) => type !== 'zero_advantage' || learnsFromRewards(config);
+  return {
+    pre: config.pre_batch_filters.map(rolloutFilterSpec).filter(isUsed),
+    post: config.post_batch_filters.map(rolloutFilterSpec).filter(isUsed),
+  };
+}
+
+/** As in prime-rl, filters that look at tokens only count unless told otherwise. */
+function rolloutFilterSpec(written: WrittenIn<typeof filter>): RolloutFilterSpec {
+  const { type, enforce = type === 'zero_advantage' || type === 'low_reward' } = written;
+  switch (type) {
+    case 'gibberish':
+      return { type, enforce, ...inSpec(fieldsOf.gibberish, written) };
+    case 'repetition':
+      return { type, enforce, ...inSpec(fieldsOf.repetition, written) };
+    case 'zero_advantage':
+      return { type, enforce };
+    case 'low_reward':
+      return { type, enforce, ...inSpec(fieldsOf.low_reward, written) };
+    default:
+      return type satisfies never;
+  }
+}

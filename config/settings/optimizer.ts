@@ -1,0 +1,118 @@
+import { z } from 'zod';
+import { batchRolloutsMax } from '../../core/limits.ts';
+import { liveSettings } from '../../core/rl/live-settings.ts';
+import { tinkerLoraAlpha } from '../tinker-spec.ts';
+import { atLeastZero, choice, choices, decay, flag, fraction, positive, whole } from '../values.ts';
+import { inSpec, optionalTable, setting, specFields } from './setting.ts';
+import type { RatchetConfig } from './index.ts';
+
+/** How the weights move, in `[trainer]`, and which of them, in `[lora]`. */
+
+export const passes = {
+  num_iterations: setting(whole(1), 'optimizer steps per batch', {
+    default: 1,
+    most: [1_000, 'each is a pass over the batch', 'more steps (max_steps)'],
+  }),
+  micro_batch_size: setting(
+    whole(1),
+    'rows computed at once; bounds memory, the gradient stays the same but for rounding',
+    { most: [batchRolloutsMax, 'no batch is larger', 'as many rows as fit into memory'] },
+  ),
+};
+
+export const accumulation = {
+  gradient_accumulation_steps: setting(
+    z.literal(1).meta({
+      expected: '1: a batch is one optimizer step; [trainer] micro_batch_size says how many rows are computed at once',
+    }),
+    'a batch is one optimizer step; see `[trainer] micro_batch_size`',
+    { default: 1 },
+  ),
+};
+
+export const optimizer = {
+  beta1: setting(decay(), 'of AdamW', { default: 0.9 }),
+  beta2: setting(decay(), 'of AdamW', { default: 0.999 }),
+  epsilon: setting(positive(), 'of AdamW', { default: 1e-8 }),
+  weight_decay: setting(atLeastZero(), 'of AdamW', { default: 0 }),
+  max_grad_norm: setting(positive(), 'gradients with a larger L2 norm are scaled down to it', {
+    default: 1,
+    live: liveSettings.max_grad_norm,
+  }),
+};
+export const OptimizerSpec = z.strictObject(specFields(optimizer));
+export type OptimizerSpec = z.infer<typeof OptimizerSpec>;
+
+export const schedule = {
+  schedule: setting(choice('constant', 'linear', 'cosine'), 'of the learning rate', {
+    default: 'constant',
+    as: 'type',
+  }),
+  warmup_steps: setting(whole(0), 'steps over which the learning rate rises from 0', { neutral: 0 }),
+  decay_steps: setting(
+    whole(1),
+    'of the linear schedule: the rate stays at its peak until this many steps before the end',
+    { isLeftOut: true },
+  ),
+  min_lr_ratio: setting(fraction(), 'what linear and cosine schedules fall towards, as a fraction', {
+    default: 0,
+    as: 'minRatio',
+  }),
+};
+export const ScheduleSpec = z.strictObject(specFields(schedule));
+export type ScheduleSpec = z.infer<typeof ScheduleSpec>;
+
+/** `warmup_steps` has another place at the top of the file. */
+export const otherWarmup = {
+  warmup_steps: setting(whole(0), 'another place for `[trainer] warmup_steps`'),
+};
+
+export function scheduleSpec({ trainer, warmup_steps }: RatchetConfig): ScheduleSpec {
+  return { ...inSpec(schedule, trainer), warmupSteps: trainer.warmup_steps ?? warmup_steps ?? 0 };
+}
+
+/** The linear layers of a decoder, all of which LoRA adapts unless told otherwise. */
+export const loraModules = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const;
+/** prime-rl's defaults. */
+const usualRank = 16;
+const usualAlpha = 32;
+
+export const lora = optionalTable({
+  enabled: setting(flag(), '`false` trains all weights though the table is there', { default: true }),
+  r: setting(whole(1), 'rank of the adapters', {
+    default: usualRank,
+    most: [65_536, 'no layer is wider', '8 to 64, as usual'],
+  }),
+  alpha: setting(positive(), 'their scale: alpha / r'),
+  dropout: setting(
+    z.number().min(0).lt(1).meta({ expected: 'a number ≥ 0 and < 1' }),
+    'probability of dropping an input of an adapter',
+    { default: 0 },
+  ),
+  target_modules: setting(choices(...loraModules), 'the linear layers that are adapted', { default: [...loraModules] }),
+});
+
+/** Another name for [lora] alpha. */
+export const otherAlpha = {
+  lora_alpha: setting(positive(), 'another place for `[lora] alpha`; asks for LoRA'),
+};
+
+/** Low-rank adapters on frozen weights (Hu et al. 2021, LoRA): W x + (alpha / r) · B A x, as PEFT has it. */
+export const LoraSpec = z.strictObject({
+  r: z.int().positive(),
+  alpha: z.number().positive(),
+  /** Probability of dropping an input of A while training. */
+  dropout: z.number().min(0).lt(1),
+  /** Last parts of module names: `q_proj`, `down_proj`, … */
+  targetModules: z.array(z.string().min(1)).min(1),
+});
+export type LoraSpec = z.infer<typeof LoraSpec>;
+
+/** Naming an alpha asks for LoRA, as in Hosted Training, which trains nothing else. On a Tinker server there are adapters only, of one scale. */
+export function loraSpec({ lora, lora_alpha, trainer }: RatchetConfig): LoraSpec | null {
+  const isTinker = trainer.kind === 'tinker';
+  const { r = usualRank, target_modules: targetModules = [...loraModules], dropout = 0 } = lora ?? {};
+  if (isTinker) return { r, alpha: tinkerLoraAlpha, dropout: 0, targetModules };
+  if (lora?.enabled === false || (lora === undefined && lora_alpha === undefined)) return null;
+  return { r, alpha: lora?.alpha ?? lora_alpha ?? usualAlpha, dropout, targetModules };
+}

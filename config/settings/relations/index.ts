@@ -1,0 +1,228 @@
+import type { RatchetConfig } from '../index.ts';
+import { writtenPools } from '../environments.ts';
+import { evalSampling } from '../evaluation.ts';
+import { boundRelations } from './bounds.ts';
+import { inferenceRelations } from './inference.ts';
+import { importRelation, lossRelations } from './loss.ts';
+import { problem, type RelationProblem, type Relations } from './problem.ts';
+import { branchRelations } from './prompt-branches.ts';
+import { ownSamplingRelations, rolloutRelations, rolloutWarnings } from './rollouts.ts';
+import { teacherRelations } from './teacher.ts';
+import { tinkerRelations, tinkerWarnings } from './tinker.ts';
+
+/** What must hold between settings. Of several problems of one setting the first is told. */
+const relations: readonly ((config: RatchetConfig) => Relations)[] = [
+  environmentRelations,
+  boundRelations,
+  batchRelations,
+  filterRelations,
+  poolRelations,
+  scheduleRelations,
+  keepRelations,
+  resumeRelations,
+  lossRelations,
+  teacherRelations,
+  ({ trainer }) => importRelation('trainer.advantage', trainer.advantage),
+  moduleRelations,
+  inferenceRelations,
+  tinkerRelations,
+  loraRelations,
+  samplingRelations,
+  ownSamplingRelations,
+  evalRelations,
+  branchRelations,
+  storeRelations,
+  rolloutRelations,
+  ({ env }) => duplicateNames(env, 'env'),
+  ({ eval: evaluation }) => duplicateNames(evaluation?.env ?? [], 'eval.env'),
+];
+
+export function problemsBetween(config: RatchetConfig): RelationProblem[] {
+  return relations.flatMap((relation) => [...relation(config)]);
+}
+
+function* environmentRelations({ env, max_steps, sft, eval: evaluation }: RatchetConfig): Relations {
+  if (max_steps === 0 && sft === undefined) {
+    const expected = 'an integer ≥ 1, or [sft] beside it: without steps only a supervised run trains anything';
+    yield problem(['max_steps', 'sft'], expected, 0);
+  }
+  if (env.length > 0) return;
+  if (max_steps > 0 || sft?.data === undefined)
+    yield problem('env', 'at least one environment: a [[env]] with an id', 'nothing');
+  else if (evaluation !== undefined && evaluation.env === undefined) {
+    const expected = 'at least one [[eval.env]]: without [[env]] there is nothing else to evaluate on';
+    yield problem(['eval.env', 'eval'], expected, 'nothing');
+  }
+}
+
+function* storeRelations({ store }: RatchetConfig): Relations {
+  const { uri, endpoint, region, path_style, sse, kms_key_id } = store;
+  if (kms_key_id !== undefined && sse !== 'aws:kms') {
+    const expected = 'sse = "aws:kms" beside it: no other encryption takes a key of yours';
+    yield problem(['store.kms_key_id', 'store.sse'], expected, `sse = "${sse}"`);
+    return;
+  }
+  if (uri.startsWith('s3:')) return;
+  const ofS3 = { endpoint, region, path_style, sse: sse === 'none' ? undefined : sse };
+  for (const [name, value] of Object.entries(ofS3)) {
+    if (value === undefined) continue;
+    const expected = 'uri = "s3://BUCKET/PREFIX/" beside it: a folder has no such setting';
+    yield problem([`store.${name}`, 'store.uri'], expected, `${name} = ${JSON.stringify(value)}`);
+  }
+}
+
+function* batchRelations({ batch_size, rollouts_per_example, trainer }: RatchetConfig): Relations {
+  const { micro_batch_size = 1, gpus } = trainer as { micro_batch_size?: number; gpus?: number };
+  if (batch_size % rollouts_per_example !== 0) {
+    const below = Math.floor(batch_size / rollouts_per_example) * rollouts_per_example;
+    const nearest = [below, below + rollouts_per_example].filter((size) => size > 0).join(' or ');
+    const expected = `a multiple of rollouts_per_example (${rollouts_per_example}): a batch is made of whole groups`;
+    yield problem(['batch_size', 'rollouts_per_example'], expected, batch_size, `use ${nearest}`);
+  } else if (gpus !== undefined && batch_size % (micro_batch_size * gpus) !== 0) {
+    const expected = `a multiple of micro_batch_size × the trainer's GPUs (${micro_batch_size} × ${gpus}): each computes whole micro-batches`;
+    yield problem(['batch_size', 'trainer.micro_batch_size', 'trainer.gpus'], expected, batch_size);
+  }
+}
+
+function* filterRelations({ difficulty_filter }: RatchetConfig): Relations {
+  const { min_reward, max_reward } = difficulty_filter ?? {};
+  if (min_reward === undefined || max_reward === undefined || min_reward <= max_reward) return;
+  const expected = `at most max_reward (${max_reward}): groups are kept when min_reward ≤ mean reward ≤ max_reward`;
+  const at = ['difficulty_filter.min_reward', 'difficulty_filter.max_reward'];
+  yield problem(at, expected, min_reward, 'swap the two, or no group is ever kept');
+}
+
+/** Of [buffer] once, and of every environment that says something of its own. */
+function* poolRelations(config: RatchetConfig): Relations {
+  const run = writtenPools(config);
+  const places = [
+    { path: 'buffer', written: run, own: run },
+    ...config.env.flatMap(({ buffer }, i) =>
+      buffer === undefined ? [] : [{ path: `env.${i}.buffer`, written: writtenPools(config, buffer), own: buffer }],
+    ),
+  ];
+  for (const { path, written, own } of places) {
+    const at = (key: string) => [`${path}.${key}`, `buffer.${key}`];
+    const { easy_threshold: easy, hard_threshold: hard } = written;
+    if (easy !== undefined && hard !== undefined && easy <= hard) {
+      const expected = `a number above hard_threshold (${hard}): means at or above it are easy, those at or below the other hard`;
+      yield problem([...at('easy_threshold'), ...at('hard_threshold')], expected, easy);
+    }
+    for (const pool of ['easy', 'hard'] as const) {
+      const fraction = own[`${pool}_fraction`];
+      const isOwnThreshold = config.env.some(({ buffer }) => buffer?.[`${pool}_threshold`] !== undefined);
+      const isUsed = written[`${pool}_threshold`] !== undefined || (path === 'buffer' && isOwnThreshold);
+      if (fraction === undefined || isUsed) continue;
+      const expected = `a ${pool}_threshold beside it: without one no example is ever ${pool}`;
+      yield problem(at(`${pool}_fraction`), expected, fraction);
+    }
+  }
+}
+
+function* scheduleRelations({ warmup_steps, trainer, sft, max_steps }: RatchetConfig): Relations {
+  const { decay_steps, schedule } = trainer;
+  if (warmup_steps !== undefined && trainer.warmup_steps !== undefined && warmup_steps !== trainer.warmup_steps) {
+    const expected = `one of them: [trainer] warmup_steps is ${trainer.warmup_steps}`;
+    const at = ['warmup_steps', 'trainer.warmup_steps'];
+    yield problem(at, expected, warmup_steps, 'keep the one in [trainer]');
+  }
+  const warmup = trainer.warmup_steps ?? warmup_steps ?? 0;
+  if (decay_steps !== undefined && schedule !== 'linear') {
+    const expected = `nothing, or schedule = "linear": a ${schedule} one has no decay of its own`;
+    yield problem(['trainer.decay_steps', 'trainer.schedule'], expected, decay_steps);
+  } else if (decay_steps !== undefined && warmup + decay_steps > max_steps) {
+    const expected = `at most max_steps less warmup_steps (${max_steps} − ${warmup})`;
+    yield problem(['trainer.decay_steps', 'trainer.warmup_steps', 'max_steps'], expected, decay_steps);
+  }
+  if (sft?.warmup_steps !== undefined && sft.warmup_steps > sft.steps) {
+    const expected = `at most [sft] steps (${sft.steps}), or the learning rate is never reached`;
+    yield problem(['sft.warmup_steps', 'sft.steps'], expected, sft.warmup_steps);
+  }
+}
+
+function* moduleRelations(config: RatchetConfig): Relations {
+  for (const table of ['trainer', 'inference'] as const) {
+    const { kind, import: file, path } = config[table];
+    if (file !== undefined && path !== undefined) {
+      const expected = `one of them: import is ${JSON.stringify(file)}`;
+      yield problem([`${table}.path`, `${table}.import`], expected, JSON.stringify(path));
+      continue;
+    }
+    const key = path === undefined ? 'import' : 'path';
+    yield* importRelation(table, { type: kind, import: file ?? path }, { key: 'kind', word: 'module', file: key });
+  }
+}
+
+function* loraRelations({ lora, lora_alpha }: RatchetConfig): Relations {
+  if (lora?.alpha === undefined || lora_alpha === undefined || lora.alpha === lora_alpha) return;
+  yield problem(['lora_alpha', 'lora.alpha'], `one of them: [lora] alpha is ${lora.alpha}`, lora_alpha);
+}
+
+function* samplingRelations(config: RatchetConfig): Relations {
+  const tables = [
+    { path: 'sampling', written: config.sampling },
+    ...(config.eval?.sampling ? [{ path: 'eval.sampling', written: evalSampling(config) }] : []),
+    ...(config.eval?.env ?? []).flatMap(({ sampling }, i) =>
+      sampling ? [{ path: `eval.env.${i}.sampling`, written: evalSampling(config, sampling) }] : [],
+    ),
+  ];
+  for (const { path, written } of tables) {
+    const { min_tokens = 0, max_tokens } = written;
+    if (min_tokens > max_tokens)
+      yield problem([`${path}.min_tokens`, `${path}.max_tokens`], `at most max_tokens (${max_tokens})`, min_tokens);
+  }
+}
+
+function* keepRelations({ checkpoints: { keep_last, keep_cloud } }: RatchetConfig): Relations {
+  if (keep_last === undefined || keep_cloud === undefined || keep_last === keep_cloud) return;
+  const expected = `one of them: keep_cloud is another name of keep_last, which is ${keep_last}`;
+  yield problem(['checkpoints.keep_cloud', 'checkpoints.keep_last'], expected, keep_cloud);
+}
+
+/** Three places for one step: they agree, or only one of them says it. */
+function* resumeRelations({ resume, ckpt, trainer }: RatchetConfig): Relations {
+  const said = [
+    { path: 'resume.step', step: resume?.step },
+    { path: 'ckpt.resume_step', step: ckpt?.resume_step },
+    { path: 'trainer.ckpt.resume_step', step: trainer.ckpt?.resume_step },
+  ].filter(({ step }) => step !== undefined);
+  const [first] = said;
+  const other = said.find(({ step }) => step !== first!.step);
+  if (first === undefined || other === undefined) return;
+  const expected = `the step that ${first.path} names (${first.step}), or only one of the two`;
+  yield problem([other.path, first.path], expected, other.step);
+}
+
+function* evalRelations({ eval: evaluation }: RatchetConfig): Relations {
+  const { skip_first_step, eval_base_model } = evaluation ?? {};
+  if (skip_first_step === undefined || eval_base_model === undefined || skip_first_step !== eval_base_model) return;
+  const expected = `the opposite of eval_base_model (${eval_base_model}), or only one of the two`;
+  yield problem(['eval.skip_first_step', 'eval.eval_base_model'], expected, skip_first_step);
+}
+
+function* duplicateNames(
+  environments: readonly { readonly name?: string | undefined }[],
+  table: 'env' | 'eval.env',
+): Relations {
+  for (const [i, { name }] of environments.entries()) {
+    const before = environments.findIndex((other) => other.name === name);
+    if (name === undefined || before === i) continue;
+    yield problem(`${table}.${i}.name`, `a name of its own; ${table}[${before}] has this one`, JSON.stringify(name));
+  }
+}
+
+/** What is legal but probably not meant. */
+export function warningsOf(config: RatchetConfig): string[] {
+  return [...ownWarnings(config), ...rolloutWarnings(config), ...tinkerWarnings(config)];
+}
+
+function* ownWarnings({ checkpoints, kl_penalty, max_steps, trainer, warmup_steps }: RatchetConfig): Iterable<string> {
+  const warmup = trainer.warmup_steps ?? warmup_steps ?? 0;
+  if (warmup > max_steps)
+    yield `warmup_steps (${warmup}) is more than max_steps (${max_steps}): the run ends before its learning rate is reached.`;
+  const { interval, keep_interval } = checkpoints;
+  if (keep_interval !== undefined && keep_interval % interval !== 0)
+    yield `checkpoints.keep_interval (${keep_interval}) is not a multiple of checkpoints.interval (${interval}): only steps that are multiples of both are kept for good.`;
+  if (kl_penalty?.enabled === true && kl_penalty.target_kl !== undefined && kl_penalty.beta === 0)
+    yield 'kl_penalty.beta is 0 and stays 0 whatever kl_penalty.target_kl says: doubling 0 gives 0.';
+}

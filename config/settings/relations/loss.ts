@@ -1,0 +1,78 @@
+import type { RatchetConfig } from '../index.ts';
+import { type LossSpec, lossTypeOf } from '../learning.ts';
+import { problem, type Relations } from './problem.ts';
+
+/** What [trainer.loss] says, taken together. */
+
+type WrittenLoss = Omit<RatchetConfig['trainer']['loss'], 'type'> & Pick<LossSpec, 'type'>;
+
+const at = (key: string) => `trainer.loss.${key}`;
+
+export function* lossRelations(config: RatchetConfig): Relations {
+  const { clip_high } = config.trainer;
+  const loss = { ...config.trainer.loss, type: lossTypeOf(config) };
+  if (loss.clip_high !== undefined && clip_high !== undefined && loss.clip_high !== clip_high) {
+    const expected = `one of them: [trainer.loss] clip_high is ${loss.clip_high}`;
+    yield problem(['trainer.clip_high', at('clip_high')], expected, clip_high);
+  }
+  const [low, high] = [loss.clip_low, loss.clip_high ?? clip_high];
+  const isClipped = loss.type === 'grpo' || loss.type === 'gspo';
+  if (isClipped && high !== undefined && high <= 1) {
+    const instead = `for ε = ${high} write ${1 + high}`;
+    yield problem([at('clip_high'), 'trainer.clip_high'], 'a number > 1: the largest ratio, 1 + ε', high, instead);
+  }
+  if (isClipped && low !== undefined && low >= 1)
+    yield problem(at('clip_low'), 'a number < 1: the least ratio, 1 − ε', low);
+  if (loss.type === 'cispo' && (low ?? 0) !== 0) yield problem(at('clip_low'), 'nothing: cispo has no lower clip', low);
+  yield* maskRelations(loss);
+  yield* importRelation('trainer.loss', loss);
+}
+
+function* maskRelations(loss: WrittenLoss): Relations {
+  const { type, aggregation, mask_low, mask_high } = loss;
+  const isTrustRegion = type === 'dppo' || type === 'ipo';
+  const others = [
+    {
+      keys: ['mask_low', 'mask_high'],
+      isOfIt: type === 'importance_sampling' || isTrustRegion,
+      expected: 'type = "importance_sampling", "dppo" or "ipo" beside it: no other loss leaves tokens out',
+    },
+    {
+      keys: ['kl_tau'],
+      isOfIt: isTrustRegion,
+      expected: 'type = "dppo" or "ipo" beside it; of other losses [kl_penalty] has the KL term',
+    },
+    {
+      keys: ['beta'],
+      isOfIt: type === 'dro',
+      expected: 'type = "dro" beside it; of other losses [kl_penalty] has a beta',
+    },
+  ] as const;
+  for (const { keys, isOfIt, expected } of others) {
+    for (const key of keys) {
+      if (loss[key] !== undefined && !isOfIt) yield problem([at(key), at('type')], expected, `type = "${type}"`);
+    }
+  }
+  if (!isTrustRegion && mask_low !== undefined && mask_high !== undefined && mask_low >= mask_high) {
+    const expected = `a number < mask_high (${mask_high}): tokens are kept when mask_low ≤ ratio ≤ mask_high`;
+    yield problem([at('mask_low'), at('mask_high')], expected, mask_low);
+  }
+  if (loss.dr_grpo_tokens !== undefined && aggregation !== 'dr_grpo') {
+    const received = aggregation === undefined ? 'nothing' : `aggregation = "${aggregation}"`;
+    const expected = 'aggregation = "dr_grpo" beside it: no other divides by it';
+    yield problem([at('dr_grpo_tokens'), at('aggregation')], expected, received);
+  }
+}
+
+/** `import` and a kind of the user's own go together. */
+export function* importRelation(
+  table: string,
+  { type, import: file }: { readonly type: string; readonly import?: string | undefined },
+  own: { readonly key: string; readonly word: string; readonly file?: string } = { key: 'type', word: 'custom' },
+): Relations {
+  if ((type === own.word) === (file !== undefined)) return;
+  const paths = [`${table}.${own.file ?? 'import'}`, `${table}.${own.key}`];
+  yield file === undefined
+    ? problem(paths, `a file with the code, because ${own.key} is "${own.word}"`, 'nothing')
+    : problem(paths, `nothing, or ${own.key} = "${own.word}"`, JSON.stringify(file));
+}

@@ -1,0 +1,46 @@
+import type { RatchetConfig } from '../index.ts';
+import { fieldsOfFilter } from '../filters.ts';
+import { laidOver } from '../sampling.ts';
+import { problem, type Relations } from './problem.ts';
+
+/** What the settings say that decide which tokens of a rollout are trained. */
+export function* rolloutRelations(config: RatchetConfig): Relations {
+  for (const slot of ['pre_batch_filters', 'post_batch_filters'] as const) {
+    for (const [i, filter] of config[slot].entries()) yield* filterRelations(filter, `${slot}.${i}`);
+  }
+}
+
+function* filterRelations(filter: RatchetConfig['pre_batch_filters'][number], at: string): Relations {
+  if (filter.type === 'low_reward' && filter.min_reward === undefined)
+    yield problem([`${at}.min_reward`, at], 'a number: what has less is left out', 'nothing');
+  for (const [type, fields] of Object.entries(fieldsOfFilter)) {
+    if (type === filter.type) continue;
+    for (const field of fields) {
+      const value = filter[field as keyof typeof filter];
+      if (value === undefined) continue;
+      const expected = `nothing, or type = "${type}" beside it`;
+      yield problem([`${at}.${field}`, `${at}.type`], expected, `${value} for type = "${filter.type}"`);
+    }
+  }
+}
+
+/** What an environment says of its sampling, held against the run's. */
+export function* ownSamplingRelations({ env, sampling }: RatchetConfig): Relations {
+  for (const [i, { sampling: own }] of env.entries()) {
+    if (own === undefined) continue;
+    const all = laidOver(sampling, own);
+    const at = (key: string) => `env.${i}.sampling.${key}`;
+    if (all.temperature !== sampling.temperature) {
+      const expected = `${sampling.temperature}, as [sampling] says: the loss divides the logits of a whole batch by one temperature`;
+      yield problem([at('temperature'), 'sampling.temperature'], expected, all.temperature);
+    }
+    if ((all.min_tokens ?? 0) > all.max_tokens)
+      yield problem([at('min_tokens'), at('max_tokens')], `at most max_tokens (${all.max_tokens})`, all.min_tokens);
+  }
+}
+
+/** What is legal but has no effect. */
+export function rolloutWarnings({ overlong_rows, seq_len }: RatchetConfig): string[] {
+  if (overlong_rows === 'truncate' || seq_len !== undefined) return [];
+  return [`overlong_rows = "${overlong_rows}" has no effect without seq_len: no row is too long.`];
+}

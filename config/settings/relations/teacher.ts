@@ -1,0 +1,92 @@
+import { secretHeadersIn } from '../../model-access.ts';
+import { rotate } from '../../report-secrets.ts';
+import type { RatchetConfig } from '../index.ts';
+import { problem, type Relations } from './problem.ts';
+
+/** What a run that learns from a teacher says of it, and what has no place in such a run. */
+export function* teacherRelations(config: RatchetConfig): Relations {
+  yield* askedRelations(config);
+  yield* placeRelations(config);
+  yield* supervisedRelations(config);
+  const { loss, rollouts_per_example } = config;
+  if (loss !== 'rl' || rollouts_per_example >= 2) return;
+  const expected = 'an integer ≥ 2: what a rollout gets is its reward compared with the others of its group';
+  yield problem('rollouts_per_example', expected, rollouts_per_example);
+}
+
+/** A teacher is there where something is learned from it. */
+function* askedRelations({ loss, teacher, trainer, sampling }: RatchetConfig): Relations {
+  const { teacher_tau } = trainer.loss;
+  const isAsked = loss !== 'rl' || (teacher_tau ?? 0) > 0;
+  if (isAsked && teacher === undefined) {
+    yield problem(
+      [loss === 'rl' ? 'trainer.loss.teacher_tau' : 'loss', 'teacher'],
+      'a [teacher] beside it: a model = "FOLDER" of weights, or a model and the url of its server',
+      loss === 'rl' ? `teacher_tau = ${teacher_tau}` : JSON.stringify(loss),
+    );
+    return;
+  }
+  if (!isAsked) {
+    if (teacher === undefined) return;
+    const expected =
+      'loss = "sft" or loss = "opd" beside it, or [trainer.loss] teacher_tau > 0: nothing is learned from it';
+    yield problem(['teacher.model', 'teacher'], expected, `loss = "${loss}"`);
+    return;
+  }
+  if (loss === 'sft') return;
+  if (sampling.temperature !== 1) {
+    const expected = '1: a teacher’s log probabilities are those of temperature 1, and are compared with the policy’s';
+    yield problem(['sampling.temperature', 'loss'], expected, sampling.temperature);
+  }
+  if (teacher?.sampling !== undefined)
+    yield problem(
+      'teacher.sampling',
+      'nothing, or loss = "sft": this teacher only scores what the policy says',
+      'a table',
+    );
+}
+
+/** Where it is is said once. */
+function* placeRelations({ teacher, inference }: RatchetConfig): Relations {
+  if (teacher === undefined) return;
+  const { model, url, endpoint_id, endpoints_path, api_key_var, headers } = teacher;
+  for (const name of secretHeadersIn(headers)) {
+    const expected = 'no header with a key in it: name its environment variable in api_key_var';
+    yield problem([['teacher', 'headers', name], 'teacher.headers'], expected, 'a value (not repeated here)', rotate);
+  }
+  if (endpoint_id !== undefined) {
+    for (const [key, value] of Object.entries({ model, url, api_key_var })) {
+      if (value === undefined) continue;
+      const expected = 'nothing, or no endpoint_id: the alias says it';
+      yield problem([`teacher.${key}`, 'teacher.endpoint_id'], expected, JSON.stringify(value));
+    }
+    return;
+  }
+  if (endpoints_path !== undefined) {
+    const expected = 'an endpoint_id beside it: which of its aliases is meant';
+    yield problem(['teacher.endpoints_path', 'teacher.endpoint_id'], expected, JSON.stringify(endpoints_path));
+  }
+  if (model === undefined) {
+    const expected = 'a model: what its server calls it, or without a url a folder of weights';
+    yield problem(['teacher.model', 'teacher'], expected, 'nothing');
+  } else if (url === undefined && inference.kind !== 'embedded') {
+    const expected = `the url of its servers: a folder of weights is held by Ratchet's own policy servers, and [inference] kind is "${inference.kind}"`;
+    yield problem(['teacher.url', 'teacher.model', 'inference.kind'], expected, 'nothing');
+  }
+}
+
+/** Cross entropy is one pass over tokens; what policy losses have beside that has no meaning there. */
+function* supervisedRelations({ loss, trainer, kl_penalty }: RatchetConfig): Relations {
+  if (loss !== 'sft') return;
+  for (const [key, value] of Object.entries(trainer.loss)) {
+    if (value === undefined || (key === 'aggregation' && value === 'token')) continue;
+    const expected = 'nothing beside loss = "sft": its loss is the cross entropy of the teacher’s tokens';
+    yield problem([`trainer.loss.${key}`, 'trainer.loss'], expected, JSON.stringify(value));
+  }
+  if (trainer.num_iterations !== 1)
+    yield problem('trainer.num_iterations', '1 beside loss = "sft"', trainer.num_iterations);
+  if (kl_penalty?.enabled === true && kl_penalty.beta > 0) {
+    const expected = 'beta = 0 beside loss = "sft": the divergence is reported, not penalized';
+    yield problem(['kl_penalty.beta', 'kl_penalty'], expected, kl_penalty.beta);
+  }
+}

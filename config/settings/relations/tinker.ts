@@ -1,0 +1,120 @@
+import { isTinkerLoss, tinkerLoraAlpha } from '../../tinker-spec.ts';
+import type { RatchetConfig } from '../index.ts';
+import { lossSpec } from '../learning.ts';
+import { loraModules } from '../optimizer.ts';
+import { tinker, tinkerServerOf } from '../trainer.ts';
+import { problem, type Relations } from './problem.ts';
+
+/** What a run on a Tinker server says, held against what such servers do: refused here, before anything is started. */
+export function* tinkerRelations(config: RatchetConfig): Relations {
+  const { trainer, inference } = config;
+  if (trainer.kind === 'tinker') {
+    yield* trainerRelations(config);
+    yield* adapterRelations(config);
+    if (inference.kind === 'tinker') yield* samplingRelations(config);
+    return;
+  }
+  for (const key of Object.keys(tinker) as (keyof typeof tinker)[]) {
+    if (trainer[key] === undefined) continue;
+    const expected = 'kind = "tinker" beside it: no other trainer has such a setting';
+    yield problem([`trainer.${key}`, 'trainer.kind'], expected, `kind = "${trainer.kind}"`);
+  }
+  if (inference.kind !== 'tinker') return;
+  const expected = 'another kind, or [trainer] kind = "tinker": such a server samples only what was trained there';
+  yield problem(['inference.kind', 'trainer.kind'], expected, '"tinker"');
+}
+
+function* trainerRelations({ trainer, inference, sampling }: RatchetConfig): Relations {
+  if (inference.kind === 'embedded') {
+    const expected =
+      '"tinker", or "vllm" with the same base model: the embedded engine does not have the weights that a Tinker server trains';
+    yield problem(['inference.kind', 'trainer.kind'], expected, '"embedded"', '[inference] kind = "tinker"');
+  }
+  if (inference.kind === 'tinker') {
+    for (const key of ['url', 'endpoint_id', 'api_key_var'] as const) {
+      if (inference[key] === undefined) continue;
+      const expected = 'nothing: what samples is the server of [trainer], with its key';
+      yield problem([`inference.${key}`, 'inference.kind'], expected, JSON.stringify(inference[key]));
+    }
+  }
+  if (trainer.micro_batch_size !== undefined) {
+    const expected = 'nothing: a Tinker server decides itself how many rows it computes at once';
+    yield problem(['trainer.micro_batch_size', 'trainer.kind'], expected, trainer.micro_batch_size);
+  }
+  if (sampling.temperature !== 1) {
+    const expected =
+      '1: a Tinker server trains log probabilities at temperature 1, so others would be of another policy';
+    yield problem(['sampling.temperature', 'trainer.kind'], expected, sampling.temperature);
+  }
+}
+
+/** Layers that such a server adapts together (`train_attn`, `train_mlp`). */
+const moduleGroups = [
+  ['q_proj', 'k_proj', 'v_proj', 'o_proj'],
+  ['gate_proj', 'up_proj', 'down_proj'],
+] as const;
+
+function* adapterRelations({ lora, lora_alpha }: RatchetConfig): Relations {
+  const say = (path: string, expected: string, received: string | number | boolean | undefined) =>
+    problem([path, 'trainer.kind'], expected, received);
+  if (lora?.enabled === false) yield say('lora.enabled', 'true: a Tinker server trains adapters only', false);
+  for (const [path, alpha] of Object.entries({ 'lora.alpha': lora?.alpha, lora_alpha })) {
+    const expected = `${tinkerLoraAlpha}, or nothing: a Tinker server scales its adapters by ${tinkerLoraAlpha} / r`;
+    if ((alpha ?? tinkerLoraAlpha) !== tinkerLoraAlpha) yield say(path, expected, alpha);
+  }
+  const wanted: readonly string[] = lora?.target_modules ?? loraModules;
+  const isHalved = moduleGroups.some((group) => {
+    const found = group.filter((name) => wanted.includes(name)).length;
+    return found > 0 && found < group.length;
+  });
+  if (isHalved) {
+    const groups = moduleGroups.map((group) => group.join(', ')).join('; or of ');
+    const expected = `all of ${groups}; or both: a Tinker server adapts attention and MLP each as a whole`;
+    yield say('lora.target_modules', expected, JSON.stringify(wanted));
+  }
+  if ((lora?.dropout ?? 0) > 0) yield say('lora.dropout', '0: a Tinker server has no dropout', lora?.dropout);
+}
+
+/** What of vLLM's sampling such a server does not know. */
+const unknownThere = {
+  min_p: 0,
+  repetition_penalty: 1,
+  presence_penalty: 0,
+  frequency_penalty: 0,
+  min_tokens: 0,
+} as const;
+
+function* samplingRelations({ env, eval: evaluation, sampling }: RatchetConfig): Relations {
+  const tables = [
+    { path: 'sampling', table: sampling },
+    { path: 'eval.sampling', table: evaluation?.sampling },
+    ...env.map((one, i) => ({ path: `env.${i}.sampling`, table: one.sampling })),
+    ...(evaluation?.env ?? []).map((one, i) => ({ path: `eval.env.${i}.sampling`, table: one.sampling })),
+  ];
+  for (const { path, table = {} } of tables) {
+    for (const key of Object.keys(unknownThere) as (keyof typeof unknownThere)[]) {
+      const [value, neutral] = [table[key], unknownThere[key]];
+      if (value === undefined || value === neutral) continue;
+      const expected = `${neutral}, or nothing: a Tinker server samples by temperature, top_p and top_k alone`;
+      yield problem([`${path}.${key}`, 'inference.kind'], expected, value);
+    }
+    if (!table.stop?.length) continue;
+    const expected = 'nothing: turns end at the model’s own end tokens there';
+    yield problem([`${path}.stop`, 'inference.kind'], expected, JSON.stringify(table.stop));
+  }
+}
+
+/** What such a server will do otherwise than the file says. */
+export function* tinkerWarnings(config: RatchetConfig): Iterable<string> {
+  if (config.trainer.kind !== 'tinker') return;
+  const { enabled = false, beta = 0 } = config.kl_penalty ?? {};
+  const loss = lossSpec(config);
+  if (config.max_steps > 0 && !isTinkerLoss(loss, enabled ? beta : 0)) {
+    const beside = beta > 0 && enabled ? ' with [kl_penalty]' : loss.teacherTau > 0 ? ' with a teacher' : '';
+    yield `trainer.loss ("${loss.type}"${beside}): such a server does not have it. It is computed here from the log probabilities of a forward pass, and the server takes its gradient in them: a third more work a step, the same update.`;
+  }
+  if (tinkerServerOf(config).server !== 'skyrl') return;
+  yield `trainer.max_grad_norm (${config.trainer.max_grad_norm}) is told to the server; SkyRL 0.3.0 takes no notice of it and clips nothing.`;
+  if (config.sft === undefined || config.max_steps === 0) return;
+  yield '[sft]: SkyRL 0.3.0 restores the optimizer’s moments with the weights, whatever is asked: step 1 begins with those of the warm-up.';
+}

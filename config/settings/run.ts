@@ -1,0 +1,236 @@
+import { z } from 'zod';
+import {
+  batchRolloutsMax,
+  groupRolloutsMax,
+  heartbeatTimeoutDefaultS,
+  rolloutTokensMax,
+  stepsMax,
+} from '../../core/limits.ts';
+import { runNamePattern } from '../../core/names.ts';
+import { liveSettings } from '../../core/rl/live-settings.ts';
+import { atLeastZero, choice, flag, fraction, positive, text, whole } from '../values.ts';
+import type { RatchetConfig } from './index.ts';
+import { laterIn } from './later.ts';
+import { type Bound, optionalTable, required, setting, specFields, table } from './setting.ts';
+
+/** Settings of the run as a whole, at the top of a file. Each constant is a part of the spec as well. */
+
+export const rolloutsBound: Bound = [
+  batchRolloutsMax,
+  'all rollouts of a step are planned, kept and packed together',
+  'a smaller batch and more steps (max_steps)',
+];
+export const tokensBound: Bound = [
+  rolloutTokensMax,
+  'no model takes a longer text',
+  'as many tokens as the model takes',
+];
+export const serversBound: Bound = [batchRolloutsMax, 'no batch is larger', 'as many as the servers take at once'];
+
+const runName = () =>
+  z
+    .string()
+    .regex(runNamePattern)
+    .meta({ expected: 'up to 64 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit' });
+export const naming = {
+  model: required(
+    z.string().regex(/\S/).meta({ expected: 'a text: "preset:NAME", or a folder of Hugging Face files' }),
+    'what is trained',
+  ),
+  name: setting(runName(), 'name of the run; else the name of the file, or `--name`'),
+};
+export const NameSpec = runName();
+
+export const amount = {
+  max_steps: setting(whole(0), 'optimizer steps; 0 = supervised only, the run ends after `[sft]`', {
+    default: 100,
+    most: [stepsMax, 'each step leaves a commit', 'what you mean to train, and go on from there'],
+    live: liveSettings.max_steps,
+  }),
+  batch_size: setting(whole(1), 'rollouts per step, a multiple of `rollouts_per_example`', {
+    default: 128,
+    most: rolloutsBound,
+  }),
+  rollouts_per_example: setting(whole(1), 'rollouts of one example, the group: they are compared with one another', {
+    default: 8,
+    most: [groupRolloutsMax, 'a group is played and scored as one', 'more groups: a larger batch_size'],
+  }),
+  learning_rate: setting(positive(), 'of AdamW, at its highest; can be changed while the run runs (`ratchet set`)', {
+    default: 1e-4,
+    live: liveSettings.learning_rate,
+  }),
+};
+
+export const chance = {
+  seed: setting(whole(0), 'of everything that is drawn: weights of a preset, examples, tokens', { default: 0 }),
+};
+
+export const pace = {
+  oversampling_factor: setting(
+    z.number().min(1).meta({ expected: 'a number ≥ 1' }),
+    'groups sampled in a round = groups still needed × this; bounds what is in flight',
+    { default: 1, most: [100, rolloutsBound[1], 'a difficulty_filter that keeps more'] },
+  ),
+  max_concurrent: setting(
+    whole(1),
+    'training rollouts that are played at once; shared among environments by weight and between the two parts of a round, each of which plays a group at least',
+    { most: [batchRolloutsMax, rolloutsBound[1], serversBound[2]] },
+  ),
+  tasks_per_minute: setting(whole(1), 'examples of training that may be begun in a minute; shared in the same way'),
+};
+
+export const staleness = {
+  max_async_level: setting(
+    whole(0, 1),
+    '1 = groups of step n+1 are sampled while step n trains; 0 = strictly one after the other, and the same bits whatever was killed',
+    { default: 1 },
+  ),
+  max_off_policy_steps: setting(whole(0), 'a group older than this many versions is dropped as stale', {
+    default: 8,
+    most: [stepsMax, 'there are no more steps', 'a few steps'],
+  }),
+};
+
+/** An activity of Temporal's has two hours, with room for what it stores. */
+const generationTimeoutMaxS = 6000;
+export const patience = {
+  generation_timeout: setting(
+    whole(1, generationTimeoutMaxS),
+    'seconds of work on a round; what is unfinished then is leased again, twice, before it is a `timeout`; also the limit of a reward function',
+    { default: 600, as: 'generationTimeoutS' },
+  ),
+  heartbeat_timeout: setting(whole(2, 600), 'seconds of silence after which a worker is taken to be dead', {
+    default: heartbeatTimeoutDefaultS,
+    as: 'heartbeatTimeoutS',
+  }),
+};
+
+/** Which tokens of a rollout are trained, and in which rows. */
+export const rows = {
+  trajectory_strategy: setting(
+    choice('interleaved', 'branching'),
+    'how turns become rows: `interleaved` joins turns that extend each other’s tokens exactly, `branching` gives each turn a row; the same tokens are trained',
+    { default: 'interleaved' },
+  ),
+  mask_truncated_completions: setting(
+    flag(),
+    'whether rollouts that were cut (a turn at its limit, a row at `seq_len`) carry no loss; they count in their group’s mean',
+    { default: false, as: 'maskTruncated' },
+  ),
+  zero_truncated_completions: setting(flag(), 'whether rollouts that were cut have the reward 0', {
+    default: false,
+    as: 'zeroTruncated',
+  }),
+  seq_len: setting(whole(1), 'tokens of the longest row that is trained; any when missing', { most: tokensBound }),
+  overlong_rows: setting(
+    choice('truncate', 'mask', 'drop'),
+    'what becomes of a longer row, which is counted: its first tokens are trained, or none of its rollout (`mask`), or none of the row (`drop`)',
+    { default: 'truncate' },
+  ),
+};
+
+export const prompts = {
+  max_prompt_len: setting(
+    whole(1),
+    'tokens of the longest first prompt; the rollout of a longer one is an `overlong_prompt`, and its group is dropped: that is its example’s own, so the breaker does not count it (verifiers’ trainer leaves such examples out)',
+    { as: 'maxPromptTokens', most: tokensBound },
+  ),
+};
+
+export const tokenizer = table({
+  chat_template: setting(
+    text(),
+    'a Jinja chat template in place of the model’s own: its text, or a file (from the config’s folder if it begins with a dot). For prompts, training and supervised rows alike; stored with the run and its weights',
+  ),
+});
+
+/** A chat template in place of the model's own: the SHA-256 of its text, which lies with the run and with its weights. */
+export const ChatTemplateSpec = z.strictObject({
+  /** The file it was read from, absolute; null = it stood in the config. Until it was read, what was written. */
+  path: z.string().min(1).nullable(),
+  /** Hex, of the text; null until it was read. */
+  sha256: z.string().nullable(),
+});
+export type ChatTemplateSpec = z.infer<typeof ChatTemplateSpec>;
+
+/** When the run pauses instead of training on what infrastructure left over. */
+export const breaker = {
+  max_failed_share: setting(
+    fraction(),
+    'share of a step’s rollouts that infrastructure may fail before the run pauses',
+    { default: 0.5 },
+  ),
+  max_failed_groups: setting(whole(1), 'groups in a row that may be lost to it', { default: 10 }),
+};
+export const BreakerSpec = z.strictObject(specFields(breaker));
+export type BreakerSpec = z.infer<typeof BreakerSpec>;
+
+/** Weights & Biases, fed from the run's metrics. The key is in the environment of the process that feeds it, never here. */
+export const wandb = {
+  project: setting(text(), '`ratchet` when missing'),
+  name: setting(text(), 'the run’s name when missing'),
+  entity: setting(text(), 'whose project; the key’s own when missing'),
+  group: setting(text(), 'of W&B'),
+  tags: setting(z.array(text()).meta({ expected: 'a list of texts' }), 'of W&B', { neutral: [] }),
+  mode: setting(choice('online', 'offline', 'disabled'), 'online where there is a key, else offline'),
+};
+export const WandbSpec = z.strictObject(specFields(wandb));
+export type WandbSpec = z.infer<typeof WandbSpec>;
+
+export const klPenalty = optionalTable({
+  enabled: setting(flag(), '`false` measures the divergence only', { default: true }),
+  target_kl: setting(positive(), 'beta is doubled or halved when the divergence leaves [target/1.5, 1.5·target]'),
+  beta: setting(atLeastZero(), 'coefficient of the divergence in the loss', { default: 0.1 }),
+  ref_sync_steps: setting(whole(1), 'steps between renewals of the reference policy; else it stays v0'),
+  ...laterIn('kl_penalty'),
+});
+
+export const KlSpec = z.strictObject({
+  /** Coefficient of the k3 estimate in the loss; 0 = reported only. */
+  beta: z.number().min(0),
+  /** When set, beta is doubled or halved as the step's KL leaves [target/1.5, 1.5·target]. */
+  targetKl: z.number().positive().nullable(),
+  /** Steps between renewals of the reference policy; null = it stays v0. */
+  refSyncSteps: z.int().positive().nullable(),
+});
+export type KlSpec = z.infer<typeof KlSpec>;
+
+/** Disabled means reported only: the divergence is measured either way. */
+export function klSpec({ kl_penalty: written }: RatchetConfig): KlSpec {
+  const { enabled = false, beta = 0, target_kl = null, ref_sync_steps = null } = written ?? {};
+  return { beta: enabled ? beta : 0, targetKl: enabled ? target_kl : null, refSyncSteps: ref_sync_steps };
+}
+
+/** Where the run's folder lies. */
+export const store = table({
+  uri: setting(
+    z
+      .string()
+      .regex(/^(?:file:.|s3:\/\/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:\/[^?#]*)?$)/)
+      .meta({ expected: '"file:FOLDER" such as "file:outputs", or "s3://BUCKET/PREFIX/"' }),
+    'below which the run’s folder lies',
+    { default: 'file:outputs' },
+  ),
+  endpoint: setting(
+    z.url({ protocol: /^https?$/ }).meta({ expected: 'a URL such as "https://s3.example.com"' }),
+    'of S3, unless it is AWS',
+  ),
+  region: setting(text(), 'of S3'),
+  path_style: setting(flag(), '`endpoint/bucket/key`; true where there is an endpoint'),
+  sse: setting(choice('none', 'AES256', 'aws:kms'), 'how the server encrypts what it stores', { default: 'none' }),
+  kms_key_id: setting(text(), 'a key of yours, with "aws:kms"'),
+});
+
+/** How an S3 server is reached is part of the store's address; a server with an endpoint of its own mostly has no name per bucket. */
+export function storeUri({ store }: RatchetConfig): string {
+  const { uri, endpoint, region, path_style, sse, kms_key_id } = store;
+  if (!uri.startsWith('s3:')) return uri;
+  const options = new URLSearchParams();
+  if (endpoint !== undefined) options.set('endpoint', endpoint);
+  if (region !== undefined) options.set('region', region);
+  if (path_style ?? endpoint !== undefined) options.set('path_style', 'true');
+  if (sse !== 'none') options.set('sse', sse);
+  if (kms_key_id !== undefined) options.set('kms_key_id', kms_key_id);
+  const query = options.toString();
+  return query === '' ? uri : `${uri}?${query}`;
+}

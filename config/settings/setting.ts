@@ -1,0 +1,169 @@
+import { z } from 'zod';
+import type { liveSettings } from '../../core/rl/live-settings.ts';
+
+/**
+ * What an entry of the table of settings is. A file of this folder has the settings of a section, by their keys; from them come
+ * the schema of run files, the run's spec, the tables of the documentation, the bounds of numbers, and suggestions.
+ */
+export interface Entry<Written extends z.ZodType = z.ZodType> {
+  /** As a file has it: with its default, or so that it may be left out. */
+  readonly written: Written;
+}
+
+export interface Setting<
+  Written extends z.ZodType = z.ZodType,
+  Spec extends z.ZodType = z.ZodType,
+  Name extends string = string,
+> extends Entry<Written> {
+  /** Without its default. Says what it expects (`meta.expected`), which is the text of its errors. */
+  readonly type: z.ZodType;
+  /** What it means, for the documentation. */
+  readonly means: string;
+  /** As the run's spec has it. */
+  readonly spec: Spec;
+  /** What the spec calls it, where that is not its key in camel case. */
+  readonly as?: Name;
+  /** In the spec where the file says nothing; missing = null. */
+  readonly neutral?: unknown;
+  /** The spec leaves it out where the file says nothing. */
+  readonly isLeftOut?: boolean;
+  readonly most?: Bound;
+  /** It may be changed while the run goes on. */
+  readonly live?: (typeof liveSettings)[keyof typeof liveSettings];
+}
+
+/** The most that a number may be, what it would otherwise take, and what to write. */
+export type Bound = readonly [max: number, because: string, instead: string];
+
+/** Settings of one table, or of a part of one that is also a part of the spec. */
+export type Settings = Readonly<Record<string, Setting>>;
+
+type More<Name extends string> = Pick<Setting<z.ZodType, z.ZodType, Name>, 'as' | 'most' | 'live'>;
+
+/** Neither says what holds where nothing is written: the file leaves it out, and the spec has null. */
+export function setting<Type extends z.ZodType, const Name extends string = never>(
+  type: Type,
+  means: string,
+  more: More<Name> & { readonly default: z.input<Type> },
+): Setting<z.ZodDefault<Type>, z.ZodDefault<Type>, Name>;
+export function setting<Type extends z.ZodType, const Name extends string = never>(
+  type: Type,
+  means: string,
+  more: More<Name> & { readonly neutral: z.input<Type> },
+): Setting<z.ZodOptional<Type>, z.ZodDefault<Type>, Name>;
+export function setting<Type extends z.ZodType, const Name extends string = never>(
+  type: Type,
+  means: string,
+  more: More<Name> & { readonly isLeftOut: true },
+): Setting<z.ZodOptional<Type>, z.ZodOptional<Type>, Name>;
+export function setting<Type extends z.ZodType, const Name extends string = never>(
+  type: Type,
+  means: string,
+  more?: More<Name>,
+): Setting<z.ZodOptional<Type>, z.ZodDefault<z.ZodNullable<Type>>, Name>;
+export function setting(
+  type: z.ZodType,
+  means: string,
+  { default: usual, ...more }: More<string> & { default?: unknown; neutral?: unknown; isLeftOut?: boolean } = {},
+): Setting {
+  if (usual !== undefined) return { type, written: type.default(usual), spec: type.default(usual), means, ...more };
+  const fallback = more.isLeftOut ? type.optional() : type.nullable().default(null);
+  return {
+    type,
+    written: type.optional(),
+    spec: more.neutral === undefined ? fallback : type.default(more.neutral),
+    means,
+    ...more,
+  };
+}
+
+/** One that a file, or its table, must have. */
+export function required<Type extends z.ZodType, const Name extends string = never>(
+  type: Type,
+  means: string,
+  more: More<Name> = {},
+): Setting<Type, Type, Name> {
+  return { type, written: type, spec: type, means, ...more };
+}
+
+export type Entries = Readonly<Record<string, Entry>>;
+
+export interface Table<Its extends Entries = Entries, Written extends z.ZodType = z.ZodType> extends Entry<Written> {
+  readonly entries: Its;
+}
+
+type Shape<Its extends Entries> = { -readonly [Key in keyof Its]: Its[Key]['written'] };
+type TableType<Its extends Entries> = z.ZodObject<Shape<Its>, z.core.$strict>;
+/** What a file says, its defaults filled in. */
+export type WrittenIn<Its extends Entries> = z.output<TableType<Its>>;
+
+export function tableType<Its extends Entries>(entries: Its): TableType<Its> {
+  const shape = Object.entries(entries).map(([key, { written }]) => [key, written]);
+  return z.strictObject(Object.fromEntries(shape) as Shape<Its>);
+}
+
+/** A table that has its defaults where it is not written. */
+export function table<Its extends Entries>(entries: Its): Table<Its, z.ZodPrefault<TableType<Its>>> {
+  return { entries, written: tableType(entries).prefault({} as z.input<TableType<Its>>) };
+}
+
+/** A table that turns something on. */
+export function optionalTable<Its extends Entries>(entries: Its): Table<Its, z.ZodOptional<TableType<Its>>> {
+  return { entries, written: tableType(entries).optional() };
+}
+
+/** Tables of a list, `[[env]]`. */
+export function listOf<Its extends Entries, Written extends z.ZodType>(
+  entries: Its,
+  written: (items: z.ZodArray<TableType<Its>>) => Written,
+): Table<Its, Written> {
+  return { entries, written: written(z.array(tableType(entries))) };
+}
+
+/** The same settings in another table, where they mean something else. */
+export function meaning<Its extends Settings>(settings: Its, means: (key: keyof Its) => string): Its {
+  const others = Object.entries(settings).map(([key, one]): [string, Setting] => [key, { ...one, means: means(key) }]);
+  return Object.fromEntries(others) as Its;
+}
+
+type Camel<Key extends string> = Key extends `${infer First}_${infer Rest}`
+  ? `${First}${Capitalize<Camel<Rest>>}`
+  : Key;
+type NameOf<Key extends string, One> =
+  One extends Setting<z.ZodType, z.ZodType, infer Name> ? ([Name] extends [never] ? Camel<Key> : Name) : never;
+type SpecShape<Its extends Settings> = {
+  -readonly [Key in keyof Its & string as NameOf<Key, Its[Key]>]: Its[Key]['spec'];
+};
+type SpecOf<Its extends Settings> = z.output<z.ZodObject<SpecShape<Its>, z.core.$strict>>;
+
+/** Settings as fields of the spec, by their names there. */
+export function specFields<Its extends Settings>(settings: Its): SpecShape<Its> {
+  const fields = Object.entries(settings).map(([key, { as, spec }]) => [as ?? camelCase(key), spec]);
+  return Object.fromEntries(fields) as SpecShape<Its>;
+}
+
+/** What they are in a run. `written`: their table, which may have others beside them. */
+export function inSpec<Its extends Settings>(settings: Its, written: WrittenIn<Its>): SpecOf<Its> {
+  const values = Object.entries(settings).flatMap(([key, { as, neutral, isLeftOut }]): [string, unknown][] => {
+    const value = (written as Readonly<Record<string, unknown>>)[key] ?? neutral;
+    return value === undefined && isLeftOut ? [] : [[as ?? camelCase(key), value ?? null]];
+  });
+  return Object.fromEntries(values) as SpecOf<Its>;
+}
+
+function camelCase(key: string): string {
+  return key.replaceAll(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
+}
+
+/** Every setting of a table by its path, `env[].buffer.easy_threshold`, in the order of the tables. */
+export function* settingsIn(entries: Entries, start = ''): Generator<readonly [path: string, setting: Setting]> {
+  for (const [key, entry] of Object.entries(entries)) {
+    if ('entries' in entry) yield* settingsIn((entry as Table).entries, `${start}${key}${isList(entry) ? '[]' : ''}.`);
+    else yield [start + key, entry as Setting];
+  }
+}
+
+function isList({ written }: Entry): boolean {
+  const inner = written instanceof z.ZodDefault || written instanceof z.ZodOptional ? written.unwrap() : written;
+  return inner instanceof z.ZodArray;
+}

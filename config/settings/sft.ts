@@ -1,0 +1,79 @@
+import { z } from 'zod';
+import { batchRolloutsMax, stepsMax } from '../../core/limits.ts';
+import { fraction, positive, whole } from '../values.ts';
+import type { RatchetConfig } from './index.ts';
+import { inSpec, optionalTable, required, setting, specFields } from './setting.ts';
+
+/** `[sft]`: supervised training before step 1, on rows of the user's, or on the environments' own demonstrations. */
+
+const usualWarmupSteps = 20;
+
+const amount = {
+  steps: required(whole(1), 'optimizer steps before step 1', {
+    most: [stepsMax, 'each is an optimizer step', 'what you mean to train'],
+  }),
+  batch_size: setting(whole(1), 'rows per step', {
+    default: 64,
+    most: [batchRolloutsMax, 'its rows are packed together', 'a smaller batch and more steps (sft.steps)'],
+  }),
+};
+const course = {
+  min_lr_ratio: setting(fraction(), 'fraction it falls towards, linearly', { default: 0.1, as: 'minRatio' }),
+};
+
+export const sft = optionalTable({
+  /** From the config's folder if it begins with a dot, else from the project's. */
+  data: setting(
+    z
+      .string()
+      .regex(/\.jsonl$/)
+      .meta({ expected: 'a .jsonl file with a conversation in each line, such as "./examples.jsonl"' }),
+    'rows of conversations; without it, the environments’ demonstrations',
+  ),
+  ...amount,
+  learning_rate: setting(
+    positive(),
+    'at its highest; 3e-3 for a preset, whose weights are random, 2e-5 for any other model, 2e-4 where Tinker trains an adapter. Beside `[lora]`, too, the supervised steps train all weights',
+  ),
+  warmup_steps: setting(whole(0), 'steps over which it rises from 0; by default 20, or all of fewer'),
+  ...course,
+});
+
+/** A file of the user's with rows to learn from: its absolute path, and the SHA-256 of its rows as the run stores them. */
+export const DataRef = z.strictObject({
+  path: z.string().min(1),
+  /** Hex; null until the file was read. */
+  sha256: z.string().nullable(),
+});
+export type DataRef = z.infer<typeof DataRef>;
+
+export const SftSpec = z.strictObject({
+  /** Rows of JSON, each a conversation; null = the environments' demonstrations. */
+  data: DataRef.nullable().default(null),
+  ...specFields(amount),
+  learningRate: z.number().positive(),
+  warmupSteps: z.int().min(0),
+  /** The linear schedule's last fraction. */
+  ...specFields(course),
+});
+export type SftSpec = z.infer<typeof SftSpec>;
+
+export function sftSpec({ sft, model, trainer }: RatchetConfig): SftSpec | null {
+  if (sft === undefined) return null;
+  return {
+    data: sft.data === undefined ? null : { path: sft.data, sha256: null },
+    ...inSpec(amount, sft),
+    learningRate: sft.learning_rate ?? usualRate(model, trainer.kind),
+    warmupSteps: sft.warmup_steps ?? Math.min(usualWarmupSteps, sft.steps),
+    ...inSpec(course, sft),
+  };
+}
+
+/**
+ * A preset begins with random weights; a model that can read already would be ruined by what those need, and has the
+ * default of TRL's `SFTConfig` for all weights, ten times that where an adapter alone is trained (Tinker).
+ */
+function usualRate(model: string, trainerKind: string): number {
+  if (model.startsWith('preset:')) return 3e-3;
+  return trainerKind === 'tinker' ? 2e-4 : 2e-5;
+}

@@ -1,0 +1,31 @@
+import { type Dialect, schemaOf } from './dialects/dialect.ts';
+import { type Layer, layeredPositions } from './layers.ts';
+import { applyOverrides } from './overrides.ts';
+import { inOwnWords, kindAt } from './own-words.ts';
+import type { ParseOptions } from './parse-run-config.ts';
+import type { KeyPath } from './positions.ts';
+import { reportSecrets } from './report-secrets.ts';
+import { quoted, Reporter } from './reporter.ts';
+import { RatchetConfig } from './settings/index.ts';
+import type { Table } from './tables.ts';
+
+/** A file with what was typed beside it, its short spellings written out; and who knows where each of its values was written. */
+export function withTyped(
+  dialect: Dialect,
+  file: Table,
+  layers: readonly Layer[],
+  options: ParseOptions,
+): { readonly written: Table; readonly reporter: Reporter } {
+  const schema = schemaOf(dialect);
+  const isOwn = dialect.schema !== undefined;
+  const overrides = inOwnWords(options.overrides ?? {}, { schema, own: RatchetConfig, isOwn });
+  const wants = (kind: string) => (path: KeyPath) => kindAt(schema, RatchetConfig, path) === kind;
+  const applied = applyOverrides(file, overrides, wants('string'), wants('object'));
+  const written = dialect.prepare?.(applied.table) ?? applied.table;
+  const reporter = new Reporter(options.file, layeredPositions(layers), { ...applied, table: written });
+  for (const { path, key, value, reason } of applied.misplaced) {
+    reporter.fromCommandLine(path, reason, `--${key.replace(/^-+/, '')} ${quoted(value)}`);
+  }
+  reportSecrets(written, reporter);
+  return { written, reporter };
+}
