@@ -15,6 +15,20 @@ export function aWhile(): Promise<void> {
 /** Many runs are at work side by side; nothing of theirs takes long. */
 export const patience = { everyMs: 20, withinMs: 60_000 };
 
+/** What comes soon or never: then the test fails, rather than wait for its file's end. */
+export async function soon<T>(what: string, work: Promise<T>): Promise<T> {
+  const limit = new AbortController();
+  const late = delay(patience.withinMs, undefined, { signal: limit.signal }).then(() => {
+    throw new Error(`${what} did not come`);
+  });
+  try {
+    return await Promise.race([work, late]);
+  } finally {
+    limit.abort();
+    late.catch(() => undefined);
+  }
+}
+
 /** Waits until something is seen. */
 export async function until(what: string, look: () => boolean | Promise<boolean>): Promise<void> {
   await eventually(what, async () => look(), Boolean, patience);
@@ -27,7 +41,7 @@ export function ascending(numbers: readonly number[]): number[] {
 /** What a workflow ended with: `TYPE: message` of what was thrown in the first place. */
 export async function failureOf(work: Promise<unknown>): Promise<string> {
   try {
-    await work;
+    await soon('a failure', work);
   } catch (error) {
     if (!(error instanceof WorkflowFailedError || error instanceof WorkflowUpdateFailedError)) throw error;
     const root = rootOf(error);

@@ -19,7 +19,7 @@ import { eventually } from '../eventually.ts';
 import { fakeEvaluations, fakeSearches } from './fake-evaluation.ts';
 import { type ActivityName, FakeRun, type Fakes, type RunView, specWith, type UsualFakes } from './fake-run.ts';
 import { fakeTraining, gpuWorkers, type TellLeased } from './fake-training.ts';
-import { patience } from './look.ts';
+import { patience, soon } from './look.ts';
 
 /** A workflow whose history is long after a few steps, and which continues as new then. */
 export const shortHistoryQueue = 'short-history';
@@ -247,7 +247,7 @@ function begunRun(fake: FakeRun, client: Client, handle: WorkflowHandleWithFirst
     inputs: (name) => fake.inputs(name),
     order: (...names) => fake.order(...names),
     async result() {
-      const summary = (await handle.result()) as RunSummary;
+      const summary = (await soon('the end', handle.result())) as RunSummary;
       isOver = true;
       return summary;
     },
