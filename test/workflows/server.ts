@@ -34,6 +34,7 @@ interface Server {
   readonly environment: TestWorkflowEnvironment;
   readonly client: Client;
   readonly runs: Map<string, { readonly fake: FakeRun; readonly fakes: Fakes; readonly usual: UsualFakes }>;
+  replayAll(): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -43,9 +44,15 @@ export function openServer(): Promise<Server> {
   return (opening ??= open());
 }
 
+/** Whatever the workflows of these tests met, an orchestrator that takes them over must come the same way through their histories. */
 export async function closeServer(): Promise<void> {
-  await (await opening)?.close();
+  const server = await opening;
   opening = null;
+  try {
+    await server?.replayAll();
+  } finally {
+    await server?.close();
+  }
 }
 
 async function open(): Promise<Server> {
@@ -84,13 +91,14 @@ async function open(): Promise<Server> {
     taskQueues.train,
     ...gpuWorkers.flatMap((name) => Object.values(trainerQueues(name))),
   ];
+  const bundles = {
+    [taskQueues.orchestrator]: bundle,
+    [shortHistoryQueue]: withConstants(bundle, { historyEventsMax: shortHistory }),
+  };
   const workers = await Promise.all([
-    Worker.create({ ...workflows, taskQueue: taskQueues.orchestrator, workflowBundle: { code: bundle } }),
-    Worker.create({
-      ...workflows,
-      taskQueue: shortHistoryQueue,
-      workflowBundle: { code: withConstants(bundle, { historyEventsMax: shortHistory }) },
-    }),
+    ...Object.entries(bundles).map(([taskQueue, code]) =>
+      Worker.create({ ...workflows, taskQueue, workflowBundle: { code } }),
+    ),
     ...queues.map((taskQueue) => Worker.create({ ...common, taskQueue })),
   ]);
   const working = Promise.all(workers.map((worker) => worker.run()));
@@ -98,6 +106,16 @@ async function open(): Promise<Server> {
     environment,
     client,
     runs,
+    async replayAll() {
+      const failures: string[] = [];
+      for (const [taskQueue, code] of Object.entries(bundles)) {
+        const histories = client.workflow.list({ query: `TaskQueue='${taskQueue}'` }).intoHistories();
+        for await (const { workflowId, error } of Worker.runReplayHistories({ workflowBundle: { code } }, histories)) {
+          if (error) failures.push(`${workflowId}: ${error.message}`);
+        }
+      }
+      if (failures.length > 0) throw new Error(`histories that cannot be gone on with:\n${failures.join('\n')}`);
+    },
     async close() {
       for (const worker of workers) worker.shutdown();
       await working;
@@ -193,14 +211,6 @@ export interface Begun {
 }
 
 let begun = 0;
-
-/** Goes once more through histories, as an orchestrator does that takes their workflows over; fails where the code goes another way. */
-export async function replay(runs: readonly BegunRun[]): Promise<void> {
-  const code = await shippedBundle();
-  for (const { handle, name } of runs) {
-    await Worker.runReplayHistory({ workflowBundle: { code } }, await handle.fetchHistory(), name);
-  }
-}
 
 /** A name that no other test has. */
 export function freshName(): string {
