@@ -28,7 +28,8 @@ export interface StepHistory {
  * no step (opening, warm-up, v0, the end of the run) is left out.
  */
 export function stepsOfHistory(events: readonly HistoryEvent[]): StepHistory[] {
-  const commits = events.flatMap((event, i) => (localActivityOf(event) === 'commitStep' ? [i] : []));
+  const nameOf = namesOf(events);
+  const commits = events.flatMap((event, i) => (isDone(event) && nameOf(event) === 'commitStep' ? [i] : []));
   return commits.slice(1).map((end, i) => {
     const own = events.slice(commits[i]! + 1, end + 1);
     return {
@@ -36,7 +37,7 @@ export function stepsOfHistory(events: readonly HistoryEvent[]): StepHistory[] {
       events: own.length,
       workflowTaskEvents: own.filter(({ eventType }) => workflowTaskEvents.has(eventType)).length,
       bytes: own.reduce((sum, event) => sum + eventCodec.encode(event).finish().byteLength, 0),
-      samplingRounds: own.filter((event) => localActivityOf(event) === 'leaseGroups').length,
+      samplingRounds: own.filter((event) => isDone(event) && nameOf(event) === 'leaseGroups').length,
     };
   });
 }
@@ -45,8 +46,7 @@ export function stepsOfHistory(events: readonly HistoryEvent[]): StepHistory[] {
 export type Durations = Readonly<Record<string, readonly number[]>>;
 
 /**
- * Where the time goes: how long each activity waited for a worker and then ran, and the same for workflow tasks, within
- * which the local activities run (their own times in the markers are not those of a clock).
+ * Where the time goes: how long each activity waited for a worker and then ran, and the same for workflow tasks.
  */
 export function durationsOf(events: readonly HistoryEvent[]): Durations {
   const durations: Record<string, number[]> = {};
@@ -69,13 +69,15 @@ export function durationsOf(events: readonly HistoryEvent[]): Durations {
   return durations;
 }
 
-/** The SDK records a local activity as a marker. */
-function localActivityOf(event: HistoryEvent): string | undefined {
-  if (event.eventType !== EventType.EVENT_TYPE_MARKER_RECORDED) return undefined;
-  const marker = event.markerRecordedEventAttributes;
-  const data = marker?.details?.['data']?.payloads?.[0]?.data;
-  if (marker?.markerName !== 'core_local_activity' || !data) return undefined;
-  return (JSON.parse(Buffer.from(data).toString()) as { activity_type: string }).activity_type;
+function isDone({ activityTaskCompletedEventAttributes: done }: HistoryEvent): boolean {
+  return done !== null && done !== undefined;
+}
+
+/** Of the activity whose end an event is. */
+function namesOf(events: readonly HistoryEvent[]): (event: HistoryEvent) => string | null | undefined {
+  const byId = new Map(events.map((event) => [String(event.eventId), event]));
+  return ({ activityTaskCompletedEventAttributes: done }) =>
+    byId.get(String(done?.scheduledEventId))?.activityTaskScheduledEventAttributes?.activityType?.name;
 }
 
 function milliseconds({ eventTime }: HistoryEvent): number {

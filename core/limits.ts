@@ -2,8 +2,6 @@
 
 /** An activity that has not been heard of for this long is taken to be dead and runs again elsewhere; a run may say otherwise. */
 export const heartbeatTimeoutDefaultS = 5;
-/** The same of what is usually over within a second, and of which no run says anything. */
-export const heartbeatTimeoutSlowS = 30;
 /**
  * How often an activity is heard of: thrice in its timeout, so that two may be late. Whoever watches a run, and an attempt that takes over,
  * is told how far it is no less often than every half minute. Temporal Cloud bills each, and allows so many a second.
@@ -170,8 +168,8 @@ if (heartbeatThrottleMs * heartbeatsInTimeout > heartbeatTimeoutDefaultS * 1000)
 }
 
 /**
- * Weights are compared with their sha256 before they are served, and after a crash, up to this size: within the minute of a
- * local activity, also from a slow disk. Of larger ones it is seen that they are there, and what they say by their canary.
+ * Weights are compared with their sha256 before they are served, and after a crash, up to this size: within a minute,
+ * also from a slow disk. Of larger ones it is seen that they are there, and what they say by their canary.
  */
 export const weightsReadWholeBytesMax = 2 * 2 ** 30;
 

@@ -1,11 +1,4 @@
-import {
-  ActivityCancellationType,
-  ActivityFailure,
-  proxyActivities,
-  proxyLocalActivities,
-  TimeoutFailure,
-  workflowInfo,
-} from '@temporalio/workflow';
+import { ActivityCancellationType, type ActivityFunctionWithOptions, proxyActivities } from '@temporalio/workflow';
 import type {
   LeaseActivities,
   OrchestratorActivities,
@@ -13,10 +6,9 @@ import type {
   TrainActivities,
   UploadActivities,
 } from '../activities/index.ts';
-import { heartbeatTimeoutDefaultS, heartbeatTimeoutSlowS, holdAgainMs } from '../core/limits.ts';
+import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
 import { taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import { patiently } from './control/local-waits.ts';
 
 /**
  * All plumbing on one screen. Every step is retried until it works or refuses: a failure that asking again can mend is
@@ -24,59 +16,42 @@ import { patiently } from './control/local-waits.ts';
  */
 const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval: '10s' } as const;
 
-/** What {@link local} asks for where it takes long. */
-const onOrchestrator = proxyActivities<OrchestratorActivities>({
-  taskQueue: taskQueues.orchestrator,
-  startToCloseTimeout: '10m',
-  heartbeatTimeout: heartbeatTimeoutSlowS * 1000,
-  retry,
-});
-
 /**
- * Small, idempotent, on the orchestrator itself: no queue between them and the workflow. One at a time: of several that are
- * under way together the results come as they are done, but in a replay as they were asked for, and then the workflow goes
- * another way (temporalio/sdk-typescript#1744, temporalio/sdk-python#1881). One that takes long is asked for again as any other activity.
- * What fails is tried again by the workflow, which can say meanwhile what it waits for, and lets the others pass.
+ * Small and idempotent, between stored objects. The worker that asks does them at once where the server allows it (eager activities). Not
+ * local activities: what those answer is told in a replay where they were asked for and not where they had answered, beside everything
+ * that went on meanwhile, and then the workflow goes another way (temporalio/sdk-typescript#1744, temporalio/sdk-python#1881).
  */
-export const local = patiently(orElsewhere(oneAtATime(proxyLocal()), onOrchestrator));
+export const eager = withSummary(
+  proxyActivities<OrchestratorActivities>({
+    taskQueue: taskQueues.orchestrator,
+    startToCloseTimeout: '10m',
+    heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
+    retry,
+  }),
+);
 
-/**
- * A local activity that outlives two workflow tasks is resolved in a replay before what happened meanwhile, and the workflow goes another
- * way: its run can then never be gone on with. So each ends before its task is renewed, which is at four fifths of its timeout.
- */
-const localTaskShare = 0.5;
-const localMsMax = 3_000;
-
-function proxyLocal(): OrchestratorActivities {
+/** Says in the Temporal UI of which step each is. */
+function withSummary<Activities extends ReturnType<typeof proxyActivities<OrchestratorActivities>>>(
+  activities: Activities,
+): OrchestratorActivities {
   return new Proxy({} as OrchestratorActivities, {
     get: (_, name) => {
-      return (...input: unknown[]): Promise<unknown> => {
-        const timeout = Math.min(localMsMax, workflowInfo().taskTimeoutMs * localTaskShare);
-        const activities = proxyLocalActivities<Record<string, (...input: unknown[]) => Promise<unknown>>>({
-          scheduleToCloseTimeout: timeout,
-          retry: { maximumAttempts: 1 },
-        });
-        return activities[String(name)]!(...input);
+      const activity = Reflect.get(activities, name) as ActivityFunctionWithOptions<
+        (input: unknown) => Promise<unknown>
+      >;
+      return (input: StepOf): Promise<unknown> => {
+        const step = input.step ?? input.round?.step ?? input.state?.step;
+        return activity.executeWithOptions(step === undefined ? {} : { summary: `step ${step}` }, [input]);
       };
     },
   });
 }
 
-/** The same activities; one that took too long as one of the others. */
-function orElsewhere<Activities extends object>(activities: Activities, others: object): Activities {
-  return new Proxy(activities, {
-    get: (target, name) => {
-      const activity = Reflect.get(target, name) as (...input: unknown[]) => Promise<unknown>;
-      const other = Reflect.get(others, name) as typeof activity;
-      return (...input: unknown[]): Promise<unknown> =>
-        activity(...input).catch((error: unknown) => {
-          // In a replay the failure comes as it is.
-          const failure = error instanceof ActivityFailure ? error.cause : error;
-          if (failure instanceof TimeoutFailure) return other(...input);
-          throw error;
-        });
-    },
-  });
+/** What the inputs of these activities call it. */
+interface StepOf {
+  readonly step?: number;
+  readonly round?: { readonly step: number };
+  readonly state?: { readonly step: number };
 }
 
 /** For what people are told while they wait: without an answer they are told that. */
@@ -86,20 +61,6 @@ export const lookup = proxyActivities<OrchestratorActivities>({
   scheduleToCloseTimeout: '30s',
   retry: { maximumAttempts: 1 },
 });
-
-function oneAtATime<Activities extends object>(activities: Activities): Activities {
-  let last: Promise<unknown> = Promise.resolve(); // of this workflow alone: each has modules of its own
-  return new Proxy(activities, {
-    get: (target, name) => {
-      const activity = Reflect.get(target, name) as (...input: unknown[]) => Promise<unknown>;
-      return (...input: unknown[]): Promise<unknown> => {
-        const turn = last.then(() => activity(...input));
-        last = turn.catch(() => undefined); // whoever asked has its failure
-        return turn;
-      };
-    },
-  });
-}
 
 export function orchestratorFor(spec: RunSpec) {
   return proxyActivities<OrchestratorActivities>({

@@ -2,7 +2,7 @@ import { ActivityFailure, ApplicationFailure, workflowInfo } from '@temporalio/w
 import { overridesThatStay } from '../core/rl/live-settings.ts';
 import type { AskedOfRun, RewindRequest, RunState } from '../core/rl/run-state.ts';
 import type { EvaluationSummary, OpenedRun, TrainRunInput } from '../activities/index.ts';
-import { local, opening } from './options.ts';
+import { eager, opening } from './options.ts';
 import { type RunFigures, figuresFrom } from './control/figures.ts';
 import type { PendingEvaluation } from './beside/online-evals.ts';
 import type { ControlState } from './control/run-control.ts';
@@ -95,7 +95,7 @@ export async function openOrContinue(input: TrainRunInput | ContinuedRun): Promi
 async function continueFrom(carried: ContinuedRun['continued']): Promise<OpenedStart> {
   const { typed, state, parent, rewind, control } = carried;
   const { handle: run } = carried.opened;
-  const opened = { ...carried.opened, spec: await local.readSpec({ run }) };
+  const opened = { ...carried.opened, spec: await eager.readSpec({ run }) };
   const { pausedBecause, isPausedByPerson } = control;
   const account = new StepAccount(carried.account);
   const rest = { typed, pausedBecause, isPausedByPerson, isTakenOver: false, account, figures: control.figures };

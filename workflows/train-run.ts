@@ -3,7 +3,7 @@ import type { TrainRunInput } from '../activities/index.ts';
 import { rewoundLine, stepLine } from './control/lines.ts';
 import { RewindAsked } from './control/run-control.ts';
 import { isHistoryLong } from './history-length.ts';
-import { local } from './options.ts';
+import { eager } from './options.ts';
 import { continueRun, finish, type RunSummary } from './run-end.ts';
 import { assemble, type RunParts } from './run-parts.ts';
 import { openOrContinue, type ContinuedRun, type OpenedStart } from './run-start.ts';
@@ -109,7 +109,7 @@ async function publishWhatWasCutOff({ run, spec, head, publishing }: RunParts): 
   const due = [...pendingEvals, ...pendingBranches.map((branch) => branch.step)];
   const pending = [...new Set(due)].filter((one) => one >= oldest && one < step);
   const steps = [...pending.toSorted((a, b) => a - b), step];
-  for (const policy of await local.findUnpublished({ run, steps })) {
+  for (const policy of await eager.findUnpublished({ run, steps })) {
     head.replace(policy, await publishing.publish(policy, null));
   }
 }

@@ -2,8 +2,8 @@ import { Context } from '@temporalio/activity';
 import type { ActivityExecuteInput, ActivityInboundCallsInterceptor, Next } from '@temporalio/worker';
 import { withHeartbeat } from './heartbeat.ts';
 
-/** What a workflow asks for as local activities, which need no heartbeat, and again as any other where that took too long. */
-const usuallyLocal: ReadonlySet<string> = new Set([
+/** What a workflow asks for between stored objects. */
+const eager: ReadonlySet<string> = new Set([
   'readSpec',
   'leaseGroups',
   'filterGroups',
@@ -18,7 +18,7 @@ const usuallyLocal: ReadonlySet<string> = new Set([
 export class Beating implements ActivityInboundCallsInterceptor {
   execute(input: ActivityExecuteInput, next: Next<ActivityInboundCallsInterceptor, 'execute'>): Promise<unknown> {
     const { activityType, heartbeatTimeoutMs } = Context.current().info;
-    const isToBeat = heartbeatTimeoutMs !== undefined && usuallyLocal.has(activityType);
+    const isToBeat = heartbeatTimeoutMs !== undefined && eager.has(activityType);
     return isToBeat ? withHeartbeat(() => next(input)) : next(input);
   }
 }

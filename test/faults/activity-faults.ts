@@ -9,7 +9,7 @@ const nothingMore = (): Promise<void> => Promise.resolve();
 const inside = 'its failpoint lies inside of an activity, which is not done there; see the next column with its end';
 const ofItsOwn =
   'of a workflow of its own, with the usual heartbeat timeout: who is silent for so long is the zombie below';
-const local = 'a local activity: nobody else may do it while its worker lives';
+const local = 'it is heard of while its worker lives: nobody else is asked for it';
 
 export const activityFaults = {
   'activity fails': { stage: 'fake', action: 'fail', strike: nothingMore },

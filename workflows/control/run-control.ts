@@ -14,7 +14,6 @@ import {
 import type { RunSpec } from '../../config/run-spec.ts';
 import { type RunFigures, figuresAfter, withRegression } from './figures.ts';
 import { storyOf } from './lines.ts';
-import { localWaits } from './local-waits.ts';
 import {
   eventsQuery,
   pauseUpdate,
@@ -374,7 +373,6 @@ export class RunControl {
           what: typeof what === 'string' ? what : what(),
           since,
         })),
-        ...localWaits(),
       ],
       policy: this.#policy && versionName(this.#policy),
       policyDigest: this.#policy?.digest ?? null,

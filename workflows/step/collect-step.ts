@@ -14,7 +14,7 @@ import type {
 } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { FilteredRound, LeaseInput } from '../../activities/index.ts';
-import { local, rolloutsFor } from '../options.ts';
+import { eager, rolloutsFor } from '../options.ts';
 import { type GeneratedRound, generateRound } from './generate-round.ts';
 import { RoundAccount } from './round-account.ts';
 import type { RunControl } from '../control/run-control.ts';
@@ -146,7 +146,7 @@ class Collection {
     const { run, spec, step, datasets } = this.#input;
     const { trained, stale, surplus } = selection;
     const curriculum = this.#curriculum;
-    const packed = await local.packBatch({
+    const packed = await eager.packBatch({
       run,
       step,
       trained,
@@ -198,7 +198,7 @@ class Collection {
     this.#isWidened = true;
     this.#rounds = await Promise.all(
       this.#rounds.map(async (one) => {
-        const filtered = await local.filterGroups({ run, round: one.round, scored: one.scored, widened: true });
+        const filtered = await eager.filterGroups({ run, round: one.round, scored: one.scored, widened: true });
         return { ...one, filtered };
       }),
     );
@@ -228,7 +228,7 @@ class Collection {
     const played = await serving.shared(async () => {
       const policy = this.#input.newestPolicy(); // a broadcast that was waited for has changed it
       const curriculum = this.#curriculum;
-      const leased = await local.leaseGroups({ run, step, count, curriculum, datasets, policy, ...prompts });
+      const leased = await eager.leaseGroups({ run, step, count, curriculum, datasets, policy, ...prompts });
       const { round, groups } = leased;
       if (round === null) return null;
       const label = `step ${step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
@@ -263,7 +263,7 @@ class Collection {
       ]),
     );
     const { scored } = score;
-    const filtered = await local.filterGroups({ run, round, scored, curriculum: this.#curriculum, ...this.#widened });
+    const filtered = await eager.filterGroups({ run, round, scored, curriculum: this.#curriculum, ...this.#widened });
     this.#curriculum = filtered.curriculum ?? this.#curriculum;
     this.#scored.push(scored);
     this.#rounds = [...this.#rounds, { round, scored, filtered }];

@@ -1,6 +1,6 @@
 import type { CommitInput } from '../../activities/commit-step.ts';
 import type { PolicyVersion, RunHandle, RunState } from '../../core/rl/run-state.ts';
-import { local } from '../options.ts';
+import { eager } from '../options.ts';
 
 /** What a step made, beside the state after it. */
 type Made = Omit<CommitInput, 'run' | 'parent' | 'state'>;
@@ -45,7 +45,7 @@ export class Head {
   async commit(state: RunState, made: Made): Promise<{ isPublished: boolean }> {
     this.#state = state;
     const parent = this.#parent;
-    const { sha256, isPublished } = await local.commitStep({ run: this.#run, parent, ...made, state });
+    const { sha256, isPublished } = await eager.commitStep({ run: this.#run, parent, ...made, state });
     this.#parent = sha256;
     return { isPublished };
   }

@@ -14,7 +14,7 @@ import { memoryRemedies } from '../../core/rl/failures.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { TrainerLeased } from '../../activities/index.ts';
-import { holdingOn, local, lookup, trainingOn, uploadsOn } from '../options.ts';
+import { holdingOn, eager, lookup, trainingOn, uploadsOn } from '../options.ts';
 import { awaitedLater } from '../beside/beside.ts';
 import { trainerLeasedSignal } from '../control/messages.ts';
 import type { RunControl } from '../control/run-control.ts';
@@ -175,7 +175,7 @@ export class TrainerLease {
       for (let waitMs = 0, waitedMs = 0; ;) {
         const preferred = this.#preferred;
         this.#preferred = null;
-        const epoch = await local.nextTrainerEpoch({ run: this.#run });
+        const epoch = await eager.nextTrainerEpoch({ run: this.#run });
         const lease = await this.#ask(epoch, preferred);
         if (lease) return lease;
         if (preferred !== null) continue;

@@ -3,7 +3,7 @@ import { versionName } from '../../core/names.ts';
 import type { PolicyVersion } from '../../core/rl/run-state.ts';
 import type { WarmUpState } from '../../activities/index.ts';
 import { halvedLine, segmentAfter } from '../control/lines.ts';
-import { local } from '../options.ts';
+import { eager } from '../options.ts';
 import type { RunContext } from '../run-parts.ts';
 import type { CollectedStep } from './collect-step.ts';
 import type { Head } from './head.ts';
@@ -94,7 +94,7 @@ export class Training {
       const { policy: from, reference, klBeta } = head.state;
       const halved = halvedTo === undefined ? { attempt } : { attempt: attempt + 1, halvedTo };
       const asked = { run, step, from, reference, klBeta, overrides: control.overrides, packed, ...halved };
-      const planned = await local.planStep(taught ? { ...asked, taught } : asked);
+      const planned = await eager.planStep(taught ? { ...asked, taught } : asked);
       const { plan } = planned;
       const summary = `step ${step}: ${rows} rows onto ${versionName(from)}, learning rate ${planned.learningRate.toExponential(1)}`;
       recoveries.trains(step);
