@@ -368,12 +368,10 @@ export class RunControl {
       step: this.#step,
       maxSteps: this.maxSteps,
       pausedBecause: this.#pausedBecause,
-      waitingOn: [
-        ...[...this.#waiting.values()].map(({ what, since }) => ({
-          what: typeof what === 'string' ? what : what(),
-          since,
-        })),
-      ],
+      waitingOn: [...this.#waiting.values()].map(({ what, since }) => ({
+        what: typeof what === 'string' ? what : what(),
+        since,
+      })),
       policy: this.#policy && versionName(this.#policy),
       policyDigest: this.#policy?.digest ?? null,
       learningRate: this.#overrides.learningRate ?? learningRate,
