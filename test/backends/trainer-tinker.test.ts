@@ -331,7 +331,7 @@ async function assertSameAdapter(version: string, engine: EngineOptimizer): Prom
 }
 
 function planOf(loss: LossSettings, learningRate: number): StepPlan {
-  return { step: 1, loss, learningRate, optimizer, temperature: 1, klBeta: 0 } as unknown as StepPlan;
+  return { step: 1, loss, learningRate, optimizer, numIterations: 1, temperature: 1, klBeta: 0 } as unknown as StepPlan;
 }
 
 function stepOf(plan: StepPlan, seed: number) {

@@ -9,14 +9,14 @@ const { EventType } = protobufs.temporal.api.enums.v1;
 test('a history is cut at its commits, and what comes before v0 or after the last step belongs to no step', () => {
   const events = [
     started(1, 0),
-    local(2, 'commitStep'),
-    local(3, 'leaseGroups'),
-    { ...started(4, 0), eventType: EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED },
-    local(5, 'commitStep'),
-    local(6, 'leaseGroups'),
-    local(7, 'leaseGroups'),
-    local(8, 'commitStep'),
-    started(9, 0),
+    ...done(2, 'commitStep'),
+    ...done(4, 'leaseGroups'),
+    { ...started(6, 0), eventType: EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED },
+    ...done(7, 'commitStep'),
+    ...done(9, 'leaseGroups'),
+    ...done(11, 'leaseGroups'),
+    ...done(13, 'commitStep'),
+    started(15, 0),
   ];
   const steps = stepsOfHistory(events);
   assert.deepEqual(
@@ -27,13 +27,13 @@ test('a history is cut at its commits, and what comes before v0 or after the las
       samplingRounds,
     })),
     [
-      { step: 1, events: 3, workflowTaskEvents: 1, samplingRounds: 1 },
-      { step: 2, events: 3, workflowTaskEvents: 0, samplingRounds: 2 },
+      { step: 1, events: 5, workflowTaskEvents: 1, samplingRounds: 1 },
+      { step: 2, events: 6, workflowTaskEvents: 0, samplingRounds: 2 },
     ],
   );
   assert.ok(
-    steps.every(({ bytes }) => bytes > 100),
-    'markers carry their data',
+    steps.every(({ bytes }) => bytes > 40),
+    'events are encoded',
   );
   assert.deepEqual(stepsOfHistory([started(1, 0)]), []);
 });
@@ -61,14 +61,22 @@ function started(id: number, ms: number): HistoryEvent {
   return { eventId: long(id), eventTime: at(ms), eventType: EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED };
 }
 
-function local(id: number, activity: string): HistoryEvent {
-  const data = Buffer.from(JSON.stringify({ seq: id, activity_type: activity, padding: 'x'.repeat(100) }));
-  return {
-    eventId: long(id),
-    eventTime: at(0),
-    eventType: EventType.EVENT_TYPE_MARKER_RECORDED,
-    markerRecordedEventAttributes: { markerName: 'core_local_activity', details: { data: { payloads: [{ data }] } } },
-  };
+/** An activity from its schedule to its end. */
+function done(id: number, activity: string): HistoryEvent[] {
+  return [
+    {
+      eventId: long(id),
+      eventTime: at(0),
+      eventType: EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED,
+      activityTaskScheduledEventAttributes: { activityType: { name: activity } },
+    },
+    {
+      eventId: long(id + 1),
+      eventTime: at(0),
+      eventType: EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED,
+      activityTaskCompletedEventAttributes: { scheduledEventId: long(id) },
+    },
+  ];
 }
 
 const long = (value: number) => value as unknown as NonNullable<HistoryEvent['eventId']>;

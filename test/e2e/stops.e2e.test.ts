@@ -119,10 +119,10 @@ test('a workflow that is reset to an earlier point stops, names the rewind, and 
 /** The workflow task in which a run asked for the training of a step, which it planned just before. */
 async function planningTask({ handle }: StagedRun, step: number) {
   const { events } = await handle.fetchHistory();
-  const trained = (events ?? []).flatMap(({ activityTaskScheduledEventAttributes: scheduled }) =>
-    scheduled?.activityType?.name === 'trainStep' ? [scheduled.workflowTaskCompletedEventId] : [],
+  const planned = (events ?? []).flatMap(({ activityTaskScheduledEventAttributes: scheduled }) =>
+    scheduled?.activityType?.name === 'planStep' ? [scheduled.workflowTaskCompletedEventId] : [],
   );
-  return trained[step - 1]!;
+  return planned[step - 1]!;
 }
 
 /** sha256 of every file below a folder but logs, which grow. */
