@@ -1,4 +1,5 @@
 import { ActivityCancellationType, type ActivityFunctionWithOptions, proxyActivities } from '@temporalio/workflow';
+import type { EagerActivity } from '../activities/around/beating.ts';
 import type {
   LeaseActivities,
   OrchestratorActivities,
@@ -31,10 +32,8 @@ export const eager = withSummary(
 );
 
 /** Says in the Temporal UI of which step each is. */
-function withSummary<Activities extends ReturnType<typeof proxyActivities<OrchestratorActivities>>>(
-  activities: Activities,
-): OrchestratorActivities {
-  return new Proxy({} as OrchestratorActivities, {
+function withSummary(activities: object): Pick<OrchestratorActivities, EagerActivity> {
+  return new Proxy({} as Pick<OrchestratorActivities, EagerActivity>, {
     get: (_, name) => {
       const activity = Reflect.get(activities, name) as ActivityFunctionWithOptions<
         (input: unknown) => Promise<unknown>

@@ -2,8 +2,8 @@ import { Context } from '@temporalio/activity';
 import type { ActivityExecuteInput, ActivityInboundCallsInterceptor, Next } from '@temporalio/worker';
 import { withHeartbeat } from './heartbeat.ts';
 
-/** What a workflow asks for between stored objects. */
-const eager: ReadonlySet<string> = new Set([
+/** What a workflow asks for between stored objects: `eager` of workflows/options.ts has these and no others. */
+const eager = [
   'readSpec',
   'leaseGroups',
   'filterGroups',
@@ -12,13 +12,15 @@ const eager: ReadonlySet<string> = new Set([
   'commitStep',
   'nextTrainerEpoch',
   'findUnpublished',
-]);
+] as const;
+export type EagerActivity = (typeof eager)[number];
+const names: ReadonlySet<string> = new Set(eager);
 
 /** Keeps them alive while they work: none of them says anything of itself. */
 export class Beating implements ActivityInboundCallsInterceptor {
   execute(input: ActivityExecuteInput, next: Next<ActivityInboundCallsInterceptor, 'execute'>): Promise<unknown> {
     const { activityType, heartbeatTimeoutMs } = Context.current().info;
-    const isToBeat = heartbeatTimeoutMs !== undefined && eager.has(activityType);
+    const isToBeat = heartbeatTimeoutMs !== undefined && names.has(activityType);
     return isToBeat ? withHeartbeat(() => next(input)) : next(input);
   }
 }
