@@ -59,6 +59,20 @@ function stateOf(file) {
   return `${mtimeMs}:${size}`;
 }
 
+/** How TypeScript of the project becomes modules that Node reads by itself. */
+export const asModules = /** @type {const} */ ({
+  outExtension: { '.js': '.mjs' },
+  bundle: true,
+  splitting: true,
+  sourcemap: 'linked',
+  sourcesContent: false,
+  format: 'esm',
+  platform: 'node',
+  target: 'node20.19',
+  packages: 'external',
+  logLevel: 'error',
+});
+
 /**
  * @param {string} root
  * @param {string} folder
@@ -76,16 +90,7 @@ async function build(root, folder) {
     absWorkingDir: root,
     entryPoints: { main: 'cli/main.ts', kit: 'backends/environments/kit.ts' },
     outdir,
-    outExtension: { '.js': '.mjs' },
-    bundle: true,
-    splitting: true,
-    sourcemap: 'linked',
-    sourcesContent: false,
-    format: 'esm',
-    platform: 'node',
-    target: 'node20.19',
-    packages: 'external',
-    logLevel: 'error',
+    ...asModules,
     plugins: [
       {
         name: 'as if from source',

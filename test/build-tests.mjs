@@ -8,6 +8,7 @@ import { readdir, readFile, rm, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { build } from 'esbuild';
+import { asModules } from '../cli/built.mjs';
 
 const root = fileURLToPath(new URL('../', import.meta.url));
 const folder = path.join(root, 'node_modules/.cache/ratchet-tests');
@@ -38,17 +39,8 @@ async function buildTests(files) {
     absWorkingDir: root,
     entryPoints: joined.length === 0 ? entries : { [`${together}all.test`]: 'together', ...entries },
     outdir,
-    outExtension: { '.js': '.mjs' },
-    bundle: true,
-    splitting: true,
-    sourcemap: 'linked',
-    sourcesContent: false,
-    format: 'esm',
-    platform: 'node',
-    target: 'node20.19',
-    packages: 'external',
+    ...asModules,
     define: { 'import.meta.url': '__moduleUrl', 'import.meta.dirname': '__moduleFolder' },
-    logLevel: 'error',
     plugins: [asFromSource(joined)],
   });
   const names = [...(joined.length === 0 ? [] : [`${together}all.test`]), ...Object.keys(entries)];
