@@ -19,3 +19,8 @@ export async function eventually<Seen>(
     await delay(everyMs);
   }
 }
+
+/** Looks until it is so. */
+export async function until(what: string, isSo: () => unknown, everyMs = 50): Promise<void> {
+  await eventually(what, async () => await isSo(), Boolean, { everyMs });
+}

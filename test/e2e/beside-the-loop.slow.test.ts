@@ -10,6 +10,7 @@ import { readRecords, rowNumberOf } from '../../backends/metrics/tensorboard.ts'
 import { type RunEvent, eventsQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
+import { until } from '../eventually.ts';
 
 const supervised = `
 model = "preset:reverse-text-0.2m"
@@ -100,11 +101,11 @@ async function exposed(): Promise<string> {
 test('the metrics worker, killed twice, hands every row on once, and tells Prometheus how far the run is', async () => {
   const handle = await start('words');
   for (const step of [2, 7]) {
-    while ((await project.commit('words', step)) === null) await delay(100);
+    await until(`step ${step}`, () => project.commit('words', step));
     process.kill(await untilRunning('metrics worker'), 'SIGKILL');
   }
   await handle.executeUpdate('pause', { args: ['to be asked'] }); // a run that has ended is not told any more
-  while (!/^ratchet_step\{run="words"[^}]*\} \d+$/m.test(await exposed())) await delay(200);
+  await until('the step at /metrics', async () => /^ratchet_step\{run="words"[^}]*\} \d+$/m.test(await exposed()));
   await handle.executeUpdate('resume');
   await handle.result();
   const metrics = await readFile(path.join(project.folder, 'outputs/words/metrics.jsonl'), 'utf8');

@@ -5,6 +5,7 @@ import { CancelledFailure } from '@temporalio/common';
 import { WorkflowFailedError } from '@temporalio/client';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
+import { until } from '../eventually.ts';
 
 const config = smallRun
   .replace('max_async_level = 0', 'max_async_level = 1')
@@ -19,7 +20,7 @@ after(() => project?.close());
 
 test('a run that is cancelled while it samples ahead ends at once, and goes on when it is started again', async () => {
   const first = await start(400);
-  while (!(await project.commit('told', 3))) await delay(20);
+  await until('step 3', () => project.commit('told', 3));
   await first.cancel();
   await assert.rejects(
     first.result(),

@@ -5,11 +5,11 @@ import { existsSync } from 'node:fs';
 import { cp, readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { RunningCommand, thisVersion } from '../faults/upgrade.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
+import { until } from '../eventually.ts';
 
 const config = smallRun
   .replace('max_steps = 12', 'max_steps = 6')
@@ -143,7 +143,7 @@ test('a run that is running is told to go back, and does so by itself; what it c
     taskQueue: 'ratchet',
     args: ['running.toml'],
   });
-  while (!(await project.commit('running', 1))) await delay(20);
+  await until('step 1', () => project.commit('running', 1));
   const refused = await ratchet('rewind', 'running', '--step', '99');
   assert.equal(refused.code, 2, refused.said);
   assert.match(refused.said, /^rewind: expected a committed step up to \d+, got 99\.$/m);
@@ -151,7 +151,7 @@ test('a run that is running is told to go back, and does so by itself; what it c
   const { code, said } = await ratchet('rewind', 'running', '--step', '0');
   assert.equal(code, 0, said);
   assert.match(said, /^Going on from step 0 in a new lineage once what is under way is done\./m);
-  while (!existsSync(fileOf('running', 'lineages/l2/steps/step_1.json'))) await delay(20);
+  await until('step 1 of l2', () => existsSync(fileOf('running', 'lineages/l2/steps/step_1.json')));
   await handle.cancel();
 });
 

@@ -16,6 +16,7 @@ import { choosePort } from '../../workers/ports.ts';
 import { statusQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
+import { until } from '../eventually.ts';
 
 const optimizer = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
 let project: SmallProject;
@@ -125,7 +126,7 @@ test('on-policy distillation brings the policy towards a teacher in a folder, to
   );
 
   const disturbed = await start('opd-killed', 12, more);
-  while ((await project.commit('opd-killed', 5)) === null) await delay(50);
+  await until('step 5', () => project.commit('opd-killed', 5));
   process.kill(project.stack.pids()['train worker']!, 'SIGKILL');
   const ended = await disturbed.result();
   assert.equal(ended.policyDigest, (await undisturbed.result()).policyDigest);

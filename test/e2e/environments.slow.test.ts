@@ -2,10 +2,10 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
+import { until } from '../eventually.ts';
 
 /** So few words of each kind that examples come back, and most of them are hard. */
 const twoEnvironments = smallRun
@@ -44,7 +44,7 @@ test('a run with two environments and pools, killed and resumed, ends with the s
     [2, 'orchestrator worker'],
     [4, 'train worker'],
   ] as const) {
-    while (!(await project.commit('disturbed', step))) await delay(20);
+    await until(`step ${step}`, () => project.commit('disturbed', step));
     process.kill(project.stack.pids()[name]!, 'SIGKILL');
   }
   const disturbed = await handle.result();

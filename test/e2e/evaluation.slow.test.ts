@@ -4,13 +4,13 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import { type ContentServer, startContentServer } from '../../bench/content-server.ts';
 import { disturbed, nativeVictims } from '../../bench/eval-resume.ts';
 import type { Bench } from '../../bench/measurement.ts';
 import type { EvaluationResult } from '../../core/eval/evaluation.ts';
 import { installVerifiers } from '../backends/python-bridge.ts';
 import { repositoryFolder, smallRun } from './small-run.ts';
+import { until } from '../eventually.ts';
 
 const bench: Bench = { say: () => undefined, doing: () => undefined, signal: new AbortController().signal };
 const held = { resampled: 0, equal: true };
@@ -55,8 +55,11 @@ interface Typed {
   readonly stderr: string;
 }
 
-/** `until`: interrupted, as by Ctrl-C, when this many requests were answered. */
-async function ratchet(args: readonly string[], { until = Infinity }: { until?: number } = {}): Promise<Typed> {
+/** `interruptedAfter`: as by Ctrl-C, when this many requests were answered. */
+async function ratchet(
+  args: readonly string[],
+  { interruptedAfter = Infinity }: { interruptedAfter?: number } = {},
+): Promise<Typed> {
   const env: NodeJS.ProcessEnv = { ...process.env, E2E_EVAL_KEY: secret };
   delete env['TEMPORAL_ADDRESS'];
   const command = path.join(repositoryFolder, 'cli/ratchet.mjs');
@@ -66,8 +69,8 @@ async function ratchet(args: readonly string[], { until = Infinity }: { until?: 
   child.stdout.on('data', (text: Buffer) => (stdout += text.toString()));
   child.stderr.on('data', (text: Buffer) => (stderr += text.toString()));
   const ended = new Promise<number | null>((resolve) => child.on('close', resolve)).finally(() => (life.isOver = true));
-  if (until < Infinity) {
-    while (!life.isOver && server.answered.length < until) await delay(20);
+  if (interruptedAfter < Infinity) {
+    await until(`${interruptedAfter} answers`, () => life.isOver || server.answered.length >= interruptedAfter);
     child.kill('SIGINT');
   }
   const code = await ended;
@@ -96,7 +99,7 @@ test('ratchet eval run goes on where Ctrl-C left it, and the key stands in nothi
     '100',
     '--json',
   ];
-  const cut = await ratchet(asked, { until: 60 });
+  const cut = await ratchet(asked, { interruptedAfter: 60 });
   assert.equal(cut.code, 130, cut.stderr);
   assert.match(cut.stderr, /What is finished is kept: the same command goes on/);
   const whole = await ratchet(asked);

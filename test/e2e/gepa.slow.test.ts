@@ -16,6 +16,7 @@ import type { PromptSearchEvent, PromptSearchHandle, PromptSearchResult } from '
 import { startSearch } from '../../core/gepa/search.ts';
 import { defaultSettings } from '../../core/gepa/settings.ts';
 import { openSmallProject, type SmallProject } from './small-run.ts';
+import { until } from '../eventually.ts';
 
 const sizes = { maxCalls: 150, numTrain: 30, numVal: 20, isClassic: false };
 const seed = 4;
@@ -98,7 +99,7 @@ test('a search whose rollout worker and orchestrator are killed twice each finds
       const pid = project.stack.pids()[name]!;
       process.kill(pid, 'SIGKILL');
       if (name === 'rollout worker') inFlight += held;
-      while (project.stack.pids()[name] === pid) await delay(20);
+      await until(`another ${name}`, () => project.stack.pids()[name] !== pid);
       server.goOn();
     }
   });
@@ -144,7 +145,7 @@ test('a search is given more calls and stopped while it goes on: the best so far
     const folder = path.join(project.folder, 'outputs/gepa/gepa-world--sim');
     const input = inputOf({ seed, ...sizes, maxCalls: 5_000 }, { server, folder, id: 'stopped' });
     const handle = await startSearchOf(project.client, project.folder, input);
-    while ((await server.stats()).task < 40) await delay(20);
+    await until('40 task calls', async () => (await server.stats()).task >= 40);
     await assert.rejects(handle.executeUpdate('raise-budget', { args: [10] }), WorkflowUpdateFailedError);
     assert.match(await handle.executeUpdate('raise-budget', { args: [6_000] }), /6000 calls/);
     await handle.executeUpdate('stop');

@@ -2,12 +2,12 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import { nothingLost } from '../../core/rl/lost-work.ts';
 import { definitionOf, metricSections } from '../../core/rl/metric-names.ts';
 import { eventsQuery } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
+import { until } from '../eventually.ts';
 
 let project: SmallProject;
 before(async () => {
@@ -107,5 +107,5 @@ async function lastLine(run: string): Promise<string> {
 }
 
 async function untilCommitted(run: string, step: number): Promise<void> {
-  while (!(await project.commit(run, step))) await delay(20);
+  await until(`step ${step} of ${run}`, () => project.commit(run, step));
 }

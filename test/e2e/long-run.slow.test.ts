@@ -7,6 +7,7 @@ import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { auditLedger } from '../../core/rl/ledger.ts';
 import { openSmallProject, smallRun } from './small-run.ts';
+import { until } from '../eventually.ts';
 
 const steps = 130;
 const long = `oversampling_factor = 1.5
@@ -31,7 +32,7 @@ test('a long run continues as new, answers what it is told on the way, and its l
       taskQueue: 'ratchet',
       args: ['long.toml'],
     });
-    while (!(await project.commit('long', 2))) await delay(20);
+    await until('step 2', () => project.commit('long', 2));
     await assert.rejects(
       handle.executeUpdate('set', { args: [{ learning_rate: -1 }] }),
       'a senseless value is refused',

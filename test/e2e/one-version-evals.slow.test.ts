@@ -5,7 +5,6 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import type { WorkflowHandle } from '@temporalio/client';
 import type { Regression } from '../../core/eval/regression.ts';
 import {
@@ -18,6 +17,7 @@ import {
 import type { trainRun } from '../../workflows/train-run.ts';
 import { type OneVersionServer, oneVersionServer } from './one-version-server.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
+import { until } from '../eventually.ts';
 
 let project: SmallProject;
 let server: OneVersionServer;
@@ -171,9 +171,9 @@ test('a regression that a schedule found pauses the run, or stops it, as the sch
   };
   const found = { environment: 'reverse-text', version: 'v1', step: 1, regression };
   const status = async () => (await handle.query(statusQuery).catch(() => null))?.phase;
-  while ((await status()) !== 'training') await delay(50);
+  await until('training', async () => (await status()) === 'training');
   await handle.signal(regressionFoundSignal, { ...found, action: 'pause' });
-  while ((await status()) !== 'paused') await delay(50);
+  await until('the pause', async () => (await status()) === 'paused');
   await handle.executeUpdate(resumeUpdate);
   await handle.signal(regressionFoundSignal, { ...found, action: 'stop' });
   await handle.result();

@@ -4,12 +4,12 @@ import { execFile } from 'node:child_process';
 import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import type { WorkflowHandle } from '@temporalio/client';
 import type { EvaluatedNewest } from '../../workflows/evaluate-newest.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, repositoryFolder, smallRun, type SmallProject } from './small-run.ts';
+import { eventually, until } from '../eventually.ts';
 
 const environment = 'reverse-text';
 const evaluated = smallRun.replace('num_examples = 16', 'num_examples = 200\nrollouts_per_example = 2');
@@ -35,7 +35,7 @@ const start = (name: string): Promise<Run> =>
 
 async function untilEvaluating(run: string, version: string): Promise<void> {
   const handle = project.client.workflow.getHandle(`${run}.eval.${environment}.${version}`);
-  while (!(await handle.describe().catch(() => null))) await delay(20);
+  await until(`the evaluation of ${version}`, () => handle.describe().catch(() => null));
 }
 
 async function lines(run: string, key: string): Promise<Record<string, unknown>[]> {
@@ -111,12 +111,11 @@ test('a schedule, triggered, evaluates the newest checkpoint of a run, and is li
     /^eval\.whole: the newest checkpoint of whole on its \[eval\]/,
   );
   await ratchet('trigger', 'eval.whole');
-  let workflowId: string | undefined;
-  while (workflowId === undefined) {
-    await delay(100);
-    const { info } = await project.client.schedule.getHandle('eval.whole').describe();
-    workflowId = info.recentActions.at(-1)?.action.workflow.workflowId;
-  }
+  const workflowId = await eventually(
+    'what the schedule started',
+    async () => (await project.client.schedule.getHandle('eval.whole').describe()).info.recentActions.at(-1),
+    (action) => action !== undefined,
+  ).then((action) => action!.action.workflow.workflowId);
   const { step, results } = (await project.client.workflow.getHandle(workflowId).result()) as EvaluatedNewest;
   assert.equal(step, 12);
   assert.deepEqual(

@@ -10,6 +10,7 @@ import { layout } from '../../runs/layout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import { FaultStage, type StagedRun } from '../faults/stage.ts';
+import { until } from '../eventually.ts';
 
 const own = (name: string): string => JSON.stringify(fileURLToPath(new URL(name, import.meta.url)));
 
@@ -103,7 +104,7 @@ test('a last version that was lost before it was in its place ends the run as an
 /** Kills the GPU worker, and waits for the one that is started in its place. */
 async function untilReplaced(pid: number): Promise<void> {
   process.kill(pid, 'SIGKILL');
-  while ((stage.stack.pids()['train worker'] ?? pid) === pid) await delay(20);
+  await until('another GPU worker', () => (stage.stack.pids()['train worker'] ?? pid) !== pid);
 }
 
 test('a server that holds other weights than are trained pauses the run before anything is sampled there', async () => {

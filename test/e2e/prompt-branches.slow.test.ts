@@ -3,6 +3,7 @@
  * finds the better one, plays it once more, and the run goes on with it; whoever dies meanwhile. Where nothing helps, nothing changes.
  * One run learns to obey; the others are forks of it.
  */
+import { until } from '../eventually.ts';
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { createServer } from 'node:http';
@@ -60,6 +61,7 @@ function demonstrations(): string {
 
 const environment = `
 import { listDataset, rubric, singleTurn } from 'ratchet/environments';
+import { until } from '../eventually.ts';
 const words: readonly string[] = ${JSON.stringify(words)};
 const rows = (isHeldOut: boolean) =>
   listDataset(() =>
@@ -182,21 +184,17 @@ async function fork(name: string, step: number): Promise<void> {
   });
 }
 
-async function until(isSo: () => boolean | Promise<boolean>): Promise<void> {
-  while (!(await isSo())) await delay(20);
-}
-
 /** The run stands while its branch goes on: how long that takes says nothing then. */
 async function pausedAfter(name: string, step: number): Promise<Run> {
   const handle = await start(name);
-  await until(async () => (await project.commit(name, step)) !== null);
+  await until(`step ${step} of ${name}`, () => project.commit(name, step));
   await pause(handle);
   return handle;
 }
 
 /** A run that was begun a moment ago may not listen yet. */
 async function pause(handle: Run): Promise<void> {
-  await until(() =>
+  await until('what is waited for', () =>
     handle.query<RunStatus>('status').then(
       () => true,
       () => false,
@@ -234,7 +232,7 @@ async function kill(role: string): Promise<void> {
   const { stack } = project;
   const before = stack.restarts()[role] ?? 0;
   process.kill(stack.pids()[role]!, 'SIGKILL');
-  await until(() => (stack.restarts()[role] ?? 0) > before);
+  await until(`another ${role}`, () => (stack.restarts()[role] ?? 0) > before);
 }
 
 async function groupsOf(run: string, step: number, below = ''): Promise<ScoredGroup[]> {
@@ -266,7 +264,7 @@ test('a branch finds the prompt that its environment rewards, whoever dies meanw
     ['tryPrompt.begun', 'policy server'],
   ] as const;
   for (const [failpoint, role] of deaths) {
-    await until(() => isHeld(failpoint));
+    await until(`the gap ${failpoint}`, () => isHeld(failpoint));
     await kill(role);
     await release(failpoint);
   }
@@ -322,7 +320,7 @@ test('where nothing that is written helps, the prompt stays, at every interval a
   await fork('nothing', 0);
   const handle = await pausedAfter('nothing', 2);
   const ended = async () => (await handle.query<RunStatus>('status')).branchesEnded ?? {};
-  await until(async () => Object.keys(await ended()).length === 2);
+  await until('the end of both', async () => Object.keys(await ended()).length === 2);
   for (const { verdict, text } of Object.values(await ended()))
     assert.match(verdict, /^(?:no better|nothing found)$/, text);
   await handle.executeUpdate('resume');
@@ -345,7 +343,7 @@ test('a branch that fails harms nobody and says so; a run that fails takes its b
   await fork('failing', 0);
   await hold('searchPrompts.begun', 1);
   const handle = await pausedAfter('failing', 1);
-  await until(() => isHeld('searchPrompts.begun'));
+  await until('a search that began', () => isHeld('searchPrompts.begun'));
   const { prompts } = await handle.query<RunStatus>('status');
   assert.deepEqual(
     prompts.map(({ environment, branch }) => [environment, branch?.step, branch?.workflow]),
@@ -386,7 +384,7 @@ test('a branch that is asked for offers what it found; a rewind takes the prompt
   );
   assert.match(await ratchet('gepa', 'adopt', 'asked', '--env', 'say'), /is its system prompt for groups/);
   await handle.executeUpdate('resume');
-  await until(async () => (await project.commit('asked', 3)) !== null);
+  await until('step 3', () => project.commit('asked', 3));
   await hold('searchPrompts.begun', 1);
   await handle.executeUpdate('gepa-branch', { args: [null] });
   const again = handle.executeUpdate('gepa-branch', { args: ['say'] });

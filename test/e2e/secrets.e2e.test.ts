@@ -2,6 +2,7 @@
  * One small run under `ratchet dev` with secrets in its environment and a key for its payloads: what is written down and who sees
  * what is looked at from outside. The machine loses power once on the way.
  */
+import { until } from '../eventually.ts';
 import assert from 'node:assert/strict';
 import { execFile, execFileSync, spawn, type ChildProcess } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -32,6 +33,7 @@ export default ({ logprobs, advantages, operators: { multiply, negate } }) => ne
 `;
 const spyAdvantage = `
 import { writeFileSync } from 'node:fs';
+import { until } from '../eventually.ts';
 writeFileSync('spied-advantage.json', JSON.stringify(process.env));
 export default (rewards) => rewards.map((reward) => reward - rewards.reduce((sum, one) => sum + one, 0) / rewards.length);
 `;
@@ -86,7 +88,7 @@ before(async () => {
   });
   await eventually('step 3 is committed', () => existsSync(commitFile(3)), 300_000);
   lookAtProcesses();
-  losePower();
+  await losePower();
   await connection.close();
   await startDev();
   summary = (await client.workflow.getHandle(handle.workflowId).result()) as RunSummary;
@@ -283,13 +285,13 @@ function lookAtProcesses(): void {
 }
 
 /** Everything ends at once, with nobody left to clean up. */
-function losePower(): void {
+async function losePower(): Promise<void> {
   const tree = processTree();
   // The guard first: it would end the others in good order.
   for (const { pid } of tree.toSorted((a, b) => Number(b.args.includes('guard')) - Number(a.args.includes('guard')))) {
     process.kill(pid, 'SIGKILL');
   }
-  while (tree.some(({ pid }) => isAlive(pid)));
+  await until('the end of all processes', () => !tree.some(({ pid }) => isAlive(pid)), 1);
 }
 
 async function rawHistory(workflowId: string): Promise<{ events: unknown[] }> {

@@ -5,11 +5,11 @@ import { spawn } from 'node:child_process';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import type { WorkflowHandle } from '@temporalio/client';
 import { openSmallProject, repositoryFolder, smallRun, type SmallProject } from './small-run.ts';
+import { until } from '../eventually.ts';
 
 const config = smallRun.replace('max_steps = 12', 'max_steps = 4000').replace('interval = 4', 'interval = 3');
 
@@ -20,7 +20,7 @@ before(async () => {
   project = await openSmallProject({ 'steered.toml': config });
   elsewhere = await mkdtemp(path.join(os.tmpdir(), 'ratchet-elsewhere-'));
   handle = await start();
-  while (!(await project.commit('steered', 3))) await delay(50);
+  await until('step 3', () => project.commit('steered', 3));
 });
 after(async () => {
   await project?.close();
@@ -120,7 +120,7 @@ test('a run is stopped after the step under way, is talked to, and goes on from 
   assert.equal(answers[0]!.out, answers[1]!.out, 'the same seed says the same');
 
   handle = await start();
-  while (!(await project.commit('steered', first.step + 1))) await delay(50);
+  await until('one more step', () => project.commit('steered', first.step + 1));
   await said('pause', 'steered');
   assert.match(await said('stop', 'steered'), /paused \(asked to\) → stopping at step \d+/);
   const second = await handle.result();

@@ -16,6 +16,7 @@ import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { entriesIn, type Entry } from '../stand-ins/tinker/journal.ts';
 import { StandInProcess } from '../stand-ins/tinker/process.ts';
 import { openSmallProject, type SmallProject } from './small-run.ts';
+import { eventually } from '../eventually.ts';
 
 const steps = 14;
 const overlappingSteps = 6;
@@ -139,11 +140,12 @@ test('the server killed while turns are sampled beside the training: what was st
   const handle = await start(run);
   const kills: { readonly stored: Set<string>; readonly pending: readonly string[]; readonly entries: number }[] = [];
   for (const step of [2, 4]) {
-    let stored = new Set<string>();
-    while (stored.size < 16) {
-      stored = await storedOf(run, step);
-      await delay(20);
-    }
+    const stored = await eventually(
+      `16 rollouts of step ${step}`,
+      () => storedOf(run, step),
+      ({ size }) => size >= 16,
+      { everyMs: 20 },
+    );
     const before = entriesIn(journal);
     const answered = new Set(before.flatMap((entry) => ('done' in entry ? [entry.done] : [])));
     await sampler.kill();

@@ -9,6 +9,7 @@ import { heartbeatTimeoutDefaultS } from '../../core/limits.ts';
 import { type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
+import { eventually, until } from '../eventually.ts';
 
 const steps = 6;
 const config = smallRun
@@ -54,7 +55,7 @@ test('a GPU worker stopped for longer than its heartbeat and continued later har
   const pid = await holderOf('stopped');
   process.kill(pid, 'SIGSTOP');
   try {
-    while ((await holders('stopped')).length < 2) await delay(50);
+    await until('another holder', async () => (await holders('stopped')).length === 2);
     await delay(heartbeatTimeoutDefaultS * 200);
   } finally {
     process.kill(pid, 'SIGCONT');
@@ -67,14 +68,16 @@ test('a GPU worker stopped for longer than its heartbeat and continued later har
 test('three runs on two GPU workers: one waits, says by name what for, and runs in its turn', async () => {
   const names = ['one', 'two', 'three'];
   const handles = await Promise.all(names.map(start));
-  let said: string | null = null;
-  while (said === null) {
-    for (const handle of handles) {
-      const status = await handle.query<RunStatus>('status').catch(() => null); // it is not open yet
-      said ??= status?.waitingOn.find(({ what }) => what.includes('busy with run'))?.what ?? null;
-    }
-    await delay(50);
-  }
+  const waitingFor = async (handle: (typeof handles)[number]): Promise<string | null> => {
+    const status = await handle.query<RunStatus>('status').catch(() => null); // it is not open yet
+    return status?.waitingOn.find(({ what }) => what.includes('busy with run'))?.what ?? null;
+  };
+  const said = await eventually(
+    'a run that waits for a trainer',
+    async () => (await Promise.all(handles.map(waitingFor))).find((what) => what !== null) ?? null,
+    (what) => what !== null,
+  );
+  assert.ok(said !== null);
   // One that was killed before is known to Temporal for another minute.
   assert.match(said, /^a trainer: [23] known, busy with run (one|two|three), (one|two|three)(, 1 not answering)?$/);
   const summaries = await Promise.all(handles.map((handle) => handle.result()));

@@ -10,7 +10,7 @@ import { after, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { installEnvironment } from '../../cli/python-environments/install.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
-import { eventually } from '../eventually.ts';
+import { eventually, until } from '../eventually.ts';
 import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
 
 const packages = {
@@ -194,7 +194,7 @@ async function start(name: string) {
 }
 
 async function untilCommitted(name: string, step: number): Promise<void> {
-  while (!(await project.commit(name, step))) await delay(20);
+  await until(`step ${step} of ${name}`, () => project.commit(name, step));
 }
 
 /** The Python children of a process. */

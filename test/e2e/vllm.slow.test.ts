@@ -16,6 +16,7 @@ import { type RunStatus, eventsQuery } from '../../workflows/control/messages.ts
 import type { trainRun } from '../../workflows/train-run.ts';
 import { startVllmStandIn } from '../stand-ins/vllm/server.ts';
 import { writeStandInPython } from '../stand-ins/vllm/python.ts';
+import { until } from '../eventually.ts';
 
 /** Runs whose vLLM is started from their config, and killed: the stand-in has its routes, its arithmetic and its failures. */
 
@@ -95,7 +96,7 @@ async function start(run: string, file: string) {
 }
 
 async function untilStep(run: string, step: number): Promise<void> {
-  while (!rowsOf(run).some((row) => row['step'] === step)) await delay(50);
+  await until(`the row of step ${step}`, () => rowsOf(run).some((row) => row['step'] === step));
 }
 
 for (const [file, what] of [

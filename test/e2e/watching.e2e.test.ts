@@ -12,6 +12,7 @@ import type { trainRun } from '../../workflows/train-run.ts';
 import { SmallKeyboard, SmallTerminal } from '../cli/view/small-terminal.ts';
 import { RunningCommand, thisVersion } from '../faults/upgrade.ts';
 import { openSmallProject, smallRun, type SmallProject } from './small-run.ts';
+import { until } from '../eventually.ts';
 
 let project: SmallProject;
 before(async () => {
@@ -57,10 +58,10 @@ test('the live view of a real run, resized and left by Ctrl-C: every event it to
     handle,
     signal: left.signal,
   });
-  while (!told.some(({ kind, step }) => kind === 'step' && step >= 3)) await delay(100);
+  await until('step 3', () => told.some(({ kind, step }) => kind === 'step' && step >= 3));
   terminal.resize(60, 24);
   keys.type('r');
-  while (!/group \d+ +#\d+ +v\d+ +[01]\.\d\d/.test(terminal.text())) await delay(100);
+  await until('a rollout in the view', () => /group \d+ +#\d+ +v\d+ +[01]\.\d\d/.test(terminal.text()));
   keys.type('c', true);
   await following;
   view.close();
@@ -75,7 +76,7 @@ test('the live view of a real run, resized and left by Ctrl-C: every event it to
 
 test('ratchet attach --json prints lines of the documented schema and nothing else; plain it prints lines; both leave the run running', async () => {
   const [json, plain] = [attach('--json'), attach('--plain')];
-  while (!/"kind":"step"/.test(json.said) || !/ step \d+ of 200 /.test(plain.said)) await delay(100);
+  await until('a step in both', () => /"kind":"step"/.test(json.said) && / step \d+ of 200 /.test(plain.said));
   await delay(2_500); // for one more look
   await Promise.all([json.stop(), plain.stop()]);
   assert.deepEqual([await json.ended, await plain.ended], [0, 0]);

@@ -9,6 +9,7 @@ import { statusQuery } from '../../workflows/control/messages.ts';
 import { gapOf } from './columns.ts';
 import { judgeByWeights } from './judge.ts';
 import type { Judged, Rows, Struck } from './row.ts';
+import { eventually } from '../eventually.ts';
 
 /** How long the disk stays full after the run has said so: every activity is tried again a few times. */
 const fullMs = 3_000;
@@ -31,13 +32,16 @@ async function fillForAWhile({ stage, run, column, release, harmEnds }: Struck):
   const disk = stage.surroundings.disk!;
   disk.fill();
   release();
-  let waiting = '';
-  while (!/No space left/.test(waiting)) {
-    await delay(askAgainMs);
-    waiting = await describeWaiting(run.handle);
-    // A run that waits for its branch writes nothing itself.
-    if (gapOf(column).hasBranch === true) waiting += await describeRetries(stage, run);
-  }
+  await eventually(
+    'a full disk',
+    async () => {
+      const waiting = await describeWaiting(run.handle);
+      // A run that waits for its branch writes nothing itself.
+      return gapOf(column).hasBranch === true ? waiting + (await describeRetries(stage, run)) : waiting;
+    },
+    (waiting) => waiting.includes('No space left'),
+    { everyMs: askAgainMs },
+  );
   await delay(fullMs);
   seenFull.set(run.name, await immutableObjects(run.store));
   disk.free();

@@ -10,6 +10,7 @@ import { type GepaServer, type GepaStats, startGepaServer } from '../../bench/ge
 import { inputOf, startSearchOf } from '../../bench/gepa-workflow.ts';
 import type { PromptSearchResult } from '../../core/gepa/prompt-search.ts';
 import { openSmallProject, type SmallProject } from '../e2e/small-run.ts';
+import { until } from '../eventually.ts';
 
 const processes = ['rollout worker', 'orchestrator worker', 'Temporal server'] as const;
 const rows = [
@@ -60,12 +61,12 @@ describe('a search for a prompt comes out the same, and asks for nothing twice t
           JSON.stringify({ at: passings[failpoint] ?? 1, action }),
         );
         const disturbed = await play(`${column}-${name}`.toLowerCase().replaceAll(/[^a-z]+/g, '-'), async () => {
-          await until(() => existsSync(path.join(failpoints, `${failpoint}.fired.1`)));
+          await until(`the gap ${failpoint}`, () => existsSync(path.join(failpoints, `${failpoint}.fired.1`)));
           if (victim === null) return;
           await delay(quietMs);
           const pid = project.stack.pids()[victim]!;
           process.kill(pid, 'SIGKILL');
-          await until(() => ![null, undefined, pid].includes(project.stack.pids()[victim]));
+          await until(`another ${victim}`, () => ![null, undefined, pid].includes(project.stack.pids()[victim]));
           await writeFile(path.join(failpoints, `${failpoint}.released`), '');
         });
         assert.deepEqual(disturbed, undisturbed);
@@ -94,8 +95,4 @@ interface Played {
     'best' | 'bestScore' | 'calls' | 'reflections' | 'candidates' | 'iterations' | 'stopReason'
   > & { readonly prompt: string };
   readonly asked: Pick<GepaStats, 'task' | 'reflect'>;
-}
-
-async function until(isSo: () => boolean): Promise<void> {
-  while (!isSo()) await delay(20);
 }

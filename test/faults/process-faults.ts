@@ -6,6 +6,7 @@ import { layout } from '../../runs/layout.ts';
 import { decodeJson } from '../../backends/store/objects.ts';
 import type { Row, Rows, Struck } from './row.ts';
 import type { StagedRun } from './stage.ts';
+import { until } from '../eventually.ts';
 
 const lookMs = 20;
 
@@ -54,7 +55,7 @@ export const processFaults = {
 export async function kill(stage: Struck['stage'], role: string): Promise<void> {
   const restartsBefore = stage.stack.restarts()[role] ?? 0;
   process.kill(stage.pid(role), 'SIGKILL');
-  while ((stage.stack.restarts()[role] ?? 0) === restartsBefore) await delay(lookMs);
+  await until(`another ${role}`, () => (stage.stack.restarts()[role] ?? 0) > restartsBefore, lookMs);
 }
 
 /** A host that is gone: what is started in its place is killed too, until the other worker has the run. */
@@ -66,7 +67,7 @@ export async function loseHolder({ stage, run, release }: Struck): Promise<void>
     ([name]) => name.startsWith('train worker') && name !== role,
   )!;
   // The cell before may have killed it: it is about to be back.
-  while (stage.stack.pids()[other] == null) await delay(lookMs);
+  await until(`the ${other}`, () => stage.stack.pids()[other] != null, lookMs);
   const heir = stage.pid(other);
   for (let isReleased = false; (await newestClaim(run)).pid !== heir;) {
     const pid = stage.stack.pids()[role];
@@ -92,8 +93,9 @@ async function killEngine({ stage }: Struck): Promise<void> {
   const engine = processes().find(({ parent, command }) => parent === worker && command.includes('trainer-main'));
   assert.ok(engine, `the GPU worker ${worker} has an engine process`);
   process.kill(engine.pid, 'SIGKILL');
-  while (processes().some(({ pid, command }) => pid === engine.pid && command.includes('trainer-main')))
-    await delay(lookMs);
+  const isThere = (): boolean =>
+    processes().some(({ pid, command }) => pid === engine.pid && command.includes('trainer-main'));
+  await until('the end of the engine process', () => !isThere(), lookMs);
 }
 
 /** Where it generates it stops answering first, so that it dies with requests under way. */

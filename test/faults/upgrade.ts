@@ -1,4 +1,5 @@
 /** Runs that are begun by another version of Ratchet, held in the middle of a step, and taken over by this one. */
+import { until } from '../eventually.ts';
 import { execFile, spawn, type ChildProcess } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
@@ -30,6 +31,7 @@ export async function otherOrder(within: string): Promise<OtherVersion> {
     path.join(folder, 'workflows/index.ts'),
     `import { sleep } from '@temporalio/workflow';
 import { trainRun as ours } from './train-run.ts';
+import { until } from '../eventually.ts';
 
 export async function trainRun(...input: Parameters<typeof ours>): ReturnType<typeof ours> {
   await sleep(1);
@@ -239,7 +241,7 @@ export class UpgradeStage {
   }
 
   async fired(name: string): Promise<void> {
-    while (!existsSync(path.join(this.folder, 'failpoints', `${name}.fired.1`))) await delay(20);
+    await until(`the gap ${name}`, () => existsSync(path.join(this.folder, 'failpoints', `${name}.fired.1`)));
   }
 
   /** Waits until the run's own account of itself is as wanted. */

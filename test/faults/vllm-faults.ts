@@ -1,10 +1,10 @@
 /** Rows of runs that sample from a vLLM which the supervisor started. */
 import assert from 'node:assert/strict';
-import { setTimeout as delay } from 'node:timers/promises';
 import type { Column } from './columns.ts';
 import { kill } from './process-faults.ts';
 import { atWork, type Row, type Rows, type Struck } from './row.ts';
 import { vllmName } from './vllm-run.ts';
+import { until } from '../eventually.ts';
 
 const lookMs = 20;
 
@@ -72,7 +72,7 @@ async function killVllm({ stage, release, harmEnds }: Struck): Promise<void> {
   const before = restarts();
   process.kill(-stage.pid(vllmName), 'SIGKILL');
   release();
-  while (restarts() === before) await delay(lookMs);
+  await until('another vLLM', () => restarts() > before, lookMs);
   harmEnds();
 }
 
@@ -86,6 +86,6 @@ async function killEngine({ stage, release, harmEnds }: Struck): Promise<void> {
   assert.equal(answer.status, 200);
   release();
   assert.equal((await fetch(`${vllm.url}/health`)).status, 200, 'its health says nothing of it');
-  while (restarts() === before) await delay(lookMs);
+  await until('another vLLM', () => restarts() > before, lookMs);
   harmEnds();
 }
