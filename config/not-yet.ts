@@ -5,22 +5,24 @@ import { formatPath, type KeyPath, pathKey } from './positions.ts';
 import type { JsonValue } from './run-spec.ts';
 import { isTable, type Table, valueAt } from './tables.ts';
 
-/** A field that is read, checked and kept in the spec, and whose feature is still to come. */
+/** A field whose feature is not there. */
 export interface LaterSetting {
   /** In our own words. */
   readonly path: KeyPath;
   readonly value: JsonValue;
   readonly feature: string;
+  /** What to do instead: it is refused, because without it the run would train something else. Null where it is kept in the spec. */
+  readonly instead: string | null;
   /** Every key that was written for it, in the words of its file and with what stands there. Empty where nothing was. */
   readonly written: readonly { readonly path: KeyPath; readonly value: JsonValue }[];
 }
 
-/** What a config asks for and is still to come. `file` is the config in its own words, `own` in ours. */
+/** What a config asks for and is not there. `file` is the config in its own words, `own` in ours. */
 export function laterSettings(file: Table, own: Own): LaterSetting[] {
   const told = new Set<string>();
   const isVllm = valueAt(own.table, ['inference', 'kind']) === 'vllm';
   const isHonoured = (field: string): boolean => isVllm && ofVllm.has(field);
-  return Object.entries(known).flatMap(([field, { feature }]) =>
+  return Object.entries(known).flatMap(([field, { feature, instead = null }]) =>
     isHonoured(field)
       ? []
       : placesOf(field, own.table).map((path) => {
@@ -28,7 +30,7 @@ export function laterSettings(file: Table, own: Own): LaterSetting[] {
             .sourcesOf(path)
             .flatMap((source) => leavesAt(file, source))
             .filter((leaf) => !told.has(pathKey(leaf.path)) && told.add(pathKey(leaf.path)));
-          return { path, value: valueAt(own.table, path) as JsonValue, feature, written };
+          return { path, value: valueAt(own.table, path) as JsonValue, feature, instead, written };
         }),
   );
 }

@@ -1,10 +1,11 @@
 import { type Dialect, translate } from './dialects/dialect.ts';
 import { ratchetReading, readingOf } from './dialects/reading.ts';
 import type { Layer } from './layers.ts';
-import { keptLater, laterSettings } from './not-yet.ts';
+import { keptLater, type LaterSetting, laterSettings } from './not-yet.ts';
 import type { ParseOptions, RunConfig } from './parse-run-config.ts';
 import type { KeyPath } from './positions.ts';
 import type { Place, Problem } from './problems.ts';
+import { describe, type Reporter } from './reporter.ts';
 import { readTable } from './read-table.ts';
 import { findEnvironments, withFound } from './run-environments.ts';
 import { runName } from './run-name.ts';
@@ -36,12 +37,13 @@ export function readInDialect(dialect: Dialect, file: Table, layers: readonly La
   }
   const environments = config && findEnvironments(config, options, reporter);
   const name = runName(options, config, reporter);
+  const later = table && own ? laterSettings(table, own) : [];
+  if (reporter.problems.length === 0) refuseWhatIsNotThere(later, reporter);
   if (reporter.problems.length > 0 || !config || !own || !environments) {
     return { ok: false, problems: reporter.inOrder() };
   }
 
   // A config that got this far and does not make a RunSpec is a bug of the dialect, so this may throw.
-  const later = laterSettings(table, own);
   const spec = RunSpec.parse({ ...toRunSpec(config, name), later: keptLater(later) });
   const placeOf = (...names: KeyPath[]): Place => reporter.placeOf(names);
   return {
@@ -59,4 +61,18 @@ export function readInDialect(dialect: Dialect, file: Table, layers: readonly La
     advice: adviseSettings(spec).map(({ paths, ...said }) => ({ ...said, ...placeOf(...paths) })),
     placeOf,
   };
+}
+
+/** Of several fields of one feature the first is named. */
+function refuseWhatIsNotThere(later: readonly LaterSetting[], reporter: Reporter): void {
+  const refused = later.filter(({ instead }) => instead !== null);
+  for (const feature of new Set(refused.map((setting) => setting.feature))) {
+    const [first, ...others] = refused.filter((setting) => setting.feature === feature);
+    const { path, value, instead } = first!;
+    reporter.addRelation([path, ...others.map((other) => other.path)], {
+      expected: instead!,
+      received: describe(value),
+      suggestion: `known, not supported yet: ${feature}`,
+    });
+  }
 }

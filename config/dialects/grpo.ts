@@ -50,7 +50,7 @@ const trainerArguments: Readonly<Record<string, Field>> = {
   loss_type: together('`trainer.loss.aggregation`', choice('grpo', 'bnpo', 'dr_grpo')),
   sync_ref_model: together('`kl_penalty.ref_sync_steps`', flag()),
   ref_model_sync_steps: together('`kl_penalty.ref_sync_steps`', whole(1)),
-  ref_model_mixup_alpha: together('`kl_penalty.ref_mixup_alpha` unless 1', atLeastZero()),
+  ref_model_mixup_alpha: together('refused unless 1', atLeastZero()),
   disable_dropout: ignored('models are trained without dropout of their own', flag()),
   ds3_gather_for_generation: ignored('it is a setting of DeepSpeed', flag()),
   model_init_kwargs: ignored('models are read as their files say', args()),
@@ -94,7 +94,7 @@ export const grpo: Dialect = {
     mask_truncated_completions: true,
     max_prompt_len: 512,
     sampling: { temperature: 1 },
-    kl_penalty: { beta: 0.001, ref_sync_steps: 100, ref_mixup_alpha: 0.5 },
+    kl_penalty: { beta: 0.001, ref_sync_steps: 100 },
     checkpoints: { interval: 500, keep_last: -1 },
     trainer: {
       micro_batch_size: 8,
@@ -179,20 +179,21 @@ function rounded(value: number): number {
 function setReference({ value, path }: Arguments, own: Own): void {
   const at = (key: string) => ['kl_penalty', key];
   const isSynced = value('sync_ref_model') !== false;
-  const alpha = Number(value('ref_model_mixup_alpha') ?? 0.5);
+  const alpha = value('ref_model_mixup_alpha');
+  const isMixed = isSynced && alpha !== undefined && alpha !== 1;
   const table: Table = { beta: own.get(at('beta')) };
   if (isSynced) table['ref_sync_steps'] = value('ref_model_sync_steps') ?? 100;
-  if (isSynced && alpha !== 1) table['ref_mixup_alpha'] = alpha;
+  if (isMixed) table['ref_mixup_alpha'] = alpha;
   for (const key of ['ref_model_sync_steps', 'ref_model_mixup_alpha']) {
     if (!isSynced && value(key) !== undefined) own.warn(`${key} has no effect with sync_ref_model = false`);
   }
   own.set(['kl_penalty'], table, path('sync_ref_model'));
   own.set(at('beta'), table['beta'], path('beta'));
   if (isSynced) own.set(at('ref_sync_steps'), table['ref_sync_steps'], path('ref_model_sync_steps'));
-  if (isSynced && alpha !== 1) {
-    own.set(at('ref_mixup_alpha'), alpha, path('ref_model_mixup_alpha'));
+  if (isMixed) own.set(at('ref_mixup_alpha'), alpha, path('ref_model_mixup_alpha'));
+  else if (isSynced && alpha === undefined) {
     own.warn(
-      `the reference becomes the policy at every renewal here; ref_model_mixup_alpha = ${alpha} would mix the two`,
+      'the reference becomes the policy at every renewal here; ref_model_mixup_alpha = 0.5, its default, mixes the two',
     );
   }
 }

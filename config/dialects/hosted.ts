@@ -37,7 +37,7 @@ const shared: Readonly<Record<string, Field>> = {
   'sampling.max_tokens': ours('sampling.max_tokens'),
   'sampling.temperature': becomes('sampling.temperature', atLeastZero()),
   ...sameIn('sampling.temp_scheduler', 'type', 'start_temperature', 'end_temperature', 'total_steps'),
-  'sampling.extra_body': together('its known parameters those of `[sampling]`, the rest `sampling.extra_body`', args()),
+  'sampling.extra_body': together('its known parameters those of `[sampling]`, the rest refused', args()),
   ...sameIn('eval', 'interval', 'num_examples', 'rollouts_per_example', 'eval_base_model'),
   'eval.env[].id': together('`eval.env[].id`, with its version', environmentId()),
   ...sameIn('eval.env[]', 'name', 'args'),
@@ -88,7 +88,7 @@ function ownSampling(table: string): Record<string, Field> {
   return {
     ...sameIn(table, 'max_tokens', 'temperature'),
     [`${table}.extra_body`]: together(
-      `its known parameters those of \`[${table.replace('[]', '')}]\`, the rest \`${table}.extra_body\``,
+      `its known parameters those of \`[${table.replace('[]', '')}]\`, the rest refused`,
       args(),
     ),
     ...sameIn(table, 'enable_thinking', 'reasoning_effort'),

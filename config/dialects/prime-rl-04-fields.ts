@@ -204,7 +204,7 @@ const evaluation: Readonly<Record<string, Field>> = {
   }),
   'env[].skip_first': becomes('eval.env[].skip_first', whole(0), { usual: '0' }),
   ...evalSampling,
-  'sampling.extra_body': together('`eval.sampling`, or kept in its `extra_body`', args()),
+  'sampling.extra_body': together('`eval.sampling`, or refused', args()),
   'save.disk.path': saved,
   'save.hf.dataset_name': saved,
   'save.hf.dataset_subset': saved,
@@ -240,7 +240,7 @@ const sampling: Readonly<Record<string, Field>> = {
   max_tokens: becomes('sampling.max_tokens', whole(1), { usual: 'seq_len', isNullable: true }),
   min_tokens: becomes('sampling.min_tokens', whole(0), { usual: '0' }),
   seed: becomes('sampling.seed', whole(0), { isNullable: true }),
-  extra_body: together('`sampling`, or kept in its `extra_body`', args()),
+  extra_body: together('`sampling`, or refused', args()),
 };
 
 /** Of v0.5 as well. */

@@ -67,7 +67,7 @@ const sourceFields = (table: string): Fields => ({
 const sampling: Fields = {
   temperature: together('`sampling.temperature`', temperature(), { usual: '1', isNullable: true }),
   max_completion_tokens: together('`sampling.max_tokens`', whole(1), { usual: 'seq_len', isNullable: true }),
-  extra_body: together('`sampling`, or kept in its `extra_body`', args()),
+  extra_body: together('`sampling`, or refused', args()),
 };
 const source: Fields = {
   ...sourceFields('env[]'),
@@ -103,7 +103,7 @@ const evalSampling = (table: string): Fields =>
     repetition_penalty: becomes(`${table}.repetition_penalty`, atLeastZero()),
     min_tokens: becomes(`${table}.min_tokens`, whole(0)),
     seed: ignored('what is drawn is drawn from the run’s one seed', whole(0)),
-    extra_body: together(`\`${table}\`, or kept in its \`extra_body\``, args()),
+    extra_body: together(`\`${table}\`, or refused`, args()),
   });
 const evaluation: Fields = {
   ...under('source[]', {

@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { formatPath, type KeyPath } from '../positions.ts';
 import { serverUrls } from '../model-access.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
-import { atLeastZero, choice, flag, text, whole } from '../values.ts';
+import { atLeastZero, choice, text, whole } from '../values.ts';
 import { becomes, type Dialect, type Field, type Own, together } from './dialect.ts';
 import { aliasesOf } from './renames.ts';
 
@@ -138,7 +138,6 @@ export const why = {
 export const anyText = (): z.ZodType => z.string().meta({ expected: 'a text' });
 export const texts = (): z.ZodType => z.array(text()).meta({ expected: 'a list of texts' });
 export const port = (): z.ZodType => whole(1, 65_535);
-export const onOff = flag;
 
 /** GPU ids, of which only the number matters here. */
 export const gpuIds = () => z.array(z.int().min(0)).min(1).meta({ expected: 'a list of GPU ids such as [0, 1]' });

@@ -3,12 +3,14 @@ import { args, atLeastZero, choice, countOrAll, flag, positive, text, whole } fr
 import { type Setting, setting } from './setting.ts';
 
 /**
- * A setting whose feature is still to come. It is read, checked and kept in the run's spec (`later`), and `ratchet check` lists it
- * where a file has it.
+ * A setting whose feature is not there. One that only says how fast or where something is done is kept in the run's spec (`later`), and
+ * `ratchet check` lists it where a file has it. One without which a run would train something else is refused.
  */
 interface LaterSetting extends Setting {
   /** What will honour it. */
   readonly feature: string;
+  /** What to do instead, where it is refused. */
+  readonly instead?: string;
 }
 
 const later =
@@ -17,22 +19,34 @@ const later =
     ...setting(type, `${meaning} (to come: ${feature})`),
     feature,
   });
+/** Without it the run would train something else. */
+const refused =
+  (feature: string, instead: string) =>
+  (type: z.ZodType, meaning: string): LaterSetting => ({
+    ...setting(type, `${meaning} (refused: ${feature} are not there)`),
+    feature,
+    instead,
+  });
 const onGpus = later('trainers and servers on GPUs');
-const schedules = later('temperature schedules');
+const schedules = refused(
+  'temperature schedules',
+  '`temperature` in [sampling]; `ratchet set RUN` forks with another one later',
+);
+const furtherFields = refused('further fields of a request', 'only those that [sampling] has by name');
 const validation = later('validation batches');
 
 /** By path, as in a dialect's table of fields. */
 const hostedSettings: Readonly<Record<string, LaterSetting>> = {
-  'eval.env[].sampling.extra_body': onGpus(args(), 'further fields of a request'),
-  'eval.sampling.extra_body': onGpus(args(), 'further fields of a request'),
+  'eval.env[].sampling.extra_body': furtherFields(args(), 'sent with each request'),
+  'eval.sampling.extra_body': furtherFields(args(), 'sent with each request'),
   'inference.gpus': onGpus(whole(0), 'GPUs that sample'),
   'inference.vllm': onGpus(args(), 'arguments of vLLM’s server'),
-  'kl_penalty.ref_mixup_alpha': later('references that are mixed')(
+  'kl_penalty.ref_mixup_alpha': refused('references that are mixed', '1: the reference is renewed as a whole')(
     atLeastZero(),
-    'share of the policy in the renewed reference; until then it is renewed as a whole, which is 1',
+    'share of the policy in the renewed reference',
   ),
-  'env[].sampling.extra_body': onGpus(args(), 'further fields of a request'),
-  'sampling.extra_body': onGpus(args(), 'further fields of a request'),
+  'env[].sampling.extra_body': furtherFields(args(), 'sent with each request'),
+  'sampling.extra_body': furtherFields(args(), 'sent with each request'),
   'sampling.temp_scheduler.end_temperature': schedules(positive(), 'at its end'),
   'sampling.temp_scheduler.start_temperature': schedules(positive(), 'at its beginning'),
   'sampling.temp_scheduler.total_steps': schedules(whole(1), 'how many steps it takes; else all'),

@@ -2,14 +2,15 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { stringify } from 'smol-toml';
 import { z } from 'zod';
-import { laterSettings } from '../../config/settings/later.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { KeyPath } from '../../config/positions.ts';
+import { laterSettings } from '../../config/settings/later.ts';
 import { setAt, type Table } from '../../config/tables.ts';
 
-describe('fields whose feature is still to come', () => {
-  for (const [field, { type, feature }] of Object.entries(laterSettings)) {
-    test(`${field} is kept in the spec and listed as not yet honoured`, () => {
+describe('fields whose feature is not there', () => {
+  for (const [field, { type, feature, instead }] of Object.entries(laterSettings)) {
+    const isRefused = instead !== undefined;
+    test(`${field} is ${isRefused ? 'refused by name' : 'kept in the spec and listed as not yet honoured'}`, () => {
       const value = valueOf(type);
       assert.notEqual(value, undefined, 'this test knows no value of that kind');
       const table: Table = {
@@ -19,6 +20,13 @@ describe('fields whose feature is still to come', () => {
       };
       setAt(table, placeOf(field), value);
       const parsed = parseRunConfig(stringify(table), { file: 'run.toml', dialect: 'ratchet' });
+      if (isRefused) {
+        assert(!parsed.ok && parsed.problems.length === 1, JSON.stringify(parsed));
+        const { line, expected, suggestion } = parsed.problems[0]!;
+        assert(line, 'with its line');
+        assert.deepEqual([expected, suggestion], [instead, `known, not supported yet: ${feature}`]);
+        return;
+      }
       assert(parsed.ok, JSON.stringify(parsed));
       const path = field.replaceAll('[]', '[0]');
       assert.deepEqual(parsed.spec.later, { [path]: value });

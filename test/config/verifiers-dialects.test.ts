@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
 import { accept, refuse } from './read-run.ts';
 
 const vfRl = (args: string, more = ''): string =>
@@ -112,12 +113,14 @@ describe('GRPOConfig', () => {
     );
   });
 
-  test('a reference that is mixed is renewed as a whole until it can be, and that is said', () => {
+  test('a reference is renewed as a whole; one that is mixed is refused, and where it is the default that is said', () => {
     const { spec, warnings } = accept(grpo('beta = 0.1\nref_model_sync_steps = 50\n'));
-    assert.deepEqual([spec.kl.refSyncSteps, spec.later['kl_penalty.ref_mixup_alpha']], [50, 0.5]);
-    assert.match(warnings.join(), /ref_model_mixup_alpha = 0.5 would mix the two/);
-    const whole = accept(grpo('beta = 0.1\nref_model_mixup_alpha = 1.0\n'));
-    assert.equal(whole.spec.later['kl_penalty.ref_mixup_alpha'], undefined);
+    assert.equal(spec.kl.refSyncSteps, 50);
+    assert.match(warnings.join(), /ref_model_mixup_alpha = 0.5, its default, mixes the two/);
+    assert.deepEqual(accept(grpo('beta = 0.1\nref_model_mixup_alpha = 1.0\n')).warnings, []);
+    const mixed = parseRunConfig(grpo('beta = 0.1\nref_model_mixup_alpha = 0.6\n'), { file: 'run.toml' });
+    assert(!mixed.ok);
+    assert.match(mixed.problems.map(({ suggestion }) => suggestion).join(), /references that are mixed/);
     assert.equal(accept(grpo('beta = 0.1\nsync_ref_model = false\n')).spec.kl.refSyncSteps, null);
   });
 

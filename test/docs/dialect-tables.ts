@@ -77,6 +77,7 @@ export function becomesOf({ fate }: Field): string {
   switch (fate.kind) {
     case 'becomes': {
       const later = laterSettings[fate.path];
+      if (later?.instead !== undefined) return `refused: ${later.feature} are not there; ${later.instead}`;
       return `\`${fate.path}\`${fate.convert ? ', converted' : ''}${later ? ` (to come: ${later.feature})` : ''}`;
     }
     case 'together':
