@@ -50,7 +50,8 @@ export async function startTinkerServer(folder: string): Promise<Surroundings> {
     maxAdapters: 32,
     sessionTimeoutMs,
     callMs: { forward_backward: 50, optim_step: 20 },
-    tokenMs: 5,
+    // A step samples for more than a second: parts of it are stored every half second.
+    tokenMs: 25,
     sampledLog,
   });
   return { tinker, sampledLog, overrides: { 'trainer.url': tinker.url }, close: () => tinker.kill() };

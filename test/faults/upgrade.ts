@@ -1,5 +1,5 @@
 /** Runs that are begun by another version of Ratchet, held in the middle of a step, and taken over by this one. */
-import { until } from '../eventually.ts';
+import { eventually, until } from '../eventually.ts';
 import { execFile, spawn, type ChildProcess } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
@@ -31,7 +31,6 @@ export async function otherOrder(within: string): Promise<OtherVersion> {
     path.join(folder, 'workflows/index.ts'),
     `import { sleep } from '@temporalio/workflow';
 import { trainRun as ours } from './train-run.ts';
-import { until } from '../eventually.ts';
 
 export async function trainRun(...input: Parameters<typeof ours>): ReturnType<typeof ours> {
   await sleep(1);
@@ -181,7 +180,12 @@ export class UpgradeStage {
 
   private constructor(folder: string) {
     this.folder = folder;
-    this.#environment = { ...process.env, RATCHET_FAILPOINTS: path.join(folder, 'failpoints') };
+    this.#environment = {
+      ...process.env,
+      // The fakes' code is this version's, whichever runs.
+      RATCHET_CODE_ROOTS: root,
+      RATCHET_FAILPOINTS: path.join(folder, 'failpoints'),
+    };
   }
 
   static async open(): Promise<UpgradeStage> {
@@ -246,13 +250,16 @@ export class UpgradeStage {
 
   /** Waits until the run's own account of itself is as wanted. */
   async status(name: string, isWanted: (status: RunStatus) => boolean): Promise<RunStatus> {
-    for (;;) {
-      const status = await this.handle(name)
-        .query<RunStatus>('status')
-        .catch(() => null); // nobody answers yet
-      if (status && isWanted(status)) return status;
-      await delay(100);
-    }
+    const seen = await eventually(
+      `the wanted status of ${name}`,
+      () =>
+        this.handle(name)
+          .query<RunStatus>('status')
+          .catch(() => null), // nobody answers yet
+      (status) => status !== null && isWanted(status),
+      { everyMs: 100 },
+    );
+    return seen!;
   }
 
   /** The newest process of a role. */
