@@ -61,7 +61,6 @@ function demonstrations(): string {
 
 const environment = `
 import { listDataset, rubric, singleTurn } from 'ratchet/environments';
-import { until } from '../eventually.ts';
 const words: readonly string[] = ${JSON.stringify(words)};
 const rows = (isHeldOut: boolean) =>
   listDataset(() =>

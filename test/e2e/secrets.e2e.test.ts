@@ -33,7 +33,6 @@ export default ({ logprobs, advantages, operators: { multiply, negate } }) => ne
 `;
 const spyAdvantage = `
 import { writeFileSync } from 'node:fs';
-import { until } from '../eventually.ts';
 writeFileSync('spied-advantage.json', JSON.stringify(process.env));
 export default (rewards) => rewards.map((reward) => reward - rewards.reduce((sum, one) => sum + one, 0) / rewards.length);
 `;
