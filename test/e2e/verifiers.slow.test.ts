@@ -39,7 +39,7 @@ class ContestEnv(vf.MultiTurnEnv):
         return state
 
     async def env_response(self, messages, state, **kwargs):
-        await asyncio.sleep(0.4)  # so that whoever is killed has something in flight
+        await asyncio.sleep(1.5)  # longer than the steps in which it is struck later: whoever is killed has something in flight
         state["heard"].add(len(messages))
         return [{"role": "user", "content": "on"}]
 
