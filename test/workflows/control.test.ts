@@ -4,26 +4,16 @@ import { after, describe, test } from 'node:test';
 import { RatchetError } from '../../core/errors.ts';
 import { timeMetrics } from '../../core/rl/effectiveness.ts';
 import { type AskedOfRun, nothingAsked } from '../../core/rl/run-state.ts';
-import { type Fakes, Gate } from './fake-run.ts';
+import { type Fakes, Gate, holdingStep } from './fake-run.ts';
 import { aWhile, failureOf, timesContinued, until } from './look.ts';
 import { begin, closeServer } from './server.ts';
 
 after(closeServer);
 
-/** Holds the training of a step until it is let go on. */
-function holding(gate: Gate, step = 1): Fakes {
-  return {
-    trainStep: async ({ plan }, { usual }) => {
-      if (plan.key.startsWith(`batches/step_${step}.`)) await gate.pass();
-      return usual();
-    },
-  };
-}
-
 describe('a run that is talked to', { concurrency: 8 }, () => {
   test('paused, it finishes the step under way and begins no other; resumed, it says how long it stood still', async () => {
     const gate = new Gate();
-    const run = await begin({ settings: { maxSteps: 2 }, fakes: holding(gate) });
+    const run = await begin({ settings: { maxSteps: 2 }, fakes: holdingStep(gate) });
     await gate.reached;
     assert.equal(
       await run.tell('pause', 'lunch'),
@@ -61,7 +51,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
 
   test('paused twice it has the later reason, and tells the earlier one', async () => {
     const gate = new Gate();
-    const run = await begin({ settings: { maxSteps: 1 }, fakes: holding(gate) });
+    const run = await begin({ settings: { maxSteps: 1 }, fakes: holdingStep(gate) });
     await gate.reached;
     await run.tell('pause', 'lunch');
     assert.match(await run.tell('pause', 'fire'), /^It was paused already \(lunch\); the reason is now: fire\./);
@@ -72,7 +62,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
 
   test('what cannot be is refused with what is', async () => {
     const gate = new Gate();
-    const run = await begin({ settings: { maxSteps: 2 }, fakes: holding(gate, 2) });
+    const run = await begin({ settings: { maxSteps: 2 }, fakes: holdingStep(gate, 2) });
     await gate.reached;
     await run.atStep(1);
     assert.match(await failureOf(run.tell('resume')), /^Refused: The run is not paused; it is at step 1\./);
@@ -113,7 +103,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
 
   test('what is set holds from the next step that is not planned, and is in its commit', async () => {
     const gate = new Gate();
-    const run = await begin({ settings: { maxSteps: 2 }, fakes: holding(gate) });
+    const run = await begin({ settings: { maxSteps: 2 }, fakes: holdingStep(gate) });
     await gate.reached;
     const said = await run.tell('set', { learning_rate: 0.25, 'checkpoints.interval': 1 });
     assert.match(said, /from step 2 on; the run ends after step 2$/);
@@ -129,7 +119,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
 
   test('more steps than its file says are made when that is set, and fewer', async () => {
     const gate = new Gate();
-    const run = await begin({ settings: { maxSteps: 2 }, fakes: holding(gate) });
+    const run = await begin({ settings: { maxSteps: 2 }, fakes: holdingStep(gate) });
     await gate.reached;
     await run.tell('set', { max_steps: 4 });
     await run.tell('set', { max_steps: 3 });
@@ -208,7 +198,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
 
   test('taken back, it goes on from there in a new lineage, and what came after stays as it was', async () => {
     const gate = new Gate();
-    const run = await begin({ settings: { maxSteps: 3 }, fakes: holding(gate, 3) });
+    const run = await begin({ settings: { maxSteps: 3 }, fakes: holdingStep(gate, 3) });
     await gate.reached;
     await run.atStep(2);
     assert.match(
@@ -257,7 +247,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 3, maxAsyncLevel: 1 },
       fakes: {
-        ...holding(training, 2),
+        ...holdingStep(training, 2),
         generateRollouts: async ({ round, run: { lineage } }, { usual }) => {
           if (round.step === 3 && lineage === 'main') await sampling.pass();
           return usual();
@@ -284,7 +274,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 2 },
       fakes: {
-        ...holding(gate, 2),
+        ...holdingStep(gate, 2),
         beginLineage: () => {
           throw new RatchetError('Unsupported', 'step 0 can no longer be restored');
         },
@@ -303,7 +293,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 2 },
       fakes: {
-        ...holding(gate, 2),
+        ...holdingStep(gate, 2),
         checkRewind: () => {
           throw new RatchetError('Unsupported', 'retention has removed it');
         },
@@ -320,7 +310,10 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     const gate = new Gate();
     const run = await begin({
       settings: { maxSteps: 2 },
-      fakes: { ...holding(gate, 2), beginLineage: async (_, { usual }) => ({ ...(await usual()), hasWeights: false }) },
+      fakes: {
+        ...holdingStep(gate, 2),
+        beginLineage: async (_, { usual }) => ({ ...(await usual()), hasWeights: false }),
+      },
     });
     await gate.reached;
     await run.atStep(1);
@@ -337,7 +330,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     const gate = new Gate();
     const run = await begin({
       settings: { maxSteps: 3, checkpoints: { interval: 1, keepLast: 1, keepInterval: null } },
-      fakes: holding(gate, 2),
+      fakes: holdingStep(gate, 2),
     });
     await gate.reached;
     await run.tell('rewind', 0);
@@ -356,7 +349,10 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
   test('cancelled, it ends at once, lets its GPU worker go, and goes on from its newest commit later', async () => {
     let ended = 0;
     const gate = new Gate();
-    const fakes: Fakes = { ...holding(gate, 2), leaseTrainer: (_, { usual }) => usual().finally(() => (ended += 1)) };
+    const fakes: Fakes = {
+      ...holdingStep(gate, 2),
+      leaseTrainer: (_, { usual }) => usual().finally(() => (ended += 1)),
+    };
     const run = await begin({ settings: { maxSteps: 2 }, fakes });
     await gate.reached;
     await run.handle.cancel();
@@ -393,7 +389,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
 
   test('when to stop was a wish for the execution that has ended; what else was set stays', async () => {
     const gate = new Gate();
-    const first = await begin({ settings: { maxSteps: 3 }, fakes: holding(gate) });
+    const first = await begin({ settings: { maxSteps: 3 }, fakes: holdingStep(gate) });
     await gate.reached;
     await first.tell('set', { learning_rate: 0.125 });
     await first.tell('stop');
@@ -413,7 +409,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
 
   test('what was asked of it stands in its memo, for when nobody can answer for it', async () => {
     const gate = new Gate();
-    const run = await begin({ settings: { maxSteps: 1 }, fakes: holding(gate) });
+    const run = await begin({ settings: { maxSteps: 1 }, fakes: holdingStep(gate) });
     await gate.reached;
     await run.tell('pause', 'lunch');
     await run.tell('set', { learning_rate: 0.5 });
@@ -431,7 +427,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
 
   test('it says what it is doing: what it waits for, and how far the steps under way are', async () => {
     const gate = new Gate();
-    const run = await begin({ settings: { maxSteps: 2, maxAsyncLevel: 1 }, fakes: holding(gate) });
+    const run = await begin({ settings: { maxSteps: 2, maxAsyncLevel: 1 }, fakes: holdingStep(gate) });
     await gate.reached;
     await until('the batch ahead', () => run.inputs('packBatch').length === 2);
     const { progress, waitingOn, phase, policy } = await run.status();

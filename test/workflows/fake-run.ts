@@ -185,3 +185,13 @@ export class FakeRun {
     return found;
   }
 }
+
+/** Holds the training of a step until it is let go on. */
+export function holdingStep(gate: Gate, step = 1): Fakes {
+  return {
+    trainStep: async ({ plan }, { usual }) => {
+      if (plan.key.startsWith(`batches/step_${step}.`)) await gate.pass();
+      return usual();
+    },
+  };
+}

@@ -5,7 +5,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { Regression } from '../../core/eval/regression.ts';
 import { regressionFoundSignalName } from '../../core/names.ts';
 import type { EvalSpec, RunSpec } from '../../config/run-spec.ts';
-import { type Fakes, Gate } from './fake-run.ts';
+import { type Fakes, Gate, holdingStep } from './fake-run.ts';
 import { ascending, aWhile, failureOf, timesContinued, until } from './look.ts';
 import { begin, type BegunRun, closeServer, shortHistoryQueue } from './server.ts';
 
@@ -165,10 +165,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
       settings: { maxSteps: 3, eval: evaluating({ interval: 1, skipFirstStep: true, onRegression: 'pause' }) },
       fakes: {
         ...worseAt(1),
-        trainStep: async ({ plan }, { usual }) => {
-          if (plan.key.startsWith('batches/step_2')) await gate.pass();
-          return usual();
-        },
+        ...holdingStep(gate, 2),
       },
     });
     await gate.reached;

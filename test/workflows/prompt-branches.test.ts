@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { RatchetError } from '../../core/errors.ts';
 import type { PromptBranchSpec, RunSpec } from '../../config/run-spec.ts';
-import { type Fakes, Gate } from './fake-run.ts';
+import { type Fakes, Gate, holdingStep } from './fake-run.ts';
 import { failureOf, until } from './look.ts';
 import { begin, type BegunRun, closeServer } from './server.ts';
 
@@ -98,10 +98,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
   test('adopt = "ask" offers it, and takes it when somebody says so', async () => {
     const gate = new Gate();
     const run = await begun(branching({ adopt: 'ask' }), {
-      trainStep: async ({ plan }, { usual }) => {
-        if (plan.key.startsWith('batches/step_2.')) await gate.pass();
-        return usual();
-      },
+      ...holdingStep(gate, 2),
     });
     await gate.reached;
     assert.equal((await run.status()).prompts?.[0]?.offered?.foundAt, 1);

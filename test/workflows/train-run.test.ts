@@ -4,7 +4,7 @@ import { after, describe, test } from 'node:test';
 import { ApplicationFailure } from '@temporalio/common';
 import { RatchetError } from '../../core/errors.ts';
 import { timeMetrics } from '../../core/rl/effectiveness.ts';
-import { type Fakes, Gate } from './fake-run.ts';
+import { type Fakes, Gate, holdingStep } from './fake-run.ts';
 import { groupsIn } from './fake-training.ts';
 import { aWhile, failureOf, timesContinued, until } from './look.ts';
 import { begin, closeServer, shortHistoryQueue } from './server.ts';
@@ -91,10 +91,7 @@ describe('a run', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxAsyncLevel: 1 },
       fakes: {
-        trainStep: async (_, { nth, usual }) => {
-          if (nth === 1) await gate.pass();
-          return usual();
-        },
+        ...holdingStep(gate, 1),
       },
     });
     await gate.reached;
