@@ -33,6 +33,8 @@ export interface StoredRun extends CommittedRun, Curves {
   readonly goOn: string | null;
 }
 
+type Stand = Pick<StoredRun, 'maxSteps' | 'state'>;
+
 type StoredState = 'finished' | 'stopped' | 'not running';
 
 /** Null before the run's first commit. */
@@ -55,7 +57,7 @@ async function storedRun(place: RunPlace): Promise<StoredRun | null> {
     weights: head.commit.policy.weights,
     policyDigest: head.commit.policy.digest,
     solved: solvedShare(steps.map(({ metrics }) => metrics)),
-    goOn: source && goOnWith(place.name, source, standOf(head.commit, spec)),
+    goOn: source && goOnWith(commandOf(place.name, source), standOf(head.commit, spec)),
   };
 }
 
@@ -72,10 +74,15 @@ export async function goOnFromHere(run: string, store: string | undefined): Prom
   }
 }
 
-/** One that has finished goes on with more steps. */
-function goOnWith(run: string, source: SpecSource, { maxSteps, state }: Pick<StoredRun, 'maxSteps' | 'state'>): string {
-  const command = commandOf(run, source);
+/** What to type for a run to go on from where it stands: one that has finished goes on with more steps. */
+export function goOnWith(command: TypedCommand, { maxSteps, state }: Stand): string {
   return trainAgain(state === 'finished' && maxSteps > 0 ? withMaxSteps(command, 2 * maxSteps) : command);
+}
+
+/** Where a run stands by its newest commit; null before its first. */
+export async function standOfRun(place: RunPlace): Promise<Stand | null> {
+  const head = await readHead({ ...place, lineage: await currentLineage(place) });
+  return head && standOf(head.commit, (await storedSpec(place)).spec);
 }
 
 /** As it was typed, without the step that it was to go on from. */
@@ -96,7 +103,7 @@ export function describeGoOn({ state, solved, goOn }: Pick<StoredRun, 'state' | 
   return [`${state === 'finished' ? 'more steps   ' : 'go on with   '} ${goOn}`];
 }
 
-function standOf({ step, state }: StepCommit, spec: RunSpec): Pick<StoredRun, 'maxSteps' | 'state'> {
+function standOf({ step, state }: StepCommit, spec: RunSpec): Stand {
   const maxSteps = state.overrides.maxSteps ?? spec.maxSteps;
   if (step >= maxSteps) return { maxSteps, state: 'finished' };
   return { maxSteps, state: step >= (state.overrides.stopAfter ?? Infinity) ? 'stopped' : 'not running' };

@@ -40,7 +40,8 @@ import { refuseOtherKind } from '../other-kinds.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
 import { readAsLines } from '../read-as.ts';
 import { stepRecords } from '../run-records.ts';
-import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
+import { goOnWith, standOfRun } from '../stored-runs.ts';
+import { trainAgain, type TypedCommand, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
 import { type RunWorkflow, watchRun, watchStack, whenLeft } from '../watch-run.ts';
 import { print } from '../print.ts';
@@ -381,17 +382,21 @@ async function findServer(clock: Teller): Promise<TemporalCli> {
 }
 
 /** What a person may type next: more steps only where these would find something to learn. */
-async function sayNext(command: TypedCommand, spec: RunSpec, { say }: Audience): Promise<void> {
-  const { name, maxSteps, store } = spec;
+async function sayNext(typed: TypedCommand, { name, maxSteps, store }: RunSpec, { say }: Audience): Promise<void> {
+  const command = withoutResume(typed);
+  const place = { name, store: store.uri };
   const afresh = `${trainAgain(command)} --fresh`;
   if (maxSteps === 0) return say(`next    afresh: ${afresh}`);
-  const steps = await stepRecords({ name, store: store.uri });
+  const stand = (await standOfRun(place)) ?? { maxSteps, state: 'finished' };
+  const steps = await stepRecords(place);
   const solved = solvedShare(steps.map(({ metrics }) => metrics));
-  if (solved === null) {
-    say(`next    further: ${trainAgain(withMaxSteps(command, maxSteps * 2))}`);
+  if (stand.state !== 'finished') {
+    say(`next    to go on: ${goOnWith(command, stand)}`);
+  } else if (solved === null) {
+    say(`next    further: ${goOnWith(command, stand)}`);
   } else {
     say(`next    ${describeSolved(solved)}; look at them:`);
-    say(`        npx ratchet rollouts ${name} --step ${steps.at(-1)?.step ?? maxSteps}`);
+    say(`        npx ratchet rollouts ${name} --step ${steps.at(-1)?.step ?? stand.maxSteps}`);
   }
   say(`        afresh: ${afresh}`);
 }
