@@ -19,6 +19,7 @@ import { refuseOtherRun } from '../../runs/run-identity.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { examineRunFile } from '../../backends/configs/examine-run-file.ts';
 import { loadRunConfig, type LoadOptions, readRunFile } from '../../backends/configs/load-run-config.ts';
+import { untilOthersEnd } from '../others-here.ts';
 import { untilSent } from '../until-sent.ts';
 import { grantNamed, namedIn } from '../../backends/configs/grant.ts';
 import { allCopies, localRoot, openRunStore } from '../../backends/store/index.ts';
@@ -157,7 +158,7 @@ export async function train(
       );
     await tellOthers(client, handle.workflowId, audience);
     const { gone } = watched;
-    return await watchRun(handle, {
+    const exitCode = await watchRun(handle, {
       run,
       audience,
       stack,
@@ -173,6 +174,9 @@ export async function train(
         await sayNext(command, spec, audience);
       },
     });
+    // Runs at a server elsewhere may have workers elsewhere.
+    if (stack && stack.uiUrl !== null) await untilOthersEnd(client, handle.workflowId, audience, interrupted.signal);
+    return exitCode;
   } finally {
     watched.stop();
     stopListening();
