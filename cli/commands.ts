@@ -122,7 +122,7 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
   },
   'Go back, branch, prove:': {
     gc: {
-      line: 'remove what no resume, rewind or audit needs; asks first',
+      line: 'what no resume, rewind or audit needs; --yes removes it',
       load: async () => (await import('./commands/gc.ts')).gcCommand,
     },
     fsck: {
