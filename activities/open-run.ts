@@ -118,7 +118,8 @@ export const createOpenRun =
     // Before the run's identity is written: what is refused may be corrected.
     const { datasets, warnings: told } = await openDatasets(spec);
     if (!takesOver?.handle) await checkOwnCode(spec);
-    const recorded = takesOver?.handle ? null : await recordSettings(dependencies, asked, settings);
+    const attempt = await nextAttempt(store);
+    const recorded = takesOver?.handle ? null : await recordSettings(dependencies, asked, { ...settings, attempt });
     const ref = recorded?.ref ?? takesOver!.handle!.spec;
     const place = { name: spec.name, store: spec.store.uri };
     const { lineage, refused } = takesOver?.handle
@@ -130,7 +131,7 @@ export const createOpenRun =
       ...place,
       lineage,
       spec: ref,
-      attempt: await nextAttempt(store),
+      attempt,
     };
     const head = await readHead(handle);
     await recordMissing(place);
@@ -182,7 +183,7 @@ async function readSettings(
 async function recordSettings(
   { projectFolder }: OpenRunDependencies,
   { config, over = [], dialect, overrides = {} }: Exclude<TrainRunInput, string>,
-  { spec, sftRows, chatTemplate }: Settings,
+  { spec, sftRows, chatTemplate, attempt }: Settings & { readonly attempt: number },
 ): Promise<{ readonly ref: ObjectRef; readonly changed: readonly string[] }> {
   const store = openRunStore(spec.store.uri, spec.name);
   const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
@@ -200,6 +201,7 @@ async function recordSettings(
       : { over: over.map((layer) => ({ ...layer, file: path.resolve(projectFolder, layer.file) })) }),
     ...(dialect === undefined ? {} : { dialect }),
     overrides: withoutResume(overrides),
+    attempt,
   };
   await store.put(layout.source(ref.key), encodeJson(source));
   return { ref, changed: changedEnvironments(spec, begun) };

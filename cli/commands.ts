@@ -122,7 +122,7 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
   },
   'Go back, branch, prove:': {
     gc: {
-      line: 'remove what no resume, rewind or audit needs; asks first',
+      line: 'what no resume, rewind or audit needs; --yes removes it',
       load: async () => (await import('./commands/gc.ts')).gcCommand,
     },
     fsck: {
@@ -196,7 +196,7 @@ export async function program(asked: string | undefined, version: string): Promi
 /** What was typed wrongly is answered with where to read how it is typed. */
 function refusing(command: Command, typed: string): Command {
   for (const one of command.commands) refusing(one, `${typed} ${one.name()}`);
-  return command.showHelpAfterError(`(${typed} --help says how)`).configureOutput({ outputError });
+  return command.showHelpAfterError(`(${typed} --help says how)`).configureOutput({ outputError }).exitOverride();
 }
 
 /** Commander repeats what was typed. */

@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import {
   Client,
   Connection,
@@ -41,23 +42,51 @@ export function temporalOf({ uiUrl }: Pick<RunningStack, 'uiUrl'>, address: stri
 
 /** About a second of asking again; the usual ten attempts are 20 s in which nobody can interrupt a call. */
 const callAttemptsMax = 4;
+/** A timer fires no later than one set so much after it. */
+const timerLagMs = 20;
 
 export async function connect(settings: TemporalSettings): Promise<{ client: Client; close: () => Promise<void> }> {
   const { namespace } = settings;
   const dataConverter = dataConverterFor(readPayloadKeys());
+  const retries = callRetries();
   try {
     const connection = await Connection.connect({
       ...connectionOptions(settings),
       connectTimeout: '10s',
-      interceptors: [makeGrpcRetryInterceptor(defaultGrpcRetryOptions({ maxAttempts: callAttemptsMax }))],
+      interceptors: [retries.interceptor],
     });
     return {
       client: new Client({ connection, namespace, dataConverter, identity: `ratchet ${process.pid}` }),
-      close: () => connection.close(),
+      close: async () => {
+        await retries.end();
+        await connection.close();
+      },
     };
   } catch (cause) {
     throw await notConnected(settings, cause);
   }
+}
+
+/** The attempts of calls. The SDK's timer of the next one throws where nobody can catch it once the connection is closed: `end` lets it fire first. */
+function callRetries(): { interceptor: ReturnType<typeof makeGrpcRetryInterceptor>; end: () => Promise<void> } {
+  const usual = defaultGrpcRetryOptions({ maxAttempts: callAttemptsMax });
+  let hasEnded = false;
+  let nextAt = 0;
+  return {
+    interceptor: makeGrpcRetryInterceptor({
+      retryableDecider: (attempt, status) => !hasEnded && usual.retryableDecider(attempt, status),
+      delayFunction: (attempt, status) => {
+        const delayMs = usual.delayFunction(attempt, status);
+        nextAt = Math.max(nextAt, Date.now() + delayMs);
+        return delayMs;
+      },
+    }),
+    async end() {
+      hasEnded = true;
+      const waitMs = nextAt - Date.now();
+      if (waitMs > -timerLagMs) await delay(waitMs + timerLagMs);
+    },
+  };
 }
 
 /** Whether somebody works on the orchestrators' queue of this server. */

@@ -24,7 +24,7 @@ export async function reportRuns(client: Client, say: (line: string) => void, si
   let before: ReadonlyMap<string, RunStanding> | null = null;
   while (!signal.aborted) {
     try {
-      const now = await standings(client, since);
+      const now = await runStandings(client, since);
       for (const line of before === null ? firstLines(now) : changes(before, now)) say(line);
       before = now;
     } catch {
@@ -34,7 +34,8 @@ export async function reportRuns(client: Client, say: (line: string) => void, si
   }
 }
 
-async function standings(client: Client, since: Date): Promise<Map<string, RunStanding>> {
+/** How the runs stand that are open, or ended after `since`, by workflow. */
+export async function runStandings(client: Client, since: Date): Promise<Map<string, RunStanding>> {
   const found = new Map<string, RunStanding>();
   const query = `WorkflowType='trainRun' AND (ExecutionStatus='Running' OR CloseTime>'${since.toISOString()}')`;
   for await (const { workflowId, runId, status, memo = {} } of client.workflow.list({ query, pageSize: 100 })) {

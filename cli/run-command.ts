@@ -28,12 +28,15 @@ async function inWords(error: unknown): Promise<unknown> {
   return (await import('./temporal-trouble.ts')).temporalTrouble(error);
 }
 
+/** Of a command that was typed wrongly, whatever commander itself says of it. */
+const wronglyTyped = 2;
+
 /** Our own errors as their message alone; anything else is a bug and keeps its stack. */
 function report(error: unknown): number {
-  if (error instanceof CommanderError) return error.exitCode;
+  if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : wronglyTyped;
   if (error instanceof RatchetError) {
     process.stderr.write(`${withoutControls(error.message)}\n`);
-    return error.code === 'ConfigInvalid' ? 2 : 1;
+    return error.code === 'ConfigInvalid' ? wronglyTyped : 1;
   }
   process.stderr.write(`${withoutControls(error instanceof Error ? (error.stack ?? error.message) : String(error))}\n`);
   return 1;

@@ -1,6 +1,6 @@
 import { committedRun, type CommittedRun } from '../runs/committed-run.ts';
 import { type Curves, curvesOf } from '../runs/curves.ts';
-import { storedSpec } from '../runs/fork-run.ts';
+import { specAskedSince, storedSpec } from '../runs/fork-run.ts';
 import type { SpecSource } from '../runs/spec-source.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from '../runs/run-access.ts';
 import { readMetrics } from '../runs/metrics.ts';
@@ -33,6 +33,8 @@ export interface StoredRun extends CommittedRun, Curves {
   readonly goOn: string | null;
 }
 
+type Stand = Pick<StoredRun, 'maxSteps' | 'state'>;
+
 type StoredState = 'finished' | 'stopped' | 'not running';
 
 /** Null before the run's first commit. */
@@ -41,8 +43,8 @@ async function storedRun(place: RunPlace): Promise<StoredRun | null> {
   const lineage = await currentLineage(place);
   const head = await readHead({ ...place, lineage });
   if (committed === null || head === null) return null;
-  const [{ spec, source }, curves, steps] = await Promise.all([
-    storedSpec(place),
+  const [{ spec, source, stand }, curves, steps] = await Promise.all([
+    askedOf(place, head.commit),
     curvesOf({ ...place, lineage }, committed.step),
     stepRecords(place),
   ]);
@@ -50,12 +52,12 @@ async function storedRun(place: RunPlace): Promise<StoredRun | null> {
     ...committed,
     ...curves,
     model: spec.model,
-    ...standOf(head.commit, spec),
+    ...stand,
     store: storeOf(place).uri,
     weights: head.commit.policy.weights,
     policyDigest: head.commit.policy.digest,
     solved: solvedShare(steps.map(({ metrics }) => metrics)),
-    goOn: source && goOnWith(place.name, source, standOf(head.commit, spec)),
+    goOn: source && goOnWith(commandOf(place.name, source), stand),
   };
 }
 
@@ -72,10 +74,15 @@ export async function goOnFromHere(run: string, store: string | undefined): Prom
   }
 }
 
-/** One that has finished goes on with more steps. */
-function goOnWith(run: string, source: SpecSource, { maxSteps, state }: Pick<StoredRun, 'maxSteps' | 'state'>): string {
-  const command = commandOf(run, source);
+/** What to type for a run to go on from where it stands: one that has finished goes on with more steps. */
+export function goOnWith(command: TypedCommand, { maxSteps, state }: Stand): string {
   return trainAgain(state === 'finished' && maxSteps > 0 ? withMaxSteps(command, 2 * maxSteps) : command);
+}
+
+/** Where a run stands by its newest commit; null before its first. */
+export async function standOfRun(place: RunPlace): Promise<Stand | null> {
+  const head = await readHead({ ...place, lineage: await currentLineage(place) });
+  return head && standOf(head.commit, (await storedSpec(place)).spec);
 }
 
 /** As it was typed, without the step that it was to go on from. */
@@ -96,10 +103,22 @@ export function describeGoOn({ state, solved, goOn }: Pick<StoredRun, 'state' | 
   return [`${state === 'finished' ? 'more steps   ' : 'go on with   '} ${goOn}`];
 }
 
-function standOf({ step, state }: StepCommit, spec: RunSpec): Pick<StoredRun, 'maxSteps' | 'state'> {
+function standOf({ step, state }: StepCommit, spec: RunSpec): Stand {
   const maxSteps = state.overrides.maxSteps ?? spec.maxSteps;
   if (step >= maxSteps) return { maxSteps, state: 'finished' };
   return { maxSteps, state: step >= (state.overrides.stopAfter ?? Infinity) ? 'stopped' : 'not running' };
+}
+
+/** What the run is to make now, and where it stands with that: one that has finished may have been started again for more steps. */
+async function askedOf(
+  place: RunPlace,
+  head: StepCommit,
+): Promise<{ readonly spec: RunSpec; readonly source: SpecSource | null; readonly stand: Stand }> {
+  const committed = await storedSpec(place);
+  const stand = standOf(head, committed.spec);
+  const since = stand.state === 'finished' ? await specAskedSince(place, head) : null;
+  if (since === null || since.spec.maxSteps <= head.step) return { ...committed, stand };
+  return { ...since, stand: { maxSteps: since.spec.maxSteps, state: 'not running' } };
 }
 
 /** One line of a list. */
@@ -128,8 +147,8 @@ async function standingOf(place: RunPlace): Promise<StoredStanding> {
     const head = await readHead({ ...place, lineage: await currentLineage(place) });
     if (head === null) return { ...nothing, state: 'not running', note: 'nothing is committed yet' };
     const { step, metrics, committedAt } = head.commit;
-    const { spec } = await storedSpec(place);
-    return { ...nothing, step, reward: metrics['train/reward'] ?? null, committedAt, ...standOf(head.commit, spec) };
+    const { stand } = await askedOf(place, head.commit);
+    return { ...nothing, step, reward: metrics['train/reward'] ?? null, committedAt, ...stand };
   } catch (error) {
     if (!(error instanceof RatchetError)) throw error;
     return { ...nothing, state: 'cannot be read', note: error.message };

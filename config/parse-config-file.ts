@@ -1,3 +1,4 @@
+import { RatchetError } from '../core/errors.ts';
 import type { EvaluationSpec } from './eval-spec.ts';
 import { evaluationDefaults } from './eval-spec.ts';
 import { type ParsedEndpoints, parseEndpoints } from './parse-endpoints.ts';
@@ -56,6 +57,17 @@ export function kindOf(source: string | TomlFile, file: string): { readonly kind
     return { kind: 'gepa', why: isTable(table[gepa]) ? `[${gepa}]` : gepa };
   if (!isRun && environmentsOf(env).some((entry) => 'env_id' in entry)) return { kind: 'gepa', why: '[env] env_id' };
   return { kind: 'run', why: 'no other kind shows' };
+}
+
+/** Refuses a run file where a file of another kind is expected; `expected` says which. */
+export function refuseRunFile(text: string, file: string, expected: string): void {
+  const { table = {} } = parseToml(text, file);
+  const key = runKeys.find((name) => name in table);
+  if (key === undefined || kindOf(text, file).kind !== 'run') return;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${file}: expected ${expected}, got a run file, because of ${key}. To train with it: npx ratchet train ${file}`,
+  );
 }
 
 const gepaKeys = ['gepa', 'reflection_model'];

@@ -28,7 +28,11 @@ export function parsePythonEndpoints(text: string, { file }: FileOptions, { sche
   }
   reporter.speakOf(([, i, ...rest]) => (typeof i === 'number' ? [...ways[i]!, ...rest] : [assigned]));
   const written = { endpoint: entries };
-  const table = readTable(written, { schema, synonyms, refused: {}, placeholder: () => undefined }, reporter);
+  const table = readTable(
+    written,
+    { schema, synonyms, refused: {}, keysIn: 'docs/guide/other-files.md', placeholder: () => undefined },
+    reporter,
+  );
   const warnings = [
     ...literal.repeated.map(
       ({ path, position }) =>

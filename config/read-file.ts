@@ -44,7 +44,7 @@ export function readFile(
   for (const { path, key, value, reason } of applied.misplaced) {
     reporter.fromCommandLine(path, reason, `--${key.replace(/^-+/, '')} ${quoted(value)}`);
   }
-  const reading = { schema, synonyms, refused: {}, placeholder: () => undefined };
+  const reading = { schema, synonyms, refused: {}, keysIn: 'docs/guide/other-files.md', placeholder: () => undefined };
   const table = readTable(applied.table, reading, reporter);
   return { ok: true, table, written: applied.table, reporter, warnings: [] };
 }

@@ -14,6 +14,8 @@ export interface Reading {
   readonly refused: Readonly<Record<string, string>>;
   /** What other systems call a field of this schema. */
   readonly synonyms: Readonly<Record<string, string>>;
+  /** The document that has its keys. */
+  readonly keysIn: string;
   /** By path without positions: what to write where the value is not one the field takes. */
   readonly hints?: Readonly<Record<string, string>>;
   /** What stands in for a field that must be there, so that the rest can still be looked at. */
@@ -79,7 +81,16 @@ function reportIssue(issue: z.core.$ZodIssue, table: Table, reading: Reading, re
   const field = tableName(path);
   const hint = Object.hasOwn(reading.hints ?? {}, field) ? reading.hints?.[field] : undefined;
   const suggestion = hint ?? valueSuggestion(path, received, reading.schema);
-  reporter.add({ path, expected, received: describe(received), ...(suggestion === undefined ? {} : { suggestion }) });
+  const wanted =
+    typeof received === 'number' && !Number.isFinite(received)
+      ? expected.replace('a number', 'a finite number')
+      : expected;
+  reporter.add({
+    path,
+    expected: wanted,
+    received: describe(received),
+    ...(suggestion === undefined ? {} : { suggestion }),
+  });
 }
 
 function valueSuggestion(path: KeyPath, received: unknown, schema: z.ZodObject): string | undefined {
@@ -122,7 +133,7 @@ function reportUnknownKey(path: KeyPath, reading: Reading, reporter: Reporter): 
   reporter.add({
     path,
     expected:
-      suggestion === undefined ? `${within}: ${firstOf(keys, keysNamed, 'docs/guide/dialects.md has them')}` : within,
+      suggestion === undefined ? `${within}: ${firstOf(keys, keysNamed, `${reading.keysIn} has them`)}` : within,
     received: 'an unknown key',
     ...(suggestion === undefined ? {} : { suggestion }),
   });

@@ -34,6 +34,31 @@ export async function storedSpec(
   return { spec: runRecordIn(recorded, store.uri + layout.run()), source: null };
 }
 
+/**
+ * The settings that the run was started with last, where nothing is committed with them yet: of a run that had made all its steps and
+ * waits for a trainer to make more. Null where there are none.
+ */
+export async function specAskedSince(
+  run: RunPlace,
+  head: StepCommit,
+): Promise<{ readonly spec: RunSpec; readonly source: SpecSource } | null> {
+  const store = storeOf(run);
+  const keys = (await store.list(layout.allSpecs())).filter((key) => !key.endsWith('.source.json'));
+  if (head.spec === undefined || keys.length < 2) return null;
+  const asked = await Promise.all(
+    keys.map(async (key) => {
+      const bytes = await store.read(layout.source(key));
+      return bytes === null ? [] : [{ key, source: specSourceIn(bytes, layout.source(key)) }];
+    }),
+  );
+  const byAttempt = asked.flat().sort((a, b) => (a.source.attempt ?? 0) - (b.source.attempt ?? 0));
+  const [before, last] = byAttempt.slice(-2);
+  if (!before || !last || last.key === head.spec.key) return null;
+  if ((before.source.attempt ?? 0) === (last.source.attempt ?? 0)) return null;
+  const bytes = await store.read(last.key);
+  return bytes && { spec: specIn(bytes, last.key), source: last.source };
+}
+
 /** What a checkpoint was made with and cannot be gone on from without. */
 const boundToCheckpoint = ['model', 'lora', 'sft'] as const satisfies readonly (keyof RunSpec)[];
 /** What stored groups were sampled with: with others, they are left behind. */
@@ -74,7 +99,7 @@ export async function forkRun(input: {
   await target.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
   const bytes = encodeJson(spec);
   const ref = await target.put(layout.spec(sha256(bytes)), bytes);
-  await target.put(layout.source(ref.key), encodeJson(source));
+  await target.put(layout.source(ref.key), encodeJson({ ...source, attempt: undefined }));
 
   const template = await storedTemplate(from, before);
   if (template !== null) await target.put(layout.chatTemplate(), Buffer.from(template));

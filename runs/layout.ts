@@ -3,7 +3,8 @@ import { firstLineage, versionNumber } from '../core/names.ts';
 /** Where things lie in a run's folder, the same in every store. Keys are relative to the run, so a copied run resumes. */
 export const layout = {
   run: () => 'run.json',
-  spec: (digest: string) => `specs/${digest.slice(0, 16)}.json`,
+  spec: (digest: string) => `${layout.allSpecs()}${digest.slice(0, 16)}.json`,
+  allSpecs: () => 'specs/',
   /** Which file and settings a spec was read from. */
   source: (specKey: string) => specKey.replace(/\.json$/, '.source.json'),
   /** Where lineage 2, 3, … began. */

@@ -9,10 +9,12 @@ export interface SpecSource {
   readonly over?: readonly ConfigLayer[];
   readonly dialect?: string;
   readonly overrides: Readonly<Record<string, string>>;
+  /** The newest attempt that was started with it; missing before the first. */
+  readonly attempt?: number;
 }
 
 export function specSourceIn(bytes: Uint8Array, key: string): SpecSource {
-  return decodeJson<SpecSource>(bytes, key, ({ config, over, dialect, overrides }) => ({
+  return decodeJson<SpecSource>(bytes, key, ({ config, over, dialect, overrides, attempt }) => ({
     'the absolute path of a run file': typeof config === 'string',
     'files that were laid over it, or nothing':
       over === undefined ||
@@ -20,5 +22,6 @@ export function specSourceIn(bytes: Uint8Array, key: string): SpecSource {
     'the name of a dialect, or nothing': dialect === undefined || typeof dialect === 'string',
     'what was typed besides, as texts':
       isRecord(overrides) && Object.values(overrides).every((value) => typeof value === 'string'),
+    'the number of an attempt, or nothing': attempt === undefined || Number.isSafeInteger(attempt),
   }));
 }

@@ -62,13 +62,17 @@ export async function readRunningStack(folder: string): Promise<RunningStack | n
   return holder === null ? null : describe(projectFolder, holder);
 }
 
-/** The stack of a project folder once it is ready; null when there is none, or it ended or did not get ready in time. */
-export async function waitForRunningStack(folder: string, timeoutMs: number): Promise<RunningStack | null> {
+/** The stack of a project folder once it is ready; null when there is none, it ended, did not get ready in time, or `signal` was raised. */
+export async function waitForRunningStack(
+  folder: string,
+  timeoutMs: number,
+  signal?: AbortSignal,
+): Promise<RunningStack | null> {
   const deadline = Date.now() + timeoutMs;
   for (;;) {
     const running = await readRunningStack(folder);
     if (running === null || running.state === 'ready') return running;
-    if (Date.now() > deadline) return null;
+    if (Date.now() > deadline || signal?.aborted === true) return null;
     await sleep(100);
   }
 }

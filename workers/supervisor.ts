@@ -68,6 +68,8 @@ export interface StackOptions {
   readonly roles: readonly Role[] | ((place: StackPlace) => readonly Role[] | Promise<readonly Role[]>);
   /** One line for the person who watches. */
   readonly log: (line: string) => void;
+  /** Called once no other stack can start here any more, before anything is started. */
+  readonly onHold?: () => void;
   /** Told to commands that attach. */
   readonly policyUrl?: string;
   /** Likewise: whether no role trains or serves the policy. */
@@ -109,6 +111,7 @@ export async function startStack(options: StackOptions): Promise<Stack> {
   hideSecrets(Object.keys(process.env).filter(isSecretVariable));
   refuseBadCredentials(environment);
   const hold = await holdProject(options.projectFolder);
+  options.onHold?.();
   const folders = { projectFolder: hold.projectFolder, stateFolder: join(hold.projectFolder, '.ratchet') };
   const logFolder = join(folders.stateFolder, 'logs');
   const guard = startGuard();

@@ -22,7 +22,7 @@ export function connectionOptions({ address, tls, apiKey }: TemporalSettings): {
 export async function notConnected(settings: TemporalSettings, cause: unknown): Promise<RatchetError> {
   const why = (await whyUnreachable(settings)) ?? (await (settings.tls ? whyNoTls : whyNotPlain)(settings));
   const said = why ?? `The Temporal server at ${settings.address} refused: ${lastMessage(cause)}`;
-  return new RatchetError('ServerUnavailable', `${said}.`, { cause });
+  return new RatchetError('ServerUnavailable', said.endsWith('?') ? said : `${said}.`, { cause });
 }
 
 /** How long each part of the diagnosis may take. */
@@ -32,7 +32,9 @@ const alertWaitMs = 500;
 
 async function whyUnreachable({ address }: TemporalSettings): Promise<string | null> {
   const failed = await attempt(connectPlain(endpoint(address)), 'connect');
-  return failed && `No Temporal server answers at ${address} (${failed}). Is it running, and is TEMPORAL_ADDRESS right`;
+  return (
+    failed && `No Temporal server answers at ${address} (${failed}). Is it running, and is TEMPORAL_ADDRESS right?`
+  );
 }
 
 /** Whether a server that was spoken to plainly speaks TLS; its certificate does not matter for that, and nothing is sent. */

@@ -7,6 +7,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { GepaSpec } from '../../config/gepa-spec.ts';
 import type { ModelAccessSpec } from '../../config/model-access-spec.ts';
 import { parseGepaFile } from '../../config/parse-gepa-file.ts';
+import { refuseRunFile } from '../../config/parse-config-file.ts';
 import { ConfigProblems } from '../../config/problems.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
 import { findEvaluatedEnvironment, readRegistry } from './load-evaluations.ts';
@@ -47,6 +48,7 @@ export async function loadPromptSearchFile(
     const received = `${whyUnreadable(cause)}: ${absolute}`;
     throw new ConfigProblems([{ ...place, expected: 'a TOML file with [gepa] and [env]', received }]);
   });
+  refuseRunFile(text, file, 'a file of a prompt search');
   return loadPromptSearch(text, file, options);
 }
 

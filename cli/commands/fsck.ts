@@ -3,6 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { type Examined, examineStore, setHeadAside } from '../../runs/examine-store.ts';
 import { connect, findRunning, findTemporal } from '../connection.ts';
 import { findRunFolder } from '../run-place.ts';
+import { goOnFromHere } from '../stored-runs.ts';
 import { storeOption } from '../store-option.ts';
 import { print, printJson } from '../print.ts';
 
@@ -21,7 +22,7 @@ export const fsckCommand = new Command('fsck')
     if (repairs) await refuseRepair(run, examined);
     const moved = repairs ? await setHeadAside(place, examined.unreadableHead) : [];
     if (options.json) printJson({ run, ...examined, moved }, 2);
-    else print(describe(run, examined, moved).join('\n'));
+    else print(describe(run, examined, moved, await goOnFromHere(run, options.store)).join('\n'));
     if (faultsLeft(examined, moved).length > 0) process.exitCode = 1;
   });
 
@@ -48,7 +49,7 @@ function faultsLeft({ faults, unreadableHead }: Examined, moved: readonly string
   return faults.filter(({ key }) => moved.length === 0 || !unreadableHead.includes(key));
 }
 
-function describe(run: string, examined: Examined, moved: readonly string[]): string[] {
+function describe(run: string, examined: Examined, moved: readonly string[], goOn: string | null): string[] {
   const { read, faults, unreadableHead, whole } = examined;
   const lines = faults.flatMap(({ key, problem, meaning }) => [`✗ ${key}`, `    ${problem}`, `    → ${meaning}`]);
   const left = faultsLeft(examined, moved).length;
@@ -56,7 +57,8 @@ function describe(run: string, examined: Examined, moved: readonly string[]): st
   const found = left === 0 ? rest : `${left} cannot be relied on`;
   const goesOn = whole === null ? 'nothing is committed that is whole' : `step ${whole.step} of ${whole.lineage}`;
   if (moved.length > 0) {
-    lines.push(...moved.map((key) => `set aside: ${key}`), `${run} goes on from ${goesOn}: npx ratchet train FILE`);
+    lines.push(...moved.map((key) => `set aside: ${key}`));
+    lines.push(`${run} goes on from ${goesOn}: ${goOn ?? 'npx ratchet train FILE'}`);
   } else if (unreadableHead.length > 0) {
     lines.push(`the newest whole commit: ${goesOn}. To go on from there: npx ratchet fsck ${run} --repair`);
   }

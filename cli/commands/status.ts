@@ -223,8 +223,10 @@ function describeStatus(
     ...status.waitingOn.map(({ what, since }) => `  ${what}, since ${since}`),
     ...retries.map((retry) => `  ${retry}`),
   ];
+  // What was terminated had no time to say so itself.
+  const phase = workflow === 'running' || status.phase === 'finished' ? status.phase : 'stopped';
   return [
-    `${status.run}: ${status.phase} (workflow ${workflow}), step ${status.step} of ${status.maxSteps}, lineage ${status.lineage}`,
+    `${status.run}: ${phase} (workflow ${workflow}), step ${status.step} of ${status.maxSteps}, lineage ${status.lineage}`,
     ...(status.pausedBecause
       ? [`paused because: ${status.pausedBecause}`, `go on with    npx ratchet resume ${status.run}`]
       : []),

@@ -8,6 +8,8 @@ import {
 } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
+import { keysAt } from '../../config/schema-reader.ts';
+import { RatchetConfig } from '../../config/settings/index.ts';
 import { liveSettingNames, liveSettings, unknownSetting } from '../../core/rl/live-settings.ts';
 import { findRun } from '../connection.ts';
 import { rootMessage } from '../root-message.ts';
@@ -54,7 +56,7 @@ function readSettings(pairs: readonly string[], run: string): Record<string, num
   for (const pair of pairs) {
     const [, written = '', text] = /^([^=]*)(?:=(.*))?$/s.exec(pair)!;
     const name = liveNameOf(written);
-    if (name === null) throw new RatchetError('ConfigInvalid', unknownSetting(written, run));
+    if (name === null) throw new RatchetError('ConfigInvalid', unknownSetting(written, run, isOfRunFile(written)));
     if (settings.has(name)) throw new RatchetError('ConfigInvalid', `${name} is given twice.`);
     const value = text === undefined || text.trim() === '' ? Number.NaN : Number(text);
     if (Number.isNaN(value)) {
@@ -67,6 +69,11 @@ function readSettings(pairs: readonly string[], run: string): Record<string, num
     settings.set(name, value);
   }
   return Object.fromEntries(settings);
+}
+
+function isOfRunFile(written: string): boolean {
+  const path = written.trim().replace(/^--/, '').replaceAll('-', '_').split('.');
+  return keysAt(RatchetConfig, path.slice(0, -1)).includes(path.at(-1)!);
 }
 
 /** Dashes as on the command line of train are fine. */

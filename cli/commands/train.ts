@@ -19,10 +19,11 @@ import { refuseOtherRun } from '../../runs/run-identity.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { examineRunFile } from '../../backends/configs/examine-run-file.ts';
 import { loadRunConfig, type LoadOptions, readRunFile } from '../../backends/configs/load-run-config.ts';
+import { untilOthersEnd } from '../others-here.ts';
 import { untilSent } from '../until-sent.ts';
 import { grantNamed, namedIn } from '../../backends/configs/grant.ts';
 import { allCopies, localRoot, openRunStore } from '../../backends/store/index.ts';
-import { type RunningStack, waitForRunningStack } from '../../workers/project-lock.ts';
+import { type RunningStack, StackAlreadyRunning, waitForRunningStack } from '../../workers/project-lock.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal-cli.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
@@ -40,7 +41,8 @@ import { refuseOtherKind } from '../other-kinds.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
 import { readAsLines } from '../read-as.ts';
 import { stepRecords } from '../run-records.ts';
-import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from '../typed-command.ts';
+import { goOnWith, standOfRun } from '../stored-runs.ts';
+import { trainAgain, type TypedCommand, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
 import { type RunWorkflow, watchRun, watchStack, whenLeft } from '../watch-run.ts';
 import { print } from '../print.ts';
@@ -156,7 +158,7 @@ export async function train(
       );
     await tellOthers(client, handle.workflowId, audience);
     const { gone } = watched;
-    return await watchRun(handle, {
+    const exitCode = await watchRun(handle, {
       run,
       audience,
       stack,
@@ -172,6 +174,9 @@ export async function train(
         await sayNext(command, spec, audience);
       },
     });
+    // Runs at a server elsewhere may have workers elsewhere.
+    if (stack && stack.uiUrl !== null) await untilOthersEnd(client, handle.workflowId, audience, interrupted.signal);
+    return exitCode;
   } finally {
     watched.stop();
     stopListening();
@@ -320,17 +325,49 @@ export function needsOf(spec: RunSpec): PlaceNeeds {
 
 /** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. Throws `ConfigInvalid` where a variable that environments need is not set. */
 export async function openPlace(
-  { storeUri, workersSee, environmentsSee = [], weightsAt = [], spec, playsOnly = false }: PlaceNeeds,
+  needs: PlaceNeeds,
   projectFolder: string,
   clock: Teller,
   signal: AbortSignal,
 ): Promise<Place | null> {
-  const running = await waitForRunningStack(projectFolder, 60_000);
-  if (running?.temporalAddress) {
-    if (running.playsOnly && !playsOnly) throw new RatchetError('Unsupported', onlyPlays(running));
-    clock.say(`attached to the processes that run here (process ${running.pid})`);
-    return { stack: null, pid: running.pid, address: running.temporalAddress, uiUrl: running.uiUrl };
+  for (;;) {
+    const here = await attachHere(needs, projectFolder, clock, signal);
+    if (signal.aborted) return null;
+    if (here) return here;
+    try {
+      return await startHere(needs, projectFolder, clock, signal);
+    } catch (error) {
+      if (signal.aborted) return null;
+      // Another command was typed in the same seconds.
+      if (!(error instanceof StackAlreadyRunning) || error.running.state === 'not answering') throw error;
+      clock.say(`process ${error.running.pid} starts the processes of this folder; waiting until they are ready`);
+    }
   }
+}
+
+/** How long the processes of another command may take to start. */
+const otherStartMs = 60_000;
+
+async function attachHere(
+  { playsOnly = false }: PlaceNeeds,
+  projectFolder: string,
+  clock: Teller,
+  signal: AbortSignal,
+): Promise<Place | null> {
+  const running = await waitForRunningStack(projectFolder, otherStartMs, signal);
+  if (!running?.temporalAddress) return null;
+  if (running.playsOnly && !playsOnly) throw new RatchetError('Unsupported', onlyPlays(running));
+  clock.say(`attached to the processes that run here (process ${running.pid})`);
+  return { stack: null, pid: running.pid, address: running.temporalAddress, uiUrl: running.uiUrl };
+}
+
+/** Starts a stack, unless workers elsewhere are meant. Throws `StackAlreadyRunning` where another command was faster. */
+async function startHere(
+  { storeUri, workersSee, environmentsSee = [], weightsAt = [], spec, playsOnly = false }: PlaceNeeds,
+  projectFolder: string,
+  clock: Teller,
+  signal: AbortSignal,
+): Promise<Place> {
   const elsewhere = process.env['TEMPORAL_ADDRESS'];
   if (elsewhere && (await hasWorkers(remoteTemporal(elsewhere)))) {
     clock.say(`attached to the workers at ${elsewhere}`);
@@ -342,32 +379,27 @@ export async function openPlace(
   const weightRoots = [...new Set([...ownRoots, ...weightsAt])];
   for (const variables of environmentsSee) givenVariables(variables); // what is missing is said before anything starts
   const policyPort = await choosePolicyPort();
-  try {
-    const cli = elsewhere ? null : await findServer(clock);
-    const vllm = spec ? await vllmRole(spec, projectFolder) : null;
-    const servers = vllm ? `policy server, vLLM (${vllm.url}, .ratchet/logs/vllm-server.log)` : 'policy server';
-    const roles = playsOnly ? '1 rollout worker' : `1 trainer, 1 rollout worker, ${servers}`;
-    clock.say(`${clock.part(3)}starting ${cli ? 'server, ' : ''}${roles}`);
-    const stack = await startStack({
-      projectFolder,
-      ...(playsOnly ? { playsOnly } : { policyUrl: policyUrlAt(policyPort) }),
-      roles: localRoles({
-        weightRoots,
-        policyPort,
-        vllm,
-        trainerGpus: spec ? trainerGpusOf(spec) : null,
-        workersSee: [...workersSee, ...environmentsSee.flatMap(({ names }) => names)],
-        playsOnly,
-      }),
-      log: clock.say,
-      signal,
-      ...(cli ? { temporalCli: async () => cli } : {}),
-    });
-    return { stack, pid: null, address: stack.temporalAddress, uiUrl: stack.uiUrl };
-  } catch (error) {
-    if (signal.aborted) return null;
-    throw error;
-  }
+  const cli = elsewhere ? null : await findServer(clock);
+  const vllm = spec ? await vllmRole(spec, projectFolder) : null;
+  const servers = vllm ? `policy server, vLLM (${vllm.url}, .ratchet/logs/vllm-server.log)` : 'policy server';
+  const roles = playsOnly ? '1 rollout worker' : `1 trainer, 1 rollout worker, ${servers}`;
+  const stack = await startStack({
+    projectFolder,
+    onHold: () => clock.say(`${clock.part(3)}starting ${cli ? 'server, ' : ''}${roles}`),
+    ...(playsOnly ? { playsOnly } : { policyUrl: policyUrlAt(policyPort) }),
+    roles: localRoles({
+      weightRoots,
+      policyPort,
+      vllm,
+      trainerGpus: spec ? trainerGpusOf(spec) : null,
+      workersSee: [...workersSee, ...environmentsSee.flatMap(({ names }) => names)],
+      playsOnly,
+    }),
+    log: clock.say,
+    signal,
+    ...(cli ? { temporalCli: async () => cli } : {}),
+  });
+  return { stack, pid: null, address: stack.temporalAddress, uiUrl: stack.uiUrl };
 }
 
 function onlyPlays({ projectFolder, pid }: RunningStack): string {
@@ -381,17 +413,21 @@ async function findServer(clock: Teller): Promise<TemporalCli> {
 }
 
 /** What a person may type next: more steps only where these would find something to learn. */
-async function sayNext(command: TypedCommand, spec: RunSpec, { say }: Audience): Promise<void> {
-  const { name, maxSteps, store } = spec;
+async function sayNext(typed: TypedCommand, { name, maxSteps, store }: RunSpec, { say }: Audience): Promise<void> {
+  const command = withoutResume(typed);
+  const place = { name, store: store.uri };
   const afresh = `${trainAgain(command)} --fresh`;
   if (maxSteps === 0) return say(`next    afresh: ${afresh}`);
-  const steps = await stepRecords({ name, store: store.uri });
+  const stand = (await standOfRun(place)) ?? { maxSteps, state: 'finished' };
+  const steps = await stepRecords(place);
   const solved = solvedShare(steps.map(({ metrics }) => metrics));
-  if (solved === null) {
-    say(`next    further: ${trainAgain(withMaxSteps(command, maxSteps * 2))}`);
+  if (stand.state !== 'finished') {
+    say(`next    to go on: ${goOnWith(command, stand)}`);
+  } else if (solved === null) {
+    say(`next    further: ${goOnWith(command, stand)}`);
   } else {
     say(`next    ${describeSolved(solved)}; look at them:`);
-    say(`        npx ratchet rollouts ${name} --step ${steps.at(-1)?.step ?? maxSteps}`);
+    say(`        npx ratchet rollouts ${name} --step ${steps.at(-1)?.step ?? stand.maxSteps}`);
   }
   say(`        afresh: ${afresh}`);
 }

@@ -9,6 +9,7 @@ export const ratchetReading: Reading = {
   schema: RatchetConfig,
   refused: knownUnsupported,
   synonyms,
+  keysIn: 'docs/guide/keys/',
   placeholder: (path: KeyPath) => {
     const key = path.at(-1);
     if (key === 'model' || key === 'id') return 'x';
@@ -24,6 +25,7 @@ export function readingOf(dialect: Dialect): Reading {
     schema: schemaOf(dialect),
     refused: refusedFields(dialect),
     synonyms: { ...synonyms, ...dialect.synonyms },
+    keysIn: 'docs/guide/dialects/',
     ...(dialect.hints === undefined ? {} : { hints: dialect.hints }),
   };
 }

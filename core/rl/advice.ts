@@ -377,11 +377,12 @@ const lostTime: Judge = ({ ettr }, all) => {
   if (ettr === null || ettr >= rules.ettrMin) return null;
   const lost = (name: string): number => sum(all.map(({ metrics }) => metrics[`lost/${name}`] ?? 0));
   const where = all.filter(({ metrics }) => (metrics['recovery/count'] ?? 0) > 0).map(({ step }) => step);
+  const steps = where.length === 0 ? '' : ` (${where.length === 1 ? 'step' : 'steps'} ${where.slice(0, 8).join(', ')})`;
   return {
     level: 'look',
     symptom: 'lost work',
     about,
-    evidence: `ETTR ${ettr.toFixed(2)}: ${recoveries} recoveries (steps ${where.slice(0, 8).join(', ') || 'none that were reported'}), lost ${lost('rollouts')} rollouts and ${figure(lost('seconds'))} s`,
+    evidence: `ETTR ${ettr.toFixed(2)}: ${recoveries} ${recoveries === 1 ? 'recovery' : 'recoveries'}${steps}, lost ${lost('rollouts')} rollouts and ${figure(lost('seconds'))} s`,
     causes: [
       'processes that end: memory, a machine that goes away',
       'a machine that is busy with something else',

@@ -86,8 +86,8 @@ function refuseValue(name: LiveSetting, value: unknown, { underWay }: SettingsCo
   return `${name}: expected ${liveSettings[name].expected}${after}; got ${JSON.stringify(value)}.`;
 }
 
-/** What to do about a name that a running run cannot change. */
-export function unknownSetting(name: string, run: string): string {
+/** What to do about a name that a running run cannot change. `isOfFile`: whether a run file may say it. */
+export function unknownSetting(name: string, run: string, isOfFile = true): string {
   const first = name.replaceAll('-', '_').split('.')[0]!;
   const can = `What can be changed while it runs: ${liveSettingNames.join(', ')}.`;
   if (boundToCheckpoint.includes(first)) {
@@ -98,6 +98,7 @@ export function unknownSetting(name: string, run: string): string {
   }
   const near = nearestName(name, liveSettingNames);
   if (near !== undefined) return `${name}: no such setting of a running run. Did you mean ${near}? ${can}`;
+  if (!isOfFile) return `${JSON.stringify(name)}: there is no such setting. ${can}`;
   return `${name} cannot be changed while the run runs. Stop it (npx ratchet stop ${run}), change its file, and train it again: it goes on where it is. ${can}`;
 }
 

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { test } from 'node:test';
 import { readOverrides } from '../../cli/overrides.ts';
+import { goOnWith } from '../../cli/stored-runs.ts';
 import { trainAgain, withMaxSteps } from '../../cli/typed-command.ts';
 
 test('a command is given back as it was typed, quoted for a shell', () => {
@@ -24,4 +25,14 @@ test('what was switched off is given back as it is typed, also inside a table', 
   const typed = trainAgain({ file: 'a.toml', name: null, overrides });
   assert.equal(typed, 'npx ratchet train a.toml --no-eval --trainer.no-use_liger --max-steps 5');
   assert.deepEqual(readOverrides(typed.split(' ').slice(4)), overrides);
+});
+
+test('a run that finished is typed again with twice its steps, and one that was stopped as it was', () => {
+  const command = { file: 'a.toml', name: null, overrides: { 'max-steps': '60' } };
+  assert.equal(
+    goOnWith(command, { maxSteps: 50, state: 'finished' }),
+    'npx ratchet train a.toml --max-steps 100',
+    'of the steps that it was set to',
+  );
+  assert.equal(goOnWith(command, { maxSteps: 60, state: 'stopped' }), 'npx ratchet train a.toml --max-steps 60');
 });

@@ -263,7 +263,8 @@ steps = 0
   });
 
   test('an infinite or not-a-number hyperparameter is refused', () => {
-    assert.equal(only(`learning_rate = inf\n${minimal}`).received, 'Infinity');
+    const { expected, received } = only(`learning_rate = inf\n${minimal}`);
+    assert.deepEqual([expected, received], ['a finite number > 0', 'Infinity']);
     assert.equal(only(`learning_rate = nan\n${minimal}`).received, 'NaN');
   });
 

@@ -3,7 +3,7 @@ import { readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { auditStore } from '../../activities/audit-run.ts';
-import { forkRun } from '../../runs/fork-run.ts';
+import { forkRun, specAskedSince } from '../../runs/fork-run.ts';
 import { reachableSteps } from '../../runs/lineages.ts';
 import { listCheckpoints } from '../../runs/list-checkpoints.ts';
 import { readHead } from '../../runs/run-access.ts';
@@ -332,6 +332,22 @@ describe('the list of checkpoints', () => {
     const recovery = await openRoles().policyTrainer.bringTo(test.run, versions[5]!.state.policy);
     assert.deepEqual([recovery!.restoredFrom, recovery!.damaged], [2, []]);
   });
+});
+
+test('what a finished run was started with again is told from what its steps were made with', async (t) => {
+  const { test } = await started(t, 2);
+  const { commit } = (await readHead(test.run))!;
+  const source = { config: '/home/me/words.toml', overrides: {} };
+  await test.store.put(layout.source(commit.spec!.key), encodeJson({ ...source, attempt: 1 }));
+  assert.equal(await specAskedSince(test.run, commit), null);
+
+  const key = layout.spec('f'.repeat(64));
+  await test.store.put(key, encodeJson({ ...test.spec, maxSteps: 70 }));
+  await test.store.put(layout.source(key), encodeJson({ ...source, attempt: 2 }));
+  assert.equal((await specAskedSince(test.run, commit))?.spec.maxSteps, 70);
+
+  await test.store.put(layout.source(commit.spec!.key), encodeJson({ ...source, attempt: 3 }));
+  assert.equal(await specAskedSince(test.run, commit), null, 'it was started as it was before');
 });
 
 describe('a fork', () => {

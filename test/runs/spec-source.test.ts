@@ -4,11 +4,23 @@ import { encodeJson } from '../../backends/store/objects.ts';
 import { lineageRecordIn } from '../../runs/record-shapes.ts';
 import { specSourceIn } from '../../runs/spec-source.ts';
 
-const source = { config: '/home/me/run.toml', over: [{ file: '/home/me/more.toml' }], overrides: { max_steps: '3' } };
+const source = {
+  config: '/home/me/run.toml',
+  over: [{ file: '/home/me/more.toml' }],
+  overrides: { max_steps: '3' },
+  attempt: 1,
+};
 
 test('where a spec was read from is read whole, or said to be damaged', () => {
   assert.deepEqual(specSourceIn(encodeJson(source), 'specs/a.source.json'), source);
-  const damages = [{}, { ...source, config: null }, { ...source, over: [{}] }, { ...source, overrides: { a: 1 } }, []];
+  const damages = [
+    {},
+    { ...source, config: null },
+    { ...source, over: [{}] },
+    { ...source, overrides: { a: 1 } },
+    { ...source, attempt: '1' },
+    [],
+  ];
   for (const damage of damages) {
     assert.throws(() => specSourceIn(encodeJson(damage), 'specs/a.source.json'), /specs\/a\.source\.json: expected/);
   }

@@ -117,7 +117,7 @@ describe('advice on a run', () => {
         0.5,
       ),
       'lost work',
-      /^ETTR 0\.50: 1 recoveries \(steps 7\)/,
+      /^ETTR 0\.50: 1 recovery \(step 7\)/,
     );
   });
 

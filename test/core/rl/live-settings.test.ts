@@ -61,6 +61,10 @@ test('what cannot be changed is refused by name, with what to do instead', () =>
   assert.match(unknownSetting('sampling.temperature', 'words'), /ratchet fork words .* --sampling\.temperature VALUE/);
   assert.match(unknownSetting('model', 'words'), /ratchet train FILE --name NEW/);
   assert.match(unknownSetting('kl_penalty.beta', 'words'), /Stop it \(npx ratchet stop words\), change its file/);
+  assert.match(
+    unknownSetting('foo', 'words', false),
+    /^"foo": there is no such setting\. What can be changed .*max_steps/,
+  );
   assert.match(unknownSetting('learnin_rate', 'words'), /Did you mean learning_rate\?/);
 });
 
