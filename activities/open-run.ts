@@ -20,6 +20,7 @@ import { beginLineage, completeLineage } from '../runs/lineages.ts';
 import { recordMissing } from '../runs/record-metrics.ts';
 import { claimIn, runRecordIn } from '../runs/record-shapes.ts';
 import { refuseOtherIdentity } from '../runs/run-identity.ts';
+import { refuseUnfinishedFork } from '../runs/unfinished-fork.ts';
 import {
   begunLineages,
   committedSteps,
@@ -113,6 +114,8 @@ export const createOpenRun =
     grantByFile(keys, isAsItStands && (asked.over ?? []).length === 0);
     await checkStore(spec.store.uri);
     const store = openRunStore(spec.store.uri, spec.name);
+    const place = { name: spec.name, store: spec.store.uri };
+    await refuseUnfinishedFork(place);
     await claimRun(dependencies, spec, workflowId);
 
     // Before the run's identity is written: what is refused may be corrected.
@@ -120,7 +123,6 @@ export const createOpenRun =
     if (!takesOver?.handle) await checkOwnCode(spec);
     const recorded = takesOver?.handle ? null : await recordSettings(dependencies, asked, settings);
     const ref = recorded?.ref ?? takesOver!.handle!.spec;
-    const place = { name: spec.name, store: spec.store.uri };
     const { lineage, refused } = takesOver?.handle
       ? await openLineageAsAsked(place, takesOver.asked)
       : { lineage: await openLineage(place, { ...settings, rewind: asked.rewind, request }), refused: [] };

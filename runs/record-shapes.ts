@@ -4,6 +4,7 @@ import type { ObjectRef, StepCommit } from '../core/rl/run-state.ts';
 import { RunSpec } from '../config/run-spec.ts';
 import { damaged, decodeJson, isRecord, type Shape } from '../backends/store/objects.ts';
 import type { LineageRecord } from './run-access.ts';
+import type { ForkOrigin } from './unfinished-fork.ts';
 
 /**
  * The records that a run is read from, which nothing above them vouches for: a file that somebody edited is named here,
@@ -47,6 +48,15 @@ export function lineageRecordIn(bytes: Uint8Array, key: string): LineageRecord {
 export function runRecordIn(bytes: Uint8Array, key: string): RunSpec {
   const { spec } = decodeJson<{ readonly spec: unknown }>(bytes, key);
   return settingsOf(spec, key);
+}
+
+/** `run.json` of a fork: the run and the step it begins with; null of a run that begins with a model. */
+export function forkOriginIn(bytes: Uint8Array, key: string): ForkOrigin | null {
+  const { fork = null } = decodeJson<{ readonly fork?: ForkOrigin }>(bytes, key, ({ fork: origin }) => ({
+    'the run and the step that it is a fork of, or neither':
+      origin === undefined || (isRecord(origin) && typeof origin['from'] === 'string' && isCount(origin['step'])),
+  }));
+  return fork;
 }
 
 /** `specs/….json` */

@@ -1,12 +1,14 @@
 import assert from 'node:assert/strict';
-import { readFile, rm, writeFile } from 'node:fs/promises';
+import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { auditStore } from '../../activities/audit-run.ts';
 import { forkRun } from '../../runs/fork-run.ts';
 import { reachableSteps } from '../../runs/lineages.ts';
 import { listCheckpoints } from '../../runs/list-checkpoints.ts';
-import { readHead } from '../../runs/run-access.ts';
+import { readHead, storeOf } from '../../runs/run-access.ts';
+import { refuseOtherRun } from '../../runs/run-identity.ts';
+import { findStoredRun, storedStandings } from '../../cli/stored-runs.ts';
 import { layout } from '../../runs/layout.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { encodeJson } from '../../backends/store/objects.ts';
@@ -382,6 +384,50 @@ describe('a fork', () => {
     await assert.rejects(fork(run.test, 2), hasCode('ConfigInvalid', 'twig', '--name'));
     await assert.rejects(fork(run.test, 4, { learningRate: 1 }), hasCode('ConfigInvalid', 'twig', '--name'));
     await assert.rejects(fork(run.test, 4, {}, 'words'), hasCode('ConfigInvalid', 'words', '--name'));
+  });
+
+  test('from a checkpoint that is damaged it is refused with the file, and nothing is left of it', async (t) => {
+    const run = await started(t, 4);
+    const key = `${layout.weights('main', 4)}config.json`;
+    await writeFile(path.join(run.test.folder, key), '{ }');
+    await assert.rejects(fork(run.test, 4), hasCode('CheckpointDamaged', key));
+    await damage(run.test, `${layout.checkpoint('main', 2)}optimizer.safetensors`);
+    await assert.rejects(fork(run.test, 2), hasCode('CheckpointDamaged', 'optimizer.safetensors'));
+    assert.deepEqual(await readdir(path.dirname(run.test.folder)), ['words']);
+  });
+
+  test('cut off anywhere, it is no run that is trained; the same command finishes it, and another begins it anew', async (t) => {
+    const run = await started(t, 4);
+    const twig = storeOf({ ...run.test.run, name: 'twig' });
+    const spec = { ...run.test.spec, name: 'twig' };
+    const whole = await fork(run.test, 4);
+    const keys = await twig.list('');
+    for (const cutOff of [
+      keys.filter((key) => key.startsWith('lineages/')),
+      keys.filter((key) => key !== 'run.json'),
+    ]) {
+      for (const key of cutOff) await twig.removeAll(key);
+      await assert.rejects(
+        refuseOtherRun(spec),
+        hasCode('ConfigInvalid', 'ratchet fork words --step 4 --name twig', 'not finished'),
+      );
+      const { store } = run.test.run;
+      const [standing] = (await storedStandings(store)).filter((found) => found.run === 'twig');
+      assert.deepEqual([standing?.state, standing?.step], ['unfinished fork', null]);
+      await assert.rejects(findStoredRun('twig', store), hasCode('ConfigInvalid', 'not finished'));
+      assert.deepEqual(await fork(run.test, 4), whole);
+      assert.deepEqual(await twig.list(''), keys);
+    }
+    await twig.removeAll('lineages');
+    const { commit } = await fork(run.test, 2, { learningRate: 0.5 });
+    assert.equal(commit.origin!.step, 2);
+    assert.deepEqual(
+      (await twig.list('')).filter((key) => key.includes('step_4')),
+      [],
+      'what the other one left is no part of it',
+    );
+    await refuseOtherRun({ ...spec, learningRate: 0.5 });
+    await goOn({ test: run.test, roles: openRoles() });
   });
 
   test('a step without a checkpoint is refused with those that have one', async (t) => {
