@@ -2,7 +2,7 @@ import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import { firstLineage, workflowIdPattern } from '../core/names.ts';
-import type { AskedOfRun, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
+import type { AskedOfRun, ObjectRef, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import { withoutResume } from '../config/resume-words.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { checkOwnCode } from '../backends/configs/check-own-code.ts';
@@ -16,7 +16,7 @@ import { sha256 } from '../backends/store/file-store.ts';
 import { checkStore, openRunStore, type Store } from '../backends/store/index.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import { type Curves, curvesOf } from '../runs/curves.ts';
-import { beginLineage, completeLineage } from '../runs/lineages.ts';
+import { beginLineage, completeLineage, isWholeHere } from '../runs/lineages.ts';
 import { recordMissing } from '../runs/record-metrics.ts';
 import { claimIn, runRecordIn } from '../runs/record-shapes.ts';
 import { refuseOtherIdentity } from '../runs/run-identity.ts';
@@ -72,7 +72,7 @@ export interface OpenedRun {
   readonly hadEnded?: boolean;
   /** Whether a run that is taken over has been rewound, as was asked of it. */
   readonly isRewound?: boolean;
-  /** Whether retention has removed the weights at the head: after a rewind they may have to be made again. */
+  /** Whether the weights that a lineage begins with are gone, by retention, or damaged: they are made again. */
   readonly weightsAreGone: boolean;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
   readonly warnings: readonly string[];
@@ -142,7 +142,7 @@ export const createOpenRun =
       head,
       hadEnded: head !== null && (await isLastStep(store, head.commit)),
       ...(takesOver?.asked?.rewind && refused.length === 0 ? { isRewound: true } : {}),
-      weightsAreGone: head !== null && !(await isStored(store, head.commit.policy)),
+      weightsAreGone: head?.commit.origin !== undefined && !(await isWholeHere(place, head.commit)),
       ...(head === null ? {} : { curves: await curvesOf(handle, head.commit.step) }),
       datasets,
       warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],
@@ -272,10 +272,6 @@ async function openLineageAsAsked(
 async function firstStep(run: LineagePlace): Promise<number | null> {
   const [first] = await committedSteps(run);
   return first === undefined ? null : ((await requireCommit(run, first)).commit.origin?.step ?? null);
-}
-
-async function isStored(store: Store, { weights, file }: PolicyVersion): Promise<boolean> {
-  return (await store.list(weights)).includes(file.key);
 }
 
 /** Settings without those that say where to go on from: they are for one start, not for the run. */

@@ -342,7 +342,7 @@ describe('a run that an upgrade takes over', () => {
     assert.deepEqual([...where(again), again.isRewound], ['l2', 2, true]);
     const refused = await open({ takesOver: asked(9) }, 'words', 'fourth');
     assert.deepEqual([...where(refused), refused.isRewound], ['l2', 2, undefined]);
-    assert.match(refused.warnings.join(), /expected a committed step up to 2, got 9/);
+    assert.match(refused.warnings.join(), /expected a committed step up to 3, got 9/);
   });
 });
 
