@@ -1,6 +1,6 @@
 import { committedRun, type CommittedRun } from '../runs/committed-run.ts';
 import { type Curves, curvesOf } from '../runs/curves.ts';
-import { storedSpec } from '../runs/fork-run.ts';
+import { readRunRecord, storedSpec } from '../runs/fork-run.ts';
 import type { SpecSource } from '../runs/spec-source.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from '../runs/run-access.ts';
 import { readMetrics } from '../runs/metrics.ts';
@@ -129,6 +129,7 @@ export async function storedStandings(storeUri: string | undefined): Promise<Sto
 async function standingOf(place: RunPlace): Promise<StoredStanding> {
   const nothing = { run: place.name, step: null, maxSteps: null, reward: null, committedAt: null, note: null };
   try {
+    await readRunRecord(place);
     const head = await readHead({ ...place, lineage: await currentLineage(place) });
     if (head === null) {
       const origin = await unfinishedFork(place);

@@ -30,9 +30,15 @@ export async function storedSpec(
     const spec = specIn(await store.get(ref), ref.key);
     return { spec, source: source && specSourceIn(source, layout.source(ref.key)) };
   }
+  return { spec: await readRunRecord(run), source: null };
+}
+
+/** The settings a run began with. */
+export async function readRunRecord(run: RunPlace): Promise<RunSpec> {
+  const store = storeOf(run);
   const recorded = await store.read(layout.run());
   if (!recorded) throw new RatchetError('RunNotFound', `There is no run ${run.name}: ${store.uri} holds no run.json.`);
-  return { spec: runRecordIn(recorded, store.uri + layout.run()), source: null };
+  return runRecordIn(recorded, store.uri + layout.run());
 }
 
 /** What a checkpoint was made with and cannot be gone on from without. */

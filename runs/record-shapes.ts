@@ -80,6 +80,20 @@ export function claimIn(bytes: Uint8Array, key: string): { readonly workflowId: 
   }));
 }
 
+/** `claims/trainer/epoch_N.json`: who holds the run since hold N. */
+export interface TrainerClaim {
+  readonly epoch: number;
+  /** Unique to the GPU process. */
+  readonly holder: string;
+}
+
+export function trainerClaimIn(bytes: Uint8Array, key: string): TrainerClaim {
+  return decodeJson<TrainerClaim>(bytes, key, ({ epoch, holder }) => ({
+    'an epoch': Number.isSafeInteger(epoch),
+    'who holds the run': typeof holder === 'string',
+  }));
+}
+
 export function isRef(value: unknown): value is ObjectRef {
   return isRecord(value) && typeof value['key'] === 'string' && typeof value['sha256'] === 'string';
 }
