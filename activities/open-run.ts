@@ -2,7 +2,7 @@ import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import { firstLineage, workflowIdPattern } from '../core/names.ts';
-import type { AskedOfRun, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
+import type { AskedOfRun, ObjectRef, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import { withoutResume } from '../config/resume-words.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { checkOwnCode } from '../backends/configs/check-own-code.ts';
@@ -16,10 +16,11 @@ import { sha256 } from '../backends/store/file-store.ts';
 import { checkStore, openRunStore, type Store } from '../backends/store/index.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import { type Curves, curvesOf } from '../runs/curves.ts';
-import { beginLineage, completeLineage } from '../runs/lineages.ts';
+import { beginLineage, completeLineage, isWholeHere } from '../runs/lineages.ts';
 import { recordMissing } from '../runs/record-metrics.ts';
 import { claimIn, runRecordIn } from '../runs/record-shapes.ts';
 import { refuseOtherIdentity } from '../runs/run-identity.ts';
+import { refuseUnfinishedFork } from '../runs/unfinished-fork.ts';
 import {
   begunLineages,
   committedSteps,
@@ -71,7 +72,7 @@ export interface OpenedRun {
   readonly hadEnded?: boolean;
   /** Whether a run that is taken over has been rewound, as was asked of it. */
   readonly isRewound?: boolean;
-  /** Whether retention has removed the weights at the head: after a rewind they may have to be made again. */
+  /** Whether the weights that a lineage begins with are gone, by retention, or damaged: they are made again. */
   readonly weightsAreGone: boolean;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
   readonly warnings: readonly string[];
@@ -113,6 +114,8 @@ export const createOpenRun =
     grantByFile(keys, isAsItStands && (asked.over ?? []).length === 0);
     await checkStore(spec.store.uri);
     const store = openRunStore(spec.store.uri, spec.name);
+    const place = { name: spec.name, store: spec.store.uri };
+    await refuseUnfinishedFork(place);
     await claimRun(dependencies, spec, workflowId);
 
     // Before the run's identity is written: what is refused may be corrected.
@@ -121,7 +124,6 @@ export const createOpenRun =
     const attempt = await nextAttempt(store);
     const recorded = takesOver?.handle ? null : await recordSettings(dependencies, asked, { ...settings, attempt });
     const ref = recorded?.ref ?? takesOver!.handle!.spec;
-    const place = { name: spec.name, store: spec.store.uri };
     const { lineage, refused } = takesOver?.handle
       ? await openLineageAsAsked(place, takesOver.asked)
       : { lineage: await openLineage(place, { ...settings, rewind: asked.rewind, request }), refused: [] };
@@ -141,7 +143,7 @@ export const createOpenRun =
       head,
       hadEnded: head !== null && (await isLastStep(store, head.commit)),
       ...(takesOver?.asked?.rewind && refused.length === 0 ? { isRewound: true } : {}),
-      weightsAreGone: head !== null && !(await isStored(store, head.commit.policy)),
+      weightsAreGone: head?.commit.origin !== undefined && !(await isWholeHere(place, head.commit)),
       ...(head === null ? {} : { curves: await curvesOf(handle, head.commit.step) }),
       datasets,
       warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],
@@ -272,10 +274,6 @@ async function openLineageAsAsked(
 async function firstStep(run: LineagePlace): Promise<number | null> {
   const [first] = await committedSteps(run);
   return first === undefined ? null : ((await requireCommit(run, first)).commit.origin?.step ?? null);
-}
-
-async function isStored(store: Store, { weights, file }: PolicyVersion): Promise<boolean> {
-  return (await store.list(weights)).includes(file.key);
 }
 
 /** Settings without those that say where to go on from: they are for one start, not for the run. */

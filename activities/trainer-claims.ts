@@ -2,22 +2,11 @@ import { Context } from '@temporalio/activity';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
-import { decodeJson, encodeJson, type Shape } from '../backends/store/objects.ts';
+import { encodeJson } from '../backends/store/objects.ts';
 import type { MayGoOn } from '../runs/policy-trainer.ts';
+import { type TrainerClaim, trainerClaimIn } from '../runs/record-shapes.ts';
 import { storeOf } from '../runs/run-access.ts';
 import type { ProcessLease } from './around/process-lease.ts';
-
-/** `claims/trainer/epoch_N.json`: who holds the run since hold N. */
-interface TrainerClaim {
-  readonly epoch: number;
-  /** Unique to the GPU process. */
-  readonly holder: string;
-}
-
-const claimShape: Shape = ({ epoch, holder }) => ({
-  'an epoch': Number.isSafeInteger(epoch),
-  'who holds the run': typeof holder === 'string',
-});
 
 /** Epochs of a run are numbered without gaps: the next one is free until a hold claims it. */
 export async function nextTrainerEpoch({ run }: { readonly run: RunHandle }): Promise<number> {
@@ -29,7 +18,7 @@ export async function nextTrainerEpoch({ run }: { readonly run: RunHandle }): Pr
 export async function claimTrainer(run: RunHandle, claim: TrainerClaim): Promise<void> {
   const key = layout.trainerClaim(claim.epoch);
   const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(claim));
-  const { holder } = decodeJson<TrainerClaim>(bytes, key, claimShape);
+  const { holder } = trainerClaimIn(bytes, key);
   if (holder !== claim.holder) throw superseded(run, claim, { epoch: claim.epoch, holder });
   await requireNewestClaim(run, claim);
 }
@@ -43,7 +32,7 @@ export async function requireNewestClaim(run: RunHandle, claim: TrainerClaim): P
     const key = layout.trainerClaim(epoch + 1);
     const bytes = await storeOf(run).read(key);
     if (!bytes) return;
-    const later = decodeJson<TrainerClaim>(bytes, key, claimShape);
+    const later = trainerClaimIn(bytes, key);
     if (later.holder !== claim.holder) throw superseded(run, claim, later);
   }
 }

@@ -36,8 +36,14 @@ export async function findRunFolder(
   );
 }
 
+/** What is damaged there is a run all the same: whoever reads it says what is wrong. */
 async function holds(store: string, run: string): Promise<boolean> {
-  return (await openRunStore(store, run).read(layout.run())) !== null;
+  try {
+    return (await openRunStore(store, run).read(layout.run())) !== null;
+  } catch (error) {
+    if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return true;
+    throw error;
+  }
 }
 
 /** What the run answers; it is loaded only when the folder is not here. */

@@ -1,6 +1,6 @@
 import { committedRun, type CommittedRun } from '../runs/committed-run.ts';
 import { type Curves, curvesOf } from '../runs/curves.ts';
-import { specAskedSince, storedSpec } from '../runs/fork-run.ts';
+import { readRunRecord, specAskedSince, storedSpec } from '../runs/fork-run.ts';
 import type { SpecSource } from '../runs/spec-source.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from '../runs/run-access.ts';
 import { readMetrics } from '../runs/metrics.ts';
@@ -8,6 +8,7 @@ import { resolveStoreUri } from '../backends/store/index.ts';
 import { listRunNames } from '../runs/list-runs.ts';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
+import { describeUnfinished, refuseUnfinishedFork, unfinishedFork } from '../runs/unfinished-fork.ts';
 import { describeSolved, solvedShare } from '../core/rl/left-to-learn.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
@@ -37,12 +38,15 @@ type Stand = Pick<StoredRun, 'maxSteps' | 'state'>;
 
 type StoredState = 'finished' | 'stopped' | 'not running';
 
-/** Null before the run's first commit. */
+/** Null before the run's first commit; refuses a fork that was cut off before it, which does not get there by itself. */
 async function storedRun(place: RunPlace): Promise<StoredRun | null> {
   const committed = await committedRun(place);
   const lineage = await currentLineage(place);
   const head = await readHead({ ...place, lineage });
-  if (committed === null || head === null) return null;
+  if (committed === null || head === null) {
+    await refuseUnfinishedFork(place);
+    return null;
+  }
   const [{ spec, source, stand }, curves, steps] = await Promise.all([
     askedOf(place, head.commit),
     curvesOf({ ...place, lineage }, committed.step),
@@ -124,7 +128,7 @@ async function askedOf(
 /** One line of a list. */
 export interface StoredStanding {
   readonly run: string;
-  readonly state: StoredState | 'cannot be read';
+  readonly state: StoredState | 'unfinished fork' | 'cannot be read';
   readonly step: number | null;
   readonly maxSteps: number | null;
   readonly reward: number | null;
@@ -144,8 +148,13 @@ export async function storedStandings(storeUri: string | undefined): Promise<Sto
 async function standingOf(place: RunPlace): Promise<StoredStanding> {
   const nothing = { run: place.name, step: null, maxSteps: null, reward: null, committedAt: null, note: null };
   try {
+    await readRunRecord(place);
     const head = await readHead({ ...place, lineage: await currentLineage(place) });
-    if (head === null) return { ...nothing, state: 'not running', note: 'nothing is committed yet' };
+    if (head === null) {
+      const origin = await unfinishedFork(place);
+      const note = origin === null ? 'nothing is committed yet' : describeUnfinished(place.name, origin);
+      return { ...nothing, state: origin === null ? 'not running' : 'unfinished fork', note };
+    }
     const { step, metrics, committedAt } = head.commit;
     const { stand } = await askedOf(place, head.commit);
     return { ...nothing, step, reward: metrics['train/reward'] ?? null, committedAt, ...stand };

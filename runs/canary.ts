@@ -7,14 +7,14 @@ import type { Canary } from './pending-versions.ts';
 export async function readCanary(store: Store, key: string): Promise<Canary | RatchetError | null> {
   try {
     const bytes = await store.read(key);
-    return bytes && canaryFrom(bytes, key);
+    return bytes && canaryIn(bytes, key);
   } catch (error) {
     if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return error;
     throw error;
   }
 }
 
-function canaryFrom(bytes: Uint8Array, key: string): Canary {
+export function canaryIn(bytes: Uint8Array, key: string): Canary {
   const { tokenIds, positions, logprobs, digest } = decodeJson<Partial<Canary>>(bytes, key);
   const isWhole = [tokenIds, positions, logprobs].every((list) => Array.isArray(list) && list.every(Number.isFinite));
   if (!isWhole || positions!.length !== logprobs!.length || typeof digest !== 'string')

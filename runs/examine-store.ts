@@ -1,12 +1,13 @@
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import type { ObjectRef, PolicyVersion, StepPlan } from '../core/rl/run-state.ts';
-import { sha256 } from '../backends/store/file-store.ts';
 import type { Store } from '../backends/store/types.ts';
 import { damaged, decodeJson } from '../backends/store/objects.ts';
 import type { ReadAnew } from '../backends/store/version-files.ts';
 import { faultOfVersion, foldersOf } from './kept-versions.ts';
 import { listCheckpoints } from './list-checkpoints.ts';
+import { settingsAgain } from './repair-store.ts';
+import { fixedRecords, kindOfRecord, type Repair } from './stored-records.ts';
 import {
   committedSteps,
   type LineagePlace,
@@ -22,6 +23,8 @@ interface Fault {
   readonly problem: string;
   /** What it means for the run, and what to do. */
   readonly meaning: string;
+  /** What --repair does about it; null where it can do nothing, or it is a commit at the head. */
+  readonly repair: Repair | null;
 }
 
 export interface Examined {
@@ -61,18 +64,20 @@ export async function examineStore(run: RunPlace): Promise<Examined> {
         return null;
       });
       if (!found) continue;
-      const { plan, policy } = found.commit;
+      const { plan, policy, spec } = found.commit;
+      if (spec) await store.get(spec).catch((error: unknown) => note(spec.key, error, meaningOf(spec.key)));
       if (kept.has(policy.weights)) await examineVersion(store, policy, { faults, anew });
       if (plan && keys.includes(plan.key)) await examinePlan(store, plan, faults);
     }
   }
   if (faults.found.every(({ key }) => !key.includes('/steps/'))) await examineCheckpoints(run, { faults, anew });
-  for (const key of keys) if (!faults.isKnown(key)) await examineText(store, key, faults);
+  for (const key of new Set([...fixedRecords, ...keys]))
+    if (!faults.isKnown(key)) await examineRecord(store, key, faults);
   const ahead = head.unreadable.map((key) => key.replace(/^.*step_(\d+)\.json$/, '$1'));
   const sealed = ahead.map((step) => `${layout.checkpoint(current.lineage, Number(step))}manifest.json`);
   return {
     read: keys.length,
-    faults: faults.found,
+    faults: await Promise.all(faults.found.map((fault) => withRepair(run, fault))),
     unreadableHead: [...head.unreadable, ...sealed.filter((key) => keys.includes(key))],
     whole: head.whole === null ? null : { lineage: current.lineage, step: head.whole },
   };
@@ -91,7 +96,7 @@ class Faults {
     // Unsupported: a link that leads out of the folder.
     const isDamage = error instanceof RatchetError && ['CheckpointDamaged', 'Unsupported'].includes(error.code);
     if (!isDamage) throw error;
-    if (!this.isKnown(key)) this.found.push({ key, problem: error.message, meaning });
+    if (!this.isKnown(key)) this.found.push({ key, problem: error.message, meaning, repair: null });
   }
 }
 
@@ -121,46 +126,46 @@ async function examinePlan(store: Store, ref: ObjectRef, faults: Faults): Promis
 async function examineCheckpoints(run: RunPlace, { faults, anew }: Examining): Promise<void> {
   const meaning = 'it is passed over: an earlier one is restored, and batches after it trained again';
   for (const { lineage, step, state, problem } of (await listCheckpoints(run, anew)).checkpoints) {
-    if (state === 'damaged') faults.found.push({ key: layout.checkpoint(lineage, step), problem: problem!, meaning });
+    if (state === 'damaged')
+      faults.found.push({ key: layout.checkpoint(lineage, step), problem: problem!, meaning, repair: null });
   }
 }
 
-/** Of what no reference vouches for it is only seen whether it can be read. */
-async function examineText(store: Store, key: string, faults: Faults): Promise<void> {
+/** What no reference vouches for is read as its readers do; of other JSON it is only seen whether it can be read. */
+async function examineRecord(store: Store, key: string, faults: Faults): Promise<void> {
+  const kind = kindOfRecord(key);
   const isRows = key.endsWith('.jsonl');
-  if (!isRows && !key.endsWith('.json')) return;
-  const bytes = await store.read(key).catch((error: unknown) => {
+  if (!kind && !isRows && !key.endsWith('.json')) return;
+  try {
+    const bytes = await store.read(key);
+    if (!bytes) return; // or gone since it was listed
+    if (kind) kind.read(bytes, key);
+    else examineText(bytes, key, isRows);
+  } catch (error) {
     faults.note(key, error, meaningOf(key));
-    return null;
-  });
-  if (!bytes) return; // or gone since it was listed
+  }
+}
+
+function examineText(bytes: Uint8Array, key: string, isRows: boolean): void {
   const text = Buffer.from(bytes).toString('utf8');
   for (const [i, part] of (isRows ? text.split('\n') : [text]).entries()) {
     if (isRows && part === '') continue;
     try {
       JSON.parse(part);
     } catch (cause) {
-      const place = isRows ? `${key}, line ${i + 1}` : key;
-      faults.note(key, damaged(place, 'expected JSON, found none', cause), meaningOf(key));
-      return;
+      throw damaged(isRows ? `${key}, line ${i + 1}` : key, 'expected JSON, found none', cause);
     }
   }
 }
 
-/** Moves what stands in the way out of it, under a name that tells what it was: the run goes on from the newest whole commit. */
-export async function setHeadAside(run: RunPlace, keys: readonly string[]): Promise<readonly string[]> {
-  const store = storeOf(run);
-  const moved: string[] = [];
-  // The newest first: whatever is cut off leaves a chain without a gap.
-  for (const key of keys.toReversed()) {
-    const bytes = await store.read(key);
-    if (!bytes) continue;
-    const to = layout.quarantined(key, sha256(bytes));
-    await store.put(to, bytes);
-    await store.removeAll(key);
-    moved.push(to);
-  }
-  return moved;
+/** What --repair can do about it is part of what it means. */
+async function withRepair(run: RunPlace, fault: Fault): Promise<Fault> {
+  const repair = kindOfRecord(fault.key)?.repair ?? null;
+  if (repair === null) return fault;
+  if (repair !== 'made again') return { ...fault, repair, meaning: `${fault.meaning}; --repair sets it aside` };
+  if ((await settingsAgain(run, fault.key)) === null) return fault;
+  const from = fault.key === layout.run() ? 'the settings that the first commit names' : layout.run();
+  return { ...fault, repair, meaning: `${fault.meaning}, or make it again from ${from}: --repair` };
 }
 
 /** The commits after the newest one that can be gone on from. */
@@ -191,14 +196,12 @@ async function whyUnreadable(run: LineagePlace, key: string): Promise<unknown> {
 
 function meaningOf(key: string): string {
   const known: readonly (readonly [string, string])[] = [
-    ['run.json', 'no command knows the run: restore the file from a copy'],
-    ['metrics.jsonl', 'rows that cannot be read are left out; the commits have them'],
-    ['claims/', 'the run is not opened: remove the file once no workflow drives the run'],
     ['rollouts/', 'what cannot be read of rollouts is generated again, where it is still needed'],
     ['results/', 'people read it; the run does not'],
     ['evals/', 'the evaluation is to be made again'],
     ['logs/', 'people read it; the run does not'],
   ];
   const found = known.find(([prefix]) => key.replace(/^lineages\/[^/]+\//, '').startsWith(prefix));
-  return found?.[1] ?? 'whatever needs it will say so: restore the file from a copy';
+  const meaning = kindOfRecord(key)?.meaning ?? found?.[1];
+  return meaning ?? 'whatever needs it will say so: restore the file from a copy';
 }

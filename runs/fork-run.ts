@@ -6,16 +6,17 @@ import { firstLineage } from '../core/names.ts';
 import { decodeRanges, encodeRanges } from '../core/rl/ledger.ts';
 import type { ObjectRef, PolicyVersion, Prompts, RunState, StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import { putSums, sumsName, verifyVersion } from '../backends/store/version-files.ts';
+import { putSums, type ReadAnew, sumsName, verifyVersion } from '../backends/store/version-files.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { Store } from '../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
 import { specSourceIn, type SpecSource } from './spec-source.ts';
-import { commitIn, runRecordIn, specIn } from './record-shapes.ts';
+import { commitIn, forkOriginIn, runRecordIn, specIn } from './record-shapes.ts';
 import { currentLineage, type LineagePlace, readHead, requireCommit, type RunPlace, storeOf } from './run-access.ts';
 import { storedTemplate } from './stored-template.ts';
+import type { ForkOrigin } from './unfinished-fork.ts';
 
 /** The settings a run last went on with, and what they were read from; null where that was not written down. */
 export async function storedSpec(
@@ -29,9 +30,15 @@ export async function storedSpec(
     const spec = specIn(await store.get(ref), ref.key);
     return { spec, source: source && specSourceIn(source, layout.source(ref.key)) };
   }
+  return { spec: await readRunRecord(run), source: null };
+}
+
+/** The settings a run began with. */
+export async function readRunRecord(run: RunPlace): Promise<RunSpec> {
+  const store = storeOf(run);
   const recorded = await store.read(layout.run());
   if (!recorded) throw new RatchetError('RunNotFound', `There is no run ${run.name}: ${store.uri} holds no run.json.`);
-  return { spec: runRecordIn(recorded, store.uri + layout.run()), source: null };
+  return runRecordIn(recorded, store.uri + layout.run());
 }
 
 /**
@@ -95,18 +102,20 @@ export async function forkRun(input: {
 
   const to: LineagePlace = { name: spec.name, store: spec.store.uri, lineage: firstLineage };
   const target = storeOf(to);
-  await refuseOtherRun(target, spec, step, from.name);
-  await target.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
-  const bytes = encodeJson(spec);
-  const ref = await target.put(layout.spec(sha256(bytes)), bytes);
-  await target.put(layout.source(ref.key), encodeJson({ ...source, attempt: undefined }));
-
-  const template = await storedTemplate(from, before);
-  if (template !== null) await target.put(layout.chatTemplate(), Buffer.from(template));
+  const fork: ForkOrigin = { from: from.name, step };
+  const done = await finishedFork(target, spec, fork);
+  if (done) return { commit: done, store: target.uri };
 
   const found = await requireCommit(holder, step);
   const copy = new Copy(storeOf(from), target);
   const { commit } = found;
+  // Before anything is written: what cannot be copied whole leaves nothing behind.
+  const template = await storedTemplate(from, before);
+  const keepsGroups = boundToGroups.every((key) => isDeepStrictEqual(before[key], spec[key]));
+  await copy.verify(commit, { keepsGroups });
+
+  const ref = await beginFork(target, { spec, fork, source });
+  if (template !== null) await target.put(layout.chatTemplate(), Buffer.from(template));
   // Adapters stand on v0, which lies in the first lineage of every run.
   if (spec.lora) await copy.folder(layout.weights(firstLineage, 0), layout.weights(firstLineage, 0));
   const policy = await copy.version(commit.policy);
@@ -114,7 +123,6 @@ export async function forkRun(input: {
   const optimizer =
     commit.optimizer &&
     (await copy.object(commit.optimizer, `${layout.checkpoint(firstLineage, step)}optimizer.safetensors`));
-  const keepsGroups = boundToGroups.every((key) => isDeepStrictEqual(before[key], spec[key]));
   if (keepsGroups) {
     for (const { scored } of commit.state.surplus) {
       await copy.object(scored, scored.key);
@@ -149,13 +157,12 @@ export async function forkRun(input: {
     ...(offered ? { offeredPrompts: offered } : {}),
     ...(pendingBranches ? { pendingBranches: pendingBranches.filter((due) => due.step === step) } : {}),
   };
-  const first = await target.putIfAbsent(layout.commit(firstLineage, step), encodeJson({ ...forked, state }));
-  const stored = {
-    commit: commitIn(first.bytes, target.uri + layout.commit(firstLineage, step)),
-    sha256: sha256(first.bytes),
-  };
-  await target.putIfAbsent(`${layout.checkpoint(firstLineage, step)}manifest.json`, encodeJson(manifestOf(stored)));
-  return { commit: stored.commit, store: target.uri };
+  const bytes = encodeJson({ ...forked, state });
+  const manifest = manifestOf({ commit: { ...forked, state }, sha256: sha256(bytes) });
+  await target.put(`${layout.checkpoint(firstLineage, step)}manifest.json`, encodeJson(manifest));
+  // Comes last: from here on it is a run.
+  const first = await target.putIfAbsent(layout.commit(firstLineage, step), bytes);
+  return { commit: commitIn(first.bytes, target.uri + layout.commit(firstLineage, step)), store: target.uri };
 }
 
 /** The lineage that sealed a checkpoint of this step; a step without one has no optimizer's state to copy. */
@@ -195,18 +202,39 @@ function refuseOtherCheckpoint(before: RunSpec, after: RunSpec): void {
   );
 }
 
-/** A name that is taken is refused, unless it is this very fork, interrupted or asked for again. */
-async function refuseOtherRun(target: Store, spec: RunSpec, step: number, from: string): Promise<void> {
+/**
+ * The first commit of this very fork where it was finished before, and null where it is to be made: nothing has the name,
+ * or a fork that was not finished. Another run of that name is refused.
+ */
+async function finishedFork(target: Store, spec: RunSpec, fork: ForkOrigin): Promise<StepCommit | null> {
   const there = await target.read(layout.run());
-  if (!there) return;
-  const recorded = runRecordIn(there, target.uri + layout.run());
+  if (!there) return null;
+  const where = target.uri + layout.run();
+  const isThisFork = isDeepStrictEqual([forkOriginIn(there, where), runRecordIn(there, where)], [fork, spec]);
   const commits = await target.list(layout.commits(firstLineage));
-  const first = await target.read(layout.commit(firstLineage, step));
-  const origin = first && commitIn(first, target.uri + layout.commit(firstLineage, step)).origin;
-  const isSame =
-    isDeepStrictEqual(recorded, spec) && (commits.length === 0 || (origin?.run === from && origin.step === step));
-  if (isSame) return;
+  if (commits.length === 0 && forkOriginIn(there, where) !== null) return null;
+  const key = layout.commit(firstLineage, fork.step);
+  const first = isThisFork ? await target.read(key) : null;
+  if (first) return commitIn(first, target.uri + key);
   throw new RatchetError('ConfigInvalid', `${target.uri} holds another run already. Choose another name: --name NEW.`);
+}
+
+/** Says in the new folder whose it is, and what it is to become, before anything else lies there. */
+async function beginFork(
+  target: Store,
+  { spec, fork, source }: { readonly spec: RunSpec; readonly fork: ForkOrigin; readonly source: SpecSource },
+): Promise<ObjectRef> {
+  const record = encodeJson({ schemaVersion: 1, name: spec.name, fork, spec });
+  const { bytes: there } = await target.putIfAbsent(layout.run(), record);
+  if (Buffer.compare(there, record) !== 0) {
+    // What another one that was not finished has left would be taken for a part of this one.
+    for (const key of await target.list('')) if (key !== layout.run()) await target.removeAll(key);
+    await target.put(layout.run(), record);
+  }
+  const bytes = encodeJson(spec);
+  const ref = await target.put(layout.spec(sha256(bytes)), bytes);
+  await target.put(layout.source(ref.key), encodeJson({ ...source, attempt: undefined }));
+  return ref;
 }
 
 /** The groups that were kept for later were sampled with other settings than the fork's: they end here. */
@@ -221,15 +249,26 @@ function withoutSurplus(commit: StepCommit): StepCommit {
 class Copy {
   readonly #from: Store;
   readonly #to: Store;
+  /** A file that looks as it did when it was compared is not read again. */
+  readonly #read: ReadAnew = new Map();
 
   constructor(from: Store, to: Store) {
     this.#from = from;
     this.#to = to;
   }
 
+  /** Throws when a byte of what is to be copied has changed, or any of it is gone. */
+  async verify({ policy, optimizer, state }: StepCommit, { keepsGroups }: { readonly keepsGroups: boolean }) {
+    for (const version of [policy, state.reference]) await verifyVersion(this.#from, version, { anew: this.#read });
+    const { curriculum, surplus, prompts = {}, offeredPrompts = {} } = state;
+    const groups = keepsGroups ? surplus.map(({ scored }) => scored) : [];
+    const texts = [prompts, offeredPrompts].flatMap((entries) => Object.values(entries).map(({ ref }) => ref));
+    for (const ref of [optimizer, curriculum.pools, ...groups, ...texts]) if (ref) await this.#from.get(ref);
+  }
+
   async version(version: PolicyVersion): Promise<PolicyVersion> {
     const weights = layout.weights(firstLineage, version.step, version.replay);
-    await verifyVersion(this.#from, version, { anew: new Map() }); // throws when a byte of it changed
+    await verifyVersion(this.#from, version, { anew: this.#read });
     const sums = await this.folder(version.weights, weights);
     const file = { ...version.file, key: weights + path.posix.basename(version.file.key) };
     return { ...version, weights, file, sums };

@@ -2,33 +2,25 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import { firstLineage, lineageName } from '../core/names.ts';
 import { decodeRanges, encodeRanges } from '../core/rl/ledger.ts';
-import type { RunHandle, RunState, StepCommit, StepPlan } from '../core/rl/run-state.ts';
+import type { RunHandle, RunState, StepCommit } from '../core/rl/run-state.ts';
+import { weightsReadWholeBytesMax } from '../core/limits.ts';
 import { encodeJson } from '../backends/store/objects.ts';
-import { sealedFor } from './checkpoints.ts';
+import { isVersionSound } from '../backends/store/version-files.ts';
 import { commitIn } from './record-shapes.ts';
+import { type ReachableStep, type Reading, RestorableSteps, storedKeys } from './restorable-steps.ts';
 import {
   begunLineages,
   committedSteps,
   type FoundCommit,
   type LineagePlace,
   type LineageRecord,
+  lineagesOf,
   readCommit,
   readHead,
-  readJson,
   requireCommit,
   type RunPlace,
   storeOf,
-  stretchesOf,
 } from './run-access.ts';
-
-/** A committed step that a lineage can go on from. */
-interface ReachableStep {
-  readonly step: number;
-  /** The checkpoint it is restored from; stored batches lead on from there. */
-  readonly checkpoint: number;
-  /** Whether its weights are in the store, for the policy servers. If not they are made again from the batches. */
-  readonly hasWeights: boolean;
-}
 
 interface BegunLineage {
   readonly lineage: string;
@@ -37,7 +29,7 @@ interface BegunLineage {
 }
 
 /**
- * Begins a lineage at a committed step of the run's current one. Nothing of what is there is changed: a record says where
+ * Begins a lineage at a committed step of the run's current one, or of an earlier one that went further. Nothing of what is there is changed: a record says where
  * it begins, then its first commit takes the state over. The same `request` again gets the same lineage; of two at once
  * each gets its own, and the later one is the current one.
  */
@@ -50,12 +42,12 @@ export async function beginLineage(input: {
   for (;;) {
     const begun = await begunLineages(run);
     const known = begun.find((record) => record.request === request);
-    if (known) return completeLineage(run, known);
+    if (known) return withWeights(run, await completeLineage(run, known));
     const newest = begun.at(-1);
     if (newest) await completeLineage(run, newest); // whoever began it may not have come to it
     const current = newest?.lineage ?? firstLineage;
     const reached = await requireReachable({ ...run, lineage: current }, step);
-    const origin = await holderOf({ ...run, lineage: current }, reached.step);
+    const origin = await holderOf({ ...run, lineage: reached.lineage }, reached.step);
     const lineage = lineageName(begun.length + 2);
     const record: LineageRecord = {
       schemaVersion: 1,
@@ -65,12 +57,12 @@ export async function beginLineage(input: {
       begunAt: new Date().toISOString(),
     };
     const { stored } = await storeOf(run).putIfAbsent(layout.origin(begun.length + 2), encodeJson(record));
-    if (stored) return completeLineage(run, record);
+    if (stored) return withWeights(run, await completeLineage(run, record));
   }
 }
 
 /** Writes the first commit of a lineage whose record is there, unless it was written before. */
-export async function completeLineage(run: RunPlace, record: LineageRecord): Promise<BegunLineage> {
+export async function completeLineage(run: RunPlace, record: LineageRecord): Promise<Omit<BegunLineage, 'hasWeights'>> {
   const { lineage, origin } = record;
   const here = { ...run, lineage };
   const keys = await storedKeys(here);
@@ -92,8 +84,16 @@ export async function completeLineage(run: RunPlace, record: LineageRecord): Pro
     const commit: StepCommit = { ...first, state: { ...state, pendingEvals, ...branches } };
     await storeOf(run).putIfAbsent(layout.commit(lineage, origin.step), encodeJson(commit));
   }
-  const head = await requireCommit(here, origin.step);
-  return { lineage, head, hasWeights: keys.has(head.commit.policy.file.key) };
+  return { lineage, head: await requireCommit(here, origin.step) };
+}
+
+async function withWeights(run: RunPlace, begun: Omit<BegunLineage, 'hasWeights'>): Promise<BegunLineage> {
+  return { ...begun, hasWeights: await isWholeHere(run, begun.head.commit) };
+}
+
+/** Whether a version can be sampled as it lies there. If not, a rewind to it makes it again. */
+export async function isWholeHere(run: RunPlace, { policy }: StepCommit): Promise<boolean> {
+  return isVersionSound(storeOf(run), policy, { weightsBytesMax: weightsReadWholeBytesMax });
 }
 
 /** A lineage's first commit: the state of the one it goes on from, and what became of all groups drawn until then. */
@@ -135,71 +135,66 @@ async function holderOf(run: LineagePlace, step: number): Promise<FoundCommit> {
   return holderOf({ ...run, lineage: origin.lineage }, step);
 }
 
-/** The steps that `run.lineage` can be taken back to, ascending: a checkpoint is there, or stored batches lead on from one. */
-export async function reachableSteps(run: LineagePlace): Promise<ReachableStep[]> {
-  const head = (await committedSteps(run)).at(-1);
-  if (head === undefined) return [];
-  const from = (await firstSteps(run)).at(-1)!;
-  const steps = Array.from({ length: head - from + 1 }, (_, i) => from + i);
-  const commits = await Promise.all(steps.map((step) => readCommit(run, step)));
-  const sealed = new Set((await sealedFor(run)).map(({ step }) => step));
-  const keys = await storedKeys(run);
-  const reachable: ReachableStep[] = [];
-  for (const [i, found] of commits.entries()) {
-    if (!found) continue;
-    const { policy, optimizer, plan, state } = found.commit;
-    const step = steps[i]!;
-    const hasWeights = keys.has(policy.file.key);
-    if (!keys.has(state.reference.file.key) && state.reference.step !== step) continue;
-    const before = reachable.at(-1);
-    if (sealed.has(step) && hasWeights && (optimizer === null || keys.has(optimizer.key))) {
-      reachable.push({ step, checkpoint: step, hasWeights });
-    } else if (before?.step === step - 1 && plan && keys.has(plan.key)) {
-      const { batch, reference } = await readJson<StepPlan>(run, plan);
-      if (keys.has(batch.key) && keys.has(reference.file.key)) {
-        reachable.push({ step, checkpoint: before.checkpoint, hasWeights });
-      }
-    }
-  }
-  return reachable;
+/** The steps that `run.lineage` can be taken back to, ascending. */
+export async function reachableSteps(run: LineagePlace, reading: Reading = {}): Promise<ReachableStep[]> {
+  return (await RestorableSteps.of(run, reading)).all();
 }
 
-/** Refuses a step that cannot be gone on from, with those that can. */
-export async function requireReachable(run: LineagePlace, step: number): Promise<ReachableStep> {
+/**
+ * Refuses a step that cannot be gone on from, with what is damaged there, and the steps that can. A step beyond the head is
+ * looked for in the lineages that were left, the newest first.
+ */
+export async function requireReachable(
+  run: LineagePlace,
+  step: number,
+): Promise<ReachableStep & { readonly lineage: string }> {
   const head = await readHead(run);
-  const refuse = (why: string): RatchetError => new RatchetError('Unsupported', `Rewind of ${run.name}: ${why}`);
-  if (!head) throw refuse('nothing is committed yet, so there is no step to go back to.');
-  const reachable = await reachableSteps(run);
-  const choice = `What can be chosen: ${encodeRanges(reachable.map((found) => found.step)) || 'nothing'}.`;
-  if (!Number.isInteger(step) || step < 0 || step > head.commit.step) {
-    throw refuse(`expected a committed step up to ${head.commit.step}, got ${step}. ${choice}`);
+  if (!head) throw refused(run, 'nothing is committed yet, so there is no step to go back to.');
+  const left = await lineagesBeyond(run, head.commit.step);
+  const heads = [{ lineage: run.lineage, head: head.commit.step }, ...left];
+  const holder = Number.isInteger(step) && step >= 0 ? heads.find((each) => step <= each.head) : undefined;
+  const faults: string[] = [];
+  if (holder) {
+    const steps = await RestorableSteps.of({ ...run, lineage: holder.lineage }, quickly);
+    const found = await steps.at(step);
+    if (found) return { ...found, lineage: holder.lineage };
+    faults.push(...steps.faults);
   }
-  const found = reachable.find((candidate) => candidate.step === step);
-  if (found) return found;
-  throw refuse(
-    `step ${step} can no longer be restored: retention ([checkpoints] keep_last, keep_interval) has removed its weights or the batches that lead to it. ${choice}`,
-  );
+  const choices: number[] = [];
+  for (const { lineage } of heads) {
+    const reachable = (await reachableSteps({ ...run, lineage }, quickly)).map((found) => found.step);
+    choices.push(...reachable.filter((other) => lineage === run.lineage || other > head.commit.step));
+  }
+  const choice = `What can be chosen: ${encodeRanges([...new Set(choices)].sort((a, b) => a - b)) || 'nothing'}.`;
+  const furthest = Math.max(...heads.map((each) => each.head));
+  if (!holder) throw refused(run, `expected a committed step up to ${furthest}, got ${step}. ${choice}`);
+  const why =
+    faults.length > 0
+      ? `step ${step} cannot be restored, as what it would be restored from is damaged:\n${faults.map((fault) => `  ${fault}`).join('\n')}\nRestore it from a copy, or go back to another step.`
+      : `step ${step} can no longer be restored: retention ([checkpoints] keep_last, keep_interval) has removed its weights or the batches that lead to it.`;
+  throw refused(run, `${why} ${choice}`);
+}
+
+/** People wait for the answer. */
+const quickly: Reading = { bytesMax: weightsReadWholeBytesMax };
+
+/** Lineages that were left after this step, the newest first. */
+async function lineagesBeyond(run: LineagePlace, step: number): Promise<{ lineage: string; head: number }[]> {
+  const found: { lineage: string; head: number }[] = [];
+  for (const lineage of (await lineagesOf(run)).reverse()) {
+    const head = (await committedSteps({ ...run, lineage })).at(-1) ?? 0;
+    if (lineage !== run.lineage && head > step) found.push({ lineage, head });
+  }
+  return found;
+}
+
+function refused({ name }: LineagePlace, why: string): RatchetError {
+  return new RatchetError('Unsupported', `Rewind of ${name}: ${why}`);
 }
 
 /** The same as an activity, for a run that is running: says whether `beginLineage` will succeed. */
 export async function checkRewind(input: { readonly run: RunHandle; readonly step: number }): Promise<ReachableStep> {
   return requireReachable(input.run, input.step);
-}
-
-/** The first step of each stretch, newest first; a fork's first is later than 0. */
-async function firstSteps(run: LineagePlace): Promise<number[]> {
-  const stretches = await stretchesOf(run);
-  const [root] = await committedSteps({ ...run, lineage: firstLineage });
-  return stretches.map(({ lineage, from }) => (lineage === firstLineage ? (root ?? 0) : from));
-}
-
-async function storedKeys(run: LineagePlace): Promise<Set<string>> {
-  const keys: string[] = [];
-  for (const { lineage } of await stretchesOf(run)) {
-    const prefixes = [layout.allWeights(lineage), layout.allCheckpoints(lineage), layout.allBatches(lineage)];
-    for (const prefix of prefixes) keys.push(...(await storeOf(run).list(prefix)));
-  }
-  return new Set(keys);
 }
 
 /**

@@ -64,7 +64,7 @@ export async function listCheckpoints(run: RunPlace, anew: ReadAnew = new Map())
     checkpoints: reports.map((report) =>
       report === latest ? { ...report, usableFor: ['latest', ...report.usableFor] } : report,
     ),
-    reachable: (await reachableSteps(here)).map(({ step }) => step),
+    reachable: (await reachableSteps(here, { anew })).map(({ step }) => step),
   };
 }
 

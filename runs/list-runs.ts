@@ -1,4 +1,4 @@
-import { readdir, stat } from 'node:fs/promises';
+import { lstat, readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { parseStoreUri } from '../backends/store/store-uri.ts';
 import { runNamePattern } from '../core/names.ts';
@@ -14,13 +14,14 @@ export async function listRunNames(uri: string): Promise<string[]> {
     throw error;
   });
   const names = entries.filter((name) => runNamePattern.test(name));
-  const isRun = await Promise.all(names.map((name) => isFile(path.join(folder, name, layout.run()))));
+  const isRun = await Promise.all(names.map((name) => isThere(path.join(folder, name, layout.run()))));
   return names.filter((_, i) => isRun[i]).sort();
 }
 
-function isFile(file: string): Promise<boolean> {
-  return stat(file).then(
-    (found) => found.isFile(),
+/** Also as a folder or a FIFO: such a run is damaged, and not gone. */
+function isThere(file: string): Promise<boolean> {
+  return lstat(file).then(
+    () => true,
     () => false,
   );
 }

@@ -37,6 +37,29 @@ export async function readMetrics(store: Store): Promise<MetricsRow[]> {
   return bytes ? wholeRows(bytes) : [];
 }
 
+/** How many lines are no rows; one that is still being written is none of them where others are whole. */
+export async function unreadableRows(store: Store): Promise<number> {
+  const bytes = (await store.read(layout.metrics())) ?? Buffer.of();
+  const rows = wholeRows(bytes).length;
+  const ended = bytes.subarray(0, bytes.lastIndexOf(0x0a) + 1);
+  const lines = linesOf(rows === 0 ? bytes : ended).length;
+  return lines - wholeRows(rows === 0 ? bytes : ended).length;
+}
+
+/**
+ * The rows that can be read now, to be put back once the damaged file was moved out of the way. Nobody else may be at the
+ * run meanwhile.
+ */
+export async function keepWholeRows(store: Store): Promise<{ readonly putBack: () => Promise<void> }> {
+  const rows = await readMetrics(store).catch(() => []); // no file at all: the commits have their rows
+  return {
+    putBack: async () => {
+      written.delete(store.uri);
+      if (rows.length > 0) await store.append(layout.metrics(), rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
+    },
+  };
+}
+
 async function rowKeysIn(store: Store): Promise<Set<string>> {
   const known = written.get(store.uri) ?? (await readKeys(store));
   written.set(store.uri, known);
@@ -56,17 +79,21 @@ async function readKeys(store: Store): Promise<Set<string>> {
 }
 
 function wholeRows(bytes: Uint8Array): MetricsRow[] {
+  return linesOf(bytes).flatMap((line) => {
+    try {
+      const row: unknown = JSON.parse(line);
+      return isMetricsRow(row) ? [row] : []; // what is no row stands for none: it is written again from its commit
+    } catch {
+      return []; // half a line, likewise
+    }
+  });
+}
+
+function linesOf(bytes: Uint8Array): string[] {
   return Buffer.from(bytes)
     .toString('utf8')
     .split('\n')
-    .flatMap((line) => {
-      try {
-        const row: unknown = JSON.parse(line);
-        return isMetricsRow(row) ? [row] : []; // what is no row stands for none: it is written again from its commit
-      } catch {
-        return []; // half a line, likewise
-      }
-    });
+    .filter((line) => line !== '');
 }
 
 export function isMetricsRow(row: unknown): row is MetricsRow {

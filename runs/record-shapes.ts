@@ -4,6 +4,7 @@ import type { ObjectRef, StepCommit } from '../core/rl/run-state.ts';
 import { RunSpec } from '../config/run-spec.ts';
 import { damaged, decodeJson, isRecord, type Shape } from '../backends/store/objects.ts';
 import type { LineageRecord } from './run-access.ts';
+import type { ForkOrigin } from './unfinished-fork.ts';
 
 /**
  * The records that a run is read from, which nothing above them vouches for: a file that somebody edited is named here,
@@ -49,6 +50,15 @@ export function runRecordIn(bytes: Uint8Array, key: string): RunSpec {
   return settingsOf(spec, key);
 }
 
+/** `run.json` of a fork: the run and the step it begins with; null of a run that begins with a model. */
+export function forkOriginIn(bytes: Uint8Array, key: string): ForkOrigin | null {
+  const { fork = null } = decodeJson<{ readonly fork?: ForkOrigin }>(bytes, key, ({ fork: origin }) => ({
+    'the run and the step that it is a fork of, or neither':
+      origin === undefined || (isRecord(origin) && typeof origin['from'] === 'string' && isCount(origin['step'])),
+  }));
+  return fork;
+}
+
 /** `specs/….json` */
 export function specIn(bytes: Uint8Array, key: string): RunSpec {
   return settingsOf(decodeJson(bytes, key), key);
@@ -67,6 +77,20 @@ function settingsOf(value: unknown, key: string): RunSpec {
 export function claimIn(bytes: Uint8Array, key: string): { readonly workflowId: string } {
   return decodeJson(bytes, key, ({ workflowId }) => ({
     'the id of a workflow': typeof workflowId === 'string' && workflowId !== '',
+  }));
+}
+
+/** `claims/trainer/epoch_N.json`: who holds the run since hold N. */
+export interface TrainerClaim {
+  readonly epoch: number;
+  /** Unique to the GPU process. */
+  readonly holder: string;
+}
+
+export function trainerClaimIn(bytes: Uint8Array, key: string): TrainerClaim {
+  return decodeJson<TrainerClaim>(bytes, key, ({ epoch, holder }) => ({
+    'an epoch': Number.isSafeInteger(epoch),
+    'who holds the run': typeof holder === 'string',
   }));
 }
 

@@ -4,6 +4,7 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { runRecordIn } from './record-shapes.ts';
+import { refuseUnfinishedFork } from './unfinished-fork.ts';
 
 /** What must stay as it was when a run goes on, as a run file calls it: another value would make it another run. */
 const identity = {
@@ -43,6 +44,7 @@ export async function refuseOtherRun(spec: RunSpec): Promise<void> {
   const store = openRunStore(spec.store.uri, spec.name);
   const there = await store.read(layout.run());
   if (there === null) return;
+  await refuseUnfinishedFork({ name: spec.name, store: spec.store.uri });
   refuseOtherIdentity(spec, runRecordIn(there, store.uri + layout.run()), store.uri);
 }
 

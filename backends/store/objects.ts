@@ -88,8 +88,9 @@ export function decodeNumbers(bytes: Uint8Array, key: string): number[][] {
     });
 }
 
-/** The run whose commits or lineages cannot be read, in `file:///…/outputs/RUN/lineages/main/steps/step_4.json`. */
-const runOf = (where: string): string | undefined => /([^/]+)\/(?:lineages\/[^/]+\/steps|origins)\//.exec(where)?.[1];
+/** The run whose commits, lineages, claims or settings cannot be read, in `file:///…/outputs/RUN/lineages/main/steps/step_4.json`. */
+const runOf = (where: string): string | undefined =>
+  /([^/]+)\/(?:(?:lineages\/[^/]+\/steps|origins|claims|specs)\/|run\.json$)/.exec(where)?.[1];
 
 /** An object that is there and is not what was stored: asking again does not help. `what`: expected …, found …. */
 export function damaged(where: string, what: string, cause?: unknown): RatchetError {

@@ -1,6 +1,8 @@
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { type Examined, examineStore, setHeadAside } from '../../runs/examine-store.ts';
+import { type Examined, examineStore } from '../../runs/examine-store.ts';
+import { repairRecord, setAside } from '../../runs/repair-store.ts';
+import type { RunPlace } from '../../runs/run-access.ts';
 import { connect, findRunning, findTemporal } from '../connection.ts';
 import { findRunFolder } from '../run-place.ts';
 import { goOnFromHere } from '../stored-runs.ts';
@@ -12,22 +14,51 @@ export const fsckCommand = new Command('fsck')
     "read everything in a run's folder, and say what cannot be read and what that means; exit code 1 if there is anything",
   )
   .argument('<run>')
-  .option('--repair', 'set commits aside that cannot be gone on from: the run goes on from the newest whole one')
+  .option(
+    '--repair',
+    'set aside what the run does not go on with: commits after the newest whole one, and records that can be made anew',
+  )
   .option(...storeOption)
   .option('--json', 'as one JSON object')
   .action(async (run: string, options: { repair?: boolean; store?: string; json?: boolean }) => {
     const place = await findRunFolder(run, options.store, { asksTemporal: false });
     const examined = await examineStore(place);
-    const repairs = options.repair === true && examined.unreadableHead.length > 0;
-    if (repairs) await refuseRepair(run, examined);
-    const moved = repairs ? await setHeadAside(place, examined.unreadableHead) : [];
-    if (options.json) printJson({ run, ...examined, moved }, 2);
-    else print(describe(run, examined, moved, await goOnFromHere(run, options.store)).join('\n'));
-    if (faultsLeft(examined, moved).length > 0) process.exitCode = 1;
+    const done = options.repair === true ? await repair(place, examined) : nothingDone;
+    if (options.json) printJson({ run, ...examined, ...done }, 2);
+    else print(describe(run, examined, done, await goOnFromHere(run, options.store)).join('\n'));
+    if (faultsLeft(examined, done).length > 0) process.exitCode = 1;
   });
 
-async function refuseRepair(run: string, { whole }: Examined): Promise<void> {
-  if (whole === null) {
+/** What --repair has done. */
+interface Repaired {
+  /** Where what was moved out of the way lies now. */
+  readonly moved: readonly string[];
+  /** The keys of the faults that were dealt with. */
+  readonly repaired: readonly string[];
+}
+const nothingDone: Repaired = { moved: [], repaired: [] };
+
+async function repair(place: RunPlace, examined: Examined): Promise<Repaired> {
+  const { unreadableHead, faults } = examined;
+  const records = faults.flatMap(({ key, repair: how }) => (how === null ? [] : [{ key, how }]));
+  if (unreadableHead.length === 0 && records.length === 0) return nothingDone;
+  await refuseRepair(place.name, examined);
+  const moved = [...(await setAside(place, unreadableHead))];
+  const repaired = moved.length > 0 ? [...unreadableHead] : [];
+  // Settings come first: claims and metrics are of the run that they say.
+  for (const { key, how } of records.toSorted(
+    (a, b) => Number(b.how === 'made again') - Number(a.how === 'made again'),
+  )) {
+    const to = await repairRecord(place, key, how);
+    if (to === null) continue;
+    moved.push(to);
+    repaired.push(key);
+  }
+  return { moved, repaired };
+}
+
+async function refuseRepair(run: string, { whole, unreadableHead }: Examined): Promise<void> {
+  if (whole === null && unreadableHead.length > 0) {
     throw new RatchetError(
       'Unsupported',
       `No commit of ${run} is whole: there is nothing that it could go on from. Restore its folder from a copy, or start over: npx ratchet train FILE --fresh`,
@@ -44,21 +75,26 @@ async function refuseRepair(run: string, { whole }: Examined): Promise<void> {
   throw new RatchetError('Unsupported', `${run} is running. End it first: npx ratchet stop ${run} --now`);
 }
 
-/** What is set aside is no fault of the run any more. */
-function faultsLeft({ faults, unreadableHead }: Examined, moved: readonly string[]): Examined['faults'] {
-  return faults.filter(({ key }) => moved.length === 0 || !unreadableHead.includes(key));
+/** What is dealt with is no fault of the run any more. */
+function faultsLeft({ faults }: Examined, { repaired }: Repaired): Examined['faults'] {
+  return faults.filter(({ key }) => !repaired.includes(key));
 }
 
-function describe(run: string, examined: Examined, moved: readonly string[], goOn: string | null): string[] {
+function describe(run: string, examined: Examined, done: Repaired, goOn: string | null): string[] {
   const { read, faults, unreadableHead, whole } = examined;
+  const { moved, repaired } = done;
   const lines = faults.flatMap(({ key, problem, meaning }) => [`✗ ${key}`, `    ${problem}`, `    → ${meaning}`]);
-  const left = faultsLeft(examined, moved).length;
+  const left = faultsLeft(examined, done).length;
   const rest = moved.length === 0 ? 'all of them can be read ✓' : 'the rest can be read ✓';
   const found = left === 0 ? rest : `${left} cannot be relied on`;
   const goesOn = whole === null ? 'nothing is committed that is whole' : `step ${whole.step} of ${whole.lineage}`;
+  const again = faults.filter(({ key, repair: how }) => how === 'made again' && repaired.includes(key));
   if (moved.length > 0) {
-    lines.push(...moved.map((key) => `set aside: ${key}`));
-    lines.push(`${run} goes on from ${goesOn}: ${goOn ?? 'npx ratchet train FILE'}`);
+    lines.push(
+      ...moved.map((key) => `set aside: ${key}`),
+      ...again.map(({ key }) => `made again: ${key}`),
+      ...(whole === null ? [] : [`${run} goes on from ${goesOn}: ${goOn ?? 'npx ratchet train FILE'}`]),
+    );
   } else if (unreadableHead.length > 0) {
     lines.push(`the newest whole commit: ${goesOn}. To go on from there: npx ratchet fsck ${run} --repair`);
   }

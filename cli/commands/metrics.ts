@@ -1,11 +1,14 @@
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { nearestName } from '../../core/suggest.ts';
+import { layout } from '../../runs/layout.ts';
+import { unreadableRows } from '../../runs/metrics.ts';
+import { currentLineage, readHead, type RunPlace, storeOf } from '../../runs/run-access.ts';
 import { findRunFolder } from '../run-place.ts';
 import { readCount } from '../read-count.ts';
 import { type StepRecord, stepRecords } from '../run-records.ts';
 import { storeOption } from '../store-option.ts';
-import { print } from '../print.ts';
+import { print, printAside } from '../print.ts';
 import { jsonText } from '../plain-text.ts';
 
 export const metricsCommand = new Command('metrics')
@@ -19,9 +22,26 @@ export const metricsCommand = new Command('metrics')
   .option('--json', 'one JSON object per step and line, every matching name')
   .option(...storeOption)
   .action(async (run: string, names: string[], options: MetricsOptions) => {
-    const records = await stepRecords(await findRunFolder(run, options.store));
+    const place = await findRunFolder(run, options.store);
+    const records = await stepRecords(place);
+    const unreadable = await unreadableRows(storeOf(place));
+    if (records.length === 0) await refuseWithoutRows(place, unreadable);
+    if (unreadable > 0)
+      printAside(`${unreadable} lines of metrics.jsonl cannot be read: npx ratchet fsck ${run} --repair`);
     print(show(records, names, options).join('\n'));
   });
+
+/** The commits have metrics and the file has none: it is not that there are none yet. */
+async function refuseWithoutRows(place: RunPlace, unreadable: number): Promise<void> {
+  const head = await readHead({ ...place, lineage: await currentLineage(place) });
+  const hasMetrics = head?.commit.origin === undefined && Object.keys(head?.commit.metrics ?? {}).length > 0;
+  if (unreadable === 0 && !hasMetrics) return;
+  const again = unreadable > 0 ? `npx ratchet fsck ${place.name} --repair` : 'npx ratchet train FILE';
+  throw new RatchetError(
+    'CheckpointDamaged',
+    `${storeOf(place).uri}${layout.metrics()}: expected rows of metrics, found none that can be read. What writes it again from the commits: ${again}`,
+  );
+}
 
 interface MetricsOptions {
   readonly last?: string;

@@ -31,7 +31,7 @@ interface ListedRun {
   readonly workflowId: string | null;
   /**
    * `paused`, `training`, … of a run that answers; else Temporal's word: `running`, `completed`, `failed`, `canceled`, …; of a
-   * run that only its folder tells of `finished`, `stopped`, `not running` or `cannot be read`.
+   * run that only its folder tells of `finished`, `stopped`, `not running`, `unfinished fork` or `cannot be read`.
    */
   readonly state: string;
   readonly step: number | null;

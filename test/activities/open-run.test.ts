@@ -9,6 +9,7 @@ import { nothingAsked } from '../../core/rl/run-state.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { appendMetrics, readMetrics } from '../../runs/metrics.ts';
+import { openRunStore } from '../../backends/store/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import { hasCode } from '../backends/store.contract.ts';
@@ -43,6 +44,18 @@ describe('opening a run', () => {
     assert.equal(opened.spec.maxSteps, 12);
     assert(opened.datasets[0]!.datasetLength > 100);
     assert.deepEqual(await readdir(outputs), ['words']);
+  });
+
+  test('a fork that was cut off is refused with what finishes it, and nothing is written', async (t) => {
+    const { openRun, outputs, projectFolder } = await project(t);
+    const { spec } = await loadRunConfig('words.toml', { projectFolder });
+    const store = openRunStore(spec.store.uri, 'words');
+    await putJson(store, layout.run(), { schemaVersion: 1, name: 'words', fork: { from: 'others', step: 4 }, spec });
+    await assert.rejects(
+      openRun('words.toml', 'words', 'first'),
+      hasCode('ConfigInvalid', 'not finished', 'npx ratchet fork others --step 4 --name words'),
+    );
+    assert.deepEqual(await readdir(path.join(outputs, 'words')), ['run.json']);
   });
 
   test('a workflow id or a name that reads as a path is refused at the door, and nothing is written', async (t) => {
@@ -329,7 +342,7 @@ describe('a run that an upgrade takes over', () => {
     assert.deepEqual([...where(again), again.isRewound], ['l2', 2, true]);
     const refused = await open({ takesOver: asked(9) }, 'words', 'fourth');
     assert.deepEqual([...where(refused), refused.isRewound], ['l2', 2, undefined]);
-    assert.match(refused.warnings.join(), /expected a committed step up to 2, got 9/);
+    assert.match(refused.warnings.join(), /expected a committed step up to 3, got 9/);
   });
 });
 

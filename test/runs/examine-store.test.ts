@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { truncate } from 'node:fs/promises';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { examineStore, setHeadAside } from '../../runs/examine-store.ts';
+import { examineStore } from '../../runs/examine-store.ts';
+import { setAside } from '../../runs/repair-store.ts';
 import { requireReachable } from '../../runs/lineages.ts';
 import { readHead } from '../../runs/run-access.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
@@ -32,7 +33,7 @@ test('a run whose newest commit was cut off goes on from the one before it, once
 
   const { faults, unreadableHead, whole } = await examineStore(test.run);
   assert.deepEqual([faults[0]!.key, whole], [key, { lineage: 'main', step: 3 }]);
-  const moved = await setHeadAside(test.run, unreadableHead);
+  const moved = await setAside(test.run, unreadableHead);
   assert.equal(moved.length, 2, 'the commit, and the checkpoint that was sealed for it');
   assert(moved.every((at) => at.startsWith(layout.allQuarantined())));
 

@@ -1,13 +1,16 @@
 import assert from 'node:assert/strict';
-import { readFile, rm, writeFile } from 'node:fs/promises';
+import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { auditStore } from '../../activities/audit-run.ts';
 import { forkRun, specAskedSince } from '../../runs/fork-run.ts';
 import { reachableSteps } from '../../runs/lineages.ts';
 import { listCheckpoints } from '../../runs/list-checkpoints.ts';
-import { readHead } from '../../runs/run-access.ts';
+import { readCommit, readHead, readJson, storeOf } from '../../runs/run-access.ts';
+import { refuseOtherRun } from '../../runs/run-identity.ts';
+import { findStoredRun, storedStandings } from '../../cli/stored-runs.ts';
 import { layout } from '../../runs/layout.ts';
+import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { encodeJson } from '../../backends/store/objects.ts';
 import { hasCode } from '../backends/store.contract.ts';
@@ -145,6 +148,61 @@ describe('a rewind', () => {
       run.roles.beginLineage({ run: empty.run, step: 0, request: 'wf/1' }),
       hasCode('Unsupported', 'nothing is committed'),
     );
+  });
+
+  test('a step whose checkpoint is damaged is refused before anything is written, with the file and the steps that are left', async (t) => {
+    const run = await started(t, 8, { max_off_policy_steps: '0' });
+    const key = `${layout.weights('main', 6)}config.json`;
+    await writeFile(path.join(run.test.folder, key), '{ }');
+    for (const step of [6, 7]) {
+      await assert.rejects(
+        rewound(run, step, `wf/${step}`),
+        hasCode('Unsupported', `step ${step} cannot be restored`, key, 'What can be chosen: 0,8.'),
+      );
+    }
+    assert.deepEqual(await run.test.store.list(layout.origins()), []);
+    assert.deepEqual((await listCheckpoints(run.test.run)).reachable, [0, 8]);
+    assert.equal((await rewound(run, 8)).begun.head.commit.step, 8);
+  });
+
+  test('of a checkpoint whose optimizer, or a batch after it, is damaged the same', async (t) => {
+    const run = await started(t, 8, { max_off_policy_steps: '0', 'checkpoints.keep_last': '3' });
+    assert.deepEqual((await listCheckpoints(run.test.run)).reachable, [0, 4, 5, 6, 7, 8]);
+    const { commit } = (await readCommit(run.test.run, 5))!;
+    const { batch } = await readJson<StepPlan>(run.test.run, commit.plan!);
+    await damage(run.test, batch.key);
+    assert.deepEqual((await listCheckpoints(run.test.run)).reachable, [0, 4, 6, 7, 8]);
+    await damage(run.test, `${layout.checkpoint('main', 6)}optimizer.safetensors`);
+    assert.deepEqual((await listCheckpoints(run.test.run)).reachable, [0, 4, 8]);
+    await assert.rejects(
+      rewound(run, 7),
+      hasCode('Unsupported', 'optimizer.safetensors', 'What can be chosen: 0,4,8.'),
+    );
+  });
+
+  test('a version that lies there damaged is made again from the checkpoint before it', async (t) => {
+    const run = await started(t, 5);
+    const { policy } = run.versions[4]!.state;
+    await damage(run.test, policy.file.key);
+    const { begun, there } = await rewound(run, 4);
+    assert.equal(begun.hasWeights, false);
+    const recovery = await act(openRoles().restoreVersion, { run: there.run, policy });
+    assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps], [2, 2]);
+    await run.test.store.get(policy.file);
+  });
+
+  test('beyond the head it goes on from the newest lineage that was left there', async (t) => {
+    const run = await started(t, 5);
+    const second = await rewound(run, 2);
+    await advance(second.there, run.roles, second.from);
+    await assert.rejects(
+      rewound(run, 6, 'wf/2'),
+      hasCode('Unsupported', 'up to 5, got 6', 'What can be chosen: 0,2-5.'),
+    );
+    const { begun } = await rewound(run, 5, 'wf/3');
+    assert.deepEqual([begun.lineage, begun.head.commit.origin!.lineage], ['l3', 'main']);
+    assert.equal(begun.head.commit.policy.digest, run.versions[5]!.state.policy.digest);
+    assert((await auditStore(run.test.run)).isSound);
   });
 
   test('until a lineage has keep_last checkpoints of its own, its batches lead on from where it began', async (t) => {
@@ -398,6 +456,50 @@ describe('a fork', () => {
     await assert.rejects(fork(run.test, 2), hasCode('ConfigInvalid', 'twig', '--name'));
     await assert.rejects(fork(run.test, 4, { learningRate: 1 }), hasCode('ConfigInvalid', 'twig', '--name'));
     await assert.rejects(fork(run.test, 4, {}, 'words'), hasCode('ConfigInvalid', 'words', '--name'));
+  });
+
+  test('from a checkpoint that is damaged it is refused with the file, and nothing is left of it', async (t) => {
+    const run = await started(t, 4);
+    const key = `${layout.weights('main', 4)}config.json`;
+    await writeFile(path.join(run.test.folder, key), '{ }');
+    await assert.rejects(fork(run.test, 4), hasCode('CheckpointDamaged', key));
+    await damage(run.test, `${layout.checkpoint('main', 2)}optimizer.safetensors`);
+    await assert.rejects(fork(run.test, 2), hasCode('CheckpointDamaged', 'optimizer.safetensors'));
+    assert.deepEqual(await readdir(path.dirname(run.test.folder)), ['words']);
+  });
+
+  test('cut off anywhere, it is no run that is trained; the same command finishes it, and another begins it anew', async (t) => {
+    const run = await started(t, 4);
+    const twig = storeOf({ ...run.test.run, name: 'twig' });
+    const spec = { ...run.test.spec, name: 'twig' };
+    const whole = await fork(run.test, 4);
+    const keys = await twig.list('');
+    for (const cutOff of [
+      keys.filter((key) => key.startsWith('lineages/')),
+      keys.filter((key) => key !== 'run.json'),
+    ]) {
+      for (const key of cutOff) await twig.removeAll(key);
+      await assert.rejects(
+        refuseOtherRun(spec),
+        hasCode('ConfigInvalid', 'ratchet fork words --step 4 --name twig', 'not finished'),
+      );
+      const { store } = run.test.run;
+      const [standing] = (await storedStandings(store)).filter((found) => found.run === 'twig');
+      assert.deepEqual([standing?.state, standing?.step], ['unfinished fork', null]);
+      await assert.rejects(findStoredRun('twig', store), hasCode('ConfigInvalid', 'not finished'));
+      assert.deepEqual(await fork(run.test, 4), whole);
+      assert.deepEqual(await twig.list(''), keys);
+    }
+    await twig.removeAll('lineages');
+    const { commit } = await fork(run.test, 2, { learningRate: 0.5 });
+    assert.equal(commit.origin!.step, 2);
+    assert.deepEqual(
+      (await twig.list('')).filter((key) => key.includes('step_4')),
+      [],
+      'what the other one left is no part of it',
+    );
+    await refuseOtherRun({ ...spec, learningRate: 0.5 });
+    await goOn({ test: run.test, roles: openRoles() });
   });
 
   test('a step without a checkpoint is refused with those that have one', async (t) => {

@@ -1,0 +1,111 @@
+import { RatchetError } from '../core/errors.ts';
+import { layout } from './layout.ts';
+import { firstLineage } from '../core/names.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import type { Store } from '../backends/store/types.ts';
+import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { keepWholeRows } from './metrics.ts';
+import { recordMissing } from './record-metrics.ts';
+import { runRecordIn } from './record-shapes.ts';
+import { committedSteps, lineagesOf, readCommit, type RunPlace, storeOf } from './run-access.ts';
+import type { Repair } from './stored-records.ts';
+
+/** Moves what stands in the way out of it, the newest first, under a name that tells what it was: where each lies now. */
+export async function setAside(run: RunPlace, keys: readonly string[]): Promise<readonly string[]> {
+  const moved: string[] = [];
+  // Whatever of a chain of commits is cut off leaves one without a gap.
+  for (const key of keys.toReversed()) {
+    const to = await moveAside(storeOf(run), key);
+    if (to !== null) moved.push(to);
+  }
+  return moved;
+}
+
+/** Does what can be done about a damaged record; where it lies now, null where it could not be moved. */
+export async function repairRecord(run: RunPlace, key: string, repair: Repair): Promise<string | null> {
+  const store = storeOf(run);
+  const again = repair === 'made again' ? await settingsAgain(run, key) : null;
+  const rows = repair === 'rows kept' ? await keepWholeRows(store) : null;
+  const to = await moveAside(store, key);
+  if (to === null) return null;
+  if (again) await store.put(key, again);
+  if (repair === 'released') await store.put(key, encodeJson(claimOfNobody(key)));
+  if (rows) {
+    await rows.putBack();
+    await recordMissing(run).catch(unlessDamaged);
+  }
+  return to;
+}
+
+/**
+ * `run.json` from the settings of the first commit, or these from `run.json`: the same bytes as were stored. Null where the
+ * other one is not there, or is not the same.
+ */
+export async function settingsAgain(run: RunPlace, key: string): Promise<Uint8Array | null> {
+  try {
+    return key === layout.run() ? await runRecordAgain(run) : await specAgain(run, key);
+  } catch (error) {
+    unlessDamaged(error);
+    return null;
+  }
+}
+
+async function runRecordAgain(run: RunPlace): Promise<Uint8Array | null> {
+  const place = { ...run, lineage: firstLineage };
+  const [first] = await committedSteps(place);
+  const commit = first === undefined ? undefined : (await readCommit(place, first))?.commit;
+  if (!commit?.spec) return null;
+  const { origin } = commit;
+  const fork = origin && origin.run !== run.name ? { fork: { from: origin.run, step: origin.step } } : {};
+  const spec = decodeJson(await storeOf(run).get(commit.spec), commit.spec.key);
+  const bytes = encodeJson({ schemaVersion: 1, name: run.name, ...fork, spec });
+  runRecordIn(bytes, layout.run());
+  return bytes;
+}
+
+async function specAgain(run: RunPlace, key: string): Promise<Uint8Array | null> {
+  const recorded = await storeOf(run).read(layout.run());
+  if (!recorded) return null;
+  const bytes = encodeJson(decodeJson<{ readonly spec: unknown }>(recorded, layout.run()).spec);
+  return (await specDigests(run, key)).includes(sha256(bytes)) ? bytes : null;
+}
+
+/** What commits say of the settings that lie there. */
+async function specDigests(run: RunPlace, key: string): Promise<string[]> {
+  const digests: string[] = [];
+  for (const lineage of await lineagesOf(run)) {
+    for (const step of await committedSteps({ ...run, lineage })) {
+      const found = await readCommit({ ...run, lineage }, step);
+      if (found?.commit.spec?.key === key) digests.push(found.commit.spec.sha256);
+    }
+  }
+  return digests;
+}
+
+function claimOfNobody(key: string): Readonly<Record<string, unknown>> {
+  const [, epoch] = /epoch_(\d+)\.json$/.exec(key) ?? [];
+  return epoch === undefined ? { workflowId: 'nobody' } : { epoch: Number(epoch), holder: 'nobody' };
+}
+
+/** What is no file (a FIFO, a folder) is moved as it is, where the store is a folder itself. */
+async function moveAside(store: Store, key: string): Promise<string | null> {
+  try {
+    const bytes = await store.read(key);
+    if (!bytes) return null;
+    const to = layout.quarantined(key, sha256(bytes));
+    await store.put(to, bytes);
+    await store.removeAll(key);
+    return to;
+  } catch (error) {
+    unlessDamaged(error);
+    const to = layout.quarantined(key, sha256(Buffer.from((error as Error).message)));
+    const isMoved = await store.staging?.settle(key, to).catch(unlessDamaged);
+    return isMoved === true ? to : null;
+  }
+}
+
+function unlessDamaged(error: unknown): void {
+  // Unsupported: a link that leads out of the folder.
+  if (error instanceof RatchetError && ['CheckpointDamaged', 'Unsupported'].includes(error.code)) return;
+  throw error;
+}
