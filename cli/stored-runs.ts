@@ -1,6 +1,6 @@
 import { committedRun, type CommittedRun } from '../runs/committed-run.ts';
 import { type Curves, curvesOf } from '../runs/curves.ts';
-import { readRunRecord, specAskedSince, storedSpec } from '../runs/fork-run.ts';
+import { readRunRecord, specAskedSince, storedSpec } from '../runs/stored-spec.ts';
 import type { SpecSource } from '../runs/spec-source.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from '../runs/run-access.ts';
 import { readMetrics } from '../runs/metrics.ts';

@@ -10,7 +10,7 @@ import { versionName } from '../core/names.ts';
 import type { PolicyVersion, Prompts, RunHandle } from '../core/rl/run-state.ts';
 import type { JsonValue, RunSpec } from '../config/run-spec.ts';
 import { sealedFor } from './checkpoints.ts';
-import { storedSpec } from './fork-run.ts';
+import { storedSpec } from './stored-spec.ts';
 import { currentLineage, requireCommit, type RunPlace } from './run-access.ts';
 
 /** What the checkpoints are evaluated on. */

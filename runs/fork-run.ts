@@ -12,59 +12,12 @@ import type { Store } from '../backends/store/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
-import { specSourceIn, type SpecSource } from './spec-source.ts';
-import { commitIn, forkOriginIn, runRecordIn, specIn } from './record-shapes.ts';
-import { currentLineage, type LineagePlace, readHead, requireCommit, type RunPlace, storeOf } from './run-access.ts';
+import type { SpecSource } from './spec-source.ts';
+import { commitIn, forkOriginIn, runRecordIn } from './record-shapes.ts';
+import { currentLineage, type LineagePlace, requireCommit, type RunPlace, storeOf } from './run-access.ts';
+import { storedSpec } from './stored-spec.ts';
 import { storedTemplate } from './stored-template.ts';
 import type { ForkOrigin } from './unfinished-fork.ts';
-
-/** The settings a run last went on with, and what they were read from; null where that was not written down. */
-export async function storedSpec(
-  run: RunPlace,
-): Promise<{ readonly spec: RunSpec; readonly source: SpecSource | null }> {
-  const store = storeOf(run);
-  const head = await readHead({ ...run, lineage: await currentLineage(run) });
-  const ref = head?.commit.spec;
-  if (ref) {
-    const source = await store.read(layout.source(ref.key));
-    const spec = specIn(await store.get(ref), ref.key);
-    return { spec, source: source && specSourceIn(source, layout.source(ref.key)) };
-  }
-  return { spec: await readRunRecord(run), source: null };
-}
-
-/** The settings a run began with. */
-export async function readRunRecord(run: RunPlace): Promise<RunSpec> {
-  const store = storeOf(run);
-  const recorded = await store.read(layout.run());
-  if (!recorded) throw new RatchetError('RunNotFound', `There is no run ${run.name}: ${store.uri} holds no run.json.`);
-  return runRecordIn(recorded, store.uri + layout.run());
-}
-
-/**
- * The settings that the run was started with last, where nothing is committed with them yet: of a run that had made all its steps and
- * waits for a trainer to make more. Null where there are none.
- */
-export async function specAskedSince(
-  run: RunPlace,
-  head: StepCommit,
-): Promise<{ readonly spec: RunSpec; readonly source: SpecSource } | null> {
-  const store = storeOf(run);
-  const keys = (await store.list(layout.allSpecs())).filter((key) => !key.endsWith('.source.json'));
-  if (head.spec === undefined || keys.length < 2) return null;
-  const asked = await Promise.all(
-    keys.map(async (key) => {
-      const bytes = await store.read(layout.source(key));
-      return bytes === null ? [] : [{ key, source: specSourceIn(bytes, layout.source(key)) }];
-    }),
-  );
-  const byAttempt = asked.flat().sort((a, b) => (a.source.attempt ?? 0) - (b.source.attempt ?? 0));
-  const [before, last] = byAttempt.slice(-2);
-  if (!before || !last || last.key === head.spec.key) return null;
-  if ((before.source.attempt ?? 0) === (last.source.attempt ?? 0)) return null;
-  const bytes = await store.read(last.key);
-  return bytes && { spec: specIn(bytes, last.key), source: last.source };
-}
 
 /** What a checkpoint was made with and cannot be gone on from without. */
 const boundToCheckpoint = ['model', 'lora', 'sft'] as const satisfies readonly (keyof RunSpec)[];
@@ -210,9 +163,10 @@ async function finishedFork(target: Store, spec: RunSpec, fork: ForkOrigin): Pro
   const there = await target.read(layout.run());
   if (!there) return null;
   const where = target.uri + layout.run();
-  const isThisFork = isDeepStrictEqual([forkOriginIn(there, where), runRecordIn(there, where)], [fork, spec]);
+  const origin = forkOriginIn(there, where);
+  const isThisFork = isDeepStrictEqual([origin, runRecordIn(there, where)], [fork, spec]);
   const commits = await target.list(layout.commits(firstLineage));
-  if (commits.length === 0 && forkOriginIn(there, where) !== null) return null;
+  if (commits.length === 0 && origin !== null) return null;
   const key = layout.commit(firstLineage, fork.step);
   const first = isThisFork ? await target.read(key) : null;
   if (first) return commitIn(first, target.uri + key);

@@ -153,16 +153,15 @@ export async function requireReachable(
   const left = await lineagesBeyond(run, head.commit.step);
   const heads = [{ lineage: run.lineage, head: head.commit.step }, ...left];
   const holder = Number.isInteger(step) && step >= 0 ? heads.find((each) => step <= each.head) : undefined;
-  const faults: string[] = [];
-  if (holder) {
-    const steps = await RestorableSteps.of({ ...run, lineage: holder.lineage }, quickly);
-    const found = await steps.at(step);
-    if (found) return { ...found, lineage: holder.lineage };
-    faults.push(...steps.faults);
-  }
+  const stepsOf = (lineage: string) => RestorableSteps.of({ ...run, lineage }, quickly);
+  const steps = holder && (await stepsOf(holder.lineage));
+  const found = (await steps?.at(step)) ?? null;
+  if (holder && found) return { ...found, lineage: holder.lineage };
+  const faults = steps?.faults ?? [];
   const choices: number[] = [];
   for (const { lineage } of heads) {
-    const reachable = (await reachableSteps({ ...run, lineage }, quickly)).map((found) => found.step);
+    const there = steps && lineage === holder?.lineage ? steps : await stepsOf(lineage); // nothing is compared twice
+    const reachable = (await there.all()).map((other) => other.step);
     choices.push(...reachable.filter((other) => lineage === run.lineage || other > head.commit.step));
   }
   const choice = `What can be chosen: ${encodeRanges([...new Set(choices)].sort((a, b) => a - b)) || 'nothing'}.`;

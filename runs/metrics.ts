@@ -40,10 +40,9 @@ export async function readMetrics(store: Store): Promise<MetricsRow[]> {
 /** How many lines are no rows; one that is still being written is none of them where others are whole. */
 export async function unreadableRows(store: Store): Promise<number> {
   const bytes = (await store.read(layout.metrics())) ?? Buffer.of();
-  const rows = wholeRows(bytes).length;
+  if (wholeRows(bytes).length === 0) return linesOf(bytes).length;
   const ended = bytes.subarray(0, bytes.lastIndexOf(0x0a) + 1);
-  const lines = linesOf(rows === 0 ? bytes : ended).length;
-  return lines - wholeRows(rows === 0 ? bytes : ended).length;
+  return linesOf(ended).length - wholeRows(ended).length;
 }
 
 /**

@@ -23,7 +23,7 @@ interface RecordKind {
   /** Throws `CheckpointDamaged`. */
   readonly read: (bytes: Uint8Array, key: string) => unknown;
   readonly meaning: string;
-  readonly repair: Repair | null;
+  readonly repair: Repair;
 }
 
 const count = (value: unknown): boolean => Number.isSafeInteger(value);
@@ -103,7 +103,7 @@ const kinds: readonly RecordKind[] = [
   },
   {
     keys: /^sinks\/order\.jsonl$/,
-    read: (bytes, key) => textRows(bytes, key),
+    read: textRows,
     meaning: 'rows of metrics are numbered anew, and sent again where the numbers differ',
     repair: 'set aside',
   },
@@ -133,7 +133,7 @@ const kinds: readonly RecordKind[] = [
   },
   {
     keys: /^evals\/[^/]+\/[^/]+\/rollouts\/.*\.jsonl$/,
-    read: (bytes, key) => decodeRows(bytes, key),
+    read: decodeRows,
     meaning: 'these rollouts of the evaluation are sampled again when it is opened',
     repair: 'set aside',
   },

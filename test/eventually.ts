@@ -21,6 +21,10 @@ export async function eventually<Seen>(
 }
 
 /** Looks until it is so. */
-export async function until(what: string, isSo: () => unknown, everyMs = 50): Promise<void> {
-  await eventually(what, async () => await isSo(), Boolean, { everyMs });
+export async function until(
+  what: string,
+  isSo: () => unknown,
+  pace: { readonly everyMs?: number; readonly withinMs?: number } = {},
+): Promise<void> {
+  await eventually(what, async () => await isSo(), Boolean, pace);
 }

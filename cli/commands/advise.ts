@@ -1,6 +1,6 @@
 import { Command } from 'commander';
 import { committedRun } from '../../runs/committed-run.ts';
-import { storedSpec } from '../../runs/fork-run.ts';
+import { storedSpec } from '../../runs/stored-spec.ts';
 import { advise } from '../../core/rl/advice.ts';
 import { describeFinding } from '../findings.ts';
 import { findRunFolder } from '../run-place.ts';

@@ -2,7 +2,7 @@ import { createInterface } from 'node:readline/promises';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import type { ChatMessage } from '../../core/rl/rollout.ts';
-import { storedSpec } from '../../runs/fork-run.ts';
+import { storedSpec } from '../../runs/stored-spec.ts';
 import { lineageOfStep, headStep } from '../run-records.ts';
 import { requireCommit, storeOf } from '../../runs/run-access.ts';
 import { storedTemplate } from '../../runs/stored-template.ts';

@@ -25,7 +25,10 @@ export const fsckCommand = new Command('fsck')
     const examined = await examineStore(place);
     const done = options.repair === true ? await repair(place, examined) : nothingDone;
     if (options.json) printJson({ run, ...examined, ...done }, 2);
-    else print(describe(run, examined, done, await goOnFromHere(run, options.store)).join('\n'));
+    else {
+      const goOn = done.moved.length > 0 ? await goOnFromHere(run, options.store) : null;
+      print(describe(run, examined, done, goOn).join('\n'));
+    }
     if (faultsLeft(examined, done).length > 0) process.exitCode = 1;
   });
 

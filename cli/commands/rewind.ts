@@ -1,7 +1,7 @@
 import { WorkflowUpdateFailedError } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { storedSpec } from '../../runs/fork-run.ts';
+import { storedSpec } from '../../runs/stored-spec.ts';
 import { requireReachable } from '../../runs/lineages.ts';
 import type { SpecSource } from '../../runs/spec-source.ts';
 import { currentLineage } from '../../runs/run-access.ts';

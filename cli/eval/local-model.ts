@@ -11,7 +11,7 @@ import { startGuard } from '../../workers/guard.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { policyUrlAt, program } from '../../workers/roles.ts';
 import { SupervisedProcess } from '../../workers/supervised-process.ts';
-import { storedSpec } from '../../runs/fork-run.ts';
+import { storedSpec } from '../../runs/stored-spec.ts';
 import { requireCommit, storeOf } from '../../runs/run-access.ts';
 import { verifyVersion } from '../../backends/store/version-files.ts';
 import { weightsFolder } from '../../backends/store/weights-folder.ts';

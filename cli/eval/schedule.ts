@@ -7,7 +7,7 @@ import { regressionActions } from '../../config/eval-words.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../../workflows/evaluate-newest.ts';
 import { onOneLine } from '../plain-text.ts';
-import { storedSpec } from '../../runs/fork-run.ts';
+import { storedSpec } from '../../runs/stored-spec.ts';
 import { linesOfStore } from '../../backends/store/index.ts';
 import { grantNamed, namedByEnvironments, namedByModel, serversIn } from '../../backends/configs/grant.ts';
 import { rootMessage } from '../root-message.ts';

@@ -30,7 +30,7 @@ const refused =
 const onGpus = later('trainers and servers on GPUs');
 const schedules = refused(
   'temperature schedules',
-  '`temperature` in [sampling]; `ratchet set RUN` forks with another one later',
+  '`temperature` in [sampling]; a fork (`ratchet fork`) goes on with another one',
 );
 const furtherFields = refused('further fields of a request', 'only those that [sampling] has by name');
 const validation = later('validation batches');

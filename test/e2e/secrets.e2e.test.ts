@@ -290,7 +290,7 @@ async function losePower(): Promise<void> {
   for (const { pid } of tree.toSorted((a, b) => Number(b.args.includes('guard')) - Number(a.args.includes('guard')))) {
     process.kill(pid, 'SIGKILL');
   }
-  await until('the end of all processes', () => !tree.some(({ pid }) => isAlive(pid)), 1);
+  await until('the end of all processes', () => !tree.some(({ pid }) => isAlive(pid)), { everyMs: 1 });
 }
 
 async function rawHistory(workflowId: string): Promise<{ events: unknown[] }> {

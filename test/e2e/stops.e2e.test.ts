@@ -32,7 +32,7 @@ async function statusOf({ handle }: StagedRun, isWanted: (status: RunStatus) => 
 }
 
 async function untilCommitted({ store }: StagedRun, step: number): Promise<void> {
-  await until(`step ${step}`, () => store.read(layout.commit('main', step)), 10);
+  await until(`step ${step}`, () => store.read(layout.commit('main', step)), { everyMs: 10 });
 }
 
 /** Of a run of `steps` steps: its name does not matter. */
@@ -68,7 +68,7 @@ test('all processes stopped in the middle of a step: workers end before the serv
   const run = await stage.start('stopped', { steps, sampleMs: 1_500 });
   await untilCommitted(run, 1);
   const sampledBefore = run.sampled().length;
-  await until('four more rollouts', () => run.sampled().length >= sampledBefore + 4, 10);
+  await until('four more rollouts', () => run.sampled().length >= sampledBefore + 4, { everyMs: 10 });
   const { logFolder } = stage.stack;
   const startedAtMs = performance.now();
   await stage.restart(() => {

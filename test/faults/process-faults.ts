@@ -55,7 +55,7 @@ export const processFaults = {
 export async function kill(stage: Struck['stage'], role: string): Promise<void> {
   const restartsBefore = stage.stack.restarts()[role] ?? 0;
   process.kill(stage.pid(role), 'SIGKILL');
-  await until(`another ${role}`, () => (stage.stack.restarts()[role] ?? 0) > restartsBefore, lookMs);
+  await until(`another ${role}`, () => (stage.stack.restarts()[role] ?? 0) > restartsBefore, { everyMs: lookMs });
 }
 
 /** A host that is gone: what is started in its place is killed too, until the other worker has the run. */
@@ -67,7 +67,7 @@ export async function loseHolder({ stage, run, release }: Struck): Promise<void>
     ([name]) => name.startsWith('train worker') && name !== role,
   )!;
   // The cell before may have killed it: it is about to be back.
-  await until(`the ${other}`, () => stage.stack.pids()[other] != null, lookMs);
+  await until(`the ${other}`, () => stage.stack.pids()[other] != null, { everyMs: lookMs });
   const heir = stage.pid(other);
   for (let isReleased = false; (await newestClaim(run)).pid !== heir;) {
     const pid = stage.stack.pids()[role];
@@ -95,7 +95,7 @@ async function killEngine({ stage }: Struck): Promise<void> {
   process.kill(engine.pid, 'SIGKILL');
   const isThere = (): boolean =>
     processes().some(({ pid, command }) => pid === engine.pid && command.includes('trainer-main'));
-  await until('the end of the engine process', () => !isThere(), lookMs);
+  await until('the end of the engine process', () => !isThere(), { everyMs: lookMs });
 }
 
 /** Where it generates it stops answering first, so that it dies with requests under way. */

@@ -72,7 +72,7 @@ async function killVllm({ stage, release, harmEnds }: Struck): Promise<void> {
   const before = restarts();
   process.kill(-stage.pid(vllmName), 'SIGKILL');
   release();
-  await until('another vLLM', () => restarts() > before, lookMs);
+  await until('another vLLM', () => restarts() > before, { everyMs: lookMs });
   harmEnds();
 }
 
@@ -86,6 +86,6 @@ async function killEngine({ stage, release, harmEnds }: Struck): Promise<void> {
   assert.equal(answer.status, 200);
   release();
   assert.equal((await fetch(`${vllm.url}/health`)).status, 200, 'its health says nothing of it');
-  await until('another vLLM', () => restarts() > before, lookMs);
+  await until('another vLLM', () => restarts() > before, { everyMs: lookMs });
   harmEnds();
 }

@@ -2,7 +2,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { WorkflowFailedError, WorkflowUpdateFailedError } from '@temporalio/client';
 import { ApplicationFailure } from '@temporalio/common';
-import { eventually } from '../eventually.ts';
+import { until as untilSo } from '../eventually.ts';
 import type { BegunRun } from './server.ts';
 
 /** Long enough that what must not happen would have happened. */
@@ -30,8 +30,8 @@ export async function soon<T>(what: string, work: Promise<T>): Promise<T> {
 }
 
 /** Waits until something is seen. */
-export async function until(what: string, look: () => boolean | Promise<boolean>): Promise<void> {
-  await eventually(what, async () => look(), Boolean, patience);
+export function until(what: string, look: () => boolean | Promise<boolean>): Promise<void> {
+  return untilSo(what, look, patience);
 }
 
 export function ascending(numbers: readonly number[]): number[] {

@@ -1,0 +1,55 @@
+import { RatchetError } from '../core/errors.ts';
+import { layout } from './layout.ts';
+import type { StepCommit } from '../core/rl/run-state.ts';
+import type { RunSpec } from '../config/run-spec.ts';
+import { runRecordIn, specIn } from './record-shapes.ts';
+import { currentLineage, readHead, type RunPlace, storeOf } from './run-access.ts';
+import { specSourceIn, type SpecSource } from './spec-source.ts';
+
+/** The settings a run last went on with, and what they were read from; null where that was not written down. */
+export async function storedSpec(
+  run: RunPlace,
+): Promise<{ readonly spec: RunSpec; readonly source: SpecSource | null }> {
+  const store = storeOf(run);
+  const head = await readHead({ ...run, lineage: await currentLineage(run) });
+  const ref = head?.commit.spec;
+  if (ref) {
+    const source = await store.read(layout.source(ref.key));
+    const spec = specIn(await store.get(ref), ref.key);
+    return { spec, source: source && specSourceIn(source, layout.source(ref.key)) };
+  }
+  return { spec: await readRunRecord(run), source: null };
+}
+
+/** The settings a run began with. */
+export async function readRunRecord(run: RunPlace): Promise<RunSpec> {
+  const store = storeOf(run);
+  const recorded = await store.read(layout.run());
+  if (!recorded) throw new RatchetError('RunNotFound', `There is no run ${run.name}: ${store.uri} holds no run.json.`);
+  return runRecordIn(recorded, store.uri + layout.run());
+}
+
+/**
+ * The settings that the run was started with last, where nothing is committed with them yet: of a run that had made all its steps and
+ * waits for a trainer to make more. Null where there are none.
+ */
+export async function specAskedSince(
+  run: RunPlace,
+  head: StepCommit,
+): Promise<{ readonly spec: RunSpec; readonly source: SpecSource } | null> {
+  const store = storeOf(run);
+  const keys = (await store.list(layout.allSpecs())).filter((key) => !key.endsWith('.source.json'));
+  if (head.spec === undefined || keys.length < 2) return null;
+  const asked = await Promise.all(
+    keys.map(async (key) => {
+      const bytes = await store.read(layout.source(key));
+      return bytes === null ? [] : [{ key, source: specSourceIn(bytes, layout.source(key)) }];
+    }),
+  );
+  const byAttempt = asked.flat().sort((a, b) => (a.source.attempt ?? 0) - (b.source.attempt ?? 0));
+  const [before, last] = byAttempt.slice(-2);
+  if (!before || !last || last.key === head.spec.key) return null;
+  if ((before.source.attempt ?? 0) === (last.source.attempt ?? 0)) return null;
+  const bytes = await store.read(last.key);
+  return bytes && { spec: specIn(bytes, last.key), source: last.source };
+}
