@@ -1,15 +1,13 @@
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { test, type TestContext } from 'node:test';
+import { test } from 'node:test';
 import { connect } from '../../cli/connection.ts';
-import { isServing, serverArguments } from '../../workers/dev-server.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { localTemporal, remoteTemporal } from '../../workers/temporal-settings.ts';
-import { ensureTemporalCli } from '../../workers/temporal-cli.ts';
 import { connectWorker } from '../../workers/temporal-link.ts';
-import { eventually, temporaryFolder } from './fixtures/processes.ts';
+import { temporaryFolder } from './fixtures/processes.ts';
+import { startTemporalServer } from './fixtures/temporal-server.ts';
 import { hasOpenssl, makeCertificates, startTlsProxy, type KeyPair } from './fixtures/tls.ts';
 
 const skip = hasOpenssl() ? false : 'there is no openssl to make certificates with';
@@ -18,7 +16,7 @@ test(
   'workers and commands reach a server behind TLS, with a client certificate where it wants one, and with an API key',
   { skip },
   async (t) => {
-    const upstream = await startServer(t);
+    const upstream = await startTemporalServer(t);
     const { authority, server, client } = makeCertificates(t);
     const open = await startTlsProxy(t, { server, upstream });
     const strict = await startTlsProxy(t, { server, upstream, clientAuthority: authority.certificate });
@@ -52,7 +50,7 @@ test(
 );
 
 test('what is wrong with the way to a server is said, with what to set', { skip }, async (t) => {
-  const upstream = await startServer(t);
+  const upstream = await startTemporalServer(t);
   const { authority, server } = makeCertificates(t);
   const stranger = makeCertificates(t);
   const open = await startTlsProxy(t, { server, upstream });
@@ -91,14 +89,4 @@ test('a server that nobody runs is said to be silent', async () => {
 
 function presenting({ certificate, key }: KeyPair): NodeJS.ProcessEnv {
   return { TEMPORAL_TLS_CLIENT_CERT_PATH: certificate, TEMPORAL_TLS_CLIENT_KEY_PATH: key };
-}
-
-async function startServer(t: TestContext): Promise<string> {
-  const { path } = await ensureTemporalCli({ log: () => {} });
-  const ports = { grpc: await choosePort(0), ui: await choosePort(0) };
-  const server = spawn(path, serverArguments(ports, join(temporaryFolder(t), 'temporal.db')), { stdio: 'ignore' });
-  t.after(() => server.kill('SIGKILL'));
-  const address = `127.0.0.1:${ports.grpc}`;
-  await eventually('the server serves', () => isServing(address), 60_000);
-  return address;
 }
