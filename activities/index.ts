@@ -26,6 +26,7 @@ import { createOpenPromptSearch, createPlanPromptSearch } from './prompt-search/
 import { createClosePromptSearch, createWritePrompts } from './prompt-search/write-results.ts';
 import { createPublishVersion } from './publish-version.ts';
 import { createRestoreVersion } from './restore-version.ts';
+import { reopenRounds } from './reopen-rounds.ts';
 import { readSpec } from '../runs/run-access.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
 import { createScoreRollouts } from './score-rollouts.ts';
@@ -58,6 +59,7 @@ export const createOrchestratorActivities = (
   checkRewind,
   beginLineage,
   leaseGroups: leaseRound,
+  reopenRounds,
   filterGroups,
   packBatch,
   planStep,

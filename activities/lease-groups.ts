@@ -9,7 +9,8 @@ import { curriculumUnder, poolsOf } from '../runs/pools.ts';
 import { isVersion } from '../runs/record-shapes.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
 
-const leasesShape: Shape = ({ policy, leases, curriculum }) => ({
+/** What a lease holds, whoever reads it. */
+export const leasesShape: Shape = ({ policy, leases, curriculum }) => ({
   'the version that its groups start from': isVersion(policy),
   'leases of groups': Array.isArray(leases) && leases.every(isLease),
   'what comes after its groups': isRecord(curriculum) && Number.isSafeInteger(curriculum['nextOrdinal']),
@@ -62,7 +63,7 @@ export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
   });
   const first = curriculum.nextOrdinal;
   const last = state.nextOrdinal - 1;
-  const key = `${layout.round(run.lineage, step, first, last)}leases.json`;
+  const key = layout.leases(run.lineage, { step, first, last });
   const proposal: LeasedGroups = { policy, leases, ...(prompts ? { prompts } : {}), curriculum: state };
   const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(proposal));
   const stored = decodeJson<LeasedGroups>(bytes, key, leasesShape);

@@ -99,9 +99,6 @@ function valueSuggestion(path: KeyPath, received: unknown, schema: z.ZodObject):
   if (type === 'array' && isTable(received)) {
     return `write [[${tableName(path)}]] with two brackets: there may be several`;
   }
-  if (path.length === 1 && path[0] === 'max_async_level' && typeof received === 'number' && received > 1) {
-    return 'more than one step ahead is not supported yet; use 1';
-  }
   const asNumber = typeof received === 'string' && received.trim() !== '' && Number.isFinite(Number(received));
   if (asNumber && /number|int/.test(type ?? '')) return `write ${received.trim()} without quotes`;
   if (received === 'true' || received === 'false') return `write ${received} without quotes`;

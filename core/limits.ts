@@ -27,7 +27,9 @@ export const canaryDifferenceMax = 0.05;
 export const canaryDifferenceMaxInFloat32 = 1e-3;
 
 /** What a commit may carry of the run's state: history and continue-as-new stay small whatever the batch size. */
-export const runStateBytesMax = 16 * 1024;
+export const runStateBytesMax = 32 * 1024;
+/** Rounds in play that one commit names, each in about 130 bytes, with as many that wait for a batch in 250 each. */
+export const openRoundsMax = 64;
 
 /**
  * Chunks of one sampling round, side by side; with several environments each has chunks of its own, so many at most, and

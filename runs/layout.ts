@@ -18,6 +18,9 @@ export const layout = {
   commits: (lineage: string) => `lineages/${lineage}/steps/`,
   round: (lineage: string, step: number, first: number, last: number) =>
     `${layout.allRounds(lineage)}step_${step}/groups_${first}-${last}/`,
+  /** Written before anything of a round is generated. */
+  leases: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>) =>
+    `${layout.round(lineage, step, first, last)}leases.json`,
   /** Groups of a round with their rewards: where each rollout is kept, once. */
   scored: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>) =>
     `${layout.round(lineage, step, first, last)}scored.jsonl.gz`,

@@ -106,7 +106,8 @@ export function firstCommit(
     committedAt,
   }: Pick<StepCommit, 'run' | 'lineage' | 'committedAt'> & Pick<LineageRecord, 'origin'>,
 ): StepCommit {
-  const state: RunState = { ...source.state, lineage };
+  const { open: _, ...before } = source.state; // they go on in the lineage that they were leased in, or not at all
+  const state: RunState = { ...before, lineage };
   const pending = state.surplus.flatMap(({ ordinals }) => decodeRanges(ordinals));
   const issued = Array.from({ length: state.curriculum.nextOrdinal - 1 }, (_, i) => i + 1);
   const inherited = encodeRanges(issued.filter((ordinal) => !pending.includes(ordinal)));

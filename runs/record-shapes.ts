@@ -118,7 +118,8 @@ function isOrigin(value: unknown): boolean {
   );
 }
 
-function isState({ policy, reference, klBeta, curriculum, surplus, overrides, pendingEvals }: Record<string, unknown>) {
+function isState(state: Record<string, unknown>) {
+  const { policy, reference, klBeta, curriculum, surplus, open = [], overrides, pendingEvals } = state;
   return (
     isVersion(policy) &&
     isVersion(reference) &&
@@ -127,10 +128,18 @@ function isState({ policy, reference, klBeta, curriculum, surplus, overrides, pe
     isCount(curriculum['nextOrdinal']) &&
     Array.isArray(surplus) &&
     surplus.every((kept) => isRecord(kept) && isRef(kept['scored']) && areRanges(kept['ordinals'])) &&
+    Array.isArray(open) &&
+    open.every(isOpenRound) &&
     isRecord(overrides) &&
     Array.isArray(pendingEvals) &&
     pendingEvals.every(isCount)
   );
+}
+
+/** A round in play at the commit. */
+function isOpenRound(round: unknown): boolean {
+  if (!isRecord(round)) return false;
+  return [round['step'], round['first'], round['last']].every(isCount) && typeof round['leases'] === 'string';
 }
 
 function areOutcomes({ issued, ended, pending }: Record<string, unknown>): boolean {

@@ -57,9 +57,10 @@ export async function continueRun(parts: RunParts, { opened, typed }: OpenedStar
 
 /** After the last step: what is under way beside it is waited for, and the record is audited. Null where the run goes on after all, from an earlier step. */
 export async function finish(parts: RunParts): Promise<RunSummary | null> {
-  const { run, spec, head, weights, beside, control, evals, branches, lease } = parts;
+  const { run, spec, head, rollouts, weights, beside, control, evals, branches, lease } = parts;
   const { step, policy } = head;
   control.at('finishing', step, policy);
+  rollouts.leave();
   await weights.ready;
   await branches.leave('end');
   lease.releaseWhenIdle(); // evaluations under way need none

@@ -75,6 +75,8 @@ export function assemble(opened: OpenedStart): RunParts {
     ready: () => weights.ready,
     newestPolicy: () => weights.served ?? head.policy,
     prompts: () => branches.inUse,
+    state: () => head.state,
+    goesOn: start !== null,
   });
   return {
     ...context,

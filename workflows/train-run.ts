@@ -29,12 +29,12 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       while (head.step < control.lastStep) {
         await control.untilResumed();
         beside.throwIfFailed();
-        if (isHistoryLong() && rollouts.areIdle) return await continueRun(parts, opened);
+        if (isHistoryLong() && rollouts.mayBeLeft) return await continueRun(parts, opened);
         const step = head.step + 1;
         const startedAt = Date.now();
-        const batch = await rollouts.collect(step, head.state);
+        const batch = await rollouts.collect(step);
         const waitedS = (Date.now() - startedAt) / 1000;
-        rollouts.prefetch(step + 1, batch);
+        rollouts.sampleAhead(step);
 
         const trained = await training.train(step, batch, rollouts);
         const isEvalDue = evals.isDue(step);

@@ -6,6 +6,7 @@ import { withHeartbeat } from './heartbeat.ts';
 const eager = [
   'readSpec',
   'leaseGroups',
+  'reopenRounds',
   'filterGroups',
   'packBatch',
   'planStep',

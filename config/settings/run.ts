@@ -81,8 +81,8 @@ export const pace = {
 
 export const staleness = {
   max_async_level: setting(
-    whole(0, 1),
-    '1 = groups of step n+1 are sampled while step n trains; 0 = strictly one after the other, and the same bits whatever was killed',
+    whole(0, 64),
+    'how many steps sampling may be ahead of training: 1 = groups of step n+1 are sampled while step n trains, beyond it groups are sampled continuously and no step waits for a slow one; 0 = strictly one after the other, and the same bits whatever was killed',
     { default: 1 },
   ),
   max_off_policy_steps: setting(whole(0), 'a group older than this many versions is dropped as stale', {

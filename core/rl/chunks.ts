@@ -9,11 +9,15 @@ export interface RoundChunk {
   readonly environment?: string;
 }
 
-/** `groups` says how many are of each environment, where the run has several: then no chunk holds groups of two. */
-export function chunksOfRound(count: number, groups?: Readonly<Record<string, number>>): RoundChunk[] {
-  if (groups === undefined) return chunksOf(Math.min(generateChunks, count));
+/** `groups` says how many are of each environment, where the run has several: then no chunk holds groups of two. At most `most` for each. */
+export function chunksOfRound(
+  count: number,
+  groups?: Readonly<Record<string, number>>,
+  most = generateChunks,
+): RoundChunk[] {
+  if (groups === undefined) return chunksOf(Math.min(most, count));
   const present = Object.entries(groups).filter(([, size]) => size > 0);
-  const each = Math.max(1, Math.min(generateChunks, Math.floor(generateChunksMax / present.length)));
+  const each = Math.max(1, Math.min(most, Math.floor(generateChunksMax / present.length)));
   return present
     .toSorted(([a], [b]) => (a < b ? -1 : 1))
     .flatMap(([environment, size]) => chunksOf(Math.min(each, size)).map((chunk) => ({ ...chunk, environment })));

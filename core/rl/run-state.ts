@@ -60,6 +60,15 @@ export interface SamplingRound {
   readonly leases: ObjectRef;
 }
 
+/** A sampling round in play at a commit, as a commit names it: {@link SamplingRound} without what its leases say themselves. */
+export interface OpenRound {
+  readonly step: number;
+  readonly first: number;
+  readonly last: number;
+  /** sha256 of its leases. */
+  readonly leases: string;
+}
+
 /** Kept groups of one round, waiting for a batch. */
 export interface KeptGroups {
   readonly scored: ObjectRef;
@@ -133,6 +142,8 @@ export interface RunState {
   readonly curriculum: CurriculumState;
   /** Kept groups that no step has trained yet. */
   readonly surplus: readonly KeptGroups[];
+  /** Rounds that were leased by then, and in play; absent where there were none. */
+  readonly open?: readonly OpenRound[];
   readonly overrides: Overrides;
   /** Steps whose evaluation was due and had not been recorded at the commit. */
   readonly pendingEvals: readonly number[];

@@ -11,7 +11,14 @@ import type {
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
-import type { LineageOrigin, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../../core/rl/run-state.ts';
+import type {
+  LineageOrigin,
+  ObjectRef,
+  PolicyVersion,
+  RunHandle,
+  SamplingRound,
+  StepCommit,
+} from '../../core/rl/run-state.ts';
 
 export type Activities = OrchestratorActivities &
   RolloutActivities &
@@ -116,6 +123,8 @@ export class FakeRun {
   readonly origins = new Map<string, LineageOrigin>();
   /** What was made beside the commits, by key. */
   readonly stored = new Map<string, unknown>();
+  /** What was leased, by its first ordinal. */
+  readonly rounds = new Map<number, SamplingRound>();
   readonly served: PolicyVersion[] = [];
   readonly sealed: number[] = [];
   readonly recorded = new Set<string>();

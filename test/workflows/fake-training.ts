@@ -25,6 +25,7 @@ type Training = Pick<
   | 'checkRewind'
   | 'beginLineage'
   | 'leaseGroups'
+  | 'reopenRounds'
   | 'generateRollouts'
   | 'scoreRollouts'
   | 'filterGroups'
@@ -95,17 +96,28 @@ function opening(run: FakeRun): Pick<Training, 'openRun' | 'readSpec' | 'checkRe
 
 function collecting(
   run: FakeRun,
-): Pick<Training, 'leaseGroups' | 'generateRollouts' | 'scoreRollouts' | 'filterGroups' | 'packBatch' | 'askTeacher'> {
+): Pick<
+  Training,
+  'leaseGroups' | 'reopenRounds' | 'generateRollouts' | 'scoreRollouts' | 'filterGroups' | 'packBatch' | 'askTeacher'
+> {
   const { spec } = run;
   return {
     leaseGroups: ({ step, count, curriculum, policy }) => {
       const first = curriculum.nextOrdinal;
       const last = first + count - 1;
       const leases = refOf(`rollouts/step_${step}/groups_${first}-${last}/leases.json`, policy.digest);
-      return {
-        round: { step, first, last, policyStep: policy.step, leases },
-        curriculum: { ...curriculum, nextOrdinal: last + 1 },
-      };
+      const round = { step, first, last, policyStep: policy.step, leases };
+      run.rounds.set(first, round);
+      return { round, curriculum: { ...curriculum, nextOrdinal: last + 1 } };
+    },
+    reopenRounds: ({ open, curriculum }) => {
+      const rounds = open.map(({ first }) => ({ ...run.rounds.get(first)!, isIssued: true, groups: {} }));
+      let { nextOrdinal } = curriculum;
+      for (let next = run.rounds.get(nextOrdinal); next; next = run.rounds.get(nextOrdinal)) {
+        rounds.push({ ...next, isIssued: false, groups: {} });
+        nextOrdinal = next.last + 1;
+      }
+      return { rounds, curriculum: { ...curriculum, nextOrdinal } };
     },
     generateRollouts: ({ round, chunk }) => {
       const groups = (round.last - round.first + 1) / chunk.count;

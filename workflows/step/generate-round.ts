@@ -1,5 +1,5 @@
 import { generateAttemptsMax } from '../../core/limits.ts';
-import { chunksOfRound, describeChunk, type RoundChunk } from '../../core/rl/chunks.ts';
+import { describeChunk, type RoundChunk } from '../../core/rl/chunks.ts';
 import { addLost, lostBeside, nothingLost, type LostWork } from '../../core/rl/lost-work.ts';
 import type { ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
@@ -24,15 +24,13 @@ export async function generateRound(
     readonly run: RunHandle;
     readonly spec: RunSpec;
     readonly round: SamplingRound;
-    readonly count: number;
-    /** Of each environment, where there are several. */
-    readonly groups: Readonly<Record<string, number>> | undefined;
+    readonly chunks: readonly RoundChunk[];
     readonly label: string;
+    readonly waitFor: RunControl['waitFor'];
   },
 ): Promise<GeneratedRound> {
-  const { run, spec, round, count, groups, label } = input;
+  const { run, spec, round, chunks, label, waitFor } = input;
   const rollouts = rolloutsFor(spec);
-  const chunks = chunksOfRound(count, groups);
   const open = new Set(chunks);
   const openNames = () => [...new Set([...open].flatMap(({ environment }) => environment ?? []))];
   const generating = chunks.map(async (chunk) => {
@@ -45,9 +43,11 @@ export async function generateRound(
     open.delete(chunk);
     return generated;
   });
-  const generated = await control.waitFor(
+  const generated = await waitFor(
     () =>
-      groups && open.size < chunks.length ? `generate ${label}, of ${openNames().join(', ')}` : `generate ${label}`,
+      openNames().length > 0 && open.size < chunks.length
+        ? `generate ${label}, of ${openNames().join(', ')}`
+        : `generate ${label}`,
     Promise.all(generating),
   );
   return {

@@ -1,13 +1,11 @@
-import type { PolicyVersion, Prompts } from '../../core/rl/run-state.ts';
+import type { PolicyVersion, Prompts, RunState } from '../../core/rl/run-state.ts';
 import type { RunContext } from '../run-parts.ts';
 import { awaitedLater } from '../beside/beside.ts';
 import { isHistoryLong } from '../history-length.ts';
 import { type CollectedStep, collectStep } from './collect-step.ts';
 import type { Recoveries } from './recoveries.ts';
+import { SamplingWindow } from './sampling-window.ts';
 import type { ServingSchedule } from './serving-schedule.ts';
-
-/** What a batch goes on from. */
-type DrawnFrom = Pick<CollectedStep, 'curriculum' | 'surplus'>;
 
 interface Options {
   readonly recoveries: Recoveries;
@@ -17,52 +15,100 @@ interface Options {
   readonly newestPolicy: () => PolicyVersion;
   /** System prompts in use. */
   readonly prompts: () => Prompts | undefined;
+  /** Of the newest commit. */
+  readonly state: () => RunState;
+  /** Whether an execution before this one may have left rounds in play. */
+  readonly goesOn: boolean;
 }
 
-/** Batches of rollouts: at level 0 each after the step before is served, at level 1 the next one beside the training of a step. */
+/**
+ * Batches of rollouts. At level 0 each is collected after the step before is served; beyond it batches for later steps are collected beside
+ * the training of a step, one after another, `max_async_level` of them at most.
+ */
 export class Rollouts {
   readonly #context: RunContext;
   readonly #options: Options;
-  #next: Promise<CollectedStep> | null = null;
+  /** Collected, or being collected, ahead of the step that is asked for. */
+  readonly #ahead: { readonly step: number; readonly batch: Promise<CollectedStep> }[] = [];
+  #isCollecting = false;
+  #window: Promise<SamplingWindow> | null = null;
+  #opened: SamplingWindow | null = null;
 
   constructor(context: RunContext, options: Options) {
     this.#context = context;
     this.#options = options;
   }
 
-  /** Whether nothing is sampled ahead. */
-  get areIdle(): boolean {
-    return this.#next === null;
+  /** Whether the run may be continued as new: nothing is in play, or whoever goes on takes up what is. */
+  get mayBeLeft(): boolean {
+    return this.#ahead.length === 0 || this.#opened?.isContinuous === true;
   }
 
   /** The batch of a step: the one that was sampled ahead, or one that begins from here. */
-  collect(step: number, from: DrawnFrom): Promise<CollectedStep> {
-    const batch = this.#next ?? this.#begin(step, from);
-    this.#next = null;
-    return batch;
+  collect(step: number): Promise<CollectedStep> {
+    return this.#ahead.shift()?.batch ?? this.#begin(step);
   }
 
-  /** Samples for a step while the one before it trains, where the run goes on to it. */
-  prefetch(step: number, from: DrawnFrom): void {
+  /** Collects for the next step that nothing is collected for, while the one after `step` trains, where the run goes on to it. */
+  sampleAhead(step: number): void {
+    if (this.#isCollecting) return; // it goes on from there by itself
     const { spec, control } = this.#context;
+    const next = (this.#ahead.at(-1)?.step ?? step) + 1;
     const goesOn = !control.isPaused && control.rewind === null && !isHistoryLong();
-    if (spec.maxAsyncLevel > 0 && step <= control.lastStep && goesOn) this.#next = this.#begin(step, from);
+    if (!goesOn || next > control.lastStep || next > this.#lastAllowed(spec.maxAsyncLevel)) return;
+    const batch = this.#begin(next);
+    this.#ahead.push({ step: next, batch });
+    void this.#goOnAfter(batch, next);
   }
 
   /** Ends once nothing is sampled any more, for a step that will not be made. */
   async drain(): Promise<void> {
-    await this.#next?.catch(() => undefined);
+    if (this.#opened?.isContinuous === true) this.#opened.abandon();
+    await Promise.all(this.#ahead.map(({ batch }) => batch.catch(() => undefined)));
   }
 
-  #begin(step: number, { curriculum, surplus }: DrawnFrom): Promise<CollectedStep> {
-    const { run, spec, datasets, control } = this.#context;
-    const { recoveries, serving, ready, newestPolicy, prompts } = this.#options;
+  /** Nothing is sampled any more: what is in play stays in the store. */
+  leave(): void {
+    this.#opened?.abandon();
+  }
+
+  #lastAllowed(level: number): number {
+    return this.#options.state().step + 1 + level;
+  }
+
+  #begin(step: number): Promise<CollectedStep> {
+    this.#isCollecting = true;
+    return awaitedLater(this.#collectOne(step));
+  }
+
+  async #collectOne(step: number): Promise<CollectedStep> {
+    const { spec, control } = this.#context;
+    const { recoveries, ready } = this.#options;
     recoveries.samplesFor(step);
-    return awaitedLater(
-      ready().then(() => {
-        const drawn = { run, spec, datasets, step, curriculum, surplus };
-        return collectStep(control, { ...drawn, newestPolicy, serving, prompts: prompts() });
-      }),
-    );
+    const stepsAhead = (): number => Math.min(control.lastStep, this.#lastAllowed(spec.maxAsyncLevel)) - step + 1;
+    try {
+      await ready();
+      this.#window ??= this.#open();
+      const context = { ...this.#context, ...this.#options };
+      return await collectStep(context, await this.#window, { step, stepsAhead });
+    } finally {
+      this.#isCollecting = false;
+    }
+  }
+
+  async #goOnAfter(batch: Promise<CollectedStep>, step: number): Promise<void> {
+    // Who asks for the batch is told what it failed of.
+    if (await batch.catch(() => null)) this.sampleAhead(step);
+  }
+
+  async #open(): Promise<SamplingWindow> {
+    const { spec } = this.#context;
+    const { state, goesOn } = this.#options;
+    const from = state();
+    const window = new SamplingWindow({ ...this.#context, ...this.#options }, from);
+    this.#opened = window;
+    const { open = [] } = from;
+    if (open.length > 0 || (goesOn && spec.maxAsyncLevel > 0)) await window.reopen(open);
+    return window;
   }
 }

@@ -44,7 +44,7 @@ export function stateAfter(
   made: {
     readonly spec: RunSpec;
     readonly policy: PolicyVersion;
-    readonly collected: Pick<CollectedStep, 'curriculum' | 'surplus'>;
+    readonly collected: Pick<CollectedStep, 'curriculum' | 'surplus' | 'open'>;
     /** Of the training. */
     readonly metrics: Readonly<Record<string, number>>;
     readonly overrides: Overrides;
@@ -66,6 +66,7 @@ export function stateAfter(
     klBeta: nextBeta({ beta: before.klBeta, targetKl: kl.targetKl, measuredKl }),
     curriculum: collected.curriculum,
     surplus: collected.surplus,
+    ...(collected.open ? { open: collected.open } : {}),
     overrides,
     pendingEvals,
     ...branches,

@@ -19,9 +19,10 @@ export function stepOutcomes(step: number, attempts: readonly CollectedStep[]): 
     const end: EndState = i === attempts.length - 1 ? 'trained' : 'refused';
     for (const { ordinals } of attempt.trained) add(end, ordinals);
   }
-  const surplus = attempts.at(-1)?.surplus ?? [];
+  const { surplus = [], open = [] } = attempts.at(-1) ?? {};
+  const inPlay = open.flatMap(({ first, last }) => Array.from({ length: last - first + 1 }, (_, i) => first + i));
   return {
     ...recordOutcomes({ step, pendingBefore: [], issued, ended }),
-    pending: encodeRanges(surplus.flatMap(({ ordinals }) => decodeRanges(ordinals))),
+    pending: encodeRanges([...surplus.flatMap(({ ordinals }) => decodeRanges(ordinals)), ...inPlay]),
   };
 }

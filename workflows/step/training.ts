@@ -80,7 +80,7 @@ export class Training {
         );
         await control.untilResumed();
       }
-      attempts.push(await rollouts.collect(step, collected));
+      attempts.push(await rollouts.collect(step));
     }
   }
 

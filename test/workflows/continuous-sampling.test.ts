@@ -1,0 +1,161 @@
+/** Groups sampled across steps: what `max_async_level` above 1 does, and 1 where rollouts are slow. */
+import assert from 'node:assert/strict';
+import { after, describe, test } from 'node:test';
+import { Context } from '@temporalio/activity';
+import { decodeRanges } from '../../core/rl/ledger.ts';
+import { type Fakes, Gate, holdingStep, type Input } from './fake-run.ts';
+import { groupsIn } from './fake-training.ts';
+import { aWhile, timesContinued, until } from './look.ts';
+import { begin, type BegunRun, closeServer, shortHistoryQueue } from './server.ts';
+
+after(closeServer);
+
+/** Batches of 16 groups, which are leased 8 at a time. */
+const continuous = { maxSteps: 6, maxAsyncLevel: 2, batchSize: 64 };
+
+/** The rollouts of one round are not finished until it is let go on. */
+function holdingRound(first: number, gate: Gate): Fakes {
+  return {
+    generateRollouts: async ({ round }, { usual }) => {
+      if (round.first === first) await gate.pass();
+      return usual();
+    },
+  };
+}
+
+function trained(run: BegunRun): number[][] {
+  return run.inputs('planStep').map(({ packed }) => decodeRanges(groupsIn(run.fake, packed)));
+}
+
+const firstsOf = (inputs: readonly Input<'generateRollouts'>[]): number[] => inputs.map(({ round }) => round.first);
+
+describe('groups sampled across steps', { concurrency: 8 }, () => {
+  test('no step waits for a straggler: it is trained with the step that it comes for', async () => {
+    const gate = new Gate();
+    const run = await begin({ settings: continuous, fakes: holdingRound(1, gate) });
+    await run.atStep(3);
+    assert.ok(trained(run).every((groups) => groups.length === 16 && groups[0]! > 8));
+    gate.open();
+    const { ledger } = await run.result();
+    const groups = trained(run).flat();
+    assert.ok(groups.includes(1), 'the straggler is trained');
+    assert.equal(new Set(groups).size, groups.length, 'nothing is trained twice');
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
+    const open = run.fake.commits().map(({ state }) => (state.open ?? []).map(({ first }) => first));
+    assert.ok(open[1]!.includes(1), 'its commit names what is in play');
+  });
+
+  test('sampling stays as many batches ahead of the newest version as it may, and waits there', async () => {
+    const gate = new Gate();
+    const run = await begin({ settings: continuous, fakes: holdingStep(gate) });
+    await until('three batches are sampled', () => run.inputs('packBatch').length === 3);
+    await aWhile();
+    const leased = run.inputs('leaseGroups');
+    assert.equal(
+      leased.reduce((sum, { count }) => sum + count, 0),
+      3 * 16,
+    );
+    assert.ok(leased.every(({ step }) => step <= 3));
+    assert.equal(run.inputs('packBatch').length, 3);
+    gate.open();
+    const { ledger } = await run.result();
+    assert.deepEqual([ledger.isSound, ledger.issued, ledger.pending], [true, 6 * 16, 0]);
+  });
+
+  test('what has become too old to be trained is given up while it is played, and the ledger says so', async () => {
+    const gate = new Gate();
+    let isCancelled = false;
+    const run = await begin({
+      settings: { ...continuous, maxOffPolicySteps: 3 },
+      fakes: {
+        generateRollouts: async ({ round }, { usual }) => {
+          if (round.first === 1) {
+            Context.current().cancelled.catch(() => (isCancelled = true));
+            await gate.pass();
+          }
+          return usual();
+        },
+      },
+    });
+    const { ledger } = await run.result();
+    await until('its activity is told', () => isCancelled);
+    assert.deepEqual([ledger.isSound, ledger.counts['stale'], ledger.counts['trained']], [true, 8, 6 * 16]);
+    assert.ok(
+      trained(run)
+        .flat()
+        .every((ordinal) => ordinal > 8),
+    );
+  });
+
+  test('a long history continues as new with rounds in play: they are taken up, and nothing is leased twice', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: { ...continuous, maxSteps: 12, maxOffPolicySteps: 20 },
+      taskQueue: shortHistoryQueue,
+      fakes: holdingRound(1, gate),
+    });
+    await until('it is continued with the straggler in play', async () => (await timesContinued(run)) >= 1);
+    await until(
+      'the straggler is taken up',
+      () => firstsOf(run.inputs('generateRollouts')).filter((first) => first === 1).length >= 2,
+    );
+    gate.open();
+    const { ledger } = await run.result();
+    const firsts = run.inputs('leaseGroups').map(({ curriculum }) => curriculum.nextOrdinal);
+    assert.equal(new Set(firsts).size, firsts.length, 'nothing is leased twice');
+    const groups = trained(run).flat();
+    assert.equal(new Set(groups).size, groups.length, 'nothing is trained twice');
+    assert.ok(groups.includes(1));
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 12 * 16]);
+  });
+
+  test('an execution after a loss takes up the rounds that the commit names, and those that were leased since', async () => {
+    const gate = new Gate();
+    const first = await begin({ settings: { ...continuous, maxSteps: 2 }, fakes: holdingRound(1, gate) });
+    await first.result();
+    const [open] = first.fake.commits().at(-1)!.state.open ?? [];
+    assert.equal(open?.first, 1, 'it ended with the straggler in play');
+    first.fake.spec.maxSteps = 4;
+    const second = await begin({ fake: first.fake });
+    const { ledger } = await second.result();
+    assert.ok(firstsOf(second.inputs('generateRollouts')).includes(1));
+    assert.ok(trained(second).flat().includes(1));
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 4 * 16]);
+    gate.open();
+  });
+
+  test('at level 1 slow rollouts are sampled across steps as well', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: { ...continuous, maxAsyncLevel: 1 },
+      fakes: {
+        generateRollouts: async ({ round, chunk }, { usual }) => {
+          if (round.first > 33 && round.first <= 34) await gate.pass();
+          return { ...(await usual()), seconds: chunk.count > 0 ? 5 : 0 };
+        },
+      },
+    });
+    await run.atStep(5);
+    gate.open();
+    const { ledger } = await run.result();
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
+    const sizes = run.inputs('leaseGroups').map(({ count }) => count);
+    assert.ok(sizes.at(-1)! < sizes[0]!, 'leases are of a few groups by then');
+  });
+
+  test('nothing more is leased while the run is paused, and it goes on when it is resumed', async () => {
+    const gate = new Gate();
+    const run = await begin({ settings: continuous, fakes: holdingStep(gate, 2) });
+    await until('step 2 trains', () => run.inputs('trainStep').length === 2);
+    await run.tell('pause');
+    await aWhile();
+    const leased = run.inputs('leaseGroups').length;
+    gate.open();
+    await run.atStep(2);
+    await aWhile();
+    assert.equal(run.inputs('leaseGroups').length, leased);
+    await run.tell('resume');
+    const { ledger } = await run.result();
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
+  });
+});

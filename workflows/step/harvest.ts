@@ -1,0 +1,126 @@
+import type { FilteredRound } from '../../activities/index.ts';
+import type { EndedRanges } from '../../core/rl/ledger.ts';
+import { addLost, nothingLost, type LostWork } from '../../core/rl/lost-work.ts';
+import { secondsCovered } from '../../core/rl/window.ts';
+import type { KeptGroups, ObjectRef, SamplingRound } from '../../core/rl/run-state.ts';
+import { RoundAccount } from './round-account.ts';
+
+/** One sampling round that has been scored, and what the filter made of it. */
+export interface ScoredRound {
+  readonly round: SamplingRound;
+  readonly scored: ObjectRef;
+  readonly filtered: FilteredRound;
+}
+
+/** What a round took. */
+export interface SpentOnRound {
+  /** Of generation, on the worker. */
+  readonly generateS: number;
+  readonly scoreS: number;
+  /** When its generation was over; ms since 1970. */
+  readonly generatedAt: number;
+  /** Rollouts that lay in the store already. */
+  readonly adopted: number;
+  readonly lost: LostWork;
+}
+
+/** What came of sampling since a batch was taken last: for the next batch, and its commit. */
+export class Harvest {
+  readonly account = new RoundAccount();
+  readonly scored: ObjectRef[] = [];
+  readonly ended: EndedRanges[] = [];
+  readonly #added: (readonly [ScoredRound, SpentOnRound, number])[] = [];
+  readonly #issued: (readonly [first: number, last: number])[] = [];
+  readonly #solved = { all: 0, none: 0 };
+  readonly #generating: (readonly [fromMs: number, toMs: number])[] = [];
+  readonly #spent = { scoreS: 0, adopted: 0 };
+  #rounds: readonly ScoredRound[] = [];
+  #fruitless = 0;
+  #lost = nothingLost;
+
+  /** Ordinals, first and last of each round that was leased. */
+  get issued(): readonly (readonly [first: number, last: number])[] {
+    return this.#issued;
+  }
+
+  /** Groups with a signal, by round. */
+  get kept(): readonly KeptGroups[] {
+    return this.#rounds.map(({ filtered }) => filtered.kept).filter(({ ordinals }) => ordinals !== '');
+  }
+
+  /** Whether anything was sampled for it. */
+  get hasRounds(): boolean {
+    return this.scored.length > 0;
+  }
+
+  /** Rounds since there was a batch, or somebody was asked what to do. */
+  get fruitlessRounds(): number {
+    return this.#fruitless;
+  }
+
+  get solved(): { readonly all: number; readonly none: number } {
+    return this.#solved;
+  }
+
+  get lost(): LostWork {
+    return this.#lost;
+  }
+
+  issue(first: number, last: number): void {
+    this.#issued.push([first, last]);
+  }
+
+  /** `share`: how much of a round it is, as rounds are counted. */
+  add(one: ScoredRound, spent: SpentOnRound, share: number): void {
+    const { solved } = one.filtered;
+    this.#added.push([one, spent, share]);
+    this.#rounds = [...this.#rounds, one];
+    this.scored.push(one.scored);
+    this.#fruitless += share;
+    this.#solved.all += solved.all;
+    this.#solved.none += solved.none;
+    this.#generating.push([spent.generatedAt - spent.generateS * 1000, spent.generatedAt]);
+    this.#spent.scoreS += spent.scoreS;
+    this.#spent.adopted += spent.adopted;
+    this.#lost = addLost(this.#lost, spent.lost);
+    this.account.add(one.filtered);
+  }
+
+  /** Takes what came after it. */
+  absorb(later: Harvest): void {
+    this.#issued.push(...later.issued);
+    this.ended.push(...later.ended);
+    for (const added of later.#added) this.add(...added);
+  }
+
+  /** Judges all rounds anew. */
+  async judge(filter: (one: ScoredRound) => Promise<FilteredRound>): Promise<void> {
+    this.#rounds = await Promise.all(this.#rounds.map(async (one) => ({ ...one, filtered: await filter(one) })));
+  }
+
+  /** What the filter did not keep has ended. The rest is the batch's, or waits outside of this. */
+  settle(): void {
+    this.ended.push(...this.#rounds.map(({ filtered }) => filtered.ended));
+    this.#rounds = [];
+  }
+
+  forgetFruitless(): void {
+    this.#fruitless = 0;
+  }
+
+  figures(): Record<string, number> {
+    const { failedRollouts, policyFailures, rollouts } = this.account.failures;
+    return {
+      issued_groups: this.#issued.reduce((sum, [first, last]) => sum + last - first + 1, 0),
+      solved_all: this.#solved.all,
+      solved_none: this.#solved.none,
+      rounds: this.scored.length,
+      failed_rollouts: failedRollouts,
+      policy_failures: policyFailures,
+      rollouts,
+      generate_s: secondsCovered(this.#generating.map(([from, to]) => [from / 1000, to / 1000])),
+      score_s: this.#spent.scoreS,
+      adopted: this.#spent.adopted,
+    };
+  }
+}
