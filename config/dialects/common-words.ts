@@ -1,5 +1,6 @@
 import { asRunName } from '../../core/names.ts';
 import type { KeyPath } from '../positions.ts';
+import { describe } from '../reporter.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import type { Own } from './dialect.ts';
 
@@ -54,11 +55,20 @@ const requestFields: readonly string[] = [
   'chat_template_kwargs',
 ];
 
+interface ExtraBody {
+  /** The sampling's table. */
+  readonly at: KeyPath;
+  /** Where it is in our words; missing = at the same place. */
+  readonly ours?: KeyPath;
+  /** Fields that are always sent, and what to do instead. */
+  readonly sent?: Readonly<Record<string, string>>;
+}
+
 /**
  * `[sampling] extra_body` in our words: what is a parameter of ours becomes it, the rest is kept for servers that take it.
- * One that is written beside it as well is refused, as vLLM does in the middle of a run. `at` is the sampling's table.
+ * One that is sent beside it as well is refused, as vLLM does in the middle of a run.
  */
-export function setExtraBody(own: Own, written: Table, at: KeyPath): void {
+export function setExtraBody(own: Own, written: Table, { at, ours = at, sent = {} }: ExtraBody): void {
   const body = valueAt(written, [...at, 'extra_body']);
   if (!isTable(body)) return;
   const rest: Table = {};
@@ -68,14 +78,35 @@ export function setExtraBody(own: Own, written: Table, at: KeyPath): void {
     if (beside !== undefined) {
       own.refuse({
         paths: [from, [...at, key]],
-        expected: `${key} in one of the two places: servers refuse a request that says it twice`,
+        expected: `${key} in one of the two places: a request that says it twice fails`,
         received: `${JSON.stringify(value)} here, ${JSON.stringify(beside)} beside it`,
         suggestion: `keep the one in [${at.join('.')}]`,
       });
-    } else if (requestFields.includes(key) && (key !== 'seed' || at.length === 1)) own.set([...at, key], value, from);
+    } else if (Object.hasOwn(sent, key)) {
+      const expected = `nothing: the request has ${key} already, and one that says it twice fails`;
+      own.refuse({ paths: [from], expected, received: JSON.stringify(value), suggestion: sent[key]! });
+    } else if (requestFields.includes(key) && (key !== 'seed' || ours.length === 1))
+      own.set([...ours, key], value, from);
     else rest[key] = value;
   }
-  if (Object.keys(rest).length > 0) own.set([...at, 'extra_body'], rest, [...at, 'extra_body']);
+  if (Object.keys(rest).length > 0) own.set([...ours, 'extra_body'], rest, [...at, 'extra_body']);
+}
+
+/** A temperature is one number, or has a course with a beginning and an end. */
+export function checkTemperatureCourse(own: Own, written: Table, at: KeyPath): void {
+  const course = [...at, 'temp_scheduler'];
+  const temperature = valueAt(written, [...at, 'temperature']);
+  if (valueAt(written, course) === undefined) return;
+  for (const key of ['start_temperature', 'end_temperature']) {
+    if (valueAt(written, [...course, key]) !== undefined) continue;
+    own.refuse({ paths: [[...course, key], course], expected: 'a number > 0', received: 'nothing' });
+  }
+  if (temperature === undefined) return;
+  own.refuse({
+    paths: [[...at, 'temperature'], course],
+    expected: `nothing beside [${course.join('.')}]: the temperature is one number or has a course`,
+    received: describe(temperature),
+  });
 }
 
 /** A text in one of the places where environments of the Hub are named: with the version that stands beside it. */

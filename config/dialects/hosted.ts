@@ -4,7 +4,14 @@ import type { KeyPath } from '../positions.ts';
 import { serverUrls } from '../model-access.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import { args, atLeastZero, choice, countOrAll, environmentId, flag, positive, texts, text, whole } from '../values.ts';
-import { maskedImportanceSampling, setAsyncLevel, setExtraBody, setRunName, withVersion } from './common-words.ts';
+import {
+  checkTemperatureCourse,
+  maskedImportanceSampling,
+  setAsyncLevel,
+  setExtraBody,
+  setRunName,
+  withVersion,
+} from './common-words.ts';
 import { setRetries, setTimeouts } from './limit-words.ts';
 import { becomes, type Dialect, type Field, ignored, type Own, refused, together } from './dialect.ts';
 import { ours, same, sameIn } from './ours.ts';
@@ -159,11 +166,11 @@ function sharedTogether(written: Table, own: Own): void {
   setRunName(own, written['name'], ['name']);
   setOversampling(written, own);
   setEnvFiles(written, own);
-  setExtraBody(own, written, ['sampling']);
+  setExtraBody(own, written, { at: ['sampling'] });
   setEnvironments(written, own, ['env']);
   setEnvironments(written, own, ['eval', 'env']);
   if (isTable(written['eval'])) setEvaluation(written, own);
-  if (valueAt(written, ['sampling', 'temp_scheduler']) !== undefined) checkTemperature(written, own);
+  checkTemperatureCourse(own, written, ['sampling']);
 }
 
 function setEnvFiles(written: Table, own: Own): void {
@@ -184,21 +191,6 @@ function setEvaluation(written: Table, own: Own): void {
   if (valueAt(written, ['eval', 'env']) === undefined) {
     own.warn('[eval] without [[eval.env]] evaluates on the training environments here; Hosted Training leaves it out');
   }
-}
-
-function checkTemperature(written: Table, own: Own): void {
-  const path = ['sampling', 'temp_scheduler'];
-  for (const key of ['start_temperature', 'end_temperature']) {
-    if (valueAt(written, [...path, key]) !== undefined) continue;
-    own.refuse({ paths: [[...path, key], path], expected: 'a number > 0', received: 'nothing' });
-  }
-  const temperature = valueAt(written, ['sampling', 'temperature']);
-  if (temperature === undefined) return;
-  own.refuse({
-    paths: [['sampling', 'temperature'], path],
-    expected: 'nothing beside [sampling.temp_scheduler], which says the temperature of every step',
-    received: describe(temperature),
-  });
 }
 
 /** Ids with their versions; a v1 environment's taskset is its id and its arguments. */
@@ -275,7 +267,7 @@ function newerTogether(written: Table, own: Own): void {
   ];
   setGroupSize(written, own);
   for (const path of [['env'], ['eval', 'env']]) setLimits(written, own, path);
-  for (const path of laidOver) setExtraBody(own, written, path);
+  for (const at of laidOver) setExtraBody(own, written, { at });
   setTeacher(written, own);
   for (const path of [['sampling'], ...laidOver]) onlyOneSwitch(written, own, path);
   setInflight(written, own);

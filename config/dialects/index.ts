@@ -5,7 +5,7 @@ import { flat } from './flat.ts';
 import { grpo } from './grpo.ts';
 import { hosted, hosted0561, hosted0635 } from './hosted.ts';
 import { primeRl04 } from './prime-rl-04.ts';
-import { primeRl } from './prime-rl-head.ts';
+import { primeRl } from './prime-rl.ts';
 import { ratchet } from './ratchet-dialect.ts';
 import { vfRl } from './vf-rl.ts';
 

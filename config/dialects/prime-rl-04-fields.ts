@@ -1,397 +1,174 @@
 import { z } from 'zod';
-import {
-  anyNumber,
-  args,
-  atLeastZero,
-  choice,
-  countOrAll,
-  environmentId,
-  environmentLabel,
-  flag,
-  fraction,
-  resumeStep,
-  text,
-  whole,
-} from '../values.ts';
-import { headerTable, variableName } from '../model-access.ts';
+import { anyNumber, atLeastZero, choice, flag, resumeStep, text, whole } from '../values.ts';
 import { becomes, converted, type Field, ignored, refused, together } from './dialect.ts';
-import { teacherField } from './prime-rl-teacher.ts';
-import { anyText, gpuIds, nullable, port, scheduler, serverBaseUrls, texts, under, why } from './prime-rl-words.ts';
+import { all, ours, type Rows, same, under, wordsOf } from './ours.ts';
+import { gpuIds, port, primeRlFields, why } from './prime-rl-fields.ts';
+import { primeRlRenames } from './prime-rl-renames.ts';
+import { fieldsWithOldNames } from './renames.ts';
 
 /** Every field of `rl`'s files in prime-rl v0.4.0 (2026-02), and those of the months before that it dropped. */
 
-const aside = (key: string) => `together with the same of the other tables: ${key}`;
-const modelName = () => together('`model`, with a warning where names differ', text());
-const broadcast = () => ignored(why.broadcast, anyText());
-const transport = {
-  'rollout_transport.type': ignored(why.transport, choice('filesystem', 'zmq')),
-  'rollout_transport.host': ignored(why.transport, text()),
-  'rollout_transport.port': ignored(why.transport, port()),
-  'rollout_transport.hwm': ignored(why.transport, whole(0)),
-};
-const log = {
-  'log.level': ignored(why.logs, text(), { isNullable: true }),
-  'log.vf_level': ignored(why.logs, text()),
-  'log.file': ignored(why.logs, flag(), { isNullable: true }),
-  'log.env_worker_logs': ignored(why.logs, flag()),
-  'log.log_data': ignored(why.logs, flag()),
-  'log.json_logging': ignored(why.logs, flag()),
-};
-const checkpoints = nullable({
-  'ckpt.interval': together('`checkpoints.interval`; without it only the end is kept', whole(1)),
-  'ckpt.resume_step': together('`ckpt.resume_step`', resumeStep()),
-  'ckpt.keep_last': together('`checkpoints.keep_last`', whole(1)),
-  'ckpt.keep_interval': together('`checkpoints.keep_interval`', whole(1)),
-});
-const wandb = nullable({
-  'wandb.project': together('`wandb.project`', text(), { usual: 'prime-rl' }),
-  'wandb.name': together('`wandb.name`', text()),
-  'wandb.offline': together('`wandb.mode`', flag()),
-});
-const logExtras = (table: string) => ({
-  [`${table}.log_extras.samples`]: ignored(why.wandb, flag()),
-  [`${table}.log_extras.distributions`]: ignored(why.wandb, flag()),
-  [`${table}.log_extras.interval`]: ignored(why.wandb, whole(1)),
-});
+const log = 'level vf_level file env_worker_logs log_data json_logging';
+const transport = 'type host port hwm';
 
-const top: Readonly<Record<string, Field>> = {
+/** By table, in their order, what is as it is now or vLLM’s, under its name of that time. What has a `!` took no null. */
+const asNow: Readonly<Record<string, string>> = {
+  '': 'teacher_gpu_ids teacher_inference output_dir clean bench max_steps max_model_len seq_len max_async_level',
+  model: 'name',
+  log,
+  ckpt: 'interval keep_last keep_interval',
+  wandb: 'project name offline',
+  'trainer.model': `name seq_len fsdp_cpu_offload optim_cpu_offload trust_remote_code dp_replicate tp cp impl
+    optimization_dtype reduce_dtype reshard_after_forward moe_use_grouped_mm`,
+  'trainer.model.compile': 'fullgraph',
+  'trainer.model.ac_offloading': 'pin_memory max_inflight_activations',
+  'trainer.model.lora': 'rank alpha dropout target_modules modules_to_save',
+  'trainer.model.debug': 'num_layers random_init',
+  'trainer.tokenizer': 'name trust_remote_code chat_template',
+  'trainer.loss': 'import_path kwargs adv_tau teacher_tau',
+  'trainer.optim': 'lr weight_decay betas1 betas2 nesterov momentum',
+  'trainer.scheduler': 'type warmup_steps decay_steps min_lr',
+  'trainer.ckpt': 'interval keep_last keep_interval skip_progress skip_scheduler skip_dataloader',
+  'trainer.weight_broadcast': 'save_sharded save_format port timeout inference_world_size',
+  'trainer.rollout_transport': transport,
+  'trainer.log': log,
+  'trainer.wandb': 'project name offline id',
+  'trainer.heartbeat': 'url',
+  'trainer.metrics_server': 'port host',
+  trainer: `output_dir max_steps max_async_level memory_profiler_path trace_path dist_timeout_seconds! max_concurrent_runs`,
+  'orchestrator.client': 'timeout base_url api_key_var headers skip_model_check',
+  'orchestrator.model': 'name trust_remote_code',
+  'orchestrator.model.lora': 'name rank alpha!',
+  'orchestrator.optim': 'lr',
+  'orchestrator.sampling': 'repetition_penalty min_tokens seed extra_body',
+  'orchestrator.sampling.temp_scheduler': 'type start_temperature end_temperature total_steps',
+  'orchestrator.env[]': 'args name',
+  'orchestrator.eval': `interval num_examples rollouts_per_example eval_base_model skip_eval_on_resume skip_eval_on_restart`,
+  'orchestrator.eval.env[]': 'args name num_examples rollouts_per_example skip_first',
+  'orchestrator.eval.sampling': `repetition_penalty top_p top_k min_p max_tokens min_tokens reasoning_effort seed
+    extra_body!`,
+  'orchestrator.buffer': `online_difficulty_filtering seed env_ratios easy_threshold hard_threshold easy_fraction
+    hard_fraction hash_keys skip_verification`,
+  'orchestrator.advantage': 'type length_weighted_mean import_path kwargs',
+  'orchestrator.log': log,
+  'orchestrator.wandb': 'project name offline id',
+  'orchestrator.prime_monitor': 'base_url! api_key_var!',
+  'orchestrator.ckpt': 'interval keep_last keep_interval wait_for_weights_timeout skip_progress skip_buffer',
+  'orchestrator.val': 'num_examples rollouts_per_example interval',
+  'orchestrator.weight_broadcast': 'port timeout',
+  'orchestrator.rollout_transport': transport,
+  'orchestrator.heartbeat': 'url',
+  orchestrator: `teacher_model reload_weights_on_start trajectory_strategy output_dir max_concurrent tasks_per_minute
+    workers_per_env! max_env_worker_restarts! rollouts_per_example seq_len mask_env_responses num_train_workers! max_steps
+    max_off_policy_steps max_async_level strict_async_level bench seed`,
+  'inference.server': 'host port',
+  'inference.model': `name dtype! max_model_len enforce_eager! trust_remote_code! enable_auto_tool_choice tool_call_parser! reasoning_parser
+    rope_scaling`,
+  'inference.parallel': 'tp! dp!',
+  inference: 'enable_lora! max_loras max_cpu_loras max_lora_rank gpu_memory_utilization! api_server_count seed',
+};
+
+function fieldsAsNow(): Record<string, Field> {
+  const now = fieldsWithOldNames({ fields: primeRlFields, renames: primeRlRenames });
+  const known = { ...now, ...under('', otherwise) };
+  const fields = Object.entries(asNow).flatMap(([table, keys]) =>
+    wordsOf(keys).map((key): [string, Field] => {
+      const path = `${table === '' ? '' : `${table}.`}${key.replace('!', '')}`;
+      return [path, key.endsWith('!') ? { ...known[path]!, isNullable: false } : known[path]!];
+    }),
+  );
+  return Object.fromEntries(fields);
+}
+
+/** A field of which one value alone means what a run here does. */
+const only = (usual: string | number, schema: z.ZodType): Field =>
+  together(`refused unless ${JSON.stringify(usual)}`, schema, { usual: String(usual) });
+const saved = 'evaluations are kept with the run';
+const texts = (reason: string): Field => ignored(reason, z.string().meta({ expected: 'a text' }));
+
+const otherwise: Rows = {
   inference_gpu_ids: together('`inference.gpu_ids`, and `inference.gpus`: how many', gpuIds(), { usual: '[0]' }),
   trainer_gpu_ids: together('`trainer.gpu_ids`, and `trainer.gpus`: how many', gpuIds(), { usual: '[1]' }),
-  teacher_gpu_ids: { ...refused(why.teacherServer), isNullable: true },
-  teacher_inference: { ...refused(why.teacherServer), isNullable: true },
-  output_dir: converted('store.uri', text(), (folder) => `file:${folder}`, { usual: 'outputs' }),
-  clean: ignored(why.clean, flag()),
-  ...log,
-  ...checkpoints,
-  ...wandb,
-  'resume.step': becomes('resume.step', resumeStep()),
-  'model.name': modelName(),
-  'weight_broadcast.type': ignored(why.broadcast, choice('filesystem', 'nccl')),
-  bench: together('refused where it is on', flag()),
-  ...nullable({
-    max_steps: together('`max_steps`', whole(1)),
-    max_model_len: together('`inference.vllm.max_model_len`', whole(1)),
-    seq_len: together('`seq_len`', whole(1)),
-    max_async_level: together('`max_async_level`, at most 1', whole(0)),
+  ...all(
+    'ckpt.resume_step? trainer.ckpt.resume_step? orchestrator.ckpt.resume_step?',
+    together('`ckpt.resume_step`', resumeStep()),
+  ),
+  'resume.step': 'resume.step',
+  ...all(
+    'weight_broadcast.type trainer.weight_broadcast.type orchestrator.weight_broadcast.type inference.weight_broadcast.type',
+    ignored(why.broadcast, choice('filesystem', 'nccl')),
+  ),
+  ...all('trainer.weight_broadcast.host orchestrator.weight_broadcast.host', texts(why.broadcast)),
+  ...under('trainer', {
+    'model.attn': becomes(
+      'trainer.attn',
+      choice('sdpa', 'flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'fa4'),
+    ),
+    'model.ac.freq': together('`trainer.ac_freq`', whole(1), { usual: '1' }),
+    'model.ep': converted('trainer.ep', whole(1), String),
+    'model.fused_lm_head_chunk_size': ignored(
+      why.speed,
+      z.union([whole(512), choice('auto', 'disabled')]).meta({ expected: 'an integer ≥ 512, "auto" or "disabled"' }),
+    ),
+    ...all('data.fake.batch_size data.fake.generate_samples', refused('training on made-up data')),
+    'loss.type': together('the loss', choice('default', 'custom')),
+    'loss.ratio_type': only('token', choice('token', 'sequence')),
+    'loss.token_mask_low': ours('trainer.loss.mask_low', { usual: '0.125' }),
+    'loss.token_mask_high': ours('trainer.loss.mask_high', { usual: '8' }),
+    'loss.sequence_clip_high': ignored('it is read with ratio_type = "sequence" alone', atLeastZero()),
+    'loss.geo_mask_low': only(0.1, atLeastZero()),
+    'loss.geo_mask_high': only(10, atLeastZero()),
+    ...all('loss.sequence_mask_low loss.kl_tau', only(0, atLeastZero())),
+    'loss.sequence_mask_high': only(100, atLeastZero()),
+    'optim.type': together('refused unless "adamw"', choice('adamw', 'sgd', 'muon')),
+    'optim.max_norm': 'trainer.max_grad_norm',
+    ...all(
+      'ckpt.weights.save_sharded ckpt.weights.save_adapter_separately',
+      ignored('weights and adapters are exported with every checkpoint', flag()),
+    ),
+    'ckpt.weights.save_format': ignored('weights are exported as safetensors', choice('safetensors', 'torch')),
+    'bench.output_json': refused('training on made-up data; see `npm run bench`'),
   }),
-};
-
-const gpuTrainer: Readonly<Record<string, Field>> = {
-  'model.attn': becomes(
-    'trainer.attn',
-    choice('sdpa', 'flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'fa4'),
-  ),
-  'model.compile.fullgraph': ignored('it is about speed alone', flag()),
-  'model.ac.freq': together('`trainer.ac_freq`', whole(1), { usual: '1' }),
-  'model.ac_offloading.pin_memory': ignored('it is about speed alone', flag()),
-  'model.ac_offloading.max_inflight_activations': ignored('it is about speed alone', whole(1)),
-  'model.fsdp_cpu_offload': becomes('trainer.fsdp_cpu_offload', flag()),
-  'model.optim_cpu_offload': becomes('trainer.optim_cpu_offload', flag()),
-  'model.reshard_after_forward': ignored('it is about the memory of GPUs alone', flag()),
-  'model.trust_remote_code': becomes('trainer.trust_remote_code', flag()),
-  'model.dp_replicate': becomes('trainer.dp_replicate', whole(1)),
-  'model.ep': converted('trainer.ep', whole(1), String),
-  'model.tp': becomes('trainer.tp', whole(1)),
-  'model.cp': becomes('trainer.cp', whole(1)),
-  'model.impl': becomes('trainer.impl', choice('hf', 'custom', 'auto')),
-  'model.optimization_dtype': becomes('trainer.optimization_dtype', choice('bfloat16', 'float32')),
-  'model.reduce_dtype': becomes('trainer.reduce_dtype', choice('bfloat16', 'float32')),
-  'model.moe_use_grouped_mm': ignored('it is about speed alone', flag()),
-  'model.fused_lm_head_chunk_size': ignored(
-    'it is about the memory of GPUs alone',
-    z.union([whole(512), choice('auto', 'disabled')]).meta({ expected: 'an integer ≥ 512, "auto" or "disabled"' }),
-  ),
-  'model.debug.num_layers': { ...refused('training a part of a model; name a smaller model'), isNullable: true },
-  'model.debug.random_init': together('refused where it is on', flag()),
-};
-
-const trainer: Readonly<Record<string, Field>> = {
-  'model.name': modelName(),
-  'model.seq_len': together('`seq_len`', whole(1), { usual: '2048' }),
-  ...gpuTrainer,
-  'model.lora.rank': becomes('lora.r', whole(1), { usual: '16' }),
-  'model.lora.alpha': becomes('lora.alpha', atLeastZero(), { usual: '32' }),
-  'model.lora.dropout': becomes('lora.dropout', fraction(), { usual: '0' }),
-  'model.lora.target_modules': together('`lora.target_modules`', texts()),
-  'model.lora.modules_to_save': together('refused unless it is empty', texts()),
-  'tokenizer.name': { ...modelName(), isNullable: true },
-  'tokenizer.trust_remote_code': becomes('trainer.trust_remote_code', flag(), { isNullable: true }),
-  'tokenizer.chat_template': becomes('tokenizer.chat_template', text(), { isNullable: true }),
-  'data.fake.batch_size': refused('training on made-up data'),
-  'data.fake.generate_samples': refused('training on made-up data'),
-  'loss.type': together('the loss', choice('default', 'custom')),
-  'loss.import_path': refused('a loss in Python; write it in TypeScript and name it in [ratchet.trainer.loss] import'),
-  'loss.kwargs': refused('a loss in Python; write it in TypeScript and name it in [ratchet.trainer.loss] import'),
-  'loss.ratio_type': together('refused unless "token"', choice('token', 'sequence'), { usual: 'token' }),
-  'loss.token_mask_low': becomes('trainer.loss.mask_low', atLeastZero(), { usual: '0.125' }),
-  'loss.token_mask_high': becomes('trainer.loss.mask_high', atLeastZero(), { usual: '8' }),
-  'loss.sequence_clip_high': ignored('it is read with ratio_type = "sequence" alone', atLeastZero()),
-  'loss.geo_mask_low': together('refused unless 0.1', atLeastZero(), { usual: '0.1' }),
-  'loss.geo_mask_high': together('refused unless 10', atLeastZero(), { usual: '10' }),
-  'loss.sequence_mask_low': together('refused unless 0', atLeastZero(), { usual: '0' }),
-  'loss.sequence_mask_high': together('refused unless 100', atLeastZero(), { usual: '100' }),
-  'loss.adv_tau': together('`trainer.loss.adv_tau`', atLeastZero(), { usual: '1' }),
-  'loss.teacher_tau': together('`trainer.loss.teacher_tau`', atLeastZero(), { usual: '0' }),
-  'loss.kl_tau': together('refused unless 0', atLeastZero(), { usual: '0' }),
-  'optim.type': together('refused unless "adamw"', choice('adamw', 'sgd', 'muon')),
-  'optim.lr': becomes('learning_rate', atLeastZero(), { usual: '1e-6' }),
-  'optim.weight_decay': becomes('trainer.weight_decay', atLeastZero(), { usual: '0.01' }),
-  'optim.max_norm': becomes('trainer.max_grad_norm', atLeastZero(), { usual: '1' }),
-  'optim.betas1': becomes('trainer.beta1', atLeastZero(), { usual: '0.9' }),
-  'optim.betas2': becomes('trainer.beta2', atLeastZero(), { usual: '0.999' }),
-  'optim.nesterov': refused('SGD; the embedded engine trains with AdamW'),
-  'optim.momentum': refused('SGD; the embedded engine trains with AdamW'),
-  ...scheduler,
-  ...checkpoints,
-  'ckpt.skip_progress': ignored(why.checkpoints, flag()),
-  'ckpt.skip_scheduler': ignored(why.checkpoints, flag()),
-  'ckpt.skip_dataloader': ignored(why.checkpoints, flag()),
-  'ckpt.weights.save_sharded': ignored('weights are exported with every checkpoint', flag()),
-  'ckpt.weights.save_format': ignored('weights are exported as safetensors', choice('safetensors', 'torch')),
-  'ckpt.weights.save_adapter_separately': ignored('adapters are exported with every checkpoint', flag()),
-  'weight_broadcast.type': ignored(why.broadcast, choice('filesystem', 'nccl')),
-  'weight_broadcast.save_sharded': ignored(why.broadcast, flag()),
-  'weight_broadcast.save_format': ignored(why.broadcast, choice('safetensors', 'torch')),
-  'weight_broadcast.host': broadcast(),
-  'weight_broadcast.port': ignored(why.broadcast, port()),
-  'weight_broadcast.timeout': ignored(why.broadcast, whole(1)),
-  'weight_broadcast.inference_world_size': ignored(why.broadcast, whole(1)),
-  ...transport,
-  ...log,
-  ...wandb,
-  'wandb.id': ignored(why.wandb, text(), { isNullable: true }),
-  output_dir: ignored('the run has one store: output_dir at the top', text()),
-  max_steps: together(aside('max_steps'), whole(1), { isNullable: true }),
-  max_async_level: together(aside('max_async_level'), whole(0)),
-  memory_profiler_path: ignored(why.profile, text(), { isNullable: true }),
-  'bench.output_json': refused('training on made-up data; see `npm run bench`'),
-  trace_path: ignored(why.profile, text(), { isNullable: true }),
-  dist_timeout_seconds: ignored(why.processes, whole(1)),
-  'heartbeat.url': ignored(why.heartbeat, text()),
-  'metrics_server.port': ignored(why.monitor, port()),
-  'metrics_server.host': ignored(why.monitor, text()),
-  max_concurrent_runs: ignored('the trainer works for one run at a time', whole(1)),
-};
-
-const evalSampling: Readonly<Record<string, Field>> = nullable({
-  'sampling.temperature': becomes('eval.sampling.temperature', atLeastZero()),
-  'sampling.repetition_penalty': becomes('eval.sampling.repetition_penalty', atLeastZero()),
-  'sampling.top_p': becomes('eval.sampling.top_p', fraction()),
-  'sampling.top_k': becomes('eval.sampling.top_k', z.int().min(-1).meta({ expected: 'an integer ≥ 1, or -1' })),
-  'sampling.min_p': becomes('eval.sampling.min_p', fraction()),
-  'sampling.max_tokens': becomes('eval.sampling.max_tokens', whole(1)),
-  'sampling.min_tokens': becomes('eval.sampling.min_tokens', whole(0)),
-  'sampling.reasoning_effort': becomes('eval.sampling.reasoning_effort', choice('minimal', 'low', 'medium', 'high')),
-  'sampling.seed': ignored('what is drawn is drawn from the run’s one seed', whole(0)),
-});
-
-const saved = ignored('evaluations are kept with the run', text(), { isNullable: true });
-const evaluation: Readonly<Record<string, Field>> = {
-  interval: becomes('eval.interval', whole(1), { usual: '100' }),
-  num_examples: becomes('eval.num_examples', countOrAll('examples'), { usual: '-1' }),
-  rollouts_per_example: becomes('eval.rollouts_per_example', whole(1), { usual: '1' }),
-  eval_base_model: becomes('eval.eval_base_model', flag(), { usual: 'true' }),
-  skip_eval_on_resume: ignored('a run that goes on has made the evaluations it had made', flag()),
-  skip_eval_on_restart: ignored('a run that goes on has made the evaluations it had made', flag()),
-  reasoning_field: ignored('it is about how evaluations are saved', text()),
-  per_rollout: ignored('it is about progress bars alone', flag()),
-  'env[].id': becomes('eval.env[].id', environmentId(), { usual: 'reverse-text' }),
-  'env[].args': becomes('eval.env[].args', args()),
-  ...nullable({
-    'env[].name': becomes('eval.env[].name', environmentLabel()),
-    'env[].num_examples': becomes('eval.env[].num_examples', countOrAll('examples')),
-    'env[].rollouts_per_example': becomes('eval.env[].rollouts_per_example', whole(1)),
+  ...under('orchestrator', {
+    ...under('client.elastic', {
+      hostname: becomes('inference.client.elastic.hostname', text()),
+      port: becomes('inference.client.elastic.port', port()),
+      sync_interval: becomes('inference.client.elastic.sync_interval', atLeastZero()),
+    }),
+    'sampling.temperature?': 'sampling.temperature',
+    'sampling.max_tokens?': ours('sampling.max_tokens', { usual: 'seq_len' }),
+    'env[].id': ours('env[].id', { usual: 'reverse-text' }),
+    'eval.env[].id': ours('eval.env[].id', { usual: 'reverse-text' }),
+    'eval.sampling.temperature?': 'eval.sampling.temperature',
+    'eval.reasoning_field': ignored('it is about how evaluations are saved', text()),
+    'eval.per_rollout': ignored('it is about progress bars alone', flag()),
+    ...under('eval.save', {
+      ...all('disk.path? hf.dataset_name? hf.dataset_subset? hf.dataset_split?', ignored(saved, text())),
+      ...all('hf.private env_hub stream', ignored(saved, flag())),
+    }),
+    'eval.retry.max_attempts': ignored(why.retry, whole(1)),
+    ...all('eval.retry.wait_multiplier eval.retry.wait_min eval.retry.wait_max', ignored(why.retry, atLeastZero())),
+    'eval.retry.reraise': ignored(why.retry, flag()),
+    ...all(
+      'wandb.log_extras.samples wandb.log_extras.distributions prime_monitor.log_extras.samples prime_monitor.log_extras.distributions',
+      ignored(why.wandb, flag()),
+    ),
+    ...all('wandb.log_extras.interval prime_monitor.log_extras.interval', ignored(why.wandb, whole(1))),
+    batch_size: 'batch_size',
+    oversampling_factor: becomes('oversampling_factor', anyNumber(), { usual: '1' }),
+    ...same('mask_truncated_completions', 'zero_truncated_completions'),
   }),
-  'env[].skip_first': becomes('eval.env[].skip_first', whole(0), { usual: '0' }),
-  ...evalSampling,
-  'sampling.extra_body': together('`eval.sampling`, or refused', args()),
-  'save.disk.path': saved,
-  'save.hf.dataset_name': saved,
-  'save.hf.dataset_subset': saved,
-  'save.hf.dataset_split': saved,
-  'save.hf.private': ignored('evaluations are kept with the run', flag()),
-  'save.env_hub': ignored('evaluations are kept with the run', flag()),
-  'save.stream': ignored('evaluations are kept with the run', flag()),
-  'retry.max_attempts': ignored(why.retry, whole(1)),
-  'retry.wait_multiplier': ignored(why.retry, atLeastZero()),
-  'retry.wait_min': ignored(why.retry, atLeastZero()),
-  'retry.wait_max': ignored(why.retry, atLeastZero()),
-  'retry.reraise': ignored(why.retry, flag()),
+  'inference.model.enable_auto_tool_choice': becomes('inference.vllm.enable_auto_tool_choice', flag()),
+  'inference.api_server_count': becomes('inference.vllm.api_server_count', whole(1)),
 };
 
-const client: Readonly<Record<string, Field>> = {
-  timeout: becomes('inference.timeout', whole(1)),
-  base_url: serverBaseUrls,
-  api_key_var: becomes('inference.api_key_var', variableName()),
-  headers: becomes('inference.headers', headerTable()),
-  skip_model_check: ignored('it is about how prime-rl starts', flag()),
-  'elastic.hostname': becomes('inference.client.elastic.hostname', text()),
-  'elastic.port': becomes('inference.client.elastic.port', port()),
-  'elastic.sync_interval': becomes('inference.client.elastic.sync_interval', atLeastZero()),
-};
-
-const sampling: Readonly<Record<string, Field>> = {
-  temperature: becomes('sampling.temperature', atLeastZero(), { usual: '1', isNullable: true }),
-  'temp_scheduler.type': becomes('sampling.temp_scheduler.type', choice('linear', 'cosine')),
-  'temp_scheduler.start_temperature': becomes('sampling.temp_scheduler.start_temperature', atLeastZero()),
-  'temp_scheduler.end_temperature': becomes('sampling.temp_scheduler.end_temperature', atLeastZero()),
-  'temp_scheduler.total_steps': becomes('sampling.temp_scheduler.total_steps', whole(1), { isNullable: true }),
-  repetition_penalty: becomes('sampling.repetition_penalty', atLeastZero(), { usual: '1' }),
-  max_tokens: becomes('sampling.max_tokens', whole(1), { usual: 'seq_len', isNullable: true }),
-  min_tokens: becomes('sampling.min_tokens', whole(0), { usual: '0' }),
-  seed: becomes('sampling.seed', whole(0), { isNullable: true }),
-  extra_body: together('`sampling`, or refused', args()),
-};
-
-/** Of v0.5 as well. */
-export const buffer: Readonly<Record<string, Field>> = {
-  online_difficulty_filtering: becomes('buffer.online_difficulty_filtering', flag(), { usual: 'false' }),
-  ...nullable({
-    seed: ignored('examples are drawn from the run’s one seed', whole(0)),
-    env_ratios: together('`env[].weight`, in turn', z.array(anyNumber()).meta({ expected: 'a list of numbers' })),
-    easy_threshold: becomes('buffer.easy_threshold', anyNumber()),
-    hard_threshold: becomes('buffer.hard_threshold', anyNumber()),
-  }),
-  easy_fraction: together('0: what was put aside stays there', fraction(), { usual: '0' }),
-  hard_fraction: together('0: what was put aside stays there', fraction(), { usual: '0' }),
-  hash_keys: ignored('an example is known by its place in its environment', texts()),
-  skip_verification: together('refused where it is on', flag(), { usual: 'false' }),
-};
-
-const orchestrator: Readonly<Record<string, Field>> = {
-  ...under('client', client),
-  'model.name': modelName(),
-  'model.trust_remote_code': becomes('trainer.trust_remote_code', flag()),
-  ...nullable({
-    'model.lora.name': ignored('adapters are served under the name of the policy', text()),
-    'model.lora.rank': together('as trainer.model.lora.rank, or refused', whole(1)),
-  }),
-  'model.lora.alpha': together('as trainer.model.lora.alpha, or refused', atLeastZero()),
-  'optim.lr': ignored('it is of several runs in one trainer; the learning rate is trainer.optim.lr', atLeastZero()),
-  teacher_model: teacherField,
-  ...under('sampling', sampling),
-  'env[].id': becomes('env[].id', environmentId(), { usual: 'reverse-text' }),
-  'env[].args': becomes('env[].args', args()),
-  'env[].name': becomes('env[].name', environmentLabel(), { isNullable: true }),
-  ...under('eval', evaluation),
-  ...under('buffer', buffer),
-  'advantage.type': together('`trainer.advantage`: centered', choice('default', 'custom')),
-  'advantage.length_weighted_mean': together('refused where it is on', flag(), { usual: 'false' }),
-  'advantage.import_path': refused(
-    'an advantage in Python; write it in TypeScript and name it in [ratchet.trainer.advantage] import',
-  ),
-  'advantage.kwargs': refused(
-    'an advantage in Python; write it in TypeScript and name it in [ratchet.trainer.advantage] import',
-  ),
-  ...log,
-  ...wandb,
-  'wandb.id': ignored(why.wandb, text(), { isNullable: true }),
-  ...logExtras('wandb'),
-  'prime_monitor.base_url': ignored(why.monitor, text()),
-  'prime_monitor.api_key_var': ignored(why.monitor, text()),
-  ...logExtras('prime_monitor'),
-  ...checkpoints,
-  'ckpt.wait_for_weights_timeout': ignored(why.checkpoints, whole(1), { isNullable: true }),
-  'ckpt.skip_progress': ignored(why.checkpoints, flag()),
-  'ckpt.skip_buffer': ignored(why.checkpoints, flag()),
-  reload_weights_on_start: ignored(why.broadcast, flag()),
-  'val.num_examples': becomes('val.num_examples', whole(1), { usual: '16' }),
-  'val.rollouts_per_example': becomes('val.rollouts_per_example', whole(1), { usual: '1' }),
-  'val.interval': becomes('val.interval', whole(1), { usual: '10' }),
-  'weight_broadcast.type': ignored(why.broadcast, choice('filesystem', 'nccl')),
-  'weight_broadcast.host': broadcast(),
-  'weight_broadcast.port': ignored(why.broadcast, port()),
-  'weight_broadcast.timeout': ignored(why.broadcast, whole(1)),
-  ...transport,
-  trajectory_strategy: becomes('trajectory_strategy', choice('interleaved', 'branching'), { usual: 'interleaved' }),
-  output_dir: ignored('the run has one store: output_dir at the top', text()),
-  max_concurrent: becomes('max_concurrent', whole(1), { isNullable: true }),
-  tasks_per_minute: becomes('tasks_per_minute', whole(1), { isNullable: true }),
-  workers_per_env: ignored(why.processes, whole(1)),
-  max_env_worker_restarts: ignored(why.processes, z.int().min(-1).meta({ expected: 'an integer ≥ 0, or -1' })),
-  batch_size: becomes('batch_size', whole(1), { usual: '128' }),
-  oversampling_factor: becomes('oversampling_factor', anyNumber(), { usual: '1' }),
-  rollouts_per_example: together('`rollouts_per_example`', whole(1), { usual: '1' }),
-  seq_len: together('`seq_len`', whole(1), { usual: '2048' }),
-  mask_env_responses: together('refused where it is off', flag(), { usual: 'true' }),
-  mask_truncated_completions: becomes('mask_truncated_completions', flag()),
-  zero_truncated_completions: becomes('zero_truncated_completions', flag()),
-  num_train_workers: ignored(why.processes, whole(1)),
-  max_steps: together(aside('max_steps'), whole(1), { isNullable: true }),
-  max_off_policy_steps: becomes('max_off_policy_steps', whole(0), { usual: '8' }),
-  max_async_level: together(aside('max_async_level'), whole(0), { usual: '1' }),
-  strict_async_level: ignored('rollouts are as far ahead as they get, never further', flag()),
-  bench: together('refused where it is on', flag()),
-  seed: becomes('seed', whole(0), { usual: '42', isNullable: true }),
-  'heartbeat.url': ignored(why.heartbeat, text()),
-};
-
-const lora = ignored('adapters are served as the trainer has them', whole(1), { isNullable: true });
-const inference: Readonly<Record<string, Field>> = {
-  'server.host': ignored(why.processes, text(), { isNullable: true }),
-  'server.port': becomes('inference.port', port()),
-  'model.name': modelName(),
-  'model.dtype': becomes('inference.vllm.dtype', choice('auto', 'float16', 'bfloat16', 'float32')),
-  'model.max_model_len': together('`inference.vllm.max_model_len`', whole(1), { isNullable: true }),
-  'model.enforce_eager': becomes('inference.vllm.enforce_eager', flag()),
-  'model.trust_remote_code': becomes('inference.vllm.trust_remote_code', flag()),
-  'model.enable_auto_tool_choice': becomes('inference.vllm.enable_auto_tool_choice', flag()),
-  'model.tool_call_parser': becomes('inference.vllm.tool_call_parser', text()),
-  'model.reasoning_parser': becomes('inference.vllm.reasoning_parser', text(), { isNullable: true }),
-  'model.rope_scaling': becomes(
-    'inference.vllm.rope_scaling',
-    z.union([args(), text()]).meta({ expected: 'a table, or a text' }),
-    { isNullable: true },
-  ),
-  'parallel.tp': becomes('inference.vllm.tensor_parallel_size', whole(1)),
-  'parallel.dp': becomes('inference.vllm.data_parallel_size', whole(1)),
-  enable_lora: ignored('adapters are served as the trainer has them', flag()),
-  max_loras: lora,
-  max_cpu_loras: lora,
-  max_lora_rank: lora,
-  gpu_memory_utilization: becomes('inference.vllm.gpu_memory_utilization', fraction(), { usual: '0.9' }),
-  api_server_count: becomes('inference.vllm.api_server_count', whole(1)),
-  seed: ignored('what is drawn is drawn from the run’s one seed', whole(0)),
-  'weight_broadcast.type': ignored(why.broadcast, choice('filesystem', 'nccl')),
-};
-
-export const primeRl04Fields: Readonly<Record<string, Field>> = {
-  ...top,
-  ...under('trainer', trainer),
-  ...under('orchestrator', orchestrator),
-  ...under('inference', inference),
-};
+export const primeRl04Fields: Readonly<Record<string, Field>> = { ...fieldsAsNow(), ...under('', otherwise) };
 
 /** Tables that turn something on, and may be "None". */
-export const primeRl04Tables: readonly string[] = [
-  'ckpt',
-  'inference',
-  'model',
-  'orchestrator.ckpt',
-  'orchestrator.client.elastic',
-  'orchestrator.eval',
-  'orchestrator.eval.save.disk',
-  'orchestrator.eval.save.hf',
-  'orchestrator.heartbeat',
-  'orchestrator.model.lora',
-  'orchestrator.prime_monitor',
-  'orchestrator.prime_monitor.log_extras',
-  'orchestrator.sampling.temp_scheduler',
-  'orchestrator.val',
-  'orchestrator.wandb',
-  'orchestrator.wandb.log_extras',
-  'resume',
-  'trainer.bench',
-  'trainer.ckpt',
-  'trainer.ckpt.weights',
-  'trainer.data.fake',
-  'trainer.heartbeat',
-  'trainer.metrics_server',
-  'trainer.model.ac',
-  'trainer.model.ac_offloading',
-  'trainer.model.compile',
-  'trainer.model.lora',
-  'trainer.wandb',
-  'wandb',
-  'weight_broadcast',
-];
+export const primeRl04Tables = `
+  ckpt inference model resume wandb weight_broadcast
+  orchestrator.ckpt orchestrator.client.elastic orchestrator.eval orchestrator.eval.save.disk orchestrator.eval.save.hf
+  orchestrator.heartbeat orchestrator.model.lora orchestrator.prime_monitor orchestrator.prime_monitor.log_extras
+  orchestrator.sampling.temp_scheduler orchestrator.val orchestrator.wandb orchestrator.wandb.log_extras
+  trainer.bench trainer.ckpt trainer.ckpt.weights trainer.data.fake trainer.heartbeat trainer.metrics_server
+  trainer.model.ac trainer.model.ac_offloading trainer.model.compile trainer.model.lora trainer.wandb`;

@@ -1,24 +1,17 @@
-import { formatPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
+import { setExtraBody } from './common-words.ts';
 import type { Dialect, Own } from './dialect.ts';
 import { primeRl04Fields, primeRl04Tables } from './prime-rl-04-fields.ts';
 import {
-  refuseOtherOptimizers,
+  refuseGroupOfOne,
   refuseUnless,
-  refuseUnlessLess,
-  setAsyncLevel,
-  setCheckpoints,
-  setExtraBody,
-  setLongestAnswers,
-  setLora,
-  setMaxSteps,
-  setScheduler,
-  setWandb,
-  warnOfLengths,
+  setAlike,
+  setRatios,
+  type Version,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
 import { setScoringTeacher, teachesAlone } from './prime-rl-teacher.ts';
-import { agreed, type Found, found, hasTable, setServers, withoutNulls } from './prime-rl-words.ts';
+import { type Found, found, take, withoutNulls } from './prime-rl-words.ts';
 
 /**
  * prime-rl v0.4.0 (2026-02): one file for `rl`, as its documents of that time show it. A value at the top wins over the same
@@ -40,7 +33,7 @@ export const primeRl04: Dialect = {
       loss: { type: 'importance_sampling', mask_low: 0.125, mask_high: 8 },
     },
   },
-  prepare: withoutNulls(() => primeRl04, primeRl04Tables),
+  prepare: (table) => withoutNulls(table, primeRl04, primeRl04Tables),
   together,
   proof: (table) =>
     ['orchestrator.env', 'orchestrator.sampling', 'inference_gpu_ids', 'trainer_gpu_ids'].find(
@@ -61,88 +54,44 @@ export const primeRl04: Dialect = {
   },
 };
 
-const shared = { otherwise: 'warn' } as const;
-const lengthUsual = 2048;
+const version: Version = {
+  otherwise: 'warn',
+  wandb: ['wandb', 'trainer.wandb', 'orchestrator.wandb'],
+  served: ['max_model_len', 'inference.model.max_model_len'],
+  sampling: 'orchestrator.sampling',
+  answers: 'max_tokens',
+};
 
 function together(written: Table, own: Own): void {
-  const maxSteps = setMaxSteps(written, own, shared);
+  setAlike(written, own, version);
   setModel(written, own);
-  setLengths(written, own);
   setGpus(written, own);
-  setServers(own);
-  setCheckpoints(written, own, maxSteps, shared);
-  setWandb(written, own, ['wandb', 'trainer.wandb', 'orchestrator.wandb'], shared);
-  setScheduler(written, own, maxSteps);
-  setLora(written, own);
-  setAsyncLevel(written, own, shared);
-  setSampling(written, own);
+  setExtraBody(own, written, { at: ['orchestrator', 'sampling'], ours: ['sampling'], sent: sentAnyway });
   setGroups(written, own);
   setEnvironments(written, own);
   setEvaluation(written, own);
   refuseOtherLosses(written, own);
   setScoringTeacher(written, own);
-  refuseOtherOptimizers(written, own);
-  refuseOthers(written, own);
 }
 
 function setModel(written: Table, own: Own): void {
-  const name = found(written, 'model.name') ?? found(written, 'trainer.model.name');
-  if (name) own.set(['model'], name.value, name.at);
-  warnOfOtherModels(written, own, String(own.get(['model'])), [
-    'trainer.model.name',
-    'trainer.tokenizer.name',
-    'orchestrator.model.name',
-    'inference.model.name',
-  ]);
-}
-
-/** Rows are cut at the orchestrator's length; the trainer's must be as long. */
-function setLengths(written: Table, own: Own): void {
-  const [all, trained, collected] = ['seq_len', 'trainer.model.seq_len', 'orchestrator.seq_len'].map((path) =>
-    found(written, path),
-  );
-  const length = all ?? collected;
-  if (all) agreed(written, own, ['seq_len', 'trainer.model.seq_len', 'orchestrator.seq_len'], shared);
-  else if (trained && Number(trained.value) < Number(collected?.value ?? lengthUsual)) {
-    const [from, least] = [collected?.at ?? trained.at, String(Number(collected?.value ?? lengthUsual))];
-    const expected = `at least orchestrator.seq_len (${least}), or one seq_len at the top for both`;
-    own.refuse({ paths: [trained.at, from], expected, received: String(trained.value) });
-  } else if (trained && !collected) {
-    own.warn(`${formatPath(trained.at)} has no effect: rows are cut at orchestrator.seq_len, which is ${lengthUsual}.`);
-  } else if (collected && !trained && Number(collected.value) > lengthUsual) {
-    own.warn(
-      `trainer.model.seq_len is not written and would be ${lengthUsual}, less than ${formatPath(collected.at)} (${String(collected.value)}): that is taken for both. One seq_len at the top says it for both.`,
-    );
-  }
-  if (length) own.set(['seq_len'], length.value, length.at);
-  const served = agreed(written, own, ['max_model_len', 'inference.model.max_model_len'], shared);
-  if (served) own.set(['inference', 'vllm', 'max_model_len'], served.value, served.at);
-  warnOfLengths(own, length, served);
-  if (found(written, 'orchestrator.sampling.max_tokens') === undefined) setLongestAnswers(own, { served, length });
+  const places = ['trainer.model.name', 'trainer.tokenizer.name', 'orchestrator.model.name', 'inference.model.name'];
+  if (!take(written, own, 'model.name', ['model'])) take(written, own, 'trainer.model.name', ['model']);
+  warnOfOtherModels(written, own, places);
 }
 
 function setGpus(written: Table, own: Own): void {
-  const [train, infer] = ['trainer', 'inference'].map((role) => {
-    const ids = found(written, `${role}_gpu_ids`);
-    if (Array.isArray(ids?.value)) {
-      own.set([role, 'gpus'], ids.value.length, ids.at);
-      own.set([role, 'gpu_ids'], ids.value, ids.at);
-    }
-    return ids;
-  });
+  const [train, infer] = ['trainer', 'inference'].map((role) => found(written, `${role}_gpu_ids`));
   const both = idsOf(train).filter((id) => idsOf(infer).includes(id));
-  if (train && infer && both.length > 0) {
+  if (both.length > 0) {
     own.warn(
       `inference_gpu_ids and trainer_gpu_ids share GPU ${both.join(', ')}: the server and the trainer would not both fit.`,
     );
   }
   const perModel = found(written, 'inference.parallel.tp');
   if (infer && perModel && idsOf(infer).length % Number(perModel.value) !== 0) {
-    own.refuse({
-      paths: [perModel.at, infer.at],
-      expected: `a divisor of the number of inference_gpu_ids (${idsOf(infer).length})`,
-      received: String(perModel.value),
-    });
+    const expected = `a divisor of the number of inference_gpu_ids (${idsOf(infer).length})`;
+    own.refuse({ paths: [perModel.at, infer.at], expected, received: String(perModel.value) });
   }
   const table = ['trainer', 'model'];
   const isOn = (key: string): boolean => isTable(valueAt(written, [...table, key]));
@@ -150,7 +99,7 @@ function setGpus(written: Table, own: Own): void {
     const freq = found(written, 'trainer.model.ac.freq');
     own.set(['trainer', 'ac_freq'], freq?.value ?? 1, freq?.at ?? [...table, isOn('ac') ? 'ac' : 'ac_offloading']);
   }
-  for (const key of ['ac_offloading', 'compile']) if (isOn(key)) own.set(['trainer', key], true, [...table, key]);
+  if (isOn('ac_offloading')) own.set(['trainer', 'ac_offloading'], true, [...table, 'ac_offloading']);
 }
 
 function idsOf(ids: Found | undefined): readonly unknown[] {
@@ -171,46 +120,12 @@ const sentAnyway: Readonly<Record<string, string>> = {
   return_token_ids: 'leave it out: they are always asked for',
 };
 
-function setSampling(written: Table, own: Own): void {
-  const at = ['orchestrator', 'sampling'];
-  const scheduler = valueAt(written, [...at, 'temp_scheduler']);
-  const temperature = found(written, 'orchestrator.sampling.temperature');
-  if (isTable(scheduler)) {
-    if (temperature) {
-      own.refuse({
-        paths: [[...at, 'temp_scheduler'], temperature.at],
-        expected: `nothing beside temperature (${String(temperature.value)}): the temperature is one number or has a course`,
-        received: 'a table',
-      });
-    }
-    for (const key of ['start_temperature', 'end_temperature']) {
-      if (scheduler[key] !== undefined) continue;
-      own.refuse({ paths: [[...at, 'temp_scheduler', key]], expected: 'a number ≥ 0', received: 'nothing' });
-    }
-    if (scheduler['total_steps'] === undefined && found(written, 'max_steps') === undefined) {
-      own.refuse({
-        paths: [[...at, 'temp_scheduler', 'total_steps']],
-        expected: 'an integer ≥ 1, or max_steps at the top: the course ends somewhere',
-        received: 'nothing',
-      });
-    }
-    own.set(['sampling', 'temperature'], scheduler['start_temperature'] ?? 1, [...at, 'temp_scheduler']);
-  }
-  setExtraBody(written, own, at, ['sampling'], sentAnyway);
-}
-
 function setGroups(written: Table, own: Own): void {
-  const size = found(written, 'orchestrator.rollouts_per_example');
+  const path = 'orchestrator.rollouts_per_example';
+  const size = found(written, path);
   const isAlone = teachesAlone(written);
-  if (size && (isAlone || Number(size.value) >= 2)) own.set(['rollouts_per_example'], size.value, size.at);
-  else if (isAlone) own.set(['rollouts_per_example'], 1);
-  else {
-    own.refuse({
-      paths: [size?.at ?? ['orchestrator', 'rollouts_per_example']],
-      expected: 'an integer ≥ 2: a rollout is compared with the others of its group, and one alone teaches nothing',
-      received: size ? String(size.value) : 'nothing, which is 1 in prime-rl',
-    });
-  }
+  if (isAlone || Number(size?.value) >= 2) own.set(['rollouts_per_example'], size?.value ?? 1, size?.at);
+  else refuseGroupOfOne(own, size, path);
   const most = found(written, 'orchestrator.max_concurrent');
   const least = Number(size?.value ?? 1) * Number(found(written, 'orchestrator.workers_per_env')?.value ?? 1);
   if (most && Number(most.value) < least) {
@@ -219,60 +134,42 @@ function setGroups(written: Table, own: Own): void {
   }
 }
 
-function setEnvironments(written: Table, own: Own): void {
-  const environments = valueAt(written, ['orchestrator', 'env']);
-  const count = Array.isArray(environments) ? environments.length : 0;
-  if (count === 0) own.set(['env'], [{ id: 'reverse-text' }]);
+/** prime-rl plays reverse-text where an entry, or the whole list, does not say what. Returns how many there are. */
+function nameEnvironments(written: Table, own: Own, at: readonly string[], ours: readonly string[]): number {
+  const entries = valueAt(written, at);
+  const count = Array.isArray(entries) ? entries.length : 0;
+  if (count === 0) own.set(ours, [{ id: 'reverse-text' }], at.slice(0, -1));
   for (let i = 0; i < count; i++) {
-    if (own.get(['env', i, 'id']) === undefined) own.set(['env', i, 'id'], 'reverse-text', ['orchestrator', 'env', i]);
+    if (own.get([...ours, i, 'id']) === undefined) own.set([...ours, i, 'id'], 'reverse-text', [...at, i]);
   }
-  const ratios = found(written, 'orchestrator.buffer.env_ratios');
-  if (!Array.isArray(ratios?.value)) {
-    if (count > 1) {
-      own.warn(
-        'orchestrator.buffer.env_ratios is not written: prime-rl draws in proportion to the sizes of the datasets, here every environment is drawn alike. Write the ratios to have others.',
-      );
-    }
-    return;
-  }
-  const { value, at } = ratios;
-  if (value.length !== Math.max(1, count)) {
-    const expected = `${Math.max(1, count)} numbers, one for each [[orchestrator.env]]`;
-    own.refuse({ paths: [at], expected, received: `${value.length}` });
-    return;
-  }
-  for (const [i, ratio] of value.entries()) {
-    if (Number(ratio) > 0) own.set(['env', i, 'weight'], ratio, [...at, i]);
-    else own.refuse({ paths: [[...at, i]], expected: 'a number > 0', received: String(ratio) });
-  }
+  return count;
+}
+
+function setEnvironments(written: Table, own: Own): void {
+  const count = nameEnvironments(written, own, ['orchestrator', 'env'], ['env']);
+  const isSaid = setRatios(written, own, Math.max(1, count), 'orchestrator.env');
+  if (isSaid || count < 2) return;
+  own.warn(
+    'orchestrator.buffer.env_ratios is not written: prime-rl draws in proportion to the sizes of the datasets, here every environment is drawn alike. Write the ratios to have others.',
+  );
 }
 
 function setEvaluation(written: Table, own: Own): void {
   const at = ['orchestrator', 'eval'];
-  const evaluation = valueAt(written, at);
-  if (!isTable(evaluation)) return;
-  const environments = evaluation['env'];
-  const count = Array.isArray(environments) ? environments.length : 0;
-  if (count === 0) own.set(['eval', 'env'], [{ id: 'reverse-text' }], at);
-  for (let i = 0; i < count; i++) {
-    if (own.get(['eval', 'env', i, 'id']) === undefined) {
-      own.set(['eval', 'env', i, 'id'], 'reverse-text', [...at, 'env', i]);
-    }
-  }
-  setExtraBody(written, own, [...at, 'sampling'], ['eval', 'sampling'], {});
+  if (!isTable(valueAt(written, at))) return;
+  nameEnvironments(written, own, [...at, 'env'], ['eval', 'env']);
+  setExtraBody(own, written, { at: [...at, 'sampling'], ours: ['eval', 'sampling'] });
   const missing = ['temperature', 'max_tokens'].filter(
     (key) => found(written, `orchestrator.eval.sampling.${key}`) === undefined,
   );
-  if (missing.length > 0) {
-    own.warn(
-      `orchestrator.eval.sampling: ${missing.join(' and ')} not written, which prime-rl leaves to its server; evaluations here are sampled as orchestrator.sampling says.`,
-    );
-  }
+  if (missing.length === 0) return;
+  own.warn(
+    `orchestrator.eval.sampling: ${missing.join(' and ')} not written, which prime-rl leaves to its server; evaluations here are sampled as orchestrator.sampling says.`,
+  );
 }
 
 /** The token mask and the ratio are the engine's; sequences are not masked as a whole. */
 function refuseOtherLosses(written: Table, own: Own): void {
-  const at = (key: string): string => `trainer.loss.${key}`;
   const engine = 'the embedded engine computes −ρ·A over the tokens that the token mask keeps';
   const usual = {
     ratio_type: 'token',
@@ -282,62 +179,21 @@ function refuseOtherLosses(written: Table, own: Own): void {
     sequence_mask_high: 100,
     kl_tau: 0,
   };
-  for (const [key, value] of Object.entries(usual)) refuseUnless(written, own, at(key), value, engine);
-  refuseUnlessLess(written, own, [at('token_mask_low'), 0.125], [at('token_mask_high'), 8]);
-  refuseUnlessLess(written, own, [at('geo_mask_low'), 0.1], [at('geo_mask_high'), 10]);
-  refuseUnlessLess(written, own, [at('sequence_mask_low'), 0], [at('sequence_mask_high'), 100]);
-  const { type } = (own.get(['trainer', 'loss']) ?? {}) as { type?: unknown };
-  if (type === 'importance_sampling') {
-    own.warn(
-      'loss: −ρ·A over tokens whose ratio lies in the token mask, as in prime-rl 0.4, without its masks of whole sequences (a geometric mean outside 0.1…10, a ratio above 100).',
-    );
+  for (const [key, value] of Object.entries(usual)) refuseUnless(written, own, `trainer.loss.${key}`, value, engine);
+  const ownLoss = 'a loss of your own goes into [ratchet.trainer.loss] import';
+  refuseUnless(written, own, 'trainer.loss.type', 'default', ownLoss);
+  const masks = { token: [0.125, 8], geo: [0.1, 10], sequence: [0, 100] } as const;
+  for (const [mask, [lowUsual, highUsual]] of Object.entries(masks)) {
+    const [low, high] = [`trainer.loss.${mask}_mask_low`, `trainer.loss.${mask}_mask_high`];
+    const [below, above] = [found(written, low), found(written, high)];
+    const values = [Number(below?.value ?? lowUsual), Number(above?.value ?? highUsual)] as const;
+    if (values[0] < values[1]) continue;
+    const first = below?.at ?? low.split('.');
+    const expected = `less than ${high} (${values[1]})`;
+    own.refuse({ paths: [first, above?.at ?? first], expected, received: String(values[0]) });
   }
-}
-
-function refuseOthers(written: Table, own: Own): void {
-  refuseUnless(written, own, 'bench', false, 'a bench trains on made-up data; see `npm run bench`');
-  refuseUnless(written, own, 'orchestrator.bench', false, 'a bench trains on made-up data; see `npm run bench`');
-  refuseUnless(
-    written,
-    own,
-    'trainer.model.debug.random_init',
-    false,
-    'weights are those of the model; for others name a preset',
+  if (own.get(['trainer', 'loss', 'type']) !== 'importance_sampling') return;
+  own.warn(
+    'loss: −ρ·A over tokens whose ratio lies in the token mask, as in prime-rl 0.4, without its masks of whole sequences (a geometric mean outside 0.1…10, a ratio above 100).',
   );
-  refuseUnless(written, own, 'orchestrator.mask_env_responses', true, 'what an environment says is never trained on');
-  const centered = 'the advantage is the reward less the mean of its group';
-  refuseUnless(written, own, 'orchestrator.advantage.length_weighted_mean', false, centered);
-  refuseUnless(written, own, 'orchestrator.advantage.type', 'default', centered);
-  refuseUnless(
-    written,
-    own,
-    'trainer.loss.type',
-    'default',
-    'a loss of your own goes into [ratchet.trainer.loss] import',
-  );
-  const unscored = found(written, 'orchestrator.buffer.skip_verification');
-  if (unscored?.value === true) {
-    const rewarded = ['online_difficulty_filtering', 'easy_threshold', 'hard_threshold'].filter(
-      (key) => found(written, `orchestrator.buffer.${key}`) !== undefined,
-    );
-    const besides = rewarded.length === 0 ? '' : `, and ${rewarded.join(', ')} beside it needs them`;
-    const expected = `false: without rewards there is nothing to learn from${besides}`;
-    own.refuse({ paths: [unscored.at], expected, received: 'true' });
-  }
-  for (const pool of ['easy', 'hard']) {
-    const fraction = found(written, `orchestrator.buffer.${pool}_fraction`);
-    if (fraction === undefined || fraction.value === 0) continue;
-    own.warn(
-      `${formatPath(fraction.at)} = ${String(fraction.value)} has no effect: it says how many ${pool} examples come back when prime-rl is started again, and a run here goes on with the pools it had.`,
-    );
-  }
-  const [weights, moments] = ['fsdp_cpu_offload', 'optim_cpu_offload'].map((key) =>
-    found(written, `trainer.model.${key}`),
-  );
-  if (weights?.value === true && moments?.value === true) {
-    const expected = 'false: fsdp_cpu_offload beside it moves them already';
-    own.refuse({ paths: [moments.at, weights.at], expected, received: 'true' });
-  }
-  if (hasTable(written, 'resume') && found(written, 'resume.step') === undefined)
-    own.set(['resume', 'step'], -1, ['resume']);
 }

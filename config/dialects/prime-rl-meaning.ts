@@ -1,21 +1,75 @@
 import { formatPath, type KeyPath } from '../positions.ts';
-import { isTable, type Table, valueAt } from '../tables.ts';
-import type { Own } from './dialect.ts';
-import { agreed, type Found, found, hasTable } from './prime-rl-words.ts';
 import { loraModules } from '../settings/optimizer.ts';
+import { isTable, type Table, valueAt } from '../tables.ts';
+import { checkTemperatureCourse, setAsyncLevel as setAsyncLevelOf } from './common-words.ts';
+import type { Own } from './dialect.ts';
+import { agreed, type Found, found, hasTable, take } from './prime-rl-words.ts';
 
 /** What several fields of prime-rl's files mean together, alike in all its versions. */
 
-type Otherwise = { readonly otherwise: 'refuse' | 'warn' };
+/** Where a version has what all of them have, and what it does with two values of one setting. */
+export interface Version {
+  readonly otherwise: 'refuse' | 'warn';
+  /** The tables of the run, the trainer and the orchestrator, one of which turns it on. */
+  readonly wandb: readonly string[];
+  /** Where the server's length is said. */
+  readonly served: readonly string[];
+  /** The table of the sampling, and its limit of an answer. */
+  readonly sampling: string;
+  readonly answers: string;
+}
+
+/** Those that a run has for the rest of a process, with the steps of the run. */
+export function setAlike(written: Table, own: Own, version: Version): void {
+  const maxSteps = setMaxSteps(written, own, version);
+  setLengths(written, own, version);
+  setGpus(written, own);
+  setCheckpoints(written, own, maxSteps, version);
+  setWandb(written, own, version);
+  setScheduler(written, own, maxSteps);
+  setLora(written, own);
+  setAsyncLevel(written, own, version);
+  checkTemperatureCourse(own, written, version.sampling.split('.'));
+  for (const [path, usual, because] of meantAnyway) refuseUnless(written, own, path, usual, because);
+  refuseTwoOffloads(written, own);
+  warnOfFractions(written, own);
+  if (hasTable(written, 'resume') && !found(written, 'resume.step')) own.set(['resume', 'step'], -1, ['resume']);
+  // Whoever names servers means these, and not the one that we would start.
+  const isServed = own.get(['inference', 'url']) !== undefined;
+  if (isServed && own.get(['inference', 'kind']) === undefined) own.set(['inference', 'kind'], 'openai');
+}
+
+const bench = 'a bench trains on made-up data; see `npm run bench`';
+const centered = 'the advantage is the reward less the mean of its group';
+const scored = 'without rewards there is nothing to learn from';
+/** Fields of which one value says what happens here, and no other can be had. */
+const meantAnyway: readonly (readonly [path: string, usual: unknown, because: string])[] = [
+  ['bench', false, bench],
+  ['orchestrator.bench', false, bench],
+  ['trainer.model.debug.random_init', false, 'weights are those of the model; for others name a preset'],
+  ['trainer.optim.type', 'adamw', 'the embedded engine has no other optimizer'],
+  ['orchestrator.advantage.type', 'default', centered],
+  ['orchestrator.advantage.length_weighted_mean', false, centered],
+  ['orchestrator.advantage.length_weighted_baseline', false, centered],
+  ['orchestrator.verification.enabled', true, scored],
+  ['orchestrator.buffer.skip_verification', false, scored],
+  ['orchestrator.mask_env_responses', true, 'what an environment says is never trained on'],
+];
+
+export function refuseUnless(written: Table, own: Own, path: string, usual: unknown, because: string): void {
+  const field = found(written, path);
+  if (field === undefined || JSON.stringify(field.value) === JSON.stringify(usual)) return;
+  const expected = `${JSON.stringify(usual)}: ${because}`;
+  own.refuse({ paths: [field.at], expected, received: JSON.stringify(field.value) });
+}
 
 /** Steps that a run makes where prime-rl would go on without an end. */
 const stepsWithoutEnd = 100;
 
-export function setMaxSteps(written: Table, own: Own, how: Otherwise): number {
-  const steps = agreed(written, own, ['max_steps', 'trainer.max_steps', 'orchestrator.max_steps'], how);
-  if (steps) own.set(['max_steps'], steps.value, steps.at);
-  else {
-    own.set(['max_steps'], stepsWithoutEnd);
+function setMaxSteps(written: Table, own: Own, version: Version): number {
+  const steps = agreed(written, own, ['max_steps', 'trainer.max_steps', 'orchestrator.max_steps'], version);
+  own.set(['max_steps'], steps?.value ?? stepsWithoutEnd, steps?.at);
+  if (!steps) {
     own.warn(
       `max_steps is not written: prime-rl would train without an end, this run makes ${stepsWithoutEnd} steps and can then be taken further.`,
     );
@@ -23,44 +77,127 @@ export function setMaxSteps(written: Table, own: Own, how: Otherwise): number {
   return typeof steps?.value === 'number' ? steps.value : stepsWithoutEnd;
 }
 
-/** A table that is there makes checkpoints: without an interval one, of the end; without a limit all of them are kept. */
-export function setCheckpoints(written: Table, own: Own, maxSteps: number, how: Otherwise): void {
-  const tables = ['ckpt', 'trainer.ckpt', 'orchestrator.ckpt'];
-  const setting = (key: string): Found | undefined =>
-    agreed(
-      written,
-      own,
-      tables.map((table) => `${table}.${key}`),
-      how,
+const lengthUsual = 2048;
+
+/** Rows are cut at the orchestrator's length; the trainer's must be as long. */
+function setLengths(written: Table, own: Own, version: Version): void {
+  const places = ['seq_len', 'trainer.model.seq_len', 'orchestrator.seq_len'];
+  const [all, trained, collected] = places.map((path) => found(written, path));
+  if (all) agreed(written, own, places, version);
+  else compareLengths(own, { trained, collected }, version);
+  const length = all ?? collected;
+  if (length) own.set(['seq_len'], length.value, length.at);
+  const served = agreed(written, own, version.served, version);
+  if (served) own.set(['inference', 'vllm', 'max_model_len'], served.value, served.at);
+  if (length && served && length.value !== served.value) {
+    const isShort = Number(length.value) < Number(served.value);
+    own.warn(
+      `${formatPath(length.at)} (${String(length.value)}) and ${formatPath(served.at)} (${String(served.value)}) differ: ${
+        isShort
+          ? 'rollouts may get longer than what is trained on'
+          : 'no rollout gets as long as what can be trained on'
+      }.`,
     );
-  if (!tables.some((table) => hasTable(written, table))) return;
-  const interval = setting('interval');
-  const [last, every] = [setting('keep_last'), setting('keep_interval')];
-  const resume = setting('resume_step');
-  if (resume) own.set(['ckpt', 'resume_step'], resume.value, resume.at);
-  if (interval) own.set(['checkpoints', 'interval'], interval.value, interval.at);
-  else if (maxSteps >= 1) own.set(['checkpoints', 'interval'], maxSteps);
-  if (every) own.set(['checkpoints', 'keep_interval'], every.value, every.at);
-  if (last) own.set(['checkpoints', 'keep_last'], last.value, last.at);
-  else own.set(['checkpoints', 'keep_last'], every ? 1 : -1);
+  }
+  // Where no limit of answers is written, prime-rl sends none, and the server gives what a prompt leaves of its context: with
+  // `max_tokens` as long as the context it would refuse every prompt. Without the server's length, rows are cut at theirs.
+  if (found(written, `${version.sampling}.${version.answers}`)) return;
+  const limit = served ?? length;
+  if (limit) own.set(['sampling', 'max_tokens'], limit.value, limit.at);
+  if (served) own.set(['sampling', 'context_tokens'], served.value, served.at);
 }
 
-/** `tables`: where the run's, the trainer's and the orchestrator's settings are. One of them turns it on. */
-export function setWandb(written: Table, own: Own, tables: readonly string[], how: Otherwise): void {
+function compareLengths(
+  own: Own,
+  { trained, collected }: { readonly trained: Found | undefined; readonly collected: Found | undefined },
+  { otherwise }: Version,
+): void {
+  const [longest, cut] = [Number(trained?.value ?? lengthUsual), Number(collected?.value ?? lengthUsual)];
+  if (longest < cut && !trained && otherwise === 'warn') {
+    own.warn(
+      `trainer.model.seq_len is not written and would be ${lengthUsual}, less than ${formatPath(collected!.at)} (${cut}): that is taken for both. One seq_len at the top says it for both.`,
+    );
+  } else if (longest < cut) {
+    own.refuse({
+      paths: [trained?.at ?? collected!.at, collected?.at ?? trained!.at],
+      expected: `at least orchestrator.seq_len (${cut}), or one seq_len at the top for both`,
+      received: trained ? String(longest) : `nothing, which is trainer.model.seq_len = ${longest}`,
+    });
+  } else if (trained && !collected) {
+    own.warn(`${formatPath(trained.at)} has no effect: rows are cut at orchestrator.seq_len, which is ${lengthUsual}.`);
+  }
+}
+
+/** A limit that is written is sent as it is. */
+export function setAnswerLimit(own: Own, ours: KeyPath, tokens: unknown, from: KeyPath): void {
+  own.set([...ours, 'max_tokens'], tokens, from);
+  if (own.get([...ours, 'context_tokens']) !== undefined) own.set([...ours, 'context_tokens'], undefined);
+}
+
+function setGpus(written: Table, own: Own): void {
+  for (const role of ['trainer', 'inference']) {
+    const ids = take(written, own, `${role}_gpu_ids`, [role, 'gpu_ids']);
+    if (Array.isArray(ids?.value)) own.set([role, 'gpus'], ids.value.length, ids.at);
+  }
+  if (hasTable(written, 'trainer.model.compile')) {
+    own.set(['trainer', 'compile'], true, ['trainer', 'model', 'compile']);
+  }
+}
+
+function refuseTwoOffloads(written: Table, own: Own): void {
+  const keys = ['optim_cpu_offload', 'fsdp_cpu_offload'];
+  if (keys.some((key) => own.get(['trainer', key]) !== true)) return;
+  const isSaid = found(written, 'trainer.model.optim_cpu_offload') !== undefined;
+  own.refuse({
+    paths: keys.map((key) => ['trainer', 'model', key]),
+    expected: 'false: fsdp_cpu_offload beside it moves the moments already',
+    received: isSaid ? 'true' : 'nothing, which is true',
+  });
+}
+
+function warnOfFractions(written: Table, own: Own): void {
+  for (const pool of ['easy', 'hard']) {
+    const fraction = found(written, `orchestrator.buffer.${pool}_fraction`);
+    if (fraction === undefined || fraction.value === 0) continue;
+    own.warn(
+      `${formatPath(fraction.at)} = ${String(fraction.value)} has no effect: it says how many ${pool} examples come back when prime-rl is started again, and a run here goes on with the pools it had.`,
+    );
+  }
+}
+
+/** A table that is there makes checkpoints: without an interval one, of the end; without a limit all of them are kept. */
+function setCheckpoints(written: Table, own: Own, maxSteps: number, version: Version): void {
+  const tables = ['ckpt', 'trainer.ckpt', 'orchestrator.ckpt'];
+  if (!tables.some((table) => hasTable(written, table))) return;
+  const setting = (key: string, ours: KeyPath): Found | undefined => {
+    const places = tables.map((table) => `${table}.${key}`);
+    const value = agreed(written, own, places, version);
+    if (value) own.set(ours, value.value, value.at);
+    return value;
+  };
+  setting('resume_step', ['ckpt', 'resume_step']);
+  const every = setting('keep_interval', ['checkpoints', 'keep_interval']);
+  if (!setting('interval', ['checkpoints', 'interval']) && maxSteps >= 1) {
+    own.set(['checkpoints', 'interval'], maxSteps);
+  }
+  if (!setting('keep_last', ['checkpoints', 'keep_last'])) own.set(['checkpoints', 'keep_last'], every ? 1 : -1);
+}
+
+function setWandb(written: Table, own: Own, version: Version): void {
+  const tables = version.wandb;
   if (!tables.some((table) => hasTable(written, table))) return;
   own.set(['wandb', 'project'], 'prime-rl');
-  for (const key of ['project', 'name', 'entity', 'group', 'tags']) {
+  for (const key of ['project', 'name', 'entity', 'group', 'tags', 'offline']) {
     const places = tables.map((table) => `${table}.${key}`);
-    const setting = agreed(written, own, places, how);
-    if (setting) own.set(['wandb', key], setting.value, setting.at);
+    const setting = agreed(written, own, places, version);
+    if (!setting) continue;
+    if (key !== 'offline') own.set(['wandb', key], setting.value, setting.at);
+    else own.set(['wandb', 'mode'], setting.value === true ? 'offline' : 'online', setting.at);
   }
-  const places = tables.map((table) => `${table}.offline`);
-  const offline = agreed(written, own, places, how);
-  if (offline) own.set(['wandb', 'mode'], offline.value === true ? 'offline' : 'online', offline.at);
 }
 
 /** constant, linear (up, level, down) and cosine. */
-export function setScheduler(written: Table, own: Own, maxSteps: number): void {
+function setScheduler(written: Table, own: Own, maxSteps: number): void {
   const at = ['trainer', 'scheduler'];
   const scheduler = valueAt(written, at);
   if (!isTable(scheduler)) return;
@@ -101,19 +238,8 @@ export function setScheduler(written: Table, own: Own, maxSteps: number): void {
   }
 }
 
-/** AdamW is what the embedded engine has. */
-export function refuseOtherOptimizers(written: Table, own: Own): void {
-  const type = found(written, 'trainer.optim.type');
-  if (type === undefined || type.value === 'adamw') return;
-  own.refuse({
-    paths: [type.at],
-    expected: '"adamw": the embedded engine has no other optimizer',
-    received: JSON.stringify(type.value),
-  });
-}
-
 /** Adapters: the table turns them on; what is no linear layer of a decoder has none here. */
-export function setLora(written: Table, own: Own): void {
+function setLora(written: Table, own: Own): void {
   const at = ['trainer', 'model', 'lora'];
   const lora = valueAt(written, at);
   if (!isTable(lora)) return;
@@ -158,7 +284,8 @@ export function setLora(written: Table, own: Own): void {
 }
 
 /** Names of the model and of its tokenizer that are not the one of the model that is trained. */
-export function warnOfOtherModels(written: Table, own: Own, trained: string, paths: readonly string[]): void {
+export function warnOfOtherModels(written: Table, own: Own, paths: readonly string[]): void {
+  const trained = own.get(['model']);
   for (const path of paths) {
     const other = found(written, path);
     if (other === undefined || other.value === trained) continue;
@@ -166,59 +293,11 @@ export function warnOfOtherModels(written: Table, own: Own, trained: string, pat
   }
 }
 
-/** `seq_len` and vLLM's `max_model_len`: prime-rl's documents say both that it must be at least, and at most, the other. */
-export function warnOfLengths(own: Own, length: Found | undefined, served: Found | undefined): void {
-  if (typeof length?.value !== 'number' || typeof served?.value !== 'number' || length.value === served.value) return;
-  const isShort = length.value < served.value;
-  own.warn(
-    `${formatPath(length.at)} (${length.value}) and ${formatPath(served.at)} (${served.value}) differ: ${
-      isShort ? 'rollouts may get longer than what is trained on' : 'no rollout gets as long as what can be trained on'
-    }.`,
-  );
-}
-
-/** Numbers that prime-rl compares: the first must be less than the second. */
-export function refuseUnlessLess(
-  written: Table,
-  own: Own,
-  [low, lowUsual]: readonly [string, number],
-  [high, highUsual]: readonly [string, number],
-): void {
-  const [below, above] = [found(written, low), found(written, high)];
-  const values = [Number(below?.value ?? lowUsual), Number(above?.value ?? highUsual)] as const;
-  if (values[0] < values[1]) return;
-  const first = below?.at ?? low.split('.');
-  const expected = `less than ${high} (${values[1]})`;
-  own.refuse({ paths: [first, above?.at ?? first], expected, received: String(values[0]) });
-}
-
-/** A field whose usual value says what happens here, and no other can be had. */
-export function refuseUnless(written: Table, own: Own, path: string, usual: unknown, because: string): void {
-  const field = found(written, path);
-  if (field === undefined || JSON.stringify(field.value) === JSON.stringify(usual)) return;
-  own.refuse({
-    paths: [field.at],
-    expected: `${JSON.stringify(usual)}: ${because}`,
-    received: JSON.stringify(field.value),
-  });
-}
-
 /** The embedded engine samples one step ahead at most. */
-export function setAsyncLevel(written: Table, own: Own, how: Otherwise): void {
-  const level = agreed(
-    written,
-    own,
-    ['max_async_level', 'trainer.max_async_level', 'orchestrator.max_async_level'],
-    how,
-  );
-  if (level) {
-    own.set(['max_async_level'], Math.min(1, Number(level.value)), level.at);
-    if (Number(level.value) > 1) {
-      own.warn(
-        `${formatPath(level.at)} = ${String(level.value)} is read as 1: rollouts are sampled one step ahead at most, and are less stale for it.`,
-      );
-    }
-  }
+function setAsyncLevel(written: Table, own: Own, version: Version): void {
+  const places = ['max_async_level', 'trainer.max_async_level', 'orchestrator.max_async_level'];
+  const level = agreed(written, own, places, version);
+  if (level) setAsyncLevelOf(own, level.value, level.at);
   const type = found(written, 'weight_broadcast.type') ?? found(written, 'trainer.weight_broadcast.type');
   if (type?.value === 'nccl' && level !== undefined && level.value !== 1) {
     const expected = '1: with weight_broadcast.type = "nccl" prime-rl takes nothing else';
@@ -226,60 +305,28 @@ export function setAsyncLevel(written: Table, own: Own, how: Otherwise): void {
   }
 }
 
-/**
- * Where no limit of answers is written, prime-rl sends none, and the server gives what a prompt leaves of its context: with
- * `max_tokens` as long as the context it would refuse every prompt. Without the server's length, rows are cut at theirs.
- */
-export function setLongestAnswers(
-  own: Own,
-  { served, length }: { readonly served: Found | undefined; readonly length: Found | undefined },
-): void {
-  const limit = served ?? length;
-  if (limit) own.set(['sampling', 'max_tokens'], limit.value, limit.at);
-  if (served) own.set(['sampling', 'context_tokens'], served.value, served.at);
+/** A rollout is compared with the others of its group. */
+export function refuseGroupOfOne(own: Own, size: Found | undefined, path: string): void {
+  own.refuse({
+    paths: [size?.at ?? path.split('.')],
+    expected: 'an integer ≥ 2: a rollout is compared with the others of its group, and one alone teaches nothing',
+    received: size ? String(size.value) : 'nothing, which is 1 in prime-rl',
+  });
 }
 
-/** One that is written is sent as it is. */
-export function setAnswerLimit(own: Own, ours: KeyPath, tokens: unknown, from: KeyPath): void {
-  own.set([...ours, 'max_tokens'], tokens, from);
-  if (own.get([...ours, 'context_tokens']) !== undefined) own.set([...ours, 'context_tokens'], undefined);
-}
-
-/** Free request fields: ours where we have them, kept for a server that takes them where not, refused where they say it twice. */
-export function setExtraBody(
-  written: Table,
-  own: Own,
-  at: KeyPath,
-  ours: KeyPath,
-  twice: Readonly<Record<string, string>>,
-): void {
-  const body = valueAt(written, [...at, 'extra_body']);
-  if (!isTable(body)) return;
-  const kept: Table = {};
-  for (const [key, value] of Object.entries(body)) {
-    const from = [...at, 'extra_body', key];
-    const isSaid = valueAt(written, [...at, key]) !== undefined;
-    if (isSaid || Object.hasOwn(twice, key)) {
-      own.refuse({
-        paths: [from],
-        expected: `nothing: the request has ${key} already, and one that says it twice fails`,
-        received: JSON.stringify(value),
-        suggestion: isSaid ? `keep ${formatPath([...at, key])}` : twice[key]!,
-      });
-    } else if (ownRequestFields.includes(key)) own.set([...ours, key], value, from);
-    else kept[key] = value;
+/** `orchestrator.buffer.env_ratios`, a list in turn. Returns whether it is there. */
+export function setRatios(written: Table, own: Own, count: number, list: string): boolean {
+  const ratios = found(written, 'orchestrator.buffer.env_ratios');
+  if (!Array.isArray(ratios?.value)) return false;
+  const { value, at } = ratios;
+  if (value.length !== count) {
+    const expected = `${count} numbers, one for each [[${list}]]`;
+    own.refuse({ paths: [at], expected, received: String(value.length) });
+    return true;
   }
-  if (Object.keys(kept).length > 0) own.set([...ours, 'extra_body'], kept, [...at, 'extra_body']);
+  for (const [i, ratio] of value.entries()) {
+    if (Number(ratio) > 0) own.set(['env', i, 'weight'], ratio, [...at, i]);
+    else own.refuse({ paths: [[...at, i]], expected: 'a number > 0', received: String(ratio) });
+  }
+  return true;
 }
-
-const ownRequestFields: readonly string[] = [
-  'chat_template_kwargs',
-  'frequency_penalty',
-  'min_p',
-  'min_tokens',
-  'presence_penalty',
-  'repetition_penalty',
-  'stop',
-  'top_k',
-  'top_p',
-];

@@ -1,4 +1,5 @@
 import type { Rename } from './dialect.ts';
+import { wordsOf } from './ours.ts';
 
 /** What prime-rl's fields were called between v0.4 and 0.8.1. It keeps no old name itself. */
 
@@ -6,25 +7,10 @@ const renamed = (since: string, was: string, is: string): Rename => ({ since, wa
 
 const samplings = ['train', 'train.source[]', 'eval', 'eval.source[]'].map((table) => `orchestrator.${table}.sampling`);
 const groups = ['orchestrator', 'orchestrator.eval', 'orchestrator.eval.source[]', 'orchestrator.train.source[]'];
-const movedToVllm = [
-  'all2all_backend',
-  'api_server_count',
-  'data_parallel_rpc_port',
-  'data_parallel_size_local',
-  'enable_dbo',
-  'enable_eplb',
-  'enable_expert_parallel',
-  'enable_lora',
-  'enable_prefix_caching',
-  'enable_return_routed_experts',
-  'gpu_memory_utilization',
-  'lora_target_modules',
-  'max_cpu_loras',
-  'max_lora_rank',
-  'max_loras',
-  'quantization',
-  'seed',
-];
+const movedToVllm = wordsOf(`
+  all2all_backend api_server_count data_parallel_rpc_port data_parallel_size_local enable_dbo enable_eplb
+  enable_expert_parallel enable_lora enable_prefix_caching enable_return_routed_experts gpu_memory_utilization
+  lora_target_modules max_cpu_loras max_lora_rank max_loras quantization seed`);
 
 export const primeRlRenames: readonly Rename[] = [
   renamed('0.6', 'orchestrator.env[]', 'orchestrator.train.source[]'),

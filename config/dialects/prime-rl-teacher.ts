@@ -1,21 +1,14 @@
 import { describe } from '../reporter.ts';
 import type { KeyPath } from '../positions.ts';
 import { isTable, type Table } from '../tables.ts';
-import { args } from '../values.ts';
 import type { Own } from './dialect.ts';
-import { together } from './dialect.ts';
-import { found, type Found } from './prime-rl-words.ts';
+import { found, type Found, take } from './prime-rl-words.ts';
 
 /**
  * Who prime-rl learns from beside its rewards, in the words of its versions: a model that scores the policy's tokens (0.4 and 0.5:
  * teacher_model with trainer.loss.teacher_tau; later training_mode or algo.type "opd"), or one whose rollouts are learned by heart
  * (teacher_rollout_model, later "sft").
  */
-export const teacherField = {
-  ...together('`teacher`: `model`, `url`, `api_key_var` and `headers`', args()),
-  isNullable: true,
-};
-
 /** Of prime-rl 0.4: it has no other kinds. */
 export function setScoringTeacher(written: Table, own: Own): void {
   const teacher = found(written, 'orchestrator.teacher_model');
@@ -83,8 +76,7 @@ function teacherOf(written: Table, algo: Found | undefined, algorithm: Table, ki
 /** adv_tau and teacher_tau are ours as well, where there is a teacher; else only their usual values mean nothing. */
 function setWeights(written: Table, own: Own): void {
   for (const key of ['adv_tau', 'teacher_tau']) {
-    const weight = found(written, `trainer.loss.${key}`);
-    if (weight) own.set(['trainer', 'loss', key], weight.value, weight.at);
+    take(written, own, `trainer.loss.${key}`, ['trainer', 'loss', key]);
   }
 }
 

@@ -1,9 +1,8 @@
 import { z } from 'zod';
 import { formatPath, type KeyPath } from '../positions.ts';
-import { serverUrls } from '../model-access.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
-import { atLeastZero, choice, text, whole } from '../values.ts';
-import { becomes, type Dialect, type Field, type Own, together } from './dialect.ts';
+import type { Dialect, Own } from './dialect.ts';
+import { wordsOf } from './ours.ts';
 import { aliasesOf } from './renames.ts';
 
 /** What prime-rl's dialects have in common: null as a text, tables that turn something on, and values said in several places. */
@@ -11,55 +10,26 @@ import { aliasesOf } from './renames.ts';
 /** `"None"` is prime-rl's null. */
 const none = 'None';
 
-/** Of a field that may be null, which is what it is where nothing is written. */
-export function nullable(fields: Readonly<Record<string, Field>>): Record<string, Field> {
-  return Object.fromEntries(Object.entries(fields).map(([path, field]) => [path, { ...field, isNullable: true }]));
-}
-
-/** Of [trainer], in every era. */
-export const scheduler: Readonly<Record<string, Field>> = {
-  'scheduler.type': together('`trainer.schedule`', choice('constant', 'linear', 'cosine')),
-  'scheduler.warmup_steps': together('`trainer.warmup_steps`', whole(0), { usual: '10' }),
-  'scheduler.decay_steps': together('`trainer.decay_steps`', whole(0), { usual: '10' }),
-  'scheduler.min_lr': together('`trainer.min_lr_ratio`', atLeastZero(), { usual: '0' }),
-};
-
-/** The fields of a table, with its path before each. */
-export function under(table: string, fields: Readonly<Record<string, Field>>): Record<string, Field> {
-  return Object.fromEntries(Object.entries(fields).map(([key, field]) => [`${table}.${key}`, field]));
-}
-
 /**
  * A file without its nulls: `"None"` takes a field, or a table that may be missing, back to what it is where nothing is
  * written. In tables of free keys null is null. Anywhere else the text stays, and is refused for what it is.
  */
-export function withoutNulls(dialect: () => Dialect, optionalTables: readonly string[]): (table: Table) => Table {
-  return (table) => {
-    const { fields } = dialect();
-    const aliases = aliasesOf(dialect());
-    const isOptional = (path: string): boolean =>
-      optionalTables.includes(path) || (fields[path] ?? fields[aliases.get(path)?.path ?? ''])?.isNullable === true;
-    const isFree = (path: string): boolean =>
-      (fields[path] ?? fields[aliases.get(path)?.path ?? ''])?.schema instanceof z.ZodRecord;
-    return cleaned(table, '', isOptional, isFree);
+export function withoutNulls(table: Table, dialect: Dialect, optionalTables: string): Table {
+  const tables = wordsOf(optionalTables);
+  const fieldAt = (path: string) => dialect.fields[path] ?? dialect.fields[aliasesOf(dialect).get(path)?.path ?? ''];
+  const cleaned = (within: Table, path: string): Table => {
+    const entries = Object.entries(within).flatMap(([key, value]): [string, unknown][] => {
+      const at = path === '' ? key : `${path}.${key}`;
+      const field = fieldAt(at);
+      if (value === none && (tables.includes(at) || field?.isNullable === true)) return [];
+      if (field?.schema instanceof z.ZodRecord) return [[key, withNulls(value)]];
+      if (isTable(value)) return [[key, cleaned(value, at)]];
+      if (!Array.isArray(value)) return [[key, value]];
+      return [[key, value.map((item) => (isTable(item) ? cleaned(item, `${at}[]`) : item))]];
+    });
+    return Object.fromEntries(entries);
   };
-}
-
-function cleaned(
-  table: Table,
-  path: string,
-  isOptional: (path: string) => boolean,
-  isFree: (path: string) => boolean,
-): Table {
-  const entries = Object.entries(table).flatMap(([key, value]): [string, unknown][] => {
-    const at = path === '' ? key : `${path}.${key}`;
-    if (value === none && isOptional(at)) return [];
-    if (isFree(at)) return [[key, withNulls(value)]];
-    if (isTable(value)) return [[key, cleaned(value, at, isOptional, isFree)]];
-    if (!Array.isArray(value)) return [[key, value]];
-    return [[key, value.map((item) => (isTable(item) ? cleaned(item, `${at}[]`, isOptional, isFree) : item))]];
-  });
-  return Object.fromEntries(entries);
+  return cleaned(table, '');
 }
 
 function withNulls(value: unknown): unknown {
@@ -109,35 +79,9 @@ export function agreed(
   return first;
 }
 
-/** Servers that run elsewhere: prime-rl's are vLLM's. */
-export const serverBaseUrls: Field = becomes('inference.url', serverUrls());
-
-/** Whoever names servers means these, and not the one that we would start. */
-export function setServers(own: Own): void {
-  const isSaid = own.get(['inference', 'kind']) !== undefined;
-  if (own.get(['inference', 'url']) !== undefined && !isSaid) own.set(['inference', 'kind'], 'openai');
+/** The value, where it is written, is one of ours. */
+export function take(written: Table, own: Own, path: string, ours: KeyPath): Found | undefined {
+  const value = found(written, path);
+  if (value) own.set(ours, value.value, value.at);
+  return value;
 }
-
-/** Settings of prime-rl's own processes and their traffic. */
-export const why = {
-  teacherServer:
-    'a server of the teacher’s own is not started here: start it, and name its client.base_url in orchestrator.teacher_model',
-  processes: 'Ratchet starts and places its own processes',
-  logs: 'logs are kept by role, see `ratchet logs`',
-  broadcast: 'weights reach the sampler through the store, as files that are named by their content',
-  transport: 'rollouts reach the trainer through the store',
-  checkpoints: 'a commit is the whole state of a run, and all of it comes back when the run goes on',
-  wandb: 'Weights & Biases is fed from the committed metrics',
-  monitor: 'the run can be looked at with `ratchet status`, `ratchet metrics` and `ratchet attach`',
-  heartbeat: 'Temporal hears from every worker, and names those that fell silent',
-  profile: 'it measures prime-rl’s own trainer',
-  clean: 'a run never deletes what another left; `--fresh` starts over under a new name',
-  retry: 'what fails is tried again as the workflow says',
-} as const;
-
-export const anyText = (): z.ZodType => z.string().meta({ expected: 'a text' });
-export const texts = (): z.ZodType => z.array(text()).meta({ expected: 'a list of texts' });
-export const port = (): z.ZodType => whole(1, 65_535);
-
-/** GPU ids, of which only the number matters here. */
-export const gpuIds = () => z.array(z.int().min(0)).min(1).meta({ expected: 'a list of GPU ids such as [0, 1]' });

@@ -12,10 +12,12 @@ interface Alias {
   readonly renames: readonly Rename[];
 }
 
-const aliases = new WeakMap<Dialect, ReadonlyMap<string, Alias>>();
+type Renamed = Pick<Dialect, 'fields' | 'renames'>;
+
+const aliases = new WeakMap<Renamed, ReadonlyMap<string, Alias>>();
 
 /** Every older path of a field: each of its names, in each of its tables' names. */
-export function aliasesOf(dialect: Dialect): ReadonlyMap<string, Alias> {
+export function aliasesOf(dialect: Renamed): ReadonlyMap<string, Alias> {
   const known = aliases.get(dialect);
   if (known) return known;
   const found = new Map<string, Alias>();
@@ -32,7 +34,7 @@ export function aliasesOf(dialect: Dialect): ReadonlyMap<string, Alias> {
   return found;
 }
 
-function olderPaths(path: string, alias: Alias, { renames = [] }: Dialect): (readonly [string, Alias])[] {
+function olderPaths(path: string, alias: Alias, { renames = [] }: Renamed): (readonly [string, Alias])[] {
   return renames
     .filter(({ is }) => path === is || path.startsWith(`${is}.`))
     .map((rename) => [
@@ -42,13 +44,13 @@ function olderPaths(path: string, alias: Alias, { renames = [] }: Dialect): (rea
 }
 
 /** The fields of a dialect under all their names. */
-export function fieldsWithOldNames(dialect: Dialect): Readonly<Record<string, Field>> {
+export function fieldsWithOldNames(dialect: Renamed): Readonly<Record<string, Field>> {
   if (!dialect.renames) return dialect.fields;
   const old = [...aliasesOf(dialect)].map(([path, alias]): [string, Field] => [path, dialect.fields[alias.path]!]);
   return { ...dialect.fields, ...Object.fromEntries(old) };
 }
 
-interface Renamed {
+interface Newer {
   readonly table: Table;
   /** Where what is found at a path was written. */
   readonly placeOf: (path: KeyPath) => KeyPath;
@@ -57,7 +59,7 @@ interface Renamed {
 }
 
 /** What was written, with every field under its newest name. */
-export function withNewNames(dialect: Dialect, written: Table): Renamed {
+export function withNewNames(dialect: Dialect, written: Table): Newer {
   if (!dialect.renames) return { table: written, placeOf: (path) => path, warnings: [], problems: [] };
   const table = copied(written);
   const used = new Set<Rename>();

@@ -211,7 +211,7 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
     ],
     'a temperature beside its course': [
       `${seed}[orchestrator.sampling.temp_scheduler]\nstart_temperature = 1.0\nend_temperature = 0.5\n`,
-      'orchestrator.sampling.temp_scheduler',
+      'orchestrator.sampling.temperature',
       /one number or has a course/,
     ],
     'adapters from memory to memory': [

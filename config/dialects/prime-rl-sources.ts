@@ -3,7 +3,8 @@ import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import type { Own } from './dialect.ts';
 import { setAgent } from './limit-words.ts';
-import { setAnswerLimit, setExtraBody } from './prime-rl-meaning.ts';
+import { setExtraBody } from './common-words.ts';
+import { refuseGroupOfOne, setAnswerLimit, setRatios } from './prime-rl-meaning.ts';
 import { teachesAlone } from './prime-rl-teacher.ts';
 import { type Found, found } from './prime-rl-words.ts';
 
@@ -17,7 +18,7 @@ export function setSources(written: Table, own: Own): void {
   }
   setGroupSizes(written, own, train);
   setSamplings(written, own, train);
-  setRatios(written, own, train.length);
+  setRatios(written, own, train.length, 'orchestrator.train.source');
   const evaluation = found(written, 'orchestrator.eval');
   if (!evaluation) return;
   const held = sourcesAt(written, [...evaluation.at, 'source']);
@@ -94,11 +95,7 @@ function setGroupSizes(written: Table, own: Own, sources: readonly Found[]): voi
     return;
   }
   if (!first || (Number(first.value) < 2 && !isAlone)) {
-    own.refuse({
-      paths: [first?.at ?? ['orchestrator', 'group_size']],
-      expected: 'an integer ≥ 2: a rollout is compared with the others of its group, and one alone teaches nothing',
-      received: first ? String(first.value) : 'nothing, which is 1 in prime-rl',
-    });
+    refuseGroupOfOne(own, first, 'orchestrator.group_size');
     return;
   }
   const usual = all && (isAlone || Number(all.value) >= 2) ? all : first;
@@ -135,23 +132,7 @@ function setSamplings(written: Table, own: Own, sources: readonly Found[]): void
     const ours = sources.length === 1 ? ['sampling'] : ['env', i, 'sampling'];
     if (temperature !== undefined) own.set([...ours, 'temperature'], temperature, [...from, 'temperature']);
     if (tokens !== undefined) setAnswerLimit(own, ours, tokens, [...from, 'max_completion_tokens']);
-    setExtraBody(written, own, from, ours, sentAnyway);
-  }
-}
-
-/** Of v0.5, where ratios were a list of the buffer's. */
-function setRatios(written: Table, own: Own, count: number): void {
-  const ratios = found(written, 'orchestrator.buffer.env_ratios');
-  if (!Array.isArray(ratios?.value)) return;
-  const { value, at } = ratios;
-  if (value.length !== count) {
-    const expected = `${count} numbers, one for each [[orchestrator.train.source]]`;
-    own.refuse({ paths: [at], expected, received: String(value.length) });
-    return;
-  }
-  for (const [i, ratio] of value.entries()) {
-    if (Number(ratio) > 0) own.set(['env', i, 'weight'], ratio, [...at, i]);
-    else own.refuse({ paths: [[...at, i]], expected: 'a number > 0', received: String(ratio) });
+    setExtraBody(own, written, { at: from, ours, sent: sentAnyway });
   }
 }
 
