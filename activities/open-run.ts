@@ -3,7 +3,7 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import { firstLineage, workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, ObjectRef, RunHandle, StepCommit } from '../core/rl/run-state.ts';
-import { withoutResume } from '../config/resume-words.ts';
+import { settingsWithoutResume } from '../config/resume-words.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { checkOwnCode } from '../backends/configs/check-own-code.ts';
 import { environmentsOf, grantByFile, keysApart, namedByEnvironments, serversIn } from '../backends/configs/grant.ts';
@@ -202,7 +202,7 @@ async function recordSettings(
       ? {}
       : { over: over.map((layer) => ({ ...layer, file: path.resolve(projectFolder, layer.file) })) }),
     ...(dialect === undefined ? {} : { dialect }),
-    overrides: withoutResume(overrides),
+    overrides: settingsWithoutResume(overrides),
     attempt,
   };
   await store.put(layout.source(ref.key), encodeJson(source));

@@ -9,7 +9,7 @@ import type { RunSpec } from '../config/run-spec.ts';
 import type { Inference } from '../backends/inference/index.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { createReleaseVersion } from './hold-version.ts';
-import { regressionOf, rowsOf } from './evaluation/judge-evaluation.ts';
+import { regressionOf, judgedRows } from './evaluation/judge-evaluation.ts';
 import { storeOf } from '../runs/run-access.ts';
 
 export interface EvaluationSummary {
@@ -66,7 +66,7 @@ export const createRecordEvaluation =
 async function recordRow({ run, policy, sampled, greedy }: RecordInput): Promise<RecordedEvaluation> {
   const store = storeOf(run);
   const { environment, rolloutsPerExample, passAtK } = sampled;
-  const rows = await rowsOf(sampled.place);
+  const rows = await judgedRows(sampled.place);
   const regression = await regressionOf(run, policy, sampled);
   const own = measuredMetrics(rows.map(measuredRow));
   const prompt = rows[0] && promptOf(rows[0]);

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { hash32, randomStream } from '../core/random.ts';
 import { loadParameters } from '../engine/model/model-folder.ts';
-import { type Parameters, Sampler, type SampleRequest } from '../engine/index.ts';
+import { type Parameters, Sampler, type SequenceRequest } from '../engine/index.ts';
 import { isDisturbed, meterCpu, waitForQuiet } from './cpu-meter.ts';
 import { modelShapes, writeRandomModel } from './engine-shapes.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
@@ -154,7 +154,7 @@ async function inTurn(sides: Sides, turn: number): Promise<{ ours: Batch; theirs
 }
 
 /** Other prompts for every turn: one that was computed before would cost nothing. */
-function requestsOf({ config }: Parameters, turn: number): SampleRequest[] {
+function requestsOf({ config }: Parameters, turn: number): SequenceRequest[] {
   const random = randomStream('bench prompts', turn);
   return Array.from({ length: rows }, (_, row) => ({
     promptTokenIds: Array.from({ length: promptLength }, () => Math.floor(random() * config.vocabularySize)),

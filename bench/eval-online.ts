@@ -1,4 +1,4 @@
-import { rowsOf } from '../activities/evaluation/judge-evaluation.ts';
+import { judgedRows } from '../activities/evaluation/judge-evaluation.ts';
 import { layout } from '../runs/layout.ts';
 import { startFakeRun } from './fake-run.ts';
 import { type Bench, type Figures, measurement } from './measurement.ts';
@@ -68,7 +68,7 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
         const { without, beside } = seconds;
         const store = `file://${runFolder(folder, '')}`;
         const prefix = layout.evaluation('main', 'reverse-text', 'beside-0', 2);
-        const rows = await rowsOf({ store, name: 'beside-0', prefix });
+        const rows = await judgedRows({ store, name: 'beside-0', prefix });
         if (rows.length !== examples) throw new Error(`the evaluation of v2 has ${rows.length} rows of ${examples}`);
         return {
           step_time_ratio: round(median(beside) / median(without), 4),

@@ -9,7 +9,7 @@ import { type Bridge, openBridge } from '../backends/environments/verifiers/brid
 import type {
   LoadedEnvironment,
   LoadRequest,
-  PlayedRow,
+  WirePlayedRow,
   SampledTurn,
   Score,
   TurnRequest,
@@ -284,7 +284,7 @@ class Ours {
     for (const score of scores) requireScore(score);
   }
 
-  async #one(input: string): Promise<{ readonly played: PlayedRow; readonly turn: KeptTurn }> {
+  async #one(input: string): Promise<{ readonly played: WirePlayedRow; readonly turn: KeptTurn }> {
     const turns: KeptTurn[] = [];
     const inPlace = this.#loaded.scoring === 'in_place';
     const sampling = { max_tokens: 64, temperature: 1 };

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import { followRun } from '../cli/follow-run.ts';
 import { StoredRollouts } from '../cli/view/stored-rollouts.ts';
-import type { Screen } from '../cli/view/terminal.ts';
+import type { TerminalOutput } from '../cli/view/terminal.ts';
 import { TerminalView } from '../cli/view/terminal-view.ts';
 import { taskQueues } from '../core/names.ts';
 import { openRunStore, resolveStoreUri } from '../backends/store/index.ts';
@@ -38,7 +38,7 @@ async function measure(bench: Bench, { seconds }: { readonly seconds: number }):
       const keys: { press: (name: string) => void } = { press: () => undefined };
       const shown = new TerminalView({
         run: 'watched',
-        screen: screen as unknown as Screen,
+        screen: screen as unknown as TerminalOutput,
         keyboard: {
           isTTY: true,
           on: (_: string, heard: (text: string, key: { name: string }) => void) => {
@@ -62,7 +62,7 @@ async function measure(bench: Bench, { seconds }: { readonly seconds: number }):
         say: shown.say,
         earlier: shown.earlier,
         waiting: shown.waiting,
-        look: shown.look,
+        snapshot: shown.snapshot,
         event(event) {
           events += 1;
           shown.event(event);

@@ -106,7 +106,7 @@ function viewAudience(clock: Clock): Audience {
     event: (event) => (view ? view.event(event) : clock.say(lineOf(event))),
     earlier: (events) => view?.earlier(events),
     waiting: () => undefined, // it is on the screen all the time
-    look: (look) => view?.look(look),
+    snapshot: (look) => view?.snapshot(look),
     begin: async ({ run, leaving, rollouts, onLeave }) => {
       // Only who looks at it waits for it to be loaded.
       const { TerminalView } = await import('./view/terminal-view.ts');

@@ -1,14 +1,14 @@
 import { type ArgumentHelp, watchArguments } from '../backends/environments/args.ts';
 import { importEnvironment } from '../backends/environments/load.ts';
 import { demonstratingPolicy, playAndScore, scriptedPolicy } from '../backends/environments/scripted.ts';
-import { messagesOf } from '../backends/environments/score.ts';
+import { conversationOf } from '../backends/environments/score.ts';
 import type { Environment } from '../backends/environments/types.ts';
 import { RatchetError } from '../core/errors.ts';
 import { randomStream } from '../core/random.ts';
 import { whereItFailed } from '../core/rl/failures.ts';
 import type { ChatMessage, Example, ScoredRollout, ToolSchema } from '../core/rl/rollout.ts';
 import type { JsonValue } from '../config/run-spec.ts';
-import { table } from './table.ts';
+import { alignedRows } from './table.ts';
 import { toldWhenSlow } from './told-when-slow.ts';
 
 export interface InfoOptions {
@@ -41,12 +41,12 @@ export async function environmentInfo(
     ...warnings.map((warning) => `  warning       ${warning}`),
     `  examples      ${train.length} to train on, ${evalDataset.length} held out`,
     `  rollouts      ${environment.isSingleTurn ? 'one answer' : 'several turns'}, ${environment.isDeterministic ? 'deterministic' : 'not deterministic'}`,
-    ...table('arguments', known.map(argumentRow)),
-    ...table(
+    ...alignedRows('arguments', known.map(argumentRow)),
+    ...alignedRows(
       'rewards',
       rubric.functions.map(({ name, weight }) => [name, weight === 0 ? 'metric only' : `weight ${weight}`]),
     ),
-    ...table('tools', tools.map(toolRow)),
+    ...alignedRows('tools', tools.map(toolRow)),
     '',
     `Example ${options.example}${options.heldOut ? ' of those held out' : ''}, right answer ${JSON.stringify(example.answer)}:`,
     ...(await played(environment, example)),
@@ -58,7 +58,7 @@ async function played(environment: Environment, example: Example): Promise<strin
   const demonstration = await demonstratingPolicy(environment, example, randomStream('env info', example.id));
   const rollout = await playAndScore(environment, example, demonstration ?? scriptedPolicy(() => ''));
   return [
-    ...messagesOf(example, rollout.turns).flatMap(messageLines),
+    ...conversationOf(example, rollout.turns).flatMap(messageLines),
     '',
     demonstration
       ? "That was the environment's own demonstration, scored with its rubric:"

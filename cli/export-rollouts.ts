@@ -3,7 +3,7 @@ import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { firstLineage } from '../core/names.ts';
 import { type RunPlace, storeOf } from '../runs/run-access.ts';
-import { evaluationsOf } from './eval/find.ts';
+import { allEvaluationsOf } from './eval/find.ts';
 
 /**
  * Writes what was sampled to train a run as verifiers writes evaluations, `evals/ENV--RUN/step_N.groups_A-B/{results.jsonl,metadata.json}`
@@ -11,7 +11,7 @@ import { evaluationsOf } from './eval/find.ts';
  * Returns how many rounds lie there now.
  */
 export async function exportRollouts(place: RunPlace, folder: string, step: number | null): Promise<number> {
-  const { evaluations } = await evaluationsOf(place);
+  const { evaluations } = await allEvaluationsOf(place);
   const rounds = evaluations.filter((one) => one.of === 'training' && (step === null || one.step === step));
   if (rounds.length === 0) {
     const of = step === null ? '' : ` for step ${step}`;

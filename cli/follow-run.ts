@@ -33,12 +33,12 @@ export interface Follower {
   readonly earlier?: (events: readonly RunEvent[]) => void;
   /** After a while without an event. */
   readonly waiting: (waiting: Waiting) => void;
-  /** What was seen, every second. Who wants to see it is told of the wait by that, and needs no `waiting`. */
-  readonly look?: (look: Look) => void;
+  /** The run as it stands, every second. A follower that has this needs no `waiting`: the snapshot tells of the wait. */
+  readonly snapshot?: (snapshot: RunSnapshot) => void;
 }
 
-/** What one look at a run saw. */
-export interface Look {
+/** A run as it stood at one moment. */
+export interface RunSnapshot {
   readonly is: Answer<RunStatus>['is'];
   /** The newest answer there was; null before the first. */
   readonly status: RunStatus | null;
@@ -60,7 +60,7 @@ interface FollowOptions extends Follower {
  * it says what is waited for.
  */
 export async function followRun(options: FollowOptions): Promise<number> {
-  const { handle, say, event: tell, earlier, waiting, look, signal, after = 0 } = options;
+  const { handle, say, event: tell, earlier, waiting, snapshot, signal, after = 0 } = options;
   let seen = after;
   let isFirstLook = true;
   let lastToldAt = Date.now();
@@ -68,7 +68,7 @@ export async function followRun(options: FollowOptions): Promise<number> {
   let pending: readonly PendingActivity[] | null = [];
   let evaluations: readonly EvaluationProgress[] = [];
   for (let looks = 0; !signal.aborted; looks++) {
-    if (look && looks % looksPerDescribe === 0) {
+    if (snapshot && looks % looksPerDescribe === 0) {
       const work = await pendingWork(handle, queryTimeoutMs);
       pending = work?.activities ?? null;
       evaluations = await evaluationsOf(handle, work?.evaluations ?? []);
@@ -87,8 +87,8 @@ export async function followRun(options: FollowOptions): Promise<number> {
       lastToldAt = Date.now();
     }
     if (stands.is === 'answer') status = stands.value;
-    look?.({ is: stands.is, status, pending, evaluations });
-    if (!look && Date.now() - lastToldAt > silenceMs) {
+    snapshot?.({ is: stands.is, status, pending, evaluations });
+    if (!snapshot && Date.now() - lastToldAt > silenceMs) {
       waiting(await whatItWaitsFor(handle));
       lastToldAt = Date.now();
     }
@@ -107,7 +107,7 @@ async function evaluationsOf({ client }: WorkflowHandle, ids: readonly string[])
 export async function tellRest(
   handle: WorkflowHandle,
   after: number,
-  { event: tell, look }: Follower,
+  { event: tell, snapshot }: Follower,
 ): Promise<RunStatus | null> {
   const rest = await askEvents(handle, after, lastQueryTimeoutMs);
   if (rest.is === 'answer') for (const event of rest.value) tell(event);
@@ -116,7 +116,7 @@ export async function tellRest(
   const status = stands.value;
   // What was cancelled or failed had no time to say so itself.
   const ended: RunStatus = { ...status, phase: status.phase === 'finished' ? 'finished' : 'stopped' };
-  look?.({ is: 'answer', status: ended, pending: [] });
+  snapshot?.({ is: 'answer', status: ended, pending: [] });
   return status;
 }
 
@@ -177,7 +177,7 @@ async function whatItWaitsFor(handle: WorkflowHandle): Promise<Waiting> {
 }
 
 export function waitingOf(
-  is: Look['is'],
+  is: RunSnapshot['is'],
   status: RunStatus | null,
   pending: readonly PendingActivity[] | null,
 ): Waiting {

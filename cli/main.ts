@@ -1,9 +1,9 @@
 /** The command, where its sources are run. */
 import { closeProcesses } from '../backends/processes-open.ts';
-import { runCommand } from './run-command.ts';
+import { runTyped } from './run-command.ts';
 
 process.stdout.on('error', onStdoutError);
-await runCommand(process.argv);
+await runTyped(process.argv);
 
 /** `ratchet status | head -2`: who has read what they wanted ends us. A command that follows a run minds it itself, and ends in order. */
 function onStdoutError(error: NodeJS.ErrnoException): void {

@@ -6,7 +6,7 @@ import { withoutControls } from './plain-text.ts';
 import { program } from './commands.ts';
 
 /** What was typed, done; what fails is told on stderr, and by `process.exitCode`. */
-export async function runCommand(argv: readonly string[]): Promise<void> {
+export async function runTyped(argv: readonly string[]): Promise<void> {
   try {
     const [first, second] = argv.slice(2);
     const ratchet = await program(first === 'help' ? second : first, codeVersion);

@@ -1,5 +1,5 @@
 import { isTableAlone } from '../config/layers.ts';
-import { withoutResume as settingsWithoutResume } from '../config/resume-words.ts';
+import { settingsWithoutResume } from '../config/resume-words.ts';
 import type { OverFile } from './config-line.ts';
 
 /** A `ratchet train` as it was typed, to be typed again. */

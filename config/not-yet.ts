@@ -1,5 +1,5 @@
 import type { Own } from './dialects/dialect.ts';
-import { laterSettings as known } from './settings/later.ts';
+import { settingsToCome } from './settings/later.ts';
 import { placesOf } from './dialects/places.ts';
 import { formatPath, type KeyPath, pathKey } from './positions.ts';
 import type { JsonValue } from './run-spec.ts';
@@ -22,7 +22,7 @@ export function laterSettings(file: Table, own: Own): LaterSetting[] {
   const told = new Set<string>();
   const isVllm = valueAt(own.table, ['inference', 'kind']) === 'vllm';
   const isHonoured = (field: string): boolean => isVllm && ofVllm.has(field);
-  return Object.entries(known).flatMap(([field, { feature, instead = null }]) =>
+  return Object.entries(settingsToCome).flatMap(([field, { feature, instead = null }]) =>
     isHonoured(field)
       ? []
       : placesOf(field, own.table).map((path) => {

@@ -7,7 +7,7 @@ const resumeWords: readonly string[] = [
   'orchestrator.ckpt.resume_step',
 ];
 
-export function withoutResume(overrides: Readonly<Record<string, string>>): Record<string, string> {
+export function settingsWithoutResume(overrides: Readonly<Record<string, string>>): Record<string, string> {
   const nameOf = (key: string): string => key.replace(/^-*(?:ratchet\.)?/, '').replaceAll('-', '_');
   return Object.fromEntries(Object.entries(overrides).filter(([key]) => !resumeWords.includes(nameOf(key))));
 }

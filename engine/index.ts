@@ -3,7 +3,7 @@ export { type EngineFingerprint, engineFingerprint } from './fingerprint.ts';
 export { type ModelConfig, type ModelFamily, parseModelConfig, type RopeScaling } from './model/config.ts';
 export { copiesForPasses, copiesInTraining, requireMemory } from './model/memory.ts';
 export {
-  type LoadOptions,
+  type ModelLoadOptions,
   loadModelFolder,
   loadParameters,
   type ModelFolder,
@@ -45,12 +45,12 @@ export {
   type GenerateOptions,
   Sampler,
   type SamplerCounters,
-  type SampleRequest,
+  type SequenceRequest,
   type SampleResult,
 } from './sample/sampler.ts';
 export { foreignHeader, isLoopback } from './server/loopback.ts';
 export { type PolicyServer, type PolicyServerOptions, startPolicyServer } from './server/policy-server.ts';
-export { readToolCalls, type ToolCall } from './server/tool-calls.ts';
+export { readToolCalls } from './server/tool-calls.ts';
 export type { LossContext, LossOperators, TokenLoss } from './train/loss.ts';
 export { LogprobLoss, type LogprobPass } from './train/logprob-loss.ts';
 export type { MaskedSample } from './train/micro-batches.ts';
@@ -62,7 +62,7 @@ export { metricsRow } from './train/step-metrics.ts';
 export { EngineOptimizer, type OptimizerOptions } from './train/optimizer.ts';
 export type {
   ExportOptions,
-  ScoreOptions,
+  LogprobOptions,
   SftMetrics,
   SftOptions,
   StepResult,

@@ -7,7 +7,7 @@ import { weightsReadWholeBytesMax } from '../core/limits.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import { isVersionSound } from '../backends/store/version-files.ts';
 import { commitIn } from './record-shapes.ts';
-import { type ReachableStep, type Reading, RestorableSteps, storedKeys } from './restorable-steps.ts';
+import { type ReachableStep, type ReadDepth, RestorableSteps, storedKeys } from './restorable-steps.ts';
 import {
   begunLineages,
   committedSteps,
@@ -137,7 +137,7 @@ async function holderOf(run: LineagePlace, step: number): Promise<FoundCommit> {
 }
 
 /** The steps that `run.lineage` can be taken back to, ascending. */
-export async function reachableSteps(run: LineagePlace, reading: Reading = {}): Promise<ReachableStep[]> {
+export async function reachableSteps(run: LineagePlace, reading: ReadDepth = {}): Promise<ReachableStep[]> {
   return (await RestorableSteps.of(run, reading)).all();
 }
 
@@ -176,7 +176,7 @@ export async function requireReachable(
 }
 
 /** People wait for the answer. */
-const quickly: Reading = { bytesMax: weightsReadWholeBytesMax };
+const quickly: ReadDepth = { bytesMax: weightsReadWholeBytesMax };
 
 /** Lineages that were left after this step, the newest first. */
 async function lineagesBeyond(run: LineagePlace, step: number): Promise<{ lineage: string; head: number }[]> {

@@ -17,7 +17,7 @@ export interface ReachableStep {
 }
 
 /** How much is read to see whether it is whole: by default every byte that did not look untouched since it was read. */
-export interface Reading {
+export interface ReadDepth {
   /** Reads also what looks untouched; see `verifyVersion`. */
   readonly anew?: ReadAnew;
   /** Of more than this it is only seen that it is there: each file of weights, and all optimizers and batches together. */
@@ -27,7 +27,7 @@ export interface Reading {
 /** The steps that a lineage can be taken back to: a whole checkpoint is there, or whole stored batches lead on from one. */
 export class RestorableSteps {
   readonly #run: LineagePlace;
-  readonly #reading: Reading;
+  readonly #reading: ReadDepth;
   readonly #keys: ReadonlySet<string>;
   /** The lineages that sealed a checkpoint, by its step. */
   readonly #sealed: ReadonlyMap<number, readonly string[]>;
@@ -41,7 +41,7 @@ export class RestorableSteps {
 
   private constructor(
     run: LineagePlace,
-    reading: Reading,
+    reading: ReadDepth,
     there: {
       readonly keys: ReadonlySet<string>;
       readonly sealed: ReadonlyMap<number, readonly string[]>;
@@ -58,7 +58,7 @@ export class RestorableSteps {
     this.#bytesLeft = reading.bytesMax ?? Number.POSITIVE_INFINITY;
   }
 
-  static async of(run: LineagePlace, reading: Reading = {}): Promise<RestorableSteps> {
+  static async of(run: LineagePlace, reading: ReadDepth = {}): Promise<RestorableSteps> {
     const sealed = new Map<number, string[]>();
     for (const { step, lineage } of await sealedFor(run)) sealed.set(step, [lineage, ...(sealed.get(step) ?? [])]);
     return new RestorableSteps(run, reading, {

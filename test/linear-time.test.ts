@@ -5,7 +5,7 @@ import { apisOf } from '../backends/environments/packages/package.ts';
 import { verifiersRequirement } from '../backends/environments/packages/requirement.ts';
 import { tracebackOf } from '../backends/environments/score.ts';
 import { showStoreUri } from '../backends/store/store-uri.ts';
-import { kindOf } from '../backends/tinker/trouble.ts';
+import { troubleKindOf } from '../backends/tinker/trouble.ts';
 import { onOneLine } from '../cli/plain-text.ts';
 import { trainAgain } from '../cli/typed-command.ts';
 import { messagesOf } from '../core/eval/result-rows.ts';
@@ -67,7 +67,7 @@ const readers: Readonly<Record<string, readonly [read: (text: string) => unknown
     ],
     [' ', '[', 'import ', 'import.', 'async ', 'async\n', 'def ', 'from '],
   ],
-  "a server's words": [(text) => kindOf(400, text), ['checkpoint ', ' ', 'not ']],
+  "a server's words": [(text) => troubleKindOf(400, text), ['checkpoint ', ' ', 'not ']],
   'a name of a run': [asRunName, ['.', '-', '.a', ' ']],
   'a store': [(text) => showStoreUri(`s3:${text}\n!`), ['/', '?', '@', '//']],
   'a setting that was typed': [

@@ -7,7 +7,7 @@ import {
   type ManagedEnvironment,
   manifestPath,
   pythonFolder,
-  readManifest,
+  readEnvironmentManifest,
   sitePackages,
 } from '../backends/environments/packages/installed.ts';
 import { isSameName } from '../backends/environments/packages/package.ts';
@@ -106,7 +106,7 @@ export async function ensureEnvironmentPython(request: EnvironmentPythonRequest)
 
 /** The manifest of an environment that is whole. */
 function usable(folder: string): EnvironmentManifest | null {
-  const manifest = readManifest(folder);
+  const manifest = readEnvironmentManifest(folder);
   if (manifest === null || !existsSync(pythonIn(folder))) return null;
   return manifest.base !== null && !existsSync(manifest.base) ? null : manifest;
 }
@@ -171,14 +171,14 @@ export async function uninstallFrom(
 
 /** What an environment holds from now on, in place of packages of the same name. */
 export function recordPackage(folder: string, one: InstalledPackage): void {
-  const manifest = readManifest(folder)!;
+  const manifest = readEnvironmentManifest(folder)!;
   const others = manifest.packages.filter(({ name }) => !isSameName(name, one.name));
   const packages = [...others, one].toSorted((a, b) => (a.name < b.name ? -1 : 1));
   writeManifest(folder, { ...manifest, packages });
 }
 
 export function forgetPackage(folder: string, name: string): void {
-  const manifest = readManifest(folder)!;
+  const manifest = readEnvironmentManifest(folder)!;
   writeManifest(folder, { ...manifest, packages: manifest.packages.filter((one) => !isSameName(one.name, name)) });
 }
 

@@ -56,7 +56,7 @@ export function localRoles({
   const policyServer: Role = {
     name: 'policy server',
     args: [
-      ...program('../engine/server/main'),
+      ...programArguments('../engine/server/main'),
       '--host',
       '127.0.0.1',
       '--port',
@@ -72,7 +72,12 @@ export function localRoles({
   const workers = wanted.flatMap((role): Role[] =>
     Array.from({ length: count[role] ?? 1 }, (_, i) => ({
       name: i === 0 ? `${role} worker` : `${role} worker ${i + 1}`,
-      args: [...program('./main'), '--role', role, ...(graceS === undefined ? [] : ['--grace', String(graceS)])],
+      args: [
+        ...programArguments('./main'),
+        '--role',
+        role,
+        ...(graceS === undefined ? [] : ['--grace', String(graceS)]),
+      ],
       takesSecrets: true,
       ...(role === 'orchestrator' && i === 0 ? { argsAtOwnServer: ['--take-over'], aloud: 'upgrade: ' } : {}),
       passEnv: [
@@ -95,7 +100,7 @@ export function localRoles({
   );
   const metrics: Role = {
     name: 'metrics worker',
-    args: [...program('./main'), '--role', 'metrics'],
+    args: [...programArguments('./main'), '--role', 'metrics'],
     takesSecrets: true,
     aloud: 'metrics: ',
     passEnv: [...environmentForStore, ...wandbVariables, ...environmentForPython],
@@ -114,7 +119,7 @@ export async function choosePolicyPort(): Promise<number> {
 }
 
 /** Arguments of node for one of our programs: from source through tsx, or as built. */
-export function program(relative: string): string[] {
+export function programArguments(relative: string): string[] {
   const extension = path.extname(import.meta.url);
   const entry = fileURLToPath(new URL(`${relative}${extension}`, import.meta.url));
   return extension === '.ts' ? ['--import', import.meta.resolve('tsx'), entry] : [entry];

@@ -21,7 +21,7 @@ import { passFigures } from '../core/eval/pass-at-k.ts';
 import { addTallies, averageReward, emptyTally } from '../core/eval/tally.ts';
 import { evaluationsSideBySide } from '../core/limits.ts';
 import { tellingItsEnd } from './beside/child-work.ts';
-import { rootOf } from './beside/root-of.ts';
+import { rootCause } from './beside/root-cause.ts';
 import { evaluationChunks, evaluationParts } from './options.ts';
 import { describeEvaluation, describeParts } from './control/evaluation-lines.ts';
 
@@ -168,7 +168,7 @@ async function evaluateAll(asked: EvaluationFileInput | EvaluationsInput): Promi
     } catch (error) {
       if (isCancellation(error)) throw error;
       results[i] = null;
-      failures.push(`${inputs[i]!.environment.name}: ${rootOf(error).message}`);
+      failures.push(`${inputs[i]!.environment.name}: ${rootCause(error).message}`);
     }
     setCurrentDetails(describeParts(parts, results));
   });

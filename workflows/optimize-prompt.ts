@@ -10,7 +10,7 @@ import {
 import { askToStop, changeBudget, result, settle, startSearch } from '../core/gepa/search.ts';
 import type { SearchState, Texts } from '../core/gepa/search-state.ts';
 import type {
-  Comparison,
+  HeldOutScores,
   PromptFileInput,
   PromptSearchHandle,
   PromptSearchInput,
@@ -122,7 +122,7 @@ async function finish({ handle, state, control, writing, seconds }: Ended): Prom
     await writing.now();
     throw notEvaluated(handle, control);
   }
-  let comparison: Comparison | null = null;
+  let comparison: HeldOutScores | null = null;
   if (handle.numTest > 0) {
     control.is('comparing');
     comparison = await compare(handle, found.texts);
@@ -163,7 +163,7 @@ async function plan(file: PromptFileInput): Promise<PromptSearchInput> {
   return (await evaluationParts.planPromptSearch.executeWithOptions({ summary: file.config }, [asked])).input;
 }
 
-async function compare(handle: PromptSearchHandle, best: Texts): Promise<Comparison> {
+async function compare(handle: PromptSearchHandle, best: Texts): Promise<HeldOutScores> {
   const summary = `first and best prompt on ${handle.numTest} examples`;
   return promptSearches.comparePrompts.executeWithOptions({ summary }, [{ handle, best }]);
 }

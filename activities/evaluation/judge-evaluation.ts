@@ -78,7 +78,7 @@ async function judge(
   }
   const best = known.sort((a, b) => b.reward - a.reward || a.step - b.step)[0];
   if (best === undefined) return null;
-  const rewards = async (at: EvaluationPlace) => rewardsByExample((await rowsOf(at)).map(rewardRow));
+  const rewards = async (at: EvaluationPlace) => rewardsByExample((await judgedRows(at)).map(rewardRow));
   return judgeRegression(
     { step, rewards: await rewards(place) },
     [{ ...best, rewards: await rewards(best.place) }],
@@ -114,7 +114,7 @@ async function resultOf(place: EvaluationPlace, attempt: number): Promise<Evalua
 }
 
 /** What was said and what it was given for it, as people read it. */
-export async function rowsOf(place: EvaluationPlace): Promise<RolloutRow[]> {
+export async function judgedRows(place: EvaluationPlace): Promise<RolloutRow[]> {
   const key = evaluationKeys.results(place);
   return decodeRows<RolloutRow>((await storeOf(place).read(key)) ?? Buffer.of(), key);
 }

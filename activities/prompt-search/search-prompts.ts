@@ -1,8 +1,8 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
-import { figuresOf, tellings } from '../../core/gepa/figures.ts';
+import { searchFigures, tellings } from '../../core/gepa/figures.ts';
 import type {
-  Comparison,
+  HeldOutScores,
   PromptSearchEvent,
   PromptSearchHandle,
   SearchFigures,
@@ -75,7 +75,7 @@ class OpenAttempt {
 
   progress(): Omit<SearchProgress, 'begunAt'> {
     return {
-      figures: figuresOf(this.#state),
+      figures: searchFigures(this.#state),
       told: this.#told.slice(-toldInHeartbeats),
       failed: this.#search.account.failed,
     };
@@ -162,7 +162,7 @@ interface ComparePromptsInput {
 /** Scores the first and the best prompt on examples that the search has not seen. A retry plays only what is missing. */
 export const createComparePrompts =
   (dependencies: AskDependencies) =>
-  async ({ handle, best }: ComparePromptsInput): Promise<Comparison> =>
+  async ({ handle, best }: ComparePromptsInput): Promise<HeldOutScores> =>
     withHeartbeat(async (signal) => {
       const search = await OpenedSearch.open(dependencies, handle, signal);
       const { start, test } = await storedSearch(handle);

@@ -1,7 +1,7 @@
 import { besideStart } from '../../core/gepa/figures.ts';
 import { asOneText, systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type {
-  Comparison,
+  HeldOutScores,
   PromptSearchHandle,
   PromptSearchResult,
   StoredPromptSearch,
@@ -25,7 +25,7 @@ import { searchKeys, storedSearch } from '../../runs/search-store.ts';
 interface WritePromptsInput {
   readonly handle: PromptSearchHandle;
   readonly result: SearchResult;
-  readonly comparison: Comparison | null;
+  readonly comparison: HeldOutScores | null;
   readonly seconds: number;
 }
 

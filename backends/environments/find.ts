@@ -18,7 +18,7 @@ import {
   managedEnvironments,
   type ManagedEnvironment,
   resolvedPackage,
-  staleness,
+  packageStaleness,
 } from './packages/installed.ts';
 import { builtInEnvironmentsFolder, environmentEntry, listEnvironments } from './load.ts';
 
@@ -113,7 +113,7 @@ function ofPackage(asked: Asked, environment: ManagedEnvironment, one: Installed
   if (id.version !== null && id.version !== 'latest' && id.version !== one.version) {
     return again(`installed is version ${one.version}`, written);
   }
-  const stale = staleness(one);
+  const stale = packageStaleness(one);
   if (stale === 'gone') return again(`the folder it was installed from, ${from}, is gone`, what);
   const python = resolvedPackage(environment, one);
   const changed = stale === 'pyproject' ? `; its pyproject.toml has changed since: ${installs(what)}` : '';

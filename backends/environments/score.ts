@@ -25,7 +25,13 @@ export async function scoreRollout(
   let reward = 0;
   try {
     const state = await rebuildState(environment, example, turns, timeoutMs);
-    const input = { example, turns, completion: turns.at(-1)?.text ?? '', messages: messagesOf(example, turns), state };
+    const input = {
+      example,
+      turns,
+      completion: turns.at(-1)?.text ?? '',
+      messages: conversationOf(example, turns),
+      state,
+    };
     for (const judge of environment.rubric.functions) {
       const score = await scorePatiently(judge, input, timeoutMs);
       metrics[judge.name] = score;
@@ -48,7 +54,7 @@ export interface ScoreOptions {
 }
 
 /** The conversation of a rollout: its prompt, then what the policy heard and said. */
-export function messagesOf(example: Example, turns: readonly Pick<Turn, 'heard' | 'text'>[]): ChatMessage[] {
+export function conversationOf(example: Example, turns: readonly Pick<Turn, 'heard' | 'text'>[]): ChatMessage[] {
   const said = turns.flatMap(({ heard = [], text }) => [...heard, { role: 'assistant' as const, content: text }]);
   return [...example.prompt, ...said];
 }

@@ -1,6 +1,6 @@
 import type { ChatMessage, Example, ToolSchema, Turn } from '../../core/rl/rollout.ts';
 import { readToolCalls } from '../../engine/server/tool-calls.ts';
-import { messagesOf } from './score.ts';
+import { conversationOf } from './score.ts';
 import type { Dataset, Demonstration, Environment, Policy, RolloutRecord, Rubric } from './types.ts';
 
 /** The shapes an environment may have. Most need no more than a dataset, a rubric and an answer to each turn. */
@@ -87,12 +87,12 @@ export function multiTurn<State>(options: MultiTurnOptions<State>): Environment 
     let state = setup(example);
     let heard: readonly ChatMessage[] = [];
     for (;;) {
-      const messages = [...messagesOf(example, turns), ...heard];
+      const messages = [...conversationOf(example, turns), ...heard];
       const turn = await next({ example, state, turns, messages });
       if (turn === null) return { turns, state, outcome: 'ok' };
       turns.push(heard.length === 0 ? turn : { ...turn, heard });
       if (turn.finishReason === 'length') return { turns, state, outcome: 'truncated' };
-      const reply = await options.respond({ example, state, turns, messages: messagesOf(example, turns) });
+      const reply = await options.respond({ example, state, turns, messages: conversationOf(example, turns) });
       ({ state } = reply);
       if ('end' in reply) return { turns, state, outcome: reply.end };
       if (turns.length >= maxTurns) return { turns, state, outcome: 'ok' };
@@ -124,7 +124,7 @@ export function multiTurn<State>(options: MultiTurnOptions<State>): Environment 
           const text = demonstrate(conversation, random);
           return { text, finishReason: 'stop' as const, ...(tools && { toolCalls: readToolCalls(text) }) };
         });
-        return messagesOf(example, turns).slice(example.prompt.length);
+        return conversationOf(example, turns).slice(example.prompt.length);
       },
     }),
   };

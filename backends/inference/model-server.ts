@@ -67,7 +67,7 @@ export class ModelServer {
 
   constructor(address: ServerAddress, options: ServerOptions) {
     this.address = address;
-    this.root = rootOf(address.url);
+    this.root = serverRoot(address.url);
     this.#http = new HttpClient(this.root);
     this.#options = options;
   }
@@ -273,7 +273,7 @@ function isUnsendable(error: unknown): error is TypeError {
 }
 
 /** A base URL as people write it, without `/v1`. */
-export function rootOf(url: string): string {
+export function serverRoot(url: string): string {
   return url.replace(/(?<!\/)\/+$/, '').replace(/\/v1$/, '');
 }
 

@@ -4,7 +4,7 @@ import { inferencePatienceMs, stickySessionsMax } from '../../core/limits.ts';
 import {
   ConnectionStale,
   ModelServer,
-  rootOf,
+  serverRoot,
   type ServerAddress,
   ServerBusy,
   type ServerOptions,
@@ -12,7 +12,7 @@ import {
 } from './model-server.ts';
 import { PoolMember } from './pool-member.ts';
 import { Sticky } from './sticky.ts';
-import { type Admission, Turnstile } from './turnstile.ts';
+import { type TurnstileAnswer, Turnstile } from './turnstile.ts';
 
 export interface PoolOptions extends ServerOptions {
   /** Prompts in flight at one server, at most; others wait their turn. */
@@ -185,7 +185,7 @@ export class ServerPool {
     }
   }
 
-  #admit(ticket: Ticket, taken: ReadonlySet<PoolMember>): Admission<PoolMember> {
+  #admit(ticket: Ticket, taken: ReadonlySet<PoolMember>): TurnstileAnswer<PoolMember> {
     const { size = 1 } = ticket;
     const member = this.#best(ticket, (one) => one.inFlight);
     if (member === null) {
@@ -300,5 +300,7 @@ function unique(addresses: readonly ServerAddress[]): ServerAddress[] {
 }
 
 function isSame(a: ServerAddress, b: ServerAddress): boolean {
-  return rootOf(a.url) === rootOf(b.url) && JSON.stringify({ ...a, url: '' }) === JSON.stringify({ ...b, url: '' });
+  return (
+    serverRoot(a.url) === serverRoot(b.url) && JSON.stringify({ ...a, url: '' }) === JSON.stringify({ ...b, url: '' })
+  );
 }

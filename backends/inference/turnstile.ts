@@ -2,7 +2,7 @@ import type { RatchetError } from '../../core/errors.ts';
 import { onAbort } from '../../core/on-abort.ts';
 
 /** Where someone has entered, or what it waits for; null = there is no place for anyone. */
-export type Admission<Place> = { readonly entered: Place } | { readonly waitsFor: Place | null };
+export type TurnstileAnswer<Place> = { readonly entered: Place } | { readonly waitsFor: Place | null };
 
 interface Waiting<Ticket, Place> {
   readonly ticket: Ticket;
@@ -22,7 +22,7 @@ const lookMs = 500;
  * waits can leave at any moment.
  */
 export class Turnstile<Ticket, Place> {
-  readonly #admit: (ticket: Ticket, taken: ReadonlySet<Place>) => Admission<Place>;
+  readonly #admit: (ticket: Ticket, taken: ReadonlySet<Place>) => TurnstileAnswer<Place>;
   readonly #whyInVain: (ticket: Ticket, waitedMs: number) => RatchetError | null;
   #queue: Waiting<Ticket, Place>[] = [];
   #looking: ReturnType<typeof setInterval> | undefined;
@@ -33,7 +33,7 @@ export class Turnstile<Ticket, Place> {
    * says why someone is to wait no longer.
    */
   constructor(
-    admit: (ticket: Ticket, taken: ReadonlySet<Place>) => Admission<Place>,
+    admit: (ticket: Ticket, taken: ReadonlySet<Place>) => TurnstileAnswer<Place>,
     whyInVain: (ticket: Ticket, waitedMs: number) => RatchetError | null,
   ) {
     this.#admit = admit;

@@ -3,7 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
 import { checkFileStore } from './check-file-store.ts';
 import { FileStore } from './file-store.ts';
-import { copiesOf } from './s3-local-copies.ts';
+import { copiesFolder } from './s3-local-copies.ts';
 import { checkS3Store, S3Store } from './s3-store.ts';
 import { parseStoreUri } from './store-uri.ts';
 import type { Store } from './types.ts';
@@ -28,7 +28,7 @@ export function openRunStore(uri: string, run: string): Store {
 /** The folder on this machine that `localFolder` of all its runs lies below: where the policy server must be allowed to read. */
 export function localRoot(uri: string): string {
   const location = parseStoreUri(uri);
-  return location.kind === 'file' ? location.folder : copiesOf(location);
+  return location.kind === 'file' ? location.folder : copiesFolder(location);
 }
 
 const checked = new Map<string, Promise<void>>();

@@ -33,7 +33,7 @@ const recordEnding = '.copied.json';
 export const allCopies = (): string => path.join(cacheFolder(), 's3-copies');
 
 /** Where copies of a store's objects lie on this machine, by the keys they have there: relative paths between folders keep their meaning. */
-export function copiesOf({ bucket, prefix, endpoint }: S3Location): string {
+export function copiesFolder({ bucket, prefix, endpoint }: S3Location): string {
   const digest = createHash('sha256')
     .update(JSON.stringify([endpoint, bucket, prefix]))
     .digest('hex');

@@ -5,7 +5,7 @@ import { outside, requireSha256, sha256, sha256OfFile } from './file-store.ts';
 import { isTailPart, tailOf } from './log-tail.ts';
 import { checkS3 } from './s3-check.ts';
 import { deleteObjects, getObject, listObjects } from './s3-download.ts';
-import { copiesOf, copyFolder, copyLimits, type CopyLimits, forgetCopy } from './s3-local-copies.ts';
+import { copiesFolder, copyFolder, copyLimits, type CopyLimits, forgetCopy } from './s3-local-copies.ts';
 import { appendToLog, createObject, forgetLogs, joinLog } from './s3-log.ts';
 import { openS3Requests, s3Limits, type S3Limits, type S3Requests } from './s3-requests.ts';
 import { metadataNames, sourceOfBytes, upload, withFileSource } from './s3-upload.ts';
@@ -32,7 +32,7 @@ export class S3Store implements Store {
   constructor(location: S3Location, run: string, { limits, copies }: S3StoreOptions = {}) {
     this.#requests = openS3Requests(location, { ...s3Limits, ...limits });
     this.#prefix = `${location.prefix}${run}/`;
-    this.#copies = path.join(copiesOf(location), run);
+    this.#copies = path.join(copiesFolder(location), run);
     this.#copyLimits = { ...copyLimits, ...copies };
     this.uri = `s3://${location.bucket}/${this.#prefix}`;
   }

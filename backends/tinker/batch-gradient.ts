@@ -34,7 +34,7 @@ export class BatchGradient {
     const { samples } = batch;
     const options = { loss, klBeta, temperature, ...(referenceLogprobs && { referenceLogprobs }) };
     if (!isTinkerLoss(loss, klBeta)) {
-      const { gradients, metrics } = await this.#loss.pass(batch, options, await scoresOf(model, samples));
+      const { gradients, metrics } = await this.#loss.pass(batch, options, await tokenLogprobs(model, samples));
       const sent = gradientBatch(samples, gradients, this.#reduction);
       const refused = isFinite(sent.data) ? flatness(gradients) : notFinite;
       if (refused === null) await runBatch(model, sent, samples);
@@ -77,7 +77,7 @@ export async function runBatch(
 }
 
 /** Log probabilities of all tokens, aligned; the first of a row has none. */
-export async function scoresOf(model: TinkerModel, samples: readonly TrainSample[]): Promise<Float32Array[]> {
+export async function tokenLogprobs(model: TinkerModel, samples: readonly TrainSample[]): Promise<Float32Array[]> {
   const outputs = await Promise.all(inRequests(scoreData(samples)).map((part) => model.forward(part)));
   return outputs.flatMap(({ logprobs }) => logprobs).map((row) => Float32Array.from([0, ...row]));
 }

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { type Call, parsed, type Reply, TinkerHttp } from './http.ts';
+import { type Call, parsed, type HttpReply, TinkerHttp } from './http.ts';
 import { retrieve } from './futures.ts';
 import { decodePassOutput, decodeSampleResponse, encodePassRequest } from './proto.ts';
 import { isTrouble, TinkerTrouble } from './trouble.ts';
@@ -191,7 +191,7 @@ export class TinkerClient {
   }
 
   /** Sends a request, and waits for what it promised; one whose promise is gone is sent again where that does no harm. */
-  async future(route: string, call: Call, { asProtobuf = false } = {}): Promise<Reply> {
+  async future(route: string, call: Call, { asProtobuf = false } = {}): Promise<HttpReply> {
     const { patienceMs, say } = this.#options;
     const { signal } = call;
     for (let isAgain = false; ; isAgain = true) {
@@ -206,7 +206,7 @@ export class TinkerClient {
     }
   }
 
-  read<T>(shape: z.ZodType<T>, reply: Reply, route: string): T {
+  read<T>(shape: z.ZodType<T>, reply: HttpReply, route: string): T {
     const result = shape.safeParse(parsed(reply, this.http.address.url + route));
     if (result.success) return result.data;
     const found = z.prettifyError(result.error).slice(0, 400);
@@ -366,7 +366,7 @@ function jsonPass(request: Parameters<typeof encodePassRequest>[0]): unknown {
   };
 }
 
-function isProtobuf({ type }: Reply): boolean {
+function isProtobuf({ type }: HttpReply): boolean {
   return type.includes('protobuf');
 }
 
@@ -376,7 +376,7 @@ function aligned(scored: readonly (number | null)[], length: number): (number | 
 }
 
 /** What the request itself was answered with, below what its promise became: some servers name the model in the one, some in the other. */
-function withDefaults(reply: Reply, first: Readonly<Record<string, unknown>>): Reply {
+function withDefaults(reply: HttpReply, first: Readonly<Record<string, unknown>>): HttpReply {
   const later = parsed(reply, 'create_model') as Record<string, unknown>;
   return { ...reply, bytes: Buffer.from(JSON.stringify({ ...first, ...later })) };
 }

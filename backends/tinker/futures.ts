@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { z } from 'zod';
-import { parsed, protobufType, type Reply, type TinkerHttp } from './http.ts';
+import { parsed, protobufType, type HttpReply, type TinkerHttp } from './http.ts';
 import { isTrouble, TinkerTrouble } from './trouble.ts';
 
 interface Waiting {
@@ -48,7 +48,7 @@ const Answer = z.looseObject({
  *     "complete_metadata"            asked again, for the result itself
  *     {error, category}              final: `refused` where the user is to blame, else `failed`
  */
-export async function retrieve(http: TinkerHttp, requestId: string, waiting: Waiting): Promise<Reply> {
+export async function retrieve(http: TinkerHttp, requestId: string, waiting: Waiting): Promise<HttpReply> {
   try {
     return await untilSettled(http, requestId, waiting);
   } finally {
@@ -56,7 +56,7 @@ export async function retrieve(http: TinkerHttp, requestId: string, waiting: Wai
   }
 }
 
-async function untilSettled(http: TinkerHttp, requestId: string, waiting: Waiting): Promise<Reply> {
+async function untilSettled(http: TinkerHttp, requestId: string, waiting: Waiting): Promise<HttpReply> {
   const { asProtobuf = false, signal, patienceMs, say } = waiting;
   let allowMetadataOnly = true;
   let badRequests = 0;
@@ -71,7 +71,7 @@ async function untilSettled(http: TinkerHttp, requestId: string, waiting: Waitin
     http.waits.begin(waiting, trouble.message);
   };
   for (;;) {
-    let reply: Reply;
+    let reply: HttpReply;
     try {
       reply = await http.once('POST', route, {
         body: { request_id: requestId, ...(allowMetadataOnly ? { allow_metadata_only: true } : {}) },

@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
 import { requireServer } from '../../engine/grants.ts';
-import { kindOf, saidBy, TinkerTrouble, wordsOf } from './trouble.ts';
+import { troubleKindOf, saidBy, TinkerTrouble, wordsOf } from './trouble.ts';
 import type { TinkerAddress } from './types.ts';
 import { Waits } from './waits.ts';
 
@@ -22,7 +22,7 @@ export interface Call {
   readonly bytesMax?: number;
 }
 
-export interface Reply {
+export interface HttpReply {
   readonly status: number;
   readonly type: string;
   readonly bytes: Uint8Array;
@@ -58,17 +58,17 @@ export class TinkerHttp {
     return parsed(await this.post(route, call), this.address.url + route);
   }
 
-  async post(route: string, call: Call): Promise<Reply> {
+  async post(route: string, call: Call): Promise<HttpReply> {
     return this.#patiently(route, call, () => this.once('POST', route, call));
   }
 
-  async get(route: string, options: Partial<Call> = {}): Promise<Reply> {
+  async get(route: string, options: Partial<Call> = {}): Promise<HttpReply> {
     const call = { body: undefined, mayRepeat: true, ...options };
     return this.#patiently(route, call, () => this.once('GET', route, call));
   }
 
   /** One try. Any answer is a reply, also one that refuses; throws `away` or `lost` where there is none. */
-  async once(method: 'GET' | 'POST', route: string, call: Call): Promise<Reply> {
+  async once(method: 'GET' | 'POST', route: string, call: Call): Promise<HttpReply> {
     const { timeoutMs = requestTimeoutMs, signal, bytesMax = replyBytesMax } = call;
     const signals = [AbortSignal.timeout(timeoutMs), ...(signal ? [signal] : [])];
     try {
@@ -116,10 +116,10 @@ export class TinkerHttp {
     }
   }
 
-  refusal(route: string, { status, bytes }: Reply): TinkerTrouble {
+  refusal(route: string, { status, bytes }: HttpReply): TinkerTrouble {
     const words = wordsOf(Buffer.from(bytes).toString('utf8'));
     const said = this.#said(route, `answered ${status}: ${words}`);
-    return new TinkerTrouble(kindOf(status, words), said, { status });
+    return new TinkerTrouble(troubleKindOf(status, words), said, { status });
   }
 
   #said(route: string, what: string): string {
@@ -128,7 +128,7 @@ export class TinkerHttp {
     return saidBy(url, route, what, key ? [key] : []);
   }
 
-  async #patiently(route: string, call: Call, ask: () => Promise<Reply>): Promise<Reply> {
+  async #patiently(route: string, call: Call, ask: () => Promise<HttpReply>): Promise<HttpReply> {
     try {
       return await this.#untilAnswered(route, call, ask);
     } finally {
@@ -136,7 +136,7 @@ export class TinkerHttp {
     }
   }
 
-  async #untilAnswered(route: string, call: Call, ask: () => Promise<Reply>): Promise<Reply> {
+  async #untilAnswered(route: string, call: Call, ask: () => Promise<HttpReply>): Promise<HttpReply> {
     const giveUpAt = performance.now() + this.#patience.patienceMs;
     for (let waitMs = firstWaitMs, hasSaid = false; ; waitMs = Math.min(waitMs * 2, waitMsMax)) {
       let trouble: TinkerTrouble;
@@ -198,7 +198,7 @@ async function readAtMost(answer: Response, bytesMax: number, route: string): Pr
   return Buffer.concat(chunks, length);
 }
 
-export function parsed({ bytes }: Reply, where: string): unknown {
+export function parsed({ bytes }: HttpReply, where: string): unknown {
   const text = Buffer.from(bytes).toString('utf8');
   try {
     return JSON.parse(text) as unknown;

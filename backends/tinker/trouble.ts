@@ -37,7 +37,7 @@ export function wordsOf(text: string): string {
 }
 
 /** What a refusal with these words means. SkyRL answers 400 for whatever failed while it worked on a request. */
-export function kindOf(status: number, words: string): TroubleKind {
+export function troubleKindOf(status: number, words: string): TroubleKind {
   if (/not loaded|stale request|future not found|session not found|model not found/i.test(words)) return 'lost';
   if (/checkpoint not found|checkpoint .{0,200}(expired|deleted)|no such checkpoint/i.test(words)) return 'missing';
   if (/maximum number of lora adapters/i.test(words)) return 'full';

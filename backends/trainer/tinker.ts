@@ -10,7 +10,7 @@ import { readTextFiles } from '../../engine/index.ts';
 import { failpoint } from '../failpoints.ts';
 import { processesOpen } from '../processes-open.ts';
 import { supervisedBatch } from '../tinker/batch.ts';
-import { BatchGradient, runBatch, scoresOf } from '../tinker/batch-gradient.ts';
+import { BatchGradient, runBatch, tokenLogprobs } from '../tinker/batch-gradient.ts';
 import { type ClientOptions, downloadAdapter, isTrouble, TinkerClient, type TinkerModel } from '../tinker/index.ts';
 import { loadModel, onlyModelOf, trainerError } from '../tinker/load-model.ts';
 import { refusalOf, supervisedPassMetrics } from '../tinker/pass-metrics.ts';
@@ -178,7 +178,7 @@ export class TinkerTrainer implements Trainer {
     assert.equal(temperature, 1, 'these servers train at temperature 1');
     return this.#translated(async () => {
       const model = this.#served.at(-1) ?? (await this.#ready());
-      return scoresOf(model, samples);
+      return tokenLogprobs(model, samples);
     });
   }
 
@@ -269,7 +269,7 @@ export class TinkerTrainer implements Trainer {
         model: this.#loaded({ baseModel, rank, seed, from: trainingPath, optimizer: false }),
       };
     }
-    return scoresOf(await this.#reference.model, samples);
+    return tokenLogprobs(await this.#reference.model, samples);
   }
 
   async #forgetReference(): Promise<void> {

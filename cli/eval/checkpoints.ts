@@ -140,7 +140,7 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
         const results = await stage.evaluate(`${run}.eval.checkpoints`, input);
         if (results === null) return stage.interrupted.aborted ? 130 : 1;
         for (const [i, result] of results.entries())
-          figures.set(fresh[i]!.name, await figuresOf(fresh[i]!.step, result));
+          figures.set(fresh[i]!.name, await checkpointFigures(fresh[i]!.step, result));
       }
       if (isOver && left === 0) break;
       await delay(left > 0 ? 1_000 : 5_000, undefined, { signal: stage.interrupted }).catch(() => undefined);
@@ -176,7 +176,7 @@ async function notByTheRun(
   return { fresh, left };
 }
 
-export async function figuresOf(step: number, result: EvaluationResult): Promise<CheckpointFigures> {
+export async function checkpointFigures(step: number, result: EvaluationResult): Promise<CheckpointFigures> {
   const { environment, avgReward, passAtK, failed, rollouts, place } = result;
   const key = evaluationKeys.results(place);
   const rows = decodeRows<RolloutRow>((await storeOf(place).read(key)) ?? Buffer.of(), key);

@@ -6,7 +6,7 @@ import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
 import { onOneLine } from '../plain-text.ts';
 import { readCount } from '../read-count.ts';
 import { storeOption } from '../store-option.ts';
-import { aligned, change, counted, figure, passes, passesIn, rewardsText, settingText, titleOf } from './figures.ts';
+import { aligned, change, counted, figure, passText, passesIn, rewardsText, settingText, titleOf } from './figures.ts';
 import { leftOutText, verdict } from './compare-words.ts';
 import { namedEvaluations } from './find.ts';
 import { readEvaluation, type ReadEvaluation } from './read.ts';
@@ -148,7 +148,7 @@ function summaryRows(all: readonly ReadEvaluation[]): string[] {
     row('failed', ({ figures }) => String(figures.failures.reduce((sum, { count }) => sum + count, 0))),
     row('reward', ({ figures }) => figure(figures.reward?.mean)),
     ...metrics.map((name) => row(name, ({ figures }) => figure(figures.metrics[name]?.mean))),
-    row('pass@k', ({ found, figures }) => passes(passesIn(found.metadata, figures).passAtK) || '–'),
+    row('pass@k', ({ found, figures }) => passText(passesIn(found.metadata, figures).passAtK) || '–'),
     row('output tokens', ({ figures }) => figure(figures.usage.output?.mean)),
   ];
   return aligned(rows);

@@ -68,7 +68,7 @@ export function aligned(rows: readonly (readonly string[])[]): string[] {
 }
 
 /** `1 0.500 · 2 0.833`; empty where the evaluation has one rollout of each example. */
-export function passes(at: Readonly<Record<string, number>>): string {
+export function passText(at: Readonly<Record<string, number>>): string {
   return Object.entries(at)
     .map(([k, value]) => `${k}: ${figure(value)}`)
     .join('  ');

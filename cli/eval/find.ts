@@ -4,7 +4,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
 import { lineagesOf, type RunPlace, storeOf } from '../../runs/run-access.ts';
-import type { Found, FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
+import type { FoundEvaluations, FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
 import { findEvaluations, usualFolders } from '../../runs/evaluations/folders.ts';
 import { runEvaluations, type RunEvaluation } from '../../runs/evaluations/run-evaluations.ts';
 import { findRunFolder } from '../run-place.ts';
@@ -32,35 +32,35 @@ export async function namedEvaluations(name: string, wanted: Wanted): Promise<Fo
 }
 
 /** Everything there is to look through: in a folder, of a run, or where evaluations usually are. */
-export async function allEvaluations(name: string | undefined, { store }: Wanted): Promise<Found> {
+export async function allEvaluations(name: string | undefined, { store }: Wanted): Promise<FoundEvaluations> {
   if (name === undefined) return usualEvaluations();
   const kind = await kindOf(name);
   if ('run' in kind) {
     const place = await runPlace(kind, store);
-    const found = await evaluationsOf(place);
+    const found = await allEvaluationsOf(place);
     if (kind.step === null) return found;
     return { ...found, evaluations: found.evaluations.filter(({ step }) => step === kind.step) };
   }
   return withRuns(await findEvaluations(kind.folder), kind.folder);
 }
 
-async function usualEvaluations(): Promise<Found> {
+async function usualEvaluations(): Promise<FoundEvaluations> {
   const folders = await usualFolders(process.cwd());
   const all = await Promise.all(folders.map(async (folder) => withRuns(await findEvaluations(folder), folder)));
   return joined(all);
 }
 
 /** With the evaluations of the runs whose folders lie in this one. */
-async function withRuns(found: Found, folder: string): Promise<Found> {
+async function withRuns(found: FoundEvaluations, folder: string): Promise<FoundEvaluations> {
   const entries = await readdir(folder, { withFileTypes: true }).catch(() => []);
   const names = entries.filter((entry) => entry.isDirectory()).map(({ name }) => name);
   const runs: string[] = [];
   for (const name of names) if (runNamePattern.test(name) && (await isRun(path.join(folder, name)))) runs.push(name);
   const store = pathToFileURL(folder).href;
-  return joined([found, ...(await Promise.all(runs.map((name) => evaluationsOf({ name, store }))))]);
+  return joined([found, ...(await Promise.all(runs.map((name) => allEvaluationsOf({ name, store }))))]);
 }
 
-function joined(all: readonly Found[]): Found {
+function joined(all: readonly FoundEvaluations[]): FoundEvaluations {
   return {
     evaluations: all.flatMap(({ evaluations }) => evaluations),
     incomplete: all.flatMap(({ incomplete }) => incomplete),
@@ -115,13 +115,13 @@ async function runPlace({ run, store: known }: { run: string; store: string | nu
 }
 
 /** Of all its lineages, what was sampled for training included. */
-export async function evaluationsOf(place: RunPlace): Promise<Found<RunEvaluation>> {
+export async function allEvaluationsOf(place: RunPlace): Promise<FoundEvaluations<RunEvaluation>> {
   return runEvaluations(storeOf(place), await lineagesOf(place), { training: true });
 }
 
 async function ofRun(kind: { run: string; store: string | null; step: number | null }, { store }: Wanted) {
   const place = await runPlace(kind, store);
-  const all = await evaluationsOf(place);
+  const all = await allEvaluationsOf(place);
   const evaluations = all.evaluations.filter(({ of }) => of === 'evaluation');
   const current = await onItsWay(place, evaluations);
   const steps = [...new Set(evaluations.map(({ step }) => step))].sort((a, b) => a - b);

@@ -9,7 +9,7 @@ import type { JsonValue } from '../../config/run-spec.ts';
 import { linesOfServerOf, writeGrants } from '../../engine/grants.ts';
 import { startGuard } from '../../workers/guard.ts';
 import { choosePort } from '../../workers/ports.ts';
-import { policyUrlAt, program } from '../../workers/roles.ts';
+import { policyUrlAt, programArguments } from '../../workers/roles.ts';
 import { SupervisedProcess } from '../../workers/supervised-process.ts';
 import { storedSpec } from '../../runs/stored-spec.ts';
 import { requireCommit, storeOf } from '../../runs/run-access.ts';
@@ -128,7 +128,7 @@ export async function serveModel(
     {
       name: 'model server',
       command: process.execPath,
-      args: program('../engine/server/main').concat(
+      args: programArguments('../engine/server/main').concat(
         ['--port', String(port), '--threads', '1'],
         ['--allow-root', absolute, '--load', `${model}=${absolute}`],
       ),

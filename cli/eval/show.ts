@@ -29,7 +29,7 @@ export const showCommand = new Command('show')
     const { shown, without } = await readAll(found);
     for (const { message } of without) printAside(message);
     if (options.json) printJson(shown.map(told), 2);
-    else print((await Promise.all(shown.map((one) => describe(one)))).join('\n\n'));
+    else print((await Promise.all(shown.map((one) => describeEvaluation(one)))).join('\n\n'));
   });
 
 interface ShowOptions {
@@ -71,7 +71,7 @@ export function told({ found, file, figures }: ReadEvaluation) {
 }
 
 /** Without an example where nobody wants one. */
-export async function describe(read: ReadEvaluation, { hasExample = true } = {}): Promise<string> {
+export async function describeEvaluation(read: ReadEvaluation, { hasExample = true } = {}): Promise<string> {
   const { found, figures, file } = read;
   const columns = process.stdout.isTTY ? process.stdout.columns : usualColumns;
   const sections = summarySections({ found, figures, unreadable: file.unreadable, columns });

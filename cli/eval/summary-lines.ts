@@ -6,7 +6,7 @@ import {
   counted,
   histogram,
   metricRows,
-  passes,
+  passText,
   passesIn,
   rewardText,
   settingText,
@@ -54,8 +54,8 @@ export function summarySections({ found, figures, unreadable, columns }: Summari
     {
       heading: 'pass@k',
       rows: [
-        passes(passAtK) && `any  ${passes(passAtK)}   (reward ≥ ${metadata.passThreshold})`,
-        passes(passAllK) && `all  ${passes(passAllK)}`,
+        passText(passAtK) && `any  ${passText(passAtK)}   (reward ≥ ${metadata.passThreshold})`,
+        passText(passAllK) && `all  ${passText(passAllK)}`,
       ].filter((row) => row !== ''),
     },
     { heading: 'usage', rows: [usageText(figures, metadata)].filter((row) => row !== '') },

@@ -15,7 +15,7 @@ import {
 } from './evaluation-progress.ts';
 import { namedEvaluations } from './find.ts';
 import { readEvaluation } from './read.ts';
-import { describe } from './show.ts';
+import { describeEvaluation } from './show.ts';
 
 /** One line of `ratchet eval run --json` between its first and its last. */
 export type EvaluationLine =
@@ -121,7 +121,7 @@ async function sayResult(result: EvaluationResult, { teller, abbreviated, toPlay
   const { folder, failed, adopted, cost, failures } = result;
   if (existsSync(folder) && result.rollouts > 0) {
     const [found] = await namedEvaluations(folder, {});
-    teller.print(await describe(await readEvaluation(found!), { hasExample: !abbreviated }));
+    teller.print(await describeEvaluation(await readEvaluation(found!), { hasExample: !abbreviated }));
   }
   if (adopted > 0) teller.say(`${result.sampled} rollouts were sampled now, ${adopted} lay here already`);
   if (cost !== null) teller.say(`cost $${cost.toFixed(4)}`);

@@ -8,7 +8,7 @@ import { ModelServer } from '../../backends/inference/model-server.ts';
 import { choosePlace, newEvaluationId } from '../../backends/configs/evaluation-folders.ts';
 import { loadEvaluations } from '../../backends/configs/load-evaluations.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
-import { type CheckpointOptions, choiceOf, evaluateCheckpoints, figuresOf } from './checkpoints.ts';
+import { type CheckpointOptions, choiceOf, evaluateCheckpoints, checkpointFigures } from './checkpoints.ts';
 import { checkpointLines } from './checkpoint-table.ts';
 import { settingsOf } from './run-options.ts';
 import { openTeller } from '../teller.ts';
@@ -76,7 +76,7 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
         names: env.map((id, i) => `${i}`),
       });
       if (results === null) return stage.interrupted.aborted ? 130 : 1;
-      for (const result of results) figures.push(await figuresOf(step, result));
+      for (const result of results) figures.push(await checkpointFigures(step, result));
     }
     teller.print(checkpointLines(checkpointCurves(folder, figures), { hasUnicode: true }).join('\n'));
     return 0;

@@ -48,8 +48,8 @@ export function watchSearch(handle: Handle, options: WatchOptions<PromptSearchLi
   });
 }
 
-/** What one look at a search saw. */
-interface Look {
+/** A search as it stood at one moment. */
+interface SearchSnapshot {
   readonly figures: SearchFigures | null;
   readonly failed: number;
   readonly doing: string;
@@ -99,7 +99,7 @@ class Follower {
 }
 
 /** An attempt knows more than its workflow: what has happened since it began. null: nobody answers at the moment. */
-async function lookAt(handle: Handle, after: number): Promise<Look | null> {
+async function lookAt(handle: Handle, after: number): Promise<SearchSnapshot | null> {
   const asked = async () => ({
     status: await handle.query<PromptSearchStatus>('status'),
     // After the status, so that none of those that it counts as told is missing.
@@ -135,7 +135,7 @@ function isSearchProgress(said: unknown): said is SearchProgress {
 }
 
 /** How far it is, in one line. */
-function progressLine({ figures, failed, doing, troubles }: Look): string {
+function progressLine({ figures, failed, doing, troubles }: SearchSnapshot): string {
   if (figures === null || figures.maxCalls === 0) return troubles[0] ?? doing;
   const { calls, maxCalls, candidates, best, bestScore, front, reflections, waitingOn } = figures;
   const score = bestScore === null ? '' : `  best ${bestScore.toFixed(3)} (candidate ${best})`;

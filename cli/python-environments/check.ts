@@ -2,7 +2,7 @@ import path from 'node:path';
 import type {
   CodeFinding,
   LoadedEnvironment,
-  PlayedRow,
+  WirePlayedRow,
   SampledTurn,
   Score,
   TurnRequest,
@@ -100,7 +100,7 @@ interface Tried {
 async function tryOut(opened: OpenedEnvironment, input: string, source: string): Promise<Tried> {
   const { bridge, loaded, env } = opened;
   const heard: WireMessage[] = [];
-  const played: PlayedRow[] = [];
+  const played: WirePlayedRow[] = [];
   let turns = 0;
   try {
     // Reward functions that compare get two to compare.
@@ -142,7 +142,7 @@ async function tryOut(opened: OpenedEnvironment, input: string, source: string):
 function playOne(
   { bridge, loaded, env }: OpenedEnvironment,
   { input, onSample }: { input: string; onSample: (wanted: TurnRequest) => Promise<SampledTurn> },
-): Promise<PlayedRow> {
+): Promise<WirePlayedRow> {
   const keep = loaded.requires_group && loaded.scoring === 'in_place';
   const how = { model: 'made-up', sampling: {}, with_tokens: false, deadline_s: rolloutDeadlineS, group: 'made-up' };
   const { signal } = new AbortController();
@@ -164,9 +164,9 @@ function unsayable(messages: readonly WireMessage[]): string | null {
 async function scored(
   bridge: OpenedEnvironment['bridge'],
   env: string,
-  played: readonly PlayedRow[],
+  played: readonly WirePlayedRow[],
 ): Promise<Score | null> {
-  const [{ judged, live, scorable }] = played as readonly [PlayedRow];
+  const [{ judged, live, scorable }] = played as readonly [WirePlayedRow];
   if (judged !== null) return judged;
   if (live === null && !scorable) return null;
   const rollouts = played.map((one) => (one.live === null ? { row: one.row } : { live: one.live }));

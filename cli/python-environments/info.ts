@@ -1,7 +1,7 @@
 import type { Checked, LoadedEnvironment, WireTool } from '../../backends/environments/verifiers/protocol.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { InfoOptions } from '../environment-info.ts';
-import { table } from '../table.ts';
+import { alignedRows } from '../table.ts';
 import { type AskedEnvironment, withPythonEnvironment } from './opened.ts';
 
 /** What `ratchet env info` says of a Python environment: loads it in a process that ends with the answer. Plays nothing. */
@@ -27,12 +27,12 @@ export async function pythonEnvironmentInfo(asked: AskedEnvironment, options: In
       `  examples      ${train.length} to train on, ${isShared ? 'the same to evaluate on: it holds none out' : `${heldOut.length} held out`}`,
       `  rollouts      ${turns(loaded)}`,
       `  scored        ${scoring(loaded)}`,
-      ...table('arguments', declared.arguments.map(argumentRow)),
-      ...table(
+      ...alignedRows('arguments', declared.arguments.map(argumentRow)),
+      ...alignedRows(
         'rewards',
         loaded.reward_names.map((name, i) => rewardRow(name, loaded.weights[i] ?? 0)),
       ),
-      ...table('tools', [...(loaded.tools ?? []).map(toolRow), ...(declared.tools ?? []).map(servedToolRow)]),
+      ...alignedRows('tools', [...(loaded.tools ?? []).map(toolRow), ...(declared.tools ?? []).map(servedToolRow)]),
       ...(Object.keys(loaded.sampling).length === 0 ? [] : [`  sampling      ${JSON.stringify(loaded.sampling)}`]),
       '',
       ...exampleLines(row, options),

@@ -7,7 +7,7 @@ import {
   managedEnvironments,
   namesIn,
   type Staleness,
-  staleness,
+  packageStaleness,
 } from '../../backends/environments/packages/installed.ts';
 import { isSameName, readPackage } from '../../backends/environments/packages/package.ts';
 import type { VerifiersApi } from '../../backends/environments/packages/requirement.ts';
@@ -60,7 +60,7 @@ export function listPackages(projectFolder: string): ListedPackage[] {
       name: one.name,
       version: one.version,
       from: fromWhere(one, projectFolder),
-      installed: { api, verifiers, set: setOf(folder, `${api}-${verifiers}`), stale: staleness(one) },
+      installed: { api, verifiers, set: setOf(folder, `${api}-${verifiers}`), stale: packageStaleness(one) },
     })),
   );
   const folders = path.join(projectFolder, 'environments');

@@ -1,6 +1,6 @@
 import type { EvalFigures, RunEvent } from '../../workflows/control/messages.ts';
 import { onOneLine } from '../plain-text.ts';
-import type { Place } from './keys.ts';
+import type { ViewPosition } from './keys.ts';
 import { bar, cut, folded, type Line, padded, sparkline, type Span, widthOf } from './lines.ts';
 import { evalsPage, faultsPage, rolloutsPage } from './pages.ts';
 import type { ShownGroup } from './stored-rollouts.ts';
@@ -10,7 +10,7 @@ export interface FrameInput {
   /** Null before the run has answered. */
   readonly model: ViewModel | null;
   readonly run: string;
-  readonly place: Place;
+  readonly place: ViewPosition;
   /** Null where the store cannot be reached. */
   readonly groups: readonly ShownGroup[] | null;
   /** Which step they are of: it may be one before the newest. Null before any was read. */

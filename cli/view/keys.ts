@@ -1,5 +1,5 @@
 /** Where a person has gone in the view. */
-export interface Place {
+export interface ViewPosition {
   readonly page: 'run' | 'rollouts' | 'evals' | 'faults';
   /** The chosen group of the rollouts page. */
   readonly group: number;
@@ -9,7 +9,7 @@ export interface Place {
   readonly scroll: number;
 }
 
-export const home: Place = { page: 'run', group: 0, rollout: null, scroll: 0 };
+export const home: ViewPosition = { page: 'run', group: 0, rollout: null, scroll: 0 };
 
 /** What there is to choose from. */
 interface Choice {
@@ -54,13 +54,13 @@ export function within(at: number, count: number): number {
   return Math.max(0, Math.min(count - 1, at));
 }
 
-const pages: Readonly<Record<string, Place['page']>> = { r: 'rollouts', e: 'evals', f: 'faults' };
+const pages: Readonly<Record<string, ViewPosition['page']>> = { r: 'rollouts', e: 'evals', f: 'faults' };
 
 /** What a page key moves by, and one row that stays. */
 const pageRows = 11;
 
 /** Where a key leads to; 'leave' for q and Ctrl-C. */
-export function afterKey(place: Place, key: TypedKey, choice: Choice): Place | 'leave' | 'suspend' {
+export function afterKey(place: ViewPosition, key: TypedKey, choice: Choice): ViewPosition | 'leave' | 'suspend' {
   const { name = '' } = key;
   const signal = signalOf(key);
   if (signal !== null || name === 'q') return signal ?? 'leave';

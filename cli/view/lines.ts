@@ -13,7 +13,7 @@ export interface Span {
 export type Line = readonly Span[];
 
 /** What the terminal can show. */
-export interface Look {
+export interface TerminalSupport {
   readonly hasColor: boolean;
   /** Block characters and arrows; else plain ASCII. */
   readonly hasUnicode: boolean;
@@ -61,7 +61,7 @@ function foldedLine(line: string, width: number): string[] {
 const printableAscii = /^[ -~]*$/;
 
 /** A row as it is written: cut to the terminal's width, never wrapped. */
-export function written(line: Line, columns: number, { hasColor, hasUnicode }: Look): string {
+export function written(line: Line, columns: number, { hasColor, hasUnicode }: TerminalSupport): string {
   let left = columns;
   let text = '';
   for (const [i, span] of line.entries()) {

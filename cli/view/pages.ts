@@ -1,13 +1,13 @@
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import type { EvalFigures, RunEvent } from '../../workflows/control/messages.ts';
 import { onOneLine } from '../plain-text.ts';
-import type { Place } from './keys.ts';
+import type { ViewPosition } from './keys.ts';
 import { folded, type Line } from './lines.ts';
 import type { ShownGroup, ShownRollout } from './stored-rollouts.ts';
 import { seconds } from './view-model.ts';
 
 interface RolloutsInput {
-  readonly place: Place;
+  readonly place: ViewPosition;
   /** Null where the store cannot be reached. */
   readonly groups: readonly ShownGroup[] | null;
   /** What reading the store failed with; null where it was not asked. */

@@ -1,7 +1,7 @@
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
-import { type Follower, lineOf, type Look as RunLook } from '../follow-run.ts';
+import { type Follower, lineOf, type RunSnapshot } from '../follow-run.ts';
 import { frame } from './frame.ts';
-import { afterKey, home, type Place, type TypedKey } from './keys.ts';
+import { afterKey, home, type ViewPosition, type TypedKey } from './keys.ts';
 import { inAscii } from './lines.ts';
 import { rolloutLines } from './pages.ts';
 import type { ShownGroup, StoredRollouts } from './stored-rollouts.ts';
@@ -46,8 +46,8 @@ function isFault({ kind, values }: RunEvent): boolean {
 export class TerminalView implements Follower {
   readonly #options: ViewOptions;
   readonly #terminal: Terminal;
-  #place: Place = home;
-  #look: RunLook = { is: 'not open yet', status: null, pending: [] };
+  #place: ViewPosition = home;
+  #snapshot: RunSnapshot = { is: 'not open yet', status: null, pending: [] };
   readonly #faults: RunEvent[] = [];
   #lines: string[] = [];
   /** Undefined until the run has answered. */
@@ -95,7 +95,7 @@ export class TerminalView implements Follower {
 
   readonly event = (event: RunEvent): void => {
     this.earlier([event]);
-    this.#lines.push(this.#options.asLine(lineOf(event))); // drawn with the look that saw it
+    this.#lines.push(this.#options.asLine(lineOf(event))); // drawn with the snapshot it came with
   };
 
   readonly earlier = (events: readonly RunEvent[]): void => {
@@ -105,8 +105,8 @@ export class TerminalView implements Follower {
 
   readonly waiting = (): void => undefined; // it is shown all the time
 
-  readonly look = (look: RunLook): void => {
-    this.#look = look;
+  readonly snapshot = (snapshot: RunSnapshot): void => {
+    this.#snapshot = snapshot;
     this.#flush();
     this.#readSample();
   };
@@ -135,13 +135,13 @@ export class TerminalView implements Follower {
   #draw(hasFooter = true): void {
     const { run, leaving } = this.#options;
     const lines = frame({
-      model: viewModel(this.#look, Date.now()),
+      model: viewModel(this.#snapshot, Date.now()),
       run,
       place: this.#place,
       groupsStep: this.#groupsStep,
       groups: this.#rollouts === null || this.#storeProblem !== null ? null : this.#groups,
       storeProblem: this.#storeProblem,
-      evals: this.#look.status?.evals ?? [],
+      evals: this.#snapshot.status?.evals ?? [],
       faults: this.#faults,
       leaving,
       ...this.#terminal.size,
@@ -170,7 +170,7 @@ export class TerminalView implements Follower {
 
   /** Beside everything else; what is being looked at stays. */
   #readSample(): void {
-    const { status } = this.#look;
+    const { status } = this.#snapshot;
     if (status && this.#rollouts === undefined) this.#rollouts = this.#options.rollouts(status);
     const rollouts = this.#rollouts;
     const { step, atMs, tookMs, isLoading } = this.#sampled;

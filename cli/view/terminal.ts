@@ -2,10 +2,10 @@ import { emitKeypressEvents, type Interface } from 'node:readline';
 import type { ReadStream, WriteStream } from 'node:tty';
 import { createLogUpdate } from 'log-update';
 import type { TypedKey } from './keys.ts';
-import { type Line, type Look, widthOf, written } from './lines.ts';
+import { type Line, type TerminalSupport, widthOf, written } from './lines.ts';
 
 /** What a view needs of a terminal. */
-export type Screen = Pick<WriteStream, 'write' | 'on' | 'off' | 'isTTY'> & {
+export type TerminalOutput = Pick<WriteStream, 'write' | 'on' | 'off' | 'isTTY'> & {
   readonly columns: number;
   readonly rows: number;
 };
@@ -17,10 +17,10 @@ export interface Size {
 }
 
 export interface TerminalOptions {
-  readonly screen: Screen;
+  readonly screen: TerminalOutput;
   /** Null when nobody can type. */
   readonly keyboard: Keyboard | null;
-  readonly shows: Look & {
+  readonly shows: TerminalSupport & {
     /** The terminal breaks lines anew when it becomes narrower, as most do. */
     readonly reflows?: boolean;
   };

@@ -1,6 +1,6 @@
 import type { RunStatus, StepTrend } from '../../workflows/control/messages.ts';
 import { type EvaluationProgress, versionIn } from '../eval/evaluation-progress.ts';
-import { type Look, type WaitingOn, waitingOf } from '../follow-run.ts';
+import { type RunSnapshot, type WaitingOn, waitingOf } from '../follow-run.ts';
 
 /** What the live view says, as data: no terminal, no clock of its own. */
 export interface ViewModel {
@@ -64,7 +64,7 @@ export interface Wait {
 export const stepsOfMedian = 20;
 
 /** Null until the run has answered once. */
-export function viewModel({ is, status, pending, evaluations = [] }: Look, nowMs: number): ViewModel | null {
+export function viewModel({ is, status, pending, evaluations = [] }: RunSnapshot, nowMs: number): ViewModel | null {
   if (status === null) return null;
   const { run, model, environments, lineage, attempt, phase, pausedBecause, step, maxSteps, policy, lost, latest } =
     status;
@@ -139,7 +139,11 @@ function curvesOf({ trend, evals }: RunStatus): Curve[] {
   ];
 }
 
-function barsOf({ progress, latest, step: committed }: RunStatus, pending: Look['pending'], nowMs: number): Bar[] {
+function barsOf(
+  { progress, latest, step: committed }: RunStatus,
+  pending: RunSnapshot['pending'],
+  nowMs: number,
+): Bar[] {
   const { collecting, training } = progress;
   const finishedIn = (name: string): number =>
     (pending ?? []).reduce((sum, activity) => sum + (activity.name === name ? (activity.done ?? 0) : 0), 0);

@@ -14,7 +14,7 @@ import {
 } from '../values.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
-import { laidOver, samplingOver, SamplingSpec, samplingSpec } from './sampling.ts';
+import { laidOver, samplingSettings, SamplingSpec, samplingSpec } from './sampling.ts';
 import {
   inSpec,
   listOf,
@@ -95,7 +95,7 @@ export const environments = listOf(
     ...limits,
     ...agent,
     sampling: optionalTable({
-      ...samplingOver({
+      ...samplingSettings({
         max_tokens: 'of this environment, in place of `[sampling]`',
         temperature: 'that of `[sampling]`: a batch is trained with one',
       }),

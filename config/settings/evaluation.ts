@@ -8,7 +8,7 @@ import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
 import {
   laidOver,
-  samplingOver,
+  samplingSettings,
   SamplingSpec,
   samplingSpec,
   type WrittenEvalSampling,
@@ -49,7 +49,7 @@ const evaluated = {
   ...alsoEvaluated,
   ...ofOne,
   sampling: optionalTable({
-    ...samplingOver({
+    ...samplingSettings({
       max_tokens: 'of this environment, in place of `[eval.sampling]`',
     }),
     ...laterIn('eval.env[].sampling'),
@@ -68,7 +68,7 @@ export const evaluation = optionalTable({
   eval_base_model: setting(flag(), 'the older name of its opposite'),
   /** What is not said here is as in [sampling]. */
   sampling: optionalTable({
-    ...samplingOver({
+    ...samplingSettings({
       max_tokens: 'as in `[sampling]`, which holds for what is not said here',
       temperature: 'the same; 0 = greedy',
     }),

@@ -76,13 +76,13 @@ const primeRlSettings: Readonly<Record<string, LaterSetting>> = {
   'trainer.trust_remote_code': onGpus(flag(), 'whether code that comes with the model is run'),
 };
 
-export const laterSettings: Readonly<Record<string, LaterSetting>> = { ...hostedSettings, ...primeRlSettings };
+export const settingsToCome: Readonly<Record<string, LaterSetting>> = { ...hostedSettings, ...primeRlSettings };
 
 const untyped = {};
 /** Those of one table. They are known by their paths alone, and no part of its type. */
 export function laterIn(table: string): typeof untyped {
   const prefix = table === '' ? '' : `${table}.`;
-  const own = Object.entries(laterSettings).filter(
+  const own = Object.entries(settingsToCome).filter(
     ([path]) => path.startsWith(prefix) && !path.slice(prefix.length).includes('.'),
   );
   return Object.fromEntries(own.map(([path, entry]) => [path.slice(prefix.length), entry]));

@@ -5,7 +5,7 @@ import { headerTable, keyVariable, serverUrls, variableName } from '../model-acc
 import { atLeastZero, choice, positive, text, whole } from '../values.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
 import type { RatchetConfig } from './index.ts';
-import { laidOver, samplingOver, SamplingSpec, samplingSpec } from './sampling.ts';
+import { laidOver, samplingSettings, SamplingSpec, samplingSpec } from './sampling.ts';
 import { EndpointsRef, endpointsSpec } from './server-pool.ts';
 import { inSpec, optionalTable, setting, specFields, table } from './setting.ts';
 
@@ -204,7 +204,7 @@ export const teacher = optionalTable({
   ...asking,
   /** Lies over [sampling], where it plays the rollouts. */
   sampling: optionalTable({
-    ...samplingOver({ reasoning_effort: 'the same, as a field of the request' }),
+    ...samplingSettings({ reasoning_effort: 'the same, as a field of the request' }),
     max_tokens: setting(whole(1), 'of the teacher, with `loss = "sft"`, in place of `[sampling]`'),
   }),
 });

@@ -61,7 +61,9 @@ export const sampling = table({
 });
 
 /** What is laid over another table, key by key; evaluations may be greedy. */
-export const samplingOver = (means: Partial<Record<'max_tokens' | 'temperature' | keyof typeof template, string>>) =>
+export const samplingSettings = (
+  means: Partial<Record<'max_tokens' | 'temperature' | keyof typeof template, string>>,
+) =>
   meaning(
     {
       max_tokens: setting(whole(1), '', { most: tokensBound }),

@@ -88,7 +88,10 @@ export function required<Type extends z.ZodType, const Name extends string = nev
 
 export type Entries = Readonly<Record<string, Entry>>;
 
-export interface Table<Its extends Entries = Entries, Written extends z.ZodType = z.ZodType> extends Entry<Written> {
+export interface SettingTable<
+  Its extends Entries = Entries,
+  Written extends z.ZodType = z.ZodType,
+> extends Entry<Written> {
   readonly entries: Its;
 }
 
@@ -103,12 +106,12 @@ export function tableType<Its extends Entries>(entries: Its): TableType<Its> {
 }
 
 /** A table that has its defaults where it is not written. */
-export function table<Its extends Entries>(entries: Its): Table<Its, z.ZodPrefault<TableType<Its>>> {
+export function table<Its extends Entries>(entries: Its): SettingTable<Its, z.ZodPrefault<TableType<Its>>> {
   return { entries, written: tableType(entries).prefault({} as z.input<TableType<Its>>) };
 }
 
 /** A table that turns something on. */
-export function optionalTable<Its extends Entries>(entries: Its): Table<Its, z.ZodOptional<TableType<Its>>> {
+export function optionalTable<Its extends Entries>(entries: Its): SettingTable<Its, z.ZodOptional<TableType<Its>>> {
   return { entries, written: tableType(entries).optional() };
 }
 
@@ -116,7 +119,7 @@ export function optionalTable<Its extends Entries>(entries: Its): Table<Its, z.Z
 export function listOf<Its extends Entries, Written extends z.ZodType>(
   entries: Its,
   written: (items: z.ZodArray<TableType<Its>>) => Written,
-): Table<Its, Written> {
+): SettingTable<Its, Written> {
   return { entries, written: written(z.array(tableType(entries))) };
 }
 
@@ -158,7 +161,8 @@ function camelCase(key: string): string {
 /** Every setting of a table by its path, `env[].buffer.easy_threshold`, in the order of the tables. */
 export function* settingsIn(entries: Entries, start = ''): Generator<readonly [path: string, setting: Setting]> {
   for (const [key, entry] of Object.entries(entries)) {
-    if ('entries' in entry) yield* settingsIn((entry as Table).entries, `${start}${key}${isList(entry) ? '[]' : ''}.`);
+    if ('entries' in entry)
+      yield* settingsIn((entry as SettingTable).entries, `${start}${key}${isList(entry) ? '[]' : ''}.`);
     else yield [start + key, entry as Setting];
   }
 }

@@ -6,7 +6,7 @@ import type { Candidate, SearchEvent, SearchRequest, SearchState } from './searc
 import { bestOf, screenedAverages, screenedFronts } from './standing.ts';
 
 /** How a search stands, for people. */
-export function figuresOf(state: SearchState): SearchFigures {
+export function searchFigures(state: SearchState): SearchFigures {
   const { candidates, settings } = state;
   const best = bestOf(state);
   const found = candidates[best];

@@ -180,7 +180,7 @@ export interface PromptSearchEvent {
 }
 
 /** Scores of the first and the best prompt on examples that the search has not seen. */
-export interface Comparison {
+export interface HeldOutScores {
   readonly examples: number;
   /** Mean over the examples that both were scored on; null where there are none. */
   readonly before: number | null;
@@ -212,7 +212,7 @@ export interface PromptSearchResult {
   readonly givenUp: number;
   readonly failed: number;
   readonly stopReason: StopReason;
-  readonly comparison: Comparison | null;
+  readonly comparison: HeldOutScores | null;
   readonly seconds: number;
 }
 

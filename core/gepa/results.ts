@@ -1,7 +1,7 @@
 import type { RolloutRow } from '../rl/rollout.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { average } from './fronts.ts';
-import type { Comparison, PromptSearchInput } from './prompt-search.ts';
+import type { HeldOutScores, PromptSearchInput } from './prompt-search.ts';
 import { systemPrompt } from './prompt-parts.ts';
 import type { Candidate, Texts } from './search-state.ts';
 import { unifiedDiff } from './text-diff.ts';
@@ -91,7 +91,7 @@ interface GepaMetadataOf {
   readonly reflections: number;
   /** null while it goes on. */
   readonly stopReason: string | null;
-  readonly comparison: Comparison | null;
+  readonly comparison: HeldOutScores | null;
   readonly seconds: number;
   readonly completedAt: string;
 }

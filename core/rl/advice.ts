@@ -12,7 +12,7 @@ import {
   mean,
   median,
   percent,
-  figure,
+  threeDigits,
   type StepFigures,
 } from './series.ts';
 
@@ -60,11 +60,11 @@ function present(input: AdviceInput, steps: readonly StepFigures[]): Finding[] {
   return [fruitlessGroups, truncated, failed, bottleneck, lostTime].flatMap((judge) => judge(input, steps) ?? []);
 }
 
-export type Judge = (input: AdviceInput, steps: readonly StepFigures[]) => Finding | null;
+export type AdviceRule = (input: AdviceInput, steps: readonly StepFigures[]) => Finding | null;
 
 const about = 'the run';
 
-const rewardTrend: Judge = ({ settings }, all) => {
+const rewardTrend: AdviceRule = ({ settings }, all) => {
   const reward = seriesOf(all, 'train/reward');
   if (reward.values.length < rules.stepsMin) return null;
   const [first, last] = [head(reward), tail(reward)];
@@ -75,14 +75,14 @@ const rewardTrend: Judge = ({ settings }, all) => {
       level: 'look',
       symptom: 'unstable',
       about,
-      evidence: `reward fell from ${figure(mean(best.values))} (${span(best)}) to ${figure(mean(last.values))} (${span(last)})`,
+      evidence: `reward fell from ${threeDigits(mean(best.values))} (${span(best)}) to ${threeDigits(mean(last.values))} (${span(last)})`,
       causes: [
         'the learning rate is too high',
         'few rollouts per gradient',
         'nothing keeps the policy near where it was good',
       ],
       change: [
-        `npx ratchet set RUN learning_rate=${figure(settings.learningRate / 2)} (now ${figure(settings.learningRate)})`,
+        `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate / 2)} (now ${threeDigits(settings.learningRate)})`,
         `npx ratchet rewind RUN --step ${best.steps.at(-1)}: goes on from where it was good`,
         `rollouts_per_example 16 to 32 (now ${settings.rolloutsPerExample}), batch_size above ${settings.batchSize}: a fork`,
         '[kl_penalty] enabled = true, target_kl = 0.01, beta = 0.1',
@@ -95,14 +95,14 @@ const rewardTrend: Judge = ({ settings }, all) => {
     level: 'look',
     symptom: 'no learning',
     about,
-    evidence: `reward ${figure(mean(first.values))} (${span(first)}) and ${figure(mean(last.values))} (${span(last)}): no difference beyond the noise`,
+    evidence: `reward ${threeDigits(mean(first.values))} (${span(first)}) and ${threeDigits(mean(last.values))} (${span(last)}): no difference beyond the noise`,
     causes: [
       'the learning rate is too low',
       'groups carry little signal',
       'the task is too hard, or its reward does not measure what changes',
     ],
     change: [
-      `npx ratchet set RUN learning_rate=${figure(settings.learningRate * 3)} (now ${figure(settings.learningRate)}; LoRA takes 1e-5 to 1e-4, all weights 1e-6 to 1e-5 of large models)`,
+      `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate * 3)} (now ${threeDigits(settings.learningRate)}; LoRA takes 1e-5 to 1e-4, all weights 1e-6 to 1e-5 of large models)`,
       'continuous rewards in place of sparse ones; easier examples',
       '[difficulty_filter] online_difficulty_filtering = true',
       'npx ratchet rollouts RUN --sort reward: is the best what you wanted?',
@@ -110,7 +110,7 @@ const rewardTrend: Judge = ({ settings }, all) => {
   };
 };
 
-const entropyCollapse: Judge = ({ settings }, all) => {
+const entropyCollapse: AdviceRule = ({ settings }, all) => {
   const entropy = seriesOf(all, 'entropy');
   if (entropy.values.length < rules.stepsMin) return null;
   const [first, last] = [median(head(entropy).values), median(tail(entropy).values)];
@@ -121,14 +121,14 @@ const entropyCollapse: Judge = ({ settings }, all) => {
     level: 'look',
     symptom: 'unstable',
     about,
-    evidence: `entropy ${figure(first)} (${span(head(entropy))}) fell to ${figure(last)} (${span(tail(entropy))}); below a tenth since step ${since}`,
+    evidence: `entropy ${threeDigits(first)} (${span(head(entropy))}) fell to ${threeDigits(last)} (${span(tail(entropy))}); below a tenth since step ${since}`,
     causes: [
       'the policy says the same whatever it is asked, so groups stop differing',
       'the learning rate is too high',
       'the upper clip bound is too tight for rare tokens',
     ],
     change: [
-      `npx ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
+      `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate / 2)}`,
       '[trainer.loss] a higher upper bound (clip_high), or type = "cispo"',
       `[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high} (now ${settings.temperature}): a fork`,
       '[kl_penalty] enabled = true',
@@ -136,7 +136,7 @@ const entropyCollapse: Judge = ({ settings }, all) => {
   };
 };
 
-const klBlowUp: Judge = ({ settings }, all) => {
+const klBlowUp: AdviceRule = ({ settings }, all) => {
   const kl = seriesOf(all, 'train/kl_divergence');
   if (kl.values.length < rules.stepsMin) return null;
   const third = Math.floor(kl.values.length / 3);
@@ -144,25 +144,25 @@ const klBlowUp: Judge = ({ settings }, all) => {
   const now = median(tail(kl).values);
   const runsAway = now > rules.klRunaway.least && now > middle * rules.klRunaway.factor;
   if (!runsAway && now <= rules.klMax) return null;
-  const rise = runsAway ? ` (${figure(middle)} in the middle of the run)` : '';
+  const rise = runsAway ? ` (${threeDigits(middle)} in the middle of the run)` : '';
   return {
     level: runsAway ? 'look' : 'note',
     symptom: 'unstable',
     about,
-    evidence: `train/kl_divergence ${figure(now)} nats per token from the reference at ${span(tail(kl))}${rise}, beta ${settings.klBeta}`,
+    evidence: `train/kl_divergence ${threeDigits(now)} nats per token from the reference at ${span(tail(kl))}${rise}, beta ${settings.klBeta}`,
     causes: [
       'the policy has left the reference: wanted where it begins as another model or from random weights, else a sign of reward hacking',
     ],
     change: [
       '[kl_penalty] enabled = true, target_kl = 0.01, beta = 0.1',
-      `npx ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
+      `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate / 2)}`,
       'ref_sync_steps, where the reference may move along',
       'npx ratchet rollouts RUN --sort reward: do the best ones deserve it?',
     ],
   };
 };
 
-const gradientSpikes: Judge = ({ settings }, all) => {
+const gradientSpikes: AdviceRule = ({ settings }, all) => {
   const norms = seriesOf(all, 'grad_norm');
   const { factor, share, least } = rules.gradientSpike;
   const spikes = norms.steps.filter(
@@ -180,14 +180,14 @@ const gradientSpikes: Judge = ({ settings }, all) => {
       'rewards of very different size',
     ],
     change: [
-      `npx ratchet set RUN max_grad_norm=${figure(Math.min(settings.maxGradNorm, median(norms.values)))} (now ${figure(settings.maxGradNorm)})`,
+      `npx ratchet set RUN max_grad_norm=${threeDigits(Math.min(settings.maxGradNorm, median(norms.values)))} (now ${threeDigits(settings.maxGradNorm)})`,
       `batch_size above ${settings.batchSize}: a fork`,
       '[trainer] advantage = "std_normalized"',
     ],
   };
 };
 
-const clippedTokens: Judge = ({ settings }, all) => {
+const clippedTokens: AdviceRule = ({ settings }, all) => {
   const clipped = tail(seriesOf(all, 'clip_fraction'));
   const now = median(clipped.values);
   if (clipped.values.length === 0 || now <= rules.clippedMax) return null;
@@ -202,14 +202,14 @@ const clippedTokens: Judge = ({ settings }, all) => {
       'sampler and trainer do not agree on probabilities',
     ],
     change: [
-      `npx ratchet set RUN learning_rate=${figure(settings.learningRate / 2)}`,
+      `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate / 2)}`,
       'num_iterations = 1',
       'max_async_level = 0, max_off_policy_steps lower',
     ],
   };
 };
 
-const offPolicy: Judge = ({ settings }, all) => {
+const offPolicy: AdviceRule = ({ settings }, all) => {
   const mismatch = tail(seriesOf(all, 'mismatch_kl'));
   const age = tail(seriesOf(all, 'off_policy/mean'));
   const [kl, versions] = [median(mismatch.values), median(age.values)];
@@ -221,8 +221,8 @@ const offPolicy: Judge = ({ settings }, all) => {
     symptom: 'unstable',
     about,
     evidence: [
-      ...(isFar ? [`mismatch_kl ${figure(kl)} between sampler and trainer (${span(mismatch)})`] : []),
-      ...(isOld ? [`samples are ${figure(versions)} versions old on average (${span(age)})`] : []),
+      ...(isFar ? [`mismatch_kl ${threeDigits(kl)} between sampler and trainer (${span(mismatch)})`] : []),
+      ...(isOld ? [`samples are ${threeDigits(versions)} versions old on average (${span(age)})`] : []),
     ].join('; '),
     causes: [
       'groups wait long before they are trained',
@@ -236,7 +236,7 @@ const offPolicy: Judge = ({ settings }, all) => {
   };
 };
 
-const fruitlessGroups: Judge = ({ settings }, all) => {
+const fruitlessGroups: AdviceRule = ({ settings }, all) => {
   const last = all.slice(-recent(all.length));
   const dropped = (reason: string): number => sum(last.map(({ metrics }) => metrics[`filter/${reason}`] ?? 0));
   const reasons = ['too_easy', 'too_hard', 'low_variance', 'no_signal', 'non_finite'].map(
@@ -283,7 +283,7 @@ const fruitlessGroups: Judge = ({ settings }, all) => {
   };
 };
 
-const truncated: Judge = ({ settings }, all) => {
+const truncated: AdviceRule = ({ settings }, all) => {
   const cut = tail(seriesOf(all, 'train/agg/all/is_truncated/mean'));
   const now = mean(cut.values);
   if (cut.values.length === 0 || now <= rules.truncatedMax) return null;
@@ -292,7 +292,7 @@ const truncated: Judge = ({ settings }, all) => {
     level: 'look',
     symptom: 'no learning',
     about,
-    evidence: `${percent(now)} of the answers are cut off at max_tokens = ${settings.maxTokens} (${span(cut)}; ${figure(mean(length.values))} tokens on average)`,
+    evidence: `${percent(now)} of the answers are cut off at max_tokens = ${settings.maxTokens} (${span(cut)}; ${threeDigits(mean(length.values))} tokens on average)`,
     causes: ['answers need more room', 'length is rewarded by accident'],
     change: [
       `[sampling] max_tokens above ${settings.maxTokens}: a fork`,
@@ -301,7 +301,7 @@ const truncated: Judge = ({ settings }, all) => {
   };
 };
 
-const failed: Judge = (_, all) => {
+const failed: AdviceRule = (_, all) => {
   const errors = tail(seriesOf(all, 'train/agg/all/has_error/mean'));
   if (errors.values.length === 0 || mean(errors.values) <= rules.failedMax) return null;
   const last = all.slice(-recent(all.length));
@@ -321,7 +321,7 @@ const failed: Judge = (_, all) => {
   };
 };
 
-const bottleneck: Judge = ({ settings }, all) => {
+const bottleneck: AdviceRule = ({ settings }, all) => {
   const last = all.slice(-recent(all.length)).filter(({ metrics }) => 'time/step' in metrics);
   const seconds = (name: string): number => median(last.map(({ metrics }) => metrics[name] ?? 0));
   const step = seconds('time/step');
@@ -331,7 +331,7 @@ const bottleneck: Judge = ({ settings }, all) => {
   );
   const scoring = seconds('rollout/scoring_time');
   const train = seconds('time/train');
-  const figures = `generation and scoring ${figure(generate)} s, training ${figure(train)} s, step ${figure(step)} s (${between(last)})`;
+  const figures = `generation and scoring ${threeDigits(generate)} s, training ${threeDigits(train)} s, step ${threeDigits(step)} s (${between(last)})`;
   const note = (evidence: string, causes: string[], change: string[]): Finding => ({
     level: 'note',
     symptom: 'slow',
@@ -372,7 +372,7 @@ const bottleneck: Judge = ({ settings }, all) => {
   return null;
 };
 
-const lostTime: Judge = ({ ettr }, all) => {
+const lostTime: AdviceRule = ({ ettr }, all) => {
   const recoveries = sum(all.map(({ metrics }) => metrics['recovery/count'] ?? 0));
   if (ettr === null || ettr >= rules.ettrMin) return null;
   const lost = (name: string): number => sum(all.map(({ metrics }) => metrics[`lost/${name}`] ?? 0));
@@ -382,7 +382,7 @@ const lostTime: Judge = ({ ettr }, all) => {
     level: 'look',
     symptom: 'lost work',
     about,
-    evidence: `ETTR ${ettr.toFixed(2)}: ${recoveries} ${recoveries === 1 ? 'recovery' : 'recoveries'}${steps}, lost ${lost('rollouts')} rollouts and ${figure(lost('seconds'))} s`,
+    evidence: `ETTR ${ettr.toFixed(2)}: ${recoveries} ${recoveries === 1 ? 'recovery' : 'recoveries'}${steps}, lost ${lost('rollouts')} rollouts and ${threeDigits(lost('seconds'))} s`,
     causes: [
       'processes that end: memory, a machine that goes away',
       'a machine that is busy with something else',

@@ -20,7 +20,7 @@ export const teacherMetrics: Readonly<Record<'kl' | 'time', MetricDefinition>> =
 };
 
 /** What was in flight when something died. */
-export const lostMetrics: readonly MetricDefinition[] = [
+export const lostMetricDefinitions: readonly MetricDefinition[] = [
   {
     name: 'lost/rollouts',
     unit: 'rollouts',

@@ -1,7 +1,7 @@
-import { serverMetrics, timeMetrics } from './metric-sections.ts';
+import { serverMetrics, timeSection } from './metric-sections.ts';
 import { evaluationMetrics } from './evaluation-metric-names.ts';
 import { filterMetricDefinitions } from './filters.ts';
-import { lostMetrics, teacherMetrics } from './further-metric-names.ts';
+import { lostMetricDefinitions, teacherMetrics } from './further-metric-names.ts';
 import { failedOutcomes } from './rollout.ts';
 
 /**
@@ -318,7 +318,7 @@ export const metricSections: readonly {
     ],
   },
   serverMetrics,
-  timeMetrics,
+  timeSection,
   {
     title: 'Recoveries and work lost',
     text: 'On the way to this commit. What did not happen is left out.',
@@ -337,7 +337,7 @@ export const metricSections: readonly {
         source: 'recovery',
         when: 'it was',
       },
-      ...lostMetrics,
+      ...lostMetricDefinitions,
     ],
   },
   {

@@ -30,7 +30,7 @@ export const serverMetrics: MetricSection = {
   ],
 };
 
-export const timeMetrics: MetricSection = {
+export const timeSection: MetricSection = {
   title: 'Time',
   text: 'At `max_async_level = 1` generation and scoring run beside the step before, so the parts add up to more than the step.',
   metrics: [

@@ -83,7 +83,7 @@ export function percent(value: number): string {
   return `${Number((value * 100).toPrecision(value < 0.1 ? 2 : 3))} %`;
 }
 
-export function figure(value: number): string {
+export function threeDigits(value: number): string {
   const rounded = Number(value.toPrecision(3));
   return rounded !== 0 && Math.abs(rounded) < 1e-3 ? rounded.toExponential().replace('e-', 'e-') : String(rounded);
 }

@@ -32,7 +32,7 @@ export interface ModelFolder {
 }
 
 /** How the base of a LoRA adapter is found. */
-export interface LoadOptions {
+export interface ModelLoadOptions {
   /**
    * Checks or maps the folder that an adapter names as its base, made absolute; what it returns is read. A server
    * refuses here what lies outside of its allowed roots.
@@ -47,13 +47,13 @@ const toolTemplateFile = 'additional_chat_templates/tool_use.jinja';
 const GenerationConfig = z.looseObject({ eos_token_id: z.union([z.int(), z.array(z.int())]).nullish() });
 
 /** A folder with a PEFT adapter gives its base with the adapter merged into it, and the base's text files. */
-export async function loadModelFolder(folder: string, options: LoadOptions = {}): Promise<ModelFolder> {
+export async function loadModelFolder(folder: string, options: ModelLoadOptions = {}): Promise<ModelFolder> {
   const files = await readModelFiles(folder, options);
   return { ...describeModel(files, folder), parameters: await loadParameters(folder, options) };
 }
 
 /** The weights alone, for a process that has the tokenizer already. */
-export async function loadParameters(folder: string, options: LoadOptions = {}): Promise<Parameters> {
+export async function loadParameters(folder: string, options: ModelLoadOptions = {}): Promise<Parameters> {
   const adapter = await describeAdapter(folder);
   if (!adapter) return loadPlainParameters(folder);
   const baseFolder = await resolveBase(adapter.baseFolder, folder, options);
@@ -115,7 +115,7 @@ async function loadAdapted(
   folder: string,
   baseFolder: string,
   lora: LoraConfig,
-  { loadBase }: LoadOptions,
+  { loadBase }: ModelLoadOptions,
 ): Promise<Parameters> {
   const base = await (loadBase ?? loadPlainParameters)(baseFolder);
   const digest = base.digest();
@@ -123,7 +123,7 @@ async function loadAdapted(
   return loadBase ? mergeAdapter(base, adapter, digest) : mergeInPlace(base, adapter, digest);
 }
 
-async function resolveBase(baseFolder: string, folder: string, options: LoadOptions): Promise<string> {
+async function resolveBase(baseFolder: string, folder: string, options: ModelLoadOptions): Promise<string> {
   const resolved = (await options.resolveBase?.(baseFolder)) ?? baseFolder;
   if ((await readText(resolved, 'config.json')) !== null) return resolved;
   throw new RatchetError(
@@ -134,7 +134,7 @@ async function resolveBase(baseFolder: string, folder: string, options: LoadOpti
 }
 
 /** An adapter's own files, such as a tokenizer saved with it, go before those of its base. */
-async function readModelFiles(folder: string, options: LoadOptions): Promise<TextFiles> {
+async function readModelFiles(folder: string, options: ModelLoadOptions): Promise<TextFiles> {
   const adapter = await describeAdapter(folder);
   const own = await readTextFiles(folder);
   const base = adapter ? await readTextFiles(await resolveBase(adapter.baseFolder, folder, options)) : {};

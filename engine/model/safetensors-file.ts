@@ -3,7 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { fromBrainFloats, fromHalfFloats, toBrainFloats, toHalfFloats } from './half-floats.ts';
 import {
   byCodeUnits,
-  damaged,
+  damagedFile,
   decodeHeader,
   encodeHeader,
   type FloatType,
@@ -52,10 +52,10 @@ export class SafetensorsReader {
   /** Fills `target` with a tensor of its size, whatever precision the file holds it in. */
   async readFloats(name: string, target: Float32Array): Promise<void> {
     const entry = this.header.entries.get(name);
-    if (!entry) throw damaged(this.#where, `a tensor "${name}"`, 'none');
+    if (!entry) throw damagedFile(this.#where, `a tensor "${name}"`, 'none');
     const { code } = entry;
     if (code === 'F32') return this.#readBytes(target, entry.start);
-    if (code !== 'BF16' && code !== 'F16') throw damaged(this.#where, `floats in "${name}"`, code);
+    if (code !== 'BF16' && code !== 'F16') throw damagedFile(this.#where, `floats in "${name}"`, code);
     return this.#readHalves(entry, code, target);
   }
 
@@ -130,7 +130,7 @@ async function readHeader(file: FileHandle, where: string): Promise<SafetensorsH
 async function readFully(file: FileHandle, target: Uint8Array, position: number, where: string): Promise<void> {
   for (let done = 0; done < target.length;) {
     const { bytesRead } = await file.read(target, done, target.length - done, position + done);
-    if (bytesRead === 0) throw damaged(where, `${target.length} bytes at ${position}`, `${done}`);
+    if (bytesRead === 0) throw damagedFile(where, `${target.length} bytes at ${position}`, `${done}`);
     done += bytesRead;
   }
 }

@@ -110,10 +110,10 @@ export function encodeHeader(
 
 /** How many bytes come before the data, from the file's first bytes and its size. */
 export function headerLength(beginning: Uint8Array, fileBytes: number, where: string): number {
-  if (fileBytes < headerLengthBytes) throw damaged(where, `at least ${headerLengthBytes} bytes`, `${fileBytes}`);
+  if (fileBytes < headerLengthBytes) throw damagedFile(where, `at least ${headerLengthBytes} bytes`, `${fileBytes}`);
   const length = Number(new DataView(beginning.buffer, beginning.byteOffset).getBigUint64(0, true));
   if (length > safetensorsHeaderBytesMax || headerLengthBytes + length > fileBytes) {
-    throw damaged(where, `a header within its ${fileBytes} bytes`, `a header length of ${length}`);
+    throw damagedFile(where, `a header within its ${fileBytes} bytes`, `a header length of ${length}`);
   }
   return headerLengthBytes + length;
 }
@@ -143,13 +143,13 @@ function parseHeader(bytes: Uint8Array, where: string): z.infer<typeof Header> {
   try {
     raw = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
   } catch (cause) {
-    throw damaged(where, 'a JSON header', 'bytes that are not JSON', cause);
+    throw damagedFile(where, 'a JSON header', 'bytes that are not JSON', cause);
   }
   const count = typeof raw === 'object' && raw !== null ? Object.keys(raw).length : 0;
-  if (count > safetensorsTensorsMax) throw damaged(where, `at most ${safetensorsTensorsMax} tensors`, `${count}`);
+  if (count > safetensorsTensorsMax) throw damagedFile(where, `at most ${safetensorsTensorsMax} tensors`, `${count}`);
   const parsed = Header.safeParse(raw);
   if (!parsed.success)
-    throw damaged(where, 'a safetensors header', z.prettifyError(parsed.error).slice(0, problemCharsMax));
+    throw damagedFile(where, 'a safetensors header', z.prettifyError(parsed.error).slice(0, problemCharsMax));
   return parsed.data;
 }
 
@@ -160,11 +160,11 @@ function requireContiguous(entries: readonly Entry[], dataBytes: number, where: 
     (a, b) => a.data_offsets[0] - b.data_offsets[0] || a.data_offsets[1] - b.data_offsets[1],
   )) {
     if (offsets[0] !== end || offsets[1] < offsets[0]) {
-      throw damaged(where, `a tensor that starts at byte ${end}`, `offsets [${offsets.join()}]`);
+      throw damagedFile(where, `a tensor that starts at byte ${end}`, `offsets [${offsets.join()}]`);
     }
     end = offsets[1];
   }
-  if (end !== dataBytes) throw damaged(where, `${end} bytes of tensors`, `${dataBytes}`);
+  if (end !== dataBytes) throw damagedFile(where, `${end} bytes of tensors`, `${dataBytes}`);
 }
 
 function place(
@@ -179,7 +179,11 @@ function place(
   }
   const expected = elementCount(shape) * elementBytes[dtype];
   if (offsets[1] - offsets[0] !== expected) {
-    throw damaged(where, `${expected} bytes for "${name}" of shape [${shape.join()}]`, `${offsets[1] - offsets[0]}`);
+    throw damagedFile(
+      where,
+      `${expected} bytes for "${name}" of shape [${shape.join()}]`,
+      `${offsets[1] - offsets[0]}`,
+    );
   }
   return { code: dtype, shape, start: dataStart + offsets[0], end: dataStart + offsets[1] };
 }
@@ -231,7 +235,7 @@ export function byCodeUnits(a: string, b: string): number {
 }
 
 /** A file that is not what it says it is. */
-export function damaged(where: string, expected: string, received: string, cause?: unknown): RatchetError {
+export function damagedFile(where: string, expected: string, received: string, cause?: unknown): RatchetError {
   const message = `${where} is damaged: expected ${expected}, got ${received}. Restore it from another copy.`;
   return new RatchetError('CheckpointDamaged', message, { cause });
 }

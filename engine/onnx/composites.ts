@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import type { Graph, Value } from './graph.ts';
-import { elementTypes, type Shape } from './model-proto.ts';
+import { elementTypes, type TensorShape } from './model-proto.ts';
 import {
   add,
   columnOf,
@@ -183,8 +183,8 @@ function attentionForward(
 ): AttentionForward {
   const { graph } = query;
   const { headCount, keyValueHeadCount, headSize, scale, needsGradient } = options;
-  const cached: Shape = ['batch', keyValueHeadCount, 'sequence', headSize];
-  const scores: Shape = ['batch', headCount, 'sequence', 'sequence'];
+  const cached: TensorShape = ['batch', keyValueHeadCount, 'sequence', headSize];
+  const scores: TensorShape = ['batch', headCount, 'sequence', 'sequence'];
   const none = graph.absent();
   const { lastPositions, length } = sequenceLengths(graph);
   const [result, rotatedKey, values, probabilities] = graph.nodes(

@@ -1,8 +1,8 @@
-import type { GraphNode, Shape } from './model-proto.ts';
+import type { GraphNode, TensorShape } from './model-proto.ts';
 
 interface Surroundings {
   /** Of every value, by name. */
-  readonly shapeOf: ReadonlyMap<string, Shape>;
+  readonly shapeOf: ReadonlyMap<string, TensorShape>;
   /** Values the graph gives. */
   readonly kept: readonly string[];
 }
@@ -43,6 +43,6 @@ function countUses(nodes: readonly GraphNode[], kept: readonly string[]): Map<st
   return uses;
 }
 
-function isSame(a: Shape | undefined, b: Shape | undefined): boolean {
+function isSame(a: TensorShape | undefined, b: TensorShape | undefined): boolean {
   return a !== undefined && b !== undefined && a.length === b.length && a.every((size, axis) => size === b[axis]);
 }

@@ -8,7 +8,7 @@ import {
   type GraphNode,
   type GraphPort,
   type Initializer,
-  type Shape,
+  type TensorShape,
 } from './model-proto.ts';
 
 /** Turns the gradient of a node's first output into the gradient of one of its inputs. */
@@ -18,7 +18,7 @@ type Backward = (gradient: Value) => Value;
 export interface Value {
   readonly graph: Graph;
   readonly name: string;
-  readonly shape: Shape;
+  readonly shape: TensorShape;
   readonly type: ElementType;
   /** False for constants, frozen inputs and everything made of them alone: no gradient node is emitted for those. */
   readonly needsGradient: boolean;
@@ -30,11 +30,11 @@ export interface Value {
 interface NodeOptions {
   readonly attributes?: Readonly<Record<string, Attribute>>;
   readonly domain?: 'com.microsoft';
-  readonly shape: Shape;
+  readonly shape: TensorShape;
   readonly type?: ElementType;
   readonly backward?: readonly (Backward | null)[];
   /** Shapes of further outputs, none of which carries a gradient. */
-  readonly extraOutputs?: readonly Shape[];
+  readonly extraOutputs?: readonly TensorShape[];
 }
 
 interface GraphOutput extends GraphPort {
@@ -52,10 +52,10 @@ export class Graph {
   readonly #sizes = new Map<string, Value>();
   readonly #shapes = new Map<string, Value>();
   readonly #parts = new Map<string, unknown>();
-  readonly #shapeOf = new Map<string, Shape>();
+  readonly #shapeOf = new Map<string, TensorShape>();
   #nextId = 0;
 
-  input(name: string, type: ElementType, shape: Shape, options: { needsGradient?: boolean } = {}): Value {
+  input(name: string, type: ElementType, shape: TensorShape, options: { needsGradient?: boolean } = {}): Value {
     this.#inputs.push({ name, type, shape });
     return this.#leaf(name, type, shape, options.needsGradient ?? false);
   }
@@ -147,7 +147,7 @@ export class Graph {
   }
 
   /** A shape as an int64 vector, for Reshape: at most one size may be undefined and is inferred (−1). */
-  reshapeVector(shape: Shape): Value {
+  reshapeVector(shape: TensorShape): Value {
     const named = shape.filter((size) => typeof size === 'string');
     const unknown = named.filter((size) => !this.#sizes.has(size));
     assert(unknown.length <= 1, `cannot reshape to [${shape.join()}]: the sizes ${unknown.join()} are not defined`);
@@ -157,7 +157,7 @@ export class Graph {
   }
 
   /** A shape as an int64 vector, for Expand: every named size is defined. */
-  shapeVector(shape: Shape): Value {
+  shapeVector(shape: TensorShape): Value {
     const unknown = shape.find((size) => typeof size === 'string' && !this.#sizes.has(size));
     assert(unknown === undefined, `the size ${unknown} is not defined`);
     return this.#concatenatedShape(shape);
@@ -186,7 +186,7 @@ export class Graph {
     });
   }
 
-  #concatenatedShape(shape: Shape): Value {
+  #concatenatedShape(shape: TensorShape): Value {
     const made = this.#shapes.get(shape.join());
     if (made) return made;
     const parts = shape.map((size) => this.#sizeVector(size));
@@ -221,7 +221,7 @@ export class Graph {
     return cached;
   }
 
-  #leaf(name: string, type: ElementType, shape: Shape, needsGradient: boolean): Value {
+  #leaf(name: string, type: ElementType, shape: TensorShape, needsGradient: boolean): Value {
     this.#shapeOf.set(name, shape);
     return { graph: this, name, shape, type, needsGradient, inputs: [], backward: [] };
   }
@@ -231,7 +231,7 @@ export class Graph {
   }
 }
 
-function fixedShape(name: string, shape: Shape): readonly number[] {
+function fixedShape(name: string, shape: TensorShape): readonly number[] {
   return shape.map((size) => {
     assert(typeof size === 'number', `${name} is a constant: its sizes are fixed, and ${size} is not`);
     return size;

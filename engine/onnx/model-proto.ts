@@ -7,7 +7,7 @@ export type ElementType = keyof typeof elementTypes;
 
 /** A number, or the name of a size that each run decides. */
 export type Dimension = number | string;
-export type Shape = readonly Dimension[];
+export type TensorShape = readonly Dimension[];
 
 export type Attribute =
   | { readonly int: number }
@@ -28,7 +28,7 @@ export interface GraphNode {
 export interface GraphPort {
   readonly name: string;
   readonly type: ElementType;
-  readonly shape: Shape;
+  readonly shape: TensorShape;
 }
 
 export interface Initializer {

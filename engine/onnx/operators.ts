@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import type { Graph, Value } from './graph.ts';
-import { type Dimension, elementTypes, type Shape } from './model-proto.ts';
+import { type Dimension, elementTypes, type TensorShape } from './model-proto.ts';
 
 /**
  * The operators of our graphs, each with its gradient; composites.ts has those whose gradient is worked out by hand.
@@ -82,7 +82,7 @@ export function largest(a: Value): Value {
   return a.graph.node('ReduceMax', [a, a.graph.integers([0])], { attributes: { keepdims: { int: 0 } }, shape: [] });
 }
 
-export function reshape(a: Value, shape: Shape): Value {
+export function reshape(a: Value, shape: TensorShape): Value {
   if (sameShape(a.shape, shape)) return a;
   return a.graph.node('Reshape', [a, a.graph.reshapeVector(shape)], { shape, backward: [(d) => reshape(d, a.shape)] });
 }
@@ -206,7 +206,7 @@ function addRows({ rows, columns, indices, values }: PlacedRows): Value {
   });
 }
 
-function zeros(graph: Graph, shape: Shape): Value {
+function zeros(graph: Graph, shape: TensorShape): Value {
   return graph.node('Expand', [graph.scalar(0), graph.shapeVector(shape)], { shape, type: 'float32' });
 }
 
@@ -230,7 +230,7 @@ export function stack(values: readonly Value[]): Value {
 }
 
 /** Undoes broadcasting: sums d down to `shape`. */
-function sumTo(d: Value, shape: Shape): Value {
+function sumTo(d: Value, shape: TensorShape): Value {
   if (sameShape(d.shape, shape)) return d;
   const lead = d.shape.length - shape.length;
   const axes = d.shape.flatMap((size, axis) => (axis < lead || (shape[axis - lead] === 1 && size !== 1) ? [axis] : []));
@@ -244,7 +244,7 @@ function expandLike(a: Value, like: Value): Value {
   });
 }
 
-function broadcast(a: Shape, b: Shape): Dimension[] {
+function broadcast(a: TensorShape, b: TensorShape): Dimension[] {
   const rank = Math.max(a.length, b.length);
   return Array.from({ length: rank }, (_, axis) => {
     const left = a[a.length - rank + axis] ?? 1;
@@ -254,11 +254,11 @@ function broadcast(a: Shape, b: Shape): Dimension[] {
   });
 }
 
-function sameShape(a: Shape, b: Shape): boolean {
+function sameShape(a: TensorShape, b: TensorShape): boolean {
   return a.length === b.length && a.every((size, axis) => size === b[axis]);
 }
 
-export function dimension(shape: Shape, axis: number): Dimension {
+export function dimension(shape: TensorShape, axis: number): Dimension {
   const size = shape[axis];
   assert(size !== undefined, `[${shape.join()}] has no axis ${axis}`);
   return size;

@@ -1,7 +1,7 @@
 import { decodeRowsMax, prefillPositionsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { rowBytes } from './key-value-cache.ts';
-import { rowsMin } from './sample-request.ts';
+import { rowsMin } from './sequence-request.ts';
 
 interface WaitingRow {
   /** Grows with the order of arrival. */
@@ -10,7 +10,7 @@ interface WaitingRow {
 }
 
 /** The rows of one policy version: those that run, and those that wait in the order of their arrival. */
-export interface Line {
+export interface VersionQueue {
   readonly running: BatchSize;
   readonly waiting: readonly WaitingRow[];
 }
@@ -34,7 +34,7 @@ export function rowLengthMax({ promptTokenIds, maxTokens }: WaitingRow['request'
  * How many waiting rows of each line may start now. Whoever came first is asked first. A line whose share of memory is used up
  * waits for rows of its own to end; a line that has nothing running and finds no room holds back everyone who came later.
  */
-export function admit(config: ModelConfig, bytesMax: number, lines: readonly Line[]): number[] {
+export function admit(config: ModelConfig, bytesMax: number, lines: readonly VersionQueue[]): number[] {
   const progress = lines.map((line) => ({ ...line, size: line.running, taken: 0, positions: 0 }));
   const open = new Set(progress.filter(({ waiting }) => waiting.length > 0));
   let bytes = progress.reduce((sum, { size }) => sum + batchBytes(config, size), 0);

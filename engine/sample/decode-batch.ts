@@ -7,8 +7,8 @@ import { probabilitiesName } from './decode-graph.ts';
 import { rowLengthMax } from './admission.ts';
 import { type KeyValueCache, rowFloats } from './key-value-cache.ts';
 import { type ComputedPrompt, type PromptCache, PromptMemory } from './prompt-cache.ts';
-import { rowsMin, type SampleRequest } from './sample-request.ts';
-import type { Choice, Rows, TokenChooser } from './token-choice.ts';
+import { rowsMin, type SequenceRequest } from './sequence-request.ts';
+import type { SampledToken, LogitRows, TokenChooser } from './token-choice.ts';
 
 export interface DecodeSessions {
   /** Feeds of every run. */
@@ -20,7 +20,7 @@ export interface DecodeSessions {
 }
 
 /** What a lane must know of a request. Hooks stay with the caller, who drops a row when they end it. */
-export type RowRequest = Omit<SampleRequest, 'isFinished'>;
+export type RowRequest = Omit<SequenceRequest, 'isFinished'>;
 
 /** A sequence being sampled. */
 export interface Row {
@@ -33,7 +33,7 @@ export interface Row {
 }
 
 interface RowEvents {
-  readonly token: (id: number, choice: Choice) => void;
+  readonly token: (id: number, choice: SampledToken) => void;
   readonly end: (id: number, finishReason: 'stop' | 'length') => void;
 }
 
@@ -70,7 +70,7 @@ interface StepTensors {
   readonly fetches: Record<string, Tensor>;
   /** Computes the probabilities alone. */
   readonly run: PreparedRun;
-  readonly probabilities: Rows;
+  readonly probabilities: LogitRows;
 }
 
 /**
@@ -150,7 +150,7 @@ export class DecodeBatch {
     const tensors = this.#stepTensors(rows);
     this.#writeFeeds(tensors);
     const { sessions } = this.#parts;
-    let logits: Rows | null = null;
+    let logits: LogitRows | null = null;
     if (this.#rows.some((row) => row.chooser.needsLogits)) {
       const output = await this.#run(sessions.step, rows, tensors.feeds, {
         ...tensors.fetches,
@@ -255,7 +255,7 @@ export class DecodeBatch {
     }
   }
 
-  #matrix(tensor: Tensor | undefined): Rows {
+  #matrix(tensor: Tensor | undefined): LogitRows {
     const data = tensor?.data;
     assert(data instanceof Float32Array, 'a decode graph gives logits');
     return { data, vocabularySize: this.#parts.config.vocabularySize };
@@ -311,7 +311,7 @@ export class DecodeBatch {
     totalLength[0] = longest;
   }
 
-  #accept(slot: number, choice: Choice): void {
+  #accept(slot: number, choice: SampledToken): void {
     const row = this.#rows[slot]!;
     const { request } = row;
     row.sampledCount++;

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import type { ModelConfig } from '../model/config.ts';
 import { decoderLogits, rotaryTables, weightInputs } from '../model/decoder.ts';
 import { Graph, type Value } from '../onnx/graph.ts';
-import type { Shape } from '../onnx/model-proto.ts';
+import type { TensorShape } from '../onnx/model-proto.ts';
 import { multiply, reshape, selectRows } from '../onnx/operators.ts';
 
 export type DecodePhase = 'prefill' | 'step';
@@ -61,7 +61,7 @@ function cachedAttention(
   const pastLengths = graph.input('past_lengths', 'int32', ['batch']);
   const totalLength = graph.input('total_length', 'int32', []);
   const { cosine, sine } = rotaryTables(graph, config);
-  const cacheShape: Shape = ['batch', config.keyValueHeadCount, 'cache', config.headSize];
+  const cacheShape: TensorShape = ['batch', config.keyValueHeadCount, 'cache', config.headSize];
   const wide = (value: Value, heads: number): Value => reshape(value, ['batch', sequence, heads * config.headSize]);
   return (layer, query, key, value) => {
     const names = cacheNames(layer);

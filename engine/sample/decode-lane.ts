@@ -6,10 +6,10 @@ import { admit, batchBytes, type BatchSize } from './admission.ts';
 import { DecodeBatch, type DecodeSessions, type Row, type RowRequest } from './decode-batch.ts';
 import { KeyValueCache } from './key-value-cache.ts';
 import { PromptCache } from './prompt-cache.ts';
-import { type Choice, TokenChooser } from './token-choice.ts';
+import { type SampledToken, TokenChooser } from './token-choice.ts';
 
 export interface LaneEvents {
-  readonly token: (id: number, choice: Choice) => void;
+  readonly token: (id: number, choice: SampledToken) => void;
   /** Rows that ended with an error. */
   readonly fail: (ids: readonly number[], error: unknown) => void;
   /** After every step of a version: the rows that ended with it, and the counters, which know of them. */

@@ -5,10 +5,10 @@ import type { Parameters } from '../model/parameters.ts';
 import { DecodeLane, type Lane, type LaneCounters, type LaneEvents, noCounters, type RowEnd } from './decode-lane.ts';
 import { DecodeProgram, type ProgramOptions } from './decode-program.ts';
 import { LaneGroup, laneShare } from './lane-group.ts';
-import { requireSampleable, type SampleRequest, type SampleResult } from './sample-request.ts';
-import type { Choice } from './token-choice.ts';
+import { requireSampleable, type SequenceRequest, type SampleResult } from './sequence-request.ts';
+import type { SampledToken } from './token-choice.ts';
 
-export type { SampleRequest, SampleResult } from './sample-request.ts';
+export type { SequenceRequest, SampleResult } from './sequence-request.ts';
 
 export interface GenerateOptions {
   readonly signal?: AbortSignal;
@@ -48,7 +48,7 @@ interface Call {
 interface CallRow {
   readonly id: number;
   readonly index: number;
-  readonly request: SampleRequest;
+  readonly request: SequenceRequest;
   readonly tokenIds: number[];
   readonly logprobs: number[];
   /** The same array as logprobs while no token was drawn from another distribution. */
@@ -128,7 +128,7 @@ export class Sampler {
   /** Results in the order of the requests. An aborted call rejects with the signal's reason; its rows leave at the next step. */
   async generate(
     parameters: Parameters,
-    requests: readonly SampleRequest[],
+    requests: readonly SequenceRequest[],
     { signal, onToken }: GenerateOptions = {},
   ): Promise<SampleResult[]> {
     requests.forEach((request) => this.requireSampleable(request));
@@ -161,7 +161,7 @@ export class Sampler {
   }
 
   /** Throws `InferenceRejected` for what `generate` would refuse. */
-  requireSampleable(request: SampleRequest): void {
+  requireSampleable(request: SequenceRequest): void {
     requireSampleable(request, this.config, this.#rowBytesMax);
   }
 
@@ -194,7 +194,7 @@ export class Sampler {
     for (const { id, finishReason } of ends) this.#finish(id, finishReason);
   }
 
-  #accept(id: number, { tokenId, logprob, samplingLogprob }: Choice): void {
+  #accept(id: number, { tokenId, logprob, samplingLogprob }: SampledToken): void {
     const found = this.#rows.get(id);
     if (!found) return;
     const { call, row } = found;
@@ -247,7 +247,7 @@ export class Sampler {
   }
 }
 
-function newRow(request: SampleRequest, index: number, id: number): CallRow {
+function newRow(request: SequenceRequest, index: number, id: number): CallRow {
   const logprobs: number[] = [];
   return { id, index, request, tokenIds: [], logprobs, samplingLogprobs: logprobs, finishReason: null };
 }

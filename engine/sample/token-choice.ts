@@ -1,8 +1,8 @@
 import { uniform } from '../../core/random.ts';
-import { forbidsStopTokens, modifiesDistribution, type SampleRequest } from './sample-request.ts';
+import { forbidsStopTokens, modifiesDistribution, type SequenceRequest } from './sequence-request.ts';
 
 /** One sampled token. Log probabilities are 32-bit floats, natural logarithms. */
-export interface Choice {
+export interface SampledToken {
   readonly tokenId: number;
   /** Of softmax(logits / temperature). */
   readonly logprob: number;
@@ -11,7 +11,7 @@ export interface Choice {
 }
 
 /** Rows [count, vocabulary] of a matrix that a graph gave. */
-export interface Rows {
+export interface LogitRows {
   readonly data: Float32Array;
   readonly vocabularySize: number;
 }
@@ -25,14 +25,14 @@ export interface Rows {
  * only, so that a row's tokens do not depend on its neighbours.
  */
 export class TokenChooser {
-  readonly #request: SampleRequest;
+  readonly #request: SequenceRequest;
   readonly #modifiesAlways: boolean;
   readonly #allowed: ReadonlySet<number> | null;
   /** Occurrences in the output, and 0 for tokens of the prompt alone; only kept for penalties. */
   readonly #occurrences = new Map<number, number>();
   #t = 0;
 
-  constructor(request: SampleRequest) {
+  constructor(request: SequenceRequest) {
     this.#request = request;
     this.#modifiesAlways = modifiesDistribution({ ...request, minTokens: 0 });
     this.#allowed = request.allowedTokenIds ? new Set(request.allowedTokenIds) : null;
@@ -45,7 +45,7 @@ export class TokenChooser {
   }
 
   /** Draws from softmax(logits / temperature), which the graph computed: row `row` of the probabilities. */
-  fromProbabilities(probabilities: Rows, row: number): Choice {
+  fromProbabilities(probabilities: LogitRows, row: number): SampledToken {
     const start = row * probabilities.vocabularySize;
     const { data } = probabilities;
     const u = uniform(this.#request.seed, this.#t);
@@ -58,7 +58,7 @@ export class TokenChooser {
     return this.#chosen({ tokenId, logprob, samplingLogprob: logprob });
   }
 
-  fromLogits(logits: Rows, row: number): Choice {
+  fromLogits(logits: LogitRows, row: number): SampledToken {
     const { vocabularySize, data } = logits;
     const { original, weights } = scratchOf(vocabularySize);
     original.set(data.subarray(row * vocabularySize, (row + 1) * vocabularySize));
@@ -83,7 +83,7 @@ export class TokenChooser {
     return repetitionPenalty !== 1 || presencePenalty !== 0 || frequencyPenalty !== 0;
   }
 
-  #chosen(choice: Choice): Choice {
+  #chosen(choice: SampledToken): SampledToken {
     this.#t++;
     if (this.#isPenalized) this.#occurrences.set(choice.tokenId, (this.#occurrences.get(choice.tokenId) ?? 0) + 1);
     return choice;

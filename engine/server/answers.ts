@@ -5,7 +5,7 @@ import type { AnswerForm, FinishedChoice } from './generation.ts';
 import type { Plan } from './plan.ts';
 import type { PromptScores } from './prompt-scores.ts';
 import type { HeldVersion } from './policy-versions.ts';
-import type { ChatRequest, CompletionRequest, GenerateRequest } from './requests.ts';
+import type { ChatCompletionRequest, CompletionRequest, GenerateRequest } from './requests.ts';
 
 /** What the generating routes say, in OpenAI's and vLLM's words. */
 
@@ -73,7 +73,7 @@ export function completionForm(
 }
 
 /** POST /v1/chat/completions and /v1/chat/completions/tokens */
-export function chatForm(plan: Plan, request: ChatRequest): AnswerForm {
+export function chatForm(plan: Plan, request: ChatCompletionRequest): AnswerForm {
   const { logprobs: asked, return_token_ids: tellsIds } = request;
   const nameToken = tokenNamer(plan, request.return_tokens_as_token_ids === true);
   const prompt = plan.prompts[0]!;

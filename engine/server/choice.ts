@@ -1,8 +1,9 @@
+import type { ToolCall } from '../../core/rl/rollout.ts';
 import { Detokenizer } from '../model/detokenizer.ts';
 import type { ChatTokenizer } from '../model/tokenizer.ts';
 import type { SampleResult } from '../sample/sampler.ts';
 import { StopStringScanner } from './stop-strings.ts';
-import { type Said, type ToolCall, ToolCallReader } from './tool-calls.ts';
+import { type CompletionPart, ToolCallReader } from './tool-calls.ts';
 
 export interface ChoiceOptions {
   readonly tokenizer: ChatTokenizer;
@@ -28,7 +29,7 @@ export interface Delta {
   readonly toolCalls: readonly ToolCall[];
 }
 
-export interface Ending {
+export interface ChoiceEnd {
   readonly finishReason: 'stop' | 'length' | 'tool_calls';
   /** The stop string or stop token id that ended the choice; null for the model's own end and for length. */
   readonly stopReason: string | number | null;
@@ -83,7 +84,7 @@ export class Choice {
   }
 
   /** Nothing is added after it; the next delta holds what was held back. */
-  finish(result: Pick<SampleResult, 'tokenIds' | 'finishReason'>): Ending {
+  finish(result: Pick<SampleResult, 'tokenIds' | 'finishReason'>): ChoiceEnd {
     if (!this.isStopped) this.#tell(this.#stops.push(this.#text.finish()) + this.#stops.finish());
     this.#hear(this.#calls?.finish() ?? []);
     const stopReason = this.#stops.matched ?? stopTokenOf(result, this.#options);
@@ -109,7 +110,7 @@ export class Choice {
     else this.#content.push(text);
   }
 
-  #hear(said: readonly Said[]): void {
+  #hear(said: readonly CompletionPart[]): void {
     for (const part of said) {
       if ('content' in part) this.#content.push(part.content);
       else if (this.#callCount++ === 0 || !this.#options.singleToolCall) this.#toolCalls.push(part.toolCall);

@@ -2,7 +2,7 @@ import { setMaxListeners } from 'node:events';
 import type { ServerResponse } from 'node:http';
 import { setImmediate } from 'node:timers/promises';
 import type { SampleResult } from '../sample/sampler.ts';
-import { Choice, type Delta, type Ending } from './choice.ts';
+import { Choice, type Delta, type ChoiceEnd } from './choice.ts';
 import { EventStream } from './event-stream.ts';
 import { HttpError, toHttpError } from './http-error.ts';
 import type { Latencies } from './latencies.ts';
@@ -10,7 +10,7 @@ import type { Plan } from './plan.ts';
 import type { HeldVersion } from './policy-versions.ts';
 
 /** A choice that is whole. */
-export interface FinishedChoice extends Delta, Ending {
+export interface FinishedChoice extends Delta, ChoiceEnd {
   readonly index: number;
   readonly promptTokenIds: readonly number[];
   /** Of the distribution really drawn from; null where that is the model's own, whose `logprobs` are. */
@@ -24,7 +24,7 @@ export interface AnswerForm {
   readonly opening: (index: number) => Record<string, unknown> | null;
   /** Whether an event without text is worth sending, for its ids or logprobs. */
   readonly tellsTokens: boolean;
-  readonly chunk: (index: number, delta: Delta, ending: Ending | null) => Record<string, unknown>;
+  readonly chunk: (index: number, delta: Delta, ending: ChoiceEnd | null) => Record<string, unknown>;
   readonly usageChunk: (usage: Usage) => Record<string, unknown>;
 }
 
@@ -174,7 +174,7 @@ function guarded(controller: AbortController, onToken: OnToken): OnToken {
 class Teller {
   readonly #form: AnswerForm;
   readonly #events: EventStream;
-  readonly #news = new Map<number, { choice: Choice; ending: Ending | null }>();
+  readonly #news = new Map<number, { choice: Choice; ending: ChoiceEnd | null }>();
   readonly #opened: boolean[];
   readonly #controller: AbortController;
   #isScheduled = false;
@@ -197,7 +197,7 @@ class Teller {
     events.onDrain(() => this.#tell());
   }
 
-  hasNews(index: number, choice: Choice, ending: Ending | null): void {
+  hasNews(index: number, choice: Choice, ending: ChoiceEnd | null): void {
     this.#news.set(index, { choice, ending });
     if (this.#isScheduled) return;
     this.#isScheduled = true;

@@ -43,7 +43,7 @@ export function sendError(response: ServerResponse, error: unknown): void {
 }
 
 /** The body as JSON. An empty body is an empty object, so that commands need none. */
-export async function readJson(request: IncomingMessage, purse: Purse): Promise<unknown> {
+export async function readJsonBody(request: IncomingMessage, purse: Purse): Promise<unknown> {
   const body = await readBody(request, purse);
   return body.length === 0 ? {} : parseBoundedJson(body);
 }

@@ -1,7 +1,7 @@
 import { randomInt } from 'node:crypto';
 import { hash32 } from '../../core/random.ts';
 import { requestCheckedTokensMax, requestChoicesMax, requestTokensMax, streamChoicesMax } from '../limits.ts';
-import type { SampleRequest } from '../sample/sample-request.ts';
+import type { SequenceRequest } from '../sample/sequence-request.ts';
 import type { Purse } from './admission.ts';
 import type { ChoiceOptions } from './choice.ts';
 import { HttpError } from './http-error.ts';
@@ -12,7 +12,7 @@ import type { SamplingFields } from './requests.ts';
 export interface Plan {
   readonly version: HeldVersion;
   readonly prompts: readonly (readonly number[])[];
-  readonly requests: readonly SampleRequest[];
+  readonly requests: readonly SequenceRequest[];
   readonly choice: ChoiceOptions;
 }
 
@@ -36,7 +36,7 @@ export function planSampling(input: PlanInput): Plan {
   const endTokenIds = fields.ignore_eos ? [] : version.model.config.endTokenIds;
   const common = commonOf(fields, endTokenIds);
   const seeds = seedsOf(fields, prompts.length * n);
-  const requests = seeds.map((seed, index): SampleRequest => {
+  const requests = seeds.map((seed, index): SequenceRequest => {
     const p = Math.floor(index / n);
     return { ...common, promptTokenIds: prompts[p]!, maxTokens: maxTokens[p]!, seed };
   });
@@ -48,7 +48,7 @@ export function planSampling(input: PlanInput): Plan {
 function commonOf(
   fields: SamplingFields,
   endTokenIds: readonly number[],
-): Omit<SampleRequest, 'promptTokenIds' | 'maxTokens' | 'seed'> {
+): Omit<SequenceRequest, 'promptTokenIds' | 'maxTokens' | 'seed'> {
   return {
     temperature: fields.temperature ?? 1,
     stopTokenIds: [...new Set([...endTokenIds, ...(fields.stop_token_ids ?? [])])],

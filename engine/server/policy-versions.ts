@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { readdir, realpath, stat } from 'node:fs/promises';
 import { isAbsolute, join, relative, resolve, sep } from 'node:path';
-import { type LoadOptions, loadModelFolder, loadParameters, type ModelFolder } from '../model/model-folder.ts';
+import { type ModelLoadOptions, loadModelFolder, loadParameters, type ModelFolder } from '../model/model-folder.ts';
 import type { Parameters } from '../model/parameters.ts';
 import type { Provider, SessionOptions } from '../onnx/session.ts';
 import { Sampler, type SamplerCounters } from '../sample/sampler.ts';
@@ -180,7 +180,7 @@ export class PolicyVersions {
 
   /** A folder without a tokenizer gets that of a held version with the same vocabulary. */
   async #loadModel(folder: string): Promise<HeldVersion['model']> {
-    const options: LoadOptions = {
+    const options: ModelLoadOptions = {
       resolveBase: (base) => this.#resolveAllowed(base, 'the base that its adapter_config.json names,'),
       loadBase: (base) => this.#loadBase(base),
     };

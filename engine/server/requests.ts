@@ -90,7 +90,7 @@ const chatFields = {
   chat_template_kwargs: templateArguments.nullish(),
 };
 
-export const ChatRequest = z.object({ ...chatFields, messages: chatMessages });
+export const ChatCompletionRequest = z.object({ ...chatFields, messages: chatMessages });
 
 /** prime-rl's /v1/chat/completions/tokens: `tokens` is the prompt, whatever the messages would have become. */
 const ChatTokensRequest = z.object({
@@ -98,7 +98,7 @@ const ChatTokensRequest = z.object({
   messages: chatMessages.nullish(),
   tokens: tokenIdList.nullish(),
 });
-export type ChatRequest = z.infer<typeof ChatTokensRequest>;
+export type ChatCompletionRequest = z.infer<typeof ChatTokensRequest>;
 
 const generateSampling = z.object({ ...samplingFields, logprobs: ownLogprob.nullish() });
 
@@ -164,11 +164,11 @@ export function parseCompletion(body: unknown): CompletionRequest {
   throw new HttpError(400, '"prompt_logprobs" is not for streams; leave "stream" out.', { param: 'prompt_logprobs' });
 }
 
-export function parseChat(body: unknown): ChatRequest {
-  return requireTools(requireStream(parseHonoured(ChatRequest, body)));
+export function parseChat(body: unknown): ChatCompletionRequest {
+  return requireTools(requireStream(parseHonoured(ChatCompletionRequest, body)));
 }
 
-export function parseChatTokens(body: unknown): ChatRequest {
+export function parseChatTokens(body: unknown): ChatCompletionRequest {
   const request = requireTools(requireStream(parseHonoured(ChatTokensRequest, body)));
   if (request.tokens || request.messages) return request;
   throw new HttpError(400, 'Expected "tokens" (the prompt as token ids) or "messages", got neither.', {
@@ -229,7 +229,7 @@ function requireStream<Request extends { stream?: boolean | null | undefined; st
 }
 
 /** A call that must be made would need sampling within a grammar. */
-function requireTools(request: ChatRequest): ChatRequest {
+function requireTools(request: ChatCompletionRequest): ChatCompletionRequest {
   const { tool_choice: choice, tools } = request;
   if (choice == null || choice === 'none') return request;
   if (choice !== 'auto') {

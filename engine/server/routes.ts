@@ -7,7 +7,7 @@ import { Admission, type Purse } from './admission.ts';
 import { chatForm, completionForm, generateForm } from './answers.ts';
 import { type AnswerForm, answerStream, answerWhole } from './generation.ts';
 import { HttpError } from './http-error.ts';
-import { readJson, sendError, sendJson, sendText } from './http.ts';
+import { readJsonBody, sendError, sendJson, sendText } from './http.ts';
 import { shortened } from './json.ts';
 import type { SessionOptions } from '../onnx/session.ts';
 import { Latencies } from './latencies.ts';
@@ -21,7 +21,7 @@ import { detokenize, encodePrompts, renderPrompt, tokenize } from './prompts.ts'
 import { RefusalLog } from './refusal-log.ts';
 import { type HeldVersion, PolicyVersions } from './policy-versions.ts';
 import {
-  type ChatRequest,
+  type ChatCompletionRequest,
   type CompletionRequest,
   DetokenizeRequest,
   type GenerateRequest,
@@ -87,12 +87,12 @@ export class Routes {
     'POST /v1/chat/completions/tokens': this.#generating((body) => chatOf(parseChatTokens(body))),
     'POST /inference/v1/generate': this.#generating((body) => generateOf(parseGenerate(body))),
     'POST /tokenize': async (request, response, purse) => {
-      const body = parseHonoured(TokenizeRequest, await readJson(request, purse));
+      const body = parseHonoured(TokenizeRequest, await readJsonBody(request, purse));
       const answer = (version: HeldVersion): Promise<unknown> => Promise.resolve(tokenize(version, body));
       sendJson(response, 200, await this.#versions.use(body.model ?? null, answer));
     },
     'POST /detokenize': async (request, response, purse) => {
-      const body = parseHonoured(DetokenizeRequest, await readJson(request, purse));
+      const body = parseHonoured(DetokenizeRequest, await readJsonBody(request, purse));
       const answer = (version: HeldVersion): Promise<unknown> => Promise.resolve(detokenize(version, body.tokens));
       sendJson(response, 200, await this.#versions.use(body.model ?? null, answer));
     },
@@ -105,7 +105,7 @@ export class Routes {
       sendJson(response, 200, { status: 'ok' });
     },
     'POST /update_weights': async (request, response, purse) => {
-      const body = parseBody(UpdateWeightsRequest, await readJson(request, purse));
+      const body = parseBody(UpdateWeightsRequest, await readJsonBody(request, purse));
       const startedAt = performance.now();
       this.#log(`loading ${shortened(body.name)} from ${shortened(body.weight_dir, 500)}`);
       const version = describe(await this.#versions.load(body));
@@ -113,11 +113,11 @@ export class Routes {
       sendJson(response, 200, { status: 'ok', ...version });
     },
     'POST /hold_version': async (request, response, purse) => {
-      const { name, holder, seconds } = parseBody(HoldVersionRequest, await readJson(request, purse));
+      const { name, holder, seconds } = parseBody(HoldVersionRequest, await readJsonBody(request, purse));
       sendJson(response, 200, { status: 'ok', ...describe(this.#versions.keep(name, holder, seconds)) });
     },
     'POST /release_version': async (request, response, purse) => {
-      const { name, holder } = parseBody(ReleaseVersionRequest, await readJson(request, purse));
+      const { name, holder } = parseBody(ReleaseVersionRequest, await readJsonBody(request, purse));
       await this.#versions.release(name, holder);
       sendJson(response, 200, { status: 'ok' });
     },
@@ -175,7 +175,7 @@ export class Routes {
 
   #generating(parse: (body: unknown) => Generation): Handler {
     return async (request, response, purse) => {
-      const { model, stream, plan, form, scoresPrompts = false } = parse(await readJson(request, purse));
+      const { model, stream, plan, form, scoresPrompts = false } = parse(await readJsonBody(request, purse));
       purse.takeRequest();
       await this.#whileConnected(request, response, async (controller) => {
         const { signal } = controller;
@@ -254,7 +254,7 @@ function completionOf(request: CompletionRequest): Generation {
   };
 }
 
-function chatOf(request: ChatRequest): Generation {
+function chatOf(request: ChatCompletionRequest): Generation {
   const hasTools = (request.tools?.length ?? 0) > 0 && request.tool_choice !== 'none';
   const promptOf = (version: HeldVersion): number[] =>
     request.tokens ?? renderPrompt(version, { ...request, messages: request.messages! });

@@ -1,14 +1,9 @@
 import { z } from 'zod';
+import type { ToolCall } from '../../core/rl/rollout.ts';
 import { overlap } from './stop-strings.ts';
 
-/** A call as OpenAI's API writes it: arguments are a text of JSON. */
-export interface ToolCall {
-  readonly name: string;
-  readonly arguments: string;
-}
-
 /** What a completion says, in order. */
-export type Said = { readonly content: string } | { readonly toolCall: ToolCall };
+export type CompletionPart = { readonly content: string } | { readonly toolCall: ToolCall };
 
 const opening = '<tool_call>';
 const closing = '</tool_call>';
@@ -26,15 +21,15 @@ export class ToolCallReader {
   #call: string[] | null = null;
   #isAfterCall = false;
 
-  push(piece: string): Said[] {
-    const said: Said[] = [];
+  push(piece: string): CompletionPart[] {
+    const said: CompletionPart[] = [];
     let rest: string | null = piece;
     while (rest !== null) rest = this.#call ? this.#readCall(this.#call, rest, said) : this.#readText(rest, said);
     return said;
   }
 
   /** The text has ended. An open call counts if its JSON is whole, as when the stop token took the closing's place. */
-  finish(): Said[] {
+  finish(): CompletionPart[] {
     const text = this.#call?.join('') ?? '';
     const blanks = this.#held;
     this.#held = '';
@@ -45,7 +40,7 @@ export class ToolCallReader {
   }
 
   /** What follows the opening of a call; null when the piece is used up. */
-  #readText(piece: string, said: Said[]): string | null {
+  #readText(piece: string, said: CompletionPart[]): string | null {
     const text = this.#held + piece;
     const start = text.indexOf(opening);
     const end = start >= 0 ? start : text.length - overlap(text, opening);
@@ -59,7 +54,7 @@ export class ToolCallReader {
   }
 
   /** What follows the closing of the call; null when the piece is used up. */
-  #readCall(call: string[], piece: string, said: Said[]): string | null {
+  #readCall(call: string[], piece: string, said: CompletionPart[]): string | null {
     const tail = call.length > 1 ? call.pop()! : '';
     const text = tail + piece;
     const end = text.indexOf(closing);
@@ -94,7 +89,7 @@ export function readToolCalls(text: string): ToolCall[] {
   return readToolTurn(text).toolCalls;
 }
 
-function contentOf(text: string): Said[] {
+function contentOf(text: string): CompletionPart[] {
   return text === '' ? [] : [{ content: text }];
 }
 

@@ -10,13 +10,13 @@ import { policyFeeds, requirePolicyInputs, rowDifferences, supervisedFeeds } fro
 import { GradientComputer, type Pass } from './gradient-computer.ts';
 import { comparesRows } from './loss.ts';
 import { maskTotal, type MaskedSample, type MicroBatch, requireTrainable } from './micro-batches.ts';
-import { meanOfPasses, policyMetrics, refusal, type Sums, supervisedMetrics } from './step-metrics.ts';
+import { meanOfPasses, policyMetrics, refusalReason, type Sums, supervisedMetrics } from './step-metrics.ts';
 import { policyKind } from './train-graph.ts';
 import { TrainedPolicy } from './trained-policy.ts';
 import { customLossOf } from './user-code.ts';
 import type {
   ExportOptions,
-  ScoreOptions,
+  LogprobOptions,
   SftMetrics,
   SftOptions,
   StepResult,
@@ -89,7 +89,7 @@ export class EngineOptimizer implements Optimizer {
         maskTotal(samples),
         await this.#optimizer.globalNorm(this.#gradient.flat),
       );
-      const reason = refusal(metrics);
+      const reason = refusalReason(metrics);
       if (reason !== null) return { applied: false, reason, metrics };
       await this.#apply(metrics.gradNorm, options);
       return { applied: true, metrics };
@@ -117,7 +117,7 @@ export class EngineOptimizer implements Optimizer {
     });
   }
 
-  forwardLogprobs(samples: readonly MaskedSample[], options: ScoreOptions): Promise<Float32Array[]> {
+  forwardLogprobs(samples: readonly MaskedSample[], options: LogprobOptions): Promise<Float32Array[]> {
     return this.#inTurn(async () => {
       requireTrainable(samples, this.#policy.model.config);
       const { weights: folder, temperature } = options;
@@ -176,7 +176,7 @@ export class EngineOptimizer implements Optimizer {
     const pass = { kind, samples, lossFeeds: policyFeeds(batch, options), ...custom, ...compared };
     const sums = await this.#accumulate(pass, options, number);
     const metrics = policyMetrics(sums, maskTotal(samples), await this.#optimizer.globalNorm(this.#gradient.flat));
-    const reason = refusal(metrics);
+    const reason = refusalReason(metrics);
     if (reason !== null) return { applied: false, reason, metrics };
     await this.#apply(metrics.gradNorm, options);
     return { applied: true, metrics };

@@ -55,7 +55,7 @@ export function meanOfPasses(passes: readonly TrainMetrics[]): TrainMetrics {
 }
 
 /** Why a step must not be taken; null when it may. */
-export function refusal(metrics: SftMetrics | TrainMetrics): string | null {
+export function refusalReason(metrics: SftMetrics | TrainMetrics): string | null {
   const { tokenCount, loss, gradNorm } = metrics;
   if (tokenCount === 0) return 'no token of the batch carries loss';
   if (!Number.isFinite(loss)) return `the loss is ${loss}`;

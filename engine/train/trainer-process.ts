@@ -9,7 +9,7 @@ import { fromWire, type OpenArguments, type TrainerCall, type TrainerReply } fro
 import type { OptimizerOptions } from './optimizer.ts';
 import type {
   ExportOptions,
-  ScoreOptions,
+  LogprobOptions,
   SftMetrics,
   SftOptions,
   StepResult,
@@ -79,7 +79,7 @@ export class TrainerProcess implements Optimizer {
     return (await this.#call('trainStep', batch, options)) as StepResult<TrainMetrics>;
   }
 
-  async forwardLogprobs(samples: readonly MaskedSample[], options: ScoreOptions): Promise<Float32Array[]> {
+  async forwardLogprobs(samples: readonly MaskedSample[], options: LogprobOptions): Promise<Float32Array[]> {
     return (await this.#call('forwardLogprobs', samples, options)) as Float32Array[];
   }
 

@@ -62,7 +62,7 @@ export type StepResult<Metrics> =
   | { readonly applied: true; readonly metrics: Metrics }
   | { readonly applied: false; readonly reason: string; readonly metrics: Metrics };
 
-export interface ScoreOptions {
+export interface LogprobOptions {
   readonly temperature: number;
   /** Folder whose weights score; the trainer's own when left out. Its contents are taken not to change. */
   readonly weights?: string;
@@ -78,7 +78,7 @@ export interface Optimizer {
   sftStep(samples: readonly MaskedSample[], options: SftOptions): Promise<StepResult<SftMetrics>>;
   trainStep(batch: TrainBatch, options: TrainOptions): Promise<StepResult<TrainMetrics>>;
   /** Log probability of every token that counts; 0 elsewhere. Aligned with each sample's tokens. */
-  forwardLogprobs(samples: readonly MaskedSample[], options: ScoreOptions): Promise<Float32Array[]>;
+  forwardLogprobs(samples: readonly MaskedSample[], options: LogprobOptions): Promise<Float32Array[]>;
   /** SHA-256 of the weights: the digest of the policy version. */
   digest(): Promise<string>;
   /**

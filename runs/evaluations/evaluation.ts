@@ -18,14 +18,14 @@ export interface FoundEvaluation {
 }
 
 /** What was looked through. */
-export interface Found<E extends FoundEvaluation = FoundEvaluation> {
+export interface FoundEvaluations<E extends FoundEvaluation = FoundEvaluation> {
   readonly evaluations: readonly E[];
   /** Folders that hold one of the two files that an evaluation has, or one that is no JSON; with what is wrong. */
   readonly incomplete: readonly { readonly where: string; readonly why: string }[];
 }
 
 /** `ENV--MODEL`, as the folder of an evaluation is called: a model's `/` is written `--`. */
-export function namesIn(folder: string): { environment: string; model: string } {
+export function namesFromFolder(folder: string): { environment: string; model: string } {
   const [environment = '', ...model] = folder.split('--');
   return { environment, model: model.join('/') };
 }

@@ -2,7 +2,7 @@ import { readdir, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { readMetadata } from '../../core/eval/result-metadata.ts';
 import { metadataOfConfig } from './episodes.ts';
-import { type Found, type FoundEvaluation, namesIn } from './evaluation.ts';
+import { type FoundEvaluations, type FoundEvaluation, namesFromFolder } from './evaluation.ts';
 import { readRegularText } from '../../engine/regular-file.ts';
 
 /** Evaluations that lie in folders: of `vf-eval`, `prime eval run`, `ratchet eval run`, and verifiers' v1. */
@@ -30,9 +30,9 @@ export async function usualFolders(project: string): Promise<string[]> {
 }
 
 /** All evaluations in a folder and below it, the newest first. Runs' folders are left to `runEvaluations`. */
-export async function findEvaluations(folder: string, shownFrom = process.cwd()): Promise<Found> {
+export async function findEvaluations(folder: string, shownFrom = process.cwd()): Promise<FoundEvaluations> {
   const found: FoundEvaluation[] = [];
-  const incomplete: Found['incomplete'][number][] = [];
+  const incomplete: FoundEvaluations['incomplete'][number][] = [];
   const changed = new Map<FoundEvaluation, number>();
   const visit = async (place: string, depth: number): Promise<void> => {
     const entries = await readdir(place, { withFileTypes: true }).catch(() => []);
@@ -70,7 +70,7 @@ async function openFolder(
   if (!hasMetadata) return 'results.jsonl without metadata.json';
   const metadata = readMetadata(await readJson(path.join(folder, 'metadata.json')));
   if (metadata === null) return 'metadata.json is not a JSON object';
-  const named = namesIn(path.basename(path.dirname(folder)));
+  const named = namesFromFolder(path.basename(path.dirname(folder)));
   return {
     environment: metadata.environment || named.environment || '?',
     model: metadata.model || named.model || '?',
@@ -87,7 +87,7 @@ async function openFolder(
 async function openEpisodes(folder: string, shownFrom: string): Promise<FolderEvaluation | string> {
   const metadata = readMetadata(metadataOfConfig(await readJson(path.join(folder, 'configs/resolved/eval.json'))));
   if (metadata === null) return 'traces.jsonl without configs/resolved/eval.json';
-  const named = namesIn(path.basename(folder));
+  const named = namesFromFolder(path.basename(folder));
   return {
     environment: metadata.environment || named.environment || '?',
     model: metadata.model || '?',

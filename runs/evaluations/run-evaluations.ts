@@ -10,7 +10,7 @@ import { type RecordRow, rowsOfRound } from '../../core/rl/results.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { Store } from '../../backends/store/index.ts';
 import { decodeRows, encodeRows, isRecord } from '../../backends/store/objects.ts';
-import { type Found, type FoundEvaluation, namesIn } from './evaluation.ts';
+import { type FoundEvaluations, type FoundEvaluation, namesFromFolder } from './evaluation.ts';
 
 export interface RunEvaluation extends FoundEvaluation {
   readonly lineage: string;
@@ -25,13 +25,13 @@ export async function runEvaluations(
   store: Store,
   lineages: readonly string[],
   { training = false }: { readonly training?: boolean } = {},
-): Promise<Found<RunEvaluation>> {
+): Promise<FoundEvaluations<RunEvaluation>> {
   const places = lineages.flatMap((lineage) => [
     { lineage, of: 'evaluation' as const, prefix: layout.allEvaluations(lineage) },
     ...(training ? [{ lineage, of: 'training' as const, prefix: layout.allResults(lineage) }] : []),
   ]);
   const wanted: { lineage: string; of: FoundEvaluation['of']; folder: string }[] = [];
-  const incomplete: Found['incomplete'][number][] = [];
+  const incomplete: FoundEvaluations['incomplete'][number][] = [];
   for (const { lineage, of, prefix } of places) {
     const keys = new Set(await store.list(prefix));
     const last = of === 'evaluation' ? 'results.jsonl' : 'metadata.json';
@@ -62,7 +62,7 @@ async function openStored(
   const metadata = bytes && readMetadata(parsed(bytes));
   if (!metadata) return null;
   const parts = folder.split('/');
-  const named = namesIn(parts.at(-3)!);
+  const named = namesFromFolder(parts.at(-3)!);
   return {
     lineage,
     of,

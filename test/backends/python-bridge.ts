@@ -8,7 +8,7 @@ import { openBridge, type Bridge, type BridgeOptions } from '../../backends/envi
 import type {
   LoadedEnvironment,
   LoadRequest,
-  PlayedRow,
+  WirePlayedRow,
   RolloutRequest,
   SampledTurn,
   Score,
@@ -90,7 +90,7 @@ export async function play(
   input: string,
   says: Says,
   more: Partial<RolloutRequest> & { readonly signal?: AbortSignal } = {},
-): Promise<PlayedRow> {
+): Promise<WirePlayedRow> {
   const { signal, ...request } = more;
   return bridge.rollout(
     { env, input, model: 'm', sampling: { max_tokens: 9 }, score: false, keep: false, with_tokens: false, ...request },

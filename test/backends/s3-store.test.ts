@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { S3Client, ListMultipartUploadsCommand } from '@aws-sdk/client-s3';
 import { FileStore } from '../../backends/store/file-store.ts';
 import { type Store } from '../../backends/store/index.ts';
-import { copiesOf } from '../../backends/store/s3-local-copies.ts';
+import { copiesFolder } from '../../backends/store/s3-local-copies.ts';
 import { checkS3Store, S3Store, type S3StoreOptions } from '../../backends/store/s3-store.ts';
 import { weightsFolder } from '../../backends/store/weights-folder.ts';
 import { startProxy, type Fate, type MisbehavingProxy, type SeenRequest } from './misbehaving-proxy.ts';
@@ -332,7 +332,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
       await fill(store);
       await fill(store, 'weights/step_10/');
       const folder = await store.localFolder('weights/step_1/');
-      assert.equal(folder, path.join(copiesOf(location), 'run/weights/step_1'));
+      assert.equal(folder, path.join(copiesFolder(location), 'run/weights/step_1'));
       for (const [name, content] of Object.entries(files))
         assert.equal(await readFile(path.join(folder, name), 'utf8'), content);
       assert.deepEqual((await readdir(path.dirname(folder))).sort(), ['step_1', 'step_1.copied.json']);

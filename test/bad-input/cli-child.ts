@@ -1,5 +1,5 @@
 /** Commands in one process, one after the other: loading the program anew takes longer than most of them. See `cli-process.ts`. */
-import { runCommand } from '../../cli/run-command.ts';
+import { runTyped } from '../../cli/run-command.ts';
 import type { Asked, Answered } from './cli-process.ts';
 
 class Left extends Error {}
@@ -43,7 +43,7 @@ async function answer({ id, args, folder }: Asked): Promise<void> {
   process.stdout.write = take;
   process.stderr.write = take;
   try {
-    await runCommand(['node', 'ratchet', ...args]);
+    await runTyped(['node', 'ratchet', ...args]);
   } catch (error) {
     if (!(error instanceof Left)) text += error instanceof Error ? error.stack : String(error);
   } finally {

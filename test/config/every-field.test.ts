@@ -6,7 +6,7 @@ import { parse, stringify } from 'smol-toml';
 import { z } from 'zod';
 import type { Dialect } from '../../config/dialects/dialect.ts';
 import { dialects } from '../../config/dialects/index.ts';
-import { laterSettings } from '../../config/settings/later.ts';
+import { settingsToCome } from '../../config/settings/later.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import { tablesOf } from '../../config/schema-reader.ts';
 import { copied, isTable, setAt, type Table, valueAt } from '../../config/tables.ts';
@@ -226,7 +226,7 @@ describe('nothing is accepted and dropped', () => {
       const dropped = fieldsOf(dialect).flatMap(([field]) => {
         const fate = dialect.fields[field]?.fate;
         // Refused by name, see `later-fields.test.ts`.
-        if (laterSettings[fate?.kind === 'becomes' ? fate.path : field]?.instead !== undefined) return [];
+        if (settingsToCome[fate?.kind === 'becomes' ? fate.path : field]?.instead !== undefined) return [];
         const fixed = field.includes('temp_scheduler')
           ? without(plain, field.replace(/temp_scheduler.*/, 'temperature'))
           : plain;

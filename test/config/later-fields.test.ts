@@ -4,11 +4,11 @@ import { stringify } from 'smol-toml';
 import { z } from 'zod';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { KeyPath } from '../../config/positions.ts';
-import { laterSettings } from '../../config/settings/later.ts';
+import { settingsToCome } from '../../config/settings/later.ts';
 import { setAt, type Table } from '../../config/tables.ts';
 
 describe('fields whose feature is not there', () => {
-  for (const [field, { type, feature, instead }] of Object.entries(laterSettings)) {
+  for (const [field, { type, feature, instead }] of Object.entries(settingsToCome)) {
     const isRefused = instead !== undefined;
     test(`${field} is ${isRefused ? 'refused by name' : 'kept in the spec and listed as not yet honoured'}`, () => {
       const value = valueOf(type);

@@ -50,7 +50,7 @@ test('the live view of a real run, resized and left by Ctrl-C: every event it to
     say: view.say,
     earlier: view.earlier,
     waiting: view.waiting,
-    look: view.look,
+    snapshot: view.snapshot,
     event(event) {
       told.push(event);
       view.event(event);

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { decodeRowsMax, prefillPositionsMax } from '../../engine/limits.ts';
-import { admit, batchBytes, type Line } from '../../engine/sample/admission.ts';
+import { admit, batchBytes, type VersionQueue } from '../../engine/sample/admission.ts';
 import { rowBytes } from '../../engine/sample/key-value-cache.ts';
 import { tinyConfig } from './models.ts';
 
@@ -26,7 +26,7 @@ test('one version leaves room for another to begin', () => {
   const many = Array.from({ length: 100 }, (_, i) => row(i, 10));
   const [alone] = admit(tinyConfig, bytesOf(400), [{ running: idle, waiting: many }]);
   assert.equal(alone, 30);
-  const both: Line[] = [
+  const both: VersionQueue[] = [
     { running: { rows: 30, length: 10 }, waiting: many },
     { running: idle, waiting: [row(1000, 10), row(1001, 10)] },
   ];
@@ -35,7 +35,7 @@ test('one version leaves room for another to begin', () => {
 
 test('a row that needs nearly everything starts when it is alone', () => {
   assert.deepEqual(admit(tinyConfig, bytesOf(40), [{ running: idle, waiting: [row(0, 20)] }]), [1]);
-  const busy: Line[] = [
+  const busy: VersionQueue[] = [
     { running: { rows: 2, length: 4 }, waiting: [row(5, 4)] },
     { running: idle, waiting: [row(3, 20)] },
   ];

@@ -6,7 +6,7 @@ import {
   Parameters,
   parseModelConfig,
   Sampler,
-  type SampleRequest,
+  type SequenceRequest,
   saveModelFolder,
 } from '../../engine/index.ts';
 import { loadParameters } from '../../engine/model/model-folder.ts';
@@ -58,7 +58,7 @@ async function requireScoresAgree(t: TestContext, { parameters, golden, config }
 async function requireGreedyAgrees(parameters: Parameters, golden: Golden): Promise<void> {
   const sampler = await Sampler.open(parameters.config, { threads: 1 });
   const { tokenIds, promptLength } = golden;
-  const request = (length: number): SampleRequest => ({
+  const request = (length: number): SequenceRequest => ({
     promptTokenIds: tokenIds.slice(0, length),
     maxTokens: tokenIds.length - length,
     temperature: 0,

@@ -3,14 +3,14 @@ import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { randomStream } from '../../core/random.ts';
-import { EngineOptimizer, Sampler, type SampleRequest, type SampleResult } from '../../engine/index.ts';
+import { EngineOptimizer, Sampler, type SequenceRequest, type SampleResult } from '../../engine/index.ts';
 import { copyModel } from './golden/gradients/read-gradients.ts';
 import { temporaryFolder } from './models.ts';
 
 const tolerance = 1e-4;
 const temperatures = [0.3, 0.7, 1, 1.5];
 /** Requests that change what is drawn: the log probability that counts is still that of softmax(logits / temperature). */
-const modified: Partial<SampleRequest> = { topP: 0.8, topK: 7, repetitionPenalty: 1.3, presencePenalty: 0.4 };
+const modified: Partial<SequenceRequest> = { topP: 0.8, topK: 7, repetitionPenalty: 1.3, presencePenalty: 0.4 };
 
 for (const name of ['qwen3', 'qwen2', 'llama']) {
   test(`sampled logprobs of ${name} are training's at every temperature, in groups with ragged prompts`, async (t) => {
@@ -45,7 +45,7 @@ async function openTrainer(t: TestContext, name: string): Promise<EngineOptimize
 }
 
 /** Nine prompts of 1 to 17 tokens, each asked four times. */
-function randomRequests(vocabularySize: number, temperature: number): SampleRequest[] {
+function randomRequests(vocabularySize: number, temperature: number): SequenceRequest[] {
   const random = randomStream('logprob parity', temperature);
   return Array.from({ length: 9 }, (_, group) => {
     const length = 1 + 2 * group;
@@ -62,7 +62,7 @@ function randomRequests(vocabularySize: number, temperature: number): SampleRequ
 
 async function largestDifference(
   trainer: EngineOptimizer,
-  requests: readonly SampleRequest[],
+  requests: readonly SequenceRequest[],
   results: readonly SampleResult[],
 ): Promise<number> {
   const temperature = requests[0]!.temperature;

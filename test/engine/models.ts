@@ -11,7 +11,7 @@ import {
   type ModelConfig,
   type ModelFolder,
   Parameters,
-  type SampleRequest,
+  type SequenceRequest,
 } from '../../engine/index.ts';
 
 export const optimizer: OptimizerSpec = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
@@ -55,7 +55,7 @@ export function preset(seed = 0): ModelFolder {
   return createPreset('preset:reverse-text-0.2m', { seed });
 }
 
-export function wordRequest(model: ModelFolder, word: string, seed: number, temperature = 1): SampleRequest {
+export function wordRequest(model: ModelFolder, word: string, seed: number, temperature = 1): SequenceRequest {
   const promptTokenIds = model.tokenizer.renderChat([{ role: 'user', content: word }]);
   return { promptTokenIds, maxTokens: 10, temperature, seed, stopTokenIds: [1] };
 }

@@ -1,6 +1,6 @@
 /** Sampling as the papers and vLLM's documentation tell it, in double precision and without any haste, to compare with. */
 import { uniform } from '../../core/random.ts';
-import type { SampleRequest } from '../../engine/sample/sample-request.ts';
+import type { SequenceRequest } from '../../engine/sample/sequence-request.ts';
 
 export interface PlainDraw {
   readonly tokenId: number;
@@ -12,7 +12,7 @@ export interface PlainDraw {
   readonly sums: readonly number[];
 }
 
-export function plainDraw(logits: readonly number[], request: SampleRequest, output: readonly number[]): PlainDraw {
+export function plainDraw(logits: readonly number[], request: SequenceRequest, output: readonly number[]): PlainDraw {
   const temperature = request.temperature === 0 ? 1 : request.temperature;
   const scores = penalized(logits, request, output);
   const cut = request.temperature === 0 ? { kept: scores, sums: [] } : truncated(scores, temperature, request);
@@ -30,7 +30,7 @@ export function plainDraw(logits: readonly number[], request: SampleRequest, out
   };
 }
 
-function penalized(logits: readonly number[], request: SampleRequest, output: readonly number[]): number[] {
+function penalized(logits: readonly number[], request: SequenceRequest, output: readonly number[]): number[] {
   const { repetitionPenalty = 1, presencePenalty = 0, frequencyPenalty = 0 } = request;
   const mayStop = request.ignoreEnd || output.length >= (request.minTokens ?? 0);
   return logits.map((logit, id) => {
@@ -50,7 +50,7 @@ function penalized(logits: readonly number[], request: SampleRequest, output: re
 function truncated(
   scores: readonly number[],
   temperature: number,
-  { topP = 1, topK = 0, minP = 0 }: SampleRequest,
+  { topP = 1, topK = 0, minP = 0 }: SequenceRequest,
 ): { kept: number[]; sums: number[] } {
   let kept = [...scores];
   const probabilities = (): number[] => softmax(kept.map((score) => score / temperature));

@@ -2,13 +2,13 @@ import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { setTimeout } from 'node:timers/promises';
 import { permutation, uniform } from '../../core/random.ts';
-import { Sampler, type SampleRequest, type SampleResult } from '../../engine/index.ts';
+import { Sampler, type SequenceRequest, type SampleResult } from '../../engine/index.ts';
 import { preset, randomParameters, tinyConfig, wordRequest, words } from './models.ts';
 
 const model = preset(7);
 const sampler = await Sampler.open(model.config, { threads: 1 });
 after(() => sampler.release());
-const generate = (requests: readonly SampleRequest[]): Promise<SampleResult[]> =>
+const generate = (requests: readonly SequenceRequest[]): Promise<SampleResult[]> =>
   sampler.generate(model.parameters, requests);
 
 const requests = Array.from({ length: 40 }, (_, i) =>
@@ -137,7 +137,7 @@ test('more rows than fit in a batch are sampled in turn', async () => {
 
 test('requests no model can sample are refused with the reason', async () => {
   const base = wordRequest(model, 'cat', 0);
-  const refuses = (change: Partial<SampleRequest>, message: RegExp): Promise<void> =>
+  const refuses = (change: Partial<SequenceRequest>, message: RegExp): Promise<void> =>
     assert.rejects(generate([{ ...base, ...change }]), { code: 'InferenceRejected', message });
   await refuses({ promptTokenIds: [] }, /no tokens/);
   await refuses({ promptTokenIds: [30] }, /vocabulary of 30/);

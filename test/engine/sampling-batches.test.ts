@@ -2,17 +2,17 @@ import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { setTimeout } from 'node:timers/promises';
 import { permutation, uniform } from '../../core/random.ts';
-import { Sampler, type SampleRequest, type SampleResult } from '../../engine/sample/sampler.ts';
+import { Sampler, type SequenceRequest, type SampleResult } from '../../engine/sample/sampler.ts';
 import { preset, randomParameters, tinyConfig, wordRequest, words } from './models.ts';
 
 const model = preset(7);
 const sampler = await Sampler.open(model.config, { threads: 1 });
 after(() => sampler.release());
-const generate = (requests: readonly SampleRequest[], of = sampler): Promise<SampleResult[]> =>
+const generate = (requests: readonly SequenceRequest[], of = sampler): Promise<SampleResult[]> =>
   of.generate(model.parameters, requests);
 
 /** Every parameter, alone and together, among rows that use none. */
-const changes: readonly Partial<SampleRequest>[] = [
+const changes: readonly Partial<SequenceRequest>[] = [
   {},
   { topP: 0.7 },
   {},
@@ -31,7 +31,7 @@ const changes: readonly Partial<SampleRequest>[] = [
   { isFinished: (tokenIds) => tokenIds.length === 3 },
   { topP: 0.9, topK: 12, minP: 0.01, repetitionPenalty: 1.2, temperature: 0.8, minTokens: 2 },
 ];
-const mixed = Array.from({ length: 51 }, (_, i): SampleRequest => ({
+const mixed = Array.from({ length: 51 }, (_, i): SequenceRequest => ({
   ...wordRequest(model, words[i % words.length]!, i),
   ...changes[i % changes.length],
 }));
@@ -53,7 +53,7 @@ test('a prompt of any length has the same bits alone, beside a longer one and af
   const parameters = randomParameters(config, 3);
   const small = await Sampler.open(config, { threads: 1 });
   t.after(() => small.release());
-  const requestOf = (length: number, salt: number): SampleRequest => ({
+  const requestOf = (length: number, salt: number): SequenceRequest => ({
     promptTokenIds: Array.from({ length }, (_, i) => Math.floor(config.vocabularySize * uniform(salt, i))),
     maxTokens: 3,
     temperature: 1,
@@ -204,7 +204,7 @@ for (const threads of [1, 2]) {
 test('versions take turns: a short call of one ends while long rows of another run', async () => {
   const tiny = await Sampler.open(tinyConfig, { threads: 1 });
   const [first, second] = [randomParameters(tinyConfig, 1), randomParameters(tinyConfig, 2)];
-  const request = (seed: number, maxTokens: number): SampleRequest => ({
+  const request = (seed: number, maxTokens: number): SequenceRequest => ({
     promptTokenIds: [2, 3],
     maxTokens,
     temperature: 1,
@@ -231,7 +231,7 @@ test('a prompt is computed once for all rows that share it, in one call, in seve
     const own = await Sampler.open(tinyConfig, { threads, rowsPerThreadMin: 1 });
     const parameters = randomParameters(tinyConfig, 3);
     const promptTokenIds = Array.from({ length: 20 }, (_, t) => Math.floor(11 * uniform('prompt', t)));
-    const group = Array.from({ length: 16 }, (_, seed): SampleRequest => ({
+    const group = Array.from({ length: 16 }, (_, seed): SequenceRequest => ({
       promptTokenIds,
       maxTokens: 5,
       temperature: 1,
@@ -264,7 +264,7 @@ test('the next turn of a conversation computes what is new, with the bits of a p
   t.after(() => Promise.all([own.release(), fresh.release()]));
   const ids = (length: number, key: string): number[] =>
     Array.from({ length }, (_, i) => Math.floor(11 * uniform('turn', key, i)));
-  const request = (promptTokenIds: number[]): SampleRequest[] =>
+  const request = (promptTokenIds: number[]): SequenceRequest[] =>
     [1, 2, 3].map((seed) => ({ promptTokenIds, maxTokens: 12, temperature: 1, seed, stopTokenIds: [] }));
   const first = ids(100, 'a');
   const prompts = [
@@ -295,7 +295,7 @@ test('weights that were trained in place are not answered from prompts of the ol
   for (const threads of [1, 2]) {
     const own = await Sampler.open(tinyConfig, { threads, rowsPerThreadMin: 1 });
     const parameters = randomParameters(tinyConfig, 5);
-    const requests = Array.from({ length: 8 }, (_, seed): SampleRequest => ({
+    const requests = Array.from({ length: 8 }, (_, seed): SequenceRequest => ({
       promptTokenIds: [1, 2, 3],
       maxTokens: 6,
       temperature: 1,
@@ -314,7 +314,7 @@ test('weights that were trained in place are not answered from prompts of the ol
 
 test('what no row can be asked for is refused with its name, what was expected and what came', async () => {
   const request = wordRequest(model, 'cat', 0);
-  const refuses = (change: Partial<SampleRequest>, message: RegExp): Promise<void> =>
+  const refuses = (change: Partial<SequenceRequest>, message: RegExp): Promise<void> =>
     assert.rejects(generate([{ ...request, ...change }]), { code: 'InferenceRejected', message });
   await refuses({ topP: 0 }, /top_p must be above 0 and at most 1, got 0/);
   await refuses({ topP: 1.1 }, /top_p/);

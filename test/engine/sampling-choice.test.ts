@@ -2,18 +2,18 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { randomStream } from '../../core/random.ts';
-import type { SampleRequest } from '../../engine/sample/sample-request.ts';
+import type { SequenceRequest } from '../../engine/sample/sequence-request.ts';
 import { TokenChooser, truncate } from '../../engine/sample/token-choice.ts';
 import { plainDraw } from './plain-sampling.ts';
 
-const base: SampleRequest = { promptTokenIds: [0, 1], maxTokens: 8, temperature: 1, seed: 7, stopTokenIds: [] };
+const base: SequenceRequest = { promptTokenIds: [0, 1], maxTokens: 8, temperature: 1, seed: 7, stopTokenIds: [] };
 
 /** In steps of 1/1024: nothing is so near to something else that rounding tells them apart or not. */
 const number = (min: number, max: number): fc.Arbitrary<number> =>
   fc.integer({ min: min * 1024, max: max * 1024 }).map((steps) => steps / 1024);
 
 /** Draws the tokens of a row from the same logits again and again. */
-function drawRow(logits: readonly number[], request: SampleRequest): ReturnType<TokenChooser['fromLogits']>[] {
+function drawRow(logits: readonly number[], request: SequenceRequest): ReturnType<TokenChooser['fromLogits']>[] {
   const rows = { data: Float32Array.from(logits), vocabularySize: logits.length };
   const chooser = new TokenChooser(request);
   return Array.from({ length: request.maxTokens }, () => chooser.fromLogits(rows, 0));
@@ -42,7 +42,7 @@ const modifiedRequest = fc
     allowedTokenIds: fc.option(fc.uniqueArray(tokenId, { minLength: 5 }), { nil: null }),
     ignoreEnd: fc.boolean(),
   })
-  .map(({ logitBias, allowedTokenIds, ...rest }): SampleRequest => ({
+  .map(({ logitBias, allowedTokenIds, ...rest }): SequenceRequest => ({
     ...rest,
     maxTokens: 6,
     logitBias: new Map(logitBias),
@@ -71,7 +71,7 @@ test('every token is that of a plain implementation in double precision, and so 
 test('tokens are drawn as often as the modified distribution says', () => {
   const random = randomStream('logits');
   const logits = Array.from({ length: vocabulary }, () => Math.fround(4 * random()));
-  const requests: Partial<SampleRequest>[] = [
+  const requests: Partial<SequenceRequest>[] = [
     {},
     { topP: 0.8 },
     { topK: 5, temperature: 1.4 },
@@ -131,7 +131,7 @@ test('min_p 1 keeps what is as likely as the likeliest; top_p sees what min_p an
 test('temperature 0 takes the likeliest token after penalties and bias, and ignores truncation', () => {
   const logits = [0, 3, 2.5, -1];
   const greedy = { ...base, temperature: 0, promptTokenIds: [0], maxTokens: 4 };
-  const ids = (change: Partial<SampleRequest>): number[] =>
+  const ids = (change: Partial<SequenceRequest>): number[] =>
     drawRow(logits, { ...greedy, ...change }).map(({ tokenId: id }) => id);
   assert.deepEqual(ids({}), [1, 1, 1, 1]);
   assert.deepEqual(ids({ presencePenalty: 1 }), [1, 2, 1, 1]);

@@ -3,7 +3,8 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import type OpenAI from 'openai';
 import { StopStringScanner } from '../../engine/server/stop-strings.ts';
-import { type ToolCall, ToolCallReader } from '../../engine/server/tool-calls.ts';
+import type { ToolCall } from '../../core/rl/rollout.ts';
+import { ToolCallReader } from '../../engine/server/tool-calls.ts';
 import { chainModel, openStage } from './server-stage.ts';
 
 function read(pieces: readonly string[]): { content: string; calls: ToolCall[] } {

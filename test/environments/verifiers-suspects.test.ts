@@ -10,7 +10,7 @@ import {
   verifiersEnvironment,
 } from '../../backends/environments/verifiers/environment.ts';
 import type { Inputs } from '../../backends/environments/verifiers/inputs.ts';
-import type { LoadedEnvironment, PlayedRow } from '../../backends/environments/verifiers/protocol.ts';
+import type { LoadedEnvironment, WirePlayedRow } from '../../backends/environments/verifiers/protocol.ts';
 import { Suspects } from '../../backends/environments/verifiers/suspects.ts';
 import { playRollout } from '../../backends/rollouts/play-rollout.ts';
 import type { EnvironmentSpec } from '../../config/run-spec.ts';
@@ -43,7 +43,7 @@ const inputs: Inputs = {
 test('an example that kills its process costs its own rollouts, and not those that were played beside it', async () => {
   /** By child: what fails when that one dies. */
   const atWork = new Map([false, true].map((isSuspect) => [isSuspect, new Set<(died: Error) => void>()]));
-  const played: PlayedRow = {
+  const played: WirePlayedRow = {
     row: {},
     outcome: 'ok',
     error: null,

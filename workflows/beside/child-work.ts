@@ -13,7 +13,7 @@ import {
 } from '@temporalio/workflow';
 import { evaluationLookAgainMs } from '../../core/limits.ts';
 import { awaitedLater } from './beside.ts';
-import { rootOf } from './root-of.ts';
+import { rootCause } from './root-cause.ts';
 
 /*
  * Work in child workflows that outlive the execution which began them: evaluations and prompt searches. A child is named after what it
@@ -122,7 +122,7 @@ export async function tellingItsEnd<Result>({ notify }: Notified, work: () => Pr
     return result;
   } catch (error) {
     if (error instanceof ContinueAsNew) throw error;
-    const failed = isCancellation(error) ? 'it was cancelled' : rootOf(error).message;
+    const failed = isCancellation(error) ? 'it was cancelled' : rootCause(error).message;
     await CancellationScope.nonCancellable(() => tell({ workflowId, failed }));
     throw error;
   }

@@ -22,7 +22,7 @@ import type { evaluate } from '../evaluate.ts';
 import { evalLine, evalValues } from '../control/lines.ts';
 import { evaluationEndedSignal, type FoundRegression, regressionFoundSignal } from '../control/messages.ts';
 import type { Publishing } from '../step/publishing.ts';
-import { rootOf } from './root-of.ts';
+import { rootCause } from './root-cause.ts';
 import type { RunContext } from '../run-parts.ts';
 import type { ServingSchedule } from '../step/serving-schedule.ts';
 
@@ -281,7 +281,7 @@ export class OnlineEvals {
     control.tell(
       'warning',
       step,
-      `eval v${step} on ${environment} failed: ${rootOf(reason).message} Once that is mended: npx ratchet eval checkpoints ${spec.name} --steps ${step}`,
+      `eval v${step} on ${environment} failed: ${rootCause(reason).message} Once that is mended: npx ratchet eval checkpoints ${spec.name} --steps ${step}`,
     );
   }
 

@@ -27,7 +27,7 @@ import { ChildWork } from './child-work.ts';
 import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal, type PromptStanding } from '../control/messages.ts';
 import type { optimizePrompt } from '../optimize-prompt.ts';
 import type { Publishing } from '../step/publishing.ts';
-import { rootOf } from './root-of.ts';
+import { rootCause } from './root-cause.ts';
 import type { RunContext } from '../run-parts.ts';
 import { refusal } from '../control/refusal.ts';
 import type { ServingSchedule } from '../step/serving-schedule.ts';
@@ -289,7 +289,7 @@ export class PromptBranches {
     this.#workflows.delete(keyOf(branch));
     const { environment, step } = branch;
     const { control, spec } = this.#options;
-    const text = branchFailedLine(spec.name, { environment, step }, rootOf(reason).message);
+    const text = branchFailedLine(spec.name, { environment, step }, rootCause(reason).message);
     control.tell('warning', null, text, { environment, verdict: 'failed' });
   }
 

@@ -1,8 +1,8 @@
 import { defineQuery, defineUpdate, setCurrentDetails, setHandler } from '@temporalio/workflow';
 import { plainMarkdown } from '../../core/markdown.ts';
-import { figuresOf, tellings } from '../../core/gepa/figures.ts';
+import { searchFigures, tellings } from '../../core/gepa/figures.ts';
 import type {
-  Comparison,
+  HeldOutScores,
   PromptSearchEvent,
   PromptSearchHandle,
   PromptSearchStatus,
@@ -99,7 +99,7 @@ export class SearchControl {
     this.#told = { ...this.#told, sequence, events: [...this.#told.events, event].slice(-eventsKept) };
   }
 
-  compared({ before, after, examples }: Comparison): void {
+  compared({ before, after, examples }: HeldOutScores): void {
     const [was, is] = [before, after].map((score) => (score === null ? 'none' : score.toFixed(3)));
     const text = `on ${examples} examples that the search has not seen: first prompt ${was}, best prompt ${is}`;
     this.tell({
@@ -111,7 +111,7 @@ export class SearchControl {
 
   status(): PromptSearchStatus {
     const { givenUp, failed, firstFailure, sequence: told } = this.#told;
-    const figures = this.#state === null ? nothingYet : figuresOf(this.#state);
+    const figures = this.#state === null ? nothingYet : searchFigures(this.#state);
     const names = this.#handle ?? this.#known;
     return {
       ...figures,

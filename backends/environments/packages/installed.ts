@@ -62,13 +62,13 @@ export function managedEnvironments(projectFolder: string): ManagedEnvironment[]
     .toSorted()
     .flatMap((name) => {
       const folder = path.join(root, name);
-      const manifest = readManifest(folder);
+      const manifest = readEnvironmentManifest(folder);
       return manifest === null ? [] : [{ folder, manifest }];
     });
 }
 
 /** null where there is none, which is what an installation that was cut off leaves. */
-export function readManifest(folder: string): EnvironmentManifest | null {
+export function readEnvironmentManifest(folder: string): EnvironmentManifest | null {
   const file = path.join(folder, manifestFile);
   if (!existsSync(file)) return null;
   try {
@@ -90,7 +90,7 @@ export function manifestPath(folder: string): string {
 export type Staleness = 'none' | 'files' | 'pyproject' | 'gone';
 
 /** Files of an editable package are imported as they are; what pyproject.toml asks for is installed once. */
-export function staleness({ from, sha256, pyproject }: InstalledPackage): Staleness {
+export function packageStaleness({ from, sha256, pyproject }: InstalledPackage): Staleness {
   if (from.kind === 'pypi' || sha256 === undefined) return 'none';
   if (!existsSync(path.join(from.path, 'pyproject.toml'))) return 'gone';
   if (pyproject !== undefined && pyprojectDigest(from.path) !== pyproject) return 'pyproject';

@@ -8,14 +8,14 @@ import { type CallOptions, ChildRefused, PythonChild, unavailable } from './chil
 import { childEnvironment } from './child-environment.ts';
 import {
   Checked,
-  Inputs,
+  WireInputs,
   LoadedEnvironment,
   type LoadRequest,
-  PlayedRow,
+  WirePlayedRow,
   type Ready,
   type RolloutRequest,
   type Score,
-  type ScoreRequest,
+  type WireScoreRequest,
   Scores,
   type SampledTurn,
   type TurnRequest,
@@ -62,10 +62,10 @@ export interface RolloutOptions {
 export interface Bridge {
   /** Starts the children and loads the environment into each. Throws `EnvironmentUnknown` and `EnvironmentBroken` with what to do. */
   load(request: LoadRequest, signal?: AbortSignal): Promise<LoadedEnvironment>;
-  inputs(request: { readonly env: string; readonly split: 'train' | 'eval' }): Promise<Inputs>;
-  rollout(request: RolloutRequest, options: RolloutOptions): Promise<PlayedRow>;
+  inputs(request: { readonly env: string; readonly split: 'train' | 'eval' }): Promise<WireInputs>;
+  rollout(request: RolloutRequest, options: RolloutOptions): Promise<WirePlayedRow>;
   /** Scores rollouts of one example together. */
-  score(request: ScoreRequest, options?: { readonly signal?: AbortSignal | undefined }): Promise<readonly Score[]>;
+  score(request: WireScoreRequest, options?: { readonly signal?: AbortSignal | undefined }): Promise<readonly Score[]>;
   /** Lets states go that were kept alive. */
   release(request: { readonly env: string; readonly live: readonly (string | number)[] }): Promise<void>;
   /** How a loaded environment is declared, and where its code does not fit the installed verifiers (v0). */
@@ -214,19 +214,19 @@ class ChildrenBridge implements Bridge {
     }
   }
 
-  async inputs({ env, split }: { readonly env: string; readonly split: 'train' | 'eval' }): Promise<Inputs> {
+  async inputs({ env, split }: { readonly env: string; readonly split: 'train' | 'eval' }): Promise<WireInputs> {
     // The first child's alone: datasets that are drawn at random differ from process to process.
     const result = await this.#ask(this.#slots[0]!, 'inputs', { env, split }, this.#loadOptions());
-    const inputs = Inputs.parse(result);
+    const inputs = WireInputs.parse(result);
     return { ...inputs, file: await keepSpilled(inputs.file, this.#options.folder) };
   }
 
-  async rollout(request: RolloutRequest, { onSample, signal }: RolloutOptions): Promise<PlayedRow> {
+  async rollout(request: RolloutRequest, { onSample, signal }: RolloutOptions): Promise<WirePlayedRow> {
     const { group, deadline_s: deadlineS, isSuspect = false, ...args } = request;
     const slot = isSuspect ? this.#apart : this.#slotFor(group);
     const child = await this.#open(slot, signal);
     const result = await this.#call(child, 'rollout', args, { onSample, signal, deadlineS });
-    const played = PlayedRow.parse(result);
+    const played = WirePlayedRow.parse(result);
     if (played.live === null) return played;
     const live = `${child.pid}/${played.live}`;
     this.#live.set(live, { child, name: played.live });
@@ -234,7 +234,7 @@ class ChildrenBridge implements Bridge {
   }
 
   async score(
-    request: ScoreRequest,
+    request: WireScoreRequest,
     options: { readonly signal?: AbortSignal | undefined } = {},
   ): Promise<readonly Score[]> {
     const { deadline_s: deadlineS = scoreDeadlineS, ...args } = request;

@@ -10,7 +10,7 @@ import {
   readLine,
   type Event,
   type Ready,
-  type Reply,
+  type ChildReply,
   type SampledTurn,
   type TurnRequest,
   type WireError,
@@ -55,7 +55,7 @@ interface Call {
   readonly op: string;
   readonly onSample: CallOptions['onSample'];
   readonly samples: Map<number, AbortController>;
-  readonly settle: (outcome: { readonly reply: Reply } | { readonly error: unknown }) => void;
+  readonly settle: (outcome: { readonly reply: ChildReply } | { readonly error: unknown }) => void;
 }
 
 /** One Python process that plays environments. It is not started again by itself: when it ends, every call fails. */
@@ -149,7 +149,7 @@ export class PythonChild {
     const isLoad = op === 'load';
     if (isLoad) this.#loading += 1;
     try {
-      const reply = await new Promise<Reply>((resolve, reject) => {
+      const reply = await new Promise<ChildReply>((resolve, reject) => {
         const settle: Call['settle'] = (outcome) =>
           'reply' in outcome ? resolve(outcome.reply) : reject(outcome.error);
         const call: Call = { op, onSample, samples: new Map(), settle };

@@ -17,7 +17,7 @@ interface Told {
  * apart, and sends it back with the next messages; the model gets the text that it wrote, so that the next prompt begins as the
  * one before went on. What the environment changed in a message stays changed.
  */
-export class Conversation {
+export class BridgedConversation {
   readonly turns: Turn[] = [];
   readonly #prompt: readonly ChatMessage[];
   readonly #told: Told[] = [];

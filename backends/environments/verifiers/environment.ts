@@ -8,12 +8,12 @@ import { tookLonger, tracebackOf } from '../score.ts';
 import type { RolloutLimits } from '../../../config/settings/environments.ts';
 import { secretsHere } from '../variables.ts';
 import type { Environment, JudgeOptions, Policy, RolloutPlace, RolloutRecord } from '../types.ts';
-import { Conversation } from './conversation.ts';
+import { BridgedConversation } from './conversation.ts';
 import { GroupScores } from './group-scores.ts';
 import type { Inputs } from './inputs.ts';
 import type { Bridge, RolloutOptions } from './bridge.ts';
 import { ChildEnded, ChildRefused, TooLate } from './child.ts';
-import type { LoadedEnvironment, PlayedRow, RolloutRequest, SampledTurn, Score, TurnRequest } from './protocol.ts';
+import type { LoadedEnvironment, WirePlayedRow, RolloutRequest, SampledTurn, Score, TurnRequest } from './protocol.ts';
 import type { Suspects } from './suspects.ts';
 
 /** What of a bridge an environment that is loaded needs. */
@@ -59,7 +59,7 @@ export function verifiersEnvironment(
   const inGroups = inPlace && (loaded.requires_group || ofGroups(columns));
 
   async function rollout(example: Example, policy: Policy, place = alone()): Promise<RolloutRecord> {
-    const conversation = new Conversation(example.prompt);
+    const conversation = new BridgedConversation(example.prompt);
     const teller = new Teller(conversation, policy);
     const input = (place.dataset === 'dataset' ? dataset : evalDataset).lineAt(example.id);
     const request = {
@@ -107,7 +107,7 @@ export function verifiersEnvironment(
     request: RolloutRequest,
     options: RolloutOptions & { readonly signal: AbortSignal },
     { group, index }: RolloutPlace,
-  ): Promise<PlayedRow> {
+  ): Promise<WirePlayedRow> {
     const place = `${group}/${index}`;
     try {
       const isSuspect = !inGroups && suspects.has(place);
@@ -192,10 +192,10 @@ export function groupScores(
 /** Gives the child its turns, and remembers why the last one that it asked for did not come. */
 class Teller {
   failure: unknown = undefined;
-  readonly #conversation: Conversation;
+  readonly #conversation: BridgedConversation;
   readonly #policy: Policy;
 
-  constructor(conversation: Conversation, policy: Policy) {
+  constructor(conversation: BridgedConversation, policy: Policy) {
     this.#conversation = conversation;
     this.#policy = policy;
   }
@@ -215,7 +215,7 @@ class Teller {
 }
 
 /** A prompt that outgrew the model ends a rollout that had begun; the first one never reaches it. */
-function outcomeOf({ outcome }: PlayedRow, turns: number): Outcome {
+function outcomeOf({ outcome }: WirePlayedRow, turns: number): Outcome {
   return outcome === 'overlong_prompt' && turns > 0 ? 'truncated' : outcome;
 }
 
@@ -228,7 +228,7 @@ function judgementOf(score: Score | { readonly error: string }): Judgement {
 }
 
 /** A reply without text and calls, as verifiers tells it apart. */
-function isEmptyReply({ error }: PlayedRow): boolean {
+function isEmptyReply({ error }: WirePlayedRow): boolean {
   return error?.type === 'EmptyModelResponseError';
 }
 
@@ -240,7 +240,7 @@ function lastLines(tracebacks: Readonly<Record<string, string>>): Record<string,
   );
 }
 
-function errorText({ error, row }: PlayedRow): string {
+function errorText({ error, row }: WirePlayedRow): string {
   return textOf(error ?? row['error'] ?? 'The environment gave no reason.');
 }
 

@@ -3,7 +3,7 @@ import { open } from 'node:fs/promises';
 import type { Example } from '../../../core/rl/rollout.ts';
 import type { Dataset } from '../types.ts';
 import { chatMessage } from './conversation.ts';
-import type { Inputs as WireInputs, WireMessage, WireRow } from './protocol.ts';
+import type { WireInputs, WireMessage, WireRow } from './protocol.ts';
 
 /** A dataset of a Python environment: rows in a file, read by position, so that one of any size costs 8 bytes an example. */
 export interface Inputs extends Dataset {

@@ -60,7 +60,7 @@ const Event = z.discriminatedUnion('event', [
 ]);
 export type Event = z.infer<typeof Event>;
 
-const Reply = z.object({
+const ChildReply = z.object({
   id: z.int().nullable(),
   ok: z.boolean(),
   result: json.optional(),
@@ -68,13 +68,13 @@ const Reply = z.object({
   spilled: z.string().optional(),
   error: WireError.optional(),
 });
-export type Reply = z.infer<typeof Reply>;
+export type ChildReply = z.infer<typeof ChildReply>;
 
 /** A line of a child's. Throws where it is none of the protocol's; rows and messages are looked at by those who use them. */
-export function readLine(line: string): Event | Reply {
+export function readLine(line: string): Event | ChildReply {
   const said: unknown = JSON.parse(line);
   const isEvent = typeof said === 'object' && said !== null && 'event' in said;
-  return isEvent ? Event.parse(said) : Reply.parse(said);
+  return isEvent ? Event.parse(said) : ChildReply.parse(said);
 }
 
 /** A message of OpenAI's API, as environments say it. */
@@ -156,7 +156,7 @@ export const LoadedEnvironment = z.object({
 });
 export type LoadedEnvironment = z.infer<typeof LoadedEnvironment>;
 
-export const Inputs = z.object({
+export const WireInputs = z.object({
   total: z.int(),
   /** JSON lines in the spill folder; belongs to who asked. */
   file: z.string(),
@@ -165,7 +165,7 @@ export const Inputs = z.object({
   /** Its tasks have no end: these are the first of them (v1). */
   cut_off: z.boolean().optional(),
 });
-export type Inputs = z.infer<typeof Inputs>;
+export type WireInputs = z.infer<typeof WireInputs>;
 
 export interface RolloutRequest {
   readonly env: string;
@@ -207,7 +207,7 @@ export const Score = z.union([
 ]);
 export type Score = z.infer<typeof Score>;
 
-export const PlayedRow = z.object({
+export const WirePlayedRow = z.object({
   /** As verifiers' results.jsonl has it. `scoring_state`, a text, is what `score` needs beside verifiers' own keys. */
   row: jsonObject,
   outcome: z.enum(['ok', 'truncated', 'policy_failure', 'infra_failure', 'overlong_prompt']),
@@ -219,9 +219,9 @@ export const PlayedRow = z.object({
   judged: Score.nullable(),
   live: z.string().nullable(),
 });
-export type PlayedRow = z.infer<typeof PlayedRow>;
+export type WirePlayedRow = z.infer<typeof WirePlayedRow>;
 
-export interface ScoreRequest {
+export interface WireScoreRequest {
   readonly env: string;
   /** Of one example: functions that compare see all of them. */
   readonly rollouts: readonly ({ readonly row: WireRow } | { readonly live: string | number })[];

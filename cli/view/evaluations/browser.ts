@@ -1,4 +1,4 @@
-import type { Found } from '../../../runs/evaluations/evaluation.ts';
+import type { FoundEvaluations } from '../../../runs/evaluations/evaluation.ts';
 import { counted } from '../../eval/figures.ts';
 import type { TypedKey } from '../keys.ts';
 import { Terminal, type TerminalOptions } from '../terminal.ts';
@@ -8,9 +8,9 @@ import { afterKey } from './keys.ts';
 import { beginning, type BrowserState, lookedAgain } from './state.ts';
 
 interface BrowseOptions extends Pick<TerminalOptions, 'screen' | 'keyboard' | 'shows'> {
-  readonly found: Found;
+  readonly found: FoundEvaluations;
   /** Looks again. */
-  readonly find: () => Promise<Found>;
+  readonly find: () => Promise<FoundEvaluations>;
 }
 
 /** Bytes of text that a terminal takes for its clipboard; xterm takes no more. */

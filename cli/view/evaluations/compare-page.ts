@@ -2,7 +2,7 @@ import type { ExampleDifference } from '../../../core/eval/comparison.ts';
 import { differentSettings } from '../../../core/eval/result-metadata.ts';
 import type { ResultRow } from '../../../core/eval/result-rows.ts';
 import { leftOutText, verdict } from '../../eval/compare-words.ts';
-import { change, figure, passes, passesIn, rewardsText, settingText, titleOf } from '../../eval/figures.ts';
+import { change, figure, passText, passesIn, rewardsText, settingText, titleOf } from '../../eval/figures.ts';
 import { onOneLine } from '../../plain-text.ts';
 import { folded, type Line, padded } from '../lines.ts';
 import { type DocumentLine, page, plain } from './document.ts';
@@ -53,7 +53,7 @@ function figureLines(data: BrowserData, { a, b }: CompareScreen, columns: number
   const row = (name: string, of: (figures: typeof inA) => string): DocumentLine =>
     threeColumns(name, of(inA), of(inB), columns);
   const passAt = (one: number): string =>
-    passes(passesIn(data.evaluations[one]!.metadata, data.rows(one).figures).passAtK) || '–';
+    passText(passesIn(data.evaluations[one]!.metadata, data.rows(one).figures).passAtK) || '–';
   return [
     row('rollouts', ({ rollouts }) => String(rollouts)),
     row('failed', ({ failures }) => String(failures.reduce((sum, { count }) => sum + count, 0))),

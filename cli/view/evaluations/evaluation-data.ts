@@ -1,9 +1,9 @@
 import { type Comparison, compareEvaluations } from '../../../core/eval/comparison.ts';
 import type { ResultRow } from '../../../core/eval/result-rows.ts';
 import { Summing } from '../../../core/eval/summary.ts';
-import type { Found, FoundEvaluation } from '../../../runs/evaluations/evaluation.ts';
+import type { FoundEvaluations, FoundEvaluation } from '../../../runs/evaluations/evaluation.ts';
 import { ResultFile } from '../../../runs/evaluations/result-file.ts';
-import type { BrowserData, Hits, Rows } from './state.ts';
+import type { BrowserData, Hits, EvaluationRows } from './state.ts';
 
 /** Evaluations whose rows are held at once. */
 const heldMax = 6;
@@ -14,10 +14,16 @@ const summedEveryMs = 500;
 
 interface Held {
   file: ResultFile | null;
-  rows: Rows;
+  rows: EvaluationRows;
 }
 
-const nothing: Rows = { rows: [], unreadable: 0, figures: new Summing().figures(), progress: 0, problem: null };
+const nothing: EvaluationRows = {
+  rows: [],
+  unreadable: 0,
+  figures: new Summing().figures(),
+  progress: 0,
+  problem: null,
+};
 
 /** Reads what somebody looks at when it is looked at, and says when there is more. */
 export class EvaluationData implements BrowserData {
@@ -30,7 +36,7 @@ export class EvaluationData implements BrowserData {
   #compared: { key: string; comparison: Comparison } | null = null;
   #searched: { key: string; hits: Hits; stop: AbortController } | null = null;
 
-  constructor({ evaluations, incomplete }: Found, onMore: () => void) {
+  constructor({ evaluations, incomplete }: FoundEvaluations, onMore: () => void) {
     this.evaluations = evaluations;
     this.incomplete = incomplete.length;
     this.#onMore = onMore;
@@ -41,7 +47,7 @@ export class EvaluationData implements BrowserData {
     this.#searched?.stop.abort();
   }
 
-  readonly rows = (evaluation: number): Rows => this.#hold(evaluation).rows;
+  readonly rows = (evaluation: number): EvaluationRows => this.#hold(evaluation).rows;
 
   readonly row = (evaluation: number, index: number): ResultRow | 'reading' | null => {
     const key = `${evaluation} ${index}`;

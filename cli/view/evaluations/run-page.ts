@@ -4,7 +4,7 @@ import { summarySections } from '../../eval/summary-lines.ts';
 import { onOneLine } from '../../plain-text.ts';
 import { folded, type Line, padded, widthOf } from '../lines.ts';
 import { type DocumentLine, highlighted, page, plain } from './document.ts';
-import { type BrowserData, isWide, type Rows, type RunScreen } from './state.ts';
+import { type BrowserData, isWide, type EvaluationRows, type RunScreen } from './state.ts';
 
 /** A run's summary, its rollouts, or both where there is room. */
 export function runPage(data: BrowserData, screen: RunScreen, size: Size & { readonly body: number }): Line[] {
@@ -91,7 +91,7 @@ export function listed(data: BrowserData, screen: RunScreen): readonly number[] 
 }
 
 function passesFilter(
-  { reward, error, isTruncated }: Rows['rows'][number],
+  { reward, error, isTruncated }: EvaluationRows['rows'][number],
   filter: RunScreen['filter'],
   threshold: number,
 ): boolean {

@@ -99,7 +99,7 @@ export function lookedAgain({ screens }: BrowserState): BrowserState {
 }
 
 /** What is known of an evaluation's rows; they grow while the file is read. */
-export interface Rows {
+export interface EvaluationRows {
   readonly rows: readonly IndexedRow[];
   readonly unreadable: number;
   readonly figures: EvaluationFigures;
@@ -118,7 +118,7 @@ export interface Hits {
 export interface BrowserData {
   readonly evaluations: readonly FoundEvaluation[];
   readonly incomplete: number;
-  readonly rows: (evaluation: number) => Rows;
+  readonly rows: (evaluation: number) => EvaluationRows;
   /** `reading` until it has been read, null where it cannot be. */
   readonly row: (evaluation: number, index: number) => ResultRow | 'reading' | null;
   /** Null until both are read. */

@@ -7,7 +7,7 @@ import path from 'node:path';
 import { after, before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import type { Found } from '../../../runs/evaluations/evaluation.ts';
+import type { FoundEvaluations } from '../../../runs/evaluations/evaluation.ts';
 import { findEvaluations } from '../../../runs/evaluations/folders.ts';
 import { Browser } from '../../../cli/view/evaluations/browser.ts';
 import { EvaluationData } from '../../../cli/view/evaluations/evaluation-data.ts';
@@ -16,12 +16,12 @@ import { afterKey } from '../../../cli/view/evaluations/keys.ts';
 import type { TypedKey } from '../../../cli/view/keys.ts';
 import { beginning, type BrowserState } from '../../../cli/view/evaluations/state.ts';
 import { widthOf, written } from '../../../cli/view/lines.ts';
-import type { Screen, Size } from '../../../cli/view/terminal.ts';
+import type { TerminalOutput, Size } from '../../../cli/view/terminal.ts';
 import { SmallKeyboard } from './small-terminal.ts';
 
 const data = fileURLToPath(new URL('../../data/evals/verifiers-0.3.1/', import.meta.url));
 let project = '';
-let found: Found = { evaluations: [], incomplete: [] };
+let found: FoundEvaluations = { evaluations: [], incomplete: [] };
 
 before(async () => {
   project = await mkdtemp(path.join(tmpdir(), 'ratchet-tui-'));
@@ -184,8 +184,8 @@ class Grid extends EventEmitter {
   #row = 0;
   #column = 0;
 
-  get screen(): Screen {
-    return this as unknown as Screen;
+  get screen(): TerminalOutput {
+    return this as unknown as TerminalOutput;
   }
 
   text(): string {

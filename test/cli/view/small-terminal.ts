@@ -1,5 +1,5 @@
 import { EventEmitter } from 'node:events';
-import type { Keyboard, Screen } from '../../../cli/view/terminal.ts';
+import type { Keyboard, TerminalOutput } from '../../../cli/view/terminal.ts';
 
 /**
  * A terminal of so many columns and rows with a scroll-back, for what the view writes: text, line breaks, moves of the
@@ -22,8 +22,8 @@ export class SmallTerminal extends EventEmitter {
     [this.columns, this.rows] = [columns, rows];
   }
 
-  get screen(): Screen {
-    return this as unknown as Screen;
+  get screen(): TerminalOutput {
+    return this as unknown as TerminalOutput;
   }
 
   /** Every row of scroll-back and screen, wrapped lines as one. */

@@ -71,9 +71,9 @@ function isWhole(text: string, steps: number): void {
 test('forty events on a small terminal: all of them are whole in the scroll-back, above one picture of the run', () => {
   const { terminal, view } = open();
   for (let step = 1; step <= 40; step++) {
-    view.look({ is: 'answer', status: statusAt(step + 1), pending: [] }); // other waits: rows come and go
+    view.snapshot({ is: 'answer', status: statusAt(step + 1), pending: [] }); // other waits: rows come and go
     view.event(eventAt(step));
-    view.look({ is: step % 5 === 0 ? 'silence' : 'answer', status: statusAt(step), pending: [] });
+    view.snapshot({ is: step % 5 === 0 ? 'silence' : 'answer', status: statusAt(step), pending: [] });
   }
   view.close();
   const text = terminal.text();
@@ -86,9 +86,9 @@ test('pages are opened and closed meanwhile: rows that come and go take nothing 
   const { terminal, keys, view } = open();
   for (let step = 1; step <= 40; step++) {
     keys.type(['f', 'e', 'r', 'escape', 'j'][step % 5]!);
-    view.look({ is: 'answer', status: statusAt(step + 1), pending: [] }); // other waits: rows come and go
+    view.snapshot({ is: 'answer', status: statusAt(step + 1), pending: [] }); // other waits: rows come and go
     view.event(eventAt(step));
-    view.look({ is: 'answer', status: statusAt(step), pending: [] });
+    view.snapshot({ is: 'answer', status: statusAt(step), pending: [] });
   }
   view.close();
   isWhole(terminal.text(), 40);
@@ -107,9 +107,9 @@ test('resized narrower, wider, lower and higher: no row of the run stays behind,
   ] as const;
   for (let step = 1; step <= 40; step++) {
     const size = sizes[step / 5 - 1];
-    view.look({ is: 'answer', status: statusAt(step + 1), pending: [] }); // other waits: rows come and go
+    view.snapshot({ is: 'answer', status: statusAt(step + 1), pending: [] }); // other waits: rows come and go
     view.event(eventAt(step));
-    view.look({ is: 'answer', status: statusAt(step), pending: [] });
+    view.snapshot({ is: 'answer', status: statusAt(step), pending: [] });
     if (size) terminal.resize(size[0], size[1]);
   }
   view.close();
@@ -120,7 +120,7 @@ test('resized narrower, wider, lower and higher: no row of the run stays behind,
 test('left by Ctrl-C it says so; closed it gives the keyboard and the cursor back, and what is said then stands below', () => {
   const { terminal, keys, view, isLeft } = open();
   assert.deepEqual([keys.isRaw, terminal.isCursorShown], [true, false]);
-  view.look({ is: 'answer', status: statusAt(1), pending: [] });
+  view.snapshot({ is: 'answer', status: statusAt(1), pending: [] });
   keys.type('c', true);
   assert.ok(isLeft());
   view.say('a line of ours');
@@ -133,7 +133,7 @@ test('left by Ctrl-C it says so; closed it gives the keyboard and the cursor bac
 
 test('a warning of Node is a line above the view, and not in the middle of it', async () => {
   const { terminal, view } = open();
-  view.look({ is: 'answer', status: statusAt(1), pending: [] });
+  view.snapshot({ is: 'answer', status: statusAt(1), pending: [] });
   process.emitWarning('something leaks', 'SomeWarning');
   await new Promise(setImmediate);
   view.close();
@@ -143,14 +143,14 @@ test('a warning of Node is a line above the view, and not in the middle of it', 
 test('what an event says cannot move the cursor, clear the screen or turn the direction of writing', () => {
   const { terminal, view } = open();
   view.event({ ...eventAt(1), text: 'model says \u001b[2J\u001b[3J\r\u202e"x"' });
-  view.look({ is: 'answer', status: statusAt(1), pending: [] });
+  view.snapshot({ is: 'answer', status: statusAt(1), pending: [] });
   view.close();
   assert.match(terminal.text(), /^before the view\nmodel says �\[2J�\[3J��"x"\n/);
 });
 
 test('who reads a page when the run ends reads on until they go back; on the first page nobody is waited for', async () => {
   const { keys, view, isLeft } = open();
-  view.look({ is: 'answer', status: statusAt(1), pending: [] });
+  view.snapshot({ is: 'answer', status: statusAt(1), pending: [] });
   await view.untilRead(new AbortController().signal);
   keys.type('e');
   let isRead = false;

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { chooseTelling, looksOf } from '../../../cli/audience.ts';
-import type { Look as RunLook } from '../../../cli/follow-run.ts';
+import type { RunSnapshot } from '../../../cli/follow-run.ts';
 import type { PendingActivity } from '../../../cli/pending-activities.ts';
 import { frame, type FrameInput } from '../../../cli/view/frame.ts';
-import { afterKey, home, type Place } from '../../../cli/view/keys.ts';
+import { afterKey, home, type ViewPosition } from '../../../cli/view/keys.ts';
 import { folded, type Line, sparkline, widthOf, written } from '../../../cli/view/lines.ts';
 import type { ShownGroup } from '../../../cli/view/stored-rollouts.ts';
 import { viewModel } from '../../../cli/view/view-model.ts';
@@ -75,7 +75,7 @@ const activity = (name: string, change: Partial<PendingActivity> = {}): PendingA
   ...change,
 });
 
-const look = (change: Partial<RunStatus> = {}, rest: Partial<RunLook> = {}): RunLook => ({
+const look = (change: Partial<RunStatus> = {}, rest: Partial<RunSnapshot> = {}): RunSnapshot => ({
   is: 'answer',
   status: { ...status, ...change },
   pending: [],
@@ -97,7 +97,7 @@ const groups: ShownGroup[] = [
 
 const size = { columns: 79, rows: 24 };
 
-function rows(change: Partial<FrameInput> = {}, from: RunLook = look()): string[] {
+function rows(change: Partial<FrameInput> = {}, from: RunSnapshot = look()): string[] {
   const input: FrameInput = {
     model: viewModel(from, nowMs),
     run: 'words',
@@ -319,8 +319,8 @@ describe('what fits on the terminal', () => {
 
 describe('the keys', () => {
   const choice = { groups: 3, rollouts: 2, lines: 25 };
-  const press = (...names: string[]): Place | 'leave' | 'suspend' =>
-    names.reduce<Place | 'leave' | 'suspend'>(
+  const press = (...names: string[]): ViewPosition | 'leave' | 'suspend' =>
+    names.reduce<ViewPosition | 'leave' | 'suspend'>(
       (place, name) => (typeof place === 'string' ? place : afterKey(place, { name }, choice)),
       home,
     );

@@ -8,7 +8,7 @@ import { rowBytes } from './key-value-cache.ts';
  * v1/sample/sampler.py): allowed tokens, minTokens, logitBias, repetition, frequency and presence penalties,
  * temperature, minP, topK, topP.
  */
-export interface SampleRequest {
+export interface SequenceRequest {
   readonly promptTokenIds: readonly number[];
   readonly maxTokens: number;
   /** > 0; 0 = greedy, whose logprobs are those of temperature 1 and which ignores minP, topK and topP. */
@@ -62,7 +62,7 @@ export const rowsMin = 2;
 
 /** Refuses what no model of this architecture can sample; `bytesMax` bounds keys and values of the smallest batch. */
 export function requireSampleable(
-  request: SampleRequest,
+  request: SequenceRequest,
   config: ModelConfig,
   bytesMax: number = keyValueBytesMax,
 ): void {
@@ -79,7 +79,7 @@ export function requireSampleable(
 }
 
 /** Whether a request ever draws from anything but softmax(logits / temperature). */
-export function modifiesDistribution(request: SampleRequest): boolean {
+export function modifiesDistribution(request: SequenceRequest): boolean {
   const { topP = 1, topK = 0, minP = 0, logitBias, allowedTokenIds, temperature } = request;
   const { repetitionPenalty = 1, presencePenalty = 0, frequencyPenalty = 0 } = request;
   const isTruncated = temperature > 0 && (topP < 1 || topK > 0 || minP > 0);
@@ -89,12 +89,12 @@ export function modifiesDistribution(request: SampleRequest): boolean {
 }
 
 /** Whether the t-th sampled token may not be a stop token. */
-export function forbidsStopTokens({ minTokens = 0, stopTokenIds, ignoreEnd }: SampleRequest, t: number): boolean {
+export function forbidsStopTokens({ minTokens = 0, stopTokenIds, ignoreEnd }: SequenceRequest, t: number): boolean {
   return t < minTokens && stopTokenIds.length > 0 && !ignoreEnd;
 }
 
 function requireRoom(
-  { promptTokenIds, maxTokens, minTokens = 0 }: SampleRequest,
+  { promptTokenIds, maxTokens, minTokens = 0 }: SequenceRequest,
   config: ModelConfig,
   bytesMax: number,
 ): void {
@@ -118,13 +118,13 @@ function requireRoom(
   }
 }
 
-function requireTruncation({ topP = 1, topK = 0, minP = 0 }: SampleRequest): void {
+function requireTruncation({ topP = 1, topK = 0, minP = 0 }: SequenceRequest): void {
   requireThat(topP > 0 && topP <= 1, 'top_p', 'above 0 and at most 1', topP);
   requireThat(Number.isInteger(topK) && topK >= -1, 'top_k', 'an integer ≥ 1, or 0 or −1 for all tokens', topK);
   requireThat(minP >= 0 && minP <= 1, 'min_p', 'from 0 to 1', minP);
 }
 
-function requirePenalties(request: SampleRequest, config: ModelConfig): void {
+function requirePenalties(request: SequenceRequest, config: ModelConfig): void {
   const { repetitionPenalty = 1, presencePenalty = 0, frequencyPenalty = 0 } = request;
   const isFactor = repetitionPenalty > 0 && Number.isFinite(repetitionPenalty);
   requireThat(isFactor, 'repetition_penalty', 'a number above 0', repetitionPenalty);
@@ -138,7 +138,7 @@ function requirePenalties(request: SampleRequest, config: ModelConfig): void {
 }
 
 /** Something must be left to draw. */
-function requireAllowed(request: SampleRequest, config: ModelConfig): void {
+function requireAllowed(request: SequenceRequest, config: ModelConfig): void {
   const { allowedTokenIds, stopTokenIds } = request;
   if (allowedTokenIds) {
     if (allowedTokenIds.length === 0)
