@@ -33,12 +33,15 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
   const lineages = await lineagesOf(run);
   const found: Omit<Unneeded, 'bytes'>[] = [];
   const needed = new Set<string>();
+  /** Folders of rounds that were in play at a commit. */
+  const inPlay: string[] = [];
   for (const lineage of lineages) {
     const here = { ...run, lineage };
     const { upTo, head } = await oldestKept(here);
     if (head === null) continue;
     for (const { state } of await commitsToGoOnFrom(here, upTo)) {
       for (const { scored } of state.surplus) needed.add(scored.key);
+      for (const { step, first, last } of state.open ?? []) inPlay.push(layout.round(lineage, step, first, last));
       if (state.curriculum.pools) needed.add(state.curriculum.pools.key);
     }
     for (const key of await store.list(layout.allRounds(lineage))) {
@@ -70,7 +73,7 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
   const folder = store.staging ? await store.localFolder('') : null;
   return Promise.all(
     found
-      .filter(({ key }) => !needed.has(key))
+      .filter(({ key }) => !needed.has(key) && !inPlay.some((folder) => key.startsWith(folder)))
       .map(async (each) => ({ ...each, bytes: await sizeOf(folder, each.key) })),
   );
 }

@@ -217,7 +217,7 @@ steps = 0
   test('a field of Hosted Training that cannot be honoured is not called unknown', () => {
     assert.match(only(`checkpoint_id = "x"\n${minimal}`).suggestion ?? '', /^known, not supported yet: warm start/);
     assert.match(only(`loss = "sft"\n${minimal}`).expected, /^a \[teacher\] beside it/);
-  assert.match(only(`max_async_level = 65\n${minimal}`).expected, /64/);
+    assert.match(only(`max_async_level = 65\n${minimal}`).expected, /64/);
   });
 
   test('[env] with one bracket is told to have two', () => {
