@@ -28,7 +28,8 @@ export async function saveCheckpoint({
   return withHeartbeat(async () => {
     const store = storeOf(run);
     const { checkpoints: spec, kl, maxAsyncLevel, maxOffPolicySteps } = await specOf(run);
-    const manifest = manifestOf(await requireCommit(run, step));
+    const found = await requireCommit(run, step);
+    const manifest = manifestOf(found);
     await store.putIfAbsent(`${layout.checkpoint(run.lineage, step)}manifest.json`, encodeJson(manifest));
 
     await sealForgotten(run, step);
@@ -55,7 +56,7 @@ export async function saveCheckpoint({
     await removeSteps(store, layout.allPending(run.lineage), (n) => n <= step); // left by attempts that were given up
     await removeFiles(store, layout.allCanaries(run.lineage), (n) => n < oldestLive);
     await removeFiles(store, layout.allBatches(run.lineage), (n) => n <= replayFrom);
-    await removePlayed(store, run.lineage, { before: step });
+    await removePlayed(store, run.lineage, { before: step, inPlay: found.commit.state.open ?? [] });
     if (step > 0) await store.removeAll(layout.allWarmUps());
     return { kept };
   });

@@ -1,7 +1,7 @@
 import { stat } from 'node:fs/promises';
 import path from 'node:path';
 import { layout, roundOf, stepOf } from './layout.ts';
-import type { StepCommit } from '../core/rl/run-state.ts';
+import type { OpenRound, StepCommit } from '../core/rl/run-state.ts';
 import type { Store } from '../backends/store/index.ts';
 import { sealedSteps } from './checkpoints.ts';
 import {
@@ -83,17 +83,19 @@ export async function removeUnneeded(run: RunPlace, unneeded: readonly Unneeded[
 }
 
 /**
- * What retention removes by itself: of rounds whose step is made, all but their scored rollouts, which is where each is kept. One listing.
+ * What retention removes by itself: of rounds whose step is made and that are not in play, all but their scored rollouts, which is where each is
+ * kept. One listing.
  */
 export async function removePlayed(
   store: Store,
   lineage: string,
-  { before }: { readonly before: number },
+  { before, inPlay }: { readonly before: number; readonly inPlay: readonly OpenRound[] },
 ): Promise<void> {
   const over = new Set<string>();
+  const playing = new Set(inPlay.map(({ first }) => first));
   for (const key of await store.list(layout.allRounds(lineage))) {
     const round = roundOf(key);
-    if (round === null || round.step >= before || layout.isScored(key)) continue;
+    if (round === null || round.step >= before || playing.has(round.first) || layout.isScored(key)) continue;
     const folder = layout.round(lineage, round.step, round.first, round.last);
     const rest = key.slice(folder.length);
     over.add(rest.includes('/') ? folder + rest.slice(0, rest.indexOf('/') + 1) : key);

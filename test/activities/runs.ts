@@ -255,6 +255,7 @@ export function openRoles(
     ...orchestrator,
     readSpec: alone(orchestrator.readSpec),
     leaseGroups: alone(orchestrator.leaseGroups),
+    reopenRounds: alone(orchestrator.reopenRounds),
     filterGroups: alone(orchestrator.filterGroups),
     packBatch: alone(orchestrator.packBatch),
     planStep: alone(orchestrator.planStep),

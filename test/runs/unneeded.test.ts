@@ -8,7 +8,7 @@ import { listCheckpoints } from '../../runs/list-checkpoints.ts';
 import { reachableSteps } from '../../runs/lineages.ts';
 import { findUnneeded, removeUnneeded } from '../../runs/unneeded.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
-import { advance, commitFirst, makeRun, openRoles } from '../activities/runs.ts';
+import { advance, commitFirst, datasets, makeRun, openRoles } from '../activities/runs.ts';
 
 test('gc removes what lies before the oldest checkpoint that is kept; audit, rewind and the next step are as before', async (t) => {
   const test = await makeRun(t);
@@ -47,4 +47,50 @@ test('gc removes what lies before the oldest checkpoint that is kept; audit, rew
   assert.deepEqual(after, before);
   const next = await advance(test, openRoles(), last);
   assert.equal(next.state.step, 9);
+});
+
+test('a round that is in play at a commit keeps its leases and what was sampled for it, whatever is sealed or removed', async (t) => {
+  const test = await makeRun(t);
+  const roles = openRoles();
+  const first = await commitFirst(test, roles);
+  const { state, parent } = first;
+  const leased = await roles.leaseGroups({
+    run: test.run,
+    step: 1,
+    count: 2,
+    datasets,
+    curriculum: state.curriculum,
+    policy: state.policy,
+  });
+  const { step, first: from, last: to, leases } = leased.round;
+  const open = [{ step, first: from, last: to, leases: leases.sha256 }];
+  let last = { parent, state: { ...state, curriculum: leased.curriculum, open } };
+  while (last.state.step < 4) last = (await advance(test, roles, last)) as typeof last;
+  await removeUnneeded(test.run, await findUnneeded(test.run));
+  assert.ok((await test.store.list(layout.allRounds('main'))).includes(leases.key));
+
+  const { rounds, curriculum } = await roles.reopenRounds({ run: test.run, open, curriculum: last.state.curriculum });
+  assert.deepEqual(
+    rounds.map(({ leases: ref, isIssued }) => [ref, isIssued]),
+    [[leases, true]],
+  );
+  assert.equal(curriculum.nextOrdinal, last.state.curriculum.nextOrdinal);
+});
+
+test('rounds that were leased after the commit are reopened in their order; leases that are not those of the commit are refused', async (t) => {
+  const test = await makeRun(t);
+  const roles = openRoles();
+  const { state } = await commitFirst(test, roles);
+  const asked = { run: test.run, step: 1, count: 2, datasets, policy: state.policy };
+  const one = await roles.leaseGroups({ ...asked, curriculum: state.curriculum });
+  const two = await roles.leaseGroups({ ...asked, step: 2, curriculum: one.curriculum });
+  const { rounds, curriculum } = await roles.reopenRounds({ run: test.run, open: [], curriculum: state.curriculum });
+  assert.deepEqual(
+    rounds.map(({ isIssued, groups, ...round }) => [round, isIssued, groups]),
+    [one.round, two.round].map((round) => [round, false, { 'reverse-text': 2 }]),
+  );
+  assert.deepEqual(curriculum, two.curriculum);
+  const { step, first, last } = one.round;
+  const open = [{ step, first, last, leases: two.round.leases.sha256 }];
+  await assert.rejects(roles.reopenRounds({ run: test.run, open, curriculum }), /the leases that the commit names/);
 });
