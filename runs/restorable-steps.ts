@@ -1,3 +1,4 @@
+import { present } from '../core/present.ts';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import { firstLineage } from '../core/names.ts';
@@ -125,7 +126,7 @@ export class RestorableSteps {
     return remembered(this.#compared, `${version.weights} ${version.sums.sha256}`, () =>
       this.#passes(async () => {
         const { anew, bytesMax: weightsBytesMax } = this.#reading;
-        const options = { ...(anew ? { anew } : {}), ...(weightsBytesMax === undefined ? {} : { weightsBytesMax }) };
+        const options = present({ anew, weightsBytesMax });
         await verifyVersion(storeOf(this.#run), version, options);
         return true;
       }),

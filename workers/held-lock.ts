@@ -1,3 +1,4 @@
+import { isAlive } from '../backends/is-alive.ts';
 import { randomBytes, createHash } from 'node:crypto';
 import { chmodSync, existsSync, lstatSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs';
 import { createConnection, createServer, type Server } from 'node:net';
@@ -161,17 +162,8 @@ async function look(folder: string, key: string): Promise<Seen[]> {
 
 /** Sockets of processes that were killed while they held some other lock; asking the dead removes them. */
 async function sweep(folder: string): Promise<void> {
-  const names = readdirSync(folder).filter((name) => name.endsWith('.sock') && !isRunning(Number(name.split('.')[2])));
+  const names = readdirSync(folder).filter((name) => name.endsWith('.sock') && !isAlive(Number(name.split('.')[2])));
   await Promise.all(names.map((name) => ask(folder, name)));
-}
-
-function isRunning(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
-  }
 }
 
 async function ask(folder: string, name: string): Promise<Seen | null> {

@@ -1,3 +1,4 @@
+import { isAlive } from '../backends/is-alive.ts';
 import { randomBytes } from 'node:crypto';
 import {
   mkdirSync,
@@ -122,14 +123,5 @@ function readOr(file: string, otherwise: string): string {
     return readFileSync(file, 'utf8').trim();
   } catch {
     return otherwise;
-  }
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
   }
 }

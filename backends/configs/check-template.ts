@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
@@ -49,7 +50,7 @@ function findingsFor(
   { sampling, trajectoryStrategy }: TemplateUse['spec'],
   { name, isSingleTurn = false, tools }: Pick<Environment, 'name' | 'isSingleTurn' | 'tools'>,
 ): TemplateFindings {
-  const options = { ...(tools && { tools }), templateArguments: sampling.templateArguments };
+  const options = { ...present({ tools }), templateArguments: sampling.templateArguments };
   try {
     write(templates, [question], options);
     if (isSingleTurn) return nothing;
@@ -107,7 +108,7 @@ function ownTemplates(files: TextFiles): { chatTemplate?: string; toolTemplate?:
     files['chat_template.jinja'],
     files['additional_chat_templates/tool_use.jinja'],
   ];
-  return { ...(chatTemplate !== undefined && { chatTemplate }), ...(toolTemplate !== undefined && { toolTemplate }) };
+  return present({ chatTemplate, toolTemplate });
 }
 
 function parsedObject(text: string | undefined): Record<string, unknown> | null {

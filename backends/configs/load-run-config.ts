@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import path from 'node:path';
 import { isTableAlone, type Layer } from '../../config/layers.ts';
 import {
@@ -101,8 +102,7 @@ export async function loadRunConfig(file: string, options: LoadOptions): Promise
     overrides,
     findEnvironment: environmentFinder({ projectFolder }),
     isOnlyLookedAt,
-    ...(run === undefined ? {} : { runName: run }),
-    ...(dialect === undefined ? {} : { dialect }),
+    ...present({ runName: run, dialect }),
     over: read.over,
   });
   if (!parsed.ok) throw new ConfigProblems(parsed.problems, parsed.readAs);

@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { setTimeout as delay } from 'node:timers/promises';
 import { judgeAttemptsMax, judgeRetryMs } from '../../core/limits.ts';
 import { type Example, isRewardedOutcome, type Judgement, type Rollout } from '../../core/rl/rollout.ts';
@@ -45,7 +46,7 @@ function rewarded(rollout: Rollout, outcome: RewardedOutcome, judgement: Judgeme
   const wrong = whyWrong(judgement);
   if (wrong !== null) return { ...rollout, outcome: 'judge_failure', error: wrong, reward: null, metrics: {} };
   const { reward, metrics, raised, scoredS } = judgement as Exclude<Judgement, { error: string }>;
-  return { ...rollout, outcome, reward, metrics, ...(raised && { raised }), ...(scoredS && { scoredS }) };
+  return { ...rollout, outcome, reward, metrics, ...present({ raised, scoredS }) };
 }
 
 /** What an environment says is looked at before it is believed; null = nothing is wrong with it. */

@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { rolloutAttemptsMax } from '../../core/limits.ts';
 import { onAbort } from '../../core/on-abort.ts';
 import { outcomeOfFailure } from '../../core/rl/failures.ts';
@@ -58,7 +59,7 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
     // A Python process keeps the time itself: what waits there for others of its group is done playing.
     const late = entry.python === undefined && timeoutS !== null ? lateAfter(timeoutS) : null;
     const until = late ? AbortSignal.any([signal, late.signal]) : signal;
-    const asked = { ...(sampling && { sampling }), ...(systemPrompt === undefined ? {} : { systemPrompt }) };
+    const asked = present({ sampling, systemPrompt });
     const where: RolloutPlace = {
       ...together,
       index: place.index,
@@ -76,7 +77,7 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
         again('the reply was empty');
         continue;
       }
-      if (isRewardedOutcome(outcome)) return { ...place, ...played, outcome, ...(spoiled && { playedAgain: spoiled }) };
+      if (isRewardedOutcome(outcome)) return { ...place, ...played, outcome, ...present({ playedAgain: spoiled }) };
       throw new ToldFailure(outcome, record);
     } catch (error) {
       signal.throwIfAborted();
@@ -137,7 +138,7 @@ class ToldFailure extends Error {
     super(error);
     this.stack = error; // its own words say where it failed
     this.outcome = outcome;
-    this.kept = { turns, ...(record ? { record } : {}) };
+    this.kept = { turns, ...present({ record }) };
   }
 }
 

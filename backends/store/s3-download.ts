@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { createHash } from 'node:crypto';
 import { open, type FileHandle } from 'node:fs/promises';
 import type { Readable } from 'node:stream';
@@ -81,7 +82,7 @@ export async function listObjects(requests: S3Requests, prefix: string): Promise
           new sdk.ListObjectsV2Command({
             Bucket: requests.location.bucket,
             Prefix: prefix,
-            ...(token === undefined ? {} : { ContinuationToken: token }),
+            ...present({ ContinuationToken: token }),
           }),
         ),
     });
@@ -163,8 +164,7 @@ async function getRange(requests: S3Requests, key: string, { start, end, etag, o
           new sdk.GetObjectCommand({
             Bucket: requests.location.bucket,
             Key: key,
-            ...(range === null ? {} : { Range: range }),
-            ...(etag === null ? {} : { IfMatch: etag }),
+            ...present({ Range: range, IfMatch: etag }),
           }),
         );
         const length = found.ContentLength ?? 0;

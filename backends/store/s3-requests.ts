@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { setTimeout as delay } from 'node:timers/promises';
 import type * as Sdk from '@aws-sdk/client-s3';
 import { RatchetError } from '../../core/errors.ts';
@@ -173,9 +174,7 @@ async function openSession(location: S3Server, limits: S3Limits): Promise<S3Sess
   const region = location.region ?? (location.endpoint === null ? null : (process.env['AWS_REGION'] ?? 'us-east-1'));
   const credentials = storeCredentials();
   const client = new sdk.S3Client({
-    ...(credentials === null ? {} : { credentials }),
-    ...(location.endpoint === null ? {} : { endpoint: location.endpoint }),
-    ...(region === null ? {} : { region }),
+    ...present({ credentials, endpoint: location.endpoint, region }),
     forcePathStyle: location.pathStyle,
     maxAttempts: 1,
     // Every body is covered by its SHA-256 in the signature; servers other than AWS often know no other checksum.

@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { createHash } from 'node:crypto';
 import { open } from 'node:fs/promises';
 import type { PutObjectCommandInput } from '@aws-sdk/client-s3';
@@ -181,8 +182,7 @@ async function abort(requests: S3Requests, key: string, UploadId: string): Promi
 
 function encryption({ location: { sse, kmsKeyId } }: S3Requests) {
   return {
-    ...(sse === null ? {} : { ServerSideEncryption: sse }),
-    ...(kmsKeyId === null ? {} : { SSEKMSKeyId: kmsKeyId }),
+    ...present({ ServerSideEncryption: sse, SSEKMSKeyId: kmsKeyId }),
   } satisfies Partial<PutObjectCommandInput>;
 }
 

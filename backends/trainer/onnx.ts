@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
@@ -59,8 +60,7 @@ export class OnnxTrainer implements Trainer {
     const { learningRate, optimizer, loss, temperature, klBeta, numIterations } = plan;
     const engine = this.#engine();
     const cut = {
-      ...(plan.microBatchSize === null ? {} : { microBatchRows: plan.microBatchSize }),
-      ...(plan.dropoutSeed === undefined ? {} : { dropoutSeed: plan.dropoutSeed }),
+      ...present({ microBatchRows: plan.microBatchSize, dropoutSeed: plan.dropoutSeed }),
     };
     if (loss.type === 'cross_entropy') {
       requireSupervised(plan);

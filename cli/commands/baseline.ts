@@ -14,12 +14,12 @@ import type { trainRun } from '../../workflows/train-run.ts';
 import { startClock } from '../clock.ts';
 import { grantNamed, namedIn } from '../../backends/configs/grant.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
-import { connect, temporalOf } from '../connection.ts';
 import { describeFinding } from '../findings.ts';
 import { readCount } from '../read-count.ts';
 import { rootMessage } from '../root-message.ts';
 import { scoredGroups } from '../run-records.ts';
-import { needsOf, openPlace } from './train.ts';
+import { needsOf, withProcesses } from '../processes.ts';
+import { whenLeft } from '../watch-run.ts';
 import { print, printAside } from '../print.ts';
 import { jsonText } from '../plain-text.ts';
 
@@ -80,18 +80,14 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
   grantNamed(projectFolder, [file, ...over.map((layer) => layer.file), ...namedIn(spec)]);
   const clock = startClock();
   const log = options.json ? { ...clock, say: printAside } : clock;
-  const interrupted = new AbortController();
-  const onSignal = (): void => interrupted.abort();
-  process.on('SIGINT', onSignal).on('SIGTERM', onSignal);
-  const stage = await openPlace(needsOf(spec), projectFolder, log, interrupted.signal);
-  if (!stage) return 130;
-  const { client, close } = await connect(temporalOf(stage, stage.address));
   const place = { name: run, store: spec.store.uri };
-  try {
+  const left = whenLeft();
+  const { signal } = left.interrupted;
+  const measure = async ({ client }: { readonly client: Client }): Promise<number> => {
     log.say(
       `sampling ${groups} examples × ${groupSize} with ${usual.sft && usual.sft.steps > 0 ? 'the model after its warm-up' : spec.model}`,
     );
-    const measured = await sampleRound(client, place, { file, overrides, groups, signal: interrupted.signal });
+    const measured = await sampleRound(client, place, { file, overrides, groups, signal });
     const settings = {
       temperature: spec.sampling.temperature,
       maxTokens: spec.sampling.maxTokens,
@@ -112,13 +108,13 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
     print(lines.join('\n'));
     if (options.keep) log.say(`kept: ${storeOf(place).uri}   (npx ratchet rollouts ${run} --step 1)`);
     return findings.some(({ level }) => level === 'stop') ? 1 : 0;
+  };
+  try {
+    return (await withProcesses(needsOf(spec), log, measure, left)) ?? 130;
   } catch (error) {
-    if (interrupted.signal.aborted) return 130;
+    if (signal.aborted) return 130;
     throw error;
   } finally {
-    process.off('SIGINT', onSignal).off('SIGTERM', onSignal);
-    await close();
-    await stage.stack?.stop();
     if (!options.keep) await removeRun(place);
   }
 }

@@ -1,17 +1,11 @@
 import { randomBytes } from 'node:crypto';
-import { mkdir } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { Client } from '@temporalio/client';
 import type { TrainRunInput } from '../../activities/index.ts';
 import { Command } from 'commander';
-import { givenVariables, variablesFor } from '../../backends/environments/variables.ts';
-import { keyVariables } from '../../backends/inference/index.ts';
-import { trainerKeys } from '../../config/tinker-spec.ts';
 import { layout } from '../../runs/layout.ts';
 import { taskQueues } from '../../core/names.ts';
 import { describeSolved, solvedShare } from '../../core/rl/left-to-learn.ts';
-import type { EnvironmentVariables } from '../../config/settings/environments.ts';
-import { trainerGpusOf } from '../../config/gpu-settings.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { slowStepWarning } from '../../config/step-cost.ts';
@@ -22,29 +16,23 @@ import { loadRunConfig, type LoadOptions, readRunFile } from '../../backends/con
 import { untilOthersEnd } from '../others-here.ts';
 import { untilSent } from '../until-sent.ts';
 import { grantNamed, namedIn } from '../../backends/configs/grant.ts';
-import { allCopies, localRoot, openRunStore } from '../../backends/store/index.ts';
-import { type RunningStack, StackAlreadyRunning, waitForRunningStack } from '../../workers/project-lock.ts';
-import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
-import { ensureTemporalCli, type TemporalCli } from '../../workers/temporal-cli.ts';
-import { startStack, type Stack } from '../../workers/supervisor.ts';
-import { vllmRole } from '../../workers/vllm-role.ts';
-import { remoteTemporal } from '../../workers/temporal-settings.ts';
+import { openRunStore } from '../../backends/store/index.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
-import type { Clock } from '../clock.ts';
 import { dryRun, type DryRunFlags, dryRunOptions } from '../dry-run.ts';
 import { notYetLine, obstacleLines } from '../describe-run-file.ts';
-import { connect, findRunning, hasWorkers, startedWith, temporalHere, temporalOf } from '../connection.ts';
+import { findRunning, startedWith, temporalHere } from '../connection.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
 import { installEnvironment } from '../python-environments/install.ts';
 import { refuseOtherKind } from '../other-kinds.ts';
 import { toldWhenSlow } from '../told-when-slow.ts';
+import { needsOf, uiLine, withProcesses } from '../processes.ts';
 import { readAsLines } from '../read-as.ts';
 import { stepRecords } from '../run-records.ts';
 import { goOnWith, standOfRun } from '../stored-runs.ts';
 import { trainAgain, type TypedCommand, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
-import { type RunWorkflow, watchRun, watchStack, whenLeft } from '../watch-run.ts';
+import { type RunWorkflow, watchRun } from '../watch-run.ts';
 import { print } from '../print.ts';
 
 const resumeHelp = `
@@ -134,17 +122,8 @@ export async function train(
   const goOn = trainAgain(command);
   // Asked before anything starts: a name that is taken must not leave a failed workflow under it.
   if ((await temporalHere(projectFolder)) === null) await refuseOtherRun(spec);
-  const { interrupted, stop: stopListening } = whenLeft();
-  const place = await openPlace(needsOf(spec), projectFolder, audience, interrupted.signal);
-  if (!place) {
-    audience.say(`stopped. The run ${run} is not lost: ${goOn} goes on where it is`);
-    return 130;
-  }
-  const { stack, pid, address, uiUrl } = place;
-  if (stack) warnOfMissingKey(spec, audience);
-  const { client, close } = await connect(temporalOf(place, address));
-  const watched = watchStack(projectFolder, pid);
-  try {
+  const exitCode = await withProcesses(needsOf(spec), audience, async ({ client, stack, uiUrl, interrupted, gone }) => {
+    if (stack) warnOfMissingKey(spec, audience);
     const attached = await attach(client, run, overrides, audience);
     if (attached) tellOfRewind(run, resumeStep, audience);
     if (!attached) await refuseOtherRun(spec);
@@ -152,13 +131,9 @@ export async function train(
     const layers = over.length === 0 ? {} : { over };
     const typed = { config: file, ...layers, ...dialect, overrides, run, sent, ...rewind };
     const handle = attached ?? (await start(client, typed, spec));
-    if (uiUrl)
-      audience.say(
-        `Temporal UI  ${uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}      kill any process and watch`,
-      );
+    if (uiUrl) audience.say(`${uiLine(uiUrl, handle)}      kill any process and watch`);
     await tellOthers(client, handle.workflowId, audience);
-    const { gone } = watched;
-    const exitCode = await watchRun(handle, {
+    const ended = await watchRun(handle, {
       run,
       audience,
       stack,
@@ -176,13 +151,10 @@ export async function train(
     });
     // Runs at a server elsewhere may have workers elsewhere.
     if (stack && stack.uiUrl !== null) await untilOthersEnd(client, handle.workflowId, audience, interrupted.signal);
-    return exitCode;
-  } finally {
-    watched.stop();
-    stopListening();
-    await close();
-    await stack?.stop();
-  }
+    return ended;
+  });
+  if (exitCode === null) audience.say(`stopped. The run ${run} is not lost: ${goOn} goes on where it is`);
+  return exitCode ?? 130;
 }
 
 function tellOfRewind(run: string, step: number | null, audience: Pick<Audience, 'say'>): void {
@@ -251,10 +223,8 @@ async function installMissing(file: string, options: LoadOptions): Promise<void>
     await installEnvironment(environment, { projectFolder: options.projectFolder, log });
 }
 
-type Teller = Pick<Clock, 'say' | 'part'>;
-
 /** Runs that were interrupted go on as soon as there are processes again, and hold the one trainer in turn. */
-async function tellOthers(client: Client, ours: string, clock: Teller): Promise<void> {
+async function tellOthers(client: Client, ours: string, clock: Pick<Audience, 'say'>): Promise<void> {
   const others: string[] = [];
   const query = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
   for await (const { workflowId } of client.workflow.list({ query, pageSize: 10 })) {
@@ -271,7 +241,7 @@ async function attach(
   client: Client,
   run: string,
   overrides: Readonly<Record<string, string>>,
-  clock: Teller,
+  clock: Pick<Audience, 'say'>,
 ): Promise<RunWorkflow | null> {
   const running = await findRunning(client, run);
   if (!running) return null;
@@ -283,133 +253,6 @@ async function attach(
     );
   }
   return running;
-}
-
-interface Place {
-  /** Null when the processes are another command's. */
-  readonly stack: Stack | null;
-  /** That command, when it runs in this folder. */
-  readonly pid: number | null;
-  readonly address: string;
-  readonly uiUrl: string | null;
-}
-
-/** What the processes must be able to reach. */
-interface PlaceNeeds {
-  /** Where runs lie, absolute: the policy server loads their weights. */
-  readonly storeUri: string;
-  /** Environment variables that workers see beside the usual ones: keys, by name. */
-  readonly workersSee: readonly string[];
-  /** Folders of weights that the policy server loads beside the runs' own: a teacher's. */
-  readonly weightsAt?: readonly string[];
-  /** What environments see. Where workers are started here, all of it must be set here. */
-  readonly environmentsSee?: readonly EnvironmentVariables[];
-  /** The run, where it may want servers of its own. */
-  readonly spec?: RunSpec;
-  /** Nothing is trained, and other servers have the model. */
-  readonly playsOnly?: boolean;
-}
-
-export function needsOf(spec: RunSpec): PlaceNeeds {
-  const environmentsSee = [...spec.environments, ...(spec.eval?.environments ?? [])].map(variablesFor);
-  const reflectionKey = spec.gepa?.apiKeyVar ?? null;
-  const workersSee = [
-    ...keyVariables(spec),
-    ...trainerKeys(spec.trainer),
-    ...(reflectionKey === null ? [] : [reflectionKey]),
-  ];
-  const teacher = spec.teacher?.folder;
-  const weightsAt = teacher == null ? {} : { weightsAt: [teacher] };
-  return { storeUri: spec.store.uri, workersSee, environmentsSee, spec, ...weightsAt };
-}
-
-/** Attaches to the stack of this folder, or starts one. null when interrupted meanwhile. Throws `ConfigInvalid` where a variable that environments need is not set. */
-export async function openPlace(
-  needs: PlaceNeeds,
-  projectFolder: string,
-  clock: Teller,
-  signal: AbortSignal,
-): Promise<Place | null> {
-  for (;;) {
-    const here = await attachHere(needs, projectFolder, clock, signal);
-    if (signal.aborted) return null;
-    if (here) return here;
-    try {
-      return await startHere(needs, projectFolder, clock, signal);
-    } catch (error) {
-      if (signal.aborted) return null;
-      // Another command was typed in the same seconds.
-      if (!(error instanceof StackAlreadyRunning) || error.running.state === 'not answering') throw error;
-      clock.say(`process ${error.running.pid} starts the processes of this folder; waiting until they are ready`);
-    }
-  }
-}
-
-/** How long the processes of another command may take to start. */
-const otherStartMs = 60_000;
-
-async function attachHere(
-  { playsOnly = false }: PlaceNeeds,
-  projectFolder: string,
-  clock: Teller,
-  signal: AbortSignal,
-): Promise<Place | null> {
-  const running = await waitForRunningStack(projectFolder, otherStartMs, signal);
-  if (!running?.temporalAddress) return null;
-  if (running.playsOnly && !playsOnly) throw new RatchetError('Unsupported', onlyPlays(running));
-  clock.say(`attached to the processes that run here (process ${running.pid})`);
-  return { stack: null, pid: running.pid, address: running.temporalAddress, uiUrl: running.uiUrl };
-}
-
-/** Starts a stack, unless workers elsewhere are meant. Throws `StackAlreadyRunning` where another command was faster. */
-async function startHere(
-  { storeUri, workersSee, environmentsSee = [], weightsAt = [], spec, playsOnly = false }: PlaceNeeds,
-  projectFolder: string,
-  clock: Teller,
-  signal: AbortSignal,
-): Promise<Place> {
-  const elsewhere = process.env['TEMPORAL_ADDRESS'];
-  if (elsewhere && (await hasWorkers(remoteTemporal(elsewhere)))) {
-    clock.say(`attached to the workers at ${elsewhere}`);
-    return { stack: null, pid: null, address: elsewhere, uiUrl: null };
-  }
-  // Other runs may join these processes, also such whose weights are copied from S3.
-  const ownRoots = [localRoot(storeUri), allCopies()];
-  for (const root of ownRoots) await mkdir(root, { recursive: true });
-  const weightRoots = [...new Set([...ownRoots, ...weightsAt])];
-  for (const variables of environmentsSee) givenVariables(variables); // what is missing is said before anything starts
-  const policyPort = await choosePolicyPort();
-  const cli = elsewhere ? null : await findServer(clock);
-  const vllm = spec ? await vllmRole(spec, projectFolder) : null;
-  const servers = vllm ? `policy server, vLLM (${vllm.url}, .ratchet/logs/vllm-server.log)` : 'policy server';
-  const roles = playsOnly ? '1 rollout worker' : `1 trainer, 1 rollout worker, ${servers}`;
-  const stack = await startStack({
-    projectFolder,
-    onHold: () => clock.say(`${clock.part(3)}starting ${cli ? 'server, ' : ''}${roles}`),
-    ...(playsOnly ? { playsOnly } : { policyUrl: policyUrlAt(policyPort) }),
-    roles: localRoles({
-      weightRoots,
-      policyPort,
-      vllm,
-      trainerGpus: spec ? trainerGpusOf(spec) : null,
-      workersSee: [...workersSee, ...environmentsSee.flatMap(({ names }) => names)],
-      playsOnly,
-    }),
-    log: clock.say,
-    signal,
-    ...(cli ? { temporalCli: async () => cli } : {}),
-  });
-  return { stack, pid: null, address: stack.temporalAddress, uiUrl: stack.uiUrl };
-}
-
-function onlyPlays({ projectFolder, pid }: RunningStack): string {
-  return `An evaluation or a prompt search is at work in ${projectFolder} (process ${pid}), with neither a trainer nor a policy server beside it. Wait until it has ended, or leave it with Ctrl-C: the same command goes on with it. Then type this again.`;
-}
-
-async function findServer(clock: Teller): Promise<TemporalCli> {
-  const cli = await ensureTemporalCli({ log: (line) => clock.say(`${clock.part(2)}${line}`) });
-  clock.say(`${clock.part(2)}Temporal server: ${cli.serverVersion} (${cli.source})`);
-  return cli;
 }
 
 /** What a person may type next: more steps only where these would find something to learn. */

@@ -18,13 +18,12 @@ import {
 import { variablesFor } from '../../backends/environments/variables.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
-import { openPlace } from '../commands/train.ts';
-import { connect, temporalOf } from '../connection.ts';
+import { uiLine, withProcesses } from '../processes.ts';
 import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
 import { keyVariablesOf, requireKeys } from '../server-keys.ts';
 import { namedByModels } from './named-models.ts';
 import { openTeller } from '../teller.ts';
-import { watchStack, whenLeft } from '../watch-run.ts';
+import { whenLeft } from '../watch-run.ts';
 import { describePlan } from './plan-lines.ts';
 import {
   folderOfVersion,
@@ -86,7 +85,7 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
   ]);
   const keys = keyVariablesOf(serversOf(loaded));
   await requireKeys(keys, projectFolder);
-  const { interrupted, stop: stopListening } = whenLeft();
+  const left = whenLeft();
   const served = await serve(options, settings, loaded, { projectFolder, log: teller.say });
   // A server that this command starts is named for as long as it runs (`local-model.ts`).
   if (served === null) {
@@ -96,46 +95,43 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
   const environmentsSee = loaded.evaluations.map(({ input }) => variablesFor(input.environment));
   const playsOnly = loaded.evaluations.every(({ input }) => input.model.kind === 'endpoint');
   const needs = { storeUri, workersSee: keys, environmentsSee, playsOnly };
-  const stage = await openPlace(needs, projectFolder, { say: teller.say, part: () => '' }, interrupted.signal);
-  if (!stage) {
-    await served?.stop();
-    return 130;
-  }
-  const { client, close } = await connect(temporalOf(stage, stage.address));
-  const watched = watchStack(projectFolder, stage.pid);
   try {
-    const evaluations = served === null ? loaded.evaluations : loaded.evaluations.map((one) => askedAt(one, served));
-    const prepared = await prepare(what, evaluations, { options, projectFolder, client });
-    const handle = await client.workflow.start<typeof evaluate>('evaluate', {
-      workflowId: prepared.workflowId,
-      taskQueue: taskQueues.orchestrator,
-      args: [prepared.input],
-      // A server that this command started is another one each time.
-      workflowIdConflictPolicy: served === null && !prepared.asksElsewhere ? 'USE_EXISTING' : 'TERMINATE_EXISTING',
-      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-      workflowTaskTimeout: '5s',
-      staticSummary: prepared.summary,
-    });
-    if (prepared.goesOn)
-      teller.say(`goes on where it stands${prepared.asksElsewhere ? ', with the servers named now' : ''}`);
-    else if (options.resume === true)
-      teller.say('nothing here has anything left to do with these settings: a new one begins');
-    if (stage.uiUrl)
-      teller.say(`Temporal UI  ${stage.uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}`);
-    return await watchEvaluation(handle, {
-      teller,
-      hasOwnStack: stage.stack !== null,
-      endsWithUs: served !== null,
-      interrupted: interrupted.signal,
-      gone: watched.gone,
-      abbreviated: options.abbreviatedSummary === true,
-      toPlayAgain: 'the same command with --resume',
-    });
+    const exitCode = await withProcesses(
+      needs,
+      { say: teller.say, part: () => '' },
+      async ({ client, stack, uiUrl, interrupted, gone }) => {
+        const evaluations =
+          served === null ? loaded.evaluations : loaded.evaluations.map((one) => askedAt(one, served));
+        const prepared = await prepare(what, evaluations, { options, projectFolder, client });
+        const handle = await client.workflow.start<typeof evaluate>('evaluate', {
+          workflowId: prepared.workflowId,
+          taskQueue: taskQueues.orchestrator,
+          args: [prepared.input],
+          // A server that this command started is another one each time.
+          workflowIdConflictPolicy: served === null && !prepared.asksElsewhere ? 'USE_EXISTING' : 'TERMINATE_EXISTING',
+          workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+          workflowTaskTimeout: '5s',
+          staticSummary: prepared.summary,
+        });
+        if (prepared.goesOn)
+          teller.say(`goes on where it stands${prepared.asksElsewhere ? ', with the servers named now' : ''}`);
+        else if (options.resume === true)
+          teller.say('nothing here has anything left to do with these settings: a new one begins');
+        if (uiUrl) teller.say(uiLine(uiUrl, handle));
+        return watchEvaluation(handle, {
+          teller,
+          hasOwnStack: stack !== null,
+          endsWithUs: served !== null,
+          interrupted: interrupted.signal,
+          gone,
+          abbreviated: options.abbreviatedSummary === true,
+          toPlayAgain: 'the same command with --resume',
+        });
+      },
+      left,
+    );
+    return exitCode ?? 130;
   } finally {
-    watched.stop();
-    stopListening();
-    await close();
-    await stage.stack?.stop();
     await served?.stop();
   }
 }

@@ -3,11 +3,9 @@ import { taskQueues } from '../../core/names.ts';
 import type { EvaluatedEnvironment, EvaluationResult, EvaluationsInput } from '../../core/eval/evaluation.ts';
 import { variablesFor } from '../../backends/environments/variables.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
-import { openPlace } from '../commands/train.ts';
-import { connect, temporalOf } from '../connection.ts';
+import { withProcesses } from '../processes.ts';
 import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
 import { namedByModels } from './named-models.ts';
-import { watchStack, whenLeft } from '../watch-run.ts';
 import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
 
 /** Where evaluations of this command are carried out, until it is closed. */
@@ -33,14 +31,10 @@ export async function onStage(
   work: (stage: EvaluationStage) => Promise<number>,
 ): Promise<number> {
   const projectFolder = process.cwd();
-  const { interrupted, stop: stopListening } = whenLeft();
   const needs = { storeUri, workersSee: [], environmentsSee: environments.map(variablesFor) };
-  const stage = await openPlace(needs, projectFolder, { say: teller.say, part: () => '' }, interrupted.signal);
-  if (!stage) return 130;
-  const { client, close } = await connect(temporalOf(stage, stage.address));
-  const watched = watchStack(projectFolder, stage.pid);
-  try {
-    return await work({
+  const quiet = { say: teller.say, part: () => '' };
+  const exitCode = await withProcesses(needs, quiet, ({ client, stack, interrupted, gone }) =>
+    work({
       client,
       interrupted: interrupted.signal,
       async evaluate(workflowId, input) {
@@ -60,20 +54,16 @@ export async function onStage(
         const exitCode = await watchEvaluation(handle, {
           // One table for all of them instead of a page for each.
           teller: { ...teller, print: () => undefined },
-          hasOwnStack: stage.stack !== null,
+          hasOwnStack: stack !== null,
           endsWithUs: false,
           interrupted: interrupted.signal,
-          gone: watched.gone,
+          gone,
           abbreviated: true,
           toPlayAgain: 'the same command',
         });
         return exitCode === 0 ? (await handle.result()).results : null;
       },
-    });
-  } finally {
-    watched.stop();
-    stopListening();
-    await close();
-    await stage.stack?.stop();
-  }
+    }),
+  );
+  return exitCode ?? 130;
 }

@@ -14,12 +14,10 @@ import { placeOfPromptSearch } from '../../backends/configs/prompt-search-folder
 import { variablesFor } from '../../backends/environments/variables.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
-import { openPlace } from '../commands/train.ts';
-import { connect, temporalOf } from '../connection.ts';
+import { uiLine, withProcesses } from '../processes.ts';
 import { grantNamed, namedBySearch } from '../../backends/configs/grant.ts';
 import { keyVariablesOf, requireKeys } from '../server-keys.ts';
 import { openTeller } from '../teller.ts';
-import { watchStack, whenLeft } from '../watch-run.ts';
 import { gepaRunCommand, type GepaRunOptions, overridesOf } from './run-options.ts';
 import { type PromptSearchLine, watchSearch } from './watch-search.ts';
 import { namesOf } from '../names-of.ts';
@@ -57,20 +55,16 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
   });
   const folder = path.join(fileURLToPath(results.store), results.name);
   const goesOn = existsSync(path.join(folder, 'search', 'search.json'));
-  const { interrupted, stop: stopListening } = whenLeft();
   const needs = {
     storeUri: resolveStoreUri('file:outputs', projectFolder),
     workersSee: keys,
     environmentsSee: planned.input.environments.map(variablesFor),
     playsOnly: planned.input.model.kind === 'endpoint',
   };
-  const stage = await openPlace(needs, projectFolder, { say: teller.say, part: () => '' }, interrupted.signal);
-  if (!stage) return 130;
-  const { client, close } = await connect(temporalOf(stage, stage.address));
-  const watched = watchStack(projectFolder, stage.pid);
-  try {
-    const { model, reflection, environments } = planned.input;
-    const names = environments.map(({ name }) => name).join('+');
+  const { model, reflection, environments } = planned.input;
+  const names = environments.map(({ name }) => name).join('+');
+  const quiet = { say: teller.say, part: () => '' };
+  const exitCode = await withProcesses(needs, quiet, async ({ client, stack, uiUrl, interrupted, gone }) => {
     const handle = await client.workflow.start<typeof optimizePrompt>('optimizePrompt', {
       workflowId: promptSearchWorkflowId(names, results.name),
       taskQueue: taskQueues.orchestrator,
@@ -81,20 +75,10 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
       staticSummary: `${names} · ${model.model} · reflected on by ${reflection.model}`,
     });
     if (goesOn) teller.say(`goes on where it was interrupted: ${folder}`);
-    if (stage.uiUrl)
-      teller.say(`Temporal UI  ${stage.uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}`);
-    return await watchSearch(handle, {
-      teller,
-      hasOwnStack: stage.stack !== null,
-      interrupted: interrupted.signal,
-      gone: watched.gone,
-    });
-  } finally {
-    watched.stop();
-    stopListening();
-    await close();
-    await stage.stack?.stop();
-  }
+    if (uiUrl) teller.say(uiLine(uiUrl, handle));
+    return watchSearch(handle, { teller, hasOwnStack: stack !== null, interrupted: interrupted.signal, gone });
+  });
+  return exitCode ?? 130;
 }
 
 /** A file, or one or several environments by their ids. */

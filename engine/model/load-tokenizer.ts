@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { missingFile, readText } from './text-files.ts';
 import { ChatTokenizer } from './tokenizer.ts';
 
@@ -26,7 +27,7 @@ export async function loadTokenizer(folder: string, givenTemplate?: string): Pro
   const key = [tokenizer, config, chatTemplate, toolTemplate].join('\0');
   const known = loaded.get(key);
   if (known) return known;
-  const templates = { ...(chatTemplate != null && { chatTemplate }), ...(toolTemplate != null && { toolTemplate }) };
+  const templates = present({ chatTemplate, toolTemplate });
   const made = new ChatTokenizer({ tokenizer, config, ...templates }, folder);
   loaded.set(key, made);
   if (loaded.size > loadedMax) loaded.delete(loaded.keys().next().value!);

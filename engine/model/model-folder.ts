@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
@@ -151,8 +152,7 @@ function describeModel(files: TextFiles, where: string): Pick<ModelFolder, 'conf
     {
       tokenizer: files['tokenizer.json'] ?? '',
       config: files['tokenizer_config.json'] ?? '',
-      ...(chatTemplate !== undefined && { chatTemplate }),
-      ...(toolTemplate !== undefined && { toolTemplate }),
+      ...present({ chatTemplate, toolTemplate }),
     },
     where,
   );

@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { randomInt } from 'node:crypto';
 import { hash32 } from '../../core/random.ts';
 import { requestCheckedTokensMax, requestChoicesMax, requestTokensMax, streamChoicesMax } from '../limits.ts';
@@ -52,20 +53,18 @@ function commonOf(
   return {
     temperature: fields.temperature ?? 1,
     stopTokenIds: [...new Set([...endTokenIds, ...(fields.stop_token_ids ?? [])])],
-    ...defined('minTokens', fields.min_tokens),
-    ...defined('topP', fields.top_p),
-    ...defined('topK', fields.top_k),
-    ...defined('minP', fields.min_p),
-    ...defined('repetitionPenalty', fields.repetition_penalty),
-    ...defined('presencePenalty', fields.presence_penalty),
-    ...defined('frequencyPenalty', fields.frequency_penalty),
-    ...defined('logitBias', fields.logit_bias),
-    ...defined('allowedTokenIds', fields.allowed_token_ids),
+    ...present({
+      minTokens: fields.min_tokens,
+      topP: fields.top_p,
+      topK: fields.top_k,
+      minP: fields.min_p,
+      repetitionPenalty: fields.repetition_penalty,
+      presencePenalty: fields.presence_penalty,
+      frequencyPenalty: fields.frequency_penalty,
+      logitBias: fields.logit_bias,
+      allowedTokenIds: fields.allowed_token_ids,
+    }),
   };
-}
-
-function defined<Name extends string, Value>(name: Name, value: Value | null | undefined): { [N in Name]?: Value } {
-  return (value == null ? {} : { [name]: value }) as { [N in Name]?: Value };
 }
 
 function choiceOptionsOf({ version, fields, tools }: PlanInput, endTokenIds: readonly number[]): ChoiceOptions {

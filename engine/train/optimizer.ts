@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import type { TrainBatch } from '../../core/rl/batch.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
 import type { AdapterParameters } from '../model/lora.ts';
@@ -186,8 +187,7 @@ export class EngineOptimizer implements Optimizer {
     const { microBatchPositions, microBatchRows, dropoutSeed = 0 } = options;
     const more = {
       dropout: { seed: dropoutSeed, pass: number },
-      ...(microBatchPositions === undefined ? {} : { microBatchPositions }),
-      ...(microBatchRows === undefined ? {} : { microBatchRows }),
+      ...present({ microBatchPositions, microBatchRows }),
     };
     return this.#computer.accumulate({ ...pass, ...more }, this.#policy, this.#gradient, this.#microGradient);
   }

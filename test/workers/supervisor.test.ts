@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, readFileSync, realpathSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { openPlace } from '../../cli/commands/train.ts';
+import { openProcesses } from '../../cli/processes.ts';
 import { startGuard } from '../../workers/guard.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { openRoleLog } from '../../workers/role-log.ts';
@@ -171,7 +171,7 @@ test('what asks other servers has neither a trainer nor a policy server, says so
   const needs = { storeUri: `file:${stack.projectFolder}/outputs`, workersSee: [] };
   const said: string[] = [];
   const place = (playsOnly: boolean) =>
-    openPlace(
+    openProcesses(
       { ...needs, playsOnly },
       stack.projectFolder,
       { say: (line) => said.push(line), part: () => '' },

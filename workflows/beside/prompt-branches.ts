@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import {
   CancellationScope,
   ContinueAsNew,
@@ -89,8 +90,7 @@ export class PromptBranches {
     const pending = [...underWay, ...(step === null ? [] : this.#due(step))];
     const [prompts, offeredPrompts] = [orNothing(this.#inUse), orNothing(this.#offered)];
     return {
-      ...(prompts ? { prompts } : {}),
-      ...(offeredPrompts ? { offeredPrompts } : {}),
+      ...present({ prompts, offeredPrompts }),
       ...(pending.length === 0 ? {} : { pendingBranches: pending }),
     };
   }

@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { plainMarkdown } from '../../core/markdown.ts';
 import { describeEffectiveness, type Effectiveness } from '../../core/rl/effectiveness.ts';
 import { warmUpStepsPerSegment } from '../../core/limits.ts';
@@ -37,7 +38,7 @@ export function endOf(step: number, maxSteps: number): 'finished' | 'stopped' {
 export function finishedValues(effectiveness: Effectiveness | undefined): Record<string, number> {
   if (effectiveness === undefined) return {};
   const { ettr, lost } = effectiveness;
-  return { ...(ettr === null ? {} : { ettr }), ...lost };
+  return { ...present({ ettr }), ...lost };
 }
 
 export function rewoundLine(lineage: string, step: number): string {
@@ -101,10 +102,12 @@ function rewardText(reward: number | null): string {
 export function evalValues({ environment, sampled, greedy }: EvaluationSummary): Record<string, number | string> {
   return {
     environment,
-    ...(sampled.reward === null ? {} : { reward: sampled.reward }),
-    ...(sampled.exact === null ? {} : { exact: sampled.exact }),
-    ...(greedy.reward === null ? {} : { greedy_reward: greedy.reward }),
-    ...(greedy.exact === null ? {} : { greedy_exact: greedy.exact }),
+    ...present({
+      reward: sampled.reward,
+      exact: sampled.exact,
+      greedy_reward: greedy.reward,
+      greedy_exact: greedy.exact,
+    }),
   };
 }
 

@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { defineQuery, defineUpdate, setCurrentDetails, setHandler } from '@temporalio/workflow';
 import { plainMarkdown } from '../../core/markdown.ts';
 import { searchFigures, tellings } from '../../core/gepa/figures.ts';
@@ -105,7 +106,7 @@ export class SearchControl {
     this.tell({
       kind: 'compared',
       text,
-      values: { examples, ...(before === null ? {} : { before }), ...(after === null ? {} : { after }) },
+      values: { examples, ...present({ before, after }) },
     });
   }
 

@@ -1,3 +1,4 @@
+import { present } from '../../../core/present.ts';
 import { RatchetError } from '../../../core/errors.ts';
 import type { ChatMessage, MessageToolCall, ToolSchema, Turn } from '../../../core/rl/rollout.ts';
 import { readToolTurn } from '../../../engine/server/tool-calls.ts';
@@ -53,7 +54,7 @@ export class BridgedConversation {
     this.#told.push({ text: turn.text, isByMessages, content, callIds: calls.map(({ id }) => id) });
     return {
       content: content === '' && calls.length > 0 ? null : content,
-      ...(turn.said?.reasoning === undefined ? {} : { reasoning_content: turn.said.reasoning }),
+      ...present({ reasoning_content: turn.said?.reasoning }),
       tool_calls: calls,
       finish_reason: turn.finishReason === 'length' ? 'length' : calls.length > 0 ? 'tool_calls' : 'stop',
       usage: usageOf(turn),
@@ -99,8 +100,7 @@ export function chatMessage(message: WireMessage): ChatMessage {
     role: roleOf(message.role),
     content: textOf(message.content),
     ...(calls == null || calls.length === 0 ? {} : { tool_calls: calls.map(toolCall) }),
-    ...(answers == null ? {} : { tool_call_id: answers }),
-    ...(name == null ? {} : { name }),
+    ...present({ tool_call_id: answers, name }),
   };
 }
 
