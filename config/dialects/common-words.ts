@@ -29,14 +29,9 @@ export function setRunName(own: Own, written: unknown, from: KeyPath): void {
   }
 }
 
-/** More than one step ahead is trained one step ahead: less off-policy than asked for, never more. */
+/** How many steps sampling may be ahead of training, which means here what it means there. */
 export function setAsyncLevel(own: Own, written: unknown, from: KeyPath): void {
-  if (typeof written !== 'number') return;
-  own.set(['max_async_level'], Math.min(written, 1), from);
-  if (written > 1) {
-    const field = from.filter((part) => typeof part === 'string').join('.');
-    own.warn(`${field} = ${written} is 1 here: rollouts are sampled at most one step ahead, so they are less stale`);
-  }
+  if (typeof written === 'number') own.set(['max_async_level'], written, from);
 }
 
 /** Fields of vLLM's requests that are ours as well, and are written into `extra_body` where a dialect has no other place. */

@@ -38,7 +38,7 @@ const trainerArguments: Readonly<Record<string, Field>> = {
   max_completion_length: together('the older name of max_seq_len', whole(1)),
   max_prompt_length: becomes('max_prompt_len', whole(1)),
   max_tokens: becomes('sampling.max_tokens', whole(1), { usual: 'max_seq_len' }),
-  num_batches_ahead: together('`max_async_level`, at most 1', whole(0)),
+  num_batches_ahead: together('`max_async_level`', whole(0)),
   async_generation_timeout: converted('generation_timeout', positive(), (seconds) => Math.ceil(seconds)),
   async_max_queue_size: ignored(noQueue, whole(1)),
   max_data_workers: ignored(noQueue, whole(0)),

@@ -60,7 +60,7 @@ const shared: Readonly<Record<string, Field>> = {
 
 /** Of 0.5.61 alone. */
 const older: Readonly<Record<string, Field>> = {
-  max_async_level: together('`max_async_level`, at most 1', whole(0)),
+  max_async_level: together('`max_async_level`', whole(0)),
   ...sameIn('sampling', 'repetition_penalty', 'min_tokens', 'seed'),
   ...sameIn('buffer', 'easy_threshold', 'hard_threshold'),
   'buffer.easy_fraction': together('`buffer.easy_fraction`', atLeastZero()),

@@ -50,7 +50,7 @@ const onlyAdamW = (other: string): Field => refused(`${other}; the embedded engi
 const only = (usual: string, schema: z.ZodType): Field => together(`refused unless ${usual}`, schema, { usual });
 const isOn = together('refused where it is on', flag());
 const isOff = together('refused where it is off', flag());
-const asyncLevel = together('`max_async_level`, at most 1', whole(0));
+const asyncLevel = together('`max_async_level`', whole(0));
 const modelName = together('`model`', text(), { usual: 'Qwen/Qwen3-0.6B' });
 const teacher = together('`teacher`: `model`, `url`, `api_key_var` and `headers`', args());
 const served = together('`inference.vllm`: further arguments as they are', args());

@@ -293,7 +293,7 @@ export function warnOfOtherModels(written: Table, own: Own, paths: readonly stri
   }
 }
 
-/** The embedded engine samples one step ahead at most. */
+/** How far sampling may be ahead; prime-rl has it in up to three places, which agree. */
 function setAsyncLevel(written: Table, own: Own, version: Version): void {
   const places = ['max_async_level', 'trainer.max_async_level', 'orchestrator.max_async_level'];
   const level = agreed(written, own, places, version);

@@ -51,10 +51,11 @@ describe('Hosted Training', () => {
     assert.match(only(text, 'hosted').suggestion ?? '', /--dialect hosted-0.5.61/);
   });
 
-  test('more steps ahead than one are one, which is said', () => {
+  test('as many steps ahead as the file says, up to what a run can hold', () => {
     const { spec, warnings } = accept(`max_async_level = 4\n${minimal}`);
-    assert.equal(spec.maxAsyncLevel, 1);
-    assert.match(warnings.join(), /max_async_level = 4 is 1 here/);
+    assert.equal(spec.maxAsyncLevel, 4);
+    assert.doesNotMatch(warnings.join(), /max_async_level/);
+    assert.match(only(`max_async_level = 65\n${minimal}`).expected, /64/);
   });
 
   test('a cap on what is in flight is an oversampling factor, and stands alone', () => {
