@@ -175,7 +175,7 @@ describe('committing a step', () => {
     const surplus = Array.from({ length: 200 }, () => ({ scored: commit.plan, policyStep: 0, ordinals: '1' }));
     await assert.rejects(
       roles.commitStep({ ...commit, state: { ...commit.state, surplus } }),
-      hasCode('Unsupported', '16384'),
+      hasCode('Unsupported', '32768'),
     );
     assert.equal((await readHead(test.run))!.commit.step, 0);
   });

@@ -123,8 +123,8 @@ export class FakeRun {
   readonly origins = new Map<string, LineageOrigin>();
   /** What was made beside the commits, by key. */
   readonly stored = new Map<string, unknown>();
-  /** What was leased, by its first ordinal. */
-  readonly rounds = new Map<number, SamplingRound>();
+  /** What was leased, by its lineage and first ordinal. */
+  readonly rounds = new Map<string, SamplingRound>();
   readonly served: PolicyVersion[] = [];
   readonly sealed: number[] = [];
   readonly recorded = new Set<string>();

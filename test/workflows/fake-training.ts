@@ -102,18 +102,19 @@ function collecting(
 > {
   const { spec } = run;
   return {
-    leaseGroups: ({ step, count, curriculum, policy }) => {
+    leaseGroups: ({ run: { lineage }, step, count, curriculum, policy }) => {
       const first = curriculum.nextOrdinal;
       const last = first + count - 1;
       const leases = refOf(`rollouts/step_${step}/groups_${first}-${last}/leases.json`, policy.digest);
       const round = { step, first, last, policyStep: policy.step, leases };
-      run.rounds.set(first, round);
+      run.rounds.set(`${lineage}/${first}`, round);
       return { round, curriculum: { ...curriculum, nextOrdinal: last + 1 } };
     },
-    reopenRounds: ({ open, curriculum }) => {
-      const rounds = open.map(({ first }) => ({ ...run.rounds.get(first)!, isIssued: true, groups: {} }));
+    reopenRounds: ({ run: { lineage }, open, curriculum }) => {
+      const leased = (ordinal: number) => run.rounds.get(`${lineage}/${ordinal}`);
+      const rounds = open.map(({ first }) => ({ ...leased(first)!, isIssued: true, groups: {} }));
       let { nextOrdinal } = curriculum;
-      for (let next = run.rounds.get(nextOrdinal); next; next = run.rounds.get(nextOrdinal)) {
+      for (let next = leased(nextOrdinal); next; next = leased(nextOrdinal)) {
         rounds.push({ ...next, isIssued: false, groups: {} });
         nextOrdinal = next.last + 1;
       }

@@ -194,7 +194,7 @@ class Collection {
       ? await window.fill(step, { stepsLeft: stepsAhead(), ready })
       : window.isInPlay || (await window.openRound(step, missing));
     if (hasExamples) {
-      if (ready() < this.#groupsPerBatch) await window.next();
+      if (!window.isContinuous || ready() < this.#groupsPerBatch) await window.next();
       return;
     }
     await this.#pause(noExamplesReason(spec, step));
