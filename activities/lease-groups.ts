@@ -67,8 +67,7 @@ export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
   const proposal: LeasedGroups = { policy, leases, ...(prompts ? { prompts } : {}), curriculum: state };
   const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(proposal));
   const stored = decodeJson<LeasedGroups>(bytes, key, leasesShape);
-  const groups: Record<string, number> = {};
-  for (const { environment } of stored.leases) groups[environment] = (groups[environment] ?? 0) + 1;
+  const groups = groupsByEnvironment(stored.leases);
   return {
     round: {
       step,
@@ -80,4 +79,11 @@ export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
     curriculum: stored.curriculum,
     ...(datasets.length > 1 ? { groups } : {}),
   };
+}
+
+/** How many of the groups are of each environment. */
+export function groupsByEnvironment(leases: readonly GroupLease[]): Record<string, number> {
+  const groups: Record<string, number> = {};
+  for (const { environment } of leases) groups[environment] = (groups[environment] ?? 0) + 1;
+  return groups;
 }

@@ -1,10 +1,11 @@
+import { chunkCount } from '../core/rl/chunks.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
 import type { LeasedGroups, OpenRound, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { damaged, decodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { layout, roundOf } from '../runs/layout.ts';
 import { storeOf } from '../runs/run-access.ts';
-import { leasesShape } from './lease-groups.ts';
+import { groupsByEnvironment, leasesShape } from './lease-groups.ts';
 
 /** A round that was leased by an execution before, and is to be played on. */
 export interface ReopenedRound extends SamplingRound {
@@ -12,6 +13,8 @@ export interface ReopenedRound extends SamplingRound {
   readonly isIssued: boolean;
   /** How many of the groups are of each environment. */
   readonly groups: Readonly<Record<string, number>>;
+  /** In how many chunks it was played, where anything of it is stored: in others nothing of it would be found. */
+  readonly chunks?: number;
 }
 
 /**
@@ -37,7 +40,8 @@ export async function reopenRounds({
       return read.round;
     }),
   );
-  const later = (await storeOf(run).list(layout.allRounds(run.lineage))).flatMap((key) => {
+  const keys = await storeOf(run).list(layout.allRounds(run.lineage));
+  const later = keys.flatMap((key) => {
     const place = roundOf(key);
     return place !== null && key === layout.leases(run.lineage, place) ? [place] : [];
   });
@@ -45,10 +49,20 @@ export async function reopenRounds({
   for (;;) {
     const next = later.find(({ first }) => first === after.nextOrdinal);
     const read = next && (await readRound(run, next, false));
-    if (!read) return { rounds, curriculum: after };
+    if (!read)
+      return { rounds: rounds.map((round) => ({ ...round, ...chunksOf(run, round, keys) })), curriculum: after };
     rounds.push(read.round);
     after = read.curriculum;
   }
+}
+
+function chunksOf(run: RunHandle, { step, first, last }: SamplingRound, keys: readonly string[]): { chunks?: number } {
+  const folder = layout.round(run.lineage, step, first, last);
+  const counts = keys.flatMap((key) => {
+    const count = key.startsWith(folder) ? chunkCount(key.slice(folder.length)) : null;
+    return count === null ? [] : [count];
+  });
+  return counts.length === 0 ? {} : { chunks: Math.max(...counts) };
 }
 
 async function readRound(
@@ -60,8 +74,7 @@ async function readRound(
   const bytes = await storeOf(run).read(key);
   if (bytes === null) return null;
   const { policy, leases, curriculum } = decodeJson<LeasedGroups>(bytes, key, leasesShape);
-  const groups: Record<string, number> = {};
-  for (const { environment } of leases) groups[environment] = (groups[environment] ?? 0) + 1;
+  const groups = groupsByEnvironment(leases);
   const { step, first, last } = place;
   const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: leases.length };
   return { round: { step, first, last, policyStep: policy.step, leases: ref, isIssued, groups }, curriculum };

@@ -70,6 +70,12 @@ export function chunkName({ index, count, environment }: RoundChunk): string {
   return `chunk_${environment === undefined ? '' : `${environment}_`}${index + 1}_of_${count}`;
 }
 
+/** The count in such a name, or in one that begins with it; null for another. */
+export function chunkCount(name: string): number | null {
+  const match = /^chunk_[^/]*?_of_(\d{1,9})(?=[./]|$)/.exec(name.slice(0, 200));
+  return match ? Number(match[1]) : null;
+}
+
 function chunksOf(count: number): RoundChunk[] {
   return Array.from({ length: count }, (_, index) => ({ index, count }));
 }

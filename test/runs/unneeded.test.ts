@@ -8,7 +8,7 @@ import { listCheckpoints } from '../../runs/list-checkpoints.ts';
 import { reachableSteps } from '../../runs/lineages.ts';
 import { findUnneeded, removeUnneeded } from '../../runs/unneeded.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
-import { advance, commitFirst, datasets, makeRun, openRoles } from '../activities/runs.ts';
+import { act, advance, commitFirst, datasets, makeRun, openRoles } from '../activities/runs.ts';
 
 test('gc removes what lies before the oldest checkpoint that is kept; audit, rewind and the next step are as before', async (t) => {
   const test = await makeRun(t);
@@ -84,10 +84,14 @@ test('rounds that were leased after the commit are reopened in their order; leas
   const asked = { run: test.run, step: 1, count: 2, datasets, policy: state.policy };
   const one = await roles.leaseGroups({ ...asked, curriculum: state.curriculum });
   const two = await roles.leaseGroups({ ...asked, step: 2, curriculum: one.curriculum });
+  await act(roles.generateRollouts, { run: test.run, round: two.round, chunk: { index: 0, count: 1 } });
   const { rounds, curriculum } = await roles.reopenRounds({ run: test.run, open: [], curriculum: state.curriculum });
   assert.deepEqual(
-    rounds.map(({ isIssued, groups, ...round }) => [round, isIssued, groups]),
-    [one.round, two.round].map((round) => [round, false, { 'reverse-text': 2 }]),
+    rounds.map(({ isIssued, groups, chunks, ...round }) => [round, isIssued, groups, chunks]),
+    [
+      [one.round, false, { 'reverse-text': 2 }, undefined],
+      [two.round, false, { 'reverse-text': 2 }, 1],
+    ],
   );
   assert.deepEqual(curriculum, two.curriculum);
   const { step, first, last } = one.round;

@@ -60,6 +60,8 @@ interface PlayedRound {
 interface Leased {
   readonly round: SamplingRound;
   readonly groups: Readonly<Record<string, number>> | undefined;
+  /** As it was played before. */
+  readonly chunks?: number;
 }
 
 /** Rounds whose time says how long the next will take. */
@@ -130,9 +132,10 @@ export class SamplingWindow {
     const { run, spec } = this.#context;
     const { rounds, curriculum } = await eager.reopenRounds({ run, open, curriculum: this.#curriculum });
     this.#curriculum = curriculum;
-    for (const { isIssued, groups, ...round } of rounds) {
+    for (const { isIssued, groups, chunks, ...round } of rounds) {
       if (!isIssued) this.#harvest.issue(round.first, round.last);
-      const leased = { round, groups: spec.environments.length > 1 ? groups : undefined };
+      const ofEach = spec.environments.length > 1 ? groups : undefined;
+      const leased = { round, groups: ofEach, ...(chunks === undefined ? {} : { chunks }) };
       const scope = new CancellationScope();
       this.#holdInPlay(leased, scope);
       this.#play(scope, () => this.#sampleLeased(leased));
@@ -291,7 +294,7 @@ export class SamplingWindow {
     });
   }
 
-  async #generate({ round, groups }: Leased): Promise<PlayedRound> {
+  async #generate({ round, groups, chunks: before }: Leased): Promise<PlayedRound> {
     const { run, spec, control } = this.#context;
     const count = round.last - round.first + 1;
     const label = `step ${round.step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
@@ -305,7 +308,7 @@ export class SamplingWindow {
     // One of many is in the line of them all.
     const isContinuous = this.isContinuous;
     const waitFor: WaitFor = isContinuous ? (_, work) => work : (what, work) => control.waitFor(what, work);
-    const chunks = chunksOfRound(count, groups, isContinuous ? 1 : generateChunks);
+    const chunks = chunksOfRound(count, groups, before ?? (isContinuous ? 1 : generateChunks));
     const generated = await generateRound(control, { run, spec, round, chunks, label, waitFor });
     this.#roundS.push(generated.seconds);
     if (this.#roundS.length > roundsRemembered) this.#roundS.shift();
