@@ -6,14 +6,14 @@ import type { KeptGroups, ObjectRef, SamplingRound } from '../../core/rl/run-sta
 import { RoundAccount } from './round-account.ts';
 
 /** One sampling round that has been scored, and what the filter made of it. */
-export interface ScoredRound {
+interface ScoredRound {
   readonly round: SamplingRound;
   readonly scored: ObjectRef;
   readonly filtered: FilteredRound;
 }
 
 /** What a round took. */
-export interface SpentOnRound {
+interface SpentOnRound {
   /** Of generation, on the worker. */
   readonly generateS: number;
   readonly scoreS: number;
