@@ -8,7 +8,7 @@ import { storeOf } from '../runs/run-access.ts';
 import { leasesShape } from './lease-groups.ts';
 
 /** A round that was leased by an execution before, and is to be played on. */
-export interface ReopenedRound extends SamplingRound {
+interface ReopenedRound extends SamplingRound {
   /** Whether the commit that is gone on from has issued its groups. */
   readonly isIssued: boolean;
   /** Those that have not ended. */

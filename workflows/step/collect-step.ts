@@ -62,7 +62,7 @@ export async function collectStep(
   }
 }
 
-export interface Asked {
+interface Asked {
   readonly step: number;
   /** Steps that may be sampled for by now, this one included. */
   readonly stepsAhead: () => number;

@@ -6,7 +6,7 @@ import type { KeptGroups, ObjectRef, SamplingRound } from '../../core/rl/run-sta
 import { RoundAccount } from './round-account.ts';
 
 /** A chunk that has been scored, and what the filter made of it. */
-export interface ScoredChunk {
+interface ScoredChunk {
   readonly round: SamplingRound;
   readonly scored: ObjectRef;
   readonly filtered: FilteredGroups;
