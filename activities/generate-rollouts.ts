@@ -169,7 +169,7 @@ function endOf(cancelled: AbortSignal, deadline: AbortSignal): AttemptEnd {
 
 function timedOut(place: Place, journal: RolloutJournal, { generationTimeoutS }: RunSpec): Rollout {
   const turns = journal.turnsOf(place);
-  const error = `Not finished when generation was given up; an attempt has generation_timeout = ${generationTimeoutS} s. It had ${turns.length} finished turns.`;
+  const error = `Not finished within generation_timeout = ${generationTimeoutS} s, three times. It had ${turns.length} finished turns.`;
   return failedRollout({ ...place, turns }, 'timeout', error);
 }
 

@@ -118,5 +118,5 @@ export const evalIgnored: Readonly<Record<string, string>> = {
   debug: 'what is logged does not depend on it',
   disable_tui: 'say --plain on the command line instead',
   disable_env_server: 'environments run beside the rollout workers',
-  save_every: 'every rollout is kept as soon as it is finished',
+  save_every: 'every rollout is stored as soon as it is finished',
 };

@@ -39,7 +39,7 @@ export const GepaSpec = z.strictObject({
   numVal: z.int(),
   maxConcurrent: z.int(),
   seed: z.int().min(0),
-  /** gepa's own search, with a budget that is kept. */
+  /** gepa's own search, with a budget that is never exceeded. */
   classic: z.boolean().default(false),
   /** Examples, of neither kind, that the first and the best prompt are scored on at the end; −1 = all that are left, 0 = none. */
   numTest: z.int().default(0),

@@ -20,7 +20,7 @@ export const why = {
   store: 'the run has one store: output_dir at the top',
   broadcast: 'weights reach the sampler through the store, as files that are named by their content',
   transport: 'rollouts reach the trainer through the store',
-  checkpoints: 'a commit is the whole state of a run, and all of it comes back when the run goes on',
+  checkpoints: 'a commit is the whole state of a run, and all of it comes back when the run continues',
   wandb: 'Weights & Biases is fed from the committed metrics',
   monitor: 'the run can be looked at with `ratchet status`, `ratchet metrics` and `ratchet attach`',
   heartbeat: 'Temporal hears from every worker, and names those that fell silent',
@@ -29,7 +29,7 @@ export const why = {
   retry: 'what fails is tried again as the workflow says',
   seed: 'examples are drawn from the run’s one seed',
   drawn: 'what is drawn is drawn from the run’s one seed',
-  evaluated: 'a run that goes on has made the evaluations it had made',
+  evaluated: 'a run that continues has made the evaluations it had made',
   adapters: 'adapters are served as the trainer has them',
 } as const;
 
@@ -71,7 +71,7 @@ const common: Rows = {
   'ckpt.interval?': together('`checkpoints.interval`; without it only the end is kept', whole(1)),
   'ckpt.keep_last?': together('`checkpoints.keep_last`', whole(1)),
   'ckpt.keep_interval?': together('`checkpoints.keep_interval`', whole(1)),
-  'ckpt.output_dir?': ignored('checkpoints lie in the run’s store', text()),
+  'ckpt.output_dir?': ignored('checkpoints are in the run’s store', text()),
   'ckpt.wait_for_weights_timeout?': ignored(why.checkpoints, whole(1)),
   'ckpt.skip_progress': ignored(why.checkpoints, flag()),
   'monitors.wandb.project?': together('`wandb.project`', text(), { usual: 'prime-rl' }),

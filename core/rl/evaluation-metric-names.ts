@@ -28,7 +28,7 @@ export const evaluationMetrics: readonly MetricDefinition[] = [
   {
     name: 'eval/<env>/vs_best/is_worse',
     unit: '1',
-    meaning: '1 where the whole 95 % interval of that difference (paired bootstrap) lies below 0: a regression',
+    meaning: '1 where the whole 95 % interval of that difference (paired bootstrap) is below 0: a regression',
     source: 'evaluation',
     when: 'with `[eval]`, from the second evaluation on',
   },

@@ -194,7 +194,7 @@ export const metricSections: readonly {
       {
         name: 'filter/widened',
         unit: '1',
-        meaning: '1: the bounds were set aside for this step',
+        meaning: '1: the bounds did not apply to this step',
         source: 'rollouts',
         when: '`on_starvation = "widen"` acted',
       },
@@ -326,7 +326,7 @@ export const metricSections: readonly {
       {
         name: 'recovery/count',
         unit: '1',
-        meaning: 'recoveries: a worker lost, an attempt begun again',
+        meaning: 'recoveries: lost workers that were replaced, and activities that were begun again',
         source: 'recovery',
         when: 'there were some',
       },

@@ -16,7 +16,7 @@ export const serverMetrics: MetricSection = {
     {
       name: 'inference/canary_difference',
       unit: 'nats',
-      meaning: 'how far the worst server’s logprobs lie from the trainer’s, mean of |Δ|',
+      meaning: 'how far the worst server’s logprobs are from the trainer’s, mean of |Δ|',
       source: 'servers',
       when: 'from the first canary on',
     },

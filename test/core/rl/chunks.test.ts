@@ -9,7 +9,7 @@ const names = ['short', 'long', 'wiki', 'tools', 'maths', 'games', 'code', 'chat
 const unbounded = { maxConcurrent: null, tasksPerMinute: null };
 
 describe('chunks of a sampling round', () => {
-  test('every group lies in exactly one chunk, no chunk mixes environments, and their number is bounded', () => {
+  test('every group is in exactly one chunk, no chunk mixes environments, and their number is bounded', () => {
     fc.assert(
       fc.property(fc.array(fc.constantFrom(...names), { minLength: 1, maxLength: 60 }), (drawn) => {
         const groups = drawn.map((environment, ordinal) => ({ environment, ordinal }));
