@@ -67,7 +67,7 @@ function readOver(settings: Table, reporter: Reporter): Entry {
   const inHeaders = secretHeadersIn(headers as Record<string, string>).map((name): KeyPath => ['headers', name]);
   const known = new Set(inHeaders.map((path) => formatPath(path)));
   for (const path of [...inHeaders, ...findSecrets(settings).filter((found) => !known.has(formatPath(found)))]) {
-    reporter.fromCommandLine(path, 'no secrets: what is typed is kept with the results, and in the history of the shell', 'what looks like a literal secret (not repeated here)', rotateTyped); // prettier-ignore
+    reporter.fromCommandLine(path, 'no secrets: what is typed is stored with the results, and in the history of the shell', 'what looks like a literal secret (not repeated here)', rotateTyped); // prettier-ignore
   }
   const read = evalEntry.safeParse(settings);
   if (read.success) return readSampling(read.data, [], reporter);

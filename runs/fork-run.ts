@@ -151,7 +151,7 @@ function refuseOtherCheckpoint(before: RunSpec, after: RunSpec): void {
   if (changed.length === 0) return;
   throw new RatchetError(
     'ConfigInvalid',
-    `Fork of ${before.name}: a checkpoint cannot be gone on from with other\n${changed.join('\n')}\nLeave these as they are, or start another run.`,
+    `Fork of ${before.name}: a fork cannot continue from a checkpoint with other\n${changed.join('\n')}\nLeave these as they are, or start another run.`,
   );
 }
 

@@ -201,7 +201,7 @@ function unheeded(
       : [
           `${name}: state_columns (${stateColumns.join(', ')}) have no effect: an environment ${python ? 'of verifiers v1' : 'in TypeScript'} has no state to take them from`,
         ]),
-    ...(hub === null ? [] : [`${name}: save_to_hf_hub: nothing is uploaded; the results lie in the folder`]),
+    ...(hub === null ? [] : [`${name}: save_to_hf_hub: nothing is uploaded; the results are in the folder`]),
     ...(numWorkers === null
       ? []
       : [`${name}: num_workers has no effect: RATCHET_PYTHON_CHILDREN says how many Python processes a worker has`]),

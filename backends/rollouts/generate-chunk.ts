@@ -183,7 +183,7 @@ function endOf(attempt: ChunkAttempt, cancelled: AbortSignal, deadline: AbortSig
 
 function timedOut(place: Place, journal: RolloutJournal, { generationTimeoutS }: RunSpec): Rollout {
   const turns = journal.turnsOf(place);
-  const error = `Not finished when generation was given up; an attempt has generation_timeout = ${generationTimeoutS} s. It had ${turns.length} finished turns.`;
+  const error = `Not finished within generation_timeout = ${generationTimeoutS} s, three times. It had ${turns.length} finished turns.`;
   return failedRollout({ ...place, turns }, 'timeout', error);
 }
 

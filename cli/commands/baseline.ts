@@ -106,7 +106,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
             : `${file} is worth training: npx ratchet train ${file}`,
         ];
     print(lines.join('\n'));
-    if (options.keep) log.say(`kept: ${storeOf(place).uri}   (npx ratchet rollouts ${run} --step 1)`);
+    if (options.keep) log.say(`stored in: ${storeOf(place).uri}   (npx ratchet rollouts ${run} --step 1)`);
     return findings.some(({ level }) => level === 'stop') ? 1 : 0;
   };
   try {
@@ -184,7 +184,7 @@ function unlessNotYet(error: unknown): ScoredGroup[] {
 
 function stoppedEarly(run: string, cause: unknown): RatchetError {
   const why = cause instanceof Error ? rootMessage(cause) : 'it ended without a scored round';
-  return new RatchetError('Unsupported', `The run ${run}, in which the baseline was measured, stopped: ${why}`, {
+  return new RatchetError('Unsupported', `The run ${run}, in which the baseline was measured, failed: ${why}`, {
     cause,
   });
 }

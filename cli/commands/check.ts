@@ -43,7 +43,7 @@ export const checkCommand = new Command('check')
   .option('--dialect <name>', 'whose words they are written in; default: what their keys show')
   .option(
     '--import',
-    'run what the files name: environments of your own, an own vLLM. Without it nothing of theirs is run, and what is not looked at is said',
+    'run what the files name: environments of your own, an own vLLM. Without it their code is not run, and the output names what was not checked',
   )
   .option('--json', 'as one JSON object: ok, files')
   .addHelpText('after', afterHelp)

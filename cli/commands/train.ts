@@ -36,7 +36,7 @@ import { type RunWorkflow, watchRun } from '../watch-run.ts';
 import { print } from '../print.ts';
 
 const resumeHelp = `
-A run goes on where it stands. To go on from another committed step, in a new lineage: --resume.step 50
+A run continues from its newest commit. To continue from another committed step, in a new lineage: --resume.step 50
 (also --ckpt.resume-step 50, --trainer.ckpt.resume-step 50, and [ckpt] resume_step in the file; -1 = the latest).
 
 An environment OWNER/NAME is looked for in ./environments and among installed Python packages. With --builtin (in the
@@ -79,7 +79,7 @@ export function trainingCommand(name: string, description: string): Command {
 
 export const trainCommand = trainingCommand(
   'train',
-  'train with a run file; goes on where the run stands, or attaches to it if it is running',
+  'train with a run file; continues the run if it exists, or attaches to it if it is running',
 );
 
 interface TrainOptions extends TellingOptions, Omit<DryRunFlags, 'json'> {
@@ -153,7 +153,7 @@ export async function train(
     if (stack && stack.uiUrl !== null) await untilOthersEnd(client, handle.workflowId, audience, interrupted.signal);
     return ended;
   });
-  if (exitCode === null) audience.say(`stopped. The run ${run} is not lost: ${goOn} goes on where it is`);
+  if (exitCode === null) audience.say(`stopped. The run ${run} is not lost: ${goOn} continues it`);
   return exitCode ?? 130;
 }
 
@@ -166,7 +166,7 @@ function warnOfMissingKey({ gepa }: RunSpec, audience: Pick<Audience, 'say'>): v
   const key = gepa?.apiKeyVar ?? null;
   if (gepa === undefined || key === null || (process.env[key] ?? '') !== '') return;
   audience.say(
-    `warning: ${key} is not set here, the key of ${gepa.reflectionModel}: branches that look for a better prompt will fail, and the run goes on without`,
+    `warning: ${key} is not set here, the key of ${gepa.reflectionModel}: branches that look for a better prompt will fail, and the run continues without`,
   );
 }
 
@@ -232,7 +232,7 @@ async function tellOthers(client: Client, ours: string, clock: Pick<Audience, 's
   }
   if (others.length === 0) return;
   clock.say(
-    `also going on here: ${others.join(', ')}   the trainer works for one run at a time; end one with: npx ratchet stop ${others[0]}`,
+    `also running here: ${others.join(', ')}   a GPU worker trains one run at a time; end one with: npx ratchet stop ${others[0]}`,
   );
 }
 
@@ -249,7 +249,7 @@ async function attach(
     clock.say(`the run ${run} is running as workflow ${running.workflowId}; attached to it`);
   if (Object.keys(overrides).length > 0 && !isDeepStrictEqual(await startedWith(running), overrides)) {
     clock.say(
-      `the run goes on with the settings it was started with. To change some: npx ratchet set ${run} learning_rate=… (or stop_after=…), or end it with npx ratchet stop ${run} and train again`,
+      `the run continues with the settings it was started with. To change some: npx ratchet set ${run} learning_rate=… (or stop_after=…), or end it with npx ratchet stop ${run} and train again`,
     );
   }
   return running;
@@ -265,7 +265,7 @@ async function sayNext(typed: TypedCommand, { name, maxSteps, store }: RunSpec, 
   const steps = await stepRecords(place);
   const solved = solvedShare(steps.map(({ metrics }) => metrics));
   if (stand.state !== 'finished') {
-    say(`next    to go on: ${goOnWith(command, stand)}`);
+    say(`next    to continue: ${goOnWith(command, stand)}`);
   } else if (solved === null) {
     say(`next    further: ${goOnWith(command, stand)}`);
   } else {

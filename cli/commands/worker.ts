@@ -17,7 +17,7 @@ export const workerCommand = new Command('worker')
   .option('--policy-url <url>', 'policy server of runs whose config names none', 'http://127.0.0.1:8420')
   .option(
     '--grace <seconds>',
-    'how long what is under way may go on after SIGTERM: a GPU worker finishes its step and uploads it',
+    'how long work under way has to finish after SIGTERM: a GPU worker finishes its step and uploads it',
     readGrace,
     20,
   )

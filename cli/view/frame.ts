@@ -258,7 +258,7 @@ function footerOf({ place, leaving }: FrameInput): Line {
   const left = { detach: '[q] detach', stop: '[q] stop' }[leaving];
   const inside = place.rollout === null ? '[jk] move  [enter] open' : '[↑↓] scroll  [jk] next';
   const more = {
-    run: leaving === 'detach' ? '  the run goes on without this view' : '  the same command goes on',
+    run: leaving === 'detach' ? '  the run continues without this view' : '  the same command continues',
     rollouts: `  ${inside}  [esc] back`,
     evals: '  [jk] scroll  [esc] back',
     faults: '  [jk] scroll  [esc] back',

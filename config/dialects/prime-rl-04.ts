@@ -173,6 +173,6 @@ function refuseOtherLosses(written: Table, own: Own): void {
   }
   if (own.get(['trainer', 'loss', 'type']) !== 'importance_sampling') return;
   own.warn(
-    'loss: −ρ·A over tokens whose ratio lies in the token mask, as in prime-rl 0.4, without its masks of whole sequences (a geometric mean outside 0.1…10, a ratio above 100).',
+    'loss: −ρ·A over tokens whose ratio is in the token mask, as in prime-rl 0.4, without its masks of whole sequences (a geometric mean outside 0.1…10, a ratio above 100).',
   );
 }

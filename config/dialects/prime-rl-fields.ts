@@ -73,7 +73,7 @@ const common: Rows = {
   'ckpt.interval?': shared('checkpoints.interval', whole(1), 'the end alone'),
   'ckpt.keep_last?': shared('checkpoints.keep_last', whole(1), 'all'),
   'ckpt.keep_interval?': shared('checkpoints.keep_interval'),
-  'ckpt.output_dir?': ignored('checkpoints lie in the run’s store', text()),
+  'ckpt.output_dir?': ignored('checkpoints are in the run’s store', text()),
   'ckpt.wait_for_weights_timeout?': ignored(why.checkpoints, whole(1)),
   'ckpt.skip_progress': ignored(why.checkpoints, flag()),
   'monitors.wandb.project?': shared('wandb.project', text(), 'prime-rl'),

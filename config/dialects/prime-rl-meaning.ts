@@ -147,7 +147,7 @@ function warnOfFractions(written: Table, own: Own): void {
     const fraction = found(written, `orchestrator.buffer.${pool}_fraction`);
     if (fraction === undefined || fraction.value === 0) continue;
     own.warn(
-      `${formatPath(fraction.at)} = ${String(fraction.value)} has no effect: it says how many ${pool} examples come back when prime-rl is started again, and a run here goes on with the pools it had.`,
+      `${formatPath(fraction.at)} = ${String(fraction.value)} has no effect: it says how many ${pool} examples come back when prime-rl is started again, and a run here continues with the pools it had.`,
     );
   }
 }

@@ -78,9 +78,9 @@ export const transformersArguments: Rows = {
   save_strategy: together('"no": a checkpoint at the end alone', choice('steps', 'no')),
   save_steps: together('`checkpoints.interval`; below 1 a share of max_steps', positive()),
   save_total_limit: becomes('checkpoints.keep_last', whole(1)),
-  save_only_model: ignored('a checkpoint is always whole, so that the run can go on from it', flag()),
+  save_only_model: ignored('a checkpoint is always whole, so that the run can continue from it', flag()),
   resume_from_checkpoint: ignored(
-    'a run goes on where it stands; for another step see `ratchet train --resume.step`',
+    'a run continues from its newest commit; for another step see `ratchet train --resume.step`',
     z.union([flag(), text()]).meta({ expected: 'a text, or true or false' }),
   ),
   eval_strategy: together('"steps": evaluations on held-out examples', choice('no', 'steps')),

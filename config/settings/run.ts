@@ -44,7 +44,7 @@ export const NameSpec = runName();
 export const amount = {
   max_steps: setting(whole(0), 'optimizer steps; 0 = supervised only, the run ends after `[sft]`', {
     default: 100,
-    most: [stepsMax, 'each step leaves a commit', 'what you mean to train, and go on from there'],
+    most: [stepsMax, 'each step leaves a commit', 'what you mean to train, and continue from there'],
     live: liveSettings.max_steps,
   }),
   batch_size: setting(whole(1), 'rollouts per step, a multiple of `rollouts_per_example`', {
@@ -208,7 +208,7 @@ export const store = table({
       .string()
       .regex(/^(?:file:.|s3:\/\/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:\/[^?#]*)?$)/)
       .meta({ expected: '"file:FOLDER" such as "file:outputs", or "s3://BUCKET/PREFIX/"' }),
-    'below which the run’s folder lies',
+    'below which the run’s folder is',
     { default: 'file:outputs' },
   ),
   endpoint: setting(

@@ -14,7 +14,7 @@ export interface SamplingPace {
 }
 
 /** Rollouts that take longer than this are sampled continuously; below, one round for each step has fewer events. */
-const slowPlayS = 2;
+export const slowPlayS = 2;
 
 /** A batch is played in about so many chunks where rollouts are slow: what one of them holds up is a small part of it. */
 const chunksPerBatch = 16;

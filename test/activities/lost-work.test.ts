@@ -110,7 +110,7 @@ describe('a rollout worker that dies', () => {
     assert.equal(unheard.lost?.recoveries, 3, 'also one that died before a word of it was heard');
   });
 
-  test('an attempt that was given up and goes on is not lost twice, whoever ends first', async (t) => {
+  test('an attempt that was given up and continues is not lost twice, whoever ends first', async (t) => {
     const chunk = await chunkOf(t, 5);
     const zombie = new MockActivityEnvironment();
     const word = firstWord(zombie);

@@ -49,7 +49,7 @@ describe('leasing groups', () => {
     assert(stored.leases.every(({ policyStep }) => policyStep === 0));
   });
 
-  test('the next round goes on where the last one ended', async (t) => {
+  test('the next round continues where the last one ended', async (t) => {
     const { roles, lease } = await leased(t);
     const { curriculum } = await roles.leaseGroups(lease);
     const next = await roles.leaseGroups({ ...lease, curriculum, count: 2 });

@@ -213,7 +213,7 @@ describe('difficulty pools of a run', () => {
     assert.deepEqual(made.state.curriculum.pools, pools);
   });
 
-  test('when nothing is left to draw, no group is opened, and taking all as normal again goes on where it was', async (t) => {
+  test('when nothing is left to draw, no group is opened, and taking all as normal again continues where it was', async (t) => {
     const { test, roles, ask, curriculum } = await leased(t, undefined, { buffer: '{ hard_threshold = 0.1 }' });
     const gone = encodeJson({ well: { easy: '', hard: '0-8' }, slow: { easy: '', hard: '0-3' } });
     const without: CurriculumState = { ...curriculum, pools: await storeOf(test.run).put(layout.pools('gone'), gone) };

@@ -122,7 +122,7 @@ describe('an attempt that ends with rollouts unfinished', () => {
 });
 
 describe('a rollout of several turns', () => {
-  test('it goes on from its last finished turn: no turn that was finished is ever sampled again', async (t) => {
+  test('it continues from its last finished turn: no turn that was finished is ever sampled again', async (t) => {
     const environments = threeTurns();
     const inference = new WordsInference();
     const settings = { generation_timeout: '1' };

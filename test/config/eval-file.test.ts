@@ -185,7 +185,7 @@ test('keys without effect, and request fields that look misspelt, are warnings',
   assert(parsed.ok);
   assert.deepEqual(parsed.warnings, [
     'verbose has no effect here: what is logged does not depend on it',
-    'save_every has no effect here: every rollout is kept as soon as it is finished',
+    'save_every has no effect here: every rollout is stored as soon as it is finished',
     'eval[0].sampling.temprature goes into requests as it is; did you mean "temperature"?',
   ]);
 });

@@ -10,7 +10,7 @@ import { findUnneeded, removeUnneeded } from '../../runs/unneeded.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
 import { act, advance, commitFirst, datasets, makeRun, openRoles } from '../activities/runs.ts';
 
-test('gc removes what lies before the oldest checkpoint that is kept; audit, rewind and the next step are as before', async (t) => {
+test('gc removes what is before the oldest checkpoint that is kept; audit, rewind and the next step are as before', async (t) => {
   const test = await makeRun(t);
   const roles = openRoles();
   let last = await commitFirst(test, roles);

@@ -138,7 +138,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     assert.deepEqual(await run.told('warning'), ['step 1: [difficulty_filter] widened after 4 sampling rounds']);
   });
 
-  test('a batch without any advantage is not trained: its groups are set aside and others are sampled', async () => {
+  test('a batch without any advantage is not trained: its groups are not trained and others are sampled', async () => {
     const run = await begin({
       settings: oneStep,
       fakes: { packBatch: async (_, { nth, usual }) => ({ ...(await usual()), hasSignal: nth > 1 }) },
@@ -146,7 +146,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     const { ledger } = await run.result();
     assert.deepEqual(batches(run), ['3-4']);
     assert.deepEqual([ledger.isSound, ledger.counts['filtered'], ledger.counts['trained']], [true, 2, 2]);
-    assert.match((await run.told('warning'))[0]!, /no token of 2 groups has an advantage; they are set aside/);
+    assert.match((await run.told('warning'))[0]!, /no token of 2 groups has an advantage; they are not trained/);
   });
 
   test('when too many rollouts fail the run pauses with the cause; resumed, they are forgotten', async () => {
@@ -184,12 +184,12 @@ describe('the groups of a step', { concurrency: 8 }, () => {
       });
       const how = await run.paused().then(
         () => 'pauses',
-        () => 'goes on',
+        () => 'continues',
       );
       if (how === 'pauses') await run.handle.terminate();
       return how;
     });
-    assert.deepEqual(await Promise.all(shares), ['goes on', 'pauses']);
+    assert.deepEqual(await Promise.all(shares), ['continues', 'pauses']);
   });
 
   test('of two environments the one that breaks is named, and the other is said to be well', async () => {
@@ -212,7 +212,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     assert.equal((await run.result()).step, 1);
   });
 
-  test('where every example lies in a pool that is never drawn the run pauses; resumed, all are normal again', async () => {
+  test('where every example is in a pool that is never drawn the run pauses; resumed, all are normal again', async () => {
     const pools = refOf('pools/all-easy.json');
     const run = await begin({
       settings: oneStep,
@@ -221,13 +221,13 @@ describe('the groups of a step', { concurrency: 8 }, () => {
           nth === 1 ? { round: null, chunks: [], curriculum: { ...input.curriculum, pools } } : usual(),
       },
     });
-    assert.match(await run.paused(), /^no-examples: every example of reverse-text lies in a difficulty pool/);
+    assert.match(await run.paused(), /^no-examples: every example of reverse-text is in a difficulty pool/);
     await run.tell('resume');
     await run.result();
     assert.deepEqual(run.inputs('leaseGroups')[1]!.curriculum, initialCurriculum);
   });
 
-  test('what an attempt leaves unfinished the next goes on with; at the third deadline it is given up', async () => {
+  test('what an attempt leaves unfinished the next continues with; at the third deadline it is given up', async () => {
     const unfinished = { ...refOf('unfinished'), count: 3 };
     const ends = ['shutdown', 'deadline', 'cancelled', 'deadline'] as const;
     const run = await begin({
@@ -259,7 +259,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     );
   });
 
-  test('a server that is not ready pauses the run, which goes on with the same rollouts', async () => {
+  test('a server that is not ready pauses the run, which continues with the same rollouts', async () => {
     const notReady = { since: '2026-01-01T00:00:00Z', message: 'connection refused' };
     const run = await begin({
       settings: { ...oneStep, batchSize: 4 },

@@ -147,7 +147,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     assert.deepEqual([sizes[0], sizes.at(-1)], [8, 1], 'chunks are of a few groups by then');
   });
 
-  test('nothing more is leased while the run is paused, and it goes on when it is resumed', async () => {
+  test('nothing more is leased while the run is paused, and it continues when it is resumed', async () => {
     const gate = new Gate();
     const run = await begin({ settings: continuous, fakes: holdingStep(gate, 2) });
     await until('step 2 trains', () => run.inputs('trainStep').length === 2);

@@ -224,7 +224,7 @@ function training(
       await tell(workflowId, { epoch, holder });
       await Promise.race([lost, Context.current().cancelled]);
     },
-    describeTrainers: () => 'a trainer: none known',
+    describeTrainers: () => 'a GPU worker: none known',
     warmUp: ({ from }) => {
       const total = spec.sft?.steps ?? 0;
       const step = from === null && total > 0 ? 0 : Math.min((from?.step ?? 0) + 50, total);

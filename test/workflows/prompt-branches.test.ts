@@ -123,7 +123,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     );
   });
 
-  test('adopt = "never" tells where it lies, and changes nothing', async () => {
+  test('adopt = "never" tells where it is, and changes nothing', async () => {
     const run = await begun(branching({ adopt: 'never' }));
     await run.result();
     assert.match((await run.told('prompt'))[0]!, /the prompt in use stays \(adopt = "never"\)/);
@@ -151,7 +151,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     });
     assert.equal((await run.result()).step, 3);
     assert.deepEqual(await run.told('warning'), [
-      `gepa: the branch of v1 on reverse-text failed, and the run goes on without it: no examples. Once that is mended: npx ratchet gepa branch ${run.name} --env reverse-text`,
+      `gepa: the branch of v1 on reverse-text failed, and the run continues without it: no examples. Once that is repaired: npx ratchet gepa branch ${run.name} --env reverse-text`,
     ]);
   });
 
@@ -239,7 +239,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     await run.result();
   });
 
-  test('that was due when the run died is begun by the execution that goes on', async () => {
+  test('that was due when the run died is begun by the execution that continues', async () => {
     const gate = new Gate();
     const first = await begun(branching(), {
       holdVersion: async (_, { usual }) => {
@@ -260,7 +260,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     assert.deepEqual(promptsOf(second).at(-1), [3, 1]);
   });
 
-  test('servers that hold one version are its alone while it goes on', async () => {
+  test('servers that hold one version are its alone while it runs', async () => {
     const gate = new Gate();
     let isTogether = false;
     const run = await begun(branching(), {
@@ -274,6 +274,6 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     gate.open();
     await run.result();
     assert.equal(isTogether, false);
-    assert.match((await run.told('warning'))[0]!, /no training rollout is sampled while it goes on$/);
+    assert.match((await run.told('warning'))[0]!, /no training rollout is sampled while it runs$/);
   });
 });

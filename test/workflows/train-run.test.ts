@@ -260,7 +260,7 @@ describe('a run', { concurrency: 8 }, () => {
     assert.equal(run.inputs('warmUp').length, 1);
   });
 
-  test('a run that is started again goes on from its newest commit', async () => {
+  test('a run that is started again continues from its newest commit', async () => {
     const first = await begin({ settings: { maxSteps: 4 } });
     await first.atStep(2);
     await first.handle.terminate();
@@ -291,7 +291,7 @@ describe('a run', { concurrency: 8 }, () => {
     assert.equal(second.inputs('publishVersion')[1]!.policy.digest, lost.digest);
   });
 
-  test('a run that had ended goes on when it is to make more steps; what lay between is no loss of its own', async () => {
+  test('a run that had ended continues when it is to make more steps; what were between is no loss of its own', async () => {
     const first = await begin({ settings: { maxSteps: 1 } });
     await first.result();
     first.fake.spec.maxSteps = 2;

@@ -100,7 +100,7 @@ class Collection {
     return isDecided && isBatch({ ready: groups, groupsPerBatch: this.#groupsPerBatch, hasSampled, isWidened });
   }
 
-  /** The batch; null where not a word of it is to be trained on: its groups are set aside, the rest stands for the next round. */
+  /** The batch; null where not a word of it is to be trained on: its groups are not trained, the rest stands for the next round. */
   async pack({ selection, groups }: Ready): Promise<CollectedStep | null> {
     const { run, spec, control, datasets } = this.#context;
     const { step } = this.#asked;
@@ -125,7 +125,7 @@ class Collection {
     if (!hasSignal) {
       const ordinals = encodeRanges(trained.flatMap((source) => decodeRanges(source.ordinals)));
       harvest.ended.push({ 'filtered:no_signal': ordinals });
-      this.#tellWarning(`no token of ${groups} groups has an advantage; they are set aside`);
+      this.#tellWarning(`no token of ${groups} groups has an advantage; they are not trained`);
       this.#window.giveBack(harvest);
       return null;
     }
@@ -243,5 +243,5 @@ async function askTeacher(
 
 function noExamplesReason({ environments }: RunSpec, step: number): string {
   const names = environments.map(({ name }) => name).join(', ');
-  return `no-examples: every example of ${names} lies in a difficulty pool that is never drawn, so there is nothing to sample for step ${step}. Resume to take all of them as normal again, or stop here; easy_fraction and hard_fraction of [buffer] above 0 keep drawing from the pools.`;
+  return `no-examples: every example of ${names} is in a difficulty pool that is never drawn, so there is nothing to sample for step ${step}. Resume to take all of them as normal again, or stop here; easy_fraction and hard_fraction of [buffer] above 0 keep drawing from the pools.`;
 }

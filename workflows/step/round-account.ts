@@ -50,7 +50,7 @@ export class RoundAccount {
       .filter(([name, { failedRollouts }]) => name !== found.environment && failedRollouts === 0)
       .map(([name]) => name);
     const well = found.environment === null || others.length === 0 ? '' : ` ${others.join(', ')} had no failures.`;
-    return `breaker: ${found.reason} for step ${step}: ${causes}.${well} Nothing of it was trained. Mend the cause, then resume.`;
+    return `breaker: ${found.reason} for step ${step}: ${causes}.${well} Nothing of it was trained. Remove the cause, then resume.`;
   }
 
   /** The pause is over: what failed before it says nothing about what comes. */

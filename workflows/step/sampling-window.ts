@@ -16,7 +16,14 @@ import type {
 } from '../../core/rl/run-state.ts';
 import { countGroups } from '../../core/rl/selection.ts';
 import { isStale } from '../../core/rl/staleness.ts';
-import { chunkGroups, isContinuous, roomInWindow, type SamplingPace, windowGroups } from '../../core/rl/window.ts';
+import {
+  chunkGroups,
+  isContinuous,
+  roomInWindow,
+  type SamplingPace,
+  slowPlayS,
+  windowGroups,
+} from '../../core/rl/window.ts';
 import { RewindAsked, type RunControl } from '../control/run-control.ts';
 import type { GroupsInPlay } from '../control/messages.ts';
 import { eager } from '../options.ts';
@@ -82,10 +89,14 @@ export class SamplingWindow {
   /** What rounds are filtered with from here on. */
   isWidened = false;
 
-  constructor(context: WindowContext, { curriculum, surplus }: Pick<RunState, 'curriculum' | 'surplus'>) {
+  constructor(
+    context: WindowContext,
+    { curriculum, surplus, open = [] }: Pick<RunState, 'curriculum' | 'surplus' | 'open'>,
+  ) {
     this.#context = context;
     this.#curriculum = curriculum;
     this.#surplus = surplus;
+    if (open.length > 0) this.#playS.push(slowPlayS); // at level 1 nothing else is in play at a commit
     context.control.progress.inPlay = () => this.#groupsInPlay();
   }
 
