@@ -15,7 +15,9 @@ export interface FakeRunOptions {
   readonly steps: number;
   readonly batchSize: number;
   readonly rolloutsPerExample: number;
-  readonly asyncLevel: 0 | 1;
+  readonly asyncLevel: number;
+  /** Rollouts that are played at once; as many as there are, where not said. */
+  readonly maxConcurrent?: number;
   /** The longest answer; others take a part of it. */
   readonly sampleMs: number;
   readonly stepMs: number;

@@ -101,8 +101,9 @@ export async function withStack<T>(
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
   const policyPort = await choosePolicyPort();
-  // Environments of the measurements lie outside of the project, and so does the Python that they install.
-  const own = [fileURLToPath(new URL('.', import.meta.url)), path.join(cacheFolder(), 'python')];
+  // Environments, trainers and servers of the measurements lie outside of the project, and so does the Python that they install.
+  const here = (folder: string): string => fileURLToPath(new URL(folder, import.meta.url));
+  const own = [here('.'), here('../test/faults'), path.join(cacheFolder(), 'python')];
   const environment: NodeJS.ProcessEnv = {
     ...process.env,
     RATCHET_CODE_ROOTS: own.join(path.delimiter),

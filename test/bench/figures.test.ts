@@ -5,7 +5,9 @@ import { busyTicks, meterCpu } from '../../bench/cpu-meter.ts';
 import { driftOf } from '../../bench/long-run.ts';
 import { onPolicyOverhead, prefetchedOverhead } from '../../bench/orchestration.ts';
 import { shuffleRewards } from '../../bench/shuffled-control.ts';
-import { median } from '../../bench/statistics.ts';
+import { delayOf } from '../../bench/mock-model-server.ts';
+import { boundOf, utilisationOf } from '../../bench/rollouts-tail.ts';
+import { mean, median } from '../../bench/statistics.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 
@@ -56,6 +58,25 @@ test('shuffling deals the same rewards out anew, and changes nothing else', () =
   assert.deepEqual(sorted(shuffled), sorted(groups));
   assert.deepEqual(withoutRewards(shuffled), withoutRewards(groups));
   assert.deepEqual(shuffleRewards(groups, 7, 1), shuffled, 'the same key, the same deal');
+});
+
+test('utilisation is what a step takes at best ÷ what it takes, from the fourth step on', () => {
+  const run = { trainS: 1, latencyS: 2, batch: 512 };
+  assert.equal(boundOf({ ...run, inFlight: 512 }), 2);
+  assert.equal(boundOf({ ...run, inFlight: 1536 }), 1, 'the trainer is the bound');
+  const commits = [0, 9_000, 18_000, 27_000, 29_000, 33_000].map((at, step) => commit(step, at));
+  const measured = utilisationOf(commits, 2);
+  assert.deepEqual(measured, { utilisation: 0.667, bound_s: 2, step_s: 3, step_worst_s: 4 });
+});
+
+test('latencies of the mock are log-normal with the mean that was asked for, the same for the same seed', () => {
+  const delays = Array.from({ length: 40_000 }, (_, seed) => delayOf(String(seed), { delayMs: 2_000, sigma: 1 }));
+  assert.ok(Math.abs(mean(delays) / 2_000 - 1) < 0.03, String(mean(delays)));
+  assert.ok(Math.abs(median(delays) / (2_000 * Math.exp(-0.5)) - 1) < 0.03, String(median(delays)));
+  assert.equal(delayOf('7', { delayMs: 2_000, sigma: 1 }), delays[7]);
+  const hung = { delayMs: 2_000, sigma: 1, hangShare: 0.02, hangMs: 60_000 };
+  const hangs = delays.filter((_, seed) => delayOf(String(seed), hung) === 60_000).length;
+  assert.ok(Math.abs(hangs / delays.length - 0.02) < 0.003, String(hangs));
 });
 
 test('processors are busy unless they idle or wait for disks', () => {

@@ -17,7 +17,9 @@ export interface RunOptions {
 export interface FakeRunOptions extends RunOptions {
   readonly batchSize?: number;
   readonly rolloutsPerExample?: number;
-  readonly asyncLevel?: 0 | 1;
+  readonly asyncLevel?: number;
+  /** Rollouts that are played at once; as many as there are when missing. */
+  readonly maxConcurrent?: number;
   readonly stepMs?: number;
   readonly heartbeatTimeoutS?: number;
   readonly checkpointInterval?: number;
@@ -30,7 +32,12 @@ export interface FakeRunOptions extends RunOptions {
 /** Seconds at full speed if not told otherwise: 8 groups of 4 a step, a checkpoint every other step. */
 export function fakeRun(options: FakeRunOptions): string {
   const { steps, log, sampleMs = 20, batchSize = 32, rolloutsPerExample = 4, asyncLevel = 0 } = options;
-  const { stepMs = 100, heartbeatTimeoutS = heartbeatTimeoutMs / 1000, checkpointInterval = 2 } = options;
+  const {
+    stepMs = 100,
+    heartbeatTimeoutS = heartbeatTimeoutMs / 1000,
+    checkpointInterval = 2,
+    maxConcurrent,
+  } = options;
   const inference = `[inference]
 kind = "module"
 import = ${JSON.stringify(here('fake-inference.ts'))}
@@ -41,6 +48,7 @@ max_steps = ${steps}
 batch_size = ${batchSize}
 rollouts_per_example = ${rolloutsPerExample}
 max_async_level = ${asyncLevel}
+${maxConcurrent === undefined ? '' : `max_concurrent = ${maxConcurrent}`}
 heartbeat_timeout = ${heartbeatTimeoutS}
 [sampling]
 max_tokens = 10
