@@ -23,6 +23,9 @@ export interface FakeRunOptions {
   readonly stepMs: number;
   readonly heartbeatTimeoutS?: number;
   readonly checkpointInterval: number;
+  /** In place of short words to be written backwards: `model`, and `[[env]]`. */
+  readonly model?: string;
+  readonly environment?: string;
   /** `[inference]` in place of the one of a few lines, and `[eval]`. */
   readonly inference?: string;
   readonly evaluation?: string;

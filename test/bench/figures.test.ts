@@ -6,6 +6,7 @@ import { driftOf } from '../../bench/long-run.ts';
 import { onPolicyOverhead, prefetchedOverhead } from '../../bench/orchestration.ts';
 import { shuffleRewards } from '../../bench/shuffled-control.ts';
 import { delayOf } from '../../bench/mock-model-server.ts';
+import { firstOf, replayedOf, secondsAlive, spreadOf } from '../../bench/rollout-workers.ts';
 import { boundOf, utilisationOf } from '../../bench/rollouts-tail.ts';
 import { mean, median } from '../../bench/statistics.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
@@ -79,6 +80,26 @@ test('latencies of the mock are log-normal with the mean that was asked for, the
   assert.ok(Math.abs(hangs / delays.length - 0.02) < 0.003, String(hangs));
 });
 
+test('workers are alive from when they are ready until they are killed, and shares are compared with their mean', () => {
+  const lives = [life(1, 0), life(2, 3_000, 6_000), life(3, 9_000, 99_000)];
+  assert.equal(secondsAlive(lives, 4_000, 10_000), 6 + 2 + 1);
+  const taken = [1, 1, 1, 2, 2, 2, 2, 2].map((pid) => ({ pid }));
+  assert.equal(spreadOf(taken, lives.slice(0, 2)), 0.5);
+});
+
+test('a turn that is played again was lost with its worker, unless it had ended long before', () => {
+  const turns = [
+    turn({ seed: 1, pid: 1, at: 1_000 }),
+    turn({ seed: 2, pid: 1, at: 9_500 }),
+    turn({ seed: 2, pid: 2, at: 12_000 }),
+    turn({ seed: 3, pid: 2, at: 12_000 }),
+  ];
+  const lives = [life(1, 0, 10_000), life(2, 0)];
+  assert.equal(firstOf(turns).length, 3);
+  assert.equal(replayedOf(turns, lives), 0);
+  assert.equal(replayedOf([...turns, turn({ seed: 1, pid: 2, at: 13_000 })], lives), 1);
+});
+
 test('processors are busy unless they idle or wait for disks', () => {
   assert.equal(busyTicks('cpu  1 2 3 4000 5000 6 7 8 1 2\ncpu0 9 9 9 9 9 9 9 9 9 9'), 1 + 2 + 3 + 6 + 7 + 8);
 });
@@ -90,6 +111,14 @@ test('work of our own is counted as our own', { skip: process.platform !== 'linu
   });
   assert.ok(cpu && cpu.own_s >= 0.25, JSON.stringify(cpu));
 });
+
+function life(pid: number, readyAt: number, endedAt = Infinity) {
+  return { pid, readyAt, endedAt };
+}
+
+function turn({ at, ...line }: { seed: number; pid: number; at: number }) {
+  return { ...line, policy: 'v0', prompt: 7, time: new Date(at).toISOString() };
+}
 
 function commit(step: number, atMs: number, times = { generate: 0, train: 0 }): StepCommit {
   const metrics = { 'rollout/generation_time': times.generate, 'time/train': times.train };

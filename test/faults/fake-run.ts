@@ -25,6 +25,9 @@ export interface FakeRunOptions extends RunOptions {
   readonly checkpointInterval?: number;
   /** In place of the inference of a few lines: `[inference]`. */
   readonly inference?: string;
+  /** In place of short words to be written backwards: `model`, and `[[env]]`. */
+  readonly model?: string;
+  readonly environment?: string;
   /** `[eval]`; none when missing. */
   readonly evaluation?: string;
 }
@@ -42,8 +45,11 @@ export function fakeRun(options: FakeRunOptions): string {
 kind = "module"
 import = ${JSON.stringify(here('fake-inference.ts'))}
 options = { log = ${JSON.stringify(log)}, sampleMs = ${sampleMs} }`;
+  const environment = `[[env]]
+id = "reverse-text"
+args = { min_length = 3, max_length = 5 }`;
   return `
-model = "preset:reverse-text-0.2m"
+model = ${JSON.stringify(options.model ?? 'preset:reverse-text-0.2m')}
 max_steps = ${steps}
 batch_size = ${batchSize}
 rollouts_per_example = ${rolloutsPerExample}
@@ -52,9 +58,7 @@ ${maxConcurrent === undefined ? '' : `max_concurrent = ${maxConcurrent}`}
 heartbeat_timeout = ${heartbeatTimeoutS}
 [sampling]
 max_tokens = 10
-[[env]]
-id = "reverse-text"
-args = { min_length = 3, max_length = 5 }
+${options.environment ?? environment}
 [trainer]
 kind = "module"
 import = ${JSON.stringify(here('fake-trainer.ts'))}
