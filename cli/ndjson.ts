@@ -99,7 +99,6 @@ const end = z
   })
   .describe('The last line.');
 
-export const ndjsonLines = { started, event, waiting, end };
 export const NdjsonLine = z.discriminatedUnion('type', [started, event, waiting, end]);
 export type NdjsonLine = z.infer<typeof NdjsonLine>;
 export type NdjsonEnd = z.infer<typeof end>;

@@ -72,7 +72,7 @@ interface Processes {
 }
 
 /** What the processes must be able to reach. */
-export interface ProcessesNeeds {
+interface ProcessesNeeds {
   /** Where runs lie, absolute: the policy server loads their weights. */
   readonly storeUri: string;
   /** Environment variables that workers see beside the usual ones: keys, by name. */

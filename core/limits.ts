@@ -28,15 +28,8 @@ export const canaryDifferenceMaxInFloat32 = 1e-3;
 
 /** What a commit may carry of the run's state: history and continue-as-new stay small whatever the batch size. */
 export const runStateBytesMax = 32 * 1024;
-/** Rounds in play that one commit names, each in about 130 bytes, with as many that wait for a batch in 250 each. */
-export const openRoundsMax = 64;
-
-/**
- * Chunks of one sampling round, side by side; with several environments each has chunks of its own, so many at most, and
- * about `generateChunksMax` in all. Constant, so that events per step do not depend on the batch.
- */
-export const generateChunks = 2;
-export const generateChunksMax = 8;
+/** Chunks in play that one commit names, by rounds, with as many that wait for a batch in 250 bytes each. */
+export const chunksInPlayMax = 96;
 
 /** The least fraction above 0 with which a pool's examples are drawn: a hundred epochs are looked through for one of them. */
 export const poolFractionMin = 0.01;

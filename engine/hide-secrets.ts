@@ -19,13 +19,6 @@ export function hideSecrets(names: readonly string[], env: NodeJS.ProcessEnv = p
   }
 }
 
-/** Whether others of this process's user may look into it; null where that is not known. */
-export function isOpenToInspection(): boolean | null {
-  const c = process.platform === 'linux' ? library() : null;
-  return c === null ? null : c.prctl(getDumpable, 0, 0, 0, 0) !== 0;
-}
-
-const getDumpable = 3;
 const setDumpable = 4;
 const blank = '*'.charCodeAt(0);
 

@@ -248,9 +248,10 @@ class Copy {
     runs: { readonly from: string; readonly to: string },
   ): Promise<void> {
     const round = roundOf(scored);
-    if (round === null) return;
+    const chunk = round?.chunk;
+    if (!round || chunk === undefined) return;
     const [source, target] = [runs.from, runs.to].map((run) =>
-      layout.resultsOfRound(round.lineage, round, environment, run),
+      layout.resultsOfChunk(round.lineage, round, { environment, run, chunk }),
     ) as [string, string];
     for (const name of [recordsName, 'metadata.json']) {
       const bytes = await this.#from.read(source + name);

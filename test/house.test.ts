@@ -30,7 +30,7 @@ interface Room {
 }
 
 const house: Readonly<Record<string, Room>> = {
-  core: { rooms: [], packages: ['zod'] },
+  core: { rooms: [], packages: ['zod'], also: { 'core/gepa/text-diff.ts': ['diff'] } },
   config: { rooms: ['core'], packages: ['zod', 'smol-toml'] },
   // What lies in a run's folder: nothing else makes or reads a key of it.
   runs: {

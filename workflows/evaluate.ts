@@ -25,10 +25,10 @@ import { rootCause } from './beside/root-cause.ts';
 import { evaluationChunks, evaluationParts } from './options.ts';
 import { describeEvaluation, describeParts } from './control/evaluation-lines.ts';
 
-export const evaluationStatusQuery = defineQuery<EvaluationStatus>('status');
+const evaluationStatusQuery = defineQuery<EvaluationStatus>('status');
 
 /** What came of all evaluations that were asked for, in their order; of one, one. */
-export interface Evaluated {
+interface Evaluated {
   readonly results: readonly EvaluationResult[];
 }
 

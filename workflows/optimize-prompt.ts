@@ -22,7 +22,7 @@ import { tellingItsEnd } from './beside/child-work.ts';
 import { isHistoryLong } from './history-length.ts';
 
 /** All that continue-as-new carries: scores and names of texts; what was said lies in the store. */
-export interface CarriedPromptSearch {
+interface CarriedPromptSearch {
   readonly handle: PromptSearchHandle;
   readonly state: SearchState;
   readonly control: SearchControlState;

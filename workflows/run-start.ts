@@ -34,10 +34,10 @@ export interface ContinuedRun {
 }
 
 /** The part of the input that a user may type, without what is done once. */
-export type TypedInput = Omit<Exclude<TrainRunInput, string>, 'rewind' | 'takesOver'>;
+type TypedInput = Omit<Exclude<TrainRunInput, string>, 'rewind' | 'takesOver'>;
 
 /** Where a run goes on from: a commit's state, and its sha256. */
-export interface Start {
+interface Start {
   readonly state: RunState;
   readonly parent: string;
   /** Whether its lineage takes over here. */

@@ -6,7 +6,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { evaluationStandstillS } from '../../core/limits.ts';
 import { isEnvironmentFile } from '../../core/names.ts';
 import type { EndpointsSpec } from '../../config/endpoints-spec.ts';
-import { evaluationDefaults, type EvaluationSpec } from '../../config/eval-spec.ts';
+import { evaluationDefaults, type EvaluationSpec } from '../../config/eval-file.ts';
 import { parseEndpoints } from '../../config/parse-endpoints.ts';
 import { parseEvalFile } from '../../config/parse-eval-file.ts';
 import { ConfigProblems } from '../../config/problems.ts';

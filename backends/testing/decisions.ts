@@ -2,7 +2,7 @@ import type { TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { type ContractLoss, contractOptimizer, lossOf } from './material.ts';
 
-export interface Decision {
+interface Decision {
   readonly what: string;
   readonly plan: (first: { readonly learningRate: number }) => Partial<StepPlan>;
   readonly rows?: (rows: readonly TrainSample[]) => readonly TrainSample[];

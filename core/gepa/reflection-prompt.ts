@@ -1,4 +1,3 @@
-import { RatchetError } from '../errors.ts';
 import { toolOfPart } from './prompt-parts.ts';
 
 /** What a record of a rollout tells the reflection model: names to texts, numbers, lists, maps. */
@@ -6,8 +5,6 @@ export type RecordValue =
   string | number | boolean | null | readonly RecordValue[] | { readonly [name: string]: RecordValue };
 
 export type ReflectionRecord = { readonly [name: string]: RecordValue };
-
-const placeholders = ['<curr_param>', '<side_info>'] as const;
 
 /** The one user message of a reflection. `<curr_param>` stands for the current text, `<side_info>` for the records. */
 export const reflectionTemplate = `An assistant works under the instruction below.
@@ -51,17 +48,6 @@ Answer with the whole new description between \`\`\` fences, and nothing else in
 export function reflectionTemplateFor(part: string): string {
   const tool = toolOfPart(part);
   return tool === null ? reflectionTemplate : toolTemplate.replace('<tool>', () => tool);
-}
-
-/** Throws when a template lacks one of its two places. */
-export function requireTemplate(template: string, where: string): void {
-  const absent = placeholders.filter((place) => !template.includes(place));
-  if (absent.length === 0) return;
-  throw new RatchetError(
-    'ConfigInvalid',
-    `${where}: a reflection template must hold ${placeholders.join(' (the current text) and ')} (the records); ` +
-      `${absent.join(' and ')} ${absent.length === 1 ? 'is' : 'are'} missing.`,
-  );
 }
 
 export function renderReflection(template: string, current: string, records: readonly ReflectionRecord[]): string {

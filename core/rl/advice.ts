@@ -60,7 +60,7 @@ function present(input: AdviceInput, steps: readonly StepFigures[]): Finding[] {
   return [fruitlessGroups, truncated, failed, bottleneck, lostTime].flatMap((judge) => judge(input, steps) ?? []);
 }
 
-export type AdviceRule = (input: AdviceInput, steps: readonly StepFigures[]) => Finding | null;
+type AdviceRule = (input: AdviceInput, steps: readonly StepFigures[]) => Finding | null;
 
 const about = 'the run';
 

@@ -133,9 +133,6 @@ export interface BreakerLimits {
   readonly maxFailedGroups: number;
 }
 
-/** As in RunSpec: for runs that were opened before it had them. */
-export const defaultBreaker: BreakerLimits = { maxFailedShare: 0.5, maxFailedGroups: 10 };
-
 /** A single group says nothing about the infrastructure: its example may be to blame. */
 const failedGroupsMin = 2;
 

@@ -1,5 +1,4 @@
 import type { RolloutFilterSpec, RunSpec } from '../../config/run-spec.ts';
-import type { MetricDefinition } from './metric-names.ts';
 import type { RolloutFlag, ScoredGroup, ScoredRollout, Turn } from './rollout.ts';
 
 /**
@@ -111,40 +110,3 @@ export function filterMetrics(
   metrics['filter/total_enforced_rate'] = share((flag) => flag.isEnforced);
   return metrics;
 }
-
-/** What `filterMetrics` gives, for the table of all metrics. */
-export const filterMetricDefinitions: readonly MetricDefinition[] = (
-  ['gibberish', 'repetition', 'zero_advantage', 'low_reward'] as const
-)
-  .flatMap((filter): MetricDefinition[] => [
-    {
-      name: `filter/${filter}_count`,
-      unit: 'rollouts',
-      meaning: `rollouts that the filter \`${filter}\` flagged, enforced or not; the first filter of a list that matches counts`,
-      source: 'rollouts',
-      when: 'the filter is in `[[pre_batch_filters]]` or `[[post_batch_filters]]`',
-    },
-    {
-      name: `filter/${filter}_rate`,
-      unit: 'share',
-      meaning: 'the same, of all rollouts with a reward',
-      source: 'rollouts',
-      when: 'the same',
-    },
-  ])
-  .concat(
-    {
-      name: 'filter/total_detected_rate',
-      unit: 'share',
-      meaning: 'rollouts that any filter of rollouts flagged',
-      source: 'rollouts',
-      when: 'there is one',
-    },
-    {
-      name: 'filter/total_enforced_rate',
-      unit: 'share',
-      meaning: 'rollouts whose loss one that is enforced took away',
-      source: 'rollouts',
-      when: 'there is one',
-    },
-  );

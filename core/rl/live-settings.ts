@@ -31,7 +31,7 @@ export const liveSettings = {
   },
 } as const satisfies Record<string, { key: keyof Overrides; expected: string; says: string }>;
 
-export type LiveSetting = keyof typeof liveSettings;
+type LiveSetting = keyof typeof liveSettings;
 export const liveSettingNames = Object.keys(liveSettings) as readonly LiveSetting[];
 
 /** Only until the run is started again with its file, whose word counts then. */

@@ -9,7 +9,7 @@ import { mergeAdapter, mergeInPlace } from './lora.ts';
 import { requireMemory } from './memory.ts';
 import { parameterCount } from './parameter-layout.ts';
 import { Parameters } from './parameters.ts';
-import { encodeSafetensors, type FloatType } from './safetensors.ts';
+import type { FloatType } from './safetensors.ts';
 import {
   missingFile,
   parseJson,
@@ -95,11 +95,6 @@ export async function saveModelFolder(
 ): Promise<void> {
   await writeTextFiles(folder, withFloatType(model.files, dtype));
   await writeWeights(model.parameters, join(folder, weightsFile), { dtype });
-}
-
-export function encodeParameters(parameters: Parameters): Uint8Array {
-  const tensors = parameters.layout.map(({ name, shape }) => [name, { shape, data: parameters.view(name) }] as const);
-  return encodeSafetensors(Object.fromEntries(tensors), { format: 'pt' });
 }
 
 async function loadPlainParameters(folder: string): Promise<Parameters> {

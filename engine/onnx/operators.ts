@@ -139,22 +139,6 @@ export function matmul(a: Value, b: Value, options: MatmulOptions = {}): Value {
   });
 }
 
-/** Softmax over the last axis. */
-export function softmax(a: Value): Value {
-  const last = a.shape.length - 1;
-  const result: Value = a.graph.node('Softmax', [a], {
-    attributes: { axis: { int: -1 } },
-    shape: a.shape,
-    backward: [
-      (d) => {
-        const weighted = multiply(d, result);
-        return subtract(weighted, multiply(result, sum(weighted, [last], { keep: true })));
-      },
-    ],
-  });
-  return result;
-}
-
 /** Rows of a table by index: table [rows, columns], indices [count] → [count, columns]. Indices may repeat. */
 export function embed(table: Value, indices: Value): Value {
   const columns = dimension(table.shape, 1);

@@ -9,7 +9,7 @@ export interface Problem {
 }
 
 export const difficulties = ['easy', 'medium', 'hard'] as const;
-export type Difficulty = (typeof difficulties)[number];
+type Difficulty = (typeof difficulties)[number];
 
 type Draw = (from: number, to: number) => number;
 

@@ -9,7 +9,7 @@ export interface Page {
   readonly sections: readonly Section[];
 }
 
-export interface Section {
+interface Section {
   /** `page_id:name_of_section`. */
   readonly id: string;
   readonly name: string;

@@ -5,7 +5,7 @@ import { hash32, permutation, randomStream } from '../../backends/environments/k
  * the licence of this project. One seed, so that everyone's collection is the same.
  */
 
-export interface Town {
+interface Town {
   readonly name: string;
   readonly island: Island;
   readonly founded: number;
@@ -13,14 +13,14 @@ export interface Town {
   readonly craft: string;
   readonly dish: string;
 }
-export interface Island {
+interface Island {
   readonly name: string;
   readonly areaKm2: number;
   readonly hill: string;
   readonly hillM: number;
   readonly settled: number;
 }
-export interface Person {
+interface Person {
   readonly name: string;
   readonly born: number;
   readonly died: number;
@@ -28,7 +28,7 @@ export interface Person {
   readonly profession: string;
   readonly instrument: string;
 }
-export interface Ship {
+interface Ship {
   readonly name: string;
   readonly launched: number;
   readonly yard: Town;
@@ -36,14 +36,14 @@ export interface Ship {
   readonly lengthM: number;
   readonly cargo: string;
 }
-export interface Book {
+interface Book {
   readonly name: string;
   readonly author: Person;
   readonly year: number;
   readonly subject: string;
   readonly pages: number;
 }
-export interface Bridge {
+interface Bridge {
   readonly name: string;
   readonly town: Town;
   readonly opened: number;
@@ -51,7 +51,7 @@ export interface Bridge {
   readonly arches: number;
   readonly stone: string;
 }
-export interface Festival {
+interface Festival {
   readonly name: string;
   readonly town: Town;
   readonly month: string;

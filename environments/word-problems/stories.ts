@@ -1,5 +1,5 @@
 /** A problem: its text, the calculation of each step as `12+5=17`, and the last result. */
-export interface Story {
+interface Story {
   readonly question: string;
   readonly calculations: readonly string[];
   readonly answer: number;

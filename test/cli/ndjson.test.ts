@@ -5,7 +5,7 @@ import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { format } from 'prettier';
 import { z } from 'zod';
-import { eventLine, NdjsonLine, ndjsonLines, waitingJson } from '../../cli/ndjson.ts';
+import { eventLine, NdjsonLine, waitingJson } from '../../cli/ndjson.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 
 const file = fileURLToPath(new URL('../../docs/guide/ndjson.md', import.meta.url));
@@ -28,8 +28,9 @@ function typeOf(schema: JsonSchema): string {
 
 /** A heading and a table for each kind of line. */
 function tables(): string {
-  return Object.entries(ndjsonLines)
-    .map(([name, line]) => {
+  return NdjsonLine.options
+    .map((line) => {
+      const name = line.shape.type.value;
       const { description = '', properties = {} } = z.toJSONSchema(line) as JsonSchema;
       const rows = Object.entries(properties).map(
         ([field, schema]) => `| \`${field}\` | ${typeOf(schema)} | ${schema.description ?? ''} |`,

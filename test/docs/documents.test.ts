@@ -7,11 +7,12 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { commandGroups } from '../../cli/commands.ts';
 import { settingsByPath } from '../../config/settings/index.ts';
+import { failedOutcomes } from '../../core/rl/rollout.ts';
 import { liveSettingNames, liveSettings } from '../../core/rl/live-settings.ts';
-import { definitionOf, metricSections } from '../../core/rl/metric-names.ts';
 import { repositoryFolder } from '../e2e/small-run.ts';
 import { commandPages } from './command-help.ts';
 import { docsFolder, made, madeDocuments, madeFolders } from './documents.ts';
+import { definitionOf, metricDefinitions } from './metric-page.ts';
 
 for (const document of madeDocuments) {
   test(`docs/guide/${document.file} says what the code says (npm run docs writes it again)`, async () => {
@@ -52,13 +53,21 @@ test('every command is documented with what it printed', async () => {
   assert.deepEqual(without, []);
 });
 
-test('a metric stands in the table once, and is found by the name a run gives it', () => {
-  const names = metricSections.flatMap(({ metrics }) => metrics.map(({ name }) => name));
+test('a metric stands on its page once, and is found by the name a run gives it', () => {
+  const names = metricDefinitions.map(({ name }) => name);
+  assert.ok(names.length > 100, `only ${names.length} metrics were found`);
   assert.equal(new Set(names).size, names.length);
   const found = (name: string) => definitionOf(name, ['words', 'sums'])?.name;
+  for (const { name, meaning } of metricDefinitions) assert.notEqual(meaning, '', name);
+  for (const outcome of failedOutcomes)
+    assert.equal(found(`train/agg/all/error/${outcome}`), 'train/agg/all/error/<outcome>');
+  const causes = metricDefinitions.find(({ name }) => name === 'train/agg/all/error/<outcome>')!.meaning;
+  assert.deepEqual(
+    [...causes.matchAll(/`(\w+)`/g)].map(([, cause]) => cause),
+    failedOutcomes,
+  );
   assert.equal(found('eval/words/metrics/exact_match'), 'eval/<env>/metrics/<function>');
   assert.equal(found('train/sums/all/reward/mean'), 'train/<env>/all/reward/mean');
-  assert.equal(found('train/agg/all/error/timeout'), 'train/agg/all/error/<outcome>');
   assert.equal(found('train/others/all/reward/mean'), undefined);
   assert.equal(found('train/rewards'), undefined);
 });

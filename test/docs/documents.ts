@@ -6,7 +6,6 @@ import { fileURLToPath } from 'node:url';
 import { format, resolveConfig } from 'prettier';
 import { type Captures, capturesIn, commandIndex, commandPages } from './command-help.ts';
 import { dialectIndex, dialectPages } from './dialect-pages.ts';
-import { metricTables } from './metric-tables.ts';
 import { keyIndex, keyPages } from './run-keys.ts';
 
 export const docsFolder = fileURLToPath(new URL('../../docs/guide/', import.meta.url));
@@ -29,7 +28,6 @@ export const madeDocuments: readonly MadeDocument[] = [
   ...keyPages,
   { file: 'dialects.md', body: dialectIndex },
   ...dialectPages,
-  { file: 'metrics.md', body: metricTables },
 ];
 export const madeFolders = ['commands', 'keys', 'dialects'] as const;
 

@@ -7,7 +7,8 @@ import { promisify } from 'node:util';
 import fc from 'fast-check';
 import { randomStream } from '../../core/random.ts';
 import { fromBrainFloats, fromHalfFloats, toBrainFloats, toHalfFloats } from '../../engine/model/half-floats.ts';
-import { encodeParameters, loadModelFolder, loadParameters, saveModelFolder } from '../../engine/model/model-folder.ts';
+import { loadModelFolder, loadParameters, saveModelFolder } from '../../engine/model/model-folder.ts';
+import type { Parameters } from '../../engine/model/parameters.ts';
 import { createPreset } from '../../engine/model/presets.ts';
 import { decodeSafetensors, encodeSafetensors, type FloatType } from '../../engine/model/safetensors.ts';
 import { SafetensorsReader, writeSafetensors } from '../../engine/model/safetensors-file.ts';
@@ -261,3 +262,9 @@ test('a file beside the weights that is not JSON is named', async (t) => {
   await writeFile(join(folder, 'model.safetensors.index.json'), '{');
   await assert.rejects(loadModelFolder(folder), { code: 'ModelUnsupported', message: /index\.json is not JSON/ });
 });
+
+/** A file of weights, made in memory. */
+function encodeParameters(parameters: Parameters): Uint8Array {
+  const tensors = parameters.layout.map(({ name, shape }) => [name, { shape, data: parameters.view(name) }] as const);
+  return encodeSafetensors(Object.fromEntries(tensors), { format: 'pt' });
+}

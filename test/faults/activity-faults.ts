@@ -17,7 +17,7 @@ export const activityFaults = {
     stage: 'fake',
     action: 'repeat',
     strike: nothingMore,
-    cannot: { generate: inside, train: inside },
+    cannot: { generate: inside, generated: inside, train: inside },
   },
   'completion twice: done again elsewhere, then the first answer comes': {
     stage: 'fake',
@@ -25,13 +25,13 @@ export const activityFaults = {
     strike: answerLate,
     cannot: {
       lease: local,
-      filter: local,
       plan: local,
       commit: local,
       'continue-as-new': local,
       eval: ofItsOwn,
       branch: ofItsOwn,
       generate: inside,
+      generated: inside,
       train: inside,
     },
   },

@@ -14,7 +14,7 @@ describe('where things lie in a run', () => {
       fc.property(steps, lineages, fc.integer({ min: 1, max: 9 }), (step, lineage, attempt) => {
         const keys = [
           layout.commit(lineage, step),
-          layout.scored(lineage, { step, first: 1, last: 64 }),
+          layout.scored(lineage, { step, first: 1, last: 64 }, 'chunk_1_of_2'),
           layout.batch(lineage, step, digest),
           layout.packed(lineage, step, digest),
           layout.plan(lineage, step, attempt, digest),

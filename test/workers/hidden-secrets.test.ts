@@ -10,6 +10,8 @@ import { splitSecrets } from '../../workers/secrets-pipe.ts';
 import { SupervisedProcess } from '../../workers/supervised-process.ts';
 import { eventually, temporaryFolder } from './fixtures/processes.ts';
 
+/** PR_GET_DUMPABLE of prctl(2): whether others of this process's user may look into it. */
+const getDumpable = 3;
 const canary = 'CANARY-9f3b6a';
 const from = (file: string): string => JSON.stringify(fileURLToPath(new URL(`../../${file}`, import.meta.url)));
 
@@ -25,9 +27,11 @@ function lookAt(
     file,
     `${program}
 import { execFileSync } from 'node:child_process';
-import { isOpenToInspection } from ${from('engine/hide-secrets.ts')};
+import koffi from ${JSON.stringify(import.meta.resolve('koffi'))};
+const prctl = koffi.load(null).func('int prctl(int, unsigned long, unsigned long, unsigned long, unsigned long)');
+const open = String(prctl(${getDumpable}, 0, 0, 0, 0) !== 0);
 const seen = execFileSync(process.execPath, ['-e', ${JSON.stringify(child)}], { encoding: 'utf8', env: {} });
-console.log(JSON.stringify({ seen, kept: process.env['OPENAI_API_KEY'] ?? '', open: String(isOpenToInspection()) }));
+console.log(JSON.stringify({ seen, kept: process.env['OPENAI_API_KEY'] ?? '', open }));
 `,
   );
   return new Promise((resolve, reject) => {

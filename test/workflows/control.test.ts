@@ -5,10 +5,16 @@ import { RatchetError } from '../../core/errors.ts';
 import { timeMetrics } from '../../core/rl/effectiveness.ts';
 import { type AskedOfRun, nothingAsked } from '../../core/rl/run-state.ts';
 import { type Fakes, Gate, holdingStep } from './fake-run.ts';
+import { filtering } from './fake-training.ts';
 import { aWhile, failureOf, timesContinued, until } from './look.ts';
 import { begin, closeServer } from './server.ts';
 
 after(closeServer);
+
+const keepingOnlyStep1 = filtering(async ({ round }, { usual }) => {
+  const filtered = await usual();
+  return round.step === 1 ? filtered : { ...filtered, kept: { ...filtered.kept, ordinals: '' }, ended: {} };
+});
 
 describe('a run that is talked to', { concurrency: 8 }, () => {
   test('paused, it finishes the step under way and begins no other; resumed, it says how long it stood still', async () => {
@@ -133,7 +139,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 5 },
       fakes: {
-        generateRollouts: async ({ round }, { usual }) => {
+        playGroups: async ({ round }, { usual }) => {
           if (round.step === 1) await gate.pass();
           return usual();
         },
@@ -156,12 +162,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
   test('stopped while it is paused, it gives the step up that waits, and ends at once', async () => {
     const run = await begin({
       settings: { maxSteps: 5 },
-      fakes: {
-        filterGroups: async ({ round }, { usual }) => {
-          const filtered = await usual();
-          return round.step === 1 ? filtered : { ...filtered, kept: { ...filtered.kept, ordinals: '' }, ended: {} };
-        },
-      },
+      fakes: keepingOnlyStep1,
     });
     assert.match(await run.paused(), /^no-signal/);
     assert.match(
@@ -178,13 +179,9 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 5 },
       fakes: {
-        generateRollouts: async ({ round }, { usual }) => {
-          if (round.step === 2) await gate.pass();
-          return usual();
-        },
-        filterGroups: async ({ round }, { usual }) => {
-          const filtered = await usual();
-          return round.step === 1 ? filtered : { ...filtered, kept: { ...filtered.kept, ordinals: '' }, ended: {} };
+        playGroups: async (input, call) => {
+          if (input.round.step === 2) await gate.pass();
+          return keepingOnlyStep1.playGroups!(input, call);
         },
       },
     });
@@ -248,7 +245,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
       settings: { maxSteps: 3, maxAsyncLevel: 1 },
       fakes: {
         ...holdingStep(training, 2),
-        generateRollouts: async ({ round, run: { lineage } }, { usual }) => {
+        playGroups: async ({ round, run: { lineage } }, { usual }) => {
           if (round.step === 3 && lineage === 'main') await sampling.pass();
           return usual();
         },

@@ -139,7 +139,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
           ...(await usual()),
           regression: { ...worse, isWorse: step === 1 },
         }),
-        generateRollouts: async ({ round }, { usual }) => {
+        playGroups: async ({ round }, { usual }) => {
           if (round.step === 3) await gate.pass();
           return usual();
         },
@@ -184,7 +184,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
       settings: { maxSteps: 5, eval: evaluating({ interval: 1, skipFirstStep: true, onRegression: 'stop' }) },
       fakes: {
         ...worseAt(1),
-        generateRollouts: async ({ round }, { usual }) => {
+        playGroups: async ({ round }, { usual }) => {
           if (round.step === 2) await gate.pass();
           return usual();
         },
@@ -243,7 +243,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     });
     await gate.reached;
     await aWhile();
-    assert.equal(run.inputs('generateRollouts').filter(({ round }) => round.step === 2).length, 0);
+    assert.equal(run.inputs('playGroups').filter(({ round }) => round.step === 2).length, 0);
     gate.open();
     await run.result();
     const [told] = (await run.events()).filter(({ kind }) => kind === 'eval');
@@ -268,7 +268,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
       settings: { maxSteps: 3, eval: evaluating({ interval: 1, skipFirstStep: true }) },
       fakes: {
         holdVersion: () => 'single',
-        generateRollouts: (_, { usual }) => during('rollouts', usual),
+        playGroups: (_, { usual }) => during('rollouts', usual),
         evaluateChunk: (_, { usual }) => during('evaluations', usual),
       },
     });

@@ -36,7 +36,7 @@ function branching(of: Partial<PromptBranchSpec> = {}): Partial<RunSpec> {
 /** Groups of a step are leased only once the branch has come to its end. */
 function leasingAfter(run: () => BegunRun, step: number): Fakes {
   return {
-    generateRollouts: async ({ round }, { usual }) => {
+    playGroups: async ({ round }, { usual }) => {
       if (round.step === step) await until('the verdict', async () => (await run().told('prompt')).length > 0);
       return usual();
     },
@@ -55,7 +55,7 @@ async function begun(settings: Partial<RunSpec>, fakes: Fakes = {}): Promise<Beg
 /** A branch that stays under way. */
 function holding(gate: Gate): Fakes {
   return {
-    generateRollouts: (_, { usual }) => usual(),
+    playGroups: (_, { usual }) => usual(),
     searchPrompts: async (_, { usual }) => {
       await gate.pass();
       return usual();
@@ -144,7 +144,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
 
   test('that fails harms nobody and says so', async () => {
     const run = await begun(branching(), {
-      generateRollouts: (_, { usual }) => usual(),
+      playGroups: (_, { usual }) => usual(),
       openPromptSearch: () => {
         throw new RatchetError('EnvironmentBroken', 'no examples.');
       },
@@ -246,7 +246,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
         await gate.pass();
         return usual();
       },
-      generateRollouts: async ({ round }, { usual }) => {
+      playGroups: async ({ round }, { usual }) => {
         if (round.step === 2) await gate.pass();
         return usual();
       },
@@ -265,7 +265,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     let isTogether = false;
     const run = await begun(branching(), {
       holdVersion: () => 'single',
-      generateRollouts: async ({ round }, { usual }) => {
+      playGroups: async ({ round }, { usual }) => {
         if (round.step === 1) return usual();
         isTogether ||= run.inputs('searchPrompts').length > 0 && run.inputs('tryPrompt').length === 0;
         return usual();

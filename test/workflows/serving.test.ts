@@ -80,7 +80,7 @@ describe('served weights', { concurrency: 8 }, () => {
       settings: { maxSteps: 2, maxAsyncLevel: 1 },
       fakes: {
         broadcastWeights: async (_, { usual }) => ({ ...(await usual()), holdsOne: true }),
-        generateRollouts: async ({ round }, { usual }) => {
+        playGroups: async ({ round }, { usual }) => {
           if (round.step === 2) await gate.pass();
           return usual();
         },
@@ -107,7 +107,7 @@ describe('served weights', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 2, maxAsyncLevel: 1 },
       fakes: {
-        generateRollouts: async ({ round }, { usual }) => {
+        playGroups: async ({ round }, { usual }) => {
           if (round.step === 2) await gate.pass();
           return usual();
         },

@@ -99,7 +99,7 @@ describe('a step in training', { concurrency: 8 }, () => {
       ],
     );
     assert.match((await run.told('warning'))[0]!, /^step 1: out of memory; tried once more with 4 rows at a time/);
-    assert.equal(run.inputs('generateRollouts').length, 2, 'nothing was sampled again');
+    assert.equal(run.inputs('playGroups').length, 1, 'nothing was sampled again');
   });
 
   test('where training stored batches again gives other weights the run goes on from those, and they are served', async () => {
@@ -148,7 +148,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     assert.equal(await run.paused(), 'the engine died 3 times at step 1. Then resume.');
     await run.tell('resume');
     await run.result();
-    assert.deepEqual([run.inputs('trainStep').length, run.inputs('generateRollouts').length], [2, 2]);
+    assert.deepEqual([run.inputs('trainStep').length, run.inputs('playGroups').length], [2, 1]);
     const [first, second] = run.inputs('trainStep');
     assert.equal(second!.plan.key, first!.plan.key);
   });
@@ -170,7 +170,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     assert.deepEqual([step, ledger.isSound], [2, true]);
     assert.deepEqual(epochs(run), [1, 1, 2]);
     assert.equal(run.inputs('planStep').length, 2, 'planned once for each step');
-    assert.deepEqual(run.inputs('generateRollouts').length, 4, 'nothing was sampled for it');
+    assert.deepEqual(run.inputs('playGroups').length, 2, 'nothing was sampled for it');
     assert.match(
       (await run.told('recovery'))[0]!,
       /^the GPU worker gpu-2 that held this run is lost; another one goes on/,

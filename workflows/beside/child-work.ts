@@ -22,12 +22,12 @@ import { rootCause } from './root-cause.ts';
  */
 
 /** What a child tells of its end. */
-export type ChildNotice<Result> = { readonly workflowId: string } & (
+type ChildNotice<Result> = { readonly workflowId: string } & (
   { readonly result: Result } | { readonly failed: string }
 );
 
 /** Whom a child tells its end; absent where nobody asked. */
-export interface Notified {
+interface Notified {
   readonly notify?: { readonly workflowId: string; readonly signal: string } | undefined;
 }
 

@@ -41,7 +41,7 @@ export interface ControlState {
   readonly figures: RunFigures;
 }
 
-export interface ControlOptions {
+interface ControlOptions {
   readonly handle: Pick<RunHandle, 'lineage' | 'attempt'>;
   readonly spec: Pick<RunSpec, 'name' | 'model' | 'environments'> & SettingsContext['spec'];
   /** Where its files are, for people. */

@@ -12,14 +12,14 @@ import type {
 import type { SearchState } from '../../core/gepa/search-state.ts';
 import { eventsKept } from '../../core/limits.ts';
 
-export const searchStatusQuery = defineQuery<PromptSearchStatus>('status');
+const searchStatusQuery = defineQuery<PromptSearchStatus>('status');
 /** Those after a sequence number, oldest first. */
-export const searchEventsQuery = defineQuery<readonly PromptSearchEvent[], [after: number]>('events');
+const searchEventsQuery = defineQuery<readonly PromptSearchEvent[], [after: number]>('events');
 
 /** Ends the search: what is under way is finished, and the best is validated. */
-export const stopSearchUpdate = defineUpdate<string>('stop');
+const stopSearchUpdate = defineUpdate<string>('stop');
 /** Gives the search more calls, from its next attempt on. */
-export const raiseBudgetUpdate = defineUpdate<string, [maxCalls: number]>('raise-budget');
+const raiseBudgetUpdate = defineUpdate<string, [maxCalls: number]>('raise-budget');
 
 /** What a control carries over continue-as-new. */
 export interface SearchControlState {
@@ -176,7 +176,7 @@ const nothingYet: SearchFigures = {
 };
 
 /** What a search tells people in the Temporal UI, as markdown. */
-export function describePromptSearch(status: PromptSearchStatus, events: readonly PromptSearchEvent[]): string {
+function describePromptSearch(status: PromptSearchStatus, events: readonly PromptSearchEvent[]): string {
   const { environment, model, reflectionModel, doing, calls, maxCalls, candidates, best, bestScore, startScore } =
     status;
   const score = bestScore === null ? '' : `, score ${bestScore.toFixed(3)} on ${status.bestCoverage}`;

@@ -17,6 +17,8 @@ export interface CollectedStep {
   readonly surplus: readonly KeptGroups[];
   /** Rounds in play when its groups were taken; absent where there were none. */
   readonly open?: readonly OpenRound[];
+  /** Ordinals of what was in play in them; absent likewise. */
+  readonly inPlay?: string;
   readonly curriculum: CurriculumState;
   /** Ordinals issued for it, first and last of each round. */
   readonly issued: readonly (readonly [first: number, last: number])[];
@@ -44,6 +46,7 @@ export async function collectStep(
   asked: Asked,
 ): Promise<CollectedStep> {
   const collection = new Collection(context, window, asked);
+  window.collects(asked.step);
   for (;;) {
     await collection.pauseIfBroken();
     const ready = collection.ready();
@@ -59,7 +62,7 @@ export async function collectStep(
   }
 }
 
-export interface Asked {
+interface Asked {
   readonly step: number;
   /** Steps that may be sampled for by now, this one included. */
   readonly stepsAhead: () => number;
@@ -102,7 +105,7 @@ class Collection {
     const { run, spec, control, datasets } = this.#context;
     const { step } = this.#asked;
     const { trained, stale, surplus } = selection;
-    const { curriculum, open, isWidened } = this.#window;
+    const { curriculum, open, inPlay, isWidened } = this.#window;
     const harvest = this.#window.take(surplus);
     harvest.settle();
     if (stale !== '') harvest.ended.push({ stale });
@@ -133,7 +136,7 @@ class Collection {
       ...taught,
       trained,
       surplus,
-      ...(open.length === 0 ? {} : { open }),
+      ...(open.length === 0 ? {} : { open, inPlay }),
       curriculum,
       issued,
       ended,

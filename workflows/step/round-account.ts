@@ -1,4 +1,4 @@
-import type { FilteredRound } from '../../activities/index.ts';
+import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
 import { addHistograms, describeHistogram } from '../../core/rl/difficulty.ts';
 import {
   addFailures,
@@ -26,7 +26,7 @@ export class RoundAccount {
     return this.#failures;
   }
 
-  add({ failures = noFailures, means = [], environments = {} }: FilteredRound): void {
+  add({ failures = noFailures, means = [], environments = {} }: FilteredGroups): void {
     this.#failures = addFailures(this.#failures, failures);
     this.#means = addHistograms(this.#means, means);
     for (const [name, round] of Object.entries(environments)) {

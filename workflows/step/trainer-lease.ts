@@ -20,7 +20,7 @@ import { trainerLeasedSignal } from '../control/messages.ts';
 import type { RunControl } from '../control/run-control.ts';
 
 /** The GPU worker that holds the run, and how to ask it. */
-export interface LeasedTrainer {
+interface LeasedTrainer {
   readonly epoch: number;
   readonly holder: string;
   readonly steps: ReturnType<typeof trainingOn>;

@@ -9,7 +9,6 @@ import {
   breakerAmong,
   breakerReason,
   countFailures,
-  defaultBreaker,
   describeFailures,
   isLost,
   noFailures,
@@ -256,7 +255,7 @@ describe('the breaker', () => {
         });
         const failures = countFailures(round);
         assert.equal(failures.failedGroups, round.filter(isLost).length);
-        if (breakerReason(failures, defaultBreaker) !== null) return step;
+        if (breakerReason(failures, { maxFailedShare: 0.5, maxFailedGroups: 10 }) !== null) return step;
         if (failedShare <= 0.1) assert.equal(failures.failedGroups, 0);
       }
       return null;

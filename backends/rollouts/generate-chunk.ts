@@ -1,26 +1,23 @@
 import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
-import { layout } from '../runs/layout.ts';
-import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce, tasksPerMinute } from '../core/rl/chunks.ts';
-import type { LostWork } from '../core/rl/lost-work.ts';
-import type { GroupLease, Rollout, UnfinishedRollout } from '../core/rl/rollout.ts';
-import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
-import type { RunSpec } from '../config/run-spec.ts';
-import { failedRollout } from '../backends/environments/score.ts';
-import type { Store } from '../backends/store/index.ts';
-import { countRows, decodeJson, encodeJson, encodeRows, putRows } from '../backends/store/objects.ts';
-import { sha256 } from '../backends/store/file-store.ts';
-import { eachInTurn } from '../backends/rollouts/each-in-turn.ts';
-import { isShutdown, lastProgress, withHeartbeat } from './around/heartbeat.ts';
-import type { GenerateDependencies } from '../backends/rollouts/asked-model.ts';
-import { Pace } from '../backends/rollouts/pace.ts';
-import { RolloutJournal } from '../runs/rollout-journal.ts';
-import { readJson, servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
-import { openPlayers, type Place, type Together } from '../backends/rollouts/training-players.ts';
-import { GenerationAttempt, type NotReady, type GenerationProgress } from './around/generation-attempt.ts';
-import { lostIn } from './around/work-under-way.ts';
+import { layout } from '../../runs/layout.ts';
+import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce, tasksPerMinute } from '../../core/rl/chunks.ts';
+import type { LostWork } from '../../core/rl/lost-work.ts';
+import type { GroupLease, Rollout, UnfinishedRollout } from '../../core/rl/rollout.ts';
+import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import { failedRollout } from '../environments/score.ts';
+import type { Store } from '../store/index.ts';
+import { countRows, decodeJson, encodeJson, encodeRows, putRows } from '../store/objects.ts';
+import { sha256 } from '../store/file-store.ts';
+import { RolloutJournal } from '../../runs/rollout-journal.ts';
+import { readJson, servedPolicy, specOf, storeOf } from '../../runs/run-access.ts';
+import type { GenerateDependencies } from './asked-model.ts';
+import { eachInTurn } from './each-in-turn.ts';
+import { Pace } from './pace.ts';
+import { openPlayers, type Place, type PlayObserver, type Together } from './training-players.ts';
 
-interface GenerateInput {
+export interface ChunkInput {
   readonly run: RunHandle;
   readonly round: SamplingRound;
   readonly chunk: RoundChunk;
@@ -28,6 +25,13 @@ interface GenerateInput {
   readonly attempt?: number;
   /** What is unfinished at this attempt's deadline is given up as `timeout`. */
   readonly isLast?: boolean;
+}
+
+/** Since when the inference server answers nothing, and what it says instead. */
+export interface NotReady {
+  /** ISO time. */
+  readonly since: string;
+  readonly message: string;
 }
 
 /** Why an attempt ended with something unfinished. */
@@ -49,28 +53,38 @@ export interface GeneratedChunk {
   readonly lost?: LostWork;
 }
 
+interface StoredWork {
+  readonly rollouts: number;
+  readonly tokens: number;
+}
+
+/** One attempt at a chunk, over all retries of its activity. */
+export interface ChunkAttempt extends PlayObserver {
+  readonly notReady: NotReady | null;
+  /** Called once, before anything is begun; null: all of it is stored. */
+  goOnFrom(stored: StoredWork | null): void;
+  /** One signal for everything in the attempt: raised when it is cancelled, or when its time is over. */
+  until(cancelled: AbortSignal, limitMs: number): { readonly signal: AbortSignal; readonly deadline: AbortSignal };
+  finish(place: Place): void;
+  end(): void;
+  seconds(): number;
+  lost(): { readonly lost?: LostWork };
+  lostIfItStopsHere(stored: StoredWork): { readonly lost?: LostWork };
+  isShutdown(cancelled: AbortSignal): boolean;
+}
+
 /** How often finished rollouts and turns are stored while others of their chunk still run. */
 const partIntervalMs = 500;
 
-export const createGenerateRollouts =
-  (dependencies: GenerateDependencies) =>
-  /**
-   * Plays a chunk of the round's groups, until all are done, the deadline is reached, or it is told to stop; then it names
-   * what is finished and what is not. A retry, like the next attempt, finds finished rollouts and turns in the store and
-   * plays only what is missing, with the same random numbers.
-   */
-  async (input: GenerateInput): Promise<GeneratedChunk> => {
-    const attempt = new GenerationAttempt(lastProgress<GenerationProgress>());
-    return withHeartbeat(
-      (cancelled, say) => generate(dependencies, input, attempt, { cancelled, say }),
-      () => attempt.progress(),
-    );
-  };
-
-async function generate(
+/**
+ * Plays a chunk of the round's groups, until all are done, the deadline is reached, or it is told to stop; then it names
+ * what is finished and what is not. A retry, like the next attempt, finds finished rollouts and turns in the store and
+ * plays only what is missing, with the same random numbers.
+ */
+export async function generateChunk(
   dependencies: GenerateDependencies,
-  input: GenerateInput,
-  attempt: GenerationAttempt,
+  input: ChunkInput,
+  attempt: ChunkAttempt,
   { cancelled, say }: { readonly cancelled: AbortSignal; readonly say: () => void },
 ): Promise<GeneratedChunk> {
   const { run, round, chunk } = input;
@@ -79,7 +93,7 @@ async function generate(
   const ended = `${prefix}/attempt_${input.attempt ?? 1}`;
   const whole = await store.read(`${prefix}.jsonl`);
   if (whole) {
-    attempt.work.goOnFrom(null);
+    attempt.goOnFrom(null);
     return generated(`${prefix}.jsonl`, whole, null, attempt);
   }
   const left = await store.read(`${ended}.json`);
@@ -87,7 +101,7 @@ async function generate(
 
   const journal = await RolloutJournal.open(store, `${prefix}/`, round.leases.sha256);
   journal.keep();
-  attempt.work.goOnFrom(journal.size());
+  attempt.goOnFrom(journal.size());
   const { leases, policy, prompts } = await readJson<LeasedGroups>(run, round.leases);
   const spec = await specOf(run);
   const { signal, deadline } = attempt.until(cancelled, spec.generationTimeoutS * 1000);
@@ -126,7 +140,7 @@ async function generate(
   }
   const unfinished = wanted.filter(({ place }) => !journal.has(place)).map(({ place }) => place);
   if (unfinished.length > 0) {
-    const endedBy = endOf(cancelled, deadline);
+    const endedBy = endOf(attempt, cancelled, deadline);
     const isGivenUp = endedBy === 'deadline' && input.isLast === true && attempt.notReady === null;
     if (!isGivenUp) {
       const left = await leaveUnfinished(store, ended, { journal, unfinished, endedBy, adopted, attempt });
@@ -161,8 +175,8 @@ function groupsPlayed(
   return ({ group }) => ({ group: `${among}/${group}`, size: sizes.get(group) ?? 0, brokenOff });
 }
 
-function endOf(cancelled: AbortSignal, deadline: AbortSignal): AttemptEnd {
-  if (cancelled.aborted) return isShutdown(cancelled) ? 'shutdown' : 'cancelled';
+function endOf(attempt: ChunkAttempt, cancelled: AbortSignal, deadline: AbortSignal): AttemptEnd {
+  if (cancelled.aborted) return attempt.isShutdown(cancelled) ? 'shutdown' : 'cancelled';
   if (!deadline.aborted) throw new Error('a chunk ended early, and nobody asked it to');
   return 'deadline';
 }
@@ -182,7 +196,7 @@ async function leaveUnfinished(
     readonly unfinished: readonly Place[];
     readonly endedBy: AttemptEnd;
     readonly adopted: number;
-    readonly attempt: GenerationAttempt;
+    readonly attempt: ChunkAttempt;
   },
 ): Promise<GeneratedChunk> {
   const { journal, attempt } = left;
@@ -201,26 +215,26 @@ async function leaveUnfinished(
     rollouts: finished.length,
     adopted: left.adopted,
     seconds: attempt.seconds(),
-    ...lostIn(left.endedBy === 'shutdown' ? attempt.work.ifItStopsHere(journal.size()) : attempt.work.lost),
+    ...(left.endedBy === 'shutdown' ? attempt.lostIfItStopsHere(journal.size()) : attempt.lost()),
   };
   const { bytes } = await store.putIfAbsent(`${prefix}.json`, encodeJson(result));
   return decodeJson<GeneratedChunk>(bytes, `${prefix}.json`);
 }
 
 /** What an attempt before stored and could not tell any more. What it had lost is in what was lost since. */
-function leftBefore(bytes: Uint8Array, key: string, attempt: GenerationAttempt): GeneratedChunk {
-  attempt.work.goOnFrom(null);
-  return { ...decodeJson<GeneratedChunk>(bytes, key), ...lostIn(attempt.work.lost) };
+function leftBefore(bytes: Uint8Array, key: string, attempt: ChunkAttempt): GeneratedChunk {
+  attempt.goOnFrom(null);
+  return { ...decodeJson<GeneratedChunk>(bytes, key), ...attempt.lost() };
 }
 
 /** What lies in the store of a chunk; `adopted` null = all of it was there. */
-function generated(key: string, bytes: Uint8Array, adopted: number | null, attempt: GenerationAttempt): GeneratedChunk {
+function generated(key: string, bytes: Uint8Array, adopted: number | null, attempt: ChunkAttempt): GeneratedChunk {
   const rollouts = countRows(bytes);
   return {
     finished: { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: rollouts },
     rollouts,
     adopted: adopted ?? rollouts,
     seconds: attempt.seconds(),
-    ...lostIn(attempt.work.lost),
+    ...attempt.lost(),
   };
 }
