@@ -12,7 +12,7 @@ import { createPlanNewest } from './evaluation/plan-newest.ts';
 import { createHoldVersion, findEvaluation } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterAgain } from './filter-groups.ts';
-import { leaseRound } from './lease-groups.ts';
+import { createLeaseGroups } from './lease-groups.ts';
 import { beginLineage, checkRewind } from '../runs/lineages.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { packBatch } from './pack-batch.ts';
@@ -50,13 +50,14 @@ export const createOrchestratorActivities = (
     codeVersion: string;
     inference: GenerateDependencies['inference'];
     findTrainers: () => Promise<KnownTrainers>;
+    countRolloutWorkers: () => Promise<number>;
   },
 ) => ({
   openRun: createOpenRun(dependencies),
   readSpec,
   checkRewind,
   beginLineage,
-  leaseGroups: leaseRound,
+  leaseGroups: createLeaseGroups(dependencies),
   reopenRounds,
   filterGroups: filterAgain,
   packBatch,

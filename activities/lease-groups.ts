@@ -1,3 +1,4 @@
+import { present } from '../core/present.ts';
 import { layout } from '../runs/layout.ts';
 import { chunksOfRound, groupsOfChunk, type LeasedChunk } from '../core/rl/chunks.ts';
 import { hasExamples, leaseGroups, type CurriculumState } from '../core/rl/curriculum.ts';
@@ -47,13 +48,23 @@ export interface LeasedRound {
   readonly round: SamplingRound | null;
   readonly curriculum: CurriculumState;
   readonly chunks: readonly LeasedChunk[];
+  /** Rollout workers that ask for work; absent where it is not known. */
+  readonly workers?: number;
 }
 
-/**
- * Opens the next groups. The same curriculum leases the same groups; if they were leased before (a resumed run), the
- * stored lease is taken, with the version those groups started from, so that what was generated for it is adopted.
- */
-export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
+export const createLeaseGroups =
+  ({ countRolloutWorkers }: { readonly countRolloutWorkers: () => Promise<number> }) =>
+  /**
+   * Opens the next groups. The same curriculum leases the same groups; if they were leased before (a resumed run), the
+   * stored lease is taken, with the version those groups started from, so that what was generated for it is adopted.
+   */
+  async (input: LeaseInput): Promise<LeasedRound> => {
+    // One that is not counted now is at the next lease.
+    const [leased, workers] = await Promise.all([leaseRound(input), countRolloutWorkers().catch(() => undefined)]);
+    return { ...leased, ...present({ workers }) };
+  };
+
+async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
   const { run, step, count, groupsPerChunk = count, datasets, policy, prompts } = input;
   const curriculum = await curriculumUnder(run, input.curriculum, prompts ?? {});
   const spec = await specOf(run);

@@ -1,3 +1,5 @@
+import { workerSlots } from '../backends/rollouts/slots.ts';
+import { PlaySlots } from './play-slots.ts';
 import { Runtime, Worker, type WorkerOptions } from '@temporalio/worker';
 import { randomBytes } from 'node:crypto';
 import os from 'node:os';
@@ -13,7 +15,7 @@ import { taskQueues, type WorkerRole } from '../core/names.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { loadTokenizer } from '../engine/index.ts';
 import { codeVersion } from './code-version.ts';
-import { findTrainers } from './find-trainers.ts';
+import { findTrainers, pollerCount } from './find-trainers.ts';
 import type { Credentials } from './credentials.ts';
 import { dataConverterFor } from './payload-codec.ts';
 import { TemporalLink } from './temporal-link.ts';
@@ -21,7 +23,7 @@ import { beCurrent, beUnversioned, currentLine, hasDeployments, pinnedTo } from 
 import { watchCredentials } from './watch-credentials.ts';
 import { type OpenedWorker, runTogether } from './run-worker.ts';
 import { hasSearchAttributes } from './has-search-attributes.ts';
-import { openTrainerWorkers } from './trainer-workers.ts';
+import { fewSlots, openTrainerWorkers } from './trainer-workers.ts';
 import { takeOverRuns } from './take-over.ts';
 import { workflowBundlePath, workflowCodeVersion } from './workflow-bundle.ts';
 
@@ -30,6 +32,8 @@ interface WorkerSettings extends Credentials {
   readonly projectFolder: string;
   /** How long what is under way may go on when the worker is told to end; what has not ended then is done again elsewhere. */
   readonly graceMs?: number;
+  /** Rollouts that a rollout worker plays at once; as many as fit into its memory where it is not said. */
+  readonly maxRollouts?: number;
   /** The policy server that a run uses when its config names none. */
   readonly policyUrl: string;
   /** The same of vLLM, '' where none was started; missing = none. */
@@ -105,14 +109,16 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
       if (isPinned) void beCurrent(asked, version).then((is) => say(currentLine(version, is)));
       return runTogether([worker]);
     }
-    case 'rollout':
+    case 'rollout': {
+      if (settings.maxRollouts !== undefined) workerSlots.limit = settings.maxRollouts;
       return runTogether([
         await open({
           ...common,
           activities: createRolloutActivities({ inference: inferenceFor(settings), tokenizer: loadTokenizer }),
-          maxConcurrentActivityTaskExecutions: 16,
+          tuner: { ...fewSlots, activityTaskSlotSupplier: new PlaySlots(workerSlots) },
         }),
       ]);
+    }
     case 'train':
       return openTrainerWorkers({ common, link, open, graceMs, say });
     default:
@@ -128,6 +134,7 @@ function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
     codeVersion,
     inference: inferenceFor(settings),
     findTrainers: () => findTrainers(link.client),
+    countRolloutWorkers: pollerCount(link.client, taskQueues.rollout),
     hasSearchAttributes: () =>
       hasSearchAttributes({
         list: async () => (await link.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,

@@ -1,9 +1,10 @@
 import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { layout } from '../../runs/layout.ts';
+import { present } from '../../core/present.ts';
 import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce, tasksPerMinute } from '../../core/rl/chunks.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
-import type { GroupLease, Rollout, UnfinishedRollout } from '../../core/rl/rollout.ts';
+import type { GroupLease, Outcome, Rollout, UnfinishedRollout } from '../../core/rl/rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { failedRollout } from '../environments/score.ts';
@@ -13,8 +14,9 @@ import { sha256 } from '../store/file-store.ts';
 import { RolloutJournal } from '../../runs/rollout-journal.ts';
 import { readJson, servedPolicy, specOf, storeOf } from '../../runs/run-access.ts';
 import type { GenerateDependencies } from './asked-model.ts';
-import { eachInTurn } from './each-in-turn.ts';
+import { eachGroup } from './each-group.ts';
 import { Pace } from './pace.ts';
+import { slotsOf, workerSlots } from './slots.ts';
 import { openPlayers, type Place, type PlayObserver, type Together } from './training-players.ts';
 
 export interface ChunkInput {
@@ -25,6 +27,10 @@ export interface ChunkInput {
   readonly attempt?: number;
   /** What is unfinished at this attempt's deadline is given up as `timeout`. */
   readonly isLast?: boolean;
+  /** What fails of its environment is left unfinished, for another worker. */
+  readonly leavesFailed?: boolean;
+  /** Rollout workers that share the run; 1 where it is not known. */
+  readonly workers?: number;
 }
 
 /** Since when the inference server answers nothing, and what it says instead. */
@@ -35,7 +41,7 @@ export interface NotReady {
 }
 
 /** Why an attempt ended with something unfinished. */
-type AttemptEnd = 'deadline' | 'cancelled' | 'shutdown';
+type AttemptEnd = 'deadline' | 'cancelled' | 'shutdown' | 'failures';
 
 export interface GeneratedChunk {
   /** → {@link Rollout} */
@@ -49,6 +55,8 @@ export interface GeneratedChunk {
   /** Of those, how many lay in the store already and cost nothing. */
   readonly adopted: number;
   readonly seconds: number;
+  /** Of a rollout that was played, on average. */
+  readonly rolloutS?: number;
   /** By attempts before the one that gave this, and by a shutdown; absent when nothing was. */
   readonly lost?: LostWork;
 }
@@ -72,6 +80,9 @@ export interface ChunkAttempt extends PlayObserver {
   lostIfItStopsHere(stored: StoredWork): { readonly lost?: LostWork };
   isShutdown(cancelled: AbortSignal): boolean;
 }
+
+/** Where another machine may do better; reasons of the rollout's own are none. */
+const mendedElsewhere: readonly Outcome[] = ['infra_failure', 'oom'];
 
 /** How often finished rollouts and turns are stored while others of their chunk still run. */
 const partIntervalMs = 500;
@@ -117,30 +128,35 @@ export async function generateChunk(
   const adopted = wanted.length - missing.length;
 
   const flushing = setInterval(() => void journal.flush().catch(() => undefined), partIntervalMs); // close() tries again
+  const playedS: number[] = [];
+  const leave = workerSlots.enter(missing.length);
+  let failed = 0;
   try {
-    // Never fewer than a group: an environment may score its rollouts in place, when the last of them is there.
-    const atOnce = Math.max(rolloutsAtOnce(chunk, spec), spec.rolloutsPerExample);
     const pace = paceOf(chunk, spec);
-    const begun = new Map<number, Promise<void> | null>();
-    const playing = eachInTurn(missing, { atOnce, stop: signal, brokenOff }, async ({ lease, place }) => {
-      // An example is begun once, however many of its rollouts are.
-      const turn = begun.has(lease.ordinal) ? begun.get(lease.ordinal) : pace.next(signal);
-      begun.set(lease.ordinal, turn ?? null);
-      if (turn) await turn;
+    const atOnce = rolloutsAtOnce(chunk, spec, input.workers ?? 1);
+    const slots = [slotsOf(`${run.store}/${run.name}`, chunk.environment, atOnce), workerSlots];
+    const begin = (): Promise<void> => pace.next(signal) ?? Promise.resolve();
+    const groups = groupsIn(missing);
+    const playing = eachGroup(groups, { slots, stop: signal, brokenOff, begin }, async ({ lease, place }) => {
       attempt.begin(place);
-      journal.add(await players.play(lease, place, together(place)));
+      const since = performance.now();
+      const rollout = await players.play(lease, place, together(place));
+      playedS.push((performance.now() - since) / 1000);
+      if (input.leavesFailed === true && mendedElsewhere.includes(rollout.outcome)) failed += 1;
+      else journal.add(rollout);
       attempt.finish(place);
     });
     say(); // a worker may die before the next heartbeat
     await playing;
   } finally {
+    leave();
     clearInterval(flushing);
     attempt.end();
     await journal.close(missing.length);
   }
   const unfinished = wanted.filter(({ place }) => !journal.has(place)).map(({ place }) => place);
   if (unfinished.length > 0) {
-    const endedBy = endOf(attempt, cancelled, deadline);
+    const endedBy = failed > 0 && !signal.aborted ? 'failures' : endOf(attempt, cancelled, deadline);
     const isGivenUp = endedBy === 'deadline' && input.isLast === true && attempt.notReady === null;
     if (!isGivenUp) {
       const left = await leaveUnfinished(store, ended, { journal, unfinished, endedBy, adopted, attempt });
@@ -152,7 +168,8 @@ export async function generateChunk(
   // An attempt that was given up may still be at work: whoever is first decides, and both return the same.
   const { stored, bytes } = await store.putIfAbsent(`${prefix}.jsonl`, encodeRows(journal.inOrder()));
   journal.forget();
-  return generated(`${prefix}.jsonl`, bytes, stored ? adopted : null, attempt);
+  const rolloutS = playedS.length === 0 ? undefined : playedS.reduce((sum, one) => sum + one, 0) / playedS.length;
+  return { ...generated(`${prefix}.jsonl`, bytes, stored ? adopted : null, attempt), ...present({ rolloutS }) };
 }
 
 function paceOf(chunk: RoundChunk, spec: RunSpec): Pace {
@@ -162,6 +179,12 @@ function paceOf(chunk: RoundChunk, spec: RunSpec): Pace {
 
 function placeIn(lease: GroupLease, index: number): { readonly lease: GroupLease; readonly place: Place } {
   return { lease, place: { group: lease.ordinal, index, exampleId: lease.exampleId } };
+}
+
+function groupsIn<T extends { readonly place: Place }>(missing: readonly T[]): T[][] {
+  const groups = new Map<number, T[]>();
+  for (const one of missing) groups.set(one.place.group, [...(groups.get(one.place.group) ?? []), one]);
+  return [...groups.values()];
 }
 
 /** Which of what is to be played belongs together; named so that two attempts in one process share nothing. */

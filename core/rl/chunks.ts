@@ -38,14 +38,12 @@ export function groupsOfChunk<T extends { readonly environment: string }>(
 }
 
 /**
- * How many of a chunk's rollouts are played at once. What a worker plays at once is shared among a run's environments by
- * weight, whoever is slow: rollouts that hang take the place of others of their own environment alone.
+ * How many rollouts of a chunk's environment one of `workers` workers plays at once. What a worker plays at once is shared among a run's
+ * environments by weight, whoever is slow: rollouts that hang take the place of others of their own environment alone.
  */
-export function rolloutsAtOnce(chunk: RoundChunk, { environments, maxConcurrent }: Shared): number {
-  const share = shareOf(chunk, environments);
-  const own = chunk.environment === undefined ? rolloutsInFlightMax : (rolloutsInFlightMax * share) / chunk.count;
-  const asked = maxConcurrent === null ? Infinity : (maxConcurrent * share) / chunk.count;
-  return Math.max(1, Math.floor(Math.min(own, asked)));
+export function rolloutsAtOnce(chunk: RoundChunk, { environments, maxConcurrent }: Shared, workers: number): number {
+  const asked = maxConcurrent === null ? Infinity : maxConcurrent / workers;
+  return Math.max(1, Math.floor(Math.min(rolloutsInFlightMax, asked) * shareOf(chunk, environments)));
 }
 
 /** How many of a chunk's examples are begun in a minute, of what the config allows all of them; null = as they come. */

@@ -11,15 +11,17 @@ export interface SamplingPace {
   readonly playS: number | null;
   /** From one batch to the next, newest last. */
   readonly batchS: number | null;
+  /** Share of a chunk's time in which one of its rollouts is played: of some that are leased few are in flight, where one takes long. */
+  readonly occupancy: number;
 }
 
 /** Rollouts that take longer than this are sampled continuously; below, one round for each step has fewer events. */
 export const slowPlayS = 2;
 
 /** A batch is played in about so many chunks where rollouts are slow: what one of them holds up is a small part of it. */
-const chunksPerBatch = 16;
+const chunksPerBatch = 32;
 
-/** Quick rollouts are played in so few, of so many groups at least; so are those of which nothing was measured yet. */
+/** Quick rollouts are played in so few for each worker, by one worker of so many groups at least; so are those of which nothing was measured yet. */
 const quick = { chunksPerBatch: 2, groupsMin: 8 };
 
 /**
@@ -47,31 +49,29 @@ export function windowGroups(input: {
   return Math.ceil(groupsPerBatch * (batches - 1 + oversamplingFactor));
 }
 
-/**
- * Of how many groups a chunk is at most. Never of so few that more of them would be in play than a commit can name, or, round by round, than
- * may play a group each at once.
- */
+/** Of how many groups a chunk is at most: never of so few that more of them would be in play than a commit can name. */
 export function chunkGroups(input: {
   readonly groupsPerBatch: number;
   /** Groups that are to be in play. */
   readonly window: number;
-  readonly isContinuous: boolean;
-  readonly rolloutsPerExample: number;
-  /** Rollouts at once, where the config says so. */
-  readonly maxConcurrent: number | null;
-  readonly pace: SamplingPace;
+  /** Rollout workers, as far as is known. */
+  readonly workers: number;
+  readonly pace: Pick<SamplingPace, 'playS'>;
 }): number {
-  const { groupsPerBatch, window, rolloutsPerExample, maxConcurrent, pace } = input;
+  const { groupsPerBatch, window, workers, pace } = input;
   const { playS } = pace;
   const wanted =
     playS === null || playS < slowPlayS
-      ? Math.max(quick.groupsMin, Math.ceil(groupsPerBatch / quick.chunksPerBatch))
-      : Math.ceil(groupsPerBatch / chunksPerBatch);
-  const groupsAtOnce = maxConcurrent === null ? Infinity : Math.max(1, Math.floor(maxConcurrent / rolloutsPerExample));
-  const chunksMax = Math.min(chunksInPlayMax, input.isContinuous ? Infinity : groupsAtOnce);
-  const most = input.isContinuous ? Math.max(1, Math.floor(groupsAtOnce / 2)) : Infinity;
-  return Math.max(Math.ceil(window / chunksMax), Math.min(wanted, groupsPerBatch, most));
+      ? workers > 1
+        ? Math.ceil(groupsPerBatch / quick.chunksPerBatch / workers)
+        : Math.max(quick.groupsMin, Math.ceil(groupsPerBatch / quick.chunksPerBatch))
+      : Math.ceil(groupsPerBatch / Math.max(chunksPerBatch, 2 * workers));
+  return Math.max(Math.ceil(window / chunksInPlayMax), Math.min(wanted, groupsPerBatch));
 }
+
+/** Of what may be in flight as much is leased: workers have something to begin when a rollout ends. */
+const leasedAhead = 1.25;
+const occupancyMin = 0.05;
 
 /** How many more groups may be leased. */
 export function roomInWindow(input: {
@@ -84,9 +84,15 @@ export function roomInWindow(input: {
   readonly chunkGroups: number;
   readonly rolloutsPerExample: number;
   readonly maxConcurrent: number | null;
+  readonly pace: Pick<SamplingPace, 'occupancy'>;
 }): number {
-  const { window, held, playing, chunks, chunkGroups: size, rolloutsPerExample, maxConcurrent } = input;
-  const atOnce = maxConcurrent === null ? Infinity : Math.floor(maxConcurrent / rolloutsPerExample) - playing;
+  const { window, held, playing, chunks, chunkGroups: size, rolloutsPerExample, maxConcurrent, pace } = input;
+  // Workers see to it that no more are in flight: beyond that some are leased ahead of their turn.
+  const atOnce =
+    maxConcurrent === null
+      ? Infinity
+      : Math.ceil((leasedAhead * maxConcurrent) / rolloutsPerExample / Math.max(occupancyMin, pace.occupancy)) -
+        playing;
   const room = Math.min(window - held, atOnce, (chunksInPlayMax - chunks) * size);
   return Math.max(room, playing === 0 && window > held ? 1 : 0);
 }

@@ -250,6 +250,7 @@ export function openRoles(
     hasSearchAttributes: () => Promise.resolve(false),
     isWorkflowRunning: () => Promise.resolve(false),
     findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
+    countRolloutWorkers: () => Promise.resolve(1),
   });
   const activities = {
     ...orchestrator,

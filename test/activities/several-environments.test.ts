@@ -73,7 +73,7 @@ describe('a sampling round over several environments', () => {
     const count = (name: string) => leases.filter(({ environment }) => environment === name).length;
     assert.deepEqual(groups, { well: count('well'), slow: count('slow') });
     assert.ok(count('well') > 0 && count('slow') > 0, JSON.stringify(groups));
-    assert.deepEqual(await roles.leaseGroups(ask), { round, chunks, curriculum });
+    assert.deepEqual(await roles.leaseGroups(ask), { round, chunks, curriculum, workers: 1 });
   });
 
   test('one environment hangs: the groups of the other are finished and stored meanwhile, and what fails is its own', async (t) => {
@@ -118,7 +118,7 @@ describe('a sampling round over several environments', () => {
     const chunk = { index: 0, count: 1, environment: 'slow' };
     await act(run.roles.playGroups, { run: run.test.run, round: run.round, chunk });
     const rollouts = run.groups['slow']! * 4;
-    assert.equal(most, Math.min(rollouts, rolloutsAtOnce(chunk, run.test.spec)));
+    assert.equal(most, Math.min(rollouts, rolloutsAtOnce(chunk, run.test.spec, 1)));
   });
 
   test('scored, groups are in the order of their ordinals, and metrics tell each environment apart', async (t) => {
@@ -221,6 +221,7 @@ describe('difficulty pools of a run', () => {
       round: null,
       curriculum: without,
       chunks: [],
+      workers: 1,
     });
     const next = await roles.leaseGroups({ ...ask, curriculum });
     assert.deepEqual([next.round.first, next.round.last], [9, 16]);

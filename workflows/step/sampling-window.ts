@@ -77,6 +77,8 @@ export class SamplingWindow {
   /** Of those, the ones that a worker is at. */
   readonly #playing = new Set<ChunkInPlay>();
   readonly #playS: number[] = [];
+  readonly #occupancies: number[] = [];
+  #workers = 1;
   #batchS: number | null = null;
   #batchAt = Date.now();
   #curriculum: CurriculumState;
@@ -188,6 +190,7 @@ export class SamplingWindow {
         chunks: chunks.length,
         playing: sum(chunks),
         chunkGroups: size,
+        pace,
       });
       // A part of a chunk is waited for, unless nothing else would come.
       if (waiting >= groupsPerBatch || room === 0 || (room < size && inPlay > 0)) return true;
@@ -273,13 +276,18 @@ export class SamplingWindow {
   }
 
   get #pace(): SamplingPace {
-    return { playS: this.#playS.length === 0 ? null : Math.max(...this.#playS), batchS: this.#batchS };
+    const occupancy = this.#occupancies.reduce((sum, one) => sum + one, 0) / this.#occupancies.length;
+    return {
+      playS: this.#playS.length === 0 ? null : Math.max(...this.#playS),
+      batchS: this.#batchS,
+      occupancy: this.#occupancies.length === 0 ? 1 : occupancy,
+    };
   }
 
   #chunkGroups(window: number): number {
     const { spec } = this.#context;
     const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
-    return chunkGroups({ ...spec, groupsPerBatch, window, isContinuous: this.isContinuous, pace: this.#pace });
+    return chunkGroups({ groupsPerBatch, window, workers: this.#workers, pace: this.#pace });
   }
 
   /** What it fails of is told to whoever asks for a batch. */
@@ -295,7 +303,9 @@ export class SamplingWindow {
       const inUse = prompts();
       const policy = newestPolicy(); // a broadcast that was waited for has changed it
       const input = { run, ...asked, curriculum: this.#curriculum, datasets, policy };
-      const { round, chunks, curriculum } = await eager.leaseGroups({ ...input, ...(inUse ? { prompts: inUse } : {}) });
+      const leased = await eager.leaseGroups({ ...input, ...(inUse ? { prompts: inUse } : {}) });
+      const { round, chunks, curriculum, workers } = leased;
+      this.#workers = workers ?? this.#workers;
       if (round === null) return null;
       this.#curriculum = curriculum;
       this.#harvest.issue(round.first, round.last);
@@ -336,7 +346,7 @@ export class SamplingWindow {
     const { run, spec, control } = this.#context;
     const label = `step ${round.step}: ${chunk.groups} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
     try {
-      return await scope.run(() => playChunk(control, { run, spec, round, chunk, label }));
+      return await scope.run(() => playChunk(control, { run, spec, round, chunk, label, workers: this.#workers }));
     } catch (reason) {
       if (isCancellation(reason) && scope.consideredCancelled) return null;
       throw reason;
@@ -349,9 +359,9 @@ export class SamplingWindow {
   async #add(one: ChunkInPlay, played: ChunkPlayed, isContinuous: boolean): Promise<void> {
     const { spec, control } = this.#context;
     const { round, chunk } = one;
-    const { scored, scoreS, generateS, adopted, lost } = played;
-    this.#playS.push(generateS);
-    if (this.#playS.length > chunksRemembered) this.#playS.shift();
+    const { scored, scoreS, generateS, occupancy, adopted, lost } = played;
+    remember(this.#playS, generateS);
+    if (occupancy !== null) remember(this.#occupancies, occupancy);
     const filtered = await this.#filter(round, played);
     if (!this.#inPlay.delete(one)) return; // it had been given up
     const share =
@@ -407,6 +417,11 @@ export class SamplingWindow {
     const of = names.length === 0 ? '' : `, of ${names.join(', ')}`;
     return `generate step ${steps.join(', ')}: ${sum(chunks)} groups × ${rolloutsPerExample} from ${from}${of}`;
   }
+}
+
+function remember(values: number[], value: number): void {
+  values.push(value);
+  if (values.length > chunksRemembered) values.shift();
 }
 
 function sum(chunks: Iterable<ChunkInPlay>): number {

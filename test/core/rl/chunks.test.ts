@@ -59,28 +59,27 @@ describe('chunks of a sampling round', () => {
       { name: 'seldom', weight: 1 },
       { name: 'hardly', weight: 1e-9 },
     ];
-    const share = (environment: string, count: number) =>
-      rolloutsAtOnce({ index: 0, count, environment }, { ...unbounded, environments });
-    assert.equal(share('often', 2), Math.floor((rolloutsInFlightMax * 3) / (4 + 1e-9) / 2));
-    assert.equal(share('seldom', 1), Math.floor(rolloutsInFlightMax / (4 + 1e-9)));
-    assert.equal(share('hardly', 1), 1);
+    const share = (environment: string) =>
+      rolloutsAtOnce({ index: 0, count: 2, environment }, { ...unbounded, environments }, 1);
+    assert.equal(share('often'), Math.floor((rolloutsInFlightMax * 3) / (4 + 1e-9)));
+    assert.equal(share('hardly'), 1);
     const one = { ...unbounded, environments: environments.slice(0, 1) };
-    assert.equal(rolloutsAtOnce({ index: 0, count: 2 }, one), rolloutsInFlightMax);
+    assert.equal(rolloutsAtOnce({ index: 0, count: 2 }, one, 3), rolloutsInFlightMax);
   });
 
-  test('what a config allows at once, and in a minute, is shared by weight and by part', () => {
+  test('what a config allows at once is shared by weight and among workers, what it allows in a minute by weight and part', () => {
     const environments = [
       { name: 'often', weight: 3 },
       { name: 'seldom', weight: 1 },
     ];
     const asked = { environments, maxConcurrent: 64, tasksPerMinute: 80 };
-    assert.equal(rolloutsAtOnce({ index: 0, count: 2, environment: 'often' }, asked), 24);
-    assert.equal(rolloutsAtOnce({ index: 0, count: 2, environment: 'seldom' }, asked), 8);
+    assert.equal(rolloutsAtOnce({ index: 0, count: 2, environment: 'often' }, asked, 2), 24);
+    assert.equal(rolloutsAtOnce({ index: 0, count: 2, environment: 'seldom' }, asked, 2), 8);
     assert.equal(tasksPerMinute({ index: 1, count: 2, environment: 'often' }, asked), 30);
     const one = { ...asked, environments: environments.slice(0, 1) };
     assert.deepEqual(
-      [rolloutsAtOnce({ index: 0, count: 2 }, one), tasksPerMinute({ index: 0, count: 2 }, one)],
-      [32, 40],
+      [rolloutsAtOnce({ index: 0, count: 2 }, one, 1), tasksPerMinute({ index: 0, count: 2 }, one)],
+      [64, 40],
     );
     assert.equal(tasksPerMinute({ index: 0, count: 1 }, { ...one, tasksPerMinute: null }), null);
   });
