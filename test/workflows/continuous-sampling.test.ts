@@ -107,6 +107,8 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const { ledger } = await run.result();
     const firsts = run.inputs('leaseGroups').map(({ curriculum }) => curriculum.nextOrdinal);
     assert.equal(new Set(firsts).size, firsts.length, 'nothing is leased twice');
+    const inPlay = run.fake.commits().flatMap(({ state }) => (state.open ?? []).flatMap(({ chunks = [] }) => chunks));
+    assert.ok(inPlay.length > 0 && inPlay.every((at) => at >= 0), `chunks in play: ${inPlay.join(', ')}`);
     const groups = trained(run).flat();
     assert.equal(new Set(groups).size, groups.length, 'nothing is trained twice');
     assert.ok(groups.includes(1));

@@ -317,7 +317,7 @@ export class SamplingWindow {
 
   #hold({ round, chunks, chunksInAll }: Leased): ChunkInPlay[] {
     const held = chunks.map((chunk): ChunkInPlay => {
-      const at = chunksInAll.indexOf(chunk);
+      const at = chunksInAll.findIndex((one) => one.ordinals === chunk.ordinals);
       return { round, chunk, at, of: chunksInAll.length, since: Date.now(), scope: new CancellationScope() };
     });
     for (const one of held) this.#inPlay.add(one);
