@@ -24,7 +24,13 @@ export async function filterAgain(input: {
   const groups = await readRows<ScoredGroup>(run, scored);
   const filter = widened ? widenedBounds(spec.filter) : spec.filter;
   return {
-    ...filterGroups(groups, { round, scored, filter, hasSeveralEnvironments: spec.environments.length > 1 }),
+    ...filterGroups(groups, {
+      round,
+      scored,
+      filter,
+      minGroupSize: spec.minGroupSize,
+      hasSeveralEnvironments: spec.environments.length > 1,
+    }),
     ...(curriculum ? { curriculum: await curriculumAfter(run, curriculum, groups) } : {}),
   };
 }

@@ -34,11 +34,12 @@ export const createPlayGroups =
       const { run, round } = input;
       const asked = { finished: generated.finished, signal: cancelled };
       const { scored, groups, seconds } = await scoreChunk(dependencies, input, asked);
-      const { filter, environments } = await specOf(run);
+      const { filter, minGroupSize, environments } = await specOf(run);
       const filtered = filterGroups(groups, {
         round,
         scored,
         filter,
+        minGroupSize,
         hasSeveralEnvironments: environments.length > 1,
       });
       return { ...generated, groups: { scored, scoreS: seconds, filtered }, ...attempt.lost() };

@@ -30,15 +30,16 @@ export function filterGroups(
     readonly round: SamplingRound;
     readonly scored: ObjectRef;
     readonly filter: DifficultyBounds;
+    readonly minGroupSize: number | null;
     readonly hasSeveralEnvironments: boolean;
   },
 ): FilteredGroups {
-  const { round, scored, filter, hasSeveralEnvironments } = of;
+  const { round, scored, filter, minGroupSize, hasSeveralEnvironments } = of;
   const rewards = groups.map(rewardsOf);
   const kept: number[] = [];
   const ended: { ordinal: number; state: EndState }[] = [];
   for (const group of groups) {
-    const state = endStateOf(group, filter);
+    const state = endStateOf(group, filter, minGroupSize);
     if (state === null) kept.push(group.ordinal);
     else ended.push({ ordinal: group.ordinal, state });
   }
@@ -47,17 +48,20 @@ export function filterGroups(
     ended: recordOutcomes({ step: round.step, pendingBefore: [], issued: [], ended }).ended,
     solved: solvedCounts(rewards),
     means: meanHistogram(rewards),
-    failures: countFailures(groups),
-    ...(hasSeveralEnvironments ? { environments: byEnvironment(groups) } : {}),
+    failures: countFailures(groups, minGroupSize),
+    ...(hasSeveralEnvironments ? { environments: byEnvironment(groups, minGroupSize) } : {}),
   };
 }
 
-function byEnvironment(groups: readonly ScoredGroup[]): Record<string, FilteredEnvironment> {
+function byEnvironment(
+  groups: readonly ScoredGroup[],
+  minGroupSize: number | null,
+): Record<string, FilteredEnvironment> {
   const names = [...new Set(groups.map(({ environment }) => environment))].sort();
   return Object.fromEntries(
     names.map((name) => {
       const own = groups.filter(({ environment }) => environment === name);
-      return [name, { failures: countFailures(own), means: meanHistogram(own.map(rewardsOf)) }];
+      return [name, { failures: countFailures(own, minGroupSize), means: meanHistogram(own.map(rewardsOf)) }];
     }),
   );
 }
@@ -66,9 +70,9 @@ function rewardsOf({ rollouts }: ScoredGroup): (number | null)[] {
   return rollouts.map(({ reward }) => reward);
 }
 
-function endStateOf(group: ScoredGroup, filter: DifficultyBounds): EndState | null {
+function endStateOf(group: ScoredGroup, filter: DifficultyBounds, minGroupSize: number | null): EndState | null {
   const broken = group.rollouts.find(({ reward }) => reward === null);
-  if (broken && isLost(group)) return `failed:${broken.outcome}`;
+  if (broken && isLost(group, minGroupSize)) return `failed:${broken.outcome}`;
   if (leavesNothing(group)) return 'filtered:rollout_filters';
   const verdict = judgeGroup(rewardsOf(group), filter);
   return verdict.kept ? null : `filtered:${verdict.reason}`;

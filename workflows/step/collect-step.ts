@@ -37,8 +37,8 @@ interface Ready {
 
 /**
  * Collects groups with a signal until there is a batch of them, then packs it. What was sampled and left over before comes first. One round
- * after another is leased until there is at least half a batch; where rollouts are sampled continuously the window is kept full until there is
- * a whole one. When too much fails, or round after round keeps too little, the run pauses and says why rather than train on what is left.
+ * after another is leased until there is a batch, as `batch_fill` has it; where rollouts are sampled continuously the window is kept full until
+ * there is a whole one. When too much fails, or round after round keeps too little, the run pauses and says why rather than train on what is left.
  */
 export async function collectStep(
   context: WindowContext,
@@ -95,9 +95,12 @@ class Collection {
   isBatch({ groups }: Ready): boolean {
     const { isInPlay, isContinuous, isWidened, harvest } = this.#window;
     const isWhole = groups === this.#groupsPerBatch;
-    const isDecided = isContinuous ? isWhole || harvest.fruitlessRounds >= roundsBeforeWidening : !isInPlay;
-    const { hasRounds: hasSampled } = harvest;
-    return isDecided && isBatch({ ready: groups, groupsPerBatch: this.#groupsPerBatch, hasSampled, isWidened });
+    const { batchFill: fill } = this.#context.spec;
+    const { hasRounds: hasSampled, fruitlessRounds } = harvest;
+    const isLong = fruitlessRounds >= roundsBeforeWidening;
+    const isDecided = isContinuous ? isWhole || isLong || (fill === 'once' && fruitlessRounds >= 1) : !isInPlay;
+    const groupsPerBatch = this.#groupsPerBatch;
+    return isDecided && isBatch({ ready: groups, groupsPerBatch, hasSampled, isWidened, fill, isLong });
   }
 
   /** The batch; null where not a word of it is to be trained on: its groups are not trained, the rest stands for the next round. */
