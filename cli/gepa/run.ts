@@ -10,6 +10,7 @@ import {
   loadPromptSearchFile,
   type PlannedPromptSearch,
 } from '../../backends/configs/load-prompt-search.ts';
+import { parseToml } from '../../config/parse-toml.ts';
 import { placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
 import { variablesFor } from '../../backends/environments/variables.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
@@ -96,7 +97,7 @@ async function load(what: string, options: GepaRunOptions, projectFolder: string
     .map((id) => id.trim())
     .filter((id) => id !== '');
   const text = ids.map((id) => `[[env]]\nenv_id = ${JSON.stringify(id)}\n`).join('\n');
-  return loadPromptSearch(text, 'command line', reading);
+  return loadPromptSearch(parseToml(text, 'command line'), reading);
 }
 
 /** What will be done, and what it may cost. */

@@ -1,6 +1,7 @@
 import { asRunName } from '../../core/names.ts';
 import type { KeyPath } from '../positions.ts';
 import { describe } from '../reporter.ts';
+import { requestFields } from '../settings/sampling.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import type { Own } from './dialect.ts';
 
@@ -33,22 +34,6 @@ export function setRunName(own: Own, written: unknown, from: KeyPath): void {
 export function setAsyncLevel(own: Own, written: unknown, from: KeyPath): void {
   if (typeof written === 'number') own.set(['max_async_level'], written, from);
 }
-
-/** Fields of vLLM's requests that are ours as well, and are written into `extra_body` where a dialect has no other place. */
-const requestFields: readonly string[] = [
-  'max_tokens',
-  'temperature',
-  'top_p',
-  'top_k',
-  'min_p',
-  'repetition_penalty',
-  'presence_penalty',
-  'frequency_penalty',
-  'min_tokens',
-  'stop',
-  'seed',
-  'chat_template_kwargs',
-];
 
 interface ExtraBody {
   /** The sampling's table. */

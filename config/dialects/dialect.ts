@@ -64,6 +64,8 @@ export type Fate =
   | { readonly kind: 'becomes'; readonly path: string; readonly convert?: (value: never) => unknown }
   /** Read by `together`; `what` says what it becomes. */
   | { readonly kind: 'together'; readonly what: string }
+  /** One value alone means what happens here anyway; any other is refused. */
+  | { readonly kind: 'only'; readonly value: unknown; readonly because: string }
   /** Accepted with one warning: why it has no effect here. */
   | { readonly kind: 'ignored'; readonly why: string }
   /** Refused by name: ignoring it would train something else than was asked for. `instead`: what to do. */
@@ -85,6 +87,11 @@ export const together = (what: string, schema: z.ZodType, more: Omit<Field, 'sch
   fate: { kind: 'together', what },
   ...more,
 });
+export const only = (value: string | number | boolean, because: string, schema: z.ZodType): Field => ({
+  schema,
+  usual: String(value),
+  fate: { kind: 'only', value, because },
+});
 export const ignored = (why: string, schema: z.ZodType, more: Omit<Field, 'schema' | 'fate'> = {}): Field => ({
   schema,
   fate: { kind: 'ignored', why },
@@ -94,6 +101,12 @@ export const refused = (instead: string): Field => ({
   schema: z.never().meta({ expected: 'nothing here' }),
   fate: { kind: 'refused', instead },
 });
+
+/** A value, and where it was written. */
+export interface Found {
+  readonly value: unknown;
+  readonly at: KeyPath;
+}
 
 /** A config in our own words, while it is being put together; knows which written field each part came from. */
 export class Own {
@@ -125,6 +138,13 @@ export class Own {
   /** Something that is wrong with what was written; paths are the dialect's own. */
   refuse(problem: TranslationProblem): void {
     this.problems.push({ ...problem, paths: problem.paths.map(this.#placeOf) });
+  }
+
+  /** What only one value of a field can mean here. */
+  refuseUnless(meant: unknown, { value, at }: Found, because: string): void {
+    if (JSON.stringify(value) === JSON.stringify(meant)) return;
+    const expected = `${JSON.stringify(meant)}: ${because}`;
+    this.refuse({ paths: [at], expected, received: JSON.stringify(value) });
   }
 
   /** Every written field that one of ours, or something in it, came from. */
@@ -248,6 +268,7 @@ function applyFate(
     warned.add(path);
     own.warn(`${path.replaceAll('[]', '')} has no effect here: ${fate.why}`);
   }
+  if (fate.kind === 'only') own.refuseUnless(fate.value, { value, at }, fate.because);
   if (fate.kind !== 'becomes') return;
   const ours = placed(fate.path, at);
   const made = fate.convert ? fate.convert(value as never) : value;

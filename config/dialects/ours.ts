@@ -23,7 +23,8 @@ export function sameIn(table: string, ...keys: readonly string[]): Record<string
 
 /** Fields that are called as ours in a table of ours. */
 export function into(table: string, names: string): Record<string, string> {
-  return Object.fromEntries(wordsOf(names).map((name) => [name, `${table}.${name.replace('?', '')}`]));
+  const start = table === '' ? '' : `${table}.`;
+  return Object.fromEntries(wordsOf(names).map((name) => [name, start + name.replace('?', '')]));
 }
 
 /** The same of several fields. */
