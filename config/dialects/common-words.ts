@@ -1,8 +1,10 @@
+import { z } from 'zod';
 import { asRunName } from '../../core/names.ts';
 import type { KeyPath } from '../positions.ts';
 import { describe } from '../reporter.ts';
 import { requestFields } from '../settings/sampling.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
+import { flag } from '../values.ts';
 import type { Own } from './dialect.ts';
 
 /** What several dialects mean alike, in our own words. */
@@ -28,11 +30,6 @@ export function setRunName(own: Own, written: unknown, from: KeyPath): void {
       `the run is called ${name} here, not ${JSON.stringify(written)}: it names a folder and a workflow as well`,
     );
   }
-}
-
-/** How many steps sampling may be ahead of training, which means here what it means there. */
-export function setAsyncLevel(own: Own, written: unknown, from: KeyPath): void {
-  if (typeof written === 'number') own.set(['max_async_level'], written, from);
 }
 
 interface ExtraBody {
@@ -93,4 +90,9 @@ export function checkTemperatureCourse(own: Own, written: Table, at: KeyPath): v
 export function withVersion(id: string, version: unknown): string {
   if (typeof version !== 'string') return id;
   return `${id.replace(/@[^@]*$/, '')}@${version}`;
+}
+
+/** Filters of rollouts; options of its own belong to each type. */
+export function filters(type: z.ZodType, expected = 'a list of tables with a type'): z.ZodType {
+  return z.array(z.looseObject({ type, enforce: flag().optional() })).meta({ expected });
 }

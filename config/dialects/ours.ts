@@ -11,6 +11,12 @@ export function ours(path: string, more: Parameters<typeof becomes>[2] = {}): Fi
   return becomes(path, setting.type, more);
 }
 
+/** One of several places of a setting of ours. */
+export function shared(path: string, schema = ours(path).schema, usual?: string): Field {
+  const fate = { kind: 'becomes', path, isShared: true } as const;
+  return { schema, fate, ...(usual === undefined ? {} : { usual }) };
+}
+
 /** Fields that are ours under the same name. */
 export function same(...paths: readonly string[]): Record<string, Field> {
   return Object.fromEntries(paths.map((path) => [path, ours(path)]));
