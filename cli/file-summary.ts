@@ -1,5 +1,5 @@
 import type { EndpointsSpec } from '../config/endpoints-spec.ts';
-import { evaluationDefaults, type EvaluationSpec } from '../config/eval-spec.ts';
+import { evaluationDefaults, type EvaluationSpec } from '../config/eval-file.ts';
 import type { GepaSpec } from '../config/gepa-spec.ts';
 import type { ParsedConfigFile } from '../config/parse-config-file.ts';
 

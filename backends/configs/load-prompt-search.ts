@@ -5,7 +5,7 @@ import { systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { GepaSpec } from '../../config/gepa-spec.ts';
-import type { ModelAccessSpec } from '../../config/model-access-spec.ts';
+import type { ModelAccessSpec } from '../../config/model-access.ts';
 import { parseGepaFile } from '../../config/parse-gepa-file.ts';
 import { refuseRunFile } from '../../config/parse-config-file.ts';
 import { parseToml, type TomlFile } from '../../config/parse-toml.ts';

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { EvalRunSpec } from '../../config/eval-spec.ts';
+import { EvalRunSpec } from '../../config/eval-file.ts';
 import { parseEvalFile } from '../../config/parse-eval-file.ts';
 import type { Problem } from '../../config/problems.ts';
 
