@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import type { liveSettings } from '../../core/rl/live-settings.ts';
+import type { LiveRule } from '../../core/rl/live-settings.ts';
 
 /**
  * What an entry of the table of settings is. A file of this folder has the settings of a section, by their keys; from them come
@@ -29,7 +29,7 @@ export interface Setting<
   readonly isLeftOut?: boolean;
   readonly most?: Bound;
   /** It may be changed while the run goes on. */
-  readonly live?: (typeof liveSettings)[keyof typeof liveSettings];
+  readonly live?: LiveRule;
 }
 
 /** The most that a number may be, what it would otherwise take, and what to write. */
