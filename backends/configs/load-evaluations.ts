@@ -135,16 +135,15 @@ export async function findEvaluatedEnvironment(
   const said = found.said ?? null;
   const named = {
     name,
-    args: args as Record<string, JsonValue>,
+    args,
     ...(variables.length === 0 ? {} : { variables: { names: [...new Set(variables)], files: [] } }),
   };
-  const extra = extraKwargs as Record<string, JsonValue>;
   if (found.python) {
     const own = found.python.api === 'v1' ? v1Args(named.args, taskset, harness) : named.args;
-    const set = Object.keys(extra).length === 0 ? {} : { extra };
+    const set = Object.keys(extraKwargs).length === 0 ? {} : { extra: extraKwargs };
     return { said, environment: { ...named, args: own, id: found.id, python: found.python, ...set } };
   }
-  if (Object.keys(extra).length > 0) {
+  if (Object.keys(extraKwargs).length > 0) {
     throw new RatchetError('ConfigInvalid', `${id}: extra_env_kwargs are for environments written with verifiers.`);
   }
   if (!isEnvironmentFile(found.id)) return { said, environment: { ...named, id: found.id } };

@@ -10,7 +10,7 @@ import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { keysAt } from '../../config/schema-reader.ts';
 import { RatchetConfig } from '../../config/settings/index.ts';
-import { liveSettingNames, liveSettings, unknownSetting } from '../../core/rl/live-settings.ts';
+import { type LiveSetting, liveSettingNames, liveSettings, unknownSetting } from '../../core/rl/live-settings.ts';
 import { findRun } from '../connection.ts';
 import { rootMessage } from '../root-message.ts';
 import { type Stuck, whyStuck } from '../why-stuck.ts';
@@ -77,7 +77,7 @@ function isOfRunFile(written: string): boolean {
 }
 
 /** Dashes as on the command line of train are fine. */
-function liveNameOf(written: string): keyof typeof liveSettings | null {
+function liveNameOf(written: string): LiveSetting | null {
   const name = written.trim().replace(/^--/, '').replaceAll('-', '_');
   return liveSettingNames.find((known) => known === name) ?? null;
 }

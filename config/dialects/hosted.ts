@@ -1,4 +1,3 @@
-import { z } from 'zod';
 import { describe } from '../reporter.ts';
 import type { KeyPath } from '../positions.ts';
 import { serverUrls } from '../model-access.ts';

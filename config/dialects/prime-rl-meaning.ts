@@ -268,7 +268,7 @@ function refuseOtherLevels(written: Table, own: Own): void {
   const type = found(written, 'weight_broadcast.type') ?? found(written, 'trainer.weight_broadcast.type');
   if (type?.value !== 'nccl' || level === undefined || level === 1) return;
   const expected = '1: with weight_broadcast.type = "nccl" prime-rl takes nothing else';
-  own.refuse({ paths: [own.writtenAt(['max_async_level'])!, type.at], expected, received: String(level) });
+  own.refuse({ paths: [own.writtenAt(['max_async_level'])!, type.at], expected, received: JSON.stringify(level) });
 }
 
 /** A rollout is compared with the others of its group. */

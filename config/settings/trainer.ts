@@ -1,7 +1,8 @@
 import { z } from 'zod';
 import { baseUrl, keyVariable, variableName } from '../model-access.ts';
 import { hostedTinkerKey, hostedTinkerUrl, TinkerTrainerSpec } from '../tinker-spec.ts';
-import { choice, resumeStep, text, whole } from '../values.ts';
+import { choice, text, whole } from '../values.ts';
+import { otherResume } from './checkpoints.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
@@ -72,7 +73,7 @@ export const trainer = table({
   ...passes,
   ...optimizer,
   ...schedule,
-  ckpt: optionalTable({ resume_step: setting(resumeStep(), 'another place for `[resume] step`') }),
+  ckpt: otherResume,
   ...embeddedGpus,
   ...tinker,
   ...laterIn('trainer'),

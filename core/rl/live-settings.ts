@@ -2,40 +2,83 @@ import { nearestName } from '../suggest.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { Overrides } from './run-state.ts';
 
+export const liveSettingNames = [
+  'learning_rate',
+  'max_steps',
+  'stop_after',
+  'max_grad_norm',
+  'eval.interval',
+  'checkpoints.interval',
+] as const;
+export type LiveSetting = (typeof liveSettingNames)[number];
+
+export interface LiveRule {
+  readonly key: keyof Overrides;
+  readonly expected: string;
+  /** `underWay`: the step under way, from 1. */
+  readonly takes: (value: number, underWay: number) => boolean;
+  readonly says: string;
+  /** What the run's file says; null where it says nothing. */
+  readonly inFile: (spec: SettingsContext['spec']) => number | null;
+  /** Only until the run is started again with its file, whose word counts then. */
+  readonly untilNextStart?: true;
+}
+
+const positive = { expected: 'a number above 0', takes: (value: number) => value > 0 && Number.isFinite(value) };
+const interval = {
+  expected: 'a whole number from 1',
+  takes: (value: number) => Number.isSafeInteger(value) && value >= 1,
+};
+const lastStep = {
+  expected: 'a whole number after the step under way',
+  takes: (value: number, underWay: number) => Number.isSafeInteger(value) && value >= underWay,
+  untilNextStart: true,
+} as const;
+
 /**
  * What can be changed in a run while it runs: `ratchet set RUN name=value …`. A change holds from the next plan on, is in every
- * commit after it, and never reaches back into a step that is planned. Everything else belongs to the run file.
+ * commit after it, and never reaches back into a step that is planned. Everything else belongs to the run file. The entry of such
+ * a setting in `config/settings/` names its rule here, as workflows know nothing of `config/`.
  */
-export const liveSettings = {
+export const liveSettings: Readonly<Record<LiveSetting, LiveRule>> = {
   learning_rate: {
     key: 'learningRate',
     expected: 'a number above 0 and below 1',
+    takes: (value) => value > 0 && value < 1,
     says: 'peak; the schedule continues over it',
+    inFile: ({ learningRate }) => learningRate,
   },
   max_steps: {
     key: 'maxSteps',
-    expected: 'a whole number after the step under way',
+    ...lastStep,
     says: 'how many steps the run makes; linear and cosine schedules end there',
+    inFile: ({ maxSteps }) => maxSteps,
   },
   stop_after: {
     key: 'stopAfter',
-    expected: 'a whole number after the step under way',
+    ...lastStep,
     says: 'the last step of this time; the schedule stays, and `ratchet train` continues from there',
+    inFile: () => null,
   },
-  max_grad_norm: { key: 'maxGradNorm', expected: 'a number above 0', says: 'gradients are scaled down to it' },
-  'eval.interval': { key: 'evalInterval', expected: 'a whole number from 1', says: 'steps between evaluations' },
+  max_grad_norm: {
+    key: 'maxGradNorm',
+    ...positive,
+    says: 'gradients are scaled down to it',
+    inFile: ({ optimizer }) => optimizer.maxGradNorm,
+  },
+  'eval.interval': {
+    key: 'evalInterval',
+    ...interval,
+    says: 'steps between evaluations',
+    inFile: ({ eval: evaluation }) => evaluation?.interval ?? null,
+  },
   'checkpoints.interval': {
     key: 'checkpointInterval',
-    expected: 'a whole number from 1',
+    ...interval,
     says: 'steps between checkpoints',
+    inFile: ({ checkpoints }) => checkpoints.interval,
   },
-} as const satisfies Record<string, { key: keyof Overrides; expected: string; says: string }>;
-
-type LiveSetting = keyof typeof liveSettings;
-export const liveSettingNames = Object.keys(liveSettings) as readonly LiveSetting[];
-
-/** Only until the run is started again with its file, whose word counts then. */
-const untilNextStart: readonly LiveSetting[] = ['max_steps', 'stop_after'];
+};
 
 /** What must stay as it was for the life of a run (`activities/open-run.ts`): another value is another run. */
 const fixedForLife = [
@@ -71,8 +114,9 @@ export function refuseSettings(asked: AskedSettings, context: SettingsContext): 
   if (names.length === 0) return `Nothing to set. What can be: ${liveSettingNames.join(', ')}.`;
   for (const name of names) {
     if (!isLive(name)) return unknownSetting(name, context.run);
-    const value = asked[name]!;
-    if (!isValid(name, value, context)) return refuseValue(name, value, context);
+    const value: unknown = asked[name];
+    if (typeof value !== 'number' || !liveSettings[name].takes(value, context.underWay))
+      return refuseValue(name, value, context);
     if (name === 'eval.interval' && context.spec.eval === null) {
       return 'eval.interval: this run has no [eval]. Stop it (ratchet stop), add [eval] to its file, and train it again.';
     }
@@ -82,8 +126,9 @@ export function refuseSettings(asked: AskedSettings, context: SettingsContext): 
 
 /** A refusal that names what was expected. */
 function refuseValue(name: LiveSetting, value: unknown, { underWay }: SettingsContext): string {
-  const after = name === 'max_steps' || name === 'stop_after' ? ` (${underWay} is under way)` : '';
-  return `${name}: expected ${liveSettings[name].expected}${after}; got ${JSON.stringify(value)}.`;
+  const { expected, untilNextStart } = liveSettings[name];
+  const after = untilNextStart ? ` (${underWay} is under way)` : '';
+  return `${name}: expected ${expected}${after}; got ${JSON.stringify(value)}.`;
 }
 
 /** What to do about a name that a running run cannot change. `isOfFile`: whether a run file may say it. */
@@ -111,39 +156,21 @@ export function withSettings(overrides: Overrides, asked: AskedSettings): Overri
 /** `learning_rate 0.001 → 0.0005`, one for each. */
 export function describeSettings(asked: AskedSettings, { spec, overrides }: SettingsContext): string[] {
   return (Object.keys(asked) as LiveSetting[]).map((name) => {
-    const before = currentValue(name, spec, overrides);
-    const note = untilNextStart.includes(name) ? ' (until it is trained again with its file)' : '';
-    return `${name} ${before ?? 'none'} → ${asked[name]}${note}`;
+    const { key, inFile, untilNextStart } = liveSettings[name];
+    const note = untilNextStart ? ' (until it is trained again with its file)' : '';
+    return `${name} ${overrides[key] ?? inFile(spec) ?? 'none'} → ${asked[name]}${note}`;
   });
-}
-
-/** What is in force; null where nothing is. */
-function currentValue(name: LiveSetting, spec: SettingsContext['spec'], overrides: Overrides): number | null {
-  const inFile: Record<LiveSetting, number | null> = {
-    learning_rate: spec.learningRate,
-    max_steps: spec.maxSteps,
-    stop_after: null,
-    max_grad_norm: spec.optimizer.maxGradNorm,
-    'eval.interval': spec.eval?.interval ?? null,
-    'checkpoints.interval': spec.checkpoints.interval,
-  };
-  return overrides[liveSettings[name].key] ?? inFile[name];
 }
 
 /** What was set and stays when the run is started again: not what only said when to stop. */
 export function overridesThatStay(overrides: Overrides): Overrides {
-  const { maxSteps: _maxSteps, stopAfter: _stopAfter, ...rest } = overrides;
-  return rest;
+  const passing = new Set(
+    Object.values(liveSettings).flatMap(({ key, untilNextStart }) => (untilNextStart ? [key] : [])),
+  );
+  const staying = Object.entries(overrides).filter(([key]) => !passing.has(key as keyof Overrides));
+  return Object.fromEntries(staying);
 }
 
 function isLive(name: string): name is LiveSetting {
-  return name in liveSettings;
-}
-
-function isValid(name: LiveSetting, value: unknown, { underWay }: SettingsContext): boolean {
-  if (typeof value !== 'number') return false;
-  if (name === 'learning_rate') return value > 0 && value < 1;
-  if (name === 'max_grad_norm') return value > 0 && Number.isFinite(value);
-  const least = name === 'max_steps' || name === 'stop_after' ? underWay : 1;
-  return Number.isSafeInteger(value) && value >= least;
+  return Object.hasOwn(liveSettings, name);
 }
