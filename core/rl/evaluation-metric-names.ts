@@ -14,7 +14,7 @@ export const evaluationMetrics: readonly MetricDefinition[] = [
     name: 'eval/<env>/pass@<k>',
     unit: 'share',
     meaning:
-      'share of examples of which one of k rollouts is right (a reward of at least 0.5), estimated without bias from all of them; for k = 1, 2, 4, … up to `rollouts_per_example`',
+      'share of examples of which one of k rollouts is right (reward ≥ 0.5), estimated without bias from all rollouts. k is 1, 2, 4, … up to `rollouts_per_example`',
     source: 'evaluation',
     when: 'with `[eval]` and at least 2 rollouts of each example',
   },

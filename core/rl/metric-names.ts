@@ -116,7 +116,7 @@ export const metricSections: readonly {
   },
   {
     title: 'By environment',
-    text: 'With one environment these are left out: they would repeat what stands above.',
+    text: 'With one environment these are left out: they would repeat the figures above.',
     metrics: [
       {
         name: 'reward/<env>/mean',
@@ -139,7 +139,7 @@ export const metricSections: readonly {
   },
   {
     title: 'Difficulty pools',
-    text: 'Where each example stands after this step; those nobody has played yet are normal.',
+    text: 'The pool of each example after this step; examples that were not played yet are normal.',
     metrics: (['easy', 'normal', 'hard'] as const).flatMap((pool): MetricDefinition[] => [
       {
         name: `pool/${pool}`,

@@ -60,7 +60,7 @@ export const timeSection: MetricSection = {
     {
       name: 'time/paused',
       unit: 'seconds',
-      meaning: 'that a person had the run stand still',
+      meaning: 'during which a person had paused the run',
       source: 'clock',
       when: 'after a pause, or an end that was extended later',
     },
