@@ -136,7 +136,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
           `127.0.0.1:${proxy.port}`,
           'SlowDown',
           '503',
-          'attempts',
+          'tries',
         )(error);
         assert((error as { isRetryable: boolean }).isRetryable);
         assert(!JSON.stringify(error, Object.getOwnPropertyNames(error)).includes(credentials.secretAccessKey));

@@ -74,7 +74,7 @@ async function generateChunk(
   let adopted: number | undefined;
   for (let attempt = 1; ; attempt++) {
     const isLast = deadlines === generateAttemptsMax - 1;
-    const summary = attempt === 1 ? label : `${label}, attempt ${attempt}`;
+    const summary = attempt === 1 ? label : `${label}, lease ${attempt}`;
     const chunk = await rollouts.generateRollouts.executeWithOptions({ summary }, [{ ...input, attempt, isLast }]);
     seconds += chunk.seconds;
     lost = addLost(lost, chunk.lost ?? nothingLost);
