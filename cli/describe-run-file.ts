@@ -32,7 +32,7 @@ function readLine({ title, because }: ReadAs): string {
 function remarks({ warnings, notYet, obstacles, advice, notImported }: Omit<RunFileReport, 'file'>): string[] {
   return [
     ...section(
-      'not looked at, since nothing that a file names is run to read it (--import does, once you have read what it is):',
+      'not checked, since reading a run file runs no code that it names (--import does; read that code first):',
       notImported.map(({ name, runs, unchecked }) => `environment ${name}: ${unchecked}. It would run ${runs}`),
     ),
     ...warnings.map((warning) => `warning: ${warning}`),

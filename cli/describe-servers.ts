@@ -68,7 +68,7 @@ function teacherLines(teacher: TeacherReport): string[] {
       role === 'samples'
         ? '  → it needs /v1/chat/completions'
         : '  → it needs prompt_logprobs on /v1/completions, as vLLM and Ratchet’s policy server have them';
-    return [`${who}: ${listed}, and does not do what it is there for: ${why}`, remedy];
+    return [`${who}: ${listed}, and does not answer as needed: ${why}`, remedy];
   }
   const known = `${who}: ${listed}, ${does}`;
   if (role === 'samples') return [known];
@@ -141,7 +141,7 @@ function vllmLines(spec: RunSpec, vllm: VllmSpec, server: ServerReport): string[
     `${url}: ${version === null ? '' : `version ${version}, `}${has.join(', ')}`,
     ...(isContradicted
       ? [
-          `  → [inference.vllm] dtype is ${JSON.stringify(written)}, and it says otherwise: the canary goes by what it says`,
+          `  → [inference.vllm] dtype is ${JSON.stringify(written)}, and the server says otherwise: the canary uses the server's`,
         ]
       : []),
     ...vllmLacks(vllm, server).map((line) => `  → ${line}`),

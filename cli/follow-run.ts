@@ -133,7 +133,7 @@ export async function isTakenOver({ client, workflowId }: WorkflowHandle, ended:
 /** What a run waits for. */
 export interface Waiting {
   readonly pausedBecause: string | null;
-  /** The last committed step; null when nobody says. */
+  /** The last committed step; null when it is not known. */
   readonly step: number | null;
   readonly on: readonly WaitingOn[];
 }

@@ -52,7 +52,7 @@ const event = z
     values: z
       .record(z.string(), z.union([z.number(), z.string()]))
       .describe(
-        'its figures; names ending in `_s` are seconds. What became of a branch that looked for a better prompt has `environment` and `verdict` (`taken`, `offered`, `told`, `no better`, `nothing found`, `failed`, `cancelled`, `unanswered`), and where it was played `calls`, `reflections`, `before`, `after`, `difference`, `low`, `high`, `examples` and `digest`',
+        'its figures; names ending in `_s` are seconds. The end of a prompt search beside a run has `environment` and `verdict` (`taken`, `offered`, `told`, `no better`, `nothing found`, `failed`, `cancelled`, `unanswered`). Where its prompt was played, it also has `calls`, `reflections`, `before`, `after`, `difference`, `low`, `high`, `examples` and `digest`',
       ),
   })
   .describe('Something happened. When one attaches to a running run, the last few events come first.');
@@ -69,7 +69,7 @@ const waiting = z
     type: z.literal('waiting'),
     time,
     run,
-    step: z.int().nonnegative().nullable().describe('last committed step; null when nobody says'),
+    step: z.int().nonnegative().nullable().describe('last committed step; null when it is not known'),
     paused_because: z.string().nullable().describe('why it is paused; null when it is not'),
     waiting_on: z
       .array(waitingOn)

@@ -145,6 +145,6 @@ function originOf(url: string): string {
 function refused(whatNot: string, line: string, remedy: string, environment: Environment): RatchetError {
   return new RatchetError(
     'ConfigInvalid',
-    `${whatNot}: the server of this folder asks nobody who they are, and this user named no such thing. Expected the line "${line}" in ${grantedAt(rootsIn(environment)[0] ?? '')}, found none. ${remedy} On a machine that nobody else uses, RATCHET_ALONE=1 where that server is started takes all of this away.`,
+    `${whatNot}: the Temporal server of this folder does not authenticate its clients, and this user named no such thing. Expected the line "${line}" in ${grantedAt(rootsIn(environment)[0] ?? '')}, found none. ${remedy} On a machine that nobody else uses, RATCHET_ALONE=1 where that server is started takes all of this away.`,
   );
 }

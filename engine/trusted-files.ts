@@ -90,6 +90,6 @@ function whereToPut(roots: readonly string[], real: string): string {
 function refused(file: string, what: string, found: string, remedy: string): RatchetError {
   return new RatchetError(
     'ConfigInvalid',
-    `${what} ${file} is not taken from Temporal: ${found}. The server of this folder asks nobody who they are, so its workers use only what is their own user's (or root's), writable by nobody else, in the project or in RATCHET_CODE_ROOTS. To use it: ${remedy}. On a machine that nobody else uses, RATCHET_ALONE=1 where that server is started takes all of this away.`,
+    `${what} ${file} is not taken from Temporal: ${found}. The Temporal server of this folder does not authenticate its clients, so its workers use only what is their own user's (or root's), writable by nobody else, in the project or in RATCHET_CODE_ROOTS. To use it: ${remedy}. On a machine that nobody else uses, RATCHET_ALONE=1 where that server is started takes all of this away.`,
   );
 }

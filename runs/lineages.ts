@@ -170,7 +170,7 @@ export async function requireReachable(
   if (!holder) throw refused(run, `expected a committed step up to ${furthest}, got ${step}. ${choice}`);
   const why =
     faults.length > 0
-      ? `step ${step} cannot be restored, as what it would be restored from is damaged:\n${faults.map((fault) => `  ${fault}`).join('\n')}\nRestore it from a copy, or go back to another step.`
+      ? `step ${step} cannot be restored, as the objects that it would be restored from are damaged:\n${faults.map((fault) => `  ${fault}`).join('\n')}\nRestore it from a copy, or go back to another step.`
       : `step ${step} can no longer be restored: retention ([checkpoints] keep_last, keep_interval) has removed its weights or the batches that lead to it.`;
   throw refused(run, `${why} ${choice}`);
 }

@@ -15,8 +15,8 @@ import { ensurePackages, isProgram, projectRoot, runSetup, SetupError } from './
 /** A test that hangs is a failure, not a lost night. */
 const timeoutMs = { units: 600_000, endToEnd: 900_000, matrix: 4 * 3_600_000 };
 
-const usage = `npm test                  what tells soon
-npm run test:all          everything, and what is slow and seldom tells
+const usage = `npm test                  the quick tests
+npm run test:all          everything, slow tests included
 npm test -- e2e           all that needs a real server
 npm test -- faults        the whole fault matrix
 npm test -- engines       real engines

@@ -45,7 +45,7 @@ export async function codeOf(
   try {
     await worker.run();
     if (isTold) return 0;
-    say('the worker stopped, although nobody had told it to');
+    say('the worker stopped, although it was not told to');
   } catch (error) {
     say(`the worker ${isTold ? 'did not come to its end' : 'failed'}: ${messageOf(error)}`);
   } finally {

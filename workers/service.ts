@@ -250,7 +250,7 @@ function refuseUnwritable(text: string): void {
   if (!hasControlCharacters(text) && !/[\\\s]$/.test(text)) return;
   throw new RatchetError(
     'Unsupported',
-    `${JSON.stringify(text)} cannot stand in a service's file: it holds a control character, or ends in white space or a backslash. Rename it and install again.`,
+    `${JSON.stringify(text)} cannot be in a service's file: it holds a control character, or ends in white space or a backslash. Rename it and install again.`,
   );
 }
 

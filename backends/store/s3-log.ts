@@ -111,7 +111,7 @@ async function appendAfter(
   }
   throw new RatchetError(
     'StoreUnavailable',
-    `${key} in ${requests.place}: others appended at every one of ${triesMax} attempts.`,
+    `${key} in ${requests.place}: others appended at every one of ${triesMax} tries.`,
   );
 }
 

@@ -124,7 +124,7 @@ export class S3Requests {
     const what = `${request.operation} of ${request.key} in ${this.place}`;
     const came = cause instanceof Error ? oneLine(cause.message) : String(cause);
     const said = failure.status > 0 ? `HTTP ${failure.status} ${failure.code}: ${came}` : came;
-    const tried = attempts > 1 ? `, after ${attempts} attempts in ${(elapsedMs / 1000).toFixed(1)} s` : '';
+    const tried = attempts > 1 ? `, after ${attempts} tries in ${(elapsedMs / 1000).toFixed(1)} s` : '';
     const because = (advice: string): string => `${what} failed${tried}: ${said}. ${advice}`;
     if (isFull(failure)) {
       return new RatchetError('StoreFull', because('Free some space there; the run continues by itself.'), { cause });

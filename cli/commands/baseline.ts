@@ -211,7 +211,7 @@ function describeBaseline(baseline: Baseline): string[] {
   const percent = (share: number): string => `${Math.round(share * 100)} %`;
   const reward = meanReward === null ? 'no reward' : `reward ${meanReward.toFixed(3)} (${least} to ${most})`;
   return [
-    `${environment}: ${reward} over ${attempts} attempts at ${groups} examples`,
+    `${environment}: ${reward} over ${attempts} rollouts of ${groups} examples`,
     `  rewards differ in ${percent(diverseShare)} of the groups · ${percent(distinctShare)} of a group's answers differ · ${percent(truncatedShare)} cut off · ${percent(failedShare)} failed · ${meanTokens.toFixed(1)} tokens`,
   ];
 }

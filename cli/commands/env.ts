@@ -29,7 +29,7 @@ const init = new Command('init')
         [
           `wrote ${files.join(', ')}`,
           `  npx ratchet env install ${name}   into a virtual environment of this project, with verifiers`,
-          `  npx ratchet env info ${name}      what it is`,
+          `  npx ratchet env info ${name}      describes it`,
           `  npx ratchet env check ${name}     whether it fits the verifiers that is installed, with a rollout played`,
           `  npx ratchet check ${name}.toml    everything that is wrong with the run file`,
           `  npx ratchet train ${name}.toml    trains on it`,
@@ -41,7 +41,7 @@ const init = new Command('init')
     print(
       [
         `wrote ${name}.ts and ${name}.toml`,
-        `  npx ratchet env info ./${name}.ts    what it is, with an example played and scored`,
+        `  npx ratchet env info ./${name}.ts    describes it, and plays and scores an example`,
         `  npx ratchet check ${name}.toml       everything that is wrong with the run file`,
         `  npx ratchet train ${name}.toml       trains on it`,
       ].join('\n'),
@@ -176,7 +176,7 @@ function saysInstalled(installed: Installed & { readonly done: true }, projectFo
   const editable = from.kind === 'pypi' ? '' : '; its files are used where they are, so changes count at once';
   return [
     `installed ${name} ${version} (${api}, verifiers ${verifiers}) in ${path.relative(projectFolder, folder)}${editable}`,
-    `  npx ratchet env info ${name}    what it is`,
+    `  npx ratchet env info ${name}    describes it`,
     `  npx ratchet env check ${name}   whether it fits this verifiers, with a rollout played`,
     `  in a run file: [[env]] id = "${name}"`,
   ].join('\n');

@@ -188,7 +188,7 @@ function noRollouts(run: string, step: number, head: number): RatchetError {
     step === 0
       ? 'Step 0 is the first version: nothing is sampled for it.'
       : step > head
-        ? `The run stands at step ${head}.`
+        ? `The run is at step ${head}.`
         : 'What was sampled for it is not in the store any more, or was sampled for the step before.';
   return new RatchetError(
     'RunNotFound',

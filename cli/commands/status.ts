@@ -24,7 +24,7 @@ import { listRuns } from './runs.ts';
 import { readRegular } from '../../engine/regular-file.ts';
 
 export const statusCommand = new Command('status')
-  .description('where a run stands and what it is waiting for; without a name, all runs')
+  .description('how far a run is and what it is waiting for; without a name, all runs')
   .argument('[run]')
   .option(...storeOption)
   .option('--json', 'as one JSON object')

@@ -17,7 +17,11 @@ export const workerCommand = new Command('worker')
   .description(
     'one worker, or what hands metrics on, against a Temporal server elsewhere (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, …)',
   )
-  .addOption(new Option('--role <role>', 'what it works on').choices([...workerRoles, 'metrics']).makeOptionMandatory())
+  .addOption(
+    new Option('--role <role>', 'the kind of work that it does')
+      .choices([...workerRoles, 'metrics'])
+      .makeOptionMandatory(),
+  )
   .option('--policy-url <url>', 'policy server of runs whose config names none', 'http://127.0.0.1:8420')
   .option(
     '--grace <seconds>',

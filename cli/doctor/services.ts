@@ -96,12 +96,12 @@ export async function checkRunFile(
   for (const entry of [...spec.environments, ...(spec.eval?.environments ?? [])]) {
     const runs = imports ? null : runsOfFile(entry);
     if (runs !== null) {
-      const says = `${entry.name}: not loaded, nor what it needs of this machine looked at: it would run ${runs}, which the file names`;
+      const says = `${entry.name}: not loaded, and its needs on this machine not checked: loading would run ${runs}, which the file names`;
       checks.push({
         name: 'environment',
         state: 'warn',
         says,
-        fix: 'read what it is, then: the same command with --import',
+        fix: 'read that file first, then type the same command with --import',
       });
       continue;
     }

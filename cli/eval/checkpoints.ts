@@ -70,9 +70,10 @@ function withCheckpointOptions(command: Command): Command {
     .option('--steps <list>', 'these alone: 10,50,100 (default: all that are sealed)')
     .option('--no-eval-base', 'leave the base model, v0, out')
     .addOption(
-      new Option('--env <id>', 'what they are evaluated on, one or several (default: as [eval] of the run)').argParser(
-        each,
-      ),
+      new Option(
+        '--env <id>',
+        'the environments to evaluate on, one or several (default: as [eval] of the run)',
+      ).argParser(each),
     )
     .option('-a, --env-args <json>', "the environment's arguments")
     .option('-n, --num-examples <n>', 'held-out examples, -1 = all')

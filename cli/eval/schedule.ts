@@ -52,7 +52,7 @@ export const scheduleCommand: Command = new Command('schedule')
   .addOption(
     new Option(
       '--on-regression <action>',
-      'when it is worse than the best before it beyond chance, what becomes of the run',
+      'what the run does when an evaluation is worse than the best before it, beyond chance',
     )
       .choices(regressionActions)
       .default('flag'),

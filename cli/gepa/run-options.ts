@@ -64,10 +64,10 @@ export function gepaRunCommand(): Command {
       '--state-columns <names...>',
       'columns that the reflection sees as well: of the rollout, its rewards, its example',
     )
-    .option('--initial-prompt <text>', "what is begun with (default: the environment's system prompt)")
+    .option('--initial-prompt <text>', "the first prompt (default: the environment's system prompt)")
     .option(
       '--components <names...>',
-      'what is written anew: system_prompt, system_prompts (one of each environment), tool_descriptions (default: system_prompt)',
+      'what is rewritten: system_prompt, system_prompts (one of each environment), tool_descriptions (default: system_prompt)',
     )
     .option('--merge', 'candidates that changed different components are merged as well')
     .option('--screen <n>', 'validation examples that tell candidates apart, -1 = all (default: a tenth, at least 5)')

@@ -64,7 +64,7 @@ async function findSearch(client: Client, search: string): Promise<string> {
   const [one, ...others] = [...new Set([...found, ...branches])];
   if (one !== undefined && others.length === 0) return one;
   if (one !== undefined)
-    throw new RatchetError('Unsupported', `${search} stands for several: ${[one, ...others].join(', ')}. Name one.`);
+    throw new RatchetError('Unsupported', `${search} may mean several: ${[one, ...others].join(', ')}. Name one.`);
   const there = running.length === 0 ? 'No search is running.' : `Running are: ${running.join(', ')}.`;
   throw new RatchetError('RunNotFound', `There is no running search ${search}. ${there}`);
 }

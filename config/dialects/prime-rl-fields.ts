@@ -313,7 +313,10 @@ const before: Rows = {
     ...into('buffer', 'online_difficulty_filtering easy_threshold? hard_threshold?'),
     'seed?': ignored(why.seed, whole(0)),
     'env_ratios?': together('`env[].weight`, in turn', z.array(anyNumber()).meta({ expected: 'a list of numbers' })),
-    ...all('easy_fraction hard_fraction', together('0: what was put aside stays there', fraction(), { usual: '0' })),
+    ...all(
+      'easy_fraction hard_fraction',
+      together('0: no example of these pools is drawn', fraction(), { usual: '0' }),
+    ),
     hash_keys: ignored('an example is known by its place in its environment', texts()),
     skip_verification: only(false, scored, flag()),
   }),

@@ -83,11 +83,11 @@ export const fieldsOfFilter: Readonly<Record<keyof typeof fieldsOf, readonly str
 const filter = {
   type: required(
     choice('gibberish', 'repetition', 'zero_advantage', 'low_reward'),
-    'rare tokens nobody would say, a text that goes in circles, a rollout without an advantage, or one with a low reward',
+    'rare tokens, a text that repeats itself, a rollout without an advantage, or one with a low reward',
   ),
   enforce: setting(
     flag(),
-    'whether what it flags loses its loss; else it is counted only. True for `zero_advantage` and `low_reward` where it is not written. A group of which nothing is left makes room for another one',
+    'whether flagged rollouts lose their loss; else they are only counted. By default true for `zero_advantage` and `low_reward`. A group without a rollout left is replaced by another one',
   ),
   ...fieldsOf.gibberish,
   ...fieldsOf.repetition,
@@ -105,7 +105,7 @@ export const preBatchFilters = filters(filter);
 export const postBatchFilters = filters(
   meaning(filter, (key) =>
     key === 'type'
-      ? 'the same, for a batch that is full: what is flagged and enforced has no loss, and nothing takes its place'
+      ? 'the same, for a full batch: flagged rollouts have no loss with `enforce`, and are not replaced'
       : 'the same',
   ),
 );

@@ -32,7 +32,7 @@ export const loss = table({
   clip_high: setting(positive(), 'upper bound of the ratio; cispo 3, grpo 1.2, gspo 1.0004'),
   mask_low: setting(
     atLeastZero(),
-    'of importance_sampling: tokens with a smaller ratio carry no loss, and still count as tokens, none when missing; of dppo and ipo: tokens whose probability fell by more, 0.2 and 0.1',
+    'importance_sampling: tokens with a smaller ratio carry no loss, and still count as tokens; none when missing. dppo and ipo: tokens whose probability fell by more; 0.2 and 0.1',
   ),
   mask_high: setting(positive(), 'the same for tokens with a larger ratio, or whose probability rose by more'),
   kl_tau: setting(atLeastZero(), 'of dppo and ipo: weight of (ln ρ)², 0.001'),

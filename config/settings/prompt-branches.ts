@@ -43,7 +43,7 @@ const search = {
   max_concurrent: setting(whole(1), 'rollouts of a branch at once', { default: 32 }),
   adopt: setting(
     choice(...adoptions),
-    'what becomes of a winner: `never` more than told, `ask` (`ratchet gepa adopt RUN`), or taken `if_better` beyond chance; for groups that are leased after that step',
+    'whether a better prompt is used: `never`, it is only told; `ask`, by `ratchet gepa adopt RUN`; or `if_better` beyond chance. It applies to groups that are leased after that step',
     { default: 'ask' },
   ),
 };

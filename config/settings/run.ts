@@ -95,7 +95,7 @@ export const pace = {
 export const staleness = {
   max_async_level: setting(
     whole(0, 64),
-    'how many steps sampling may be ahead of training: 1 = groups of step n+1 are sampled while step n trains, beyond it groups are sampled continuously and no step waits for a slow one; 0 = strictly one after the other, and the same bits whatever was killed',
+    'how many steps sampling may be ahead of training. 0: strictly one after the other, and the same bits whatever was killed. 1: groups of step n+1 are sampled while step n trains. 2 and more: groups are sampled continuously, and no step waits for a slow one',
     { default: 1 },
   ),
   max_off_policy_steps: setting(whole(0), 'a group older than this many versions is dropped as stale', {
@@ -109,7 +109,7 @@ const generationTimeoutMaxS = 6000;
 export const patience = {
   generation_timeout: setting(
     whole(1, generationTimeoutMaxS),
-    'seconds of work on a round; what is unfinished then is leased again, twice, before it is a `timeout`; also the limit of a reward function',
+    'seconds of work on a round. An unfinished rollout is leased again, twice, before it is a `timeout`. Also the limit of a reward function',
     { default: 600, as: 'generationTimeoutS' },
   ),
   heartbeat_timeout: setting(whole(2, 600), 'seconds of silence after which a worker is taken to be dead', {
@@ -137,7 +137,7 @@ export const rows = {
   seq_len: setting(whole(1), 'tokens of the longest row that is trained; any when missing', { most: tokensBound }),
   overlong_rows: setting(
     choice('truncate', 'mask', 'drop'),
-    'what becomes of a longer row, which is counted: its first tokens are trained, or none of its rollout (`mask`), or none of the row (`drop`)',
+    'how a longer row is trained, which is counted: its first tokens, or none of its rollout (`mask`), or none of the row (`drop`)',
     { default: 'truncate' },
   ),
 };
@@ -145,7 +145,7 @@ export const rows = {
 export const prompts = {
   max_prompt_len: setting(
     whole(1),
-    'tokens of the longest first prompt; the rollout of a longer one is an `overlong_prompt`, and its group is dropped: that is its example’s own, so the breaker does not count it (verifiers’ trainer leaves such examples out)',
+    'tokens of the longest first prompt. The group of a longer one is dropped as `overlong_prompt`, which the breaker does not count. (verifiers’ trainer leaves such examples out.)',
     { as: 'maxPromptTokens', most: tokensBound },
   ),
 };

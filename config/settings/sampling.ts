@@ -11,7 +11,7 @@ const length = {
   max_tokens: setting(whole(1), 'tokens per turn at most', { default: 512, most: tokensBound }),
   context_tokens: setting(
     whole(1),
-    'tokens of a turn’s prompt and answer together at most: the answer may take what its prompt leaves of the server’s context; missing = `max_tokens` alone holds, and a server refuses a turn that would not fit',
+    'tokens of a turn’s prompt and answer together at most; the answer may take what its prompt leaves. When missing, `max_tokens` alone applies, and a server refuses a turn that would not fit',
     { isLeftOut: true },
   ),
 };

@@ -86,7 +86,7 @@ type Judge = (baseline: Baseline, settings: BaselineSettings) => Finding | null;
 
 const difficulty: Judge = ({ environment: about, attempts, meanReward, least, most }) => {
   if (meanReward === null || least === null || most === null) return null;
-  const tried = `mean reward ${percent(meanReward)} over ${attempts} attempts`;
+  const tried = `mean reward ${percent(meanReward)} over ${attempts} rollouts`;
   if (most <= 0 && attempts >= rules.attemptsMin) {
     return {
       level: 'stop',
@@ -215,7 +215,7 @@ const sparseness: Judge = ({ environment: about, isBinary, attempts, diverseShar
         level: diverseShare < rules.diverseGroupsMin ? 'look' : 'note',
         symptom: 'slow',
         about,
-        evidence: `every reward is 0 or 1 (${attempts} attempts)`,
+        evidence: `every reward is 0 or 1 (${attempts} rollouts)`,
         causes: ['sparse, binary rewards say less per rollout than continuous ones'],
         change: ['a rubric with a function for part of the way (format, nearness), weighted beside the exact one'],
       };

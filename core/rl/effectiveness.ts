@@ -6,7 +6,7 @@ import type { StepCommit } from './run-state.ts';
  * have the undisturbed run beside it, so its step time is taken from the steps that nothing disturbed, all from the
  * lineage's commits alone:
  *
- * - A step's wall time is what passed between two commits, less the time that a person had the run stand still.
+ * - A step's wall time is what passed between two commits, less the time during which a person had paused the run.
  * - An undisturbed step was worth all of its wall time. So ETTR is 1 without a disturbance, however unequal the steps are.
  * - A disturbed one was worth what an undisturbed one takes, the median of those; without any, what its own generation,
  *   scoring and training took.
@@ -19,10 +19,10 @@ import type { StepCommit } from './run-state.ts';
 export interface Effectiveness {
   /** From 0 to 1; null before the first step. */
   readonly ettr: number | null;
-  /** The same over the time that a person had the run stand still, too. */
+  /** The same over the time during which a person had paused the run, too. */
   readonly ettrWithPauses: number | null;
   readonly steps: number;
-  /** Over the steps, without the time that a person had the run stand still. */
+  /** Over the steps, without the time during which a person had paused the run. */
   readonly wallSeconds: number;
   readonly pausedSeconds: number;
   /** Of an undisturbed step; null where none was. */
@@ -36,7 +36,7 @@ export type TimedCommit = Pick<StepCommit, 'step' | 'committedAt' | 'metrics' | 
 
 /** Metrics of a commit that are measured for this. A metric without a value is left out. */
 export const timeMetrics = {
-  /** Seconds that a person had the run stand still: paused it, or let it end and extended it later. */
+  /** Seconds during which a person had paused the run: paused it, or let it end and extended it later. */
   paused: 'time/paused',
   /** Seconds from the end of the step before until this one's groups were there. */
   waitForBatch: 'time/wait_for_batch',

@@ -149,7 +149,7 @@ class Child:
                 return {"cancelled": True}
         logger.error("request %r does not end, though it was cancelled %d times", target, CANCEL_TIMES)
         self._tasks.pop(target, None)
-        self._refuse(target, Refused("Cancelled", "it was cancelled, and goes on all the same"))
+        self._refuse(target, Refused("Cancelled", "it was cancelled, and continues all the same"))
         return {"cancelled": False}
 
     def _load(self, message: Message) -> None:

@@ -115,7 +115,10 @@ describe('what `ratchet check` says of OpenAI-compatible servers', () => {
       /computes in bfloat16(?!.*dtype is)/s,
     );
     const contradicted = await askVllm('torch.bfloat16', '[inference.vllm]\ndtype = "float32"\n');
-    assert.match(contradicted, /computes in bfloat16\n.*dtype is "float32", and it says otherwise: the canary goes by/);
+    assert.match(
+      contradicted,
+      /computes in bfloat16\n.*dtype is "float32", and the server says otherwise: the canary uses the server/,
+    );
   });
 
   test('Ratchet’s own servers need no word', async () => {

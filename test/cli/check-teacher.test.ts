@@ -100,10 +100,7 @@ describe('what `ratchet check` says of a teacher', () => {
     };
     const [report, line] = await ask('opd', at(server.url));
     assert.deepEqual([report.serves, report.hasSameTokens], [false, null]);
-    assert.match(
-      line,
-      /does not do what it is there for: .*expected prompt_logprobs.*\n {2}→ it needs prompt_logprobs on/s,
-    );
+    assert.match(line, /does not answer as needed: .*expected prompt_logprobs.*\n {2}→ it needs prompt_logprobs on/s);
   });
 
   test('one that plays is asked for a token of an answer', async (t) => {
@@ -124,7 +121,10 @@ describe('what `ratchet check` says of a teacher', () => {
     };
     const [report, line] = await ask('sft', at(server.url));
     assert.deepEqual([report.hasModel, report.serves], [false, false]);
-    assert.match(line, /does not list it among its models, and does not do .*no model "teacher" here\n {2}→ it needs/);
+    assert.match(
+      line,
+      /does not list it among its models, and does not answer .*no model "teacher" here\n {2}→ it needs/,
+    );
   });
 
   test('a key that is not set is named, and nobody is asked', async (t) => {

@@ -48,7 +48,7 @@ test('looking at a run file runs nothing that it names, and says what was not lo
   const { folder, file, hasRun } = project(t);
   const report = await examineRunFile(file, { projectFolder: folder });
   const said = describeRunFile(report).join('\n');
-  assert.match(said, /not looked at, since nothing that a file names is run to read it \(--import does/);
+  assert.match(said, /not checked, since reading a run file runs no code that it names \(--import does/);
   assert.match(said, /environment env: whether it loads with its arguments.*It would run .*env\.mjs/);
   assert.match(said, /environment math-python: .*the interpreter/);
   assert.equal(hasRun(), false);
@@ -75,7 +75,7 @@ test('so do the commands, and with --import they look', async (t) => {
     run('config', 'convert', 'run.toml'),
   ]);
   assert.match(checked, /python, which the file names and which was not asked whether it is vLLM/);
-  for (const text of [checked, dry]) assert.match(text, /not looked at/);
+  for (const text of [checked, dry]) assert.match(text, /not checked/);
   assert.doesNotMatch(converted, /Error/);
   assert.equal(hasRun(), false);
   await run('check', 'run.toml', '--import');

@@ -41,7 +41,7 @@ function page(dialect: Dialect): string {
   return [
     `# \`${dialect.name}\`: ${dialect.title}`,
     '',
-    `What becomes of its fields here: ${there.map(([title, { length }]) => `[${title.toLowerCase()}](#${title.toLowerCase()}): ${length}`).join(', ')}. ` +
+    `What its fields mean here: ${there.map(([title, { length }]) => `[${title.toLowerCase()}](#${title.toLowerCase()}): ${length}`).join(', ')}. ` +
       'Another field is an error. `npm run docs` writes docs/made/dialects.md, which also says what each field takes. ' +
       '[Run files of other systems](../dialects.md) says how a file is read.',
     '',

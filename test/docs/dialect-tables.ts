@@ -17,7 +17,7 @@ export function dialectTables(): string {
       return [
         title,
         '',
-        ...(same ? [`Its fields and what becomes of them are those of \`${same.name}\`.`, ''] : sections(dialect)),
+        ...(same ? [`Its fields and their meanings are those of \`${same.name}\`.`, ''] : sections(dialect)),
       ].join('\n');
     })
     .join('\n');

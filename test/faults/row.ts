@@ -57,7 +57,7 @@ export interface Judged {
 /** Of a row of an engine's runs: where what it strikes is at work there. */
 export function atWork(...only: readonly Column[]): Pick<Row, 'columns'> {
   const because =
-    'nothing of its own is under way at the engine then: the gap before it is the same there, and the row of this kind in the first table has the rest';
+    'the engine does nothing in this gap, so it is as in the gap before; the same row of the first table has the rest';
   return { columns: { only, because } };
 }
 

@@ -119,7 +119,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     assert.equal(run.fake.commits()[3]!.state.offeredPrompts?.['reverse-text']?.foundAt, 1);
     assert.match(
       (await run.told('prompt')).at(-1)!,
-      /nobody has answered: the prompt for reverse-text that was found from v1 is not in use/,
+      /no answer came: the prompt for reverse-text that was found from v1 is not in use/,
     );
   });
 

@@ -29,7 +29,7 @@ export function verdictLine(of: {
     told: `the prompt in use stays (adopt = "never"): ${prompt.key}`,
     'no better': 'the prompt in use stays',
   }[verdict];
-  return `gepa: a prompt for ${environment} from v${step}, played on ${version} and ${examples} examples that nobody had seen: reward ${is}, the prompt in use ${was}${interval}; ${next}`;
+  return `gepa: a prompt for ${environment} from v${step}, played on ${version} and ${examples} examples that the search had not seen: reward ${is}, the prompt in use ${was}${interval}; ${next}`;
 }
 
 export function foundNothingLine(environment: string, version: string, calls: number): string {
@@ -49,8 +49,8 @@ export type LeftBecause = 'end' | 'failure' | 'rewind';
 
 export function branchCancelledLine({ environment, step }: PromptBranch, because: LeftBecause): string {
   const why = {
-    end: 'the run ends. What it has paid for is stored: trained further, the run continues with it',
-    failure: 'the run failed. What it has paid for is stored: trained again, the run continues with it',
+    end: 'the run ends. Its paid answers are stored: trained further, the run continues the search',
+    failure: 'the run failed. Its paid answers are stored: trained again, the run continues the search',
     rewind: 'the run continues from an earlier step',
   }[because];
   return `gepa: the branch of v${step} on ${environment} is cancelled: ${why}`;
@@ -58,7 +58,7 @@ export function branchCancelledLine({ environment, step }: PromptBranch, because
 
 /** Of a run that ends. */
 export function unansweredLine(run: string, environment: string, { ref, foundAt }: PromptRef): string {
-  return `gepa: nobody has answered: the prompt for ${environment} that was found from v${foundAt} is not in use (${ref.key}); a run that is trained further still offers it: npx ratchet gepa adopt ${run} --env ${environment}`;
+  return `gepa: no answer came: the prompt for ${environment} that was found from v${foundAt} is not in use (${ref.key}); a run that is trained further still offers it: npx ratchet gepa adopt ${run} --env ${environment}`;
 }
 
 /** Servers that hold one version are a branch's alone, or are brought back and forth. */

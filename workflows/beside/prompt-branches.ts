@@ -298,7 +298,7 @@ export class PromptBranches {
     const { step } = this.#options.served()!;
     const names = (environment === null ? gepa!.environments : [environment]).filter((name) => !this.#isSearched(name));
     this.goOn(names.map((name) => ({ environment: name, step })));
-    return `Branched off ${versionName(this.#options.served()!)}: a better prompt is looked for on ${names.join(', ')}, ${gepa!.maxCalls} calls at most each; what becomes of a winner: adopt = "${gepa!.adopt}".`;
+    return `Branched off ${versionName(this.#options.served()!)}: a better prompt is looked for on ${names.join(', ')}, ${gepa!.maxCalls} calls at most each; a better prompt is used as adopt says: "${gepa!.adopt}".`;
   }
 
   #requireBranchable(environment: string | null): void {

@@ -346,7 +346,9 @@ export class RunControl {
       const before = this.#pausedBecause;
       this.#leave('as asked; it was paused');
       const isForgotten = staying(this.#overrides) !== this.#committed;
-      const forgotten = isForgotten ? ' What was set since its last step is in no commit: set it again then.' : '';
+      const forgotten = isForgotten
+        ? ' Settings that were changed since its last step are in no commit: set them again then.'
+        : '';
       return `paused (${before}) → stopping at step ${this.lastStep}: what was sampled for a later one stays in the store. ${goOn}${forgotten}`;
     }
     const last = this.#lastIsUnderWay();

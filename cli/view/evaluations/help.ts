@@ -13,7 +13,7 @@ const keys: readonly (readonly [string, string])[] = [
   ['r', 'of an example that is compared: the next of its rollouts'],
   ['c', 'copy the section, the rollout, or the path: by the terminal (OSC 52); tmux needs set-clipboard on'],
   ['v', 'compare: on one run, then on another'],
-  ['R', 'look again what there is: evaluations that are still written have more rows by then'],
+  ['R', 'read the folders again: evaluations that are still running have more rows by then'],
   ['q', 'quit'],
 ];
 

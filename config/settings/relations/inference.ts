@@ -83,7 +83,7 @@ function* vllmRelations(written: Written, takesFullWeights: boolean): Relations 
     yield problem(['inference.host', 'inference.api_key_var'], expected, JSON.stringify(host));
   } else if (takesFullWeights) {
     const expected =
-      'a loopback address: full weights reach vLLM by its development routes, which ask for no key and obey whoever reaches them; [lora] without [sft] needs none of them';
+      'a loopback address: full weights reach vLLM by its development routes, which ask for no key and obey every client that reaches them; [lora] without [sft] needs none of them';
     yield problem('inference.host', expected, JSON.stringify(host));
   }
 }

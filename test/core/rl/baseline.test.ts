@@ -47,7 +47,7 @@ describe('the rules of thumb before training', () => {
   test('no reward above 0 after ten attempts is too hard and stops; after nine it is not known yet', () => {
     const [first] = judge(groups(repeated([0, 0], 5)));
     assert.deepEqual([first?.level, first?.symptom], ['stop', 'too hard']);
-    assert.match(first!.evidence, /^mean reward 0 % over 10 attempts/);
+    assert.match(first!.evidence, /^mean reward 0 % over 10 rollouts/);
     assert.ok(!judge(groups(repeated([0, 0, 0], 3))).some(({ symptom }) => symptom === 'too hard'));
   });
 
@@ -73,7 +73,7 @@ describe('the rules of thumb before training', () => {
       { temperature: 0.3 },
     );
     const evidence = found.map((one) => one.evidence).join('\n');
-    assert.match(evidence, /every reward is 0 or 1 \(16 attempts\)/);
+    assert.match(evidence, /every reward is 0 or 1 \(16 rollouts\)/);
     assert.match(evidence, /50 % of the answers|temperature = 0\.3/);
     assert.ok(found.some(({ change }) => change.join().includes('temperature from 0.8 to 1')));
   });
