@@ -66,7 +66,7 @@ const withoutEffect = {
   debug: setting(flag(), 'what is logged does not depend on it'),
   disable_tui: setting(flag(), 'say --plain on the command line instead'),
   disable_env_server: setting(flag(), 'environments run beside the rollout workers'),
-  save_every: setting(z.int().meta({ expected: 'an integer' }), 'every rollout is kept as soon as it is finished'),
+  save_every: setting(z.int().meta({ expected: 'an integer' }), 'every rollout is stored as soon as it is finished'),
 };
 export const evalIgnored = Object.entries(withoutEffect).map(([key, { means }]) => [key, means] as const);
 

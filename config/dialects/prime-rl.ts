@@ -29,6 +29,7 @@ export const primeRl: Dialect = {
   renames: primeRlRenames,
   defaults: {
     ...usual,
+    batch_fill: 'once',
     trainer: { ...usualTrainer, ac_freq: 1, ac_offloading: true, optim_cpu_offload: true, loss: { type: 'dppo' } },
   },
   prepare: (table) => withoutNulls(withSwitches(table), primeRl, primeRlTables),

@@ -39,7 +39,7 @@ export async function playChunk(
   let adopted: number | undefined;
   for (let attempt = 1; ; attempt++) {
     const isLast = deadlines === generateAttemptsMax - 1;
-    const summary = attempt === 1 ? label : `${label}, attempt ${attempt}`;
+    const summary = attempt === 1 ? label : `${label}, lease ${attempt}`;
     const played = await rolloutsFor(spec).playGroups.executeWithOptions({ summary }, [
       { run, round, chunk, attempt, isLast, leavesFailed: replays < replaysMax, workers },
     ]);
