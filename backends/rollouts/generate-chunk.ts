@@ -130,7 +130,7 @@ export async function generateChunk(
   const flushing = setInterval(() => void journal.flush().catch(() => undefined), partIntervalMs); // close() tries again
   const playedS: number[] = [];
   const leave = workerSlots.enter(missing.length);
-  let failed = 0;
+  const failed: Rollout[] = [];
   try {
     const pace = paceOf(chunk, spec);
     const atOnce = rolloutsAtOnce(chunk, spec, input.workers ?? 1);
@@ -142,13 +142,15 @@ export async function generateChunk(
       const since = performance.now();
       const rollout = await players.play(lease, place, together(place));
       playedS.push((performance.now() - since) / 1000);
-      if (input.leavesFailed === true && mendedElsewhere.includes(rollout.outcome)) failed += 1;
+      if (input.leavesFailed === true && mendedElsewhere.includes(rollout.outcome)) failed.push(rollout);
       else journal.add(rollout);
       attempt.finish(place);
     });
     say(); // a worker may die before the next heartbeat
     await playing;
   } finally {
+    // Where the others were scored together, one that is played later would be scored alone.
+    for (const one of failed) if (journal.of(one.group).some(({ judged }) => judged !== undefined)) journal.add(one);
     leave();
     clearInterval(flushing);
     attempt.end();
@@ -156,7 +158,7 @@ export async function generateChunk(
   }
   const unfinished = wanted.filter(({ place }) => !journal.has(place)).map(({ place }) => place);
   if (unfinished.length > 0) {
-    const endedBy = failed > 0 && !signal.aborted ? 'failures' : endOf(attempt, cancelled, deadline);
+    const endedBy = failed.length > 0 && !signal.aborted ? 'failures' : endOf(attempt, cancelled, deadline);
     const isGivenUp = endedBy === 'deadline' && input.isLast === true && attempt.notReady === null;
     if (!isGivenUp) {
       const left = await leaveUnfinished(store, ended, { journal, unfinished, endedBy, adopted, attempt });
