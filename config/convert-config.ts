@@ -8,6 +8,7 @@ import { formatPath, type KeyPath } from './positions.ts';
 import type { Problem } from './problems.ts';
 import type { RunSpec } from './run-spec.ts';
 import { RatchetConfig, settingsByPath } from './settings/index.ts';
+import { settingsWithPlaces } from './settings/relations/bounds.ts';
 import { copied, differencesOf, isTable, setAt, type Table, valueAt } from './tables.ts';
 
 /** Writes a run file in the words of another dialect, where that loses nothing: what was written is read again and compared. */
@@ -158,7 +159,6 @@ const roundsMax = 3;
  * name, and kept where the file does not mean less of what it should. At last what makes no difference and was not written goes.
  */
 function inOtherWords(ours: Table, goal: Goal): Table {
-  const written = withBothNames(ours);
   const whole = withBothNames(RatchetConfig.parse(ours));
   const candidates = candidatesOf(goal.to, whole);
   let table: Table = {};
@@ -179,7 +179,7 @@ function inOtherWords(ours: Table, goal: Goal): Table {
     if (best === before) break;
   }
   for (const { path, ours: own, isSure } of candidates) {
-    if (isSure && valueAt(written, own) !== undefined) continue;
+    if (isSure && valueAt(ours, own) !== undefined) continue;
     const without = copied(table);
     takeOut(without, path);
     const reached = distance(without, goal);
@@ -229,26 +229,13 @@ function ownPath(path: string, fate: Fate): string | undefined {
   return settingsByPath.has(named) ? named : path;
 }
 
-/** Our fields that have two places. */
-const otherPlaces: readonly (readonly [KeyPath, KeyPath])[] = [
-  [['lora_alpha'], ['lora', 'alpha']],
-  [['warmup_steps'], ['trainer', 'warmup_steps']],
-  [
-    ['trainer', 'clip_high'],
-    ['trainer', 'loss', 'clip_high'],
-  ],
-  [
-    ['checkpoints', 'keep_cloud'],
-    ['checkpoints', 'keep_last'],
-  ],
-];
-
+/** With each setting in all of its places. */
 function withBothNames(table: Table): Table {
   const whole = copied(table);
-  for (const pair of otherPlaces) {
-    const value = pair.map((path) => valueAt(whole, path)).find((found) => found !== undefined);
+  for (const places of settingsWithPlaces.map((paths) => paths.map((path) => path.split('.')))) {
+    const value = places.map((path) => valueAt(whole, path)).find((found) => found !== undefined);
     if (value === undefined) continue;
-    for (const path of pair) if (valueAt(whole, path) === undefined) setAt(whole, path, value);
+    for (const path of places) if (valueAt(whole, path) === undefined) setAt(whole, path, value);
   }
   return whole;
 }

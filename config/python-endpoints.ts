@@ -1,14 +1,14 @@
 import type { KeyPath } from './positions.ts';
 import { PythonProblem, type PythonLiteral, readPythonAssignment } from './python-literal.ts';
-import type { FileOptions, FileReading, ReadFile } from './read-file.ts';
-import { readTable } from './read-table.ts';
+import type { FileOptions, ReadFile } from './read-file.ts';
+import { type Reading, readTable } from './read-table.ts';
 import { describe, Reporter } from './reporter.ts';
 import { isTable, type Table } from './tables.ts';
 
 const assigned = 'ENDPOINTS';
 
 /** The literal of an `endpoints.py` as the tables of an `endpoints.toml`; problems are reported where the Python file has them. */
-export function parsePythonEndpoints(text: string, { file }: FileOptions, { schema, synonyms }: FileReading): ReadFile {
+export function parsePythonEndpoints(text: string, { file }: FileOptions, reading: Reading): ReadFile {
   let literal: PythonLiteral;
   try {
     literal = readPythonAssignment(text, assigned);
@@ -28,11 +28,7 @@ export function parsePythonEndpoints(text: string, { file }: FileOptions, { sche
   }
   reporter.speakOf(([, i, ...rest]) => (typeof i === 'number' ? [...ways[i]!, ...rest] : [assigned]));
   const written = { endpoint: entries };
-  const table = readTable(
-    written,
-    { schema, synonyms, refused: {}, keysIn: 'docs/guide/other-files.md', placeholder: () => undefined },
-    reporter,
-  );
+  const table = readTable(written, reading, reporter);
   const warnings = [
     ...literal.repeated.map(
       ({ path, position }) =>

@@ -1,10 +1,9 @@
-import type { z } from 'zod';
 import { applyOverrides } from './overrides.ts';
 import { parseToml, type TomlFile } from './parse-toml.ts';
 import { findPositions } from './positions.ts';
 import type { Problem } from './problems.ts';
-import { readTable } from './read-table.ts';
-import { Reporter, quoted } from './reporter.ts';
+import { type Reading, readTable } from './read-table.ts';
+import { Reporter } from './reporter.ts';
 import { schemaAt } from './schema-reader.ts';
 import type { Table } from './tables.ts';
 
@@ -13,12 +12,6 @@ export interface FileOptions {
   readonly file: string;
   /** Dotted keys with values as typed. */
   readonly overrides?: Readonly<Record<string, string>>;
-}
-
-export interface FileReading {
-  readonly schema: z.ZodObject;
-  /** What people call a field of this schema. */
-  readonly synonyms: Readonly<Record<string, string>>;
 }
 
 export type ReadFile =
@@ -32,19 +25,11 @@ export type ReadFile =
   | { readonly ok: false; readonly problems: Problem[] };
 
 /** A file that is no run, checked against its schema. `table` is undefined where too little of it is right to look further. */
-export function readFile(
-  source: string | TomlFile,
-  { file, overrides = {} }: FileOptions,
-  { schema, synonyms }: FileReading,
-): ReadFile {
+export function readFile(source: string | TomlFile, { file, overrides = {} }: FileOptions, reading: Reading): ReadFile {
   const { table: written, problem, text } = typeof source === 'string' ? parseToml(source, file) : source;
   if (problem) return { ok: false, problems: [problem] };
-  const applied = applyOverrides(written, overrides, (path) => schemaAt(schema, path)?.type === 'string');
+  const applied = applyOverrides(written, overrides, (path) => schemaAt(reading.schema, path)?.type === 'string');
   const reporter = new Reporter(file, findPositions(text), applied);
-  for (const { path, key, value, reason } of applied.misplaced) {
-    reporter.fromCommandLine(path, reason, `--${key.replace(/^-+/, '')} ${quoted(value)}`);
-  }
-  const reading = { schema, synonyms, refused: {}, keysIn: 'docs/guide/other-files.md', placeholder: () => undefined };
   const table = readTable(applied.table, reading, reporter);
   return { ok: true, table, written: applied.table, reporter, warnings: [] };
 }

@@ -11,15 +11,15 @@ import { copied, isTable, type Table, valueAt } from './tables.ts';
 export interface Reading {
   readonly schema: z.ZodObject;
   /** Fields that are known and refused, by path without positions, and what to do instead. */
-  readonly refused: Readonly<Record<string, string>>;
+  readonly refused?: Readonly<Record<string, string>>;
   /** What other systems call a field of this schema. */
   readonly synonyms: Readonly<Record<string, string>>;
-  /** The document that has its keys. */
-  readonly keysIn: string;
+  /** The document that has its keys; that of files that are no runs when missing. */
+  readonly keysIn?: string;
   /** By path without positions: what to write where the value is not one the field takes. */
   readonly hints?: Readonly<Record<string, string>>;
   /** What stands in for a field that must be there, so that the rest can still be looked at. */
-  readonly placeholder: (path: KeyPath) => unknown;
+  readonly placeholder?: (path: KeyPath) => unknown;
 }
 
 /**
@@ -62,7 +62,7 @@ function takeOut(table: Table, issue: z.core.$ZodIssue, reading: Reading): void 
   if (!isTable(parent) || typeof key !== 'string') return;
   const isMissing = within === undefined;
   delete parent[key];
-  const placeholder = reading.placeholder(path);
+  const placeholder = reading.placeholder?.(path);
   if (placeholder !== undefined) parent[key] = placeholder;
   else if (isMissing && path.length > 1) takeOut(table, { ...issue, path: path.slice(0, -1) }, reading);
 }
@@ -106,7 +106,7 @@ function valueSuggestion(path: KeyPath, received: unknown, schema: z.ZodObject):
 }
 
 /** A field that is known and refused, or lies in a table that is. */
-function sayRefused(path: KeyPath, { refused }: Reading, reporter: Reporter): boolean {
+function sayRefused(path: KeyPath, { refused = {} }: Reading, reporter: Reporter): boolean {
   const field = tableName(path);
   const instead = Object.hasOwn(refused, field) ? refused[field] : undefined;
   if (instead === undefined) return false;
@@ -130,7 +130,9 @@ function reportUnknownKey(path: KeyPath, reading: Reading, reporter: Reporter): 
   reporter.add({
     path,
     expected:
-      suggestion === undefined ? `${within}: ${firstOf(keys, keysNamed, `${reading.keysIn} has them`)}` : within,
+      suggestion === undefined
+        ? `${within}: ${firstOf(keys, keysNamed, `${reading.keysIn ?? 'docs/guide/other-files.md'} has them`)}`
+        : within,
     received: 'an unknown key',
     ...(suggestion === undefined ? {} : { suggestion }),
   });

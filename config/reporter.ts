@@ -1,5 +1,5 @@
 import type { AppliedOverrides } from './overrides.ts';
-import { formatPath, type KeyPath, pathKey, type Positions } from './positions.ts';
+import { formatPath, type KeyPath, pathKey, type Position, type Positions } from './positions.ts';
 import type { Place, Problem } from './problems.ts';
 import { looksSecret } from './secrets.ts';
 import { isTable } from './tables.ts';
@@ -19,6 +19,9 @@ export class Reporter {
     this.#file = file;
     this.#positions = positions;
     this.#applied = applied;
+    for (const { path, key, value, reason } of applied.misplaced) {
+      this.fromCommandLine(path, reason, `--${key.replace(/^-+/, '')} ${quoted(value)}`);
+    }
   }
 
   /** From now on paths are other words for what was written, and this tells where. */
@@ -34,25 +37,21 @@ export class Reporter {
   /** The same without keeping it: what stands in the way of running, and is no mistake in the file. */
   placed({ path, ...said }: Said & { readonly path: KeyPath }): Problem {
     const written = this.#writtenAt(path);
-    const isTyped = this.#applied.isOverridden(written);
-    const position = isTyped ? undefined : this.#nearestPosition(written);
-    const place = { line: position?.line ?? null, column: position?.column ?? null, path: formatPath(written) };
-    return { file: isTyped ? 'command line' : this.#file, ...place, ...said };
+    return { ...this.#place(written, written, this.#nearestPosition(written)), ...said };
   }
 
   #add(path: KeyPath, said: Said, written: KeyPath): void {
-    if (this.#applied.isOverridden(written)) {
-      this.fromCommandLine(path, said.expected, said.received, said.suggestion);
-      return;
-    }
-    const position = this.#nearestPosition(written);
-    this.#push(path, {
-      file: position?.file ?? this.#file,
-      line: position?.line ?? null,
-      column: position?.column ?? null,
+    this.#push(path, { ...this.#place(path, written, this.#nearestPosition(written)), ...said });
+  }
+
+  #place(path: KeyPath, written: KeyPath, position: Position | undefined): Place {
+    const isTyped = this.#applied.isOverridden(written);
+    return {
+      file: isTyped ? 'command line' : (position?.file ?? this.#file),
+      line: isTyped ? null : (position?.line ?? null),
+      column: isTyped ? null : (position?.column ?? null),
       path: formatPath(path),
-      ...said,
-    });
+    };
   }
 
   /** A problem of several fields: named after the first, found where one of them was written. */
@@ -78,16 +77,7 @@ export class Reporter {
 
   /** The same of a path in the words of the file. */
   placeOfWritten(written: KeyPath): Place {
-    if (this.#applied.isOverridden(written)) {
-      return { file: 'command line', line: null, column: null, path: formatPath(written) };
-    }
-    const position = this.#positions.at(written);
-    return {
-      file: position?.file ?? this.#file,
-      line: position?.line ?? null,
-      column: position?.column ?? null,
-      path: formatPath(written),
-    };
+    return this.#place(written, written, this.#positions.at(written));
   }
 
   /** Whether something was said about a value or a table it lies in. */

@@ -5,7 +5,7 @@ import { inOwnWords, kindAt } from './own-words.ts';
 import type { ParseOptions } from './parse-run-config.ts';
 import type { KeyPath } from './positions.ts';
 import { reportSecrets } from './report-secrets.ts';
-import { quoted, Reporter } from './reporter.ts';
+import { Reporter } from './reporter.ts';
 import { RatchetConfig } from './settings/index.ts';
 import type { Table } from './tables.ts';
 
@@ -23,9 +23,6 @@ export function withTyped(
   const applied = applyOverrides(file, overrides, wants('string'), wants('object'));
   const written = dialect.prepare?.(applied.table) ?? applied.table;
   const reporter = new Reporter(options.file, layeredPositions(layers), { ...applied, table: written });
-  for (const { path, key, value, reason } of applied.misplaced) {
-    reporter.fromCommandLine(path, reason, `--${key.replace(/^-+/, '')} ${quoted(value)}`);
-  }
   reportSecrets(written, reporter);
   return { written, reporter };
 }

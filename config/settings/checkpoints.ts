@@ -12,7 +12,9 @@ export const checkpoints = table({
     countOrAll('checkpoints'),
     'how many of the newest are kept; 5 where neither it nor `keep_cloud` is there',
   ),
-  keep_cloud: setting(countOrAll('checkpoints'), 'Hosted Training’s name for it'),
+  keep_cloud: setting(countOrAll('checkpoints'), 'Hosted Training’s name for it', {
+    otherPlaceOf: 'checkpoints.keep_last',
+  }),
   keep_interval: setting(whole(1), 'every multiple of this step is kept for good'),
 });
 
@@ -20,7 +22,9 @@ export const checkpoints = table({
 export const resume = optionalTable({
   step: setting(resumeStep(), 'the committed step to go on from, in a new lineage', { default: -1 }),
 });
-export const otherResume = optionalTable({ resume_step: setting(resumeStep(), 'another place for `[resume] step`') });
+export const otherResume = optionalTable({
+  resume_step: setting(resumeStep(), 'another place for `[resume] step`', { otherPlaceOf: 'resume.step' }),
+});
 
 export const CheckpointSpec = z.strictObject({
   interval: z.int().positive(),

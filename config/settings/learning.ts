@@ -49,7 +49,9 @@ export const loss = table({
 
 /** Another place for [trainer.loss] clip_high. */
 export const otherClip = {
-  clip_high: setting(positive(), 'another place for `[trainer.loss] clip_high`'),
+  clip_high: setting(positive(), 'another place for `[trainer.loss] clip_high`', {
+    otherPlaceOf: 'trainer.loss.clip_high',
+  }),
 };
 
 /** An advantage without settings may be written as a text: `advantage = "std_normalized"`. */

@@ -64,7 +64,9 @@ export type ScheduleSpec = z.infer<typeof ScheduleSpec>;
 
 /** `warmup_steps` has another place at the top of the file. */
 export const otherWarmup = {
-  warmup_steps: setting(whole(0), 'another place for `[trainer] warmup_steps`'),
+  warmup_steps: setting(whole(0), 'another place for `[trainer] warmup_steps`', {
+    otherPlaceOf: 'trainer.warmup_steps',
+  }),
 };
 
 export function scheduleSpec({ trainer, warmup_steps }: RatchetConfig): ScheduleSpec {
@@ -94,7 +96,7 @@ export const lora = optionalTable({
 
 /** Another name for [lora] alpha. */
 export const otherAlpha = {
-  lora_alpha: setting(positive(), 'another place for `[lora] alpha`; asks for LoRA'),
+  lora_alpha: setting(positive(), 'another place for `[lora] alpha`; asks for LoRA', { otherPlaceOf: 'lora.alpha' }),
 };
 
 /** Low-rank adapters on frozen weights (Hu et al. 2021, LoRA): W x + (alpha / r) · B A x, as PEFT has it. */

@@ -28,6 +28,8 @@ export interface Setting<
   /** The spec leaves it out where the file says nothing. */
   readonly isLeftOut?: boolean;
   readonly most?: Bound;
+  /** It is another place for this one: what both say must agree. */
+  readonly otherPlaceOf?: string;
   /** It may be changed while the run goes on. */
   readonly live?: LiveRule;
 }
@@ -38,7 +40,7 @@ export type Bound = readonly [max: number, because: string, instead: string];
 /** Settings of one table, or of a part of one that is also a part of the spec. */
 export type Settings = Readonly<Record<string, Setting>>;
 
-type More<Name extends string> = Pick<Setting<z.ZodType, z.ZodType, Name>, 'as' | 'most' | 'live'>;
+type More<Name extends string> = Pick<Setting<z.ZodType, z.ZodType, Name>, 'as' | 'most' | 'otherPlaceOf' | 'live'>;
 
 /** Neither says what holds where nothing is written: the file leaves it out, and the spec has null. */
 export function setting<Type extends z.ZodType, const Name extends string = never>(

@@ -1,13 +1,14 @@
 import { z } from 'zod';
 import { baseUrl, keyVariable, variableName } from '../model-access.ts';
 import { hostedTinkerKey, hostedTinkerUrl, TinkerTrainerSpec } from '../tinker-spec.ts';
-import { choice, resumeStep, text, whole } from '../values.ts';
+import { choice, text, whole } from '../values.ts';
+import { otherResume } from './checkpoints.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
 import { advantage, loss, otherClip } from './learning.ts';
 import { optimizer, passes, schedule } from './optimizer.ts';
-import { inSpec, optionalTable, setting, specFields, table } from './setting.ts';
+import { inSpec, setting, specFields, table } from './setting.ts';
 
 /** `[trainer]`: who computes the update, and how. */
 
@@ -72,7 +73,7 @@ export const trainer = table({
   ...passes,
   ...optimizer,
   ...schedule,
-  ckpt: optionalTable({ resume_step: setting(resumeStep(), 'another place for `[resume] step`') }),
+  ckpt: otherResume,
   ...embeddedGpus,
   ...tinker,
   ...laterIn('trainer'),

@@ -3,6 +3,8 @@ import { valueAt } from '../../tables.ts';
 import { type RatchetConfig, settingsByPath } from '../index.ts';
 import { problem, type Relations } from './problem.ts';
 
+/** What the entries of the table say themselves: bounds, and several places for one setting. */
+
 /** Numbers that no machine could do anything with: what is meant is another one, and the run would only show it by its memory. */
 export function* boundRelations(config: RatchetConfig): Relations {
   for (const [path, { most }] of settingsByPath) {
@@ -12,5 +14,27 @@ export function* boundRelations(config: RatchetConfig): Relations {
       const value = valueAt(config, at);
       if (typeof value === 'number' && value > max) yield problem([at], `at most ${max}: ${because}`, value, instead);
     }
+  }
+}
+
+const others = [...settingsByPath].flatMap(([path, { otherPlaceOf: usual }]) => (usual ? [{ usual, path }] : []));
+/** Settings that have several places, the usual one first. */
+export const settingsWithPlaces = [...new Set(others.map(({ usual }) => usual))].map((usual) => [
+  usual,
+  ...others.filter((other) => other.usual === usual).map(({ path }) => path),
+]);
+
+/** They agree, or only one of them says it. */
+export function* placeRelations(config: RatchetConfig): Relations {
+  for (const paths of settingsWithPlaces) {
+    const said = paths.flatMap((path) => {
+      const value = valueAt(config, path.split('.'));
+      return value === undefined ? [] : [{ path, value: JSON.stringify(value) }];
+    });
+    const [first, other] = [said[0], said.find(({ value }) => value !== said[0]!.value)];
+    if (first === undefined || other === undefined) continue;
+    const [, table = '', key = first.path] = /^(.*)\.(\w+)$/.exec(first.path) ?? [];
+    const instead = other.path.startsWith(`${table}.`) ? undefined : `keep the one in [${table}]`;
+    yield problem([other.path, first.path], `one of them: [${table}] ${key} is ${first.value}`, other.value, instead);
   }
 }

@@ -1,7 +1,7 @@
 import type { RatchetConfig } from '../index.ts';
 import { writtenPools } from '../environments.ts';
 import { evalSampling } from '../evaluation.ts';
-import { boundRelations } from './bounds.ts';
+import { boundRelations, placeRelations } from './bounds.ts';
 import { inferenceRelations } from './inference.ts';
 import { importRelation, lossRelations } from './loss.ts';
 import { problem, type RelationProblem, type Relations } from './problem.ts';
@@ -14,19 +14,17 @@ import { tinkerRelations, tinkerWarnings } from './tinker.ts';
 const relations: readonly ((config: RatchetConfig) => Relations)[] = [
   environmentRelations,
   boundRelations,
+  placeRelations,
   batchRelations,
   filterRelations,
   poolRelations,
   scheduleRelations,
-  keepRelations,
-  resumeRelations,
   lossRelations,
   teacherRelations,
   ({ trainer }) => importRelation('trainer.advantage', trainer.advantage),
   moduleRelations,
   inferenceRelations,
   tinkerRelations,
-  loraRelations,
   samplingRelations,
   ownSamplingRelations,
   evalRelations,
@@ -121,11 +119,6 @@ function* poolRelations(config: RatchetConfig): Relations {
 
 function* scheduleRelations({ warmup_steps, trainer, sft, max_steps }: RatchetConfig): Relations {
   const { decay_steps, schedule } = trainer;
-  if (warmup_steps !== undefined && trainer.warmup_steps !== undefined && warmup_steps !== trainer.warmup_steps) {
-    const expected = `one of them: [trainer] warmup_steps is ${trainer.warmup_steps}`;
-    const at = ['warmup_steps', 'trainer.warmup_steps'];
-    yield problem(at, expected, warmup_steps, 'keep the one in [trainer]');
-  }
   const warmup = trainer.warmup_steps ?? warmup_steps ?? 0;
   if (decay_steps !== undefined && schedule !== 'linear') {
     const expected = `nothing, or schedule = "linear": a ${schedule} one has no decay of its own`;
@@ -153,11 +146,6 @@ function* moduleRelations(config: RatchetConfig): Relations {
   }
 }
 
-function* loraRelations({ lora, lora_alpha }: RatchetConfig): Relations {
-  if (lora?.alpha === undefined || lora_alpha === undefined || lora.alpha === lora_alpha) return;
-  yield problem(['lora_alpha', 'lora.alpha'], `one of them: [lora] alpha is ${lora.alpha}`, lora_alpha);
-}
-
 function* samplingRelations(config: RatchetConfig): Relations {
   const tables = [
     { path: 'sampling', written: config.sampling },
@@ -171,26 +159,6 @@ function* samplingRelations(config: RatchetConfig): Relations {
     if (min_tokens > max_tokens)
       yield problem([`${path}.min_tokens`, `${path}.max_tokens`], `at most max_tokens (${max_tokens})`, min_tokens);
   }
-}
-
-function* keepRelations({ checkpoints: { keep_last, keep_cloud } }: RatchetConfig): Relations {
-  if (keep_last === undefined || keep_cloud === undefined || keep_last === keep_cloud) return;
-  const expected = `one of them: keep_cloud is another name of keep_last, which is ${keep_last}`;
-  yield problem(['checkpoints.keep_cloud', 'checkpoints.keep_last'], expected, keep_cloud);
-}
-
-/** Three places for one step: they agree, or only one of them says it. */
-function* resumeRelations({ resume, ckpt, trainer }: RatchetConfig): Relations {
-  const said = [
-    { path: 'resume.step', step: resume?.step },
-    { path: 'ckpt.resume_step', step: ckpt?.resume_step },
-    { path: 'trainer.ckpt.resume_step', step: trainer.ckpt?.resume_step },
-  ].filter(({ step }) => step !== undefined);
-  const [first] = said;
-  const other = said.find(({ step }) => step !== first!.step);
-  if (first === undefined || other === undefined) return;
-  const expected = `the step that ${first.path} names (${first.step}), or only one of the two`;
-  yield problem([other.path, first.path], expected, other.step);
 }
 
 function* evalRelations({ eval: evaluation }: RatchetConfig): Relations {

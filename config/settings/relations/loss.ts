@@ -11,10 +11,6 @@ const at = (key: string) => `trainer.loss.${key}`;
 export function* lossRelations(config: RatchetConfig): Relations {
   const { clip_high } = config.trainer;
   const loss = { ...config.trainer.loss, type: lossTypeOf(config) };
-  if (loss.clip_high !== undefined && clip_high !== undefined && loss.clip_high !== clip_high) {
-    const expected = `one of them: [trainer.loss] clip_high is ${loss.clip_high}`;
-    yield problem(['trainer.clip_high', at('clip_high')], expected, clip_high);
-  }
   const [low, high] = [loss.clip_low, loss.clip_high ?? clip_high];
   const isClipped = loss.type === 'grpo' || loss.type === 'gspo';
   if (isClipped && high !== undefined && high <= 1) {
