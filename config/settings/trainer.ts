@@ -8,7 +8,7 @@ import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
 import { advantage, loss, otherClip } from './learning.ts';
 import { optimizer, passes, schedule } from './optimizer.ts';
-import { inSpec, optionalTable, setting, specFields, table } from './setting.ts';
+import { inSpec, setting, specFields, table } from './setting.ts';
 
 /** `[trainer]`: who computes the update, and how. */
 

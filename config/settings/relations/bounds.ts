@@ -34,6 +34,7 @@ export function* placeRelations(config: RatchetConfig): Relations {
     const [first, other] = [said[0], said.find(({ value }) => value !== said[0]!.value)];
     if (first === undefined || other === undefined) continue;
     const [, table = '', key = first.path] = /^(.*)\.(\w+)$/.exec(first.path) ?? [];
-    yield problem([other.path, first.path], `one of them: [${table}] ${key} is ${first.value}`, other.value);
+    const instead = other.path.startsWith(`${table}.`) ? undefined : `keep the one in [${table}]`;
+    yield problem([other.path, first.path], `one of them: [${table}] ${key} is ${first.value}`, other.value, instead);
   }
 }
