@@ -11,6 +11,7 @@ import { readRows } from '../../runs/run-access.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { multiTurn } from '../../backends/environments/kit.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { rolloutAttemptsMax } from '../../core/limits.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { Rollout, ScoredGroup, UnfinishedRollout } from '../../core/rl/rollout.ts';
 import { act, commitFirst, datasets, makeRun, openRoles, WordsInference } from './runs.ts';
@@ -91,6 +92,29 @@ describe('an attempt that ends with rollouts unfinished', () => {
     const { ended, failures } = filtered;
     assert.deepEqual([ended['failed:timeout'], failures?.failedRollouts, failures?.failedGroups], [undefined, 1, 0]);
     assert.match(failures?.causes.timeout?.first ?? '', /generation_timeout = 1 s/);
+  });
+
+  test('a rollout that fails of its environment is left to another worker where it may be, and the turns of the others stay', async (t) => {
+    let [failures, failing] = [0, ''];
+    const environments = createEnvironments(async (entry) => {
+      const words = await openEnvironment(entry);
+      const rollout: typeof words.rollout = (example, policy, place) => {
+        if (place!.index === 1) failing ||= place!.group.split('/').at(-1)!;
+        const isFailing = place!.index === 1 && place!.group.endsWith(`/${failing}`);
+        if (isFailing && failures++ < rolloutAttemptsMax) throw new Error('no disk left');
+        return words.rollout(example, policy, place);
+      };
+      return { ...words, rollout };
+    });
+    const inference = new WordsInference();
+    const { run, roles, input } = await leased(t, inference, { environments });
+    const first = await act(roles.playGroups, { ...input, leavesFailed: true });
+    assert.deepEqual([first.endedBy, first.unfinished?.count, first.groups], ['failures', 1, undefined]);
+    const asked = inference.asked.length;
+    const second = await act(openRoles(inference, { environments }).playGroups, { ...input, attempt: 2 });
+    const rollouts = await readRows<Rollout>(run, second.finished);
+    assert.ok(rollouts.length === 8 && rollouts.every(({ outcome }) => outcome === 'ok'));
+    assert.equal(inference.asked.length - asked, 1, 'the others are not sampled again');
   });
 
   test('while the inference server answers nothing, nothing is given up, and it says since when', async (t) => {

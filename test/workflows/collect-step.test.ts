@@ -49,7 +49,7 @@ const surplusOf = (fake: FakeRun) =>
 describe('the groups of a step', { concurrency: 8 }, () => {
   test('half a batch is trained; with less another round is leased, for what is missing', async () => {
     const run = await begin({
-      settings: { ...oneStep, batchSize: 16 },
+      settings: { ...oneStep, batchSize: 16, batchFill: 'half' },
       fakes: filtering((input, call) => (call.nth === 1 ? keeping('2', '1,3-4', call) : call.usual())),
     });
     const { ledger } = await run.result();
@@ -61,9 +61,30 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     assert.deepEqual([ledger.isSound, ledger.counts['trained'], ledger.counts['filtered']], [true, 4, 3]);
   });
 
-  test('exactly half a batch is enough', async () => {
+  test('a batch is sampled whole where nothing else is asked for; after four rounds half of it is enough', async () => {
+    const few = filtering(({ round }, call) =>
+      round.first < 5 ? keeping(`${round.first}`, '', call) : keeping('', '', call),
+    );
+    const run = await begin({ settings: { ...oneStep, batchSize: 16 }, fakes: few });
+    await run.result();
+    assert.deepEqual(
+      run.inputs('leaseGroups').map(({ count }) => count),
+      [4, 3, 3, 3],
+    );
+  });
+
+  test('a step trains on what one round kept where that is asked for', async () => {
     const run = await begin({
-      settings: oneStep,
+      settings: { ...oneStep, batchSize: 32, batchFill: 'once' },
+      fakes: filtering((_, call) => keeping('3', '1-2,4-8', call)),
+    });
+    await run.result();
+    assert.deepEqual([run.inputs('leaseGroups').length, batches(run)], [1, ['3']]);
+  });
+
+  test('exactly half a batch is enough where half of one is asked for', async () => {
+    const run = await begin({
+      settings: { ...oneStep, batchFill: 'half' },
       fakes: filtering((_, call) => keeping('1', '2', call)),
     });
     await run.result();
@@ -256,6 +277,27 @@ describe('the groups of a step', { concurrency: 8 }, () => {
       (await run.events()).find(({ kind }) => kind === 'step')!.values['adopted'],
       1,
       'what the first attempt found',
+    );
+  });
+
+  test('what failed of its environment is leased once more to be played elsewhere, and then stays as it is', async () => {
+    const unfinished = { ...refOf('unfinished'), count: 1 };
+    const run = await begin({
+      settings: { ...oneStep, batchSize: 4 },
+      fakes: {
+        playGroups: async ({ leavesFailed }, { usual }) => {
+          const { groups, ...chunk } = await usual();
+          return leavesFailed ? { ...chunk, unfinished, endedBy: 'failures' } : { ...chunk, groups: groups! };
+        },
+      },
+    });
+    await run.result();
+    assert.deepEqual(
+      run.inputs('playGroups').map(({ attempt, leavesFailed, isLast }) => [attempt, leavesFailed, isLast]),
+      [
+        [1, true, false],
+        [2, false, false],
+      ],
     );
   });
 

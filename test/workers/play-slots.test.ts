@@ -1,0 +1,39 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import { Slots } from '../../backends/rollouts/slots.ts';
+import { PlaySlots } from '../../workers/play-slots.ts';
+
+const never = new AbortController().signal;
+const playGroups = { type: 'activity', activityType: 'playGroups' } as const;
+const about = {} as Parameters<PlaySlots['reserveSlot']>[0];
+
+test('a worker asks for another lease while it has room for one like the newest, and again when a rollout ends', async () => {
+  const slots = new Slots(64);
+  const permits = new PlaySlots(slots);
+  await permits.reserveSlot(about, never);
+  permits.markSlotUsed({ slotInfo: playGroups });
+  const leave = slots.enter(32);
+  await slots.take(32, never);
+  await permits.reserveSlot(about, never); // 32 are in, 32 more fit
+  let isAsking = false;
+  void permits.reserveSlot(about, never).then(() => (isAsking = true));
+  await turn();
+  assert.equal(isAsking, false, 'the one that is asked for may bring 32');
+  slots.give();
+  await turn();
+  assert.equal(isAsking, true);
+  permits.releaseSlot({});
+  permits.releaseSlot({ slotInfo: playGroups });
+  leave();
+});
+
+test('a poll that is not needed any more gives its place in the line back', async () => {
+  const slots = new Slots(1);
+  const permits = new PlaySlots(slots);
+  await slots.take(1, never);
+  const stop = new AbortController();
+  const waiting = permits.reserveSlot(about, stop.signal);
+  stop.abort(new Error('not needed'));
+  await assert.rejects(waiting, /not needed/);
+});
