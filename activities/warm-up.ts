@@ -4,14 +4,10 @@ import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import { warmUpStepsPerSegment } from '../core/limits.ts';
-import { randomStream, uniform } from '../core/random.ts';
-import type { TrainSample } from '../core/rl/batch.ts';
-import { drawByWeight } from '../core/rl/curriculum.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import {
-  type ChatTokenizer,
   type ModelFolder,
   openModel,
   presetFiles,
@@ -21,10 +17,8 @@ import {
   withChatTemplate,
   withTemplateFile,
 } from '../engine/index.ts';
-import { openEnvironment } from '../backends/environments/index.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { verifyVersion } from '../backends/store/version-files.ts';
-import { demonstrationRows } from '../core/rl/demonstration-rows.ts';
 import { EngineFailures } from '../core/rl/engine-failures.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { storeFolder } from '../runs/policy-trainer.ts';
@@ -34,6 +28,7 @@ import { checkData, drawData } from '../runs/sft-rows.ts';
 import { type OpenTokenizer, policyTokenizer, storedTemplate } from '../runs/stored-template.ts';
 import type { TrainDependencies } from './train-step.ts';
 import { goingOn } from './trainer-claims.ts';
+import { demonstrations } from '../backends/environments/demonstrations.ts';
 
 /** Where the supervised warm-up stands; stored whole, so that a killed trainer loses one segment at most. */
 export interface WarmUpState {
@@ -199,35 +194,4 @@ function sftRate(spec: RunSpec, step: number): number {
     peak: learningRate,
     schedule: { type: 'linear', warmupSteps, minRatio },
   });
-}
-
-/** The rows of warm-up step n: examples and demonstrations drawn by (seed, step, row). */
-async function demonstrations(
-  spec: RunSpec,
-  tokenizer: ChatTokenizer,
-): Promise<(step: number) => Promise<TrainSample[]>> {
-  // Those of verifiers demonstrate nothing: no Python is started to be told so.
-  const own = spec.environments.filter(({ python }) => python === undefined);
-  const environments = await Promise.all(
-    own.map(async (entry) => ({ ...entry, environment: await openEnvironment(entry) })),
-  );
-  const able = environments.filter(({ environment }) => environment.demonstrate !== undefined);
-  if (able.length === 0) {
-    throw new RatchetError(
-      'ConfigInvalid',
-      `[sft] asks for a warm-up, but none of the environments (${spec.environments.map(({ name }) => name).join(', ')}) gives demonstrations. Give it rows of your own with [sft] data, or remove [sft].`,
-    );
-  }
-  const draw = async (step: number, row: number): Promise<TrainSample[]> => {
-    const place = [spec.seed, 'sft', step, row] as const;
-    const { environment } = drawByWeight(able, uniform(...place, 'environment'));
-    const example = environment.dataset.at(Math.floor(uniform(...place, 'example') * environment.dataset.length));
-    const demonstration = await environment.demonstrate!(example, randomStream(...place));
-    const { templateArguments } = spec.sampling;
-    return demonstrationRows(tokenizer, example.prompt, demonstration, { tools: environment.tools, templateArguments });
-  };
-  return async (step) => {
-    const drawn = Array.from({ length: spec.sft!.batchSize }, (_, row) => draw(step, row));
-    return (await Promise.all(drawn)).flat();
-  };
 }
