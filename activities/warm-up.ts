@@ -1,6 +1,4 @@
-import { mkdtemp, rm } from 'node:fs/promises';
-import os from 'node:os';
-import path from 'node:path';
+import { inTemporaryFolder } from '../backends/store/temporary-folder.ts';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import { warmUpStepsPerSegment } from '../core/limits.ts';
@@ -153,16 +151,13 @@ async function makeBase(
     const { templateArguments } = spec.sampling;
     await checkData(run, spec.sft.data, { tokenizer, positionsMax: config.positionsMax, templateArguments });
   }
-  const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
-  try {
+  return inTemporaryFolder('base', async (temporary) => {
     await saveModelFolder(model, temporary);
     const files = await storeFolder(run, temporary, weights);
     const digest = await baseDigest(trainer, run, spec, { temporary, model });
     const policy = { step: 0, digest, weights, ...files };
     return { step: 0, policy, optimizer: null, loss: null };
-  } finally {
-    await rm(temporary, { recursive: true, force: true });
-  }
+  });
 }
 
 /** A trainer of the user's own says what its weights are, also of a model that it has yet to make its own of. */
