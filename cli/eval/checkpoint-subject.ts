@@ -3,7 +3,7 @@ import { layout } from '../../runs/layout.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import type { CheckpointSubject } from '../../runs/checkpoint-evaluations.ts';
 import { type RunPlace, storeOf } from '../../runs/run-access.ts';
-import { loadEvaluations } from '../../backends/configs/load-evaluations.ts';
+import { loadNamedEvaluations } from '../../backends/configs/load-evaluations.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
 import { type EvalRunOptions, settingsOf } from './run-options.ts';
 
@@ -89,9 +89,8 @@ async function plannedSubject(
   { builtin }: Pick<CheckpointOptions, 'builtin'>,
 ): Promise<Extract<CheckpointSubject, { kind: 'planned' }>> {
   const ids = environments.map((id) => id.trim()).filter((id) => id !== '');
-  const text = ids.map((id) => `[[eval]]\nid = ${JSON.stringify(id)}\n`).join('\n');
   const over = { ...settings, model: 'checkpoint', provider: 'local' };
-  const loaded = await loadEvaluations(text, 'command line', {
+  const loaded = await loadNamedEvaluations(ids, {
     projectFolder: process.cwd(),
     over,
     builtin: builtin === true,

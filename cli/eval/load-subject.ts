@@ -3,9 +3,10 @@ import type { JsonValue } from '../../config/run-spec.ts';
 import {
   type LoadedEvaluations,
   loadEvaluationFile,
-  loadEvaluations,
+  loadNamedEvaluations,
   type PlannedEvaluation,
 } from '../../backends/configs/load-evaluations.ts';
+import { namesOf } from '../names-of.ts';
 import { versionOfRun } from './version-of-run.ts';
 import type { EvalRunOptions } from './run-options.ts';
 
@@ -18,12 +19,7 @@ export async function load(
 ): Promise<LoadedEvaluations> {
   const reading = { projectFolder, over, builtin: options.builtin === true };
   if (isFile(what)) return loadEvaluationFile(what, reading);
-  const ids = what
-    .split(',')
-    .map((id) => id.trim())
-    .filter((id) => id !== '');
-  const text = ids.map((id) => `[[eval]]\nid = ${JSON.stringify(id)}\n`).join('\n');
-  const loaded = await loadEvaluations(text, 'command line', reading);
+  const loaded = await loadNamedEvaluations(namesOf(what), reading);
   if (options.run === undefined) return loaded;
   const fields = (loaded.evaluations[0]!.input.model as { sampling: Record<string, JsonValue> }).sampling;
   const model = await versionOfRun(options.run, { step: options.step, store: options.store, sampling: fields });

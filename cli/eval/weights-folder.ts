@@ -6,7 +6,7 @@ import type { CheckpointFigures } from '../../core/eval/checkpoint-curve.ts';
 import { selectSteps } from '../../core/eval/select-steps.ts';
 import { ModelServer } from '../../backends/inference/model-server.ts';
 import { choosePlace, newEvaluationId } from '../../backends/configs/evaluation-folders.ts';
-import { loadEvaluations } from '../../backends/configs/load-evaluations.ts';
+import { loadNamedEvaluations } from '../../backends/configs/load-evaluations.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { choiceOf, evaluateCheckpoints } from './checkpoints.ts';
 import { checkpointFigures, curveLines } from './checkpoint-figures.ts';
@@ -86,10 +86,9 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
 
 async function inputsOf(env: readonly string[], options: WeightsOptions & { readonly baseUrl: string }, model: string) {
   const projectFolder = process.cwd();
-  const text = env.map((id) => `[[eval]]\nid = ${JSON.stringify(id)}\n`).join('\n');
   const { model: _, ...settings } = options;
   const over = { ...settingsOf(settings), model, api_base_url: options.baseUrl };
-  const { evaluations } = await loadEvaluations(text, 'command line', {
+  const { evaluations } = await loadNamedEvaluations(env, {
     projectFolder,
     over,
     builtin: options.builtin === true,

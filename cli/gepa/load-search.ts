@@ -16,10 +16,8 @@ export async function load(what: string, options: GepaRunOptions, projectFolder:
     isSmallBudgetMeant: options.yes === true,
   };
   if (what.endsWith('.toml')) return loadPromptSearchFile(what, reading);
-  const ids = what
-    .split(',')
-    .map((id) => id.trim())
-    .filter((id) => id !== '');
-  const text = ids.map((id) => `[[env]]\nenv_id = ${JSON.stringify(id)}\n`).join('\n');
+  const text = namesOf(what)
+    .map((id) => `[[env]]\nenv_id = ${JSON.stringify(id)}\n`)
+    .join('\n');
   return loadPromptSearch(text, 'command line', reading);
 }

@@ -93,7 +93,7 @@ function isRecord(value: unknown): value is Record<string, unknown> {
 }
 
 /** A dataset that is not there; whoever looks into it is told why. */
-export function unreadable(reason: Error): Inputs {
+function unreadable(reason: Error): Inputs {
   const refuse = (): never => {
     throw reason;
   };
