@@ -44,7 +44,7 @@ export type { OpenedRun, TakenOver, TrainRunInput } from './open-run.ts';
 export type { Recovery } from '../runs/policy-trainer.ts';
 export type { SearchProgress } from './prompt-search/search-prompts.ts';
 export type { TrainStepResult } from './train-step.ts';
-export type { WarmUpState } from './warm-up.ts';
+export type { WarmUpState } from '../runs/warm-up-state.ts';
 
 /** Queue `ratchet`: beside the workflow, all glue between stored objects. */
 export const createOrchestratorActivities = (

@@ -2,7 +2,7 @@ import { inTemporaryFolder } from '../backends/store/temporary-folder.ts';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import { warmUpStepsPerSegment } from '../core/limits.ts';
-import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import type { RunHandle } from '../core/rl/run-state.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import {
@@ -15,36 +15,16 @@ import {
   withChatTemplate,
   withTemplateFile,
 } from '../engine/index.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
-import { verifyVersion } from '../backends/store/version-files.ts';
 import { EngineFailures } from '../core/rl/engine-failures.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { storeFolder } from '../runs/policy-trainer.ts';
-import { isRef, isVersion } from '../runs/record-shapes.ts';
+import { openWarmUp, storedWarmUp, storeWarmUp, type WarmUpState } from '../runs/warm-up-state.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
 import { checkData, drawData } from '../runs/sft-rows.ts';
 import { type OpenTokenizer, policyTokenizer, storedTemplate } from '../runs/stored-template.ts';
 import type { TrainDependencies } from './train-step.ts';
 import { goingOn } from './trainer-claims.ts';
 import { demonstrations } from '../backends/environments/demonstrations.ts';
-
-/** Where the supervised warm-up stands; stored whole, so that a killed trainer loses one segment at most. */
-export interface WarmUpState {
-  readonly step: number;
-  readonly policy: PolicyVersion;
-  readonly optimizer: ObjectRef | null;
-  /** Of the last step; null before the first. */
-  readonly loss: number | null;
-}
-
-/** What an earlier attempt stored; nothing above it vouches for the file. */
-export function warmUpStateIn(bytes: Uint8Array, key: string): WarmUpState {
-  return decodeJson<WarmUpState>(bytes, key, ({ step, policy, optimizer, loss }) => ({
-    'a step and its policy': typeof step === 'number' && isVersion(policy),
-    'a reference to its optimizer, or null': optimizer === null || isRef(optimizer),
-    'a loss, or null': loss === null || typeof loss === 'number',
-  }));
-}
 
 /**
  * Makes the base model (`from` null), or trains one more segment of the warm-up. Each state is stored under its step: a
@@ -74,19 +54,16 @@ export const createWarmUp = (
       const total = spec.sft?.steps ?? 0;
       const step = from === null ? 0 : Math.min(total, from.step + warmUpStepsPerSegment);
       const isLast = step === total;
-      const key = `${layout.warmUp(step)}state.json`;
-      const stored = await storeOf(run).read(key);
-      if (stored) return warmUpStateIn(stored, storeOf(run).uri + key);
+      const stored = await storedWarmUp(run, step);
+      if (stored) return stored;
 
       const made = from === null ? await makeBase(trainer, run, spec, isLast) : await trainSegment(from, step);
       await mayGoOn();
-      await storeOf(run).put(key, encodeJson(made));
+      await storeWarmUp(run, made);
       return made;
 
       async function trainSegment(start: WarmUpState, end: number): Promise<WarmUpState> {
-        await verifyVersion(storeOf(run), start.policy, { sharesFolder: true }); // with the optimizer's state
-        const folder = await storeOf(run).localFolder(start.policy.weights);
-        const optimizer = start.optimizer && (await storeOf(run).get(start.optimizer));
+        const { folder, optimizer } = await openWarmUp(run, start);
         const found = await trainer.startFrom(run, folder, { optimizer, isWarmUp: true });
         if (found.digest !== start.policy.digest) {
           throw new RatchetError(
