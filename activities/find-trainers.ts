@@ -16,7 +16,7 @@ export const createDescribeTrainers =
   async ({ workflowId }: { readonly workflowId: string }): Promise<string> => {
     const { trainers, lastSeen } = await find();
     if (trainers.length === 0) {
-      return `a trainer: none ${lastSeen === null ? 'known' : `since ${lastSeen}`}; start one with: npx ratchet worker --role train`;
+      return `a GPU worker: none ${lastSeen === null ? 'known' : `since ${lastSeen}`}; start one with: npx ratchet worker --role train`;
     }
     const others = trainers.flatMap(({ heldBy }) => (heldBy !== null && heldBy !== workflowId ? [heldBy] : []));
     const shown = others.slice(0, 3).join(', ') + (others.length > 3 ? ', …' : '');
@@ -26,5 +26,5 @@ export const createDescribeTrainers =
       ...(others.length > 0 ? [`busy with run ${shown}`] : []),
       ...(silent > 0 ? [`${silent} not answering`] : []),
     ];
-    return `a trainer: ${parts.join(', ')}`;
+    return `a GPU worker: ${parts.join(', ')}`;
   };

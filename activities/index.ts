@@ -11,13 +11,13 @@ import { judgeEvaluation } from './evaluation/judge-evaluation.ts';
 import { createPlanNewest } from './evaluation/plan-newest.ts';
 import { createHoldVersion, findEvaluation } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
-import { filterGroups } from './filter-groups.ts';
-import { createGenerateRollouts } from './generate-rollouts.ts';
-import { leaseRound } from './lease-groups.ts';
+import { filterAgain } from './filter-groups.ts';
+import { createLeaseGroups } from './lease-groups.ts';
 import { beginLineage, checkRewind } from '../runs/lineages.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { packBatch } from './pack-batch.ts';
 import { planStep } from './plan-step.ts';
+import { createPlayGroups } from './play-groups.ts';
 import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
 import { createLeaseTrainer, type TrainerLeased } from './lease-trainer.ts';
 import { createComparePrompts, createSearchPrompts } from './prompt-search/search-prompts.ts';
@@ -29,18 +29,16 @@ import { createRestoreVersion } from './restore-version.ts';
 import { reopenRounds } from './reopen-rounds.ts';
 import { readSpec } from '../runs/run-access.ts';
 import { saveCheckpoint } from './save-checkpoint.ts';
-import { createScoreRollouts } from './score-rollouts.ts';
 import { createRemakeVersion, createTrainStep, findUnpublished, type TrainDependencies } from './train-step.ts';
 import { nextTrainerEpoch } from './trainer-claims.ts';
 import { createWarmUp } from './warm-up.ts';
 
 export type { EvaluationSummary, RecordedEvaluation } from './record-evaluation.ts';
-export type { FilteredEnvironment, FilteredRound } from './filter-groups.ts';
-export type { GeneratedChunk } from './generate-rollouts.ts';
 export type { LeaseInput, LeasedRound } from './lease-groups.ts';
 export type { TrainerLeased } from './lease-trainer.ts';
 export type { KnownTrainers } from './find-trainers.ts';
 export type { OpenedRun, TakenOver, TrainRunInput } from './open-run.ts';
+export type { PlayedChunk, ScoredGroups } from './play-groups.ts';
 export type { Recovery } from '../runs/policy-trainer.ts';
 export type { SearchProgress } from './prompt-search/search-prompts.ts';
 export type { TrainStepResult } from './train-step.ts';
@@ -52,15 +50,16 @@ export const createOrchestratorActivities = (
     codeVersion: string;
     inference: GenerateDependencies['inference'];
     findTrainers: () => Promise<KnownTrainers>;
+    countRolloutWorkers: () => Promise<number>;
   },
 ) => ({
   openRun: createOpenRun(dependencies),
   readSpec,
   checkRewind,
   beginLineage,
-  leaseGroups: leaseRound,
+  leaseGroups: createLeaseGroups(dependencies),
   reopenRounds,
-  filterGroups,
+  filterGroups: filterAgain,
   packBatch,
   planStep,
   commitStep: createCommitStep(dependencies.codeVersion),
@@ -88,8 +87,7 @@ export type OrchestratorActivities = ReturnType<typeof createOrchestratorActivit
 
 /** Queue `ratchet-rollout`: environments and rubrics. */
 export const createRolloutActivities = (dependencies: AskDependencies) => ({
-  generateRollouts: createGenerateRollouts(dependencies),
-  scoreRollouts: createScoreRollouts(dependencies),
+  playGroups: createPlayGroups(dependencies),
   askTeacher: createAskTeacher(dependencies),
   evaluateChunk: createEvaluateChunk(dependencies),
   searchPrompts: createSearchPrompts(dependencies),

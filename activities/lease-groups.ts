@@ -1,5 +1,8 @@
+import { present } from '../core/present.ts';
 import { layout } from '../runs/layout.ts';
+import { chunksOfRound, groupsOfChunk, type LeasedChunk } from '../core/rl/chunks.ts';
 import { hasExamples, leaseGroups, type CurriculumState } from '../core/rl/curriculum.ts';
+import { encodeRanges } from '../core/rl/ledger.ts';
 import { chancesOf } from '../core/rl/pools.ts';
 import type { GroupLease } from '../core/rl/rollout.ts';
 import type { LeasedGroups, PolicyVersion, Prompts, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
@@ -10,9 +13,10 @@ import { isVersion } from '../runs/record-shapes.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
 
 /** What a lease holds, whoever reads it. */
-export const leasesShape: Shape = ({ policy, leases, curriculum }) => ({
+export const leasesShape: Shape = ({ policy, leases, chunks, curriculum }) => ({
   'the version that its groups start from': isVersion(policy),
   'leases of groups': Array.isArray(leases) && leases.every(isLease),
+  'how they are divided': Array.isArray(chunks) && chunks.every(isChunk),
   'what comes after its groups': isRecord(curriculum) && Number.isSafeInteger(curriculum['nextOrdinal']),
 });
 
@@ -22,10 +26,16 @@ function isLease(lease: unknown): boolean {
   return Number.isSafeInteger(ordinal) && typeof environment === 'string' && Number.isSafeInteger(exampleId);
 }
 
+function isChunk(chunk: unknown): boolean {
+  return isRecord(chunk) && ['index', 'count', 'groups'].every((name) => Number.isSafeInteger(chunk[name]));
+}
+
 export interface LeaseInput {
   readonly run: RunHandle;
   readonly step: number;
   readonly count: number;
+  /** Of so many groups a chunk is at most; absent: all of one environment are one. */
+  readonly groupsPerChunk?: number;
   readonly curriculum: CurriculumState;
   readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
   readonly policy: PolicyVersion;
@@ -37,16 +47,25 @@ export interface LeasedRound {
   /** null: every example lies in a pool that is never drawn. */
   readonly round: SamplingRound | null;
   readonly curriculum: CurriculumState;
-  /** How many of the groups are of each environment; absent where the run has one. */
-  readonly groups?: Readonly<Record<string, number>>;
+  readonly chunks: readonly LeasedChunk[];
+  /** Rollout workers that ask for work; absent where it is not known. */
+  readonly workers?: number;
 }
 
-/**
- * Opens the next groups. The same curriculum leases the same groups; if they were leased before (a resumed run), the
- * stored lease is taken, with the version those groups started from, so that what was generated for it is adopted.
- */
-export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
-  const { run, step, count, datasets, policy, prompts } = input;
+export const createLeaseGroups =
+  ({ countRolloutWorkers }: { readonly countRolloutWorkers: () => Promise<number> }) =>
+  /**
+   * Opens the next groups. The same curriculum leases the same groups; if they were leased before (a resumed run), the
+   * stored lease is taken, with the version those groups started from, so that what was generated for it is adopted.
+   */
+  async (input: LeaseInput): Promise<LeasedRound> => {
+    // One that is not counted now is at the next lease.
+    const [leased, workers] = await Promise.all([leaseRound(input), countRolloutWorkers().catch(() => undefined)]);
+    return { ...leased, ...present({ workers }) };
+  };
+
+async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
+  const { run, step, count, groupsPerChunk = count, datasets, policy, prompts } = input;
   const curriculum = await curriculumUnder(run, input.curriculum, prompts ?? {});
   const spec = await specOf(run);
   const pools = await poolsOf(run, curriculum);
@@ -54,7 +73,7 @@ export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
     const entry = spec.environments.find(({ name }) => name === dataset.name);
     return { ...dataset, chances: chancesOf(pools, { ...dataset, pools: entry?.pools ?? null }) };
   });
-  if (!environments.some(hasExamples)) return { round: null, curriculum };
+  if (!environments.some(hasExamples)) return { round: null, curriculum, chunks: [] };
   const { seed } = spec;
   const { state, leases: drawn } = leaseGroups(curriculum, { count, environments, seed, policyStep: policy.step });
   const leases = drawn.map((lease): GroupLease => {
@@ -64,10 +83,14 @@ export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
   const first = curriculum.nextOrdinal;
   const last = state.nextOrdinal - 1;
   const key = layout.leases(run.lineage, { step, first, last });
-  const proposal: LeasedGroups = { policy, leases, ...(prompts ? { prompts } : {}), curriculum: state };
+  const ofEach = datasets.length > 1 ? groupsByEnvironment(leases) : undefined;
+  const chunks = chunksOfRound(count, groupsPerChunk, ofEach).map((chunk): LeasedChunk => {
+    const own = groupsOfChunk(leases, chunk);
+    return { ...chunk, groups: own.length, ordinals: encodeRanges(own.map(({ ordinal }) => ordinal)) };
+  });
+  const proposal: LeasedGroups = { policy, leases, chunks, ...(prompts ? { prompts } : {}), curriculum: state };
   const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(proposal));
   const stored = decodeJson<LeasedGroups>(bytes, key, leasesShape);
-  const groups = groupsByEnvironment(stored.leases);
   return {
     round: {
       step,
@@ -77,12 +100,12 @@ export async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
       leases: { key, sha256: sha256(bytes), bytes: bytes.byteLength, count },
     },
     curriculum: stored.curriculum,
-    ...(datasets.length > 1 ? { groups } : {}),
+    chunks: stored.chunks,
   };
 }
 
 /** How many of the groups are of each environment. */
-export function groupsByEnvironment(leases: readonly GroupLease[]): Record<string, number> {
+function groupsByEnvironment(leases: readonly GroupLease[]): Record<string, number> {
   const groups: Record<string, number> = {};
   for (const { environment } of leases) groups[environment] = (groups[environment] ?? 0) + 1;
   return groups;

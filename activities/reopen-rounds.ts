@@ -1,20 +1,20 @@
-import { chunkCount } from '../core/rl/chunks.ts';
+import type { LeasedChunk } from '../core/rl/chunks.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
 import type { LeasedGroups, OpenRound, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { damaged, decodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { layout, roundOf } from '../runs/layout.ts';
 import { storeOf } from '../runs/run-access.ts';
-import { groupsByEnvironment, leasesShape } from './lease-groups.ts';
+import { leasesShape } from './lease-groups.ts';
 
 /** A round that was leased by an execution before, and is to be played on. */
 interface ReopenedRound extends SamplingRound {
   /** Whether the commit that is gone on from has issued its groups. */
   readonly isIssued: boolean;
-  /** How many of the groups are of each environment. */
-  readonly groups: Readonly<Record<string, number>>;
-  /** In how many chunks it was played, where anything of it is stored: in others nothing of it would be found. */
-  readonly chunks?: number;
+  /** Those that have not ended. */
+  readonly chunks: readonly LeasedChunk[];
+  /** All there were. */
+  readonly chunksInAll: readonly LeasedChunk[];
 }
 
 /**
@@ -31,13 +31,14 @@ export async function reopenRounds({
   readonly curriculum: CurriculumState;
 }): Promise<{ readonly rounds: readonly ReopenedRound[]; readonly curriculum: CurriculumState }> {
   const rounds = await Promise.all(
-    open.map(async ({ leases, ...place }) => {
+    open.map(async ({ leases, chunks: inPlay, ...place }) => {
       const read = await readRound(run, place, true);
       if (read === null || read.round.leases.sha256 !== leases) {
         const where = storeOf(run).uri + layout.leases(run.lineage, place);
         throw damaged(where, `expected the leases that the commit names (sha256 ${leases.slice(0, 8)}…)`);
       }
-      return read.round;
+      const { chunks } = read.round;
+      return inPlay === undefined ? read.round : { ...read.round, chunks: inPlay.flatMap((at) => chunks[at] ?? []) };
     }),
   );
   const keys = await storeOf(run).list(layout.allRounds(run.lineage));
@@ -49,20 +50,10 @@ export async function reopenRounds({
   for (;;) {
     const next = later.find(({ first }) => first === after.nextOrdinal);
     const read = next && (await readRound(run, next, false));
-    if (!read)
-      return { rounds: rounds.map((round) => ({ ...round, ...chunksOf(run, round, keys) })), curriculum: after };
+    if (!read) return { rounds, curriculum: after };
     rounds.push(read.round);
     after = read.curriculum;
   }
-}
-
-function chunksOf(run: RunHandle, { step, first, last }: SamplingRound, keys: readonly string[]): { chunks?: number } {
-  const folder = layout.round(run.lineage, step, first, last);
-  const counts = keys.flatMap((key) => {
-    const count = key.startsWith(folder) ? chunkCount(key.slice(folder.length)) : null;
-    return count === null ? [] : [count];
-  });
-  return counts.length === 0 ? {} : { chunks: Math.max(...counts) };
 }
 
 async function readRound(
@@ -73,9 +64,11 @@ async function readRound(
   const key = layout.leases(run.lineage, place);
   const bytes = await storeOf(run).read(key);
   if (bytes === null) return null;
-  const { policy, leases, curriculum } = decodeJson<LeasedGroups>(bytes, key, leasesShape);
-  const groups = groupsByEnvironment(leases);
+  const { policy, leases, chunks, curriculum } = decodeJson<LeasedGroups>(bytes, key, leasesShape);
   const { step, first, last } = place;
   const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: leases.length };
-  return { round: { step, first, last, policyStep: policy.step, leases: ref, isIssued, groups }, curriculum };
+  return {
+    round: { step, first, last, policyStep: policy.step, leases: ref, isIssued, chunks, chunksInAll: chunks },
+    curriculum,
+  };
 }

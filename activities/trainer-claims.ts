@@ -49,6 +49,6 @@ export function goingOn(run: RunHandle, epoch: number, { holder }: ProcessLease)
 function superseded(run: RunHandle, claim: TrainerClaim, later: TrainerClaim): RatchetError {
   return new RatchetError(
     'TrainerSuperseded',
-    `The run ${run.name} was held by this GPU worker (${claim.holder}) under epoch ${claim.epoch} and is held by ${later.holder} under epoch ${later.epoch} now. This one stops; nothing of its work is used.`,
+    `The run ${run.name} was leased to this GPU worker (${claim.holder}) under epoch ${claim.epoch} and is leased to ${later.holder} under epoch ${later.epoch} now. This one stops; nothing of its work is used.`,
   );
 }

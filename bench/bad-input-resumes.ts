@@ -71,7 +71,7 @@ export async function goOn(
     bench,
     place,
     async (client) => {
-      bench.doing('going on undisturbed');
+      bench.doing('running undisturbed');
       prepare('undisturbed');
       const startedAt = Date.now();
       const first = await carryOn(client, 'undisturbed', run, 300_000);

@@ -31,7 +31,7 @@ export const badInput = measurement('bad-input', 'what bad input does: command l
   .option('--seed <n>', 'which', Number, 1)
   .option('--lines <n>', 'command lines', Number, 400)
   .option('--files <n>', 'run files', Number, 400)
-  .option('--resumes <n>', 'damaged runs that are gone on with', Number, 80)
+  .option('--resumes <n>', 'damaged runs that are continued', Number, 80)
   .option('--only <part>', 'lines, files, objects or resumes')
   .option(
     '--kinds <pattern>',

@@ -15,12 +15,17 @@ export interface FakeRunOptions {
   readonly steps: number;
   readonly batchSize: number;
   readonly rolloutsPerExample: number;
-  readonly asyncLevel: 0 | 1;
+  readonly asyncLevel: number;
+  /** Rollouts that are played at once; as many as there are, where not said. */
+  readonly maxConcurrent?: number;
   /** The longest answer; others take a part of it. */
   readonly sampleMs: number;
   readonly stepMs: number;
   readonly heartbeatTimeoutS?: number;
   readonly checkpointInterval: number;
+  /** In place of short words to be written backwards: `model`, and `[[env]]`. */
+  readonly model?: string;
+  readonly environment?: string;
   /** `[inference]` in place of the one of a few lines, and `[eval]`. */
   readonly inference?: string;
   readonly evaluation?: string;

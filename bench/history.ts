@@ -1,3 +1,4 @@
+import type { Client } from '@temporalio/client';
 import protobufs, { type temporal } from '@temporalio/proto';
 
 type HistoryEvent = temporal.api.history.v1.IHistoryEvent;
@@ -40,6 +41,15 @@ export function stepsOfHistory(events: readonly HistoryEvent[]): StepHistory[] {
       samplingRounds: own.filter((event) => isDone(event) && nameOf(event) === 'leaseGroups').length,
     };
   });
+}
+
+/** Events in the histories of all workflows of the server, whatever has become of them. */
+export async function countEvents(client: Client): Promise<number> {
+  let events = 0;
+  for await (const { workflowId, runId } of client.workflow.list()) {
+    events += (await client.workflow.getHandle(workflowId, runId).describe()).historyLength;
+  }
+  return events;
 }
 
 /** Milliseconds of each part of a history, by name: one value for each time it happened, in order. */

@@ -12,6 +12,8 @@ import { gepa } from './gepa.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { rolloutsNative } from './rollouts-native.ts';
+import { rolloutWorkers } from './rollout-workers.ts';
+import { rolloutsTail } from './rollouts-tail.ts';
 import { rolloutsVerifiers } from './rollouts-verifiers.ts';
 import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
@@ -47,6 +49,8 @@ for (const command of [
   configs,
   badInput,
   rolloutsNative,
+  rolloutsTail,
+  rolloutWorkers,
   gepa,
   tinkerOverhead,
 ])

@@ -14,9 +14,17 @@ import { hash32, uniform } from '../core/random.ts';
 export interface MockOptions {
   /** 0 = one that is free. */
   readonly port?: number;
-  /** Before every answer. */
+  /** Before every answer of the model; with `sigma` the mean of them. */
   readonly delayMs?: number;
-  /** Answers differ by the seed of their request, as their delay does: from a half of it to the whole. */
+  /** Delays are log-normal, by the seed of their request: the standard deviation of their logarithm. */
+  readonly sigma?: number;
+  /** Of so many answers, chosen by seed, the delay is `hangMs`. */
+  readonly hangShare?: number;
+  readonly hangMs?: number;
+  /**
+   * Answers differ by the seed of their request, as their delay does: from a half of it to the whole. They are the prompt's letters in reverse,
+   * half of them right.
+   */
   readonly bySeed?: boolean;
   /** Of every answer. */
   readonly text?: string;
@@ -39,6 +47,9 @@ export interface MockCounts {
   readonly prompts: number;
   readonly requests: number;
   readonly dropped: number;
+  /** Requests that wait for their answer now, and over its life the seconds that all of them together have waited. */
+  readonly inFlight: number;
+  readonly waited_s: number;
   /** Seconds of CPU time of its process. */
   readonly cpu_s: number;
 }
@@ -52,6 +63,9 @@ export async function startMockServer(options: MockOptions = {}): Promise<MockSe
     text: options.text,
     tokens: options.tokens,
     'drop-share': options.dropShare,
+    sigma: options.sigma,
+    'hang-share': options.hangShare,
+    'hang-ms': options.hangMs,
   }).flatMap(([name, value]) =>
     value === undefined || value === false ? [] : [value === true ? `--${name}` : `--${name}=${value}`],
   );
@@ -79,12 +93,59 @@ export async function startMockServer(options: MockOptions = {}): Promise<MockSe
 /** What it says: the same ids whatever was asked. */
 const firstTokenId = 5;
 const logprob = -0.5;
-/** Ids that follow the first and stand for letters, in the preset's vocabulary. */
-const letters = 24;
+/** In the preset's vocabulary: <bos>, <eos>, <sep>, <pad>, then the letters. */
+const endToken = 1;
+const letterMin = 4;
+const letters = 26;
 
 /** As it was sent; '' where a request has none. */
 function seedIn(chunks: readonly Buffer[]): string {
   return /"seeds?":\[?(\d+)/.exec(Buffer.concat(chunks).toString('latin1'))?.[1] ?? '';
+}
+
+/** Requests that wait, and for how long they have together. */
+class Waiting {
+  #now = 0;
+  #waitedMs = 0;
+  #changedAt = performance.now();
+
+  add(count: number): void {
+    const now = performance.now();
+    this.#waitedMs += this.#now * (now - this.#changedAt);
+    this.#changedAt = now;
+    this.#now += count;
+  }
+
+  counts(): Pick<MockCounts, 'inFlight' | 'waited_s'> {
+    this.add(0);
+    return { inFlight: this.#now, waited_s: this.#waitedMs / 1000 };
+  }
+}
+
+/** Milliseconds before the answer to a request of this seed. */
+export function delayOf(
+  seed: string,
+  {
+    delayMs = 0,
+    bySeed = false,
+    sigma = 0,
+    hangShare = 0,
+    hangMs = 0,
+  }: Pick<MockOptions, 'delayMs' | 'bySeed' | 'sigma' | 'hangShare' | 'hangMs'>,
+): number {
+  if (hangShare > 0 && uniform('hang', seed) < hangShare) return hangMs;
+  if (sigma > 0) {
+    // The mean of a log-normal number is exp(μ + σ²/2).
+    const normal =
+      Math.sqrt(-2 * Math.log(1 - uniform('radius', seed))) * Math.cos(2 * Math.PI * uniform('angle', seed));
+    return delayMs * Math.exp(sigma * normal - sigma ** 2 / 2);
+  }
+  return bySeed ? delayMs * (0.5 + uniform('delay', seed) / 2) : delayMs;
+}
+
+/** What is asked of the model, and not of its server. */
+function isWork(url: string): boolean {
+  return url.startsWith('/v1/completions') || url.startsWith('/v1/chat/completions');
 }
 
 function serve({
@@ -94,19 +155,29 @@ function serve({
   tokens = 6,
   dropShare = 0,
   port = 0,
+  ...delays
 }: MockOptions): void {
   const counts = { prompts: 0, requests: 0, dropped: 0 };
+  const waiting = new Waiting();
   const tokenIds = Array.from({ length: tokens }, (_, i) => firstTokenId + i);
-  const logprobs = tokenIds.map(() => logprob);
-  const completion = JSON.stringify({
-    text,
-    finish_reason: 'stop',
-    token_ids: tokenIds,
-    logprobs: { tokens: tokenIds.map(() => ''), token_logprobs: logprobs, top_logprobs: null, text_offset: [] },
-  }).slice(1);
-  const choiceBy = (seed: string): string => {
-    const ids = tokenIds.map((_, i) => firstTokenId + (hash32(seed, i) % letters));
-    return completion.replace(JSON.stringify(tokenIds), JSON.stringify(ids));
+  const choice = (ids: readonly number[]): string =>
+    JSON.stringify({
+      text,
+      finish_reason: 'stop',
+      token_ids: ids,
+      logprobs: {
+        tokens: ids.map(() => ''),
+        token_logprobs: ids.map(() => logprob),
+        top_logprobs: null,
+        text_offset: [],
+      },
+    }).slice(1);
+  const completion = choice(tokenIds);
+  const choiceBy = (seed: string, prompt: unknown): string => {
+    const isLetter = (id: unknown): id is number => typeof id === 'number' && id >= letterMin;
+    const word = Array.isArray(prompt) ? prompt.filter(isLetter).toReversed() : [];
+    const isRight = (i: number): boolean => uniform('right', seed, i) < 0.5;
+    return choice([...word.map((id, i) => (isRight(i) ? id : letterMin + (hash32(seed, i) % letters))), endToken]);
   };
   const chat = {
     index: 0,
@@ -123,7 +194,7 @@ function serve({
     if (process.send) process.send(url);
     else process.stdout.write(`${url}\n`);
   });
-  process.on('message', () => process.send?.({ ...counts, cpu_s: cpuSeconds() }));
+  process.on('message', () => process.send?.({ ...counts, ...waiting.counts(), cpu_s: cpuSeconds() }));
   process.on('disconnect', () => process.exit(0));
 
   async function handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
@@ -136,9 +207,16 @@ function serve({
       if (body !== null) send(response, body);
     };
     counts.requests += 1;
-    const share = bySeed ? 0.5 + uniform('delay', seedIn(chunks)) / 2 : 1;
-    if (delayMs > 0) setTimeout(answer, delayMs * share);
-    else answer();
+    const seed = seedIn(chunks);
+    const ms = isWork(request.url ?? '/') ? delayOf(seed, { delayMs, bySeed, ...delays }) : 0;
+    if (ms === 0) return answer();
+    const timer = setTimeout(answer, ms);
+    waiting.add(1);
+    // Also of a client that hangs up.
+    response.once('close', () => {
+      clearTimeout(timer);
+      waiting.add(-1);
+    });
   }
 
   function send(response: ServerResponse, body: string): void {
@@ -157,7 +235,7 @@ function serve({
         const { model, prompt } = JSON.parse(sent.toString()) as { model: string; prompt: unknown };
         const many = Array.isArray(prompt) && typeof prompt[0] !== 'number' ? prompt.length : 1;
         counts.prompts += many;
-        const said = bySeed ? choiceBy(seedIn([sent])) : completion;
+        const said = bySeed ? choiceBy(seedIn([sent]), prompt) : completion;
         const choices = Array.from({ length: many }, (_, index) => `{"index":${index},${said}`).join(',');
         return `{"id":"cmpl-0","object":"text_completion","created":0,"model":${JSON.stringify(model)},"choices":[${choices}],"usage":${JSON.stringify(usage(8))}}`;
       }
@@ -229,6 +307,9 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
       text: { type: 'string' },
       tokens: { type: 'string' },
       'drop-share': { type: 'string' },
+      sigma: { type: 'string' },
+      'hang-share': { type: 'string' },
+      'hang-ms': { type: 'string' },
     },
   });
   serve({
@@ -238,5 +319,8 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
     ...(values.text === undefined ? {} : { text: values.text }),
     tokens: Number(values.tokens ?? 6),
     dropShare: Number(values['drop-share'] ?? 0),
+    sigma: Number(values.sigma ?? 0),
+    hangShare: Number(values['hang-share'] ?? 0),
+    hangMs: Number(values['hang-ms'] ?? 0),
   });
 }

@@ -1,7 +1,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import type { GeneratedChunk } from '../activities/index.ts';
+import type { PlayedChunk } from '../activities/index.ts';
 import { readRows } from '../runs/run-access.ts';
 import { openInference } from '../backends/inference/index.ts';
 import { initialCurriculum } from '../core/rl/curriculum.ts';
@@ -122,7 +122,7 @@ async function play(
       const before = await mock.counts();
       const cpuBefore = process.cpuUsage();
       const startedAt = performance.now();
-      const chunk = await act(roles.generateRollouts, {
+      const chunk = await act(roles.playGroups, {
         run: test.run,
         round: leased.round,
         chunk: { index: 0, count: 1 },
@@ -148,6 +148,6 @@ async function play(
   }
 }
 
-async function rowsOf(run: Parameters<typeof readRows>[0], { finished }: GeneratedChunk): Promise<Rollout[]> {
+async function rowsOf(run: Parameters<typeof readRows>[0], { finished }: PlayedChunk): Promise<Rollout[]> {
   return readRows<Rollout>(run, finished);
 }

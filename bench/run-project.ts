@@ -101,11 +101,9 @@ export async function withStack<T>(
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
   const policyPort = await choosePolicyPort();
-  // Environments of the measurements lie outside of the project, and so does the Python that they install.
-  const own = [fileURLToPath(new URL('.', import.meta.url)), path.join(cacheFolder(), 'python')];
   const environment: NodeJS.ProcessEnv = {
     ...process.env,
-    RATCHET_CODE_ROOTS: own.join(path.delimiter),
+    RATCHET_CODE_ROOTS: codeRoots().join(path.delimiter),
     ...variables,
   };
   delete environment['TEMPORAL_ADDRESS'];
@@ -133,6 +131,12 @@ export async function withStack<T>(
   } finally {
     await stack.stop();
   }
+}
+
+/** Environments, trainers and servers of the measurements lie outside of the project, and so does the Python that they install. */
+export function codeRoots(): string[] {
+  const here = (folder: string): string => fileURLToPath(new URL(folder, import.meta.url));
+  return [here('.'), here('../test/faults'), path.join(cacheFolder(), 'python')];
 }
 
 export function runFolder(folder: string, run: string): string {

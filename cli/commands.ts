@@ -10,7 +10,7 @@ type Load = () => Promise<Command>;
 export const commandGroups: Readonly<Record<string, Readonly<Record<string, { line: string; load: Load }>>>> = {
   'Train:': {
     train: {
-      line: 'train with a run file; goes on where the run stands',
+      line: 'train with a run file; continues the run if it exists',
       load: async () => (await import('./commands/train.ts')).trainCommand,
     },
     check: {
@@ -104,7 +104,7 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       load: async () => (await import('./commands/steer.ts')).pauseCommand,
     },
     resume: {
-      line: 'go on after a pause',
+      line: 'continue after a pause',
       load: async () => (await import('./commands/steer.ts')).resumeCommand,
     },
     stop: {
@@ -134,7 +134,7 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       load: async () => (await import('./commands/checkpoints.ts')).checkpointsCommand,
     },
     rewind: {
-      line: 'go on from an earlier step; what came after it is kept',
+      line: 'continue from an earlier step; later steps stay in the store',
       load: async () => (await import('./commands/rewind.ts')).rewindCommand,
     },
     fork: {

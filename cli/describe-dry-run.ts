@@ -50,7 +50,7 @@ function processes(spec: RunSpec): string[] {
     ? 'nothing, since the model is not here (see below)'
     : `trained by ${trains}, sampled by ${samples}`;
   const lines = [
-    '  workers       orchestrator, 1 trainer, 1 rollout worker, metrics (ratchet dev has more: --trainers, --rollout-workers)',
+    '  workers       orchestrator, 1 GPU worker, 1 rollout worker, metrics (ratchet dev has more: --gpu-workers, --rollout-workers)',
     `  here          ${here}`,
   ];
   if (trainerGpus === null && inferenceGpus === null) return lines;

@@ -36,7 +36,7 @@ function remarks({ warnings, notYet, obstacles, advice, notImported }: Omit<RunF
       notImported.map(({ name, runs, unchecked }) => `environment ${name}: ${unchecked}. It would run ${runs}`),
     ),
     ...warnings.map((warning) => `warning: ${warning}`),
-    ...section('not yet honoured (read, checked and kept in the run):', notYet.map(notYetLine)),
+    ...section('not yet honoured (read, checked and stored with the run):', notYet.map(notYetLine)),
     ...section('in the way of training here:', obstacles.flatMap(obstacleLines)),
     ...section('advice (rules of thumb, no errors):', advice.flatMap(adviceLines)),
   ];

@@ -106,7 +106,7 @@ function serverLines(spec: RunSpec, server: ServerReport): string[] {
       : []),
     ...(takesWeights === true
       ? []
-      : ['  → no run can train with it: it goes on sampling from the weights it was started with']),
+      : ['  → no run can train with it: it keeps sampling from the weights it was started with']),
     ...logprobLines(spec, server),
   ];
 }

@@ -34,7 +34,7 @@ export interface StatusReport {
 export async function describe(report: StatusReport): Promise<string[]> {
   const { run, workflow, status, committed, stoppedBecause, temporalError, waiting } = report;
   const lines = status ? describeStatus(status, workflow!, report) : [`${run}: ${standing(report)}`];
-  if (stoppedBecause) lines.push(`stopped because: ${stoppedBecause}`);
+  if (stoppedBecause) lines.push(`failed because: ${stoppedBecause}`);
   if (waiting) lines.push(waiting);
   if (temporalError) lines.push(temporalError);
   if (committed) lines.push(...(await describeStored(committed, status === null)));
@@ -91,7 +91,7 @@ function describeStatus(
   return [
     `${status.run}: ${phase} (workflow ${workflow}), step ${status.step} of ${status.maxSteps}, lineage ${status.lineage}`,
     ...(status.pausedBecause
-      ? [`paused because: ${status.pausedBecause}`, `go on with    npx ratchet resume ${status.run}`]
+      ? [`paused because: ${status.pausedBecause}`, `continue with npx ratchet resume ${status.run}`]
       : []),
     ...describeFigures(status, status.phase === 'training' && workflow === 'running'),
     `policy        ${status.policyDigest?.slice(0, 12) ?? 'none yet'}`,

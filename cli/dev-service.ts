@@ -5,7 +5,7 @@ import { print } from './print.ts';
 
 export interface DevOptions {
   readonly weights: string[];
-  readonly trainers: number;
+  readonly gpuWorkers: number;
   readonly rolloutWorkers: number;
   readonly metricsPort?: number;
   readonly serve?: string;
@@ -16,12 +16,12 @@ export interface DevOptions {
 
 /** Writes or removes this folder's service, and says what is left to do. */
 export function tellService(projectFolder: string, options: DevOptions, installs: boolean): void {
-  const { weights, trainers, rolloutWorkers } = options;
+  const { weights, gpuWorkers, rolloutWorkers } = options;
   const ratchet = fileURLToPath(new URL('./ratchet.mjs', import.meta.url));
   const { metricsPort } = options;
   const workers = [
-    '--trainers',
-    String(trainers),
+    '--gpu-workers',
+    String(gpuWorkers),
     '--rollout-workers',
     String(rolloutWorkers),
     ...(metricsPort === undefined ? [] : ['--metrics-port', String(metricsPort)]),
@@ -35,7 +35,7 @@ export function tellService(projectFolder: string, options: DevOptions, installs
     say(`${plan.file}: ${installService(plan)}. It is not enabled yet:`);
     for (const line of [...plan.toEnable, '', ...plan.notes]) say(line === '' ? '' : `  ${line}`);
     say(
-      'Runs that are open when the machine goes down go on when it is back. To end it for good: npx ratchet dev --uninstall-service',
+      'Runs that are open when the machine goes down continue when it is back. To end it for good: npx ratchet dev --uninstall-service',
     );
     return;
   }

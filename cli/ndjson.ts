@@ -87,7 +87,7 @@ const end = z
     outcome: z
       .enum(['finished', 'failed', 'stopped', 'detached', 'lost'])
       .describe(
-        '`finished`; `failed`: it stopped by itself; `stopped`: you stopped it with its processes; `detached`: you left, it goes on; `lost`: its processes or its server are gone',
+        '`finished`; `failed`: it ended with an error; `stopped`: you stopped it with its processes; `detached`: you left, and it is still running; `lost`: its processes or its server are gone',
       ),
     exit_code: z.int().nonnegative().describe('of the command'),
     message: z.string().nullable().describe('why, where it did not finish'),

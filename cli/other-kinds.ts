@@ -1,12 +1,10 @@
-import path from 'node:path';
 import { environmentFinder } from '../backends/environments/find.ts';
 import { RatchetError } from '../core/errors.ts';
-import type { LoadOptions } from '../backends/configs/load-run-config.ts';
-import { isTableAlone } from '../config/layers.ts';
-import { environmentIdsOf, kindOf, parseConfigFile, summaryOf } from '../config/parse-config-file.ts';
-import { parseToml, type TomlFile } from '../config/parse-toml.ts';
+import type { LoadOptions, ReadRunFile } from '../backends/configs/load-run-config.ts';
+import { environmentIdsOf, kindOf, parseConfigFile } from '../config/parse-config-file.ts';
+import type { TomlFile } from '../config/parse-toml.ts';
 import { formatProblems, type Problem } from '../config/problems.ts';
-import { readRegularText } from '../engine/regular-file.ts';
+import { summaryOf } from './file-summary.ts';
 
 const titles = {
   eval: 'evaluations (ratchet eval run)',
@@ -32,21 +30,14 @@ interface OtherKind {
 
 /**
  * What `check` says of a file that is no run: what it was read as and why, warnings, what it means, and which of its environments are not
- * here. null for a run, or a file that cannot be read, of which its own reader says so.
+ * here. null for a run.
  */
-export async function otherKind(
-  file: string,
-  {
-    projectFolder,
-    overrides,
-    over = [],
-  }: Pick<LoadOptions, 'projectFolder' | 'over'> & Required<Pick<LoadOptions, 'overrides'>>,
-): Promise<OtherKind | null> {
-  const text = await readRegularText(path.resolve(projectFolder, file)).catch(() => null);
-  if (text === null || isTableAlone(file, over)) return null;
-  const source = file.endsWith('.py') ? text : parseToml(text, file);
-  if (kindOf(source, file).kind === 'run') return null;
-  const parsed = parseConfigFile(source, { file, overrides });
+export function otherKind(
+  { toml }: Pick<ReadRunFile, 'toml'>,
+  { projectFolder, overrides }: Pick<LoadOptions, 'projectFolder'> & Required<Pick<LoadOptions, 'overrides'>>,
+): OtherKind | null {
+  const { file } = toml;
+  const parsed = parseConfigFile(file.endsWith('.py') ? toml.text : toml, { file, overrides });
   if (parsed.kind === 'run') return null;
   if (!parsed.ok) {
     const { kind, problems } = parsed;

@@ -25,7 +25,7 @@ export async function untilOthersEnd(
     const others = await goingOn(client, since, ours);
     if (others?.length === 0 || left.aborted) break;
     const names = others?.join(', ') ?? told;
-    if (names !== told) say(`${names}: goes on here. Ctrl-C ends that, too; nothing committed is lost`);
+    if (names !== told) say(`${names}: still running here. Ctrl-C ends that, too; nothing committed is lost`);
     told = names;
     await delay(pauses.lookMs, undefined, { signal: left }).catch(() => undefined); // left: said above
   }

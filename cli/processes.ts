@@ -180,7 +180,7 @@ async function startHere(
 }
 
 function onlyPlays({ projectFolder, pid }: RunningStack): string {
-  return `An evaluation or a prompt search is at work in ${projectFolder} (process ${pid}), with neither a trainer nor a policy server beside it. Wait until it has ended, or leave it with Ctrl-C: the same command goes on with it. Then type this again.`;
+  return `An evaluation or a prompt search is at work in ${projectFolder} (process ${pid}), with neither a GPU worker nor a policy server beside it. Wait until it has ended, or leave it with Ctrl-C: the same command continues with it. Then type this again.`;
 }
 
 async function findServer(clock: Teller): Promise<TemporalCli> {

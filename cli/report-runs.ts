@@ -65,7 +65,7 @@ async function whyFailed(client: Client, workflowId: string, runId: string): Pro
 
 export function firstLines(runs: ReadonlyMap<string, RunStanding>): string[] {
   return [...runs].map(([run, standing]) =>
-    standing.state === 'running' ? `${run} goes on${afterStep(standing)}` : lineOf(run, standing),
+    standing.state === 'running' ? `${run} continues${afterStep(standing)}` : lineOf(run, standing),
   );
 }
 
@@ -75,7 +75,7 @@ export function changes(before: ReadonlyMap<string, RunStanding>, now: ReadonlyM
     const was = before.get(run);
     if (was?.state === standing.state && was.why === standing.why) return [];
     if (standing.state === 'running')
-      return [`${run} ${was === undefined ? 'begins' : `goes on${afterStep(standing)}`}`];
+      return [`${run} ${was === undefined ? 'begins' : `continues${afterStep(standing)}`}`];
     return [lineOf(run, standing)];
   });
 }

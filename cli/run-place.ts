@@ -32,7 +32,7 @@ export async function findRunFolder(
       : ` It says it is in ${openRunStore(said.store, run).uri}, which cannot be read from here.`;
   throw new RatchetError(
     'RunNotFound',
-    `There is no run ${run}: ${openRunStore(here, run).uri} holds no run.json.${elsewhere} Where runs lie is said with --store URI.`,
+    `There is no run ${run}: ${openRunStore(here, run).uri} holds no run.json.${elsewhere} Say where the runs are with --store URI.`,
   );
 }
 

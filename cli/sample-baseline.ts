@@ -76,7 +76,7 @@ function unlessNotYet(error: unknown): ScoredGroup[] {
 
 function stoppedEarly(run: string, cause: unknown): RatchetError {
   const why = cause instanceof Error ? rootMessage(cause) : 'it ended without a scored round';
-  return new RatchetError('Unsupported', `The run ${run}, in which the baseline was measured, stopped: ${why}`, {
+  return new RatchetError('Unsupported', `The run ${run}, in which the baseline was measured, failed: ${why}`, {
     cause,
   });
 }

@@ -23,7 +23,7 @@ export async function sayNext(
   const steps = await stepRecords(place);
   const solved = solvedShare(steps.map(({ metrics }) => metrics));
   if (stand.state !== 'finished') {
-    say(`next    to go on: ${goOnWith(command, stand)}`);
+    say(`next    to continue: ${goOnWith(command, stand)}`);
   } else if (solved === null) {
     say(`next    further: ${goOnWith(command, stand)}`);
   } else {

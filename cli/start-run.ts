@@ -60,7 +60,7 @@ export async function tellOthers(client: Client, ours: string, clock: Pick<Audie
   }
   if (others.length === 0) return;
   clock.say(
-    `also going on here: ${others.join(', ')}   the trainer works for one run at a time; end one with: npx ratchet stop ${others[0]}`,
+    `also running here: ${others.join(', ')}   a GPU worker trains one run at a time; end one with: npx ratchet stop ${others[0]}`,
   );
 }
 
@@ -77,7 +77,7 @@ async function attach(
     clock.say(`the run ${run} is running as workflow ${running.workflowId}; attached to it`);
   if (Object.keys(overrides).length > 0 && !isDeepStrictEqual(await startedWith(running), overrides)) {
     clock.say(
-      `the run goes on with the settings it was started with. To change some: npx ratchet set ${run} learning_rate=… (or stop_after=…), or end it with npx ratchet stop ${run} and train again`,
+      `the run continues with the settings it was started with. To change some: npx ratchet set ${run} learning_rate=… (or stop_after=…), or end it with npx ratchet stop ${run} and train again`,
     );
   }
   return running;

@@ -1,5 +1,5 @@
 /** The option of the commands that look at a run's folder. Where it is left out, `findRunFolder` looks. */
 export const storeOption = [
   '--store <uri>',
-  'where the runs lie (default: ./outputs, else where the run itself says)',
+  'where the runs are (default: ./outputs, else where the run itself says)',
 ] as const;

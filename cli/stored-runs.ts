@@ -104,7 +104,7 @@ function commandOf(run: string, { config, over = [], dialect, overrides }: SpecS
 export function describeGoOn({ state, solved, goOn }: Pick<StoredRun, 'state' | 'solved' | 'goOn'>): string[] {
   if (state === 'finished' && solved !== null) return [describeSolved(solved)];
   if (goOn === null) return [];
-  return [`${state === 'finished' ? 'more steps   ' : 'go on with   '} ${goOn}`];
+  return [`${state === 'finished' ? 'more steps   ' : 'continue with'} ${goOn}`];
 }
 
 function standOf({ step, state }: StepCommit, spec: RunSpec): Stand {

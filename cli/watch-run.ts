@@ -105,30 +105,26 @@ async function watchExecution(handle: RunWorkflow, options: Watch): Promise<End 
     switch (endingOf(error, { interrupted, gone })) {
       case 'interrupted':
         return stack
-          ? over('stopped', 130, `stopped. The run ${run} is not lost: ${goOn} goes on where it is`)
-          : over('detached', 0, `detached. The run ${run} goes on; come back with: npx ratchet attach ${run}`);
+          ? over('stopped', 130, `stopped. The run ${run} is not lost: ${goOn} continues it`)
+          : over('detached', 0, `detached. The run ${run} continues; come back with: npx ratchet attach ${run}`);
       case 'gone':
-        return over(
-          'lost',
-          1,
-          `the processes this run used have ended; the run is not lost: ${goOn} goes on where it is`,
-        );
+        return over('lost', 1, `the processes this run used have ended; the run is not lost: ${goOn} continues it`);
       case 'unknown':
         return over(
           'lost',
           1,
-          `this Temporal server does not know the run ${run} (any more); its files are kept: ${goOn} goes on where it is`,
+          `this Temporal server does not know the run ${run} (any more); its files are still there: ${goOn} continues it`,
         );
       case 'cancelled':
         await tellRest(handle, seen, audience);
         await audience.untilRead(left);
-        return over('failed', 1, `the run was cancelled; what is committed stays: ${goOn} goes on from there`);
+        return over('failed', 1, `the run was cancelled; what is committed stays: ${goOn} continues from there`);
       case 'failed':
         if (error instanceof WorkflowFailedError && (await isTakenOver(handle, error))) return 'taken over';
         await tellRest(handle, seen, audience);
         await audience.untilRead(left);
     }
-    const end = over('failed', 1, `the run stopped: ${rootMessage(error)}`);
+    const end = over('failed', 1, `the run failed: ${rootMessage(error)}`);
     audience.say(sayAfterFailure(options, rootMessage(error)));
     return end;
   }
@@ -137,9 +133,9 @@ async function watchExecution(handle: RunWorkflow, options: Watch): Promise<End 
 /** What to type next. A step that could not be gone on from is not typed again. */
 function sayAfterFailure({ run, goOn, goOnPlainly }: Watch, why: string): string {
   if (!why.startsWith(`Rewind of ${run}:`)) {
-    return `After fixing this, run: ${goOn}   (it goes on from the last committed step, if there is one)`;
+    return `After fixing this, run: ${goOn}   (it continues from the last committed step, if there is one)`;
   }
-  return `nothing was changed. From another step: ${goOnPlainly} --resume.step N   (npx ratchet checkpoints ${run} lists them); from where it stands: ${goOnPlainly}`;
+  return `nothing was changed. From another step: ${goOnPlainly} --resume.step N   (npx ratchet checkpoints ${run} lists them); from its newest step: ${goOnPlainly}`;
 }
 
 /** How often one looks whether another command's processes are still there. */

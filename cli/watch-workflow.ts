@@ -76,20 +76,28 @@ function describeEnding(
     toEnd,
   }: { readonly noun: string; readonly error: unknown; readonly staysBehind: boolean; readonly toEnd: string },
 ): [EndLine['outcome'], number, string] {
-  const kept = 'the same command goes on where it is';
+  const kept = 'the same command continues it';
   switch (ending) {
     case 'interrupted':
       return staysBehind
-        ? ['detached', 0, `detached. The ${noun} goes on; the same command comes back to it. To end it: ${toEnd}`]
-        : ['stopped', 130, `stopped. What is finished is kept: ${kept}`];
+        ? ['detached', 0, `detached. The ${noun} continues; the same command comes back to it. To end it: ${toEnd}`]
+        : ['stopped', 130, `stopped. What is finished is stored: ${kept}`];
     case 'gone':
       return ['lost', 1, `the processes this ${noun} used have ended; ${kept}`];
     case 'unknown':
-      return ['lost', 1, `this Temporal server does not know the ${noun} (any more); its results are kept: ${kept}`];
+      return [
+        'lost',
+        1,
+        `this Temporal server does not know the ${noun} (any more); its results are still there: ${kept}`,
+      ];
     case 'cancelled':
-      return ['stopped', 1, `the ${noun} was cancelled; what is finished is kept: the same command goes on from there`];
+      return [
+        'stopped',
+        1,
+        `the ${noun} was cancelled; what is finished is stored: the same command continues from there`,
+      ];
     case 'failed':
-      return ['failed', 1, `the ${noun} stopped: ${rootMessage(error)}`];
+      return ['failed', 1, `the ${noun} failed: ${rootMessage(error)}`];
     default:
       return ending satisfies never;
   }

@@ -39,7 +39,7 @@ export async function whyStuck(handle: WorkflowHandle, run: string): Promise<Stu
 }
 
 const noOrchestrator =
-  'no orchestrator asks for work; start one (ratchet dev, or ratchet worker --role orchestrator), nothing is lost';
+  'no orchestrator polls for work; start one (ratchet dev, or ratchet worker --role orchestrator), nothing is lost';
 
 interface Namespaced {
   readonly options: { readonly namespace: string };
@@ -106,7 +106,7 @@ function wedged(run: string, found: WorkflowExecutionDescription, { isNondetermi
   if (!isNondeterminism) return `its workflow code fails, and is tried again: ${said}`;
   const version = versionOf(found);
   const written = version === null ? '' : `, written by version ${short(version)},`;
-  return `the orchestrator that is there is of another version: it cannot go on with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`npx ratchet upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;
+  return `the running orchestrator is of another version: it cannot continue with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`npx ratchet upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;
 }
 
 function pinnedTo({ raw }: WorkflowExecutionDescription): string | null {

@@ -1,18 +1,18 @@
 import { stringify } from 'smol-toml';
 import type { Dialect, Fate } from './dialects/dialect.ts';
+import { placed, placesOf } from './dialects/places.ts';
 import { ratchet } from './dialects/ratchet-dialect.ts';
-import { RatchetConfig } from './settings/index.ts';
 import { type ParsedRunConfig, parseRunConfig } from './parse-run-config.ts';
-import { parseToml, type TomlFile } from './parse-toml.ts';
+import type { TomlFile } from './parse-toml.ts';
 import { formatPath, type KeyPath } from './positions.ts';
+import type { Problem } from './problems.ts';
 import type { RunSpec } from './run-spec.ts';
-import { copied, isTable, setAt, type Table, valueAt } from './tables.ts';
+import { RatchetConfig, settingsByPath } from './settings/index.ts';
+import { copied, differencesOf, isTable, setAt, type Table, valueAt } from './tables.ts';
 
 /** Writes a run file in the words of another dialect, where that loses nothing: what was written is read again and compared. */
 
 export interface ConvertOptions {
-  /** As it was named; the run is called after it in both readings. */
-  readonly file: string;
   /** Of the file; missing = the one its keys show. */
   readonly from?: string;
   readonly to: Dialect;
@@ -33,11 +33,16 @@ export type Converted =
       readonly problems: readonly string[];
     };
 
-/** The file in the words of `to`, or what would be lost. Call with a file that is right: undefined otherwise. */
-export function convertConfig(text: string, { file, from, to }: ConvertOptions): Converted | undefined {
-  const written = parseToml(text, file);
+interface Refused {
+  readonly ok: null;
+  readonly problems: readonly Problem[];
+}
+
+/** The file in the words of `to`, or what would be lost. A file that is not right is returned as it was read. */
+export function convertConfig(written: TomlFile, { from, to }: ConvertOptions): Converted | Refused {
+  const { file } = written;
   const source = parseRunConfig(written, { file, ...(from === undefined ? {} : { dialect: from }) });
-  if (!source.ok) return undefined;
+  if (!source.ok) return { ok: null, problems: source.problems };
   const title = source.readAs.title;
   const goal: Goal = { file, to, spec: source.spec, resumeStep: source.resumeStep };
   const table = tableFor(written, source, goal);
@@ -92,36 +97,29 @@ function compared(table: Table, { file, to, spec, resumeStep }: Goal): Compariso
   ];
   const without = Object.fromEntries(limits.map(([key]) => [key, null]));
   const later = Object.fromEntries(Object.entries(found.later).filter(([path]) => spec.later[path] !== undefined));
-  const differences = changed({ ...spec, resumeStep }, { ...found, ...without, later, resumeStep: step });
+  const differences = [...differencesOf({ ...spec, resumeStep }, { ...found, ...without, later, resumeStep: step })];
   return {
-    lost: differences.map(({ line }) => line),
+    lost: differences.map(differenceLine),
     problems: [],
     brought: brought.map(([path, value]) => `${path} = ${shown(value)} comes with ${to.title}: its default`),
-    differing: differences.reduce((sum, { values }) => sum + values, 0),
+    differing: differences.reduce((sum, { here, there }) => sum + valuesIn(here) + valuesIn(there), 0),
   };
 }
 
-interface Difference {
-  readonly line: string;
-  readonly values: number;
-}
-
-/** Where two specs differ, in words near to ours: `lora.r: 32 here, 16 there`. */
-function changed(here: unknown, there: unknown, path: KeyPath = []): Difference[] {
-  if (isTable(here) && isTable(there)) {
-    const keys = new Set([...Object.keys(here), ...Object.keys(there)]);
-    // What is still to come stands under its path in the file.
-    const at = (key: string) => (key === 'later' && path.length === 0 ? [] : [...path, key]);
-    return [...keys].flatMap((key) => changed(here[key], there[key], at(key)));
-  }
-  if (Array.isArray(here) && Array.isArray(there) && here.length === there.length && here.some(isTable)) {
-    return here.flatMap((item, i) => changed(item, there[i], [...path, i]));
-  }
-  if (JSON.stringify(here) === JSON.stringify(there)) return [];
-  const words = formatPath(path)
+/** Where two specs differ, in words near to ours: `lora.r: 32 here, 16 there`. What is still to come stands under its path in the file. */
+function differenceLine({
+  path,
+  here,
+  there,
+}: {
+  readonly path: KeyPath;
+  readonly here: unknown;
+  readonly there: unknown;
+}) {
+  const words = formatPath(path[0] === 'later' ? path.slice(1) : path)
     .replaceAll('"', '')
     .replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
-  return [{ line: `${words}: ${shown(here)} here, ${shown(there)} there`, values: valuesIn(here) + valuesIn(there) }];
+  return `${words}: ${shown(here)} here, ${shown(there)} there`;
 }
 
 /** A table that is missing is further off than one with a wrong value. */
@@ -207,65 +205,29 @@ function distance(table: Table, goal: Goal): number {
 
 /** Every field of the dialect that could hold one of our values. */
 function candidatesOf({ fields }: Dialect, whole: Table): (Candidate & { readonly ours: KeyPath })[] {
-  const taken = new Set<string>();
+  const [sure, guessed] = [new Set<string>(), new Set<string>()];
   return Object.entries(fields).flatMap(([path, { fate }]) => {
     const own = ownPath(path, fate);
-    if (own === undefined) return [];
-    const isSure = fate.kind === 'becomes' && fate.convert === undefined && !taken.has(own);
-    if (isSure) taken.add(own);
-    return placesIn(own, whole).flatMap((at): (Candidate & { readonly ours: KeyPath })[] => {
-      const positions = at.filter((part) => typeof part === 'number');
-      const there = path.split('.').flatMap((part): (string | number)[] => {
-        return part.endsWith('[]') ? [part.slice(0, -2), positions.shift() ?? 0] : [part];
-      });
-      return positions.length > 0 ? [] : [{ path: there, value: valueAt(whole, at), isSure, ours: at }];
-    });
+    // Of several places for one setting the first is the usual one.
+    if (own === undefined || listsIn(own) !== listsIn(path) || guessed.has(own)) return [];
+    const isSure = fate.kind === 'becomes' && fate.convert === undefined && !sure.has(own);
+    if (isSure) sure.add(own);
+    else if (fate.kind === 'together') guessed.add(own);
+    return placesOf(own, whole).map((at) => ({ path: placed(path, at), value: valueAt(whole, at), isSure, ours: at }));
   });
 }
 
-/** Which of our fields a field may be in reverse: the one it becomes, or the one that is called the same. */
+function listsIn(path: string): number {
+  return path.split('[]').length;
+}
+
+/** Which of our fields a field may be in reverse: the one it becomes, that its table says first it becomes, or that is called the same. */
 function ownPath(path: string, fate: Fate): string | undefined {
   if (fate.kind === 'becomes') return fate.path;
   if (fate.kind !== 'together') return undefined;
-  return sameMeaning[path] ?? path;
+  const [, named = path] = /^`([^`]+)`(?:$|;)/.exec(fate.what) ?? [];
+  return settingsByPath.has(named) ? named : path;
 }
-
-/** Fields of prime-rl that are read together with others, and mostly mean one of ours. */
-const sameMeaning: Readonly<Record<string, string>> = {
-  'model.name': 'model',
-  'orchestrator.env[].id': 'env[].id',
-  'orchestrator.env[].args': 'env[].args',
-  'orchestrator.env[].name': 'env[].name',
-  'orchestrator.train.env[].id': 'env[].id',
-  'orchestrator.train.env[].args': 'env[].args',
-  'orchestrator.train.env[].name': 'env[].name',
-  'orchestrator.batch_size': 'batch_size',
-  'orchestrator.rollouts_per_example': 'rollouts_per_example',
-  'orchestrator.group_size': 'rollouts_per_example',
-  'orchestrator.sampling.max_tokens': 'sampling.max_tokens',
-  'orchestrator.sampling.temperature': 'sampling.temperature',
-  'orchestrator.train.sampling.max_completion_tokens': 'sampling.max_tokens',
-  'orchestrator.train.sampling.temperature': 'sampling.temperature',
-  'run.name': 'name',
-  'deployment.num_train_gpus': 'trainer.gpus',
-  'deployment.num_infer_gpus': 'inference.gpus',
-  'monitors.wandb.project': 'wandb.project',
-  'monitors.wandb.name': 'wandb.name',
-  'monitors.wandb.entity': 'wandb.entity',
-  'monitors.wandb.group': 'wandb.group',
-  'monitors.wandb.tags': 'wandb.tags',
-  'trainer.optim.lr': 'learning_rate',
-  'trainer.model.lora.rank': 'lora.r',
-  'trainer.model.lora.alpha': 'lora.alpha',
-  'trainer.model.lora.dropout': 'lora.dropout',
-  'trainer.model.lora.target_modules': 'lora.target_modules',
-  'orchestrator.eval.interval': 'eval.interval',
-  'orchestrator.eval.env[].id': 'eval.env[].id',
-  'orchestrator.eval.num_examples': 'eval.num_examples',
-  'orchestrator.eval.rollouts_per_example': 'eval.rollouts_per_example',
-  'ckpt.interval': 'checkpoints.interval',
-  'ckpt.keep_last': 'checkpoints.keep_last',
-};
 
 /** Our fields that have two places. */
 const otherPlaces: readonly (readonly [KeyPath, KeyPath])[] = [
@@ -289,21 +251,6 @@ function withBothNames(table: Table): Table {
     for (const path of pair) if (valueAt(whole, path) === undefined) setAt(whole, path, value);
   }
   return whole;
-}
-
-/** Where one of our fields has a value. */
-function placesIn(field: string, table: Table): KeyPath[] {
-  let places: KeyPath[] = [[]];
-  for (const part of field.split('.')) {
-    const key = part.replace('[]', '');
-    places = places.flatMap((place): KeyPath[] => {
-      const found = valueAt(table, [...place, key]);
-      if (found === undefined) return [];
-      if (!part.endsWith('[]')) return [[...place, key]];
-      return Array.isArray(found) ? found.map((_, i) => [...place, key, i]) : [];
-    });
-  }
-  return places;
 }
 
 /** Takes a field out, and the tables that are empty then. */

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { ClientType } from './model-access-spec.ts';
+import { clientTypes } from './model-access-spec.ts';
 
 /** One server that answers for an alias. */
 export const EndpointSpec = z.strictObject({
@@ -9,7 +9,7 @@ export const EndpointSpec = z.strictObject({
   /** The name of the environment variable with the key; null = the server asks for none. */
   apiKeyVar: z.string().nullable(),
   /** null = chat completions. */
-  clientType: ClientType.nullable(),
+  clientType: z.enum(clientTypes).nullable(),
   headers: z.record(z.string(), z.string()),
 });
 

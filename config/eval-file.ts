@@ -1,9 +1,13 @@
 import { z } from 'zod';
 import { groupRolloutsMax, rolloutTokensMax } from '../core/limits.ts';
-import { accessFields, baseUrl, clientType, headerList, headerTable, provider, variableName } from './model-access.ts';
+import { access, headerList, ModelAccessSpec } from './model-access.ts';
+import { accessDefaults } from './model-access-spec.ts';
 import { requestSampling } from './request-sampling.ts';
+import { setting, specFields, tableType } from './settings/setting.ts';
 import {
   args,
+  atLeastZero,
+  concurrency,
   countOrAll,
   environmentId,
   environmentLabel,
@@ -11,63 +15,85 @@ import {
   passedVariables,
   positive,
   text,
+  texts,
   whole,
 } from './values.ts';
 
+/** What an evaluation has where neither it nor its environment's package says so. */
+export const evaluationDefaults = { numExamples: 5, rolloutsPerExample: 3, maxConcurrent: 32, maxRetries: 3 } as const;
+
 /** The words of a file with evaluations, those of verifiers 0.3.1: `[[eval]]`, `[[ablation]]`, and what holds for all of them. */
 
-const concurrency = () =>
-  z.union([z.literal(-1), z.int().min(1)]).meta({ expected: 'an integer ≥ 1, or -1 for no bound' });
-const workers = () => z.union([z.literal('auto'), z.int().min(1)]).meta({ expected: 'an integer ≥ 1, or "auto"' });
+/** The environment, and what it is given. */
+export const evaluated = {
+  args: setting(args(), 'of its loader', { neutral: {} }),
+  extra_env_kwargs: setting(args(), 'of its constructor, beside the arguments of its loader', {
+    neutral: {},
+    as: 'extraKwargs',
+  }),
+  env_vars: setting(passedVariables(), 'names of environment variables that it sees beside the usual ones', {
+    neutral: [],
+    as: 'variables',
+  }),
+  env_dir_path: setting(text(), 'where environments of the project lie, from the working folder', {
+    neutral: accessDefaults.environmentsFolder,
+    as: 'folder',
+  }),
+  taskset: setting(args(), 'of a verifiers v1 environment'),
+  harness: setting(args(), 'of a verifiers v1 environment'),
+};
+/** How much is played, and what is kept of it. */
+export const course = {
+  num_examples: setting(countOrAll('examples'), 'what the environment’s package says when missing, else 5'),
+  rollouts_per_example: setting(whole(1, groupRolloutsMax), 'what the environment’s package says when missing, else 3'),
+  shuffle: setting(flag(), 'whether examples are drawn', { neutral: false }),
+  shuffle_seed: setting(whole(0), 'of the draw', { neutral: 0 }),
+  max_concurrent: setting(concurrency(), 'rollouts at once', { neutral: evaluationDefaults.maxConcurrent }),
+  independent_scoring: setting(flag(), 'each rollout is scored by itself, not with its group', { neutral: false }),
+  max_retries: setting(whole(0), 'of a rollout that failed', { neutral: evaluationDefaults.maxRetries }),
+  num_workers: setting(
+    z.union([z.literal('auto'), z.int().min(1)]).meta({ expected: 'an integer ≥ 1, or "auto"' }),
+    'one for every 256 rollouts at once when missing',
+  ),
+  timeout: setting(positive(), 'seconds of a rollout', { as: 'timeoutS' }),
+  output_dir: setting(text(), 'where results go'),
+  state_columns: setting(texts(), 'columns of the state that are kept with a rollout', { neutral: [] }),
+  save_results: setting(flag(), 'whether results are kept', { neutral: false, as: 'savesResults' }),
+};
+/** Accepted, said once, and without effect here: why. */
+const withoutEffect = {
+  verbose: setting(flag(), 'what is logged does not depend on it'),
+  debug: setting(flag(), 'what is logged does not depend on it'),
+  disable_tui: setting(flag(), 'say --plain on the command line instead'),
+  disable_env_server: setting(flag(), 'environments run beside the rollout workers'),
+  save_every: setting(z.int().meta({ expected: 'an integer' }), 'every rollout is kept as soon as it is finished'),
+};
+export const evalIgnored = Object.entries(withoutEffect).map(([key, { means }]) => [key, means] as const);
 
 /** Of a single evaluation, or of all where they stand at the top of the file. */
 const settings = {
-  env_dir_path: text(),
-  endpoints_path: accessFields.endpoints_path,
-  extra_env_kwargs: args(),
-  provider: provider(),
-  endpoint_id: text(),
-  model: accessFields.model,
-  api_client_type: clientType(),
-  api_key_var: variableName(),
-  api_base_url: baseUrl(),
-  header: headerList('value'),
-  headers: headerTable(),
-  header_from_state: headerList('column of the state'),
-  headers_from_state: headerTable(),
-  sampling: requestSampling(),
-  sampling_args: requestSampling(),
-  max_tokens: whole(1, rolloutTokensMax),
-  temperature: z.number().min(0).meta({ expected: 'a number ≥ 0' }),
-  num_examples: countOrAll('examples'),
-  rollouts_per_example: whole(1, groupRolloutsMax),
-  shuffle: flag(),
-  shuffle_seed: whole(0),
-  max_concurrent: concurrency(),
-  independent_scoring: flag(),
-  max_retries: whole(0),
-  num_workers: workers(),
-  disable_env_server: flag(),
-  timeout: positive(),
-  verbose: flag(),
-  debug: flag(),
-  disable_tui: flag(),
-  output_dir: text(),
-  state_columns: z.array(text()).meta({ expected: 'a list of texts' }),
-  save_results: flag(),
-  save_every: z.int().meta({ expected: 'an integer' }),
-  resume: flag(),
-  resume_path: text(),
-  save_to_hf_hub: flag(),
-  hf_hub_dataset_name: text(),
-  args: args(),
-  env_args: args(),
-  env_vars: passedVariables(),
-  taskset: args(),
-  harness: args(),
+  ...evaluated,
+  env_args: setting(args(), 'another name for `args`'),
+  ...access,
+  header: setting(headerList('value'), 'headers, as on the command line'),
+  header_from_state: setting(headerList('column of the state'), 'headers_from_state, as on the command line'),
+  sampling: setting(requestSampling(), 'request fields as verifiers sends them'),
+  sampling_args: setting(requestSampling(), 'another name for `sampling`'),
+  max_tokens: setting(whole(1, rolloutTokensMax), 'of a turn'),
+  temperature: setting(atLeastZero(), 'in place of `sampling`’s'),
+  ...course,
+  resume: setting(flag(), 'goes on with the newest unfinished evaluation that matches'),
+  resume_path: setting(text(), 'the folder of the one to go on with'),
+  save_to_hf_hub: setting(flag(), 'whether results are also uploaded to the Hugging Face Hub'),
+  hf_hub_dataset_name: setting(text(), 'made from the environment and the model when missing'),
+  ...withoutEffect,
 };
-const identity = { id: environmentId(), env_id: environmentId() };
-const entry = { ...identity, name: environmentLabel(), ...settings };
+const entry = {
+  id: setting(environmentId(), 'the environment'),
+  env_id: setting(environmentId(), 'another name for `id`'),
+  name: setting(environmentLabel(), 'unique within the file; the id’s last part when missing'),
+  ...settings,
+};
 
 /** Tables of free keys, each with the values it takes in turn. */
 export const sweptTables = ['env_args', 'args', 'taskset', 'harness'] as const;
@@ -76,21 +102,20 @@ const sweptTable = () =>
     .record(z.string(), z.array(z.json()).min(1))
     .meta({ expected: 'a table of lists: each key with the values it takes in turn' });
 const swept = Object.fromEntries(
-  Object.entries(entry).map(([key, schema]): [string, z.ZodType] => {
+  Object.entries(entry).map(([key, { type }]): [string, z.ZodType] => {
     if ((sweptTables as readonly string[]).includes(key)) return [key, sweptTable().optional()];
-    const expected = `a list of values to take in turn, each ${schema.meta()?.expected ?? 'as in [[eval]]'}`;
-    return [key, z.array(schema).min(1).meta({ expected }).optional()];
+    const expected = `a list of values to take in turn, each ${type.meta()?.expected ?? 'as in [[eval]]'}`;
+    return [key, z.array(type).min(1).meta({ expected }).optional()];
   }),
 );
 
-export const evalEntry = z.object(entry).partial().strict();
+export const evalEntry = tableType(entry);
 export type EvalEntry = z.infer<typeof evalEntry>;
 
-export const EvalFile = z.strictObject({
-  ...z.object(settings).partial().shape,
+export const EvalFile = tableType(settings).extend({
   eval: z.array(evalEntry).meta({ expected: 'a list of tables: [[eval]]' }).optional(),
   ablation: z
-    .array(evalEntry.extend({ sweep: z.strictObject(swept).optional() }).strict())
+    .array(evalEntry.extend({ sweep: z.strictObject(swept).optional() }))
     .meta({ expected: 'a list of tables: [[ablation]]' })
     .optional(),
 });
@@ -112,11 +137,29 @@ export const evalSynonyms = {
   max_completion_tokens: 'max_tokens',
 };
 
-/** Accepted, said once, and without effect here. */
-export const evalIgnored: Readonly<Record<string, string>> = {
-  verbose: 'what is logged does not depend on it',
-  debug: 'what is logged does not depend on it',
-  disable_tui: 'say --plain on the command line instead',
-  disable_env_server: 'environments run beside the rollout workers',
-  save_every: 'every rollout is kept as soon as it is finished',
-};
+/** A file of `ratchet eval run`, normalized: globals laid under each evaluation, ablations written out. Evaluations inside a run are `EvalSpec` in run-spec.ts. */
+export const EvaluationSpec = z.strictObject({
+  environment: z.strictObject({
+    /** As written: an environment's id. */
+    id: z.string().min(1),
+    /** Unique within the file. */
+    name: z.string().min(1),
+    ...specFields(evaluated),
+  }),
+  model: ModelAccessSpec,
+  /** Request fields as verifiers sends them: `max_tokens` (per turn), `temperature`, `extra_body`, … */
+  sampling: z.record(z.string(), z.json()),
+  ...specFields(course),
+  /** null = one for every 256 rollouts at once. */
+  numWorkers: z.int().positive().nullable(),
+  /** Goes on with an earlier evaluation: "newest" = the newest unfinished one that matches, else its folder. */
+  resume: z.union([z.literal('newest'), z.strictObject({ path: z.string().min(1) })]).nullable(),
+  /** Also uploaded to the Hugging Face Hub; the name null = made from the environment and the model. */
+  hub: z.strictObject({ dataset: z.string().nullable() }).nullable(),
+});
+export const EvalRunSpec = z.strictObject({
+  schemaVersion: z.literal(1),
+  evaluations: z.array(EvaluationSpec).min(1),
+});
+export type EvaluationSpec = z.infer<typeof EvaluationSpec>;
+export type EvalRunSpec = z.infer<typeof EvalRunSpec>;

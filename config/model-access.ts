@@ -1,9 +1,10 @@
 import { z } from 'zod';
-import { clientTypes, providers } from './model-access-spec.ts';
+import { accessDefaults, clientTypes, providers } from './model-access-spec.ts';
 import type { KeyPath } from './positions.ts';
 import { rotate } from './report-secrets.ts';
 import type { Reporter } from './reporter.ts';
 import { looksSecret } from './secrets.ts';
+import { inSpec, setting, specFields, type WrittenIn } from './settings/setting.ts';
 import { isTable } from './tables.ts';
 import { choice, text } from './values.ts';
 
@@ -39,13 +40,35 @@ export const headerList = (what: string) => {
   const line = z.string().regex(/^[^:\s]+:\s*\S/);
   return z.union([line, z.array(line)]).meta({ expected: `a text "NAME: ${what}", or a list of such` });
 };
-export const accessFields = {
-  model: text(),
-  endpoints_path: text(),
-  api_key_var: variableName(),
-  api_base_url: baseUrl(),
+
+/** Which model an evaluation or a prompt optimization asks, and where. What is null is said by the registry of endpoints, else by the provider. */
+export const access = {
+  endpoint_id: setting(text(), 'an alias of the registry, in place of `model`'),
+  model: setting(text(), 'a model’s id, or an alias of the registry'),
+  endpoints_path: setting(
+    text(),
+    'the registry, endpoints.toml or endpoints.py, from the working folder; not there = no aliases',
+    { neutral: accessDefaults.endpointsPath },
+  ),
+  provider: setting(choice(...providers), 'where servers of these are is known by name'),
+  api_base_url: setting(baseUrl(), 'of its API'),
+  api_key_var: setting(variableName(), 'the name of the environment variable with the key'),
+  api_client_type: setting(clientType(), 'how its API is spoken to', { as: 'clientType' }),
+  headers: setting(headerTable(), 'sent with every request', { neutral: {} }),
+  headers_from_state: setting(headerTable(), 'header → column of the rollout’s state that gives its value', {
+    neutral: { ...accessDefaults.headersFromState },
+  }),
 };
-export const provider = () => choice(...providers);
+export const ModelAccessSpec = z
+  .strictObject(specFields(access))
+  .refine(({ endpointId, model }) => (endpointId === null) !== (model === null), 'either endpointId or model');
+export type ModelAccessSpec = z.infer<typeof ModelAccessSpec>;
+
+/** A model that is not named is the usual one. */
+export function accessSpec(written: Partial<WrittenIn<typeof access>>): ModelAccessSpec {
+  const { endpointId, model, ...spec } = inSpec(access, written);
+  return { ...spec, endpointId, model: endpointId === null ? (model ?? accessDefaults.model) : null };
+}
 
 /** `"Name: value"`, one or several, as a table. */
 export function headersFrom(lines: string | readonly string[] | undefined): Record<string, string> {

@@ -1,14 +1,6 @@
 import { stringify } from 'smol-toml';
 import { z } from 'zod';
-import {
-  accessFields,
-  baseUrl,
-  clientType,
-  headerTable,
-  keyOf,
-  reportLiteralKey,
-  reportSecretHeaders,
-} from './model-access.ts';
+import { baseUrl, clientType, headerTable, keyOf, reportLiteralKey, reportSecretHeaders } from './model-access.ts';
 import { type EndpointSpec, EndpointsSpec } from './endpoints-spec.ts';
 import type { KeyPath } from './positions.ts';
 import type { Problem } from './problems.ts';
@@ -26,7 +18,7 @@ const aKey = () =>
   z.string().meta({ expected: 'the name of the environment variable with the key, such as "OPENAI_API_KEY"' });
 const entry = z.strictObject({
   endpoint_id: text(),
-  model: accessFields.model,
+  model: text(),
   url: baseUrl().optional(),
   api_base_url: baseUrl().optional(),
   key: aKey().optional(),

@@ -1,9 +1,19 @@
 import { evaluationsMax } from '../core/limits.ts';
 import { withNames } from './settings/environments.ts';
-import { type EvalEntry, evalEntry, EvalFile, evalIgnored, evalSynonyms, sweptTables } from './eval-file.ts';
-import { evaluationDefaults, EvalRunSpec, type EvaluationSpec } from './eval-spec.ts';
-import { headersFrom, reportSecretHeaders, secretHeadersIn } from './model-access.ts';
-import { accessDefaults, type ModelAccessSpec } from './model-access-spec.ts';
+import { inSpec } from './settings/setting.ts';
+import {
+  course,
+  type EvalEntry,
+  evalEntry,
+  EvalFile,
+  evalIgnored,
+  EvalRunSpec,
+  evalSynonyms,
+  evaluated,
+  type EvaluationSpec,
+  sweptTables,
+} from './eval-file.ts';
+import { accessSpec, headersFrom, reportSecretHeaders, secretHeadersIn } from './model-access.ts';
 import { formatPath, type KeyPath } from './positions.ts';
 import type { Problem } from './problems.ts';
 import type { TomlFile } from './parse-toml.ts';
@@ -57,7 +67,7 @@ function readOver(settings: Table, reporter: Reporter): Entry {
   const inHeaders = secretHeadersIn(headers as Record<string, string>).map((name): KeyPath => ['headers', name]);
   const known = new Set(inHeaders.map((path) => formatPath(path)));
   for (const path of [...inHeaders, ...findSecrets(settings).filter((found) => !known.has(formatPath(found)))]) {
-    reporter.fromCommandLine(path, 'no secrets: what is typed is kept with the results, and in the history of the shell', 'what looks like a literal secret (not repeated here)', rotateTyped); // prettier-ignore
+    reporter.fromCommandLine(path, 'no secrets: what is typed is stored with the results, and in the history of the shell', 'what looks like a literal secret (not repeated here)', rotateTyped); // prettier-ignore
   }
   const read = evalEntry.safeParse(settings);
   if (read.success) return readSampling(read.data, [], reporter);
@@ -250,31 +260,18 @@ function idOf({ id, taskset }: Entry): string | undefined {
 }
 
 function evaluationOf(entry: Entry & { readonly id: string; readonly name: string }): EvaluationSpec {
+  const { id, name, num_workers: workers } = entry;
+  const states = { ...headersFrom(entry.header_from_state), ...entry.headers_from_state };
   return {
-    environment: {
-      id: entry.id,
-      name: entry.name,
-      args: entry.args ?? {},
-      extraKwargs: entry.extra_env_kwargs ?? {},
-      variables: entry.env_vars ?? [],
-      folder: entry.env_dir_path ?? accessDefaults.environmentsFolder,
-      taskset: entry.taskset ?? null,
-      harness: entry.harness ?? null,
-    },
-    model: modelAccessOf(entry),
+    environment: { id, name, ...inSpec(evaluated, entry) },
+    model: accessSpec({
+      ...entry,
+      headers: { ...entry.headers, ...headersFrom(entry.header) },
+      headers_from_state: Object.keys(states).length > 0 ? states : undefined,
+    }),
     sampling: samplingOf(entry),
-    numExamples: entry.num_examples ?? null,
-    rolloutsPerExample: entry.rollouts_per_example ?? null,
-    shuffle: entry.shuffle ?? false,
-    shuffleSeed: entry.shuffle_seed ?? 0,
-    maxConcurrent: entry.max_concurrent ?? evaluationDefaults.maxConcurrent,
-    independentScoring: entry.independent_scoring ?? false,
-    maxRetries: entry.max_retries ?? evaluationDefaults.maxRetries,
-    numWorkers: entry.num_workers === undefined || entry.num_workers === 'auto' ? null : entry.num_workers,
-    timeoutS: entry.timeout ?? null,
-    outputDir: entry.output_dir ?? null,
-    stateColumns: entry.state_columns ?? [],
-    savesResults: entry.save_results ?? false,
+    ...inSpec(course, entry),
+    numWorkers: workers === undefined || workers === 'auto' ? null : workers,
     resume: entry.resume_path !== undefined ? { path: entry.resume_path } : entry.resume === true ? 'newest' : null,
     hub: entry.save_to_hf_hub === true ? { dataset: entry.hf_hub_dataset_name ?? null } : null,
   };
@@ -288,21 +285,6 @@ function samplingOf({ max_tokens, temperature, sampling }: Entry): RequestSampli
   return Object.assign(given, sampling);
 }
 
-function modelAccessOf(entry: Entry): ModelAccessSpec {
-  const states = { ...headersFrom(entry.header_from_state), ...entry.headers_from_state };
-  return {
-    endpointId: entry.endpoint_id ?? null,
-    model: entry.endpoint_id === undefined ? (entry.model ?? accessDefaults.model) : null,
-    endpointsPath: entry.endpoints_path ?? accessDefaults.endpointsPath,
-    provider: entry.provider ?? null,
-    apiBaseUrl: entry.api_base_url ?? null,
-    apiKeyVar: entry.api_key_var ?? null,
-    clientType: entry.api_client_type ?? null,
-    headers: { ...entry.headers, ...headersFrom(entry.header) },
-    headersFromState: Object.keys(states).length > 0 ? states : { ...accessDefaults.headersFromState },
-  };
-}
-
 /** Each place of the file where an evaluation's fields may stand. */
 function levelsOf(written: Table): { readonly path: KeyPath; readonly entry: Table }[] {
   const lists = ['eval', 'ablation'].flatMap((key) => {
@@ -314,7 +296,7 @@ function levelsOf(written: Table): { readonly path: KeyPath; readonly entry: Tab
 
 function warningsOf(written: Table): string[] {
   const levels = levelsOf(written);
-  const ignored = Object.entries(evalIgnored)
+  const ignored = evalIgnored
     .filter(([key]) => levels.some(({ entry }) => key in entry))
     .map(([key, why]) => `${key} has no effect here: ${why}`);
   const sampling = levels.flatMap(({ path, entry }) =>

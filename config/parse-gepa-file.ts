@@ -1,9 +1,7 @@
 import { z } from 'zod';
-import { promptComponents } from '../core/gepa/prompt-parts.ts';
-import { frontierTypes, selectionStrategies } from '../core/gepa/tuning.ts';
 import { withNames } from './settings/environments.ts';
-import { GepaSpec } from './gepa-spec.ts';
-import { accessFields, provider } from './model-access.ts';
+import { GepaSpec, search, tuning } from './gepa-spec.ts';
+import { access, accessSpec } from './model-access.ts';
 import { accessDefaults } from './model-access-spec.ts';
 import type { Problem } from './problems.ts';
 import type { TomlFile } from './parse-toml.ts';
@@ -11,74 +9,52 @@ import { type FileOptions, readFile } from './read-file.ts';
 import { reportSecrets } from './report-secrets.ts';
 import type { Reporter } from './reporter.ts';
 import { requestSampling, type RequestSampling, samplingWarnings, withTemplateSwitches } from './request-sampling.ts';
-import { anyNumber, args, choice, countOrAll, environmentId, flag, passedVariables, text, whole } from './values.ts';
+import { inSpec, optionalTable, setting, table, tableType } from './settings/setting.ts';
+import { args, concurrency, environmentId, flag, passedVariables, text, whole } from './values.ts';
 
 /** Files of `gepa run`, in the words of verifiers' `vf-gepa`. */
 
-const environment = z.strictObject({
-  env_id: environmentId().optional(),
-  id: environmentId().optional(),
-  env_args: args().optional(),
-  args: args().optional(),
-  extra_env_kwargs: args().optional(),
-  env_vars: passedVariables().optional(),
-});
-const concurrency = () =>
-  z.union([z.literal(-1), z.int().min(1)]).meta({ expected: 'an integer ≥ 1, or -1 for no bound' });
+const environment = {
+  env_id: setting(environmentId(), 'an environment to optimize for'),
+  id: setting(environmentId(), 'another name for `env_id`'),
+  env_args: setting(args(), 'of its loader'),
+  args: setting(args(), 'another name for `env_args`'),
+  extra_env_kwargs: setting(args(), 'of its constructor', { neutral: {} }),
+  env_vars: setting(passedVariables(), 'names of environment variables that it sees', { neutral: [] }),
+};
+const moved = {
+  max_concurrent: setting(concurrency(), 'rollouts at once', { neutral: 32 }),
+  seed: setting(whole(0), 'of what is drawn', { neutral: 0 }),
+};
+/** The older place of what is in [gepa] and [sampling]. */
+const execution = { ...moved, sampling_args: setting(requestSampling(), 'another place for `[sampling]`') };
+const { model, endpoints_path, api_key_var, api_base_url, provider } = access;
+const top = {
+  run_dir: setting(text(), 'where results go'),
+  save_results: setting(flag(), 'whether results are kept', { neutral: true, as: 'savesResults' }),
+  reflection_model: setting(
+    text(),
+    'proposes prompts: a model’s id or an alias of the registry; the same model when missing',
+  ),
+};
 
-const GepaFile = z.strictObject({
-  model: accessFields.model.optional(),
-  reflection_model: accessFields.model.optional(),
-  endpoints_path: accessFields.endpoints_path.optional(),
-  api_key_var: accessFields.api_key_var.optional(),
-  api_base_url: accessFields.api_base_url.optional(),
-  provider: provider().optional(),
-  env_dir_path: text().optional(),
-  run_dir: text().optional(),
-  save_results: flag().optional(),
-  verbose: flag().optional(),
-  tui: flag().optional(),
+const GepaFile = tableType({
+  model,
+  endpoints_path,
+  api_key_var,
+  api_base_url,
+  provider,
+  env_dir_path: setting(text(), 'where environments of the project lie, from the working folder'),
+  ...top,
+  verbose: setting(flag(), 'nothing'),
+  tui: setting(flag(), 'nothing'),
+  sampling: setting(requestSampling(), 'request fields of rollouts'),
+  execution: optionalTable(execution),
+  gepa: table({ ...search, ...moved, ...tuning }),
+}).extend({
   env: z
-    .union([environment, z.array(environment)])
+    .union([tableType(environment), z.array(tableType(environment))])
     .meta({ expected: 'an environment, [env], or several, [[env]]' })
-    .optional(),
-  gepa: z
-    .strictObject({
-      max_calls: whole(1).default(500),
-      minibatch_size: whole(1).default(3),
-      perfect_score: anyNumber().optional(),
-      state_columns: z.array(text()).meta({ expected: 'a list of texts' }).default([]),
-      num_train: countOrAll('examples').default(100),
-      num_val: countOrAll('examples').default(50),
-      max_concurrent: concurrency().optional(),
-      seed: whole(0).optional(),
-      classic: flag().optional(),
-      num_test: countOrAll('examples').optional(),
-      initial_prompt: text().optional(),
-      components: z
-        .array(choice(...promptComponents))
-        .min(1)
-        .meta({ expected: `a list of ${promptComponents.join(', ')}` })
-        .optional(),
-      merge: flag().optional(),
-      screen: countOrAll('validation examples').optional(),
-      proposals: whole(1).optional(),
-      parallel: whole(1).optional(),
-      candidate_selection_strategy: z
-        .preprocess((value) => (Array.isArray(value) ? value : [value]), z.array(choice(...selectionStrategies)).min(1))
-        .meta({ expected: `one of ${selectionStrategies.join(', ')}, or a list of them to draw from` })
-        .optional(),
-      frontier_type: choice(...frontierTypes).optional(),
-    })
-    .prefault({}),
-  sampling: requestSampling().optional(),
-  /** The older place of what is in [gepa] and [sampling]. */
-  execution: z
-    .strictObject({
-      max_concurrent: concurrency().optional(),
-      seed: whole(0).optional(),
-      sampling_args: requestSampling().optional(),
-    })
     .optional(),
 });
 type GepaFile = z.infer<typeof GepaFile>;
@@ -93,7 +69,6 @@ const synonyms = {
   sampling_args: 'sampling',
   base_url: 'api_base_url',
 };
-const concurrencyDefault = 32;
 
 export type ParsedGepaFile =
   | { readonly ok: true; readonly spec: GepaSpec; readonly warnings: string[] }
@@ -112,52 +87,20 @@ export function parseGepaFile(source: string | TomlFile, options: FileOptions): 
   if (file === undefined || reporter.problems.length > 0) return { ok: false, problems: reporter.inOrder() };
   const { gepa, execution = {} } = file;
   const sampling = (file.sampling ?? execution.sampling_args ?? {}) as RequestSampling;
+  const { components, ...searched } = inSpec(search, gepa);
   const spec: GepaSpec = {
     schemaVersion: 1,
     environments,
     environmentsFolder: file.env_dir_path ?? accessDefaults.environmentsFolder,
-    model: {
-      endpointId: null,
-      model: file.model ?? accessDefaults.model,
-      endpointsPath: file.endpoints_path ?? accessDefaults.endpointsPath,
-      provider: file.provider ?? null,
-      apiBaseUrl: file.api_base_url ?? null,
-      apiKeyVar: file.api_key_var ?? null,
-      clientType: null,
-      headers: {},
-      headersFromState: { ...accessDefaults.headersFromState },
-    },
-    reflectionModel: file.reflection_model ?? null,
+    model: accessSpec(file),
+    ...inSpec(top, file),
     sampling: withTemplateSwitches(sampling),
-    maxCalls: gepa.max_calls,
-    minibatchSize: gepa.minibatch_size,
-    perfectScore: gepa.perfect_score ?? null,
-    stateColumns: gepa.state_columns,
-    numTrain: gepa.num_train,
-    numVal: gepa.num_val,
-    maxConcurrent: gepa.max_concurrent ?? execution.max_concurrent ?? concurrencyDefault,
-    seed: gepa.seed ?? execution.seed ?? 0,
-    classic: gepa.classic ?? false,
-    numTest: gepa.num_test ?? 0,
-    initialPrompt: gepa.initial_prompt ?? null,
-    components: [...new Set(gepa.components ?? ['system_prompt' as const])],
-    merge: gepa.merge ?? false,
-    tuning: tuningOf(gepa),
-    runDir: file.run_dir ?? null,
-    savesResults: file.save_results ?? true,
+    ...searched,
+    ...inSpec(moved, { ...execution, ...gepa }),
+    components: [...new Set(components)],
+    tuning: inSpec(tuning, gepa),
   };
   return { ok: true, spec: GepaSpec.parse(spec), warnings: warningsOf(file) };
-}
-
-function tuningOf(gepa: GepaFile['gepa']): GepaSpec['tuning'] {
-  const { screen, proposals, parallel, candidate_selection_strategy: selection, frontier_type: frontier } = gepa;
-  return {
-    ...(screen === undefined ? {} : { screen }),
-    ...(proposals === undefined ? {} : { proposals }),
-    ...(parallel === undefined ? {} : { parallel }),
-    ...(selection === undefined ? {} : { selection }),
-    ...(frontier === undefined ? {} : { frontier }),
-  };
 }
 
 function environmentsOf({ env = [] }: GepaFile, reporter: Reporter): GepaSpec['environments'] {

@@ -9,7 +9,7 @@ import type { Place, Problem } from './problems.ts';
 import { readInDialect } from './read-in-dialect.ts';
 import type { JsonValue, RunSpec } from './run-spec.ts';
 import type { SettingAdvice } from './setting-advice.ts';
-import { isTable, type Table } from './tables.ts';
+import { differencesOf, type Table } from './tables.ts';
 
 export { formatProblems } from './problems.ts';
 export type { Problem } from './problems.ts';
@@ -109,11 +109,9 @@ function dialectOf(given: string | Dialect): Dialect {
 }
 
 /** Where two readings of a file mean something else, as `sampling.temperature: 1 here, 0.7 there`. */
-function differences(here: unknown, there: unknown, path: KeyPath = []): string[] {
-  if (isTable(here) && isTable(there)) {
-    const keys = new Set([...Object.keys(here), ...Object.keys(there)]);
-    return [...keys].flatMap((key) => differences(here[key], there[key], [...path, key]));
-  }
-  const [one, other] = [here, there].map((value) => JSON.stringify(value));
-  return one === other ? [] : [`${formatPath(path)}: ${one} here, ${other} there`];
+function differences(spec: RunSpec, other: RunSpec): string[] {
+  return [...differencesOf(spec, other)].map(({ path, here, there }) => {
+    const [one, another] = [here, there].map((value) => JSON.stringify(value));
+    return `${formatPath(path)}: ${one} here, ${another} there`;
+  });
 }

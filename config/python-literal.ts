@@ -126,7 +126,7 @@ class PythonReader {
       return;
     }
     if (this.#at < this.#text.length && this.#peek() !== '\n') {
-      throw this.#problem(`an expression that goes on (${this.#here()})`);
+      throw this.#problem(`an expression that continues (${this.#here()})`);
     }
   }
 
@@ -215,7 +215,9 @@ class PythonReader {
     if (this.#peek() === ',') this.#at += 1;
     else if (this.#peek() !== close) {
       const word = /^(?:for|if|or|and)\b/.exec(this.#rest(4))?.[0];
-      throw this.#problem(word === 'for' ? 'a comprehension (for …)' : `an expression that goes on (${this.#here()})`);
+      throw this.#problem(
+        word === 'for' ? 'a comprehension (for …)' : `an expression that continues (${this.#here()})`,
+      );
     }
   }
 

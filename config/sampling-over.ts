@@ -1,21 +1,9 @@
 import { RatchetError } from '../core/errors.ts';
 import { type JsonValue, SamplingSpec } from './run-spec.ts';
+import { requestedNames } from './settings/sampling.ts';
 
 /** Request fields that have a meaning for a sampler of our own. */
-const fieldNames: Readonly<Record<string, keyof SamplingSpec>> = {
-  max_tokens: 'maxTokens',
-  max_completion_tokens: 'maxTokens',
-  temperature: 'temperature',
-  top_p: 'topP',
-  top_k: 'topK',
-  min_p: 'minP',
-  min_tokens: 'minTokens',
-  repetition_penalty: 'repetitionPenalty',
-  presence_penalty: 'presencePenalty',
-  frequency_penalty: 'frequencyPenalty',
-  stop: 'stop',
-  seed: 'seed',
-};
+const fieldNames = new Map(Object.entries({ ...requestedNames, max_completion_tokens: 'maxTokens' }));
 
 /** The run's own sampling, and over it what was asked for, in the names of requests. A temperature of 0 is greedy. */
 export function samplingOver(own: SamplingSpec, fields: Readonly<Record<string, JsonValue>>): SamplingSpec {
@@ -24,11 +12,11 @@ export function samplingOver(own: SamplingSpec, fields: Readonly<Record<string, 
   const over: Record<string, JsonValue> = {};
   for (const [name, value] of Object.entries(given)) {
     if (value === null || (name === 'n' && value === 1)) continue;
-    const field = name === 'chat_template_kwargs' ? 'templateArguments' : fieldNames[name];
+    const field = name === 'chat_template_kwargs' ? 'templateArguments' : fieldNames.get(name);
     if (field === undefined) {
       throw new RatchetError(
         'ConfigInvalid',
-        `sampling ${name}: a version of a run is sampled token by token; expected ${Object.keys(fieldNames).join(', ')} or chat_template_kwargs.`,
+        `sampling ${name}: a version of a run is sampled token by token; expected ${[...fieldNames.keys()].join(', ')} or chat_template_kwargs.`,
       );
     }
     over[field] =

@@ -6,6 +6,11 @@ export function isTable(value: unknown): value is Table {
   return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date);
 }
 
+/** The table that a value is, or an empty one. */
+export function tableOr(value: unknown): Table {
+  return isTable(value) ? value : {};
+}
+
 /** The value at a path; undefined where there is none. */
 export function valueAt(root: unknown, path: readonly PropertyKey[]): unknown {
   let here = root;
@@ -57,4 +62,18 @@ export function copied<Value>(value: Value): Value {
   const copy: Table = {};
   for (const [key, item] of Object.entries(value)) setOwn(copy, key, copied(item));
   return copy as Value;
+}
+
+/** Where two values differ: in tables by key, in lists of equally many tables one by one. */
+export function* differencesOf(
+  here: unknown,
+  there: unknown,
+  path: readonly (string | number)[] = [],
+): Generator<{ readonly path: readonly (string | number)[]; readonly here: unknown; readonly there: unknown }> {
+  if (isTable(here) && isTable(there)) {
+    for (const key of new Set([...Object.keys(here), ...Object.keys(there)]))
+      yield* differencesOf(here[key], there[key], [...path, key]);
+  } else if (Array.isArray(here) && Array.isArray(there) && here.length === there.length && here.some(isTable)) {
+    for (const [i, item] of here.entries()) yield* differencesOf(item, there[i], [...path, i]);
+  } else if (JSON.stringify(here) !== JSON.stringify(there)) yield { path, here, there };
 }

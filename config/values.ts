@@ -46,6 +46,9 @@ export const stopTexts = () =>
     .meta({ expected: `a list of at most ${stopTextsMax} texts, none of them empty` });
 export const countOrAll = (what: string) =>
   z.union([z.literal(-1), z.int().min(1)]).meta({ expected: `an integer ≥ 1, or -1 for all ${what}` });
+/** Of evaluations and prompt searches. */
+export const concurrency = () =>
+  z.union([z.literal(-1), z.int().min(1)]).meta({ expected: 'an integer ≥ 1, or -1 for no bound' });
 export type JsonValue = string | number | boolean | null | JsonValue[] | { [key: string]: JsonValue };
 const jsonValue: z.ZodType<JsonValue> = z.json();
 export const args = () =>

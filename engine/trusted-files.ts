@@ -19,7 +19,7 @@ export function trustedFile(file: string, what: string, environment: Environment
   const real = realOr(file, null);
   if (real === null) return file;
   const root = roots.find((one) => isWithin(one, real));
-  if (root === undefined) throw refused(file, what, 'lies outside of what was named there', whereToPut(roots, real));
+  if (root === undefined) throw refused(file, what, 'is outside of what was named there', whereToPut(roots, real));
   const owners = ownersOf(root, roots[0]!);
   for (const place of wayTo(real, root)) {
     const wrong = whatOthersCan(place, owners);

@@ -53,7 +53,7 @@ export async function examineStore(run: RunPlace): Promise<Examined> {
   const current: LineagePlace = { ...run, lineage: lineages.at(-1)! };
   const head = await examineHead(current);
   for (const key of head.unreadable) {
-    note(key, await whyUnreadable(current, key), 'the run does not go on from here: --repair sets it aside');
+    note(key, await whyUnreadable(current, key), 'the run does not continue from here: --repair sets it aside');
   }
   for (const lineage of lineages) {
     for (const step of await committedSteps({ ...run, lineage })) {

@@ -151,7 +151,7 @@ function refuseOtherCheckpoint(before: RunSpec, after: RunSpec): void {
   if (changed.length === 0) return;
   throw new RatchetError(
     'ConfigInvalid',
-    `Fork of ${before.name}: a checkpoint cannot be gone on from with other\n${changed.join('\n')}\nLeave these as they are, or start another run.`,
+    `Fork of ${before.name}: a fork cannot continue from a checkpoint with other\n${changed.join('\n')}\nLeave these as they are, or start another run.`,
   );
 }
 
@@ -248,9 +248,10 @@ class Copy {
     runs: { readonly from: string; readonly to: string },
   ): Promise<void> {
     const round = roundOf(scored);
-    if (round === null) return;
+    const chunk = round?.chunk;
+    if (!round || chunk === undefined) return;
     const [source, target] = [runs.from, runs.to].map((run) =>
-      layout.resultsOfRound(round.lineage, round, environment, run),
+      layout.resultsOfChunk(round.lineage, round, { environment, run, chunk }),
     ) as [string, string];
     for (const name of [recordsName, 'metadata.json']) {
       const bytes = await this.#from.read(source + name);

@@ -1,4 +1,6 @@
 import { firstLineage, versionNumber } from '../core/names.ts';
+import { present } from '../core/present.ts';
+import { chunkIn } from '../core/rl/chunks.ts';
 
 /** Where things lie in a run's folder, the same in every store. Keys are relative to the run, so a copied run resumes. */
 export const layout = {
@@ -21,10 +23,10 @@ export const layout = {
   /** Written before anything of a round is generated. */
   leases: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>) =>
     `${layout.round(lineage, step, first, last)}leases.json`,
-  /** Groups of a round with their rewards: where each rollout is kept, once. */
-  scored: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>) =>
-    `${layout.round(lineage, step, first, last)}scored.jsonl.gz`,
-  isScored: (key: string) => key.endsWith('/scored.jsonl.gz'),
+  /** Groups of a chunk with their rewards: where each rollout is kept, once. */
+  scored: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>, chunk: string) =>
+    `${layout.round(lineage, step, first, last)}${chunk}.scored.jsonl.gz`,
+  isScored: (key: string) => key.endsWith('.scored.jsonl.gz'),
   /** By content, whatever the lineage: many commits may name the same. */
   pools: (digest: string) => `${layout.allPools()}${digest.slice(0, 16)}.json`,
   allPools: () => 'pools/',
@@ -66,15 +68,14 @@ export const layout = {
     `${layout.allEvaluations(lineage)}${environment}--${model.replaceAll('/', '--')}/`,
   allEvaluations: (lineage: string) => `${branch(lineage)}evals/`,
   /**
-   * What a round of one environment was, as verifiers says it (`metadata.json`), and its rollouts' rows where the environment writes them
-   * itself (`records.jsonl.gz`). All other rows are made of the scored round when they are asked for.
+   * What a chunk of a round was in one environment, as verifiers says it (`metadata.json`), and its rollouts' rows where the environment writes them
+   * itself (`records.jsonl.gz`). All other rows are made of the scored chunk when they are asked for.
    */
-  resultsOfRound: (
+  resultsOfChunk: (
     lineage: string,
     round: Pick<RoundPlace, 'step' | 'first' | 'last'>,
-    environment: string,
-    run: string,
-  ) => `${results(lineage, environment, run)}step_${round.step}.groups_${round.first}-${round.last}/`,
+    { environment, run, chunk }: { readonly environment: string; readonly run: string; readonly chunk: string },
+  ) => `${results(lineage, environment, run)}step_${round.step}.groups_${round.first}-${round.last}.${chunk}/`,
   /** Of all rounds. */
   allResults: (lineage: string) => `${branch(lineage)}results/evals/`,
   /** The rows of `[sft] data`. */
@@ -103,7 +104,7 @@ export const layout = {
   log: (attempt: number, role: string) => `logs/attempt_${attempt}/${role}.log`,
 } as const;
 
-/** Rows that an environment wrote itself, below `layout.resultsOfRound`. */
+/** Rows that an environment wrote itself, below `layout.resultsOfChunk`. */
 export const recordsName = 'records.jsonl.gz';
 
 /** Which round an object below `layout.round` is of. */
@@ -112,22 +113,25 @@ interface RoundPlace {
   readonly step: number;
   readonly first: number;
   readonly last: number;
+  /** By name; of an object of the round as a whole there is none. */
+  readonly chunk?: string;
 }
 
 /** Null for a key that is of no round. */
 export function roundOf(key: string): RoundPlace | null {
   const match = /^(?:lineages\/([^/]+)\/)?rollouts\/step_(\d+)\/groups_(\d+)-(\d+)\//.exec(key);
   if (!match) return null;
-  const [, lineage = firstLineage, step, first, last] = match;
-  return { lineage, step: Number(step), first: Number(first), last: Number(last) };
+  const [folder, lineage = firstLineage, step, first, last] = match;
+  const chunk = chunkIn(key.slice(folder.length));
+  return { lineage, step: Number(step), first: Number(first), last: Number(last), ...present({ chunk }) };
 }
 
-/** The round whose results lie in a folder, by its key. Null for a folder that is of no round. */
-export function roundOfResults(folder: string): RoundPlace | null {
-  const match = /(?:^|\/)step_(\d+)\.groups_(\d+)-(\d+)\/$/.exec(folder);
+/** The chunk whose results lie in a folder, by its key. Null for a folder that is of none. */
+export function chunkOfResults(folder: string): Required<RoundPlace> | null {
+  const match = /(?:^|\/)step_(\d+)\.groups_(\d+)-(\d+)\.([^/]+)\/$/.exec(folder);
   if (!match) return null;
-  const [, step, first, last] = match;
-  return { lineage: lineageOf(folder), step: Number(step), first: Number(first), last: Number(last) };
+  const [, step, first, last, chunk] = match;
+  return { lineage: lineageOf(folder), step: Number(step), first: Number(first), last: Number(last), chunk: chunk! };
 }
 
 function results(lineage: string, environment: string, run: string): string {

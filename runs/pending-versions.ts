@@ -165,7 +165,7 @@ function fullDisk(error: unknown, folder: string): unknown {
   if (code !== 'ENOSPC' && code !== 'EDQUOT') return error;
   return new RatchetError(
     'StoreFull',
-    `No space left in ${folder}, where new weights wait for their upload. Free some space, or set RATCHET_PENDING to a folder on another disk; the run goes on by itself.`,
+    `No space left in ${folder}, where new weights wait for their upload. Free some space, or set RATCHET_PENDING to a folder on another disk; the run continues by itself.`,
     { cause: error },
   );
 }

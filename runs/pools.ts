@@ -41,10 +41,10 @@ export async function curriculumAfter(
   before: CurriculumState,
   groups: readonly ScoredGroup[],
 ): Promise<CurriculumState> {
-  const { environments } = await specOf(run);
+  const { environments, minGroupSize } = await specOf(run);
   if (environments.every(({ pools }) => pools === null)) return before;
   const ownGroups = groups.filter(({ environment, prompt }) => before.prompts?.[environment] === prompt);
-  const bytes = encodeJson(sortIntoPools(await poolsOf(run, before), ownGroups, environments));
+  const bytes = encodeJson(sortIntoPools(await poolsOf(run, before), ownGroups, environments, minGroupSize));
   const digest = sha256(bytes);
   if (digest === before.pools?.sha256) return before;
   return { ...before, pools: await storeOf(run).put(layout.pools(digest), bytes) };

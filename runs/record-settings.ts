@@ -45,7 +45,7 @@ function changedEnvironments(now: RunSpec, begun: RunSpec): string[] {
     const before = begun.environments.find(({ name }) => name === entry.name);
     const [was, is] = [before && madeOf(before), madeOf(entry)];
     if (was === is || !was || !is) return [];
-    return `the environment ${entry.name} was changed since this run began: ${entry.id} had ${was}, now ${is}. The run goes on with it as it is now; rewards before and after may not compare.`;
+    return `the environment ${entry.name} was changed since this run began: ${entry.id} had ${was}, now ${is}. The run continues with it as it is now; rewards before and after may not compare.`;
   });
 }
 

@@ -140,7 +140,10 @@ function isState(state: Record<string, unknown>) {
 /** A round in play at the commit. */
 function isOpenRound(round: unknown): boolean {
   if (!isRecord(round)) return false;
-  return [round['step'], round['first'], round['last']].every(isCount) && typeof round['leases'] === 'string';
+  const { step, first, last, leases, chunks = [] } = round;
+  return (
+    [step, first, last].every(isCount) && typeof leases === 'string' && Array.isArray(chunks) && chunks.every(isCount)
+  );
 }
 
 function areOutcomes({ issued, ended, pending }: Record<string, unknown>): boolean {

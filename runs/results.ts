@@ -1,4 +1,5 @@
 import { layout, recordsName } from './layout.ts';
+import { chunkName, type RoundChunk } from '../core/rl/chunks.ts';
 import { type RecordRow, resultsMetadata, type ResultsOf } from '../core/rl/results.ts';
 import type { Rollout, ScoredGroup, ScoredRollout } from '../core/rl/rollout.ts';
 import type { RunHandle, SamplingRound } from '../core/rl/run-state.ts';
@@ -58,26 +59,28 @@ export function withoutRecord(rollout: ScoredRollout): ScoredRollout {
 }
 
 /**
- * Writes what a scored round was in one environment: its metadata.json, and the rows of those of its rollouts that the environment wrote
- * itself. All else lies in the scored round. From stored objects alone, so twice is once; metadata.json, which comes last, says that it is whole.
+ * Writes what a scored chunk was in one environment: its metadata.json, and the rows of those of its rollouts that the environment wrote
+ * itself. All else lies in the scored chunk. From stored objects alone, so twice is once; metadata.json, which comes last, says that it is whole.
  */
-export async function storeRoundResults(
+export async function storeChunkResults(
   run: RunHandle,
   spec: RunSpec,
   of: {
     readonly round: SamplingRound;
+    readonly chunk: RoundChunk;
     readonly entry: EnvironmentSpec;
     readonly environment: Environment;
     /** Of this environment, as they lie in the store. */
     readonly groups: readonly ScoredGroup[];
-    /** The round's rollouts before they were scored. */
+    /** The chunk's rollouts before they were scored. */
     readonly played: ReadonlyMap<number, readonly Rollout[]>;
     readonly seconds: number;
   },
 ): Promise<void> {
-  const { round, entry, environment, groups, played, seconds } = of;
+  const { round, chunk, entry, environment, groups, played, seconds } = of;
   const store = storeOf(run);
-  const prefix = layout.resultsOfRound(run.lineage, round, entry.name, run.name);
+  const whose = { environment: entry.name, run: run.name, chunk: chunkName(chunk) };
+  const prefix = layout.resultsOfChunk(run.lineage, round, whose);
   if ((await store.list(prefix)).includes(`${prefix}metadata.json`)) return;
   const records = groups.flatMap(({ ordinal }): RecordRow[] =>
     (played.get(ordinal) ?? []).flatMap(({ index, record }) => (record ? [{ group: ordinal, index, record }] : [])),

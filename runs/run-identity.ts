@@ -53,7 +53,7 @@ export function refuseOtherIdentity(spec: RunSpec, first: RunSpec, uri: string):
   if (lines.length === 0) return;
   throw new RatchetError(
     'ConfigInvalid',
-    `${uri} holds a run named ${spec.name} that was begun with other settings:\n${lines.join('\n')}\nA run goes on with the settings it began with. Start another with --name NAME, or with --fresh.`,
+    `${uri} holds a run named ${spec.name} that was begun with other settings:\n${lines.join('\n')}\nA run continues with the settings it began with. Start another with --name NAME, or with --fresh.`,
   );
 }
 

@@ -118,7 +118,7 @@ export class RunSinks {
       const reason = reasonOf(error);
       fed.noted = fed.next ?? fed.noted;
       fed.next = null; // it is asked again what it has
-      if (fed.failing !== reason) this.#log(`${sink.name}: ${reason}; tried again later, training goes on`);
+      if (fed.failing !== reason) this.#log(`${sink.name}: ${reason}; tried again later, training continues`);
       fed.failing = reason;
       fed.retryAt = performance.now() + Math.min(retryMs.most, retryMs.first * 2 ** fed.failures);
       fed.failures += 1;

@@ -47,7 +47,7 @@ const kinds: readonly RecordKind[] = [
   {
     keys: /^run\.json$/,
     read: (bytes, key) => [runRecordIn(bytes, key), forkOriginIn(bytes, key)],
-    meaning: 'the run is not gone on with: restore the file from a copy',
+    meaning: 'the run does not continue with it: restore the file from a copy',
     repair: 'made again',
   },
   {
@@ -59,13 +59,13 @@ const kinds: readonly RecordKind[] = [
   {
     keys: /^specs\/.*\.json$/,
     read: specIn,
-    meaning: 'commits with these settings are not gone on from: restore the file from a copy',
+    meaning: 'no run continues from commits with these settings: restore the file from a copy',
     repair: 'made again',
   },
   {
     keys: /^claims\/trainer\/epoch_\d+\.json$/,
     read: trainerClaimIn,
-    meaning: 'it is not known which GPU worker held the run',
+    meaning: 'it is not known which GPU worker had the run',
     repair: 'released',
   },
   {

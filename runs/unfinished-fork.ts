@@ -26,7 +26,7 @@ export async function refuseUnfinishedFork(run: RunPlace): Promise<void> {
   if (origin === null) return;
   throw new RatchetError(
     'ConfigInvalid',
-    `${describeUnfinished(run.name, origin)} What lies in ${storeOf(run).uri} is a part of it, which nothing is trained from.`,
+    `${describeUnfinished(run.name, origin)} What is in ${storeOf(run).uri} is a part of it, which nothing is trained from.`,
   );
 }
 

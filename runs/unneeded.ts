@@ -53,7 +53,10 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
           why: 'the scored round beside it holds these rollouts, or their step was made without them',
         });
       else if (step <= upTo)
-        found.push({ key, why: `rollouts of steps before the oldest checkpoint that is gone on from (${upTo})` });
+        found.push({
+          key,
+          why: `rollouts of steps before the oldest checkpoint that a run can continue from (${upTo})`,
+        });
     }
     for (const key of await store.list(layout.allResults(lineage))) {
       if ((stepOf(key) ?? Infinity) <= upTo) found.push({ key, why: `results of steps before checkpoint ${upTo}` });
@@ -63,11 +66,12 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
         found.push({ key, why: `batches that lead up to checkpoint ${upTo} only` });
     }
     for (const key of await store.list(layout.allPending(lineage))) {
-      if ((stepOf(key) ?? Infinity) <= upTo) found.push({ key, why: 'an attempt that was given up left it' });
+      if ((stepOf(key) ?? Infinity) <= upTo)
+        found.push({ key, why: 'left by a training attempt whose result was not used' });
     }
   }
   for (const key of await store.list(layout.allPools()))
-    found.push({ key, why: 'pools that no step to go on from has' });
+    found.push({ key, why: 'pools that no step to continue from has' });
   for (const key of (await store.leftovers?.(leftoverMs)) ?? [])
     found.push({ key, why: 'a write that was cut off left it' });
   const folder = store.staging ? await store.localFolder('') : null;

@@ -6,21 +6,45 @@ import { taskQueues } from '../core/names.ts';
 const runsAskedMax = 50;
 /** A worker polls anew every minute; one that was not heard of for longer is gone. */
 const pollerFreshMs = 75_000;
+/** For so long the number of pollers is not asked for again. */
+const countedMs = 2_000;
 /** temporal.api.enums.v1.TaskQueueType */
 const activityQueue = 2;
 
-/** The GPU workers that Temporal knows: those that ask for work, and those that a running run holds. */
-export async function findTrainers(client: Client): Promise<KnownTrainers> {
+interface Poller {
+  readonly identity: string;
+  readonly atMs: number;
+}
+
+/** How many processes ask for a queue's work, at least 1; asked anew after a while. */
+export function pollerCount(client: Client, taskQueue: string): () => Promise<number> {
+  let [counted, at] = [1, -Infinity];
+  return async () => {
+    if (performance.now() - at < countedMs) return counted;
+    at = performance.now();
+    const fresh = (await pollersOf(client, taskQueue)).filter(isFresh);
+    counted = Math.max(1, new Set(fresh.map(({ identity }) => identity)).size);
+    return counted;
+  };
+}
+
+async function pollersOf(client: Client, name: string): Promise<Poller[]> {
   const { namespace } = client.options;
-  const { pollers } = await client.workflowService.describeTaskQueue({
-    namespace,
-    taskQueue: { name: taskQueues.train },
-    taskQueueType: activityQueue,
-  });
-  const seen = (pollers ?? []).map(({ identity, lastAccessTime }) => ({
+  const asked = { namespace, taskQueue: { name }, taskQueueType: activityQueue };
+  const { pollers } = await client.workflowService.describeTaskQueue(asked);
+  return (pollers ?? []).map(({ identity, lastAccessTime }) => ({
     identity: identity ?? '',
     atMs: Number(lastAccessTime?.seconds ?? 0) * 1_000,
   }));
+}
+
+function isFresh({ atMs }: Poller): boolean {
+  return Date.now() - atMs < pollerFreshMs;
+}
+
+/** The GPU workers that Temporal knows: those that ask for work, and those that a running run holds. */
+export async function findTrainers(client: Client): Promise<KnownTrainers> {
+  const seen = await pollersOf(client, taskQueues.train);
   const heldBy = new Map<string, string>();
   const running = "WorkflowType='trainRun' AND ExecutionStatus='Running'";
   let asked = 0;
@@ -32,7 +56,7 @@ export async function findTrainers(client: Client): Promise<KnownTrainers> {
       heldBy.set(lastWorkerIdentity, workflowId);
     }
   }
-  const fresh = seen.filter(({ atMs }) => Date.now() - atMs < pollerFreshMs).map(({ identity }) => identity);
+  const fresh = seen.filter(isFresh).map(({ identity }) => identity);
   const identities = [...new Set([...fresh, ...heldBy.keys()])].sort();
   return {
     trainers: identities.map((identity) => ({ identity, heldBy: heldBy.get(identity) ?? null })),

@@ -5,10 +5,10 @@ import { beCurrent, beUnversioned, currentLine, hasDeployments, pinnedTo } from 
 import { workflowBundlePath, workflowCodeVersion } from './workflow-bundle.ts';
 import { createOrchestratorActivities } from '../activities/index.ts';
 import { openInference, type Inference } from '../backends/inference/index.ts';
-import type { WorkerRole } from '../core/names.ts';
+import { taskQueues, type WorkerRole } from '../core/names.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { codeVersion } from './code-version.ts';
-import { findTrainers } from './find-trainers.ts';
+import { findTrainers, pollerCount } from './find-trainers.ts';
 import type { Credentials } from './credentials.ts';
 import type { TemporalLink } from './temporal-link.ts';
 import { hasSearchAttributes } from './has-search-attributes.ts';
@@ -18,6 +18,8 @@ export interface WorkerSettings extends Credentials {
   readonly projectFolder: string;
   /** How long what is under way may go on when the worker is told to end; what has not ended then is done again elsewhere. */
   readonly graceMs?: number;
+  /** Rollouts that a rollout worker plays at once; as many as fit into its memory where it is not said. */
+  readonly maxRollouts?: number;
   /** The policy server that a run uses when its config names none. */
   readonly policyUrl: string;
   /** The same of vLLM, '' where none was started; missing = none. */
@@ -67,6 +69,7 @@ function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
     codeVersion,
     inference: inferenceFor(settings),
     findTrainers: () => findTrainers(link.client),
+    countRolloutWorkers: pollerCount(link.client, taskQueues.rollout),
     hasSearchAttributes: () =>
       hasSearchAttributes({
         list: async () => (await link.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,

@@ -78,7 +78,7 @@ export function runTogether(workers: readonly Worker[], { lookMs = failedLookMs 
 /** Rejects a little after the SDK has given a worker up, whose `run()` may wait for ever for what is under way. */
 async function failure(hasFailed: () => boolean, lookMs: number, signal: AbortSignal): Promise<never> {
   for (let looks = 0; ; looks = hasFailed() ? looks + 1 : 0) {
-    if (looks === 2) throw new Error('it asks for no work any more; why is said above');
+    if (looks === 2) throw new Error('it polls for no work any more; the reason is logged above');
     await delay(lookMs, undefined, { signal });
   }
 }

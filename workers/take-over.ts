@@ -45,7 +45,7 @@ export async function takeOverOpen({ client, version, say, isUnversioned = false
     for await (const { workflowId } of client.workflow.list({ query })) {
       try {
         const run = await takeOverRun({ client, version, writtenBy }, workflowId);
-        if (run !== null) say(`upgrade: run ${run} goes on from its newest commit under the new code`);
+        if (run !== null) say(`upgrade: run ${run} continues from its newest commit under the new code`);
       } catch (error) {
         // One run must not keep the others from going on.
         say(`upgrade: run ${workflowId} was begun by other code and could not be taken over: ${messageOf(error)}`);
@@ -54,7 +54,7 @@ export async function takeOverOpen({ client, version, say, isUnversioned = false
     const failed = (workflowId: string, reason: unknown): void =>
       say(`upgrade: ${workflowId} was begun by other code and could not be taken over: ${messageOf(reason)}`);
     for (const evaluation of await takeOverEvaluations(client, { version, versionOf: writtenBy, failed })) {
-      say(`upgrade: ${evaluation} goes on with what it has finished, under the new code`);
+      say(`upgrade: ${evaluation} continues with what it has finished, under the new code`);
     }
   } catch (error) {
     say(`upgrade: whether there are runs of other code could not be found out: ${messageOf(error)}`);

@@ -84,7 +84,8 @@ const graceMsDrained = 2_000;
 /** For the last word of what was given up. */
 const lastMs = 500;
 
-const fewSlots = {
+/** Of tasks that are no activities. */
+export const fewSlots = {
   workflowTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
   localActivityTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
   nexusTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },

@@ -1,16 +1,15 @@
 import { Runtime, Worker, type WorkerOptions } from '@temporalio/worker';
 import { randomBytes } from 'node:crypto';
 import os from 'node:os';
-import { createRolloutActivities } from '../activities/index.ts';
 import { heartbeatThrottleMs } from '../core/limits.ts';
 import { taskQueues } from '../core/names.ts';
-import { loadTokenizer } from '../engine/index.ts';
 import { dataConverterFor } from './payload-codec.ts';
 import { TemporalLink } from './temporal-link.ts';
 import { watchCredentials } from './watch-credentials.ts';
-import { type OpenedWorker, runTogether } from './run-worker.ts';
+import type { OpenedWorker } from './run-worker.ts';
+import { openRolloutWorker } from './rollout-worker.ts';
 import { openTrainerWorkers } from './trainer-workers.ts';
-import { inferenceFor, openOrchestrator, say, type WorkerSettings } from './orchestrator-worker.ts';
+import { openOrchestrator, say, type WorkerSettings } from './orchestrator-worker.ts';
 import { activityInterceptors } from '../activities/around/interceptors.ts';
 
 /** On one machine the next worker is there at once: whatever does not end in time is done again, which is what activities are made for. */
@@ -53,13 +52,7 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
     case 'orchestrator':
       return openOrchestrator(settings, { common, link, open });
     case 'rollout':
-      return runTogether([
-        await open({
-          ...common,
-          activities: createRolloutActivities({ inference: inferenceFor(settings), tokenizer: loadTokenizer }),
-          maxConcurrentActivityTaskExecutions: 16,
-        }),
-      ]);
+      return openRolloutWorker(settings, { common, open });
     case 'train':
       return openTrainerWorkers({ common, link, open, graceMs, say });
     default:

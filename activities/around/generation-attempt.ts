@@ -1,15 +1,11 @@
 import { setMaxListeners } from 'node:events';
 import { RatchetError } from '../../core/errors.ts';
 import type { Inference, Sample } from '../../backends/inference/index.ts';
-import type { Place, PlayObserver } from '../../backends/rollouts/training-players.ts';
-import { type WorkProgress, WorkUnderWay } from './work-under-way.ts';
-
-/** Since when the inference server answers nothing, and what it says instead. */
-export interface NotReady {
-  /** ISO time. */
-  readonly since: string;
-  readonly message: string;
-}
+import type { ChunkAttempt, NotReady } from '../../backends/rollouts/generate-chunk.ts';
+import type { Place } from '../../backends/rollouts/training-players.ts';
+import type { LostWork } from '../../core/rl/lost-work.ts';
+import { isShutdown } from './heartbeat.ts';
+import { lostIn, type WorkProgress, WorkUnderWay } from './work-under-way.ts';
 
 /** What the heartbeats of the activity carry to whoever tries it again. */
 export interface GenerationProgress {
@@ -22,17 +18,18 @@ export interface GenerationProgress {
  * One attempt at a chunk, over all retries of its activity. Only time at work counts towards the deadline: neither the
  * wait for a worker nor the sleep of a machine.
  */
-export class GenerationAttempt implements PlayObserver {
+export class GenerationAttempt implements ChunkAttempt {
   readonly #startedAt = performance.now();
   readonly #playedBeforeMs: number;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #notReady: NotReady | null;
-  readonly work: WorkUnderWay;
+  readonly #work: WorkUnderWay;
+  readonly isShutdown = isShutdown;
 
   constructor(before: GenerationProgress | undefined) {
     this.#playedBeforeMs = before?.playedMs ?? 0;
     this.#notReady = before?.notReady ?? null;
-    this.work = new WorkUnderWay(before?.work);
+    this.#work = new WorkUnderWay(before?.work);
   }
 
   get notReady(): NotReady | null {
@@ -41,7 +38,7 @@ export class GenerationAttempt implements PlayObserver {
 
   progress(): GenerationProgress {
     const playedMs = this.#playedBeforeMs + performance.now() - this.#startedAt;
-    return { playedMs, notReady: this.#notReady, work: this.work.progress() };
+    return { playedMs, notReady: this.#notReady, work: this.#work.progress() };
   }
 
   seconds(): number {
@@ -57,21 +54,43 @@ export class GenerationAttempt implements PlayObserver {
     return { signal, deadline: over.signal };
   }
 
+  goOnFrom(stored: Parameters<ChunkAttempt['goOnFrom']>[0]): void {
+    this.#work.goOnFrom(stored);
+  }
+
+  lost(): { readonly lost?: LostWork } {
+    return lostIn(this.#work.lost);
+  }
+
+  lostIfItStopsHere(stored: Parameters<ChunkAttempt['lostIfItStopsHere']>[0]): { readonly lost?: LostWork } {
+    return lostIn(this.#work.ifItStopsHere(stored));
+  }
+
+  /** No rollout is played any more. */
   end(): void {
-    this.work.end();
     clearTimeout(this.#timer);
   }
 
+  /** The activity ends. */
+  over(): void {
+    this.#work.end();
+  }
+
   begin(place: Place): void {
-    this.work.begin(pieceOf(place));
+    this.#work.begin(pieceOf(place));
   }
 
   sampled(place: Place, tokens: number): void {
-    this.work.sampled(pieceOf(place), tokens);
+    this.#work.sampled(pieceOf(place), tokens);
+  }
+
+  /** Every rollout is stored; time is all that can be lost from here on. */
+  beginScoring(): void {
+    this.#work.begin('scoring');
   }
 
   finish(place: Place): void {
-    this.work.finish(pieceOf(place));
+    this.#work.finish(pieceOf(place));
   }
 
   /** The same server, with an eye on whether it answers. */

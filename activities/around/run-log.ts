@@ -7,7 +7,7 @@ import { storeOf } from '../../runs/run-access.ts';
 
 /** Longer than this is worth a line at its start; shorter ones get one line when they are over. */
 const slowActivities = new Set([
-  'generateRollouts',
+  'playGroups',
   'trainStep',
   'warmUp',
   'broadcastWeights',

@@ -288,7 +288,7 @@ class ChunkWork {
     const { input, journal, failures } = this.#options;
     const left = missing.filter((place) => !journal.has(place) && !failures.has(place));
     for (const place of left) {
-      const error = `Not finished when the evaluation was given up: none of its rollouts had ended for ${input.standstillS} s.`;
+      const error = `Not finished when the evaluation timed out: none of its rollouts had ended for ${input.standstillS} s.`;
       this.#add(failedRollout({ ...place, turns: [] }, 'timeout', error));
     }
     await this.#scoreAll([...this.#awaited.keys()], new AbortController().signal);
@@ -333,7 +333,7 @@ function membersOf(group: number, size: number, rollouts: readonly Rollout[]): R
     const own = rollouts.filter((rollout) => rollout.index === index);
     const member = own.find(({ outcome }) => isRewardedOutcome(outcome)) ?? own[0];
     if (member) return member;
-    throw new Error(`rollout ${index} of example ${group} is neither finished nor given up`);
+    throw new Error(`rollout ${index} of example ${group} is neither finished nor timed out`);
   });
 }
 

@@ -133,7 +133,7 @@ function requireSame(store: Store, differences: readonly string[]): void {
   if (differences.length === 0) return;
   throw new RatchetError(
     'ConfigInvalid',
-    `The evaluation in ${showStoreUri(store.uri)} cannot go on: ${differences.join('; ')}. Go on with the settings it was begun with, or begin another one (without --resume, or with --fresh).`,
+    `The evaluation in ${showStoreUri(store.uri)} cannot continue: ${differences.join('; ')}. Continue with the settings it was begun with, or begin another one (without --resume, or with --fresh).`,
   );
 }
 

@@ -174,6 +174,6 @@ function requireSame(uri: string, { input: before }: StoredPromptSearch, input: 
   if (differences.length === 0) return;
   throw new RatchetError(
     'ConfigInvalid',
-    `The search in ${showStoreUri(uri)} is another one: ${differences.join(', ')} differ. Go on with what it was begun with, or search anew (--fresh, or another --run-dir).`,
+    `The search in ${showStoreUri(uri)} is another one: ${differences.join(', ')} differ. Continue with what it was begun with, or search anew (--fresh, or another --run-dir).`,
   );
 }

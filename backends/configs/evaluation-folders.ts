@@ -14,7 +14,7 @@ import { differencesFromMetadata, goodRowsByExample } from '../../core/eval/veri
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern, unnumberedName } from '../../core/names.ts';
 import type { RolloutRow } from '../../core/rl/rollout.ts';
-import type { EvaluationSpec } from '../../config/eval-spec.ts';
+import type { EvaluationSpec } from '../../config/eval-file.ts';
 import { resolveStoreUri } from '../store/index.ts';
 import { readRegularText } from '../../engine/regular-file.ts';
 

@@ -44,7 +44,7 @@ async function readTemplate(spec: RunSpec, { begun: before, ...folders }: Around
   const goesOn = (what: string): LoadedTemplate => ({
     ref: begun!,
     text: null,
-    warning: `[tokenizer] chat_template ${what} since this run began; it goes on with the template it has. To begin with the other one: --fresh.`,
+    warning: `[tokenizer] chat_template ${what} since this run began; it continues with the template it has. To begin with the other one: --fresh.`,
   });
   try {
     const found = await readChatTemplate(written, (file) =>
@@ -75,7 +75,7 @@ async function readData(spec: RunSpec, { begun: before, ...folders }: Around): P
   const goesOn = (what: string): LoadedData => ({
     ref: begun!,
     rows: null,
-    warning: `[sft] data: ${file} ${what} since this run began; it goes on with the rows it has. To begin with those of the file: --fresh.`,
+    warning: `[sft] data: ${file} ${what} since this run began; it continues with the rows it has. To begin with those of the file: --fresh.`,
   });
   let found: Awaited<ReturnType<typeof readSftData>>;
   try {

@@ -6,7 +6,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { evaluationStandstillS } from '../../core/limits.ts';
 import { isEnvironmentFile } from '../../core/names.ts';
 import type { EndpointsSpec } from '../../config/endpoints-spec.ts';
-import { evaluationDefaults, type EvaluationSpec } from '../../config/eval-spec.ts';
+import { evaluationDefaults, type EvaluationSpec } from '../../config/eval-file.ts';
 import { parseEndpoints } from '../../config/parse-endpoints.ts';
 import { parseEvalFile } from '../../config/parse-eval-file.ts';
 import { ConfigProblems } from '../../config/problems.ts';
@@ -133,7 +133,9 @@ function withTimeout(environment: EvaluatedEnvironment, seconds: number): Evalua
 
 /** An environment as people write it, found and named as evaluations know it. Throws `ConfigInvalid`. */
 export async function findEvaluatedEnvironment(
-  { environment: { id, name, args, extraKwargs, variables, taskset, harness } }: Pick<EvaluationSpec, 'environment'>,
+  {
+    environment: { id, name, args, extraKwargs: extra, variables, taskset, harness },
+  }: Pick<EvaluationSpec, 'environment'>,
   { projectFolder, builtin }: { readonly projectFolder: string; readonly builtin: boolean },
 ): Promise<{ environment: EvaluatedEnvironment; said: string | null }> {
   const found = environmentFinder({ projectFolder })(id, { builtin });
@@ -144,10 +146,9 @@ export async function findEvaluatedEnvironment(
   const said = found.said ?? null;
   const named = {
     name,
-    args: args as Record<string, JsonValue>,
+    args,
     ...(variables.length === 0 ? {} : { variables: { names: [...new Set(variables)], files: [] } }),
   };
-  const extra = extraKwargs as Record<string, JsonValue>;
   if (found.python) {
     const own = found.python.api === 'v1' ? v1Args(named.args, taskset, harness) : named.args;
     const set = Object.keys(extra).length === 0 ? {} : { extra };
@@ -210,7 +211,7 @@ function unheeded(
       : [
           `${name}: state_columns (${stateColumns.join(', ')}) have no effect: an environment ${python ? 'of verifiers v1' : 'in TypeScript'} has no state to take them from`,
         ]),
-    ...(hub === null ? [] : [`${name}: save_to_hf_hub: nothing is uploaded; the results lie in the folder`]),
+    ...(hub === null ? [] : [`${name}: save_to_hf_hub: nothing is uploaded; the results are in the folder`]),
     ...(numWorkers === null
       ? []
       : [`${name}: num_workers has no effect: RATCHET_PYTHON_CHILDREN says how many Python processes a worker has`]),

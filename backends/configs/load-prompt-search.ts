@@ -5,9 +5,10 @@ import { systemPrompt } from '../../core/gepa/prompt-parts.ts';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { GepaSpec } from '../../config/gepa-spec.ts';
-import type { ModelAccessSpec } from '../../config/model-access-spec.ts';
+import type { ModelAccessSpec } from '../../config/model-access.ts';
 import { parseGepaFile } from '../../config/parse-gepa-file.ts';
 import { refuseRunFile } from '../../config/parse-config-file.ts';
+import { parseToml, type TomlFile } from '../../config/parse-toml.ts';
 import { ConfigProblems } from '../../config/problems.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
 import { findEvaluatedEnvironment, readRegistry } from './load-evaluations.ts';
@@ -48,14 +49,14 @@ export async function loadPromptSearchFile(
     const received = `${whyUnreadable(cause)}: ${absolute}`;
     throw new ConfigProblems([{ ...place, expected: 'a TOML file with [gepa] and [env]', received }]);
   });
-  refuseRunFile(text, file, 'a file of a prompt search');
-  return loadPromptSearch(text, file, options);
+  const toml = parseToml(text, file);
+  refuseRunFile(toml, 'a file of a prompt search');
+  return loadPromptSearch(toml, options);
 }
 
-/** The same of a text; `file` appears in errors. */
+/** The same of what was parsed. */
 export async function loadPromptSearch(
-  text: string,
-  file: string,
+  toml: TomlFile,
   {
     projectFolder,
     overrides,
@@ -65,7 +66,8 @@ export async function loadPromptSearch(
     isSet = isInEnvironment,
   }: LoadPromptSearchOptions,
 ): Promise<PlannedPromptSearch> {
-  const parsed = parseGepaFile(text, { file, ...(overrides === undefined ? {} : { overrides }) });
+  const { file } = toml;
+  const parsed = parseGepaFile(toml, { file, ...(overrides === undefined ? {} : { overrides }) });
   if (!parsed.ok) throw new ConfigProblems(parsed.problems);
   const { spec, warnings } = parsed;
   if (!isSmallBudgetMeant) requireBudget(spec);

@@ -30,7 +30,7 @@ export function refuseOthers(here: Readonly<Record<string, string>>, sent: SentF
     if (meant === undefined || meant === digest) continue;
     throw new RatchetError(
       'ConfigInvalid',
-      `${path.resolve(folder, name)} is not the file that lay beside the run file where this run was started: expected sha256 ${meant.slice(0, 12)}…, found ${digest.slice(0, 12)}… here, where the run is opened. Bring the same file here, or start the run from here.`,
+      `${path.resolve(folder, name)} is not the file that was beside the run file where this run was started: expected sha256 ${meant.slice(0, 12)}…, found ${digest.slice(0, 12)}… here, where the run is opened. Bring the same file here, or start the run from here.`,
     );
   }
 }

@@ -89,7 +89,7 @@ async function importFile(named: string, options: LoadOptions): Promise<Environm
   if (expected !== undefined && found !== expected) {
     throw new RatchetError(
       'ConfigInvalid',
-      `${file} was changed while its run goes on: expected sha256 ${expected.slice(0, 12)}…, found ${found.slice(0, 12)}…. Put it back, or train the run's file again (ratchet train), which goes on with the environment as it is then.`,
+      `${file} was changed in the middle of its run: expected sha256 ${expected.slice(0, 12)}…, found ${found.slice(0, 12)}…. Put it back, or train the run's file again (ratchet train), which continues with the environment as it is then.`,
     );
   }
   await registerKit();

@@ -182,7 +182,7 @@ export class ModelServer {
     if (answer.status === 404 || answer.status === 405) {
       throw new RatchetError(
         'Unsupported',
-        `${this.root} cannot be given weights (${route} answered ${answer.status}): it goes on sampling from those it started with, so no run can train with it. Use it for evaluations; for training name Ratchet's policy servers in [inference], or none.`,
+        `${this.root} cannot be given weights (${route} answered ${answer.status}): it keeps sampling from those it started with, so no run can train with it. Use it for evaluations; for training name Ratchet's policy servers in [inference], or none.`,
       );
     }
     if (answer.status === 403 && answer.text.includes('allowed roots')) {

@@ -87,7 +87,7 @@ async function answer(options: WeightsAgentOptions, request: IncomingMessage, re
     const wanted = Wanted.safeParse(await readBody(request));
     if (!wanted.success || !isInside(wanted.data)) {
       return say(400, {
-        error: `Expected {run, weights, file, sums}: ${wanted.success ? 'the file lies elsewhere' : z.prettifyError(wanted.error)}`,
+        error: `Expected {run, weights, file, sums}: ${wanted.success ? 'the file is elsewhere' : z.prettifyError(wanted.error)}`,
       });
     }
     const { run, weights, file, sums } = wanted.data;

@@ -24,7 +24,7 @@ export async function checkFileStore(folder: string, linked: typeof link = link)
   } catch (cause) {
     const { code = '' } = cause as NodeJS.ErrnoException;
     if (!withoutLinks.includes(code)) return;
-    const message = `The store ${folder} lies on a file system without hard links (${code}), on which the commits of a run rest. Expected one that has them, such as ext4, XFS, APFS or NFS; or use an S3 store.`;
+    const message = `The store ${folder} is on a file system without hard links (${code}), on which the commits of a run rest. Expected one that has them, such as ext4, XFS, APFS or NFS; or use an S3 store.`;
     throw new RatchetError('Unsupported', message, { cause });
   } finally {
     await Promise.all([probe, `${probe}.link`].map((file) => rm(file, { force: true }).catch(() => undefined)));

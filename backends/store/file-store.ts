@@ -337,9 +337,13 @@ export function isDiskError(error: unknown): boolean {
 /** What the disk's errors mean for a run; anything else passes unchanged. */
 export function diskError(key: string, cause: unknown): unknown {
   if (fullCodes.some((code) => isErrno(cause, code))) {
-    return new RatchetError('StoreFull', `No space left to write ${key}. Free some space; the run goes on by itself.`, {
-      cause,
-    });
+    return new RatchetError(
+      'StoreFull',
+      `No space left to write ${key}. Free some space; the run continues by itself.`,
+      {
+        cause,
+      },
+    );
   }
   if (forbiddenCodes.some((code) => isErrno(cause, code))) {
     return new RatchetError('StoreUnavailable', `The store may not be written at ${key}: ${(cause as Error).message}`, {

@@ -95,7 +95,7 @@ const runOf = (where: string): string | undefined =>
 /** An object that is there and is not what was stored: asking again does not help. `what`: expected …, found …. */
 export function damaged(where: string, what: string, cause?: unknown): RatchetError {
   const run = runOf(where);
-  const other = run === undefined ? 'start over with --fresh.' : `go on from what is whole: npx ratchet fsck ${run}`;
+  const other = run === undefined ? 'start over with --fresh.' : `continue from what is whole: npx ratchet fsck ${run}`;
   return new RatchetError(
     'CheckpointDamaged',
     `${where}: ${what}. It was changed, or written by a newer Ratchet. Restore it from a copy, or ${other}`,

@@ -128,10 +128,12 @@ export class S3Requests {
     const tried = attempts > 1 ? `, after ${attempts} attempts in ${(elapsedMs / 1000).toFixed(1)} s` : '';
     const because = (advice: string): string => `${what} failed${tried}: ${said}. ${advice}`;
     if (isFull(failure)) {
-      return new RatchetError('StoreFull', because('Free some space there; the run goes on by itself.'), { cause });
+      return new RatchetError('StoreFull', because('Free some space there; the run continues by itself.'), { cause });
     }
     if (isWeather(cause, failure)) {
-      return new RatchetError('StoreUnavailable', because('The run goes on when the server answers again.'), { cause });
+      return new RatchetError('StoreUnavailable', because('The run continues when the server answers again.'), {
+        cause,
+      });
     }
     if (failure.code === 'CredentialsProviderError') {
       const where = 'environment (AWS_ACCESS_KEY_ID, AWS_PROFILE), ~/.aws, SSO, or the role of this machine';
@@ -140,7 +142,7 @@ export class S3Requests {
     }
     if (failure.status === 401 || failure.status === 403 || failure.code === 'ExpiredToken') {
       const advice =
-        'Expected credentials that may get, put, delete and list below the prefix; renew them or the policy, and the run goes on.';
+        'Expected credentials that may get, put, delete and list below the prefix; renew them or the policy, and the run continues.';
       return new RatchetError('StoreUnavailable', because(advice), { cause });
     }
     if (failure.code === 'NoSuchBucket') {

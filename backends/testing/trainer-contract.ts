@@ -194,7 +194,7 @@ export function trainerContract(name: string, under: TrainerUnderTest): void {
       assert.equal(await trainer.digest(), digest, 'exporting changes nothing');
       const files = await readdir(folder);
       for (const file of (await readdir(stage.model)).filter((name) => name.startsWith('tokenizer'))) {
-        assert.ok(files.includes(file), `${file} lies beside the weights: prompts are made with it`);
+        assert.ok(files.includes(file), `${file} is beside the weights: prompts are made with it`);
       }
       const other = stage.own(await under.open());
       assert.equal((await other.open(folder, part)).digest, digest);

@@ -81,7 +81,7 @@ export class TinkerHttp {
       const what = never ? 'does not answer' : 'broke off';
       throw new TinkerTrouble(
         never || call.mayRepeat ? 'away' : 'lost',
-        `The Tinker server at ${this.address.url} ${what} (${causeOf(error)}, ${route}). Is it running? The run goes on by itself when it is.`,
+        `The Tinker server at ${this.address.url} ${what} (${causeOf(error)}, ${route}). Is it running? The run continues by itself when it is.`,
         { cause: error },
       );
     }

@@ -89,7 +89,7 @@ export function trainerError(error: unknown): unknown {
     case 'missing':
       return new RatchetError(
         'CheckpointDamaged',
-        `${message}. The server has lost this checkpoint: it expired ([trainer] checkpoint_ttl), or was deleted. An adapter in the store cannot be sent back to such a server; an older checkpoint can be gone on from.`,
+        `${message}. The server has lost this checkpoint: it expired ([trainer] checkpoint_ttl), or was deleted. An adapter in the store cannot be sent back to such a server; an older checkpoint can be continued from.`,
         options,
       );
     case 'refused':

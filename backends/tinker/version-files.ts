@@ -48,7 +48,7 @@ export async function readVersion(folder: string): Promise<TinkerVersion> {
   } catch (cause) {
     throw new RatchetError(
       'ModelUnsupported',
-      `${folder} has no ${versionFile}: its weights were not trained on a Tinker server, which can only go on from checkpoints of its own. Begin a run of its own there, or go on with the trainer that made them.`,
+      `${folder} has no ${versionFile}: its weights were not trained on a Tinker server, which can only continue from checkpoints of its own. Begin a run of its own there, or continue with the trainer that made them.`,
       { cause },
     );
   }

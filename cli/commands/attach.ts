@@ -19,7 +19,7 @@ for rollouts only.
 export const attachCommand = new Command('attach')
   .description('watch a run that is running: the live view, or lines; leaving it leaves it running')
   .argument('<run>')
-  .option('--store <uri>', 'where the runs lie, to read rollouts from; default: where the run says, if that is here')
+  .option('--store <uri>', 'where the runs are, to read rollouts from; default: where the run says, if that is here')
   .option(...tellingOptions.plain)
   .option(...tellingOptions.json)
   .addHelpText('after', help)

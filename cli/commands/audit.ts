@@ -16,7 +16,7 @@ export const auditCommand = new Command('audit')
   )
   .argument('<run>')
   .option(...storeOption)
-  .option('--weights', 'read every checkpoint and all other weights that are kept, and compare them with their sha256')
+  .option('--weights', 'read every checkpoint and all other stored weights, and compare them with their sha256')
   .option('--json', 'as one JSON object')
   .action(async (run: string, options: { store?: string; weights?: boolean; json?: boolean }) => {
     const place = await findRunFolder(run, options.store);

@@ -87,7 +87,7 @@ async function openVersion(place: Place, step: number): Promise<ModelFolder> {
     (cause: unknown) => {
       throw new RatchetError(
         'RunNotFound',
-        `Step ${step} of ${place.name} is not committed. \`npx ratchet status ${place.name}\` says where it stands.`,
+        `Step ${step} of ${place.name} is not committed. \`npx ratchet status ${place.name}\` says how far it is.`,
         { cause },
       );
     },

@@ -1,7 +1,8 @@
 import { Command } from 'commander';
 import { describeTinker, examineTinker } from '../../backends/configs/check-tinker.ts';
 import { examineRunFile, type RunFileReport } from '../../backends/configs/examine-run-file.ts';
-import type { Problem } from '../../config/problems.ts';
+import { readRunFile } from '../../backends/configs/load-run-config.ts';
+import { ConfigProblems, type Problem } from '../../config/problems.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { describeVllmStart, programOf } from '../../workers/vllm-role.ts';
 import { readConfigLine } from '../config-line.ts';
@@ -42,7 +43,7 @@ export const checkCommand = new Command('check')
   .option('--dialect <name>', 'whose words they are written in; default: what their keys show')
   .option(
     '--import',
-    'run what the files name: environments of your own, an own vLLM. Without it nothing of theirs is run, and what is not looked at is said',
+    'run what the files name: environments of your own, an own vLLM. Without it their code is not run, and the output names what was not checked',
   )
   .option('--json', 'as one JSON object: ok, files')
   .addHelpText('after', afterHelp)
@@ -58,9 +59,10 @@ export const checkCommand = new Command('check')
       files.length === 0 ? [readConfigLine(settings)] : files.map((file) => readConfigLine([file, ...settings]));
     for (const { file, over, overrides } of runs) {
       const load = { projectFolder: process.cwd(), over, overrides, ...dialect };
-      const other = await otherKind(file, load);
-      if (other) reports.push(other);
-      else reports.push(await reportOf(await examineRunFile(file, { ...load, imports }, toldWhenSlow), imports));
+      const read = await readRunFile(file, load).catch(toldLater);
+      const other = read && otherKind(read, load);
+      const examined = { ...load, ...(read && { read }), imports };
+      reports.push(other ?? (await reportOf(await examineRunFile(file, examined, toldWhenSlow), imports)));
     }
     const isOk = reports.every(({ problems }) => problems.length === 0);
     const trainsHere = reports.every(({ obstacles = 0 }) => obstacles === 0);
@@ -69,6 +71,12 @@ export const checkCommand = new Command('check')
     if (!isOk) process.exitCode = 2;
     else if (!trainsHere) process.exitCode = 1;
   });
+
+/** What keeps a file from being read is told with what is wrong with others. */
+function toldLater(error: unknown): null {
+  if (error instanceof ConfigProblems) return null;
+  throw error;
+}
 
 interface Report {
   readonly problems: readonly Problem[];

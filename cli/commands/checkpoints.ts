@@ -30,6 +30,6 @@ function describeCheckpoints({ current, head, checkpoints, reachable }: Checkpoi
   );
   return [
     ...rows,
-    `head: step ${head} of ${current}; a rewind can go on from step ${encodeRanges(reachable) || 'none'}`,
+    `head: step ${head} of ${current}; a rewind can continue from step ${encodeRanges(reachable) || 'none'}`,
   ];
 }

@@ -1,11 +1,12 @@
 import path from 'node:path';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { convertConfig } from '../../config/convert-config.ts';
+import { convertConfig, type ConvertOptions } from '../../config/convert-config.ts';
 import { dialects } from '../../config/dialects/index.ts';
 import type { Dialect } from '../../config/dialects/dialect.ts';
 import { endpointsToml, parseEndpoints } from '../../config/parse-endpoints.ts';
-import { kindOf, parseConfigFile } from '../../config/parse-config-file.ts';
+import { kindOf } from '../../config/parse-config-file.ts';
+import { parseToml, type TomlFile } from '../../config/parse-toml.ts';
 import { formatProblems } from '../../config/problems.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 import { printAside } from '../print.ts';
@@ -16,8 +17,8 @@ const convert = new Command('convert')
   .argument('<file>', 'a run file (TOML), or endpoints.py, which is read and never run')
   .requiredOption('--to <words>', 'hosted, prime-rl or ratchet; toml for endpoints.py')
   .option('--dialect <name>', 'what the file is written in; default: what its keys show')
-  .action(async (file: string, { to, dialect }: { to: string; dialect?: string }) => {
-    process.stdout.write(escaped(inOtherWords(await readText(file), file, { to, dialect })));
+  .action(async (file: string, options: { to: string; dialect?: string }) => {
+    process.stdout.write(escaped(inOtherWords(await readText(file), file, options)));
   });
 
 export const configCommand = new Command('config')
@@ -35,20 +36,18 @@ async function readText(file: string): Promise<string> {
   }
 }
 
-function inOtherWords(
-  text: string,
-  file: string,
-  { to, dialect }: { to: string; dialect?: string | undefined },
-): string {
-  const { kind } = kindOf(text, file);
-  if (kind === 'endpoints') return registry(text, file, to);
+function inOtherWords(text: string, file: string, { to, dialect }: { to: string; dialect?: string }): string {
+  if (file.endsWith('.py')) return registry(text, file, to);
+  const toml = parseToml(text, file);
+  const { kind } = kindOf(toml, file);
+  if (kind === 'endpoints') return registry(toml, file, to);
   if (kind !== 'run') throw refusal(`${file} is no run file but one of "${kind}", which has one dialect alone`);
-  return converted(text, file, { to: targetNamed(to), dialect });
+  return converted(toml, { to: targetNamed(to), ...(dialect === undefined ? {} : { from: dialect }) });
 }
 
-function registry(text: string, file: string, to: string): string {
+function registry(source: string | TomlFile, file: string, to: string): string {
   if (to !== 'toml') throw refusal(`${file} is a registry of endpoints: expected --to toml, got --to ${to}`);
-  const parsed = parseEndpoints(text, { file });
+  const parsed = parseEndpoints(source, { file });
   if (!parsed.ok) throw refusal(formatProblems(parsed.problems));
   for (const warning of parsed.warnings) printAside(`warning: ${warning}`);
   return endpointsToml(parsed.spec);
@@ -66,19 +65,16 @@ function targetNamed(to: string): Dialect {
   );
 }
 
-function converted(text: string, file: string, { to, dialect }: { to: Dialect; dialect: string | undefined }): string {
-  const result = convertConfig(text, { file, to, ...(dialect === undefined ? {} : { from: dialect }) });
-  if (result === undefined) {
-    const parsed = parseConfigFile(text, { file, ...(dialect === undefined ? {} : { dialect }) });
-    throw refusal(parsed.ok ? `${file} cannot be converted` : formatProblems(parsed.problems));
-  }
+function converted(toml: TomlFile, options: ConvertOptions): string {
+  const result = convertConfig(toml, options);
+  if (result.ok === null) throw refusal(formatProblems(result.problems));
   if (result.ok) {
     for (const warning of result.warnings) printAside(`warning: ${warning}`);
     return result.toml;
   }
   throw refusal(
     [
-      `${file} (${result.from}) cannot be written as ${to.title} without losing something. Nothing was written.`,
+      `${toml.file} (${result.from}) cannot be written as ${options.to.title} without losing something. Nothing was written.`,
       ...result.lost.map((line) => `  ${line}`),
       ...result.problems.map((line) => `  refused there: ${line}`),
     ].join('\n'),

@@ -17,7 +17,7 @@ import { type DevOptions, tellService } from '../dev-service.ts';
 export const devCommand = new Command('dev')
   .description('a Temporal server and all roles on this machine, supervised, until Ctrl-C')
   .option('--weights <folder...>', 'folders the policy server may load weights from', ['outputs'])
-  .option('--trainers <n>', 'GPU workers; each is held by one run at a time', wholeNumber, 1)
+  .option('--gpu-workers <n>', 'GPU workers; each trains one run at a time', wholeNumber, 1)
   .option('--rollout-workers <n>', 'rollout workers, shared by all runs', wholeNumber, 1)
   .option(
     '--metrics-port <port>',
@@ -28,14 +28,14 @@ export const devCommand = new Command('dev')
     '--serve <file>',
     'a run file whose [inference] kind = "vllm" is started, for all runs that want one; the policy server may load its teacher, where that is a folder',
   )
-  .option('--grace <seconds>', 'how long a step that is under way may go on when this is stopped', readGrace)
+  .option('--grace <seconds>', 'how long a step under way has to finish when this is stopped', readGrace)
   .option(
     '--install-service',
-    'write a service (systemd, launchd) that starts this at boot, so that runs go on by themselves',
+    'write a service (systemd, launchd) that starts this at boot, so that runs continue by themselves',
   )
   .option('--uninstall-service', "remove this folder's service")
   .action(async (options: DevOptions) => {
-    const { weights, trainers, rolloutWorkers, installService: installs, uninstallService: uninstalls } = options;
+    const { weights, gpuWorkers, rolloutWorkers, installService: installs, uninstallService: uninstalls } = options;
     const projectFolder = process.cwd();
     if (installs || uninstalls) return tellService(projectFolder, options, installs === true);
     const clock = startClock();
@@ -55,7 +55,7 @@ export const devCommand = new Command('dev')
     const vllm = served && (await vllmRole(served, projectFolder));
     if (served && !vllm && teacher === null) throw nothingToServe(options.serve!);
     clock.say(
-      `starting server, ${counted(trainers, 'trainer')}, ${counted(rolloutWorkers, 'rollout worker')}, policy server${vllm ? ', vLLM' : ''}`,
+      `starting server, ${counted(gpuWorkers, 'GPU worker')}, ${counted(rolloutWorkers, 'rollout worker')}, policy server${vllm ? ', vLLM' : ''}`,
     );
     const stack = await startStack({
       projectFolder,
@@ -66,7 +66,7 @@ export const devCommand = new Command('dev')
         vllm,
         trainerGpus: served && trainerGpusOf(served),
         metricsPort: options.metricsPort,
-        count: { train: trainers, rollout: rolloutWorkers },
+        count: { train: gpuWorkers, rollout: rolloutWorkers },
         graceS: options.grace,
       }),
       graceMs: options.grace === undefined ? undefined : options.grace * 1000,
@@ -89,7 +89,7 @@ export const devCommand = new Command('dev')
     await end;
     await close(); // what is being asked for then is not waited for
     await reporting;
-    clock.say('stopping; runs go on when `ratchet dev` or `ratchet train` starts again here');
+    clock.say('stopping; runs continue when `ratchet dev` or `ratchet train` starts again here');
     await stack.stop();
   });
 

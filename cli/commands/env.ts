@@ -104,7 +104,7 @@ const uninstall = new Command('uninstall')
 
 const check = new Command('check')
   .description(
-    'load a Python environment, hold its methods against the installed verifiers, and play a rollout with answers that are made up',
+    'load a Python environment, compare its methods with the installed verifiers, and play a rollout with answers that are made up',
   )
   .argument('<name>', 'an id as in [[env]]; its code is run')
   .option('-a, --args <json>', 'its arguments', '{}')
@@ -142,7 +142,7 @@ export const envCommand = new Command('env')
 function saysInstalled(installed: Installed & { readonly done: true }, projectFolder: string): string {
   const { package: one, api, verifiers, folder } = installed;
   const { name, version, from } = one;
-  const editable = from.kind === 'pypi' ? '' : '; its files are used where they lie, so changes count at once';
+  const editable = from.kind === 'pypi' ? '' : '; its files are used where they are, so changes count at once';
   return [
     `installed ${name} ${version} (${api}, verifiers ${verifiers}) in ${path.relative(projectFolder, folder)}${editable}`,
     `  npx ratchet env info ${name}    what it is`,

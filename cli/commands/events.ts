@@ -13,7 +13,7 @@ import { print, printAside, printJson } from '../print.ts';
 export const eventsCommand = new Command('events')
   .description('what happened in a run, oldest first; it keeps the last few hundred')
   .argument('<run>')
-  .option('-f, --follow', 'go on until the run ends or you press Ctrl-C')
+  .option('-f, --follow', 'continue until the run ends or you press Ctrl-C')
   .option('--since <n>', 'those after event number n', '0')
   .option(...storeOption)
   .option('--json', 'one JSON object per event and line: sequence, time, kind, step, text, values')

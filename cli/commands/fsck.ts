@@ -16,7 +16,7 @@ export const fsckCommand = new Command('fsck')
   .argument('<run>')
   .option(
     '--repair',
-    'set aside what the run does not go on with: commits after the newest whole one, and records that can be made anew',
+    'set aside what the run cannot continue from: commits after the newest whole one, and records that can be made anew',
   )
   .option(...storeOption)
   .option('--json', 'as one JSON object')
@@ -64,7 +64,7 @@ async function refuseRepair(run: string, { whole, unreadableHead }: Examined): P
   if (whole === null && unreadableHead.length > 0) {
     throw new RatchetError(
       'Unsupported',
-      `No commit of ${run} is whole: there is nothing that it could go on from. Restore its folder from a copy, or start over: npx ratchet train FILE --fresh`,
+      `No commit of ${run} is whole: there is nothing that it could continue from. Restore its folder from a copy, or start over: npx ratchet train FILE --fresh`,
     );
   }
   const place = await findTemporal(process.cwd()).catch(() => null);
@@ -96,10 +96,10 @@ function describe(run: string, examined: Examined, done: Repaired, goOn: string 
     lines.push(
       ...moved.map((key) => `set aside: ${key}`),
       ...again.map(({ key }) => `made again: ${key}`),
-      ...(whole === null ? [] : [`${run} goes on from ${goesOn}: ${goOn ?? 'npx ratchet train FILE'}`]),
+      ...(whole === null ? [] : [`${run} continues from ${goesOn}: ${goOn ?? 'npx ratchet train FILE'}`]),
     );
   } else if (unreadableHead.length > 0) {
-    lines.push(`the newest whole commit: ${goesOn}. To go on from there: npx ratchet fsck ${run} --repair`);
+    lines.push(`the newest whole commit: ${goesOn}. To continue from there: npx ratchet fsck ${run} --repair`);
   }
   return [...lines, `${read} files read: ${found}`];
 }

@@ -11,7 +11,7 @@ import { print, printJson } from '../print.ts';
 
 export const gcCommand = new Command('gc')
   .description(
-    'what lies in a run and nothing needs any more: no resume, no rewind to a checkpoint that is kept, no audit, no evaluation; --yes removes it',
+    'list what a run stores and nothing needs any more: no resume, no rewind to a checkpoint that is kept, no audit, no evaluation; --yes removes it',
   )
   .argument('<run>', 'or all: every run of the store, where that is a folder')
   .option('--yes', 'remove it; without this it is only said')

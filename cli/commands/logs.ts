@@ -15,7 +15,7 @@ export const logsCommand = new Command('logs')
   .description("a run's log of one role, or the names of the roles that have one")
   .argument('<run>')
   .argument('[role]', 'orchestrator, rollout or train')
-  .option('-f, --follow', 'go on printing what is added')
+  .option('-f, --follow', 'continue printing what is added')
   .option('--outputs <folder>', 'the folder that holds the runs', 'outputs')
   .action(async (run: string, role: string | undefined, options: { follow?: boolean; outputs: string }) => {
     if (!runNamePattern.test(run)) {

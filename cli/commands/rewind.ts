@@ -14,7 +14,7 @@ import { train } from './train.ts';
 import { print } from '../print.ts';
 
 export const rewindCommand = new Command('rewind')
-  .description('go on from an earlier step in a new lineage; what came after it is kept')
+  .description('continue from an earlier step in a new lineage; later steps stay in the store')
   .argument('<run>')
   .requiredOption('--step <n>', 'a committed step (ratchet checkpoints RUN lists those that can be chosen)')
   .option('--config <file>', 'run file, where the one it was last trained with is no longer there')

@@ -35,7 +35,7 @@ export const rolloutsCommand = new Command('rollouts')
       const step = options.step === undefined ? null : readStep(options.step);
       const rounds = await exportRollouts(place, options.export, step);
       return print(
-        `${rounds} sampling rounds lie in ${path.join(options.export, 'evals')}; look at them: npx ratchet eval tui ${options.export}`,
+        `${rounds} sampling rounds are in ${path.join(options.export, 'evals')}; look at them: npx ratchet eval tui ${options.export}`,
       );
     }
     const step = options.step === undefined ? await headStep(place) : readStep(options.step);

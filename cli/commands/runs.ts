@@ -13,11 +13,11 @@ import { print, printAside, printJson } from '../print.ts';
 
 export const runsCommand = new Command('runs')
   .description(
-    'all runs, the newest first: those of the Temporal server here, if one runs, and those whose folders lie in ./outputs',
+    'all runs, the newest first: those of the Temporal server here, if one runs, and those whose folders are in ./outputs',
   )
   .option('--json', 'as a JSON array')
   .option('--limit <n>', 'at most this many', '50')
-  .option('--store <uri>', 'where the runs lie (default: ./outputs)')
+  .option('--store <uri>', 'where the runs are (default: ./outputs)')
   .action((options: { json?: boolean; limit: string; store?: string }) => listRuns(options));
 
 const runKey = defineSearchAttributeKey('RatchetRun', 'KEYWORD');

@@ -24,13 +24,13 @@ export const pauseCommand = new Command('pause')
   .action((run: string, reason = '') => tell(run, 'pause', [reason.trim() || 'asked to']));
 
 export const resumeCommand = new Command('resume')
-  .description('go on after a pause')
+  .description('continue after a pause')
   .argument('<run>')
   .action((run: string) => tell(run, 'resume', [null]));
 
 export const stopCommand = new Command('stop')
   .description(
-    'end the run after the step under way, with its evaluations and its checkpoint; `ratchet train FILE` goes on later',
+    'end the run after the step under way, with its evaluations and its checkpoint; `ratchet train FILE` continues later',
   )
   .argument('<run>')
   .option('--now', 'cancel what is under way instead; nothing committed is lost')
@@ -105,11 +105,11 @@ const answerWithinMs = 30_000;
 
 function refusalOf(run: string, update: string, error: unknown): unknown {
   if (error instanceof WorkflowNotFoundError) {
-    const message = `The run ${run} is not running; \`npx ratchet status ${run}\` says where it stands.`;
+    const message = `The run ${run} is not running; \`npx ratchet status ${run}\` says how far it is.`;
     return new RatchetError('RunNotFound', message, { cause: error });
   }
   if (error instanceof WorkflowUpdateRPCTimeoutOrCancelledError || error instanceof ServiceError) {
-    const message = `${run}: no orchestrator answers for the run (${rootMessage(error)}). Once one is there (ratchet dev, or ratchet worker --role orchestrator) it may still hear this ${update}: \`npx ratchet status ${run}\` says what holds.`;
+    const message = `${run}: no orchestrator answers for the run (${rootMessage(error)}). Once one is there (ratchet dev, or ratchet worker --role orchestrator) it may still hear this ${update}: \`npx ratchet status ${run}\` says what it is doing.`;
     return new RatchetError('ServerUnavailable', message, { cause: error });
   }
   if (!(error instanceof WorkflowUpdateFailedError)) return error;
@@ -130,12 +130,12 @@ async function stopNow(run: string): Promise<void> {
     if ((await nameOfStatus(handle)) !== 'RUNNING') {
       throw new RatchetError(
         'RunNotFound',
-        `The run ${run} is not running; \`npx ratchet status ${run}\` says where it stands.`,
+        `The run ${run} is not running; \`npx ratchet status ${run}\` says how far it is.`,
       );
     }
     await handle.cancel();
     const status = await untilEnded(handle, run);
-    const goOn = 'What is committed stays; `ratchet train` with its file goes on from there.';
+    const goOn = 'What is committed stays; `ratchet train` with its file continues from there.';
     print(
       status === 'RUNNING'
         ? `${run}: told to cancel; what is under way has not ended after ${endPatienceMs / 1000} s. \`npx ratchet status ${run}\` says what it waits for. ${goOn}`

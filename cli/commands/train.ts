@@ -16,7 +16,7 @@ import { attachOrStart, refuseTakenName, tellOthers } from '../start-run.ts';
 import { sayNext } from '../say-next.ts';
 
 const resumeHelp = `
-A run goes on where it stands. To go on from another committed step, in a new lineage: --resume.step 50
+A run continues from its newest commit. To continue from another committed step, in a new lineage: --resume.step 50
 (also --ckpt.resume-step 50, --trainer.ckpt.resume-step 50, and [ckpt] resume_step in the file; -1 = the latest).
 
 An environment OWNER/NAME is looked for in ./environments and among installed Python packages. With --builtin (in the
@@ -59,7 +59,7 @@ export function trainingCommand(name: string, description: string): Command {
 
 export const trainCommand = trainingCommand(
   'train',
-  'train with a run file; goes on where the run stands, or attaches to it if it is running',
+  'train with a run file; continues the run if it exists, or attaches to it if it is running',
 );
 
 interface TrainOptions extends TellingOptions, Omit<DryRunFlags, 'json'> {
@@ -116,7 +116,7 @@ export async function train(
     if (stack && stack.uiUrl !== null) await untilOthersEnd(client, handle.workflowId, audience, interrupted.signal);
     return ended;
   });
-  if (exitCode === null) audience.say(`stopped. The run ${run} is not lost: ${goOn} goes on where it is`);
+  if (exitCode === null) audience.say(`stopped. The run ${run} is not lost: ${goOn} continues it`);
   return exitCode ?? 130;
 }
 
@@ -124,6 +124,6 @@ function warnOfMissingKey({ gepa }: RunSpec, audience: Pick<Audience, 'say'>): v
   const key = gepa?.apiKeyVar ?? null;
   if (gepa === undefined || key === null || (process.env[key] ?? '') !== '') return;
   audience.say(
-    `warning: ${key} is not set here, the key of ${gepa.reflectionModel}: branches that look for a better prompt will fail, and the run goes on without`,
+    `warning: ${key} is not set here, the key of ${gepa.reflectionModel}: branches that look for a better prompt will fail, and the run continues without`,
   );
 }

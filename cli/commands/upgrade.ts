@@ -7,7 +7,7 @@ import { print } from '../print.ts';
 
 export const upgradeCommand = new Command('upgrade')
   .description(
-    'move open runs to the present version of Ratchet: each goes on from its newest commit, with what was asked of it; without a name all runs, evaluations and prompt searches that older code began',
+    'move open runs to the present version of Ratchet: each continues from its newest commit, with what was asked of it; without a name all runs, evaluations and prompt searches that older code began',
   )
   .argument('[run]')
   .action((run: string | undefined) => withTemporal((client) => upgrade(client, run)));
@@ -20,13 +20,13 @@ async function upgrade(client: Parameters<Parameters<typeof withTemporal>[0]>[0]
   const others = (await orchestratorsOf(client)).filter((one) => one !== '' && one !== version);
   if (others.length > 0) {
     say(
-      `orchestrators of other versions ask for work there too (${others.map((one) => one.slice(0, 8)).join(', ')}): end those, or a run may go on under one of them`,
+      `orchestrators of other versions poll there too (${others.map((one) => one.slice(0, 8)).join(', ')}): end those, or a run may continue under one of them`,
     );
   }
   if (run === undefined) return takeOverOpen({ client, version, say });
   const handle = await findRunning(client, run);
   if (!handle) {
-    const message = `The run ${run} is not running: \`ratchet train\` with its file goes on from its newest commit, under the present version.`;
+    const message = `The run ${run} is not running: \`ratchet train\` with its file continues from its newest commit, under the present version.`;
     throw new RatchetError('RunNotFound', message);
   }
   const isWedged = (await whyStuck(handle, run))?.is === 'wedged';
@@ -34,6 +34,6 @@ async function upgrade(client: Parameters<Parameters<typeof withTemporal>[0]>[0]
   say(
     taken === null
       ? `${run}: is at work under the present version already`
-      : `${run}: goes on from its newest commit under the present version`,
+      : `${run}: continues from its newest commit under the present version`,
   );
 }

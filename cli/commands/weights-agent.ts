@@ -10,9 +10,9 @@ const usualPort = 8431;
 
 export const weightsAgentCommand = new Command('weights-agent')
   .description(
-    'beside a vLLM server on another host: fetches versions from the store, verifies them, and says where they lie; [inference] weights_agent names it',
+    'beside a vLLM server on another host: fetches versions from the store, verifies them, and says where they are; [inference] weights_agent names it',
   )
-  .requiredOption('--store <uri>', 'where the run folders lie: s3://BUCKET/PREFIX/?endpoint=…, or a folder')
+  .requiredOption('--store <uri>', 'where the run folders are: s3://BUCKET/PREFIX/?endpoint=…, or a folder')
   .option('--host <address>', `where it listens; others than loopback need a key in ${weightsAgentKeyVar}`, '127.0.0.1')
   .option('--port <port>', 'its port', readPort, usualPort)
   .action(async ({ store, host, port }: { store: string; host: string; port: number }) => {
@@ -30,7 +30,7 @@ export const weightsAgentCommand = new Command('weights-agent')
     say(`weights agent at ${agent.url}: [inference] weights_agent = "${reached}"`);
     if (storeUri.startsWith('file:') && !existsSync(localRoot(storeUri))) {
       say(
-        `${localRoot(storeUri)} does not exist here: expected the folder that the run folders lie in; it is looked at again with each request`,
+        `${localRoot(storeUri)} does not exist here: expected the folder that the run folders are in; it is looked at again with each request`,
       );
     }
     await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));

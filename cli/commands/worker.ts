@@ -1,5 +1,8 @@
 import { Command, Option } from 'commander';
 import { workerRoles, type WorkerRole } from '../../core/names.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { present } from '../../core/present.ts';
+import { readCount } from '../read-count.ts';
 import { readGrace } from '../read-grace.ts';
 import { print, printAside } from '../print.ts';
 
@@ -7,6 +10,7 @@ interface WorkerOptions {
   readonly role: WorkerRole | 'metrics';
   readonly policyUrl: string;
   readonly grace: number;
+  readonly maxRollouts?: number;
 }
 
 export const workerCommand = new Command('worker')
@@ -17,9 +21,14 @@ export const workerCommand = new Command('worker')
   .option('--policy-url <url>', 'policy server of runs whose config names none', 'http://127.0.0.1:8420')
   .option(
     '--grace <seconds>',
-    'how long what is under way may go on after SIGTERM: a GPU worker finishes its step and uploads it',
+    'how long work under way has to finish after SIGTERM: a GPU worker finishes its step and uploads it',
     readGrace,
     20,
+  )
+  .option(
+    '--max-rollouts <n>',
+    'rollouts that a rollout worker plays at once; it asks for more when it has room',
+    (text) => readCount('--max-rollouts', text),
   )
   .action(async (options: WorkerOptions) => {
     try {
@@ -33,14 +42,23 @@ export const workerCommand = new Command('worker')
 /** For the message of a worker that could not be opened; a connection that is left open would keep its process. */
 const lastWordMs = 2_000;
 
-async function work({ role, policyUrl, grace }: WorkerOptions): Promise<void> {
+async function work({ role, policyUrl, grace, maxRollouts }: WorkerOptions): Promise<void> {
+  if (maxRollouts !== undefined && role !== 'rollout')
+    throw new RatchetError('ConfigInvalid', `--max-rollouts is of --role rollout; this worker is --role ${role}.`);
   if (role === 'metrics') return followHere();
   const { openWorker } = await import('../../workers/worker.ts'); // seconds of loading that --help should not wait for
   const { runWorker } = await import('../../workers/run-worker.ts');
   const { takeCredentials } = await import('../../workers/credentials.ts');
   const credentials = takeCredentials();
   const projectFolder = process.cwd();
-  const worker = await openWorker({ role, ...credentials, projectFolder, policyUrl, graceMs: grace * 1000 });
+  const worker = await openWorker({
+    role,
+    ...credentials,
+    projectFolder,
+    policyUrl,
+    graceMs: grace * 1000,
+    ...present({ maxRollouts }),
+  });
   const { address, namespace } = credentials.temporal;
   const running = runWorker(worker, (line) => printAside(line));
   print(`${role} worker ready at ${address}, namespace ${namespace}`);

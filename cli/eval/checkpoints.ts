@@ -20,7 +20,7 @@ Examples:
   ratchet eval checkpoints my-run --backfill                            as last time, of all checkpoints: those that are new are evaluated
   ratchet eval checkpoints my-run --env gsm8k --watcher                 until the run ends, each new one when it is sealed
 
-Every checkpoint is evaluated once for the same settings, whoever asks and however often; a run that was rewound is evaluated as it stands.
+Every checkpoint is evaluated once for the same settings, even if several commands ask for it; of a run that was rewound, the current lineage counts.
 `;
 
 /** `ratchet eval checkpoints RUN`. */

@@ -18,7 +18,7 @@ export const compareCommand = new Command('compare')
     'evaluations side by side: settings that differ, summaries, and example by example what changed, with its 95 % interval',
   )
   .argument('<a>', "a folder (verifiers' own, too), or a version of a run: my-run, my-run@20")
-  .argument('<b...>', 'what is held against it')
+  .argument('<b...>', 'what is compared with it')
   .option('--env <name>', 'of this environment alone')
   .option('--examples <n>', 'how many of the most better and of the most worse', '5')
   .option('--seed <n>', 'of the interval: resampled examples', '0')

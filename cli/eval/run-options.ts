@@ -52,7 +52,7 @@ export interface EvalRunOptions {
 /** The command with its options and no action. */
 export function evalRunCommand(): Command {
   return new Command('run')
-    .description('evaluate a model, or a checkpoint of a run, on environments; goes on where it was interrupted')
+    .description('evaluate a model, or a checkpoint of a run, on environments; continues where it was interrupted')
     .argument(
       '<environment|file>',
       "an environment's id, several with commas between them, or a TOML file with [[eval]]",
@@ -70,11 +70,11 @@ export function evalRunCommand(): Command {
     .option('-c, --max-concurrent <n>', 'rollouts at once, -1 = no bound (default: 32)')
     .option('-t, --max-tokens <n>', 'tokens of each turn')
     .option('-T, --temperature <x>', 'of the sampling')
-    .option('-S, --sampling-args <json>', 'further request fields; they hold over -t and -T')
+    .option('-S, --sampling-args <json>', 'further request fields; they override -t and -T')
     .option('-a, --env-args <json>', "the environment's arguments")
     .option('-x, --extra-env-kwargs <json>', 'set on a verifiers environment once it is loaded')
     .option('--pass-env <names>', 'variables that it may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN')
-    .option('--env-dir-path <folder>', 'where environments of the project lie (default: ./environments)')
+    .option('--env-dir-path <folder>', 'where environments of the project are (default: ./environments)')
     .addOption(new Option('--env-path <folder>', 'the same').hideHelp())
     .option('--builtin', 'OWNER/NAME is the environment NAME that comes with Ratchet')
     .option('--shuffle', 'examples in another order')
@@ -90,18 +90,18 @@ export function evalRunCommand(): Command {
     )
     .option(
       '-R, --resume [path]',
-      'go on with an evaluation: the newest that has something left to do, or one by its folder',
+      'continue with an evaluation: the newest that has something left to do, or one by its folder',
     )
     .option('--fresh', 'begin anew, also where one was interrupted')
     .option('-A, --abbreviated-summary', 'without an example')
     .option('--run <run>', 'evaluate a checkpoint of this run, on its own servers, token by token')
     .option('--step <n>', 'with --run: of this step (default: the newest)')
     .option('--serve [folder]', 'start a server for the time of the evaluation: over this folder, or over --run')
-    .option('--store <uri>', 'with --run: where runs lie (default: file:outputs)')
+    .option('--store <uri>', 'with --run: where runs are (default: file:outputs)')
     .option(...tellingOptions.json)
     .option('--plain', 'as always: lines')
     .option('--dry-run', 'say what would be done')
-    .option('-s, --save-results', 'as always: results are kept')
+    .option('-s, --save-results', 'accepted: results are always stored')
     .option('-v, --verbose', 'known, without effect')
     .option('-w, --num-workers <n>', 'known, without effect')
     .option('-N, --no-interleave-scoring', 'known, without effect')

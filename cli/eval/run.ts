@@ -27,9 +27,9 @@ Examples:
   ratchet eval run reverse-text -m ./models/small                   a folder with a model: it is served meanwhile;
                                                                     results name its weights by their sha256
 
-What is finished is never sampled again. The same command goes on with an evaluation that was interrupted; --resume also with one
+What is finished is never sampled again. The same command continues with an evaluation that was interrupted; --resume also with one
 that has failed rollouts or wants more examples. Without -b and -p the model is looked for in the endpoints file, else it is asked at
-Prime Inference if PRIME_API_KEY is set. Beside a file, options hold for each of its evaluations.
+Prime Inference if PRIME_API_KEY is set. Beside a file, options apply to each of its evaluations.
 `;
 
 /** `ratchet eval run`. */
@@ -85,8 +85,7 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
           workflowTaskTimeout: '5s',
           staticSummary: prepared.summary,
         });
-        if (prepared.goesOn)
-          teller.say(`goes on where it stands${prepared.asksElsewhere ? ', with the servers named now' : ''}`);
+        if (prepared.goesOn) teller.say(`continues${prepared.asksElsewhere ? ', with the servers named now' : ''}`);
         else if (options.resume === true)
           teller.say('nothing here has anything left to do with these settings: a new one begins');
         if (uiUrl) teller.say(uiLine(uiUrl, handle));

@@ -54,7 +54,7 @@ export const scheduleCommand: Command = new Command('schedule')
       handleOf(client, id).pause('ratchet eval schedule pause'),
     ),
   )
-  .addCommand(one('resume', 'go on', (client, id) => handleOf(client, id).unpause('ratchet eval schedule resume')))
+  .addCommand(one('resume', 'continue', (client, id) => handleOf(client, id).unpause('ratchet eval schedule resume')))
   .addCommand(one('trigger', 'evaluate once, now', (client, id) => handleOf(client, id).trigger()))
   .addCommand(one('delete', 'take it down; what was evaluated stays', (client, id) => handleOf(client, id).delete()));
 
@@ -186,7 +186,7 @@ function one(name: string, description: string, work: (client: Client, id: strin
 
 const said = {
   pause: 'paused',
-  resume: 'goes on',
+  resume: 'continues',
   trigger: 'evaluates now, unless it is at work already',
   delete: 'taken down',
 };

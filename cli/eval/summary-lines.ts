@@ -36,7 +36,7 @@ export function summarySections({ found, figures, unreadable, columns }: Summari
   const { numExamples } = metadata;
   const expected = numExamples === null || numExamples === examples ? '' : ` (metadata.json: ${numExamples})`;
   const all: Section[] = [
-    { heading: 'lies in', rows: [onOneLine(where)] },
+    { heading: 'stored in', rows: [onOneLine(where)] },
     {
       heading: 'rollouts',
       rows: [

@@ -29,7 +29,7 @@ export async function versionOfRun(
   const { commit } = await requireCommit({ ...place, lineage }, number).catch((cause: unknown) => {
     throw new RatchetError(
       'RunNotFound',
-      `Step ${number} of ${run} is not committed. \`npx ratchet status ${run}\` says where it stands.`,
+      `Step ${number} of ${run} is not committed. \`npx ratchet status ${run}\` says how far it is.`,
       { cause },
     );
   });

@@ -123,7 +123,7 @@ async function sayResult(result: EvaluationResult, { teller, abbreviated, toPlay
     const [found] = await namedEvaluations(folder, {});
     teller.print(await describeEvaluation(await readEvaluation(found!), { hasExample: !abbreviated }));
   }
-  if (adopted > 0) teller.say(`${result.sampled} rollouts were sampled now, ${adopted} lay here already`);
+  if (adopted > 0) teller.say(`${result.sampled} rollouts were sampled now, ${adopted} were stored already`);
   if (cost !== null) teller.say(`cost $${cost.toFixed(4)}`);
   if (failed > 0) {
     teller.say(`${failed} of ${result.rollouts} rollouts have no reward; ${toPlayAgain} plays them again`);

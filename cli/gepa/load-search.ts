@@ -3,6 +3,7 @@ import {
   loadPromptSearchFile,
   type PlannedPromptSearch,
 } from '../../backends/configs/load-prompt-search.ts';
+import { parseToml } from '../../config/parse-toml.ts';
 import { type GepaRunOptions, overridesOf } from './run-options.ts';
 import { namesOf } from '../names-of.ts';
 
@@ -19,5 +20,5 @@ export async function load(what: string, options: GepaRunOptions, projectFolder:
   const text = namesOf(what)
     .map((id) => `[[env]]\nenv_id = ${JSON.stringify(id)}\n`)
     .join('\n');
-  return loadPromptSearch(text, 'command line', reading);
+  return loadPromptSearch(parseToml(text, 'command line'), reading);
 }

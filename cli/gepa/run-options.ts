@@ -47,7 +47,7 @@ export interface GepaRunOptions {
 /** The command with its options and no action. */
 export function gepaRunCommand(): Command {
   return new Command('run')
-    .description('look for a better system prompt of an environment (GEPA); goes on where it was interrupted')
+    .description('look for a better system prompt of an environment (GEPA); continues where it was interrupted')
     .argument('<environment|file>', "an environment's id, several with commas between them, or a TOML file with [gepa]")
     .option('-m, --model <name>', 'the model whose prompt it is: a name, or an alias of the endpoints file')
     .option('-M, --reflection-model <name>', 'the model that writes prompts anew (default: the same)')
@@ -85,10 +85,10 @@ export function gepaRunCommand(): Command {
     .option('-a, --env-args <json>', "the environment's arguments")
     .option('-x, --extra-env-kwargs <json>', 'set on a verifiers environment once it is loaded')
     .option('--pass-env <names>', 'variables that they may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN')
-    .option('-p, --env-dir-path <folder>', 'where environments of the project lie (default: ./environments)')
+    .option('-p, --env-dir-path <folder>', 'where environments of the project are (default: ./environments)')
     .option('--builtin', 'OWNER/NAME is the environment NAME that comes with Ratchet')
     .option('--seed <n>', 'of everything that is drawn (default: 0)')
-    .option('--classic', "gepa's own search, with a budget that is kept")
+    .option('--classic', "gepa's own search, with a budget that is never exceeded")
     .option(
       '--eval [n]',
       'score the first and the best prompt on further examples at the end, beyond the budget (default: 50)',

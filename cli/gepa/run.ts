@@ -22,10 +22,10 @@ const help = `
 Examples:
   ratchet gepa run wiki-search -m gpt-4.1-mini --provider openai       an API; its key is in OPENAI_API_KEY
   ratchet gepa run reverse-text -m small -M large -b http://localhost:8000/v1 --eval
-  ratchet gepa run configs/gepa/wiki-search.toml -B 200                a file; options hold over it
+  ratchet gepa run configs/gepa/wiki-search.toml -B 200                a file; options override it
 
-A call is a rollout that is scored; reflections are not counted. What is finished is never paid for again: the same command goes on
-with a search that was interrupted, and finds what it would have found. ratchet gepa show ENV shows what came of it.
+A call is a rollout that is scored; reflections are not counted. What is finished is never paid for again: the same command continues
+with a search that was interrupted, and finds what it would have found. ratchet gepa show ENV shows its result.
 `;
 
 /** `ratchet gepa run`. */
@@ -70,7 +70,7 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
       workflowTaskTimeout: '5s',
       staticSummary: `${names} · ${model.model} · reflected on by ${reflection.model}`,
     });
-    if (goesOn) teller.say(`goes on where it was interrupted: ${folder}`);
+    if (goesOn) teller.say(`continues where it was interrupted: ${folder}`);
     if (uiUrl) teller.say(uiLine(uiUrl, handle));
     return watchSearch(handle, { teller, hasOwnStack: stack !== null, interrupted: interrupted.signal, gone });
   });

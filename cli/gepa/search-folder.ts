@@ -149,7 +149,7 @@ export async function findSearchFolder(name: string, projectFolder: string): Pro
       : ` There are:${known.join('')}`;
   throw new RatchetError(
     'ConfigInvalid',
-    `${name}: expected the folder of a search, its id, an environment that has been searched for, or a run that branched (one that lies in a bucket is not looked into).${there}`,
+    `${name}: expected the folder of a search, its id, an environment that has been searched for, or a run that branched (one that is in a bucket is not looked into).${there}`,
   );
 }
 

@@ -17,7 +17,7 @@ export const stopCommand = new Command('stop')
   );
 
 export const raiseCommand = new Command('raise')
-  .description('give a search that goes on more calls')
+  .description('give a running search more calls')
   .argument('<search>', searchArgument)
   .argument('<calls>', 'calls in all')
   .action(async (search: string, calls: string) => {

@@ -154,7 +154,8 @@ async function sayResult(result: PromptSearchResult, { say, print }: PromptSearc
     const found = await readSearchFolder(folder);
     if (found !== null) print(describeSearch(found));
   }
-  if (failed > 0) say(`${failed} rollouts failed through infrastructure, ${givenUp} iterations were given up for it`);
+  if (failed > 0)
+    say(`${failed} rollouts failed through infrastructure, ${givenUp} iterations were abandoned because of it`);
   say(`results  ${folder}`);
 }
 

@@ -46,7 +46,7 @@ export function frame(input: FrameInput): Line[] {
   const isTall = rows >= 36;
   const top = [rule(columns), titleOf(model, columns), stepOf(model, columns)];
   const body = [...curvesOf(model, columns), ...barsOf(model, columns)];
-  const figures = [policyOf(model), errorsOf(model)];
+  const figures = [policyOf(model), errorsOf(model), ...inPlayOf(model)];
   const waits = waitsOf(model, isTall ? waitsShown.tall : waitsShown.narrow, columns);
   const whole = [...top, ...body, ...figures, ...waits];
   if (input.place.page !== 'run') {
@@ -178,6 +178,17 @@ function errorsOf({ errors }: ViewModel): Line {
   return [{ text, ...(infrastructure > 0 ? { style: 'yellow' } : {}) }];
 }
 
+/** Of each environment how many groups are in play, how long the oldest is, and from which version. */
+function inPlayOf({ inPlay }: ViewModel): Line[] {
+  if (inPlay.length === 0) return [];
+  const each = inPlay.map(
+    ({ environment, groups, oldestS, policyStep }) =>
+      `${onOneLine(environment)} ${groups}, the oldest for ${seconds(oldestS)} from v${policyStep}`,
+  );
+  const groups = inPlay.reduce((sum, one) => sum + one.groups, 0);
+  return [[{ text: ` in play ${groups} groups: ${each.join(' · ')}` }]];
+}
+
 /** Why it stands still, and what it waits for by name: since when, and what its last attempt failed with. */
 function waitsOf({ run, phase, pausedBecause, waiting }: ViewModel, shown: number, columns: number): Line[] {
   const paused = pausedBecause === null ? [] : pauseOf(pausedBecause, shown, columns);
@@ -247,7 +258,7 @@ function footerOf({ place, leaving }: FrameInput): Line {
   const left = { detach: '[q] detach', stop: '[q] stop' }[leaving];
   const inside = place.rollout === null ? '[jk] move  [enter] open' : '[↑↓] scroll  [jk] next';
   const more = {
-    run: leaving === 'detach' ? '  the run goes on without this view' : '  the same command goes on',
+    run: leaving === 'detach' ? '  the run continues without this view' : '  the same command continues',
     rollouts: `  ${inside}  [esc] back`,
     evals: '  [jk] scroll  [esc] back',
     faults: '  [jk] scroll  [esc] back',

@@ -106,8 +106,8 @@ interface FaultsInput {
 export function faultsPage({ faults, lost, scroll, columns, rows }: FaultsInput): Line[] {
   const sum =
     lost === null || lost.recoveries === 0
-      ? 'no recoveries in this attempt'
-      : `${lost.recoveries} recoveries in this attempt: ${seconds(lost.seconds)}, ${lost.rollouts} rollouts and ${lost.tokens} tokens lost`;
+      ? 'no recoveries in this attempt of the run'
+      : `${lost.recoveries} recoveries in this attempt of the run: ${seconds(lost.seconds)}, ${lost.rollouts} rollouts and ${lost.tokens} tokens lost`;
   const lines = faults.toReversed().flatMap(({ time, kind, step, text, values }): Line[] => {
     const what = kind === 'step' ? failedOf(values) : text;
     const head = ` ${time.slice(11, 19)} step ${step} ${(kind === 'step' ? 'failed' : kind).padEnd(8)} `;

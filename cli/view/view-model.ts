@@ -28,6 +28,13 @@ export interface ViewModel {
     readonly infrastructure: number;
     readonly policy: number;
   } | null;
+  /** Groups in play by environment, and how old the oldest of them are. */
+  readonly inPlay: readonly {
+    readonly environment: string;
+    readonly groups: number;
+    readonly oldestS: number;
+    readonly policyStep: number;
+  }[];
   readonly lost: RunStatus['lost'];
   readonly waiting: readonly Wait[];
 }
@@ -92,6 +99,9 @@ export function viewModel({ is, status, pending, evaluations = [] }: RunSnapshot
             infrastructure: numberIn(latest, 'failed_rollouts') ?? 0,
             policy: numberIn(latest, 'policy_failures') ?? 0,
           },
+    inPlay: status.progress.inPlay.map(({ since, ...rest }) => {
+      return { ...rest, oldestS: Math.max(0, (nowMs - Date.parse(since)) / 1000) };
+    }),
     lost,
     waiting: waitingOf(is, status, pending)
       .on.map((wait) => waitOf(wait, nowMs))
@@ -152,26 +162,23 @@ function barsOf(
     bars.push(idle('generate'), idle('score'), idle('filter'));
   } else {
     const { doing, rollouts, policyStep, step, kept, needed, dropped, round } = collecting;
-    const isPast = (stage: typeof doing): boolean => stages.indexOf(doing) > stages.indexOf(stage);
-    const generated = isPast('generate')
-      ? rollouts.of
-      : Math.min(rollouts.of, rollouts.done + finishedIn('generateRollouts'));
-    const scored = isPast('score')
-      ? rollouts.of
-      : Math.min(rollouts.of, doing === 'score' ? finishedIn('scoreRollouts') : 0);
+    const isCollected = doing === 'nothing';
+    const generated = Math.min(rollouts.of, rollouts.done + finishedIn('playGroups'));
+    const scored = Math.min(rollouts.of, rollouts.done);
+    const share = (count: number): number | null => (rollouts.of === 0 ? null : count / rollouts.of);
     const rounds = round > 1 ? `, round ${round}` : '';
     bars.push(
       {
         name: 'generate',
-        share: generated / rollouts.of,
+        share: share(generated),
         note: `${generated}/${rollouts.of} v${policyStep}${rounds}`,
-        isActive: doing === 'generate',
+        isActive: !isCollected && generated < rollouts.of,
       },
       {
         name: 'score',
-        share: scored / rollouts.of,
+        share: share(scored),
         note: `${scored}/${rollouts.of} for step ${step}`,
-        isActive: doing === 'score',
+        isActive: !isCollected && scored < generated,
       },
       {
         name: 'filter',
@@ -214,8 +221,6 @@ function evalBarsOf(evaluations: readonly EvaluationProgress[]): Bar[] {
     };
   });
 }
-
-const stages = ['generate', 'score', 'filter', 'nothing'];
 
 function idle(name: Bar['name']): Bar {
   return { name, share: null, note: '', isActive: false };

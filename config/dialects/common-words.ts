@@ -1,7 +1,10 @@
+import { z } from 'zod';
 import { asRunName } from '../../core/names.ts';
 import type { KeyPath } from '../positions.ts';
 import { describe } from '../reporter.ts';
+import { requestFields } from '../settings/sampling.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
+import { flag } from '../values.ts';
 import type { Own } from './dialect.ts';
 
 /** What several dialects mean alike, in our own words. */
@@ -28,27 +31,6 @@ export function setRunName(own: Own, written: unknown, from: KeyPath): void {
     );
   }
 }
-
-/** How many steps sampling may be ahead of training, which means here what it means there. */
-export function setAsyncLevel(own: Own, written: unknown, from: KeyPath): void {
-  if (typeof written === 'number') own.set(['max_async_level'], written, from);
-}
-
-/** Fields of vLLM's requests that are ours as well, and are written into `extra_body` where a dialect has no other place. */
-const requestFields: readonly string[] = [
-  'max_tokens',
-  'temperature',
-  'top_p',
-  'top_k',
-  'min_p',
-  'repetition_penalty',
-  'presence_penalty',
-  'frequency_penalty',
-  'min_tokens',
-  'stop',
-  'seed',
-  'chat_template_kwargs',
-];
 
 interface ExtraBody {
   /** The sampling's table. */
@@ -108,4 +90,9 @@ export function checkTemperatureCourse(own: Own, written: Table, at: KeyPath): v
 export function withVersion(id: string, version: unknown): string {
   if (typeof version !== 'string') return id;
   return `${id.replace(/@[^@]*$/, '')}@${version}`;
+}
+
+/** Filters of rollouts; options of its own belong to each type. */
+export function filters(type: z.ZodType, expected = 'a list of tables with a type'): z.ZodType {
+  return z.array(z.looseObject({ type, enforce: flag().optional() })).meta({ expected });
 }

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { type KeyPath, pathKey } from '../positions.ts';
+import { formatPath, type KeyPath, pathKey } from '../positions.ts';
 import { isTable, setAt, type Table, valueAt } from '../tables.ts';
 import { placed, placesOf } from './places.ts';
 import { fieldsWithOldNames, withNewNames } from './renames.ts';
@@ -21,6 +21,8 @@ export interface Dialect {
   readonly fields: Readonly<Record<string, Field>>;
   /** In place of the one that is made from the fields: of our own dialect, which needs no translation. */
   readonly schema?: z.ZodObject;
+  /** What becomes of a second value of one setting: "warn" where the system itself passes over it. Missing = it is refused. */
+  readonly otherwise?: 'refuse' | 'warn';
   /** In our own words: what the dialect means where nothing is written and we would mean something else. */
   readonly defaults: Table;
   /** Writes out short spellings and nulls, before anything is looked at. Paths of what it leaves stay the same. */
@@ -61,9 +63,17 @@ export interface Field {
 
 export type Fate =
   /** One of our own fields (`sampling.max_tokens`, `env[].id`), the value as it is or converted; undefined = it is left out. */
-  | { readonly kind: 'becomes'; readonly path: string; readonly convert?: (value: never) => unknown }
+  | {
+      readonly kind: 'becomes';
+      readonly path: string;
+      readonly convert?: (value: never) => unknown;
+      /** There are several places for it, which agree; the first counts. */
+      readonly isShared?: true;
+    }
   /** Read by `together`; `what` says what it becomes. */
   | { readonly kind: 'together'; readonly what: string }
+  /** One value alone means what happens here anyway; any other is refused. */
+  | { readonly kind: 'only'; readonly value: unknown; readonly because: string }
   /** Accepted with one warning: why it has no effect here. */
   | { readonly kind: 'ignored'; readonly why: string }
   /** Refused by name: ignoring it would train something else than was asked for. `instead`: what to do. */
@@ -85,6 +95,11 @@ export const together = (what: string, schema: z.ZodType, more: Omit<Field, 'sch
   fate: { kind: 'together', what },
   ...more,
 });
+export const only = (value: string | number | boolean, because: string, schema: z.ZodType): Field => ({
+  schema,
+  usual: String(value),
+  fate: { kind: 'only', value, because },
+});
 export const ignored = (why: string, schema: z.ZodType, more: Omit<Field, 'schema' | 'fate'> = {}): Field => ({
   schema,
   fate: { kind: 'ignored', why },
@@ -94,6 +109,12 @@ export const refused = (instead: string): Field => ({
   schema: z.never().meta({ expected: 'nothing here' }),
   fate: { kind: 'refused', instead },
 });
+
+/** A value, and where it was written. */
+export interface Found {
+  readonly value: unknown;
+  readonly at: KeyPath;
+}
 
 /** A config in our own words, while it is being put together; knows which written field each part came from. */
 export class Own {
@@ -125,6 +146,25 @@ export class Own {
   /** Something that is wrong with what was written; paths are the dialect's own. */
   refuse(problem: TranslationProblem): void {
     this.problems.push({ ...problem, paths: problem.paths.map(this.#placeOf) });
+  }
+
+  /** What only one value of a field can mean here. */
+  refuseUnless(meant: unknown, { value, at }: Found, because: string): void {
+    if (JSON.stringify(value) === JSON.stringify(meant)) return;
+    const expected = `${JSON.stringify(meant)}: ${because}`;
+    this.refuse({ paths: [at], expected, received: JSON.stringify(value) });
+  }
+
+  /** Another value of the same setting. */
+  agree(first: Found, other: Found, otherwise: Dialect['otherwise'] = 'refuse'): void {
+    if (JSON.stringify(other.value) === JSON.stringify(first.value)) return;
+    const [here, there] = [formatPath(first.at), formatPath(other.at)];
+    const [value, received] = [JSON.stringify(first.value), JSON.stringify(other.value)];
+    if (otherwise === 'warn') this.warn(`${there} = ${received} has no effect: ${here} = ${value} is taken for both.`);
+    else {
+      const expected = `${value}, as ${here} says, or only one of the two: they are one setting`;
+      this.refuse({ paths: [other.at, first.at], expected, received });
+    }
   }
 
   /** Every written field that one of ours, or something in it, came from. */
@@ -228,9 +268,16 @@ export function translate(dialect: Dialect, written: Table): Own {
     return own;
   }
   for (const [path, value] of leavesOf(dialect.defaults)) own.set(path, value);
-  const warned = new Set<string>();
-  for (const [path, field] of Object.entries(dialect.fields)) {
-    for (const at of placesOf(path, table)) applyFate(field.fate, { path, at, value: valueAt(table, at) }, own, warned);
+  const told = new Set<string>();
+  const shared = new Map<string, Found>();
+  for (const [path, { fate }] of Object.entries(dialect.fields)) {
+    for (const at of placesOf(path, table)) {
+      const written = { value: valueAt(table, at), at };
+      const before = fate.kind === 'becomes' && fate.isShared ? shared.get(fate.path) : undefined;
+      if (before) own.agree(before, written, dialect.otherwise);
+      else applyFate(fate, { path, ...written }, own, told);
+      if (fate.kind === 'becomes' && !before) shared.set(fate.path, written);
+    }
   }
   dialect.together?.(table, own);
   const added = table[ownTable];
@@ -248,6 +295,7 @@ function applyFate(
     warned.add(path);
     own.warn(`${path.replaceAll('[]', '')} has no effect here: ${fate.why}`);
   }
+  if (fate.kind === 'only') own.refuseUnless(fate.value, { value, at }, fate.because);
   if (fate.kind !== 'becomes') return;
   const ours = placed(fate.path, at);
   const made = fate.convert ? fate.convert(value as never) : value;

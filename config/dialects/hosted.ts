@@ -1,4 +1,3 @@
-import { z } from 'zod';
 import { describe } from '../reporter.ts';
 import type { KeyPath } from '../positions.ts';
 import { serverUrls } from '../model-access.ts';
@@ -6,15 +5,15 @@ import { isTable, type Table, valueAt } from '../tables.ts';
 import { args, atLeastZero, choice, countOrAll, environmentId, flag, positive, texts, text, whole } from '../values.ts';
 import {
   checkTemperatureCourse,
+  filters,
   maskedImportanceSampling,
-  setAsyncLevel,
   setExtraBody,
   setRunName,
   withVersion,
 } from './common-words.ts';
 import { setRetries, setTimeouts } from './limit-words.ts';
-import { becomes, type Dialect, type Field, ignored, type Own, refused, together } from './dialect.ts';
-import { ours, same, sameIn } from './ours.ts';
+import { becomes, type Dialect, type Field, ignored, only, type Own, refused, together } from './dialect.ts';
+import { all, ours, same, sameIn } from './ours.ts';
 import { placesOf } from './places.ts';
 
 /**
@@ -60,14 +59,17 @@ const shared: Readonly<Record<string, Field>> = {
 
 /** Of 0.5.61 alone. */
 const older: Readonly<Record<string, Field>> = {
-  max_async_level: together('`max_async_level`', whole(0)),
+  max_async_level: becomes('max_async_level', whole(0)),
   ...sameIn('sampling', 'repetition_penalty', 'min_tokens', 'seed'),
   ...sameIn('buffer', 'easy_threshold', 'hard_threshold'),
   'buffer.easy_fraction': together('`buffer.easy_fraction`', atLeastZero()),
   'buffer.hard_fraction': together('`buffer.hard_fraction`', atLeastZero()),
   'buffer.online_difficulty_filtering': ours('buffer.online_difficulty_filtering'),
-  'buffer.env_ratios': together('the `weight` of each [[env]]', positives()),
-  'buffer.skip_verification': together('refused where true', flag()),
+  'buffer.env_ratios': together(
+    'the `weight` of each [[env]]',
+    positive().array().min(1).meta({ expected: 'a list of numbers > 0' }),
+  ),
+  'buffer.skip_verification': only(false, 'rollouts are always scored, they are trained on by their rewards', flag()),
   'buffer.seed': ours('seed'),
 };
 
@@ -102,12 +104,7 @@ function ownSampling(table: string): Record<string, Field> {
   };
 }
 
-/** How a teacher is sampled whose rollouts are learned. */
-function ofTeacher(): Record<string, Field> {
-  const { 'teacher.sampling.extra_body': _, ...fields } = ownSampling('teacher.sampling');
-  return { ...fields, 'teacher.sampling.extra_body': together('refused where there is anything in it', args()) };
-}
-
+const noNetwork = 'workers reach what their machines reach';
 /** From 0.6.35 on. */
 const newer: Readonly<Record<string, Field>> = {
   loss: becomes('loss', choice('rl', 'sft', 'opd'), { usual: '"rl"' }),
@@ -115,13 +112,13 @@ const newer: Readonly<Record<string, Field>> = {
   'teacher.client.base_url': together('`teacher.url`; Prime Inference where it is missing', serverUrls()),
   'teacher.client.api_key_var': ours('teacher.api_key_var'),
   'teacher.client.headers': ours('teacher.headers'),
-  ...ofTeacher(),
+  ...ownSampling('teacher.sampling'),
+  'teacher.sampling.extra_body': together('refused where there is anything in it', args()),
   max_inflight_rollouts: together('`oversampling_factor`: so many ÷ batch_size, at least 1', whole(1)),
-  pre_batch_filters: becomes('pre_batch_filters', filters()),
-  post_batch_filters: becomes('post_batch_filters', filters()),
-  'tailscale.enabled': ignored('workers reach what their machines reach', flag()),
-  'tailscale.auth_key': ignored('workers reach what their machines reach', text()),
-  'tailscale.hostname_prefix': ignored('workers reach what their machines reach', text()),
+  pre_batch_filters: becomes('pre_batch_filters', filters(text())),
+  post_batch_filters: becomes('post_batch_filters', filters(text())),
+  'tailscale.enabled': ignored(noNetwork, flag()),
+  ...all('tailscale.auth_key tailscale.hostname_prefix', ignored(noNetwork, text())),
   'env[].taskset': together('`env[].id` and `env[].args`', args()),
   ...ofEnvironment('env[]'),
   ...ownSampling('env[].sampling'),
@@ -137,9 +134,10 @@ const newer: Readonly<Record<string, Field>> = {
   'eval.env[].group_size': ours('eval.env[].rollouts_per_example'),
   max_async_level: refused(onlyBefore),
   buffer: refused(`${onlyBefore}; later versions ignore it`),
-  'sampling.repetition_penalty': refused(`${onlyBefore}; here it goes into [sampling.extra_body]`),
-  'sampling.min_tokens': refused(`${onlyBefore}; here it goes into [sampling.extra_body]`),
-  'sampling.seed': refused(`${onlyBefore}; here it goes into [sampling.extra_body]`),
+  ...all(
+    'sampling.repetition_penalty sampling.min_tokens sampling.seed',
+    refused(`${onlyBefore}; here it goes into [sampling.extra_body]`),
+  ),
 };
 
 const defaults: Table = {
@@ -223,7 +221,6 @@ function setEnvironments(written: Table, own: Own, path: readonly string[]): voi
 
 function olderTogether(written: Table, own: Own): void {
   sharedTogether(written, own);
-  setAsyncLevel(own, written['max_async_level'], ['max_async_level']);
   const at = (key: string) => ['buffer', key];
   for (const key of ['easy_fraction', 'hard_fraction']) {
     const fraction = valueAt(written, at(key));
@@ -232,13 +229,6 @@ function olderTogether(written: Table, own: Own): void {
     own.warn(
       `buffer.${key}: here such examples are drawn ${fraction} times as often; there so many return on a resume`,
     );
-  }
-  if (valueAt(written, at('skip_verification')) === true) {
-    own.refuse({
-      paths: [at('skip_verification')],
-      expected: 'false: rollouts are always scored, they are trained on by their rewards',
-      received: 'true',
-    });
   }
   setRatios(written, own);
 }
@@ -349,15 +339,4 @@ function setInflight(written: Table, own: Own): void {
   if (inflight < batch) {
     own.warn(`max_inflight_rollouts = ${inflight}: a batch of ${batch} is sampled at once here, never less`);
   }
-}
-
-function positives(): z.ZodType {
-  return positive().array().min(1).meta({ expected: 'a list of numbers > 0' });
-}
-
-/** Options of its own belong to each type. */
-function filters(): z.ZodType {
-  return z
-    .array(z.looseObject({ type: text(), enforce: flag().optional() }))
-    .meta({ expected: 'a list of tables with a type' });
 }

@@ -11,6 +11,12 @@ export function ours(path: string, more: Parameters<typeof becomes>[2] = {}): Fi
   return becomes(path, setting.type, more);
 }
 
+/** One of several places of a setting of ours. */
+export function shared(path: string, schema = ours(path).schema, usual?: string): Field {
+  const fate = { kind: 'becomes', path, isShared: true } as const;
+  return { schema, fate, ...(usual === undefined ? {} : { usual }) };
+}
+
 /** Fields that are ours under the same name. */
 export function same(...paths: readonly string[]): Record<string, Field> {
   return Object.fromEntries(paths.map((path) => [path, ours(path)]));
@@ -23,7 +29,8 @@ export function sameIn(table: string, ...keys: readonly string[]): Record<string
 
 /** Fields that are called as ours in a table of ours. */
 export function into(table: string, names: string): Record<string, string> {
-  return Object.fromEntries(wordsOf(names).map((name) => [name, `${table}.${name.replace('?', '')}`]));
+  const start = table === '' ? '' : `${table}.`;
+  return Object.fromEntries(wordsOf(names).map((name) => [name, start + name.replace('?', '')]));
 }
 
 /** The same of several fields. */

@@ -1,8 +1,8 @@
 import { z } from 'zod';
-import { anyNumber, atLeastZero, choice, flag, resumeStep, text, whole } from '../values.ts';
-import { becomes, converted, type Field, ignored, refused, together } from './dialect.ts';
-import { all, ours, type Rows, same, under, wordsOf } from './ours.ts';
-import { gpuIds, port, primeRlFields, why } from './prime-rl-fields.ts';
+import { anyNumber, atLeastZero, choice, flag, text, whole } from '../values.ts';
+import { becomes, converted, type Field, ignored, only, refused, together } from './dialect.ts';
+import { all, ours, type Rows, same, shared, under, wordsOf } from './ours.ts';
+import { gpuIds, noOther, port, primeRlFields, why } from './prime-rl-fields.ts';
 import { primeRlRenames } from './prime-rl-renames.ts';
 import { fieldsWithOldNames } from './renames.ts';
 
@@ -80,19 +80,14 @@ function fieldsAsNow(): Record<string, Field> {
   return Object.fromEntries(fields);
 }
 
-/** A field of which one value alone means what a run here does. */
-const only = (usual: string | number, schema: z.ZodType): Field =>
-  together(`refused unless ${JSON.stringify(usual)}`, schema, { usual: String(usual) });
+const engine = 'the embedded engine computes −ρ·A over the tokens that the token mask keeps';
 const saved = 'evaluations are kept with the run';
 const texts = (reason: string): Field => ignored(reason, z.string().meta({ expected: 'a text' }));
 
 const otherwise: Rows = {
   inference_gpu_ids: together('`inference.gpu_ids`, and `inference.gpus`: how many', gpuIds(), { usual: '[0]' }),
   trainer_gpu_ids: together('`trainer.gpu_ids`, and `trainer.gpus`: how many', gpuIds(), { usual: '[1]' }),
-  ...all(
-    'ckpt.resume_step? trainer.ckpt.resume_step? orchestrator.ckpt.resume_step?',
-    together('`ckpt.resume_step`', resumeStep()),
-  ),
+  ...all('ckpt.resume_step? trainer.ckpt.resume_step? orchestrator.ckpt.resume_step?', shared('ckpt.resume_step')),
   'resume.step': 'resume.step',
   ...all(
     'weight_broadcast.type trainer.weight_broadcast.type orchestrator.weight_broadcast.type inference.weight_broadcast.type',
@@ -111,16 +106,20 @@ const otherwise: Rows = {
       z.union([whole(512), choice('auto', 'disabled')]).meta({ expected: 'an integer ≥ 512, "auto" or "disabled"' }),
     ),
     ...all('data.fake.batch_size data.fake.generate_samples', refused('training on made-up data')),
-    'loss.type': together('the loss', choice('default', 'custom')),
-    'loss.ratio_type': only('token', choice('token', 'sequence')),
+    'loss.type': only(
+      'default',
+      'a loss of your own goes into [ratchet.trainer.loss] import',
+      choice('default', 'custom'),
+    ),
+    'loss.ratio_type': only('token', engine, choice('token', 'sequence')),
     'loss.token_mask_low': ours('trainer.loss.mask_low', { usual: '0.125' }),
     'loss.token_mask_high': ours('trainer.loss.mask_high', { usual: '8' }),
     'loss.sequence_clip_high': ignored('it is read with ratio_type = "sequence" alone', atLeastZero()),
-    'loss.geo_mask_low': only(0.1, atLeastZero()),
-    'loss.geo_mask_high': only(10, atLeastZero()),
-    ...all('loss.sequence_mask_low loss.kl_tau', only(0, atLeastZero())),
-    'loss.sequence_mask_high': only(100, atLeastZero()),
-    'optim.type': together('refused unless "adamw"', choice('adamw', 'sgd', 'muon')),
+    'loss.geo_mask_low': only(0.1, engine, atLeastZero()),
+    'loss.geo_mask_high': only(10, engine, atLeastZero()),
+    ...all('loss.sequence_mask_low loss.kl_tau', only(0, engine, atLeastZero())),
+    'loss.sequence_mask_high': only(100, engine, atLeastZero()),
+    'optim.type': only('adamw', noOther, choice('adamw', 'sgd', 'muon')),
     'optim.max_norm': 'trainer.max_grad_norm',
     ...all(
       'ckpt.weights.save_sharded ckpt.weights.save_adapter_separately',

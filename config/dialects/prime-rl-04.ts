@@ -1,17 +1,19 @@
 import { isTable, type Table, valueAt } from '../tables.ts';
-import { setExtraBody } from './common-words.ts';
-import type { Dialect, Own } from './dialect.ts';
+import { maskedImportanceSampling, setExtraBody } from './common-words.ts';
+import type { Dialect, Found, Own } from './dialect.ts';
 import { primeRl04Fields, primeRl04Tables } from './prime-rl-04-fields.ts';
 import {
+  advantageHint,
   refuseGroupOfOne,
-  refuseUnless,
   setAlike,
   setRatios,
+  usual,
+  usualTrainer,
   type Version,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
 import { setScoringTeacher, teachesAlone } from './prime-rl-teacher.ts';
-import { type Found, found, take, withoutNulls } from './prime-rl-words.ts';
+import { found, take, withoutNulls } from './prime-rl-words.ts';
 
 /**
  * prime-rl v0.4.0 (2026-02): one file for `rl`, as its documents of that time show it. A value at the top wins over the same
@@ -21,18 +23,8 @@ export const primeRl04: Dialect = {
   name: 'prime-rl-0.4',
   title: 'prime-rl 0.4',
   fields: primeRl04Fields,
-  defaults: {
-    model: 'Qwen/Qwen3-0.6B',
-    learning_rate: 1e-6,
-    seed: 42,
-    rollouts_per_example: 2,
-    seq_len: 2048,
-    sampling: { max_tokens: 2048 },
-    trainer: {
-      weight_decay: 0.01,
-      loss: { type: 'importance_sampling', mask_low: 0.125, mask_high: 8 },
-    },
-  },
+  otherwise: 'warn',
+  defaults: { ...usual, trainer: { ...usualTrainer, loss: maskedImportanceSampling } },
   prepare: (table) => withoutNulls(table, primeRl04, primeRl04Tables),
   together,
   proof: (table) =>
@@ -49,8 +41,7 @@ export const primeRl04: Dialect = {
   },
   hints: {
     'trainer.model.ac': 'write a table of its own: [trainer.model.ac] with freq = 1, which is every layer',
-    'orchestrator.advantage':
-      'prime-rl would train on raw rewards; for that write a function of yours and name it in [ratchet.trainer.advantage] import',
+    'orchestrator.advantage': advantageHint,
   },
 };
 
@@ -170,18 +161,6 @@ function setEvaluation(written: Table, own: Own): void {
 
 /** The token mask and the ratio are the engine's; sequences are not masked as a whole. */
 function refuseOtherLosses(written: Table, own: Own): void {
-  const engine = 'the embedded engine computes −ρ·A over the tokens that the token mask keeps';
-  const usual = {
-    ratio_type: 'token',
-    geo_mask_low: 0.1,
-    geo_mask_high: 10,
-    sequence_mask_low: 0,
-    sequence_mask_high: 100,
-    kl_tau: 0,
-  };
-  for (const [key, value] of Object.entries(usual)) refuseUnless(written, own, `trainer.loss.${key}`, value, engine);
-  const ownLoss = 'a loss of your own goes into [ratchet.trainer.loss] import';
-  refuseUnless(written, own, 'trainer.loss.type', 'default', ownLoss);
   const masks = { token: [0.125, 8], geo: [0.1, 10], sequence: [0, 100] } as const;
   for (const [mask, [lowUsual, highUsual]] of Object.entries(masks)) {
     const [low, high] = [`trainer.loss.${mask}_mask_low`, `trainer.loss.${mask}_mask_high`];
@@ -194,6 +173,6 @@ function refuseOtherLosses(written: Table, own: Own): void {
   }
   if (own.get(['trainer', 'loss', 'type']) !== 'importance_sampling') return;
   own.warn(
-    'loss: −ρ·A over tokens whose ratio lies in the token mask, as in prime-rl 0.4, without its masks of whole sequences (a geometric mean outside 0.1…10, a ratio above 100).',
+    'loss: −ρ·A over tokens whose ratio is in the token mask, as in prime-rl 0.4, without its masks of whole sequences (a geometric mean outside 0.1…10, a ratio above 100).',
   );
 }

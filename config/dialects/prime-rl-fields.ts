@@ -1,8 +1,9 @@
 import { z } from 'zod';
 import { headersFromEnv, serverUrls } from '../model-access.ts';
 import { anyNumber, args, choice, flag, fraction, positive, text, texts, whole } from '../values.ts';
-import { becomes, converted, type Field, ignored, refused, together } from './dialect.ts';
-import { all, into, ours, type Rows, under } from './ours.ts';
+import { filters } from './common-words.ts';
+import { becomes, converted, type Field, ignored, only, refused, together } from './dialect.ts';
+import { all, into, ours, type Rows, shared, under } from './ours.ts';
 
 /**
  * Every field of `rl`'s files in prime-rl 0.8.1 (2026-08-21), and those that v0.5 to v0.8 had and it dropped. What was only
@@ -46,11 +47,12 @@ const madeUp = 'training on made-up data';
 /** Refused by name, with what a run here has in its place. */
 const python = (what: string, place: string): Field =>
   refused(`${what} in Python; write it in TypeScript and name it in [ratchet.${place}] import`);
+export const noOther = 'the embedded engine has no other optimizer';
 const onlyAdamW = (other: string): Field => refused(`${other}; the embedded engine trains with AdamW`);
-const only = (usual: string, schema: z.ZodType): Field => together(`refused unless ${usual}`, schema, { usual });
-const isOn = together('refused where it is on', flag());
-const isOff = together('refused where it is off', flag());
-const asyncLevel = together('`max_async_level`', whole(0));
+const bench = only(false, 'a bench trains on made-up data; see `npm run bench`', flag());
+const centered = 'the advantage is the reward less the mean of its group';
+const scored = 'without rewards there is nothing to learn from';
+const asyncLevel = shared('max_async_level', whole(0));
 const modelName = together('`model`', text(), { usual: 'Qwen/Qwen3-0.6B' });
 const teacher = together('`teacher`: `model`, `url`, `api_key_var` and `headers`', args());
 const served = together('`inference.vllm`: further arguments as they are', args());
@@ -68,18 +70,21 @@ const common: Rows = {
   ...all('log.file? log.json_logging log.log_data log.env_worker_logs', ignored(why.logs, flag())),
   'log.interval': ignored(why.logs, positive()),
   'log.ranks_filter': ignored(why.logs, z.array(z.int()).meta({ expected: 'a list of ranks' })),
-  'ckpt.interval?': together('`checkpoints.interval`; without it only the end is kept', whole(1)),
-  'ckpt.keep_last?': together('`checkpoints.keep_last`', whole(1)),
-  'ckpt.keep_interval?': together('`checkpoints.keep_interval`', whole(1)),
-  'ckpt.output_dir?': ignored('checkpoints lie in the run’s store', text()),
+  'ckpt.interval?': shared('checkpoints.interval', whole(1), 'the end alone'),
+  'ckpt.keep_last?': shared('checkpoints.keep_last', whole(1), 'all'),
+  'ckpt.keep_interval?': shared('checkpoints.keep_interval'),
+  'ckpt.output_dir?': ignored('checkpoints are in the run’s store', text()),
   'ckpt.wait_for_weights_timeout?': ignored(why.checkpoints, whole(1)),
   'ckpt.skip_progress': ignored(why.checkpoints, flag()),
-  'monitors.wandb.project?': together('`wandb.project`', text(), { usual: 'prime-rl' }),
-  'monitors.wandb.entity?': together('`wandb.entity`', text()),
-  'monitors.wandb.name?': together('`wandb.name`', text()),
-  'monitors.wandb.group?': together('`wandb.group`', text()),
-  'monitors.wandb.tags?': together('`wandb.tags`', texts()),
-  'monitors.wandb.offline?': together('`wandb.mode`', flag()),
+  'monitors.wandb.project?': shared('wandb.project', text(), 'prime-rl'),
+  'monitors.wandb.entity?': shared('wandb.entity'),
+  'monitors.wandb.name?': shared('wandb.name'),
+  'monitors.wandb.group?': shared('wandb.group'),
+  'monitors.wandb.tags?': shared('wandb.tags'),
+  'monitors.wandb.offline?': {
+    schema: flag(),
+    fate: { kind: 'becomes', path: 'wandb.mode', convert: (isOff) => (isOff ? 'offline' : 'online'), isShared: true },
+  },
   'monitors.wandb.shared?': ignored(why.wandb, flag()),
   'monitors.wandb.id?': ignored(why.wandb, text()),
   'monitors.wandb.log_extras?': ignored(why.wandb, args()),
@@ -98,7 +103,7 @@ const common: Rows = {
   'rollout_transport.host': ignored(why.transport, text()),
   'rollout_transport.port': ignored(why.transport, port()),
   'rollout_transport.hwm': ignored(why.transport, whole(0)),
-  'max_steps?': together('`max_steps`', whole(1)),
+  'max_steps?': shared('max_steps', whole(1), '100'),
 };
 
 const top: Rows = {
@@ -125,7 +130,7 @@ const top: Rows = {
   slurm: processes(args()),
   dry_run: ignored('a run file does not say whether it is run; `--dry-run` does', flag()),
   'max_async_level?': asyncLevel,
-  bench: isOn,
+  bench,
   ...common,
 };
 
@@ -157,7 +162,7 @@ const trained: Rows = {
   'lora.target_modules': together('`lora.target_modules`', texts()),
   'lora.modules_to_save': together('refused unless it is empty', texts()),
   'debug.num_layers?': refused('training a part of a model; name a smaller model'),
-  'debug.random_init': isOn,
+  'debug.random_init': only(false, 'weights are those of the model; for others name a preset', flag()),
 };
 
 const atLeastZero = () => z.number().min(0).meta({ expected: 'a number ≥ 0' });
@@ -170,13 +175,13 @@ const trainer: Rows = {
   ),
   'loss.dppo_mask_low': together('`trainer.loss.mask_low`', atLeastZero(), { usual: '0.2' }),
   'loss.dppo_mask_high': together('`trainer.loss.mask_high`', atLeastZero(), { usual: '0.2' }),
-  ...all('loss.ipo_mask_low loss.ipo_mask_high', only('0.2', atLeastZero())),
+  ...all('loss.ipo_mask_low loss.ipo_mask_high', together('refused unless 0.2', atLeastZero(), { usual: '0.2' })),
   'loss.ipo_threshold': together('`trainer.loss.mask_low` and `mask_high`', atLeastZero(), { usual: '0.1' }),
-  'loss.adv_tau': together('`trainer.loss.adv_tau`', atLeastZero(), { usual: '1' }),
+  'loss.adv_tau': ours('trainer.loss.adv_tau', { usual: '1' }),
   'loss.kl_tau': ours('trainer.loss.kl_tau', { usual: '0.001' }),
-  'loss.teacher_tau': together('`trainer.loss.teacher_tau`', atLeastZero(), { usual: '0' }),
+  'loss.teacher_tau': ours('trainer.loss.teacher_tau', { usual: '0' }),
   ...all('loss.import_path loss.kwargs', python('a loss', 'trainer.loss')),
-  'optim.type': together('refused unless "adamw"', choice('adamw', 'sgd', 'muon', 'sign_sgd')),
+  'optim.type': only('adamw', noOther, choice('adamw', 'sgd', 'muon', 'sign_sgd')),
   'optim.lr': 'learning_rate',
   'optim.weight_decay': 'trainer.weight_decay',
   'optim.max_norm': converted(
@@ -244,10 +249,10 @@ const evalSampling = (table: string): Rows => ({
   'seed?': ignored(why.drawn, whole(0)),
   'extra_body?': together(`\`${table}\`, or refused`, args()),
 });
-const filters = () =>
-  z
-    .array(z.looseObject({ type: choice('gibberish', 'repetition', 'zero_advantage'), enforce: flag().optional() }))
-    .meta({ expected: 'a list of tables, each with type = "gibberish", "repetition" or "zero_advantage"' });
+const rolloutFilters = filters(
+  choice('gibberish', 'repetition', 'zero_advantage'),
+  'a list of tables, each with type = "gibberish", "repetition" or "zero_advantage"',
+);
 
 const train: Rows = {
   ...under('source[]', {
@@ -310,32 +315,32 @@ const before: Rows = {
     'env_ratios?': together('`env[].weight`, in turn', z.array(anyNumber()).meta({ expected: 'a list of numbers' })),
     ...all('easy_fraction hard_fraction', together('0: what was put aside stays there', fraction(), { usual: '0' })),
     hash_keys: ignored('an example is known by its place in its environment', texts()),
-    skip_verification: together('refused where it is on', flag(), { usual: 'false' }),
+    skip_verification: only(false, scored, flag()),
   }),
-  'advantage.type': together('refused unless "default"', choice('default', 'custom')),
+  'advantage.type': only('default', centered, choice('default', 'custom')),
   ...all('advantage.import_path advantage.kwargs', python('an advantage', 'trainer.advantage')),
-  ...all('advantage.length_weighted_mean advantage.length_weighted_baseline', isOn),
+  ...all('advantage.length_weighted_mean advantage.length_weighted_baseline', only(false, centered, flag())),
   ...all('advantage.length_shaping_alpha? advantage.length_penalty?', refused('advantages that count lengths')),
   // v0.5: what it flagged lost its loss and filled the batch all the same.
-  ...all('filters post_batch_filters', becomes('post_batch_filters', filters())),
-  pre_batch_filters: becomes('pre_batch_filters', filters()),
+  ...all('filters post_batch_filters', becomes('post_batch_filters', rolloutFilters)),
+  pre_batch_filters: becomes('pre_batch_filters', rolloutFilters),
   training_mode: together('`loss`', choice('rl', 'opd', 'sft')),
   ...all('teacher? teacher_model? teacher_rollout_model?', teacher),
   use_sft_loss: together('`loss` = "sft"', flag()),
   use_token_client: ignored('the policy server answers with tokens', flag()),
   env_install_prerelease: ignored('`ratchet env install` installs environments', flag()),
-  'verification.enabled': isOff,
+  'verification.enabled': only(true, scored, flag()),
   'val.num_examples': becomes('val.num_examples', whole(1), { usual: '16' }),
   'val.rollouts_per_example': ours('val.rollouts_per_example', { usual: '1' }),
   'val.interval': ours('val.interval', { usual: '10' }),
   'max_concurrent?': 'max_concurrent',
   workers_per_env: processes(whole(1)),
   max_env_worker_restarts: processes(z.int().min(-1).meta({ expected: 'an integer ≥ 0, or -1' })),
-  mask_env_responses: isOff,
+  mask_env_responses: only(true, 'what an environment says is never trained on', flag()),
   reload_weights_on_start: ignored(why.broadcast, flag()),
   trajectory_strategy: 'trajectory_strategy',
   'seed?': ours('seed', { usual: '42' }),
-  bench: isOn,
+  bench,
 };
 
 const orchestrator: Rows = {

@@ -1,15 +1,28 @@
 import { formatPath, type KeyPath } from '../positions.ts';
 import { loraModules } from '../settings/optimizer.ts';
-import { isTable, type Table, valueAt } from '../tables.ts';
-import { checkTemperatureCourse, setAsyncLevel as setAsyncLevelOf } from './common-words.ts';
-import type { Own } from './dialect.ts';
-import { agreed, type Found, found, hasTable, take } from './prime-rl-words.ts';
+import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
+import { checkTemperatureCourse } from './common-words.ts';
+import type { Dialect, Found, Own } from './dialect.ts';
+import { agreed, found, hasTable, take } from './prime-rl-words.ts';
 
 /** What several fields of prime-rl's files mean together, alike in all its versions. */
 
-/** Where a version has what all of them have, and what it does with two values of one setting. */
-export interface Version {
-  readonly otherwise: 'refuse' | 'warn';
+/** What is meant where nothing is written, in all versions. */
+export const usual: Table = {
+  model: 'Qwen/Qwen3-0.6B',
+  learning_rate: 1e-6,
+  seed: 42,
+  rollouts_per_example: 2,
+  seq_len: 2048,
+  sampling: { max_tokens: 2048 },
+};
+export const usualTrainer: Table = { weight_decay: 0.01 };
+
+export const advantageHint =
+  'prime-rl would train on raw rewards; for that write a function of yours and name it in [ratchet.trainer.advantage] import';
+
+/** Where a version has what all of them have. */
+export interface Version extends Pick<Dialect, 'otherwise'> {
   /** The tables of the run, the trainer and the orchestrator, one of which turns it on. */
   readonly wandb: readonly string[];
   /** Where the server's length is said. */
@@ -21,16 +34,15 @@ export interface Version {
 
 /** Those that a run has for the rest of a process, with the steps of the run. */
 export function setAlike(written: Table, own: Own, version: Version): void {
-  const maxSteps = setMaxSteps(written, own, version);
+  const maxSteps = setMaxSteps(own);
   setLengths(written, own, version);
   setGpus(written, own);
-  setCheckpoints(written, own, maxSteps, version);
+  setCheckpoints(written, own, maxSteps);
   setWandb(written, own, version);
   setScheduler(written, own, maxSteps);
   setLora(written, own);
-  setAsyncLevel(written, own, version);
+  refuseOtherLevels(written, own);
   checkTemperatureCourse(own, written, version.sampling.split('.'));
-  for (const [path, usual, because] of meantAnyway) refuseUnless(written, own, path, usual, because);
   refuseTwoOffloads(written, own);
   warnOfFractions(written, own);
   if (hasTable(written, 'resume') && !found(written, 'resume.step')) own.set(['resume', 'step'], -1, ['resume']);
@@ -39,42 +51,17 @@ export function setAlike(written: Table, own: Own, version: Version): void {
   if (isServed && own.get(['inference', 'kind']) === undefined) own.set(['inference', 'kind'], 'openai');
 }
 
-const bench = 'a bench trains on made-up data; see `npm run bench`';
-const centered = 'the advantage is the reward less the mean of its group';
-const scored = 'without rewards there is nothing to learn from';
-/** Fields of which one value says what happens here, and no other can be had. */
-const meantAnyway: readonly (readonly [path: string, usual: unknown, because: string])[] = [
-  ['bench', false, bench],
-  ['orchestrator.bench', false, bench],
-  ['trainer.model.debug.random_init', false, 'weights are those of the model; for others name a preset'],
-  ['trainer.optim.type', 'adamw', 'the embedded engine has no other optimizer'],
-  ['orchestrator.advantage.type', 'default', centered],
-  ['orchestrator.advantage.length_weighted_mean', false, centered],
-  ['orchestrator.advantage.length_weighted_baseline', false, centered],
-  ['orchestrator.verification.enabled', true, scored],
-  ['orchestrator.buffer.skip_verification', false, scored],
-  ['orchestrator.mask_env_responses', true, 'what an environment says is never trained on'],
-];
-
-export function refuseUnless(written: Table, own: Own, path: string, usual: unknown, because: string): void {
-  const field = found(written, path);
-  if (field === undefined || JSON.stringify(field.value) === JSON.stringify(usual)) return;
-  const expected = `${JSON.stringify(usual)}: ${because}`;
-  own.refuse({ paths: [field.at], expected, received: JSON.stringify(field.value) });
-}
-
 /** Steps that a run makes where prime-rl would go on without an end. */
 const stepsWithoutEnd = 100;
 
-function setMaxSteps(written: Table, own: Own, version: Version): number {
-  const steps = agreed(written, own, ['max_steps', 'trainer.max_steps', 'orchestrator.max_steps'], version);
-  own.set(['max_steps'], steps?.value ?? stepsWithoutEnd, steps?.at);
-  if (!steps) {
-    own.warn(
-      `max_steps is not written: prime-rl would train without an end, this run makes ${stepsWithoutEnd} steps and can then be taken further.`,
-    );
-  }
-  return typeof steps?.value === 'number' ? steps.value : stepsWithoutEnd;
+function setMaxSteps(own: Own): number {
+  const steps = own.get(['max_steps']);
+  if (typeof steps === 'number') return steps;
+  own.set(['max_steps'], stepsWithoutEnd);
+  own.warn(
+    `max_steps is not written: prime-rl would train without an end, this run makes ${stepsWithoutEnd} steps and can then be taken further.`,
+  );
+  return stepsWithoutEnd;
 }
 
 const lengthUsual = 2048;
@@ -160,40 +147,22 @@ function warnOfFractions(written: Table, own: Own): void {
     const fraction = found(written, `orchestrator.buffer.${pool}_fraction`);
     if (fraction === undefined || fraction.value === 0) continue;
     own.warn(
-      `${formatPath(fraction.at)} = ${String(fraction.value)} has no effect: it says how many ${pool} examples come back when prime-rl is started again, and a run here goes on with the pools it had.`,
+      `${formatPath(fraction.at)} = ${String(fraction.value)} has no effect: it says how many ${pool} examples come back when prime-rl is started again, and a run here continues with the pools it had.`,
     );
   }
 }
 
 /** A table that is there makes checkpoints: without an interval one, of the end; without a limit all of them are kept. */
-function setCheckpoints(written: Table, own: Own, maxSteps: number, version: Version): void {
-  const tables = ['ckpt', 'trainer.ckpt', 'orchestrator.ckpt'];
-  if (!tables.some((table) => hasTable(written, table))) return;
-  const setting = (key: string, ours: KeyPath): Found | undefined => {
-    const places = tables.map((table) => `${table}.${key}`);
-    const value = agreed(written, own, places, version);
-    if (value) own.set(ours, value.value, value.at);
-    return value;
-  };
-  setting('resume_step', ['ckpt', 'resume_step']);
-  const every = setting('keep_interval', ['checkpoints', 'keep_interval']);
-  if (!setting('interval', ['checkpoints', 'interval']) && maxSteps >= 1) {
-    own.set(['checkpoints', 'interval'], maxSteps);
-  }
-  if (!setting('keep_last', ['checkpoints', 'keep_last'])) own.set(['checkpoints', 'keep_last'], every ? 1 : -1);
+function setCheckpoints(written: Table, own: Own, maxSteps: number): void {
+  if (!['ckpt', 'trainer.ckpt', 'orchestrator.ckpt'].some((table) => hasTable(written, table))) return;
+  const { interval, keep_last, keep_interval } = tableOr(own.get(['checkpoints']));
+  if (interval === undefined && maxSteps >= 1) own.set(['checkpoints', 'interval'], maxSteps);
+  if (keep_last === undefined) own.set(['checkpoints', 'keep_last'], keep_interval === undefined ? -1 : 1);
 }
 
-function setWandb(written: Table, own: Own, version: Version): void {
-  const tables = version.wandb;
-  if (!tables.some((table) => hasTable(written, table))) return;
-  own.set(['wandb', 'project'], 'prime-rl');
-  for (const key of ['project', 'name', 'entity', 'group', 'tags', 'offline']) {
-    const places = tables.map((table) => `${table}.${key}`);
-    const setting = agreed(written, own, places, version);
-    if (!setting) continue;
-    if (key !== 'offline') own.set(['wandb', key], setting.value, setting.at);
-    else own.set(['wandb', 'mode'], setting.value === true ? 'offline' : 'online', setting.at);
-  }
+function setWandb(written: Table, own: Own, { wandb }: Version): void {
+  const isOn = wandb.some((table) => hasTable(written, table));
+  if (isOn && own.get(['wandb', 'project']) === undefined) own.set(['wandb', 'project'], 'prime-rl');
 }
 
 /** constant, linear (up, level, down) and cosine. */
@@ -293,16 +262,13 @@ export function warnOfOtherModels(written: Table, own: Own, paths: readonly stri
   }
 }
 
-/** How far sampling may be ahead; prime-rl has it in up to three places, which agree. */
-function setAsyncLevel(written: Table, own: Own, version: Version): void {
-  const places = ['max_async_level', 'trainer.max_async_level', 'orchestrator.max_async_level'];
-  const level = agreed(written, own, places, version);
-  if (level) setAsyncLevelOf(own, level.value, level.at);
+/** Weights that are sent from memory to memory are those of one step. */
+function refuseOtherLevels(written: Table, own: Own): void {
+  const level = own.get(['max_async_level']);
   const type = found(written, 'weight_broadcast.type') ?? found(written, 'trainer.weight_broadcast.type');
-  if (type?.value === 'nccl' && level !== undefined && level.value !== 1) {
-    const expected = '1: with weight_broadcast.type = "nccl" prime-rl takes nothing else';
-    own.refuse({ paths: [level.at, type.at], expected, received: String(level.value) });
-  }
+  if (type?.value !== 'nccl' || level === undefined || level === 1) return;
+  const expected = '1: with weight_broadcast.type = "nccl" prime-rl takes nothing else';
+  own.refuse({ paths: [own.writtenAt(['max_async_level'])!, type.at], expected, received: JSON.stringify(level) });
 }
 
 /** A rollout is compared with the others of its group. */

@@ -1,12 +1,12 @@
 import { poolFractionMin } from '../../core/limits.ts';
 import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
-import type { Own } from './dialect.ts';
+import type { Found, Own } from './dialect.ts';
 import { setAgent } from './limit-words.ts';
 import { setExtraBody } from './common-words.ts';
 import { refuseGroupOfOne, setAnswerLimit, setRatios } from './prime-rl-meaning.ts';
 import { teachesAlone } from './prime-rl-teacher.ts';
-import { type Found, found } from './prime-rl-words.ts';
+import { found } from './prime-rl-words.ts';
 
 /** `[[orchestrator.train.source]]` and `[[orchestrator.eval.source]]` in our own words. */
 export function setSources(written: Table, own: Own): void {

@@ -1,8 +1,8 @@
 import { describe } from '../reporter.ts';
 import type { KeyPath } from '../positions.ts';
 import { isTable, type Table } from '../tables.ts';
-import type { Own } from './dialect.ts';
-import { found, type Found, take } from './prime-rl-words.ts';
+import type { Found, Own } from './dialect.ts';
+import { found } from './prime-rl-words.ts';
 
 /**
  * Who prime-rl learns from beside its rewards, in the words of its versions: a model that scores the policy's tokens (0.4 and 0.5:
@@ -13,7 +13,6 @@ import { found, type Found, take } from './prime-rl-words.ts';
 export function setScoringTeacher(written: Table, own: Own): void {
   const teacher = found(written, 'orchestrator.teacher_model');
   if (teacher) setTeacher(teacher, own);
-  setWeights(written, own);
 }
 
 type Kind = 'rl' | 'sft' | 'opd';
@@ -44,8 +43,7 @@ export function setLearning(written: Table, own: Own): Kind {
   if (kind !== 'rl') own.set(['loss'], kind, from ?? ['orchestrator', 'algo', 'type']);
   const teacher = teacherOf(written, algo, algorithm, kind);
   if (teacher) setTeacher(teacher, own);
-  if (kind === 'rl') setWeights(written, own);
-  else dropLossSettings(written, own, kind);
+  if (kind !== 'rl') dropLossSettings(written, own, kind);
   return kind;
 }
 
@@ -71,13 +69,6 @@ function teacherOf(written: Table, algo: Found | undefined, algorithm: Table, ki
   }
   const places = ['orchestrator.teacher', 'orchestrator.teacher_model', 'orchestrator.teacher_rollout_model'];
   return places.map((place) => found(written, place)).find((one) => one !== undefined);
-}
-
-/** adv_tau and teacher_tau are ours as well, where there is a teacher; else only their usual values mean nothing. */
-function setWeights(written: Table, own: Own): void {
-  for (const key of ['adv_tau', 'teacher_tau']) {
-    take(written, own, `trainer.loss.${key}`, ['trainer', 'loss', key]);
-  }
 }
 
 /** A model behind a client, said together or one beside the other. */

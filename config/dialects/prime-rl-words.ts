@@ -1,7 +1,7 @@
 import { z } from 'zod';
-import { formatPath, type KeyPath } from '../positions.ts';
+import type { KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
-import type { Dialect, Own } from './dialect.ts';
+import type { Dialect, Found, Own } from './dialect.ts';
 import { wordsOf } from './ours.ts';
 import { aliasesOf } from './renames.ts';
 
@@ -39,11 +39,6 @@ function withNulls(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, withNulls(item)]));
 }
 
-export interface Found {
-  readonly value: unknown;
-  readonly at: KeyPath;
-}
-
 export function found(written: Table, path: string): Found | undefined {
   const at = path.split('.');
   const value = valueAt(written, at);
@@ -54,28 +49,15 @@ export function hasTable(written: Table, path: string): boolean {
   return isTable(valueAt(written, path.split('.')));
 }
 
-/**
- * One value that may be said in several places: that of the first. Another one elsewhere is refused, or passed over with a
- * warning where prime-rl itself passes over it.
- */
+/** One value that may be said in several places: that of the first. */
 export function agreed(
   written: Table,
   own: Own,
   paths: readonly string[],
-  { otherwise }: { readonly otherwise: 'refuse' | 'warn' },
+  { otherwise }: Pick<Dialect, 'otherwise'>,
 ): Found | undefined {
   const [first, ...rest] = paths.flatMap((path) => found(written, path) ?? []);
-  if (!first) return undefined;
-  for (const other of rest) {
-    if (JSON.stringify(other.value) === JSON.stringify(first.value)) continue;
-    const [here, there] = [formatPath(first.at), formatPath(other.at)];
-    const [value, received] = [JSON.stringify(first.value), JSON.stringify(other.value)];
-    if (otherwise === 'warn') own.warn(`${there} = ${received} has no effect: ${here} = ${value} is taken for both.`);
-    else {
-      const expected = `${value}, as ${here} says, or only one of the two: they are one setting`;
-      own.refuse({ paths: [other.at, first.at], expected, received });
-    }
-  }
+  for (const other of rest) own.agree(first!, other, otherwise);
   return first;
 }
 

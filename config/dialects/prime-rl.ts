@@ -1,14 +1,22 @@
 import type { KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import { setExtraBody, setRunName } from './common-words.ts';
-import type { Dialect, Own } from './dialect.ts';
+import type { Dialect, Found, Own } from './dialect.ts';
 import { placed, placesOf } from './places.ts';
 import { primeRlFields, primeRlTables } from './prime-rl-fields.ts';
-import { refuseUnless, setAlike, setAnswerLimit, type Version, warnOfOtherModels } from './prime-rl-meaning.ts';
+import {
+  advantageHint,
+  setAlike,
+  setAnswerLimit,
+  usual,
+  usualTrainer,
+  type Version,
+  warnOfOtherModels,
+} from './prime-rl-meaning.ts';
 import { primeRlRenames } from './prime-rl-renames.ts';
 import { sentAnyway, setSources } from './prime-rl-sources.ts';
 import { setLearning } from './prime-rl-teacher.ts';
-import { agreed, type Found, found, hasTable, take, withoutNulls } from './prime-rl-words.ts';
+import { agreed, found, hasTable, take, withoutNulls } from './prime-rl-words.ts';
 
 /**
  * prime-rl since v0.5: today's names (0.8.1), and those that fields had before. A value at the top fills the tables below it;
@@ -20,19 +28,8 @@ export const primeRl: Dialect = {
   fields: primeRlFields,
   renames: primeRlRenames,
   defaults: {
-    model: 'Qwen/Qwen3-0.6B',
-    learning_rate: 1e-6,
-    seed: 42,
-    rollouts_per_example: 2,
-    seq_len: 2048,
-    sampling: { max_tokens: 2048 },
-    trainer: {
-      ac_freq: 1,
-      ac_offloading: true,
-      optim_cpu_offload: true,
-      weight_decay: 0.01,
-      loss: { type: 'dppo' },
-    },
+    ...usual,
+    trainer: { ...usualTrainer, ac_freq: 1, ac_offloading: true, optim_cpu_offload: true, loss: { type: 'dppo' } },
   },
   prepare: (table) => withoutNulls(withSwitches(table), primeRl, primeRlTables),
   together,
@@ -61,8 +58,7 @@ export const primeRl: Dialect = {
   hints: {
     'trainer.model.ac':
       'write a table of its own: [trainer.model.ac] with freq = 1, which is every layer; "None" turns it off',
-    'orchestrator.advantage':
-      'prime-rl would train on raw rewards; for that write a function of yours and name it in [ratchet.trainer.advantage] import',
+    'orchestrator.advantage': advantageHint,
   },
 };
 
@@ -199,10 +195,10 @@ function setServerArguments(written: Table, own: Own): void {
 function setLoss(written: Table, own: Own): void {
   const at = (key: string) => ['trainer', 'loss', key];
   const type = found(written, 'trainer.loss.type');
-  const usual = { type: 'default', ipo_mask_low: 0.2, ipo_mask_high: 0.2 };
-  const engine = 'the embedded engine computes the losses "default" and "ipo"';
-  for (const [key, value] of Object.entries(usual)) {
-    if (key !== 'type' || type?.value !== 'ipo') refuseUnless(written, own, `trainer.loss.${key}`, value, engine);
+  const meant = { ipo_mask_low: 0.2, ipo_mask_high: 0.2, ...(type?.value === 'ipo' ? {} : { type: 'default' }) };
+  for (const [key, value] of Object.entries(meant)) {
+    const said = found(written, `trainer.loss.${key}`);
+    if (said) own.refuseUnless(value, said, 'the embedded engine computes the losses "default" and "ipo"');
   }
   if (type?.value === 'ipo') own.set(at('type'), 'ipo', at('type'));
   for (const [key, of, to] of [

@@ -1,9 +1,11 @@
 import { z } from 'zod';
+import { nearestName } from '../../core/suggest.ts';
 import type { KeyPath } from '../positions.ts';
-import { isTable, type Table, valueAt } from '../tables.ts';
-import { args, atLeastZero, choice, decay, flag, fraction, positive, text, whole } from '../values.ts';
+import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
+import { args, atLeastZero, choice, environmentId, flag, fraction, positive, text, whole } from '../values.ts';
 import { setRunName } from './common-words.ts';
-import { becomes, converted, type Field, ignored, type Own, refused, together } from './dialect.ts';
+import { becomes, converted, type Field, ignored, only, type Own, refused, together } from './dialect.ts';
+import { all, into, type Rows, under, wordsOf } from './ours.ts';
 
 /** What the two trainers of verifiers have from transformers' TrainingArguments, and how their arguments are found. */
 
@@ -16,18 +18,6 @@ export interface Arguments {
 
 /** The tables whose arguments count, the last first. `''` is the top of the file. */
 const places: Readonly<Record<string, KeyPath>> = { '': [], trainer: ['trainer'], 'trainer.args': ['trainer', 'args'] };
-
-/** Every argument in each of the places. */
-export function placed(
-  args: Readonly<Record<string, Field>>,
-  tables: readonly (keyof typeof places)[],
-): Record<string, Field> {
-  return Object.fromEntries(
-    tables.flatMap((table) =>
-      Object.entries(args).map(([name, field]) => [[...places[table]!, name].join('.'), field]),
-    ),
-  );
-}
 
 /** Says what stands outside [trainer.args], and refuses what stands in two places. */
 export function argumentsOf(
@@ -61,81 +51,89 @@ const schedules = {
   cosine: 'cosine',
 } as const;
 
-/** `schedule` is the trainer's own default. */
-export const transformersArguments: Readonly<Record<string, Field>> = {
+const noSearch = 'the policy server is found by the run; for one of yours see [ratchet.inference] url';
+
+export const transformersArguments: Rows = {
   output_dir: converted('store.uri', text(), (folder) => `file:${folder}`),
   run_name: together('`name`, spelt as a run’s name, and `wandb.name`', text()),
-  learning_rate: becomes('learning_rate', positive()),
+  learning_rate: 'learning_rate',
   lr_scheduler_type: converted(
     'trainer.schedule',
     choice('constant', 'constant_with_warmup', 'linear', 'cosine'),
     (type) => schedules[type],
   ),
-  warmup_steps: becomes('trainer.warmup_steps', whole(0)),
+  warmup_steps: 'trainer.warmup_steps',
   warmup_ratio: together('`trainer.warmup_steps`: this share of max_steps', fraction()),
   max_steps: becomes('max_steps', whole(1)),
   num_train_epochs: ignored('max_steps says when the run ends', positive()),
-  weight_decay: becomes('trainer.weight_decay', atLeastZero()),
-  adam_beta1: becomes('trainer.beta1', decay()),
-  adam_beta2: becomes('trainer.beta2', decay()),
-  adam_epsilon: becomes('trainer.epsilon', positive()),
-  max_grad_norm: becomes('trainer.max_grad_norm', positive()),
-  seed: becomes('seed', whole(0)),
+  weight_decay: 'trainer.weight_decay',
+  adam_beta1: 'trainer.beta1',
+  adam_beta2: 'trainer.beta2',
+  adam_epsilon: 'trainer.epsilon',
+  max_grad_norm: 'trainer.max_grad_norm',
+  seed: 'seed',
   bf16: converted('trainer.optimization_dtype', flag(), (isUsed) => (isUsed ? 'bfloat16' : 'float32')),
   gradient_checkpointing: converted('trainer.ac_freq', flag(), (isUsed) => (isUsed ? 1 : undefined)),
   gradient_checkpointing_kwargs: ignored('only PyTorch takes it', args()),
   save_strategy: together('"no": a checkpoint at the end alone', choice('steps', 'no')),
   save_steps: together('`checkpoints.interval`; below 1 a share of max_steps', positive()),
   save_total_limit: becomes('checkpoints.keep_last', whole(1)),
-  save_only_model: ignored('a checkpoint is always whole, so that the run can go on from it', flag()),
+  save_only_model: ignored('a checkpoint is always whole, so that the run can continue from it', flag()),
   resume_from_checkpoint: ignored(
-    'a run goes on where it stands; for another step see `ratchet train --resume.step`',
+    'a run continues from its newest commit; for another step see `ratchet train --resume.step`',
     z.union([flag(), text()]).meta({ expected: 'a text, or true or false' }),
   ),
   eval_strategy: together('"steps": evaluations on held-out examples', choice('no', 'steps')),
   eval_steps: together('`eval.interval`; below 1 a share of max_steps', positive()),
   eval_on_start: together('the opposite of `eval.skip_first_step`', flag()),
   logging_steps: ignored(noTrackers, atLeastZero()),
-  logging_strategy: ignored(noTrackers, text()),
-  logging_first_step: ignored(noTrackers, flag()),
-  logging_dir: ignored(noTrackers, text()),
-  log_on_each_node: ignored(noTrackers, flag()),
-  log_level: ignored(noTrackers, text()),
-  disable_tqdm: ignored(noTrackers, flag()),
+  ...all('logging_strategy logging_dir log_level', ignored(noTrackers, text())),
+  ...all('logging_first_step log_on_each_node disable_tqdm', ignored(noTrackers, flag())),
   report_to: together(
     '`wandb` where it names it',
     z.union([text(), text().array()]).meta({ expected: 'a text or a list of texts' }),
   ),
-  remove_unused_columns: ignored(noLoader, flag()),
+  ...all('remove_unused_columns dataloader_drop_last', ignored(noLoader, flag())),
   dataloader_num_workers: ignored(noLoader, whole(0)),
-  dataloader_drop_last: ignored(noLoader, flag()),
   shuffle_dataset: ignored('examples are always drawn in an order that the seed gives', flag()),
   fp16: refused('training in float16; the embedded engine computes in float32'),
   optim: ignored('it is AdamW', text()),
   deepspeed: refused('DeepSpeed'),
   fsdp: refused('FSDP settings of transformers'),
   push_to_hub: refused('uploads to a hub; adapters and weights are exported with every checkpoint'),
-  vllm_server_host: ignored(
-    'the policy server is found by the run; for one of yours see [ratchet.inference] url',
-    text(),
-  ),
-  vllm_server_port: ignored(
-    'the policy server is found by the run; for one of yours see [ratchet.inference] url',
-    whole(1, 65_535),
-  ),
+  vllm_server_host: ignored(noSearch, text()),
+  vllm_server_port: ignored(noSearch, whole(1, 65_535)),
   vllm_server_timeout: ignored('the policy server is waited for', positive()),
-  max_concurrent: becomes('max_concurrent', whole(1)),
-  mask_env_responses: together('refused where false: only tokens of the model carry loss', flag()),
-  mask_truncated_completions: becomes('mask_truncated_completions', flag()),
-  zero_truncated_completions: becomes('zero_truncated_completions', flag()),
+  mask_env_responses: only(true, 'only the tokens that the model wrote carry loss', flag()),
+  ...into('', 'max_concurrent mask_truncated_completions zero_truncated_completions'),
   temperature: becomes('sampling.temperature', positive()),
   top_p: becomes('sampling.top_p', positive()),
   top_k: becomes('sampling.top_k', whole(-1)),
-  min_p: becomes('sampling.min_p', fraction()),
-  repetition_penalty: becomes('sampling.repetition_penalty', positive()),
-  presence_penalty: becomes('sampling.presence_penalty', z.number().meta({ expected: 'a number from -2 to 2' })),
-  frequency_penalty: becomes('sampling.frequency_penalty', z.number().meta({ expected: 'a number from -2 to 2' })),
+  ...into('sampling', 'min_p repetition_penalty presence_penalty frequency_penalty'),
 };
+
+/** Those that both trainers have, each under its own names: its arguments, and in which tables they may stand. */
+export function verifiersFields(
+  itsArguments: Rows,
+  { tables, isRequired }: { readonly tables: readonly (keyof typeof places)[]; readonly isRequired: boolean },
+): Record<string, Field> {
+  const ofServer = together('`inference.vllm`', z.json().meta({ expected: 'a value of TOML' }));
+  const trainerArguments = under('', itsArguments);
+  return {
+    model: becomes('model', text(), { isRequired: true }),
+    'env.id': becomes('env[].id', environmentId(), { isRequired: true }),
+    'env.args': becomes('env[].args', args()),
+    'inference.gpus': becomes('inference.gpus', whole(1), { isRequired }),
+    'inference.args': together('`inference.vllm`', args()),
+    ...Object.fromEntries(vllmArguments.map((name) => [`inference.${name}`, ofServer])),
+    'trainer.gpus': becomes('trainer.gpus', whole(1), { isRequired }),
+    ...Object.fromEntries(
+      tables.flatMap((table) =>
+        Object.entries(trainerArguments).map(([name, field]) => [[...places[table]!, name].join('.'), field]),
+      ),
+    ),
+  };
+}
 
 /** `evalSteps`, `saveSteps`: the trainer's own defaults. */
 export function transformersTogether(
@@ -172,13 +170,6 @@ export function transformersTogether(
   } else if (value('eval_steps') !== undefined || value('eval_on_start') !== undefined) {
     own.warn('eval_steps and eval_on_start have no effect without eval_strategy = "steps"');
   }
-  if (value('mask_env_responses') === false) {
-    own.refuse({
-      paths: [path('mask_env_responses')],
-      expected: 'true: only the tokens that the model wrote carry loss',
-      received: 'false',
-    });
-  }
 }
 
 /** Both trainers report to W&B unless told otherwise. */
@@ -193,90 +184,40 @@ function setWandb({ value, path }: Arguments, own: Own): void {
 }
 
 /** Arguments of vLLM's server that people write; others are kept as well, unless they are nearly one of these. */
-export const vllmArguments: readonly string[] = [
-  'api_server_count',
-  'attention_backend',
-  'block_size',
-  'chat_template',
-  'cpu_offload_gb',
-  'data_parallel_size',
-  'disable_custom_all_reduce',
-  'disable_log_requests',
-  'disable_log_stats',
-  'distributed_executor_backend',
-  'download_dir',
-  'dtype',
-  'enable_auto_tool_choice',
-  'enable_chunked_prefill',
-  'enable_expert_parallel',
-  'enable_lora',
-  'enable_prefix_caching',
-  'enable_reasoning',
-  'enforce_eager',
-  'generation_config',
-  'gpu_memory_utilization',
-  'hf_overrides',
-  'host',
-  'kv_cache_dtype',
-  'limit_mm_per_prompt',
-  'load_format',
-  'logprobs_mode',
-  'max_cpu_loras',
-  'max_logprobs',
-  'max_lora_rank',
-  'max_loras',
-  'max_model_len',
-  'max_num_batched_tokens',
-  'max_num_seqs',
-  'pipeline_parallel_size',
-  'port',
-  'quantization',
-  'reasoning_parser',
-  'revision',
-  'rope_scaling',
-  'rope_theta',
-  'seed',
-  'served_model_name',
-  'swap_space',
-  'tensor_parallel_size',
-  'tokenizer',
-  'tokenizer_mode',
-  'tool_call_parser',
-  'tool_parser_plugin',
-  'trust_remote_code',
-  'uvicorn_log_level',
-];
+const vllmArguments = wordsOf(`
+  api_server_count attention_backend block_size chat_template cpu_offload_gb data_parallel_size
+  disable_custom_all_reduce disable_log_requests disable_log_stats distributed_executor_backend download_dir dtype
+  enable_auto_tool_choice enable_chunked_prefill enable_expert_parallel enable_lora enable_prefix_caching
+  enable_reasoning enforce_eager generation_config gpu_memory_utilization hf_overrides host kv_cache_dtype
+  limit_mm_per_prompt load_format logprobs_mode max_cpu_loras max_logprobs max_lora_rank max_loras max_model_len
+  max_num_batched_tokens max_num_seqs pipeline_parallel_size port quantization reasoning_parser revision
+  rope_scaling rope_theta seed served_model_name swap_space tensor_parallel_size tokenizer tokenizer_mode
+  tool_call_parser tool_parser_plugin trust_remote_code uvicorn_log_level`);
 
 /** [inference.args], and what stands beside it in [inference]: vLLM's. */
-export function setServerArguments(
-  written: Table,
-  own: Own,
-  { near, system }: { readonly near: (name: string) => string | undefined; readonly system: string },
-): void {
+export function setServerArguments(written: Table, own: Own): void {
   const inference = written['inference'];
   if (!isTable(inference)) return;
   const { gpus: _gpus, args = {}, ...outside } = inference;
   if (Object.keys(outside).length > 0) {
     const names = Object.keys(outside).map((name) => `inference.${name}`);
-    own.warn(`${names.join(', ')}: ${system} reads [inference.args] alone and leaves them out; here they count`);
+    own.warn(`${names.join(', ')}: vf-rl reads [inference.args] alone and leaves them out; here they count`);
   }
-  const all: Table = { ...outside, ...(isTable(args) ? args : {}) };
-  for (const name of Object.keys(all)) {
-    if (vllmArguments.includes(name)) continue;
-    const meant = near(name);
-    if (meant === undefined) {
-      own.warn(`inference.args.${name} is no argument of vLLM’s that is known here; it is kept as it is`);
-      continue;
+  for (const [table, at] of [
+    [outside, ['inference']],
+    [tableOr(args), ['inference', 'args']],
+  ] as const) {
+    for (const [name, value] of Object.entries(table)) {
+      own.set(['inference', 'vllm', name], value, [...at, name]);
+      if (vllmArguments.includes(name)) continue;
+      const meant = nearestName(name, vllmArguments);
+      if (meant === undefined) {
+        own.warn(`inference.args.${name} is no argument of vLLM’s that is known here; it is kept as it is`);
+        continue;
+      }
+      const suggestion = `did you mean "${meant}"?`;
+      const expected = 'an argument of vLLM’s server';
+      own.refuse({ paths: [[...at, name]], expected, received: 'an unknown key', suggestion });
     }
-    own.refuse({
-      paths: [['inference', 'args', name]],
-      expected: 'an argument of vLLM’s server',
-      received: 'an unknown key',
-      suggestion: `did you mean "${meant}"?`,
-    });
-  }
-  for (const [name, value] of Object.entries(all)) {
-    const inArgs = isTable(args) && Object.hasOwn(args, name);
-    own.set(['inference', 'vllm', name], value, inArgs ? ['inference', 'args', name] : ['inference', name]);
   }
 }

@@ -1,18 +1,15 @@
-import { z } from 'zod';
-import { nearestName } from '../../core/suggest.ts';
 import { isTable, type Table } from '../tables.ts';
-import { args, choices, decay, environmentId, flag, positive, text, whole, atLeastZero } from '../values.ts';
+import { flag, positive, texts, whole } from '../values.ts';
 import { maskedImportanceSampling } from './common-words.ts';
-import { becomes, converted, type Dialect, type Field, ignored, type Own, together } from './dialect.ts';
-import { loraModules } from '../settings/optimizer.ts';
+import { converted, type Dialect, ignored, type Own } from './dialect.ts';
+import { into, ours, type Rows } from './ours.ts';
 import {
   argumentsOf,
   type Arguments,
-  placed,
   setServerArguments,
   transformersArguments,
   transformersTogether,
-  vllmArguments,
+  verifiersFields,
 } from './transformers-arguments.ts';
 
 /**
@@ -22,43 +19,31 @@ import {
 
 const notRead = 'the trainer has it and does not read it';
 
-const trainerArguments: Readonly<Record<string, Field>> = {
+const trainerArguments: Rows = {
   ...transformersArguments,
-  use_liger: becomes('trainer.use_liger', flag()),
-  use_lora: becomes('lora.enabled', flag()),
-  lora_rank: becomes('lora.r', whole(1)),
-  lora_alpha: becomes('lora.alpha', positive()),
-  lora_dropout: becomes('lora.dropout', decay()),
-  lora_target_modules: becomes('lora.target_modules', choices(...loraModules)),
-  lora_modules_to_save: ignored(notRead, text().array().meta({ expected: 'a list of texts' })),
+  use_liger: 'trainer.use_liger',
+  use_lora: 'lora.enabled',
+  lora_rank: 'lora.r',
+  lora_alpha: 'lora.alpha',
+  lora_dropout: 'lora.dropout',
+  lora_target_modules: 'lora.target_modules',
+  lora_modules_to_save: ignored(notRead, texts()),
   lora_use_rslora: ignored(notRead, flag()),
-  rollouts_per_example: becomes('rollouts_per_example', whole(1)),
-  batch_size: becomes('batch_size', whole(1)),
-  micro_batch_size: becomes('trainer.micro_batch_size', whole(1)),
+  ...into('', 'rollouts_per_example batch_size'),
+  micro_batch_size: 'trainer.micro_batch_size',
   gradient_accumulation_steps: ignored('it follows from batch_size and micro_batch_size, there as here', whole(1)),
-  max_seq_len: becomes('seq_len', whole(1)),
-  max_prompt_len: becomes('max_prompt_len', whole(1)),
-  mask_ratio_low: becomes('trainer.loss.mask_low', atLeastZero()),
-  mask_ratio_high: becomes('trainer.loss.mask_high', positive()),
-  max_tokens: becomes('sampling.max_tokens', whole(1), { usual: 'max_seq_len' }),
+  max_seq_len: 'seq_len',
+  max_prompt_len: 'max_prompt_len',
+  mask_ratio_low: 'trainer.loss.mask_low',
+  mask_ratio_high: 'trainer.loss.mask_high',
+  max_tokens: ours('sampling.max_tokens', { usual: 'max_seq_len' }),
   generation_timeout: converted('generation_timeout', positive(), (seconds) => Math.ceil(seconds)),
 };
-
-const argument = () => z.json().meta({ expected: 'a value of TOML' });
 
 export const vfRl: Dialect = {
   name: 'vf-rl',
   title: 'vf-rl (verifiers’ RLConfig)',
-  fields: {
-    model: becomes('model', text(), { isRequired: true }),
-    'env.id': becomes('env[].id', environmentId(), { isRequired: true }),
-    'env.args': becomes('env[].args', args()),
-    'inference.gpus': becomes('inference.gpus', whole(1), { isRequired: true }),
-    'inference.args': together('`inference.vllm`', args()),
-    ...Object.fromEntries(vllmArguments.map((name) => [`inference.${name}`, together('`inference.vllm`', argument())])),
-    'trainer.gpus': becomes('trainer.gpus', whole(1), { isRequired: true }),
-    ...placed(trainerArguments, ['trainer', 'trainer.args']),
-  },
+  fields: verifiersFields(trainerArguments, { tables: ['trainer', 'trainer.args'], isRequired: true }),
   defaults: {
     max_steps: 500,
     batch_size: 512,
@@ -81,7 +66,7 @@ export const vfRl: Dialect = {
   together: (written, own) => {
     const given = argumentsOf(written, { names: Object.keys(trainerArguments), system: 'vf-rl', own });
     transformersTogether(given, own, { evalSteps: 50, saveSteps: 50 });
-    setServerArguments(written, own, { system: 'vf-rl', near: (name) => nearestName(name, vllmArguments) });
+    setServerArguments(written, own);
     if (given.value('max_tokens') === undefined) {
       own.set(['sampling', 'max_tokens'], own.get(['seq_len']), given.path('max_seq_len'));
     }

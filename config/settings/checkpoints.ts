@@ -18,7 +18,7 @@ export const checkpoints = table({
 
 /** Three places for the same, which is no part of the run: [resume] step, [ckpt] resume_step, [trainer.ckpt] resume_step. */
 export const resume = optionalTable({
-  step: setting(resumeStep(), 'the committed step to go on from, in a new lineage', { default: -1 }),
+  step: setting(resumeStep(), 'the committed step to continue from, in a new lineage', { default: -1 }),
 });
 export const otherResume = optionalTable({ resume_step: setting(resumeStep(), 'another place for `[resume] step`') });
 

@@ -47,7 +47,7 @@ export const buffer = table({
   ...pools,
 });
 
-const turns = [1_000_000, 'each turn is kept with its rollout', 'fewer turns'] as const;
+const turns = [1_000_000, 'each turn is stored with its rollout', 'fewer turns'] as const;
 /** How far a rollout may go, in verifiers' words. */
 export const limits = {
   max_turns: setting(

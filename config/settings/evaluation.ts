@@ -69,7 +69,7 @@ export const evaluation = optionalTable({
   /** What is not said here is as in [sampling]. */
   sampling: optionalTable({
     ...samplingSettings({
-      max_tokens: 'as in `[sampling]`, which holds for what is not said here',
+      max_tokens: 'as in `[sampling]`, which applies where nothing is written here',
       temperature: 'the same; 0 = greedy',
     }),
     ...laterIn('eval.sampling'),

@@ -14,7 +14,7 @@ const starvation = {
   ),
 };
 export const difficultyFilter = optionalTable({
-  enabled: setting(flag(), 'whether the bounds below hold; groups whose rewards are all equal are always dropped', {
+  enabled: setting(flag(), 'whether the bounds below apply; groups whose rewards are all equal are always dropped', {
     default: true,
   }),
   min_reward_variance: setting(atLeastZero(), 'population variance of a group’s rewards'),

@@ -30,7 +30,7 @@ const refused =
 const onGpus = later('trainers and servers on GPUs');
 const schedules = refused(
   'temperature schedules',
-  '`temperature` in [sampling]; a fork (`ratchet fork`) goes on with another one',
+  '`temperature` in [sampling]; a fork (`ratchet fork`) continues with another one',
 );
 const furtherFields = refused('further fields of a request', 'only those that [sampling] has by name');
 const validation = later('validation batches');
@@ -67,9 +67,9 @@ const primeRlSettings: Readonly<Record<string, LaterSetting>> = {
   'trainer.cp': onGpus(whole(1), 'GPUs that share a row'),
   'trainer.dp_replicate': onGpus(whole(1), 'groups of GPUs that each hold all weights'),
   'trainer.ep': onGpus(text(), 'GPUs that share the experts of a layer'),
-  'trainer.fsdp_cpu_offload': onGpus(flag(), 'whether weights and moments lie in the memory of the CPU'),
+  'trainer.fsdp_cpu_offload': onGpus(flag(), 'whether weights and moments are in the memory of the CPU'),
   'trainer.impl': onGpus(choice('auto', 'hf', 'custom'), 'whose implementation of the model'),
-  'trainer.optim_cpu_offload': onGpus(flag(), 'whether moments lie in the memory of the CPU'),
+  'trainer.optim_cpu_offload': onGpus(flag(), 'whether moments are in the memory of the CPU'),
   'trainer.optimization_dtype': onGpus(choice('bfloat16', 'float32'), 'of the forward and the backward pass'),
   'trainer.reduce_dtype': onGpus(choice('bfloat16', 'float32'), 'in which gradients of several GPUs are added up'),
   'trainer.tp': onGpus(whole(1), 'GPUs that hold a layer together'),

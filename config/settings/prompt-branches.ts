@@ -23,7 +23,7 @@ const reflection = {
 const search = {
   max_calls: setting(whole(1), 'scored rollouts of one branch, never more', {
     default: 500,
-    most: [stepsMax, 'every call is kept', 'a budget that you would pay'],
+    most: [stepsMax, 'every call is stored', 'a budget that you would pay'],
   }),
   num_train: setting(whole(1), 'examples that are reflected on; of training’s own, as all of a branch are', {
     default: 100,

@@ -44,7 +44,7 @@ export const NameSpec = runName();
 export const amount = {
   max_steps: setting(whole(0), 'optimizer steps; 0 = supervised only, the run ends after `[sft]`', {
     default: 100,
-    most: [stepsMax, 'each step leaves a commit', 'what you mean to train, and go on from there'],
+    most: [stepsMax, 'each step leaves a commit', 'what you mean to train, and continue from there'],
     live: liveSettings.max_steps,
   }),
   batch_size: setting(whole(1), 'rollouts per step, a multiple of `rollouts_per_example`', {
@@ -71,12 +71,25 @@ export const pace = {
     'groups sampled in a round = groups still needed × this; bounds what is in flight',
     { default: 1, most: [100, rolloutsBound[1], 'a difficulty_filter that keeps more'] },
   ),
+  batch_fill: setting(
+    choice('full', 'half', 'once'),
+    'what a step trains on: "full" samples until a batch is whole (after four rounds half of one is enough), "half" trains on half a batch or more, "once" on what one round kept',
+    { default: 'full' },
+  ),
+  min_group_size: setting(
+    whole(2),
+    'rollouts of a group that must have a reward for the others to be trained without the rest; without it half of the group',
+    { most: [groupRolloutsMax, 'no group is larger', 'rollouts_per_example at most'] },
+  ),
   max_concurrent: setting(
     whole(1),
-    'training rollouts that are played at once; shared among environments by weight and between the two parts of a round, each of which plays a group at least',
+    'training rollouts that are played at once, over all rollout workers; shared among environments by weight',
     { most: [batchRolloutsMax, rolloutsBound[1], serversBound[2]] },
   ),
-  tasks_per_minute: setting(whole(1), 'examples of training that may be begun in a minute; shared in the same way'),
+  tasks_per_minute: setting(
+    whole(1),
+    'examples of training that may be begun in a minute; shared among environments by weight and among the chunks of a round',
+  ),
 };
 
 export const staleness = {
@@ -208,7 +221,7 @@ export const store = table({
       .string()
       .regex(/^(?:file:.|s3:\/\/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:\/[^?#]*)?$)/)
       .meta({ expected: '"file:FOLDER" such as "file:outputs", or "s3://BUCKET/PREFIX/"' }),
-    'below which the run’s folder lies',
+    'below which the run’s folder is',
     { default: 'file:outputs' },
   ),
   endpoint: setting(

@@ -3,7 +3,7 @@ import { args, atLeastZero, choice, flag, fraction, penalty, positive, stopTexts
 import { laterIn } from './later.ts';
 import type { RatchetConfig } from './index.ts';
 import { tokensBound } from './run.ts';
-import { inSpec, meaning, optionalTable, setting, specFields, table } from './setting.ts';
+import { inSpec, meaning, namesInSpec, optionalTable, setting, specFields, table } from './setting.ts';
 
 /** `[sampling]`: how turns are sampled, with vLLM's meaning and order. */
 
@@ -49,6 +49,12 @@ const template = {
   ),
   chat_template_kwargs: setting(args(), 'further variables of the chat template'),
 };
+
+/** What requests of vLLM's call alike, `max_tokens` among them; servers take the rest of a request as further fields. */
+const requested = { max_tokens: length.max_tokens, ...heat, ...modifiers, ...draw };
+export const requestFields: readonly string[] = [...Object.keys(requested), 'chat_template_kwargs'];
+/** What the spec calls them. */
+export const requestedNames = namesInSpec(requested);
 
 export const sampling = table({
   ...length,

@@ -40,7 +40,7 @@ export const requests = {
   provider: setting(choice('cpu', 'cuda'), 'where Ratchet’s policy server computes', { default: 'cpu' }),
   canary_threshold: setting(
     positive(),
-    'how far a server’s logprobs may lie from the trainer’s, mean of |Δ| over the canary’s tokens; by default 0.001 where both are known to compute in float32, else 0.05',
+    'how far a server’s logprobs may be from the trainer’s, mean of |Δ| over the canary’s tokens; by default 0.001 where both are known to compute in float32, else 0.05',
     { isLeftOut: true },
   ),
 };

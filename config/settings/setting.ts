@@ -141,8 +141,14 @@ type SpecOf<Its extends Settings> = z.output<z.ZodObject<SpecShape<Its>, z.core.
 
 /** Settings as fields of the spec, by their names there. */
 export function specFields<Its extends Settings>(settings: Its): SpecShape<Its> {
-  const fields = Object.entries(settings).map(([key, { as, spec }]) => [as ?? camelCase(key), spec]);
+  const names = namesInSpec(settings);
+  const fields = Object.entries(settings).map(([key, { spec }]) => [names[key], spec]);
   return Object.fromEntries(fields) as SpecShape<Its>;
+}
+
+/** What the spec calls each of them. */
+export function namesInSpec(settings: Settings): Readonly<Record<string, string>> {
+  return Object.fromEntries(Object.entries(settings).map(([key, { as }]) => [key, as ?? camelCase(key)]));
 }
 
 /** What they are in a run. `written`: their table, which may have others beside them. */

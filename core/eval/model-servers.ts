@@ -1,5 +1,5 @@
 import type { EndpointsSpec, EndpointSpec } from '../../config/endpoints-spec.ts';
-import type { ModelAccessSpec } from '../../config/model-access-spec.ts';
+import type { ModelAccessSpec } from '../../config/model-access.ts';
 import type { EvaluatedServer } from './evaluation.ts';
 
 /** Which servers answer for a model, and why not where that cannot be told. */

@@ -125,5 +125,5 @@ function requireFitting({ id, scores, paid, objectives }: ScoresAnswer, asked: n
 /** What a request may have cost: no more than was set aside for it. */
 export function requirePaid(id: string, paid: number, asked: number): void {
   if (!Number.isInteger(paid) || paid < 0 || paid > asked)
-    throw new Error(`Request ${id} was to make ${asked} metric calls at most and is said to have made ${paid}.`);
+    throw new Error(`Request ${id} was to make ${asked} metric calls at most and reports to have made ${paid}.`);
 }

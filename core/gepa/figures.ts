@@ -93,11 +93,11 @@ export function tellings(
   const used = `calls ${calls} of ${settings.maxCalls}`;
   return events.flatMap((event): Pick<PromptSearchEvent, 'kind' | 'text' | 'values'>[] => {
     if (event.kind === 'iteration_given_up') {
-      const text = `iteration ${event.iteration} given up: rollouts of it failed through infrastructure  ${used}`;
+      const text = `iteration ${event.iteration} abandoned: its rollouts failed through infrastructure  ${used}`;
       return [{ kind: 'given-up', text, values: { iteration: event.iteration, calls } }];
     }
     if (event.kind === 'candidate_rejected' && event.why === 'no_text') {
-      const text = `iteration ${event.iteration}: nothing that could be a prompt came of a reflection  ${used}`;
+      const text = `iteration ${event.iteration}: a reflection gave nothing that could be a prompt  ${used}`;
       return [{ kind: 'warning', text, values: { iteration: event.iteration, calls } }];
     }
     if (event.kind !== 'valset_evaluated') return [];

@@ -83,7 +83,7 @@ const rewardTrend: AdviceRule = ({ settings }, all) => {
       ],
       change: [
         `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate / 2)} (now ${threeDigits(settings.learningRate)})`,
-        `npx ratchet rewind RUN --step ${best.steps.at(-1)}: goes on from where it was good`,
+        `npx ratchet rewind RUN --step ${best.steps.at(-1)}: continues from where it was good`,
         `rollouts_per_example 16 to 32 (now ${settings.rolloutsPerExample}), batch_size above ${settings.batchSize}: a fork`,
         '[kl_penalty] enabled = true, target_kl = 0.01, beta = 0.1',
       ],

@@ -1,26 +1,31 @@
-import { generateChunks, generateChunksMax, rolloutsInFlightMax } from '../limits.ts';
+import { rolloutsInFlightMax } from '../limits.ts';
 
 /** How a sampling round is divided among workers. */
 
-/** Which of how many equal parts of the round's groups; with several environments, of the groups of one. */
+/** Which of how many equal parts of the round's groups; with several environments, of the groups of one. One worker plays it. */
 export interface RoundChunk {
   readonly index: number;
   readonly count: number;
   readonly environment?: string;
 }
 
-/** `groups` says how many are of each environment, where the run has several: then no chunk holds groups of two. At most `most` for each. */
+/** As its lease names it. */
+export interface LeasedChunk extends RoundChunk {
+  readonly groups: number;
+  /** As ranges. */
+  readonly ordinals: string;
+}
+
+/** Of `groups` groups at most each. `environments` says how many groups are of each, where the run has several: no chunk holds groups of two. */
 export function chunksOfRound(
   count: number,
-  groups?: Readonly<Record<string, number>>,
-  most = generateChunks,
+  groups: number,
+  environments?: Readonly<Record<string, number>>,
 ): RoundChunk[] {
-  if (groups === undefined) return chunksOf(Math.min(most, count));
-  const present = Object.entries(groups).filter(([, size]) => size > 0);
-  const each = Math.max(1, Math.min(most, Math.floor(generateChunksMax / present.length)));
-  return present
+  if (environments === undefined) return chunksOf(count, groups);
+  return Object.entries(environments)
     .toSorted(([a], [b]) => (a < b ? -1 : 1))
-    .flatMap(([environment, size]) => chunksOf(Math.min(each, size)).map((chunk) => ({ ...chunk, environment })));
+    .flatMap(([environment, size]) => chunksOf(size, groups).map((chunk) => ({ ...chunk, environment })));
 }
 
 /** The groups of a chunk, of all those of its round. */
@@ -33,14 +38,12 @@ export function groupsOfChunk<T extends { readonly environment: string }>(
 }
 
 /**
- * How many of a chunk's rollouts are played at once. What a worker plays at once is shared among a run's environments by
- * weight, whoever is slow: rollouts that hang take the place of others of their own environment alone.
+ * How many rollouts of a chunk's environment one of `workers` workers plays at once. What a worker plays at once is shared among a run's
+ * environments by weight, whoever is slow: rollouts that hang take the place of others of their own environment alone.
  */
-export function rolloutsAtOnce(chunk: RoundChunk, { environments, maxConcurrent }: Shared): number {
-  const share = shareOf(chunk, environments);
-  const own = chunk.environment === undefined ? rolloutsInFlightMax : (rolloutsInFlightMax * share) / chunk.count;
-  const asked = maxConcurrent === null ? Infinity : (maxConcurrent * share) / chunk.count;
-  return Math.max(1, Math.floor(Math.min(own, asked)));
+export function rolloutsAtOnce(chunk: RoundChunk, { environments, maxConcurrent }: Shared, workers: number): number {
+  const asked = maxConcurrent === null ? Infinity : maxConcurrent / workers;
+  return Math.max(1, Math.floor(Math.min(rolloutsInFlightMax, asked) * shareOf(chunk, environments)));
 }
 
 /** How many of a chunk's examples are begun in a minute, of what the config allows all of them; null = as they come. */
@@ -70,12 +73,12 @@ export function chunkName({ index, count, environment }: RoundChunk): string {
   return `chunk_${environment === undefined ? '' : `${environment}_`}${index + 1}_of_${count}`;
 }
 
-/** The count in such a name, or in one that begins with it; null for another. */
-export function chunkCount(name: string): number | null {
-  const match = /^chunk_[^/]*?_of_(\d{1,9})(?=[./]|$)/.exec(name.slice(0, 200));
-  return match ? Number(match[1]) : null;
+/** The name at the beginning of this one. */
+export function chunkIn(name: string): string | undefined {
+  return /^chunk_[^/]+?_of_\d{1,9}(?=[./]|$)/.exec(name.slice(0, 300))?.[0];
 }
 
-function chunksOf(count: number): RoundChunk[] {
+function chunksOf(size: number, groups: number): RoundChunk[] {
+  const count = Math.ceil(size / groups);
   return Array.from({ length: count }, (_, index) => ({ index, count }));
 }

@@ -61,12 +61,12 @@ export function countOutcomes(rollouts: readonly ScoredRollout[]): FailureCounts
 
 /**
  * Whether too few of a group's rollouts have a reward for it to be trained. A failed rollout costs itself: the others are trained, with
- * themselves as the baseline, as in prime-rl (`iter_trainable_traces`, orchestrator/types.py). Below half of the group it would be
+ * themselves as the baseline, as in prime-rl (`iter_trainable_traces`, orchestrator/types.py). Below half of the group, unless the config says so, it would be
  * the easy half that is left (what is hard takes long, and times out), and one reward alone has no baseline.
  */
-export function isLost({ rollouts }: Pick<ScoredGroup, 'rollouts'>): boolean {
+export function isLost({ rollouts }: Pick<ScoredGroup, 'rollouts'>, minGroupSize: number | null = null): boolean {
   const rewarded = rollouts.filter(({ reward }) => reward !== null).length;
-  return rewarded < Math.max(rollouts.length / 2, Math.min(2, rollouts.length));
+  return rewarded < Math.max(minGroupSize ?? rollouts.length / 2, Math.min(2, rollouts.length));
 }
 
 /**
@@ -74,7 +74,7 @@ export function isLost({ rollouts }: Pick<ScoredGroup, 'rollouts'>): boolean {
  * of the infrastructure, but its example's, which verifiers' trainer leaves out of the dataset: a group that is lost to nothing else
  * counts neither as failed nor as trained.
  */
-export function countFailures(groups: readonly ScoredGroup[]): RoundFailures {
+export function countFailures(groups: readonly ScoredGroup[], minGroupSize: number | null = null): RoundFailures {
   const inOrder = groups.toSorted((a, b) => a.ordinal - b.ordinal);
   const causes = countOutcomes(inOrder.flatMap((group) => group.rollouts));
   let [rollouts, failedRollouts, failedGroups, failedGroupsInRow, policyFailures] = [0, 0, 0, 0, 0];
@@ -83,7 +83,7 @@ export function countFailures(groups: readonly ScoredGroup[]): RoundFailures {
     const failed = group.rollouts.filter(({ reward }) => reward === null).length;
     const overlong = group.rollouts.filter(({ outcome }) => outcome === 'overlong_prompt').length;
     overlongRollouts += overlong;
-    const isTrained = !isLost(group);
+    const isTrained = !isLost(group, minGroupSize);
     const isBroken = !isTrained && failed > overlong;
     rollouts += group.rollouts.length;
     failedRollouts += failed;

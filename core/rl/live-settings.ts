@@ -10,7 +10,7 @@ export const liveSettings = {
   learning_rate: {
     key: 'learningRate',
     expected: 'a number above 0 and below 1',
-    says: 'peak; the schedule goes on over it',
+    says: 'peak; the schedule continues over it',
   },
   max_steps: {
     key: 'maxSteps',
@@ -20,7 +20,7 @@ export const liveSettings = {
   stop_after: {
     key: 'stopAfter',
     expected: 'a whole number after the step under way',
-    says: 'the last step of this time; the schedule stays, and `ratchet train` goes on from there',
+    says: 'the last step of this time; the schedule stays, and `ratchet train` continues from there',
   },
   max_grad_norm: { key: 'maxGradNorm', expected: 'a number above 0', says: 'gradients are scaled down to it' },
   'eval.interval': { key: 'evalInterval', expected: 'a whole number from 1', says: 'steps between evaluations' },
@@ -99,7 +99,7 @@ export function unknownSetting(name: string, run: string, isOfFile = true): stri
   const near = nearestName(name, liveSettingNames);
   if (near !== undefined) return `${name}: no such setting of a running run. Did you mean ${near}? ${can}`;
   if (!isOfFile) return `${JSON.stringify(name)}: there is no such setting. ${can}`;
-  return `${name} cannot be changed while the run runs. Stop it (npx ratchet stop ${run}), change its file, and train it again: it goes on where it is. ${can}`;
+  return `${name} cannot be changed while the run runs. Stop it (npx ratchet stop ${run}), change its file, and train it again: it continues from its newest commit. ${can}`;
 }
 
 /** The overrides after a change. */

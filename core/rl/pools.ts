@@ -31,11 +31,12 @@ export function sortIntoPools(
   before: Pools,
   groups: readonly Pick<ScoredGroup, 'ordinal' | 'environment' | 'exampleId' | 'rollouts'>[],
   environments: readonly PooledEnvironment[],
+  minGroupSize: number | null = null,
 ): Pools {
   const after: Record<string, Pools[string]> = { ...before };
   for (const { name, pools } of environments) {
     const judged = groups
-      .filter((group) => group.environment === name && !isLost(group))
+      .filter((group) => group.environment === name && !isLost(group, minGroupSize))
       .toSorted((a, b) => a.ordinal - b.ordinal)
       .flatMap(({ exampleId, rollouts }) => {
         const rewards = rollouts.flatMap(({ reward }) => reward ?? []);

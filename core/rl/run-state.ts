@@ -1,4 +1,5 @@
 import type { LossSettings, RunSpec } from '../../config/run-spec.ts';
+import type { LeasedChunk } from './chunks.ts';
 import type { CurriculumState } from './curriculum.ts';
 import type { StepOutcomes } from './ledger.ts';
 import type { PromptsOfBatch } from './prompts-of-batch.ts';
@@ -67,9 +68,11 @@ export interface OpenRound {
   readonly last: number;
   /** sha256 of its leases. */
   readonly leases: string;
+  /** Those of its chunks that have not ended, by their place in the list; absent: none has. */
+  readonly chunks?: readonly number[];
 }
 
-/** Kept groups of one round, waiting for a batch. */
+/** Kept groups of one chunk, waiting for a batch. */
 export interface KeptGroups {
   readonly scored: ObjectRef;
   readonly policyStep: number;
@@ -142,7 +145,7 @@ export interface RunState {
   readonly curriculum: CurriculumState;
   /** Kept groups that no step has trained yet. */
   readonly surplus: readonly KeptGroups[];
-  /** Rounds that were leased by then, and in play; absent where there were none. */
+  /** Rounds of which something was in play by then; absent where there were none. */
   readonly open?: readonly OpenRound[];
   readonly overrides: Overrides;
   /** Steps whose evaluation was due and had not been recorded at the commit. */
@@ -159,6 +162,8 @@ export interface RunState {
 export interface LeasedGroups {
   readonly policy: PolicyVersion;
   readonly leases: readonly GroupLease[];
+  /** How they are divided among workers. */
+  readonly chunks: readonly LeasedChunk[];
   /** What their environments are played with; a group's own digest is among them. Absent where each has its own prompt. */
   readonly prompts?: Prompts;
   /** What comes after these groups. */

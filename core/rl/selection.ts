@@ -1,3 +1,4 @@
+import type { RunSpec } from '../../config/run-spec.ts';
 import { decodeRanges, encodeRanges } from './ledger.ts';
 import type { KeptGroups } from './run-state.ts';
 import { isStale } from './staleness.ts';
@@ -9,8 +10,8 @@ interface Selection {
   readonly stale: string;
 }
 
-/** The share of a batch that a step trains on at least, and where the difficulty filter was widened: what there is near the end. */
-const batchShareMin = { usual: 1 / 2, widened: 1 / 8 };
+/** The share of a batch that a step trains on at least where it may be partial, and where the difficulty filter was widened: what there is near the end. */
+const batchShareMin = { partial: 1 / 2, widened: 1 / 8 };
 
 /** Whether a step trains on what is ready, rather than sample once more. */
 export function isBatch(input: {
@@ -19,10 +20,16 @@ export function isBatch(input: {
   /** Surplus alone makes whole batches only. */
   readonly hasSampled: boolean;
   readonly isWidened: boolean;
+  readonly fill: RunSpec['batchFill'];
+  /** Rounds were sampled for it, and a whole one did not come of them. */
+  readonly isLong: boolean;
 }): boolean {
-  const { ready, groupsPerBatch, hasSampled, isWidened } = input;
-  const share = isWidened ? batchShareMin.widened : batchShareMin.usual;
-  return ready === groupsPerBatch || (hasSampled && ready >= groupsPerBatch * share);
+  const { ready, groupsPerBatch, hasSampled, isWidened, fill, isLong } = input;
+  if (ready === groupsPerBatch) return true;
+  if (!hasSampled || ready === 0) return false;
+  if (fill === 'once') return true;
+  if (fill === 'full' && !isLong && !isWidened) return false;
+  return ready >= groupsPerBatch * (isWidened ? batchShareMin.widened : batchShareMin.partial);
 }
 
 /**

@@ -1,4 +1,4 @@
-import { openRoundsMax } from '../limits.ts';
+import { chunksInPlayMax } from '../limits.ts';
 
 /**
  * How many groups are sampled at a time, and ahead of the step that trains. Groups that are leased and not trained yet are the window: some
@@ -7,31 +7,33 @@ import { openRoundsMax } from '../limits.ts';
 
 /** What was measured of this run; null while nothing was. Seconds. */
 export interface SamplingPace {
-  /** What the slowest of the newest rounds took. */
-  readonly roundS: number | null;
+  /** What the slowest of the newest chunks took. */
+  readonly playS: number | null;
   /** From one batch to the next, newest last. */
   readonly batchS: number | null;
+  /** Share of a chunk's time in which one of its rollouts is played: of some that are leased few are in flight, where one takes long. */
+  readonly occupancy: number;
 }
 
-/** Rounds that take longer than this are sampled continuously; below, one round for each step has fewer events. */
-const slowRoundS = 2;
+/** Rollouts that take longer than this are sampled continuously; below, one round for each step has fewer events. */
+export const slowPlayS = 2;
 
-/** A batch is sampled in about so many leases where rollouts are slow: what one of them holds up is a small part of it. */
-const leasesPerBatch = 16;
+/** A batch is played in about so many chunks where rollouts are slow: what one of them holds up is a small part of it. */
+const chunksPerBatch = 32;
 
-/** Before anything was measured a batch is sampled in so few leases, of so many groups at least. */
-const unmeasured = { leases: 4, groupsMin: 8 };
+/** Quick rollouts are played in so few for each worker, by one worker of so many groups at least; so are those of which nothing was measured yet. */
+const quick = { chunksPerBatch: 2, groupsMin: 8 };
 
 /**
  * Whether the window is kept full across steps, rather than filled once for each: beyond one step ahead always, one step ahead where rollouts
  * are slow. Examples that are begun at a given pace (`tasks_per_minute`) are begun round by round.
  */
-export function isContinuous(level: number, { roundS }: SamplingPace, isPaced: boolean): boolean {
+export function isContinuous(level: number, { playS }: SamplingPace, isPaced: boolean): boolean {
   if (isPaced || level === 0) return false;
-  return level > 1 || (roundS ?? 0) >= slowRoundS;
+  return level > 1 || (playS ?? 0) >= slowPlayS;
 }
 
-/** How many groups the window holds: what becomes ready while a round is in play, and a batch more; up to `level` batches ahead. */
+/** How many groups the window holds: what becomes ready while a chunk is in play, and a batch more; up to `level` batches ahead. */
 export function windowGroups(input: {
   readonly groupsPerBatch: number;
   readonly level: number;
@@ -41,32 +43,58 @@ export function windowGroups(input: {
   readonly pace: SamplingPace;
 }): number {
   const { groupsPerBatch, level, oversamplingFactor, stepsLeft, pace } = input;
-  const { roundS, batchS } = pace;
-  const during = roundS === null || batchS === null ? 1 : Math.ceil(roundS / Math.max(batchS, 0.05));
+  const { playS, batchS } = pace;
+  const during = playS === null || batchS === null ? 1 : Math.ceil(playS / Math.max(batchS, 0.05));
   const batches = Math.max(1, Math.min(level, 1 + during, stepsLeft - 1) + 1);
   return Math.ceil(groupsPerBatch * (batches - 1 + oversamplingFactor));
 }
 
-/** Of how many groups a lease is. Never so few that more rounds would be open than a commit can name. */
-export function leaseGroups(input: {
+/** Of how many groups a chunk is at most: never of so few that more of them would be in play than a commit can name. */
+export function chunkGroups(input: {
   readonly groupsPerBatch: number;
+  /** Groups that are to be in play. */
   readonly window: number;
-  readonly rolloutsPerExample: number;
-  /** Rollouts at once, where the config says so. */
-  readonly maxConcurrent: number | null;
-  readonly pace: SamplingPace;
+  /** Rollout workers, as far as is known. */
+  readonly workers: number;
+  readonly pace: Pick<SamplingPace, 'playS'>;
 }): number {
-  const { groupsPerBatch, window, rolloutsPerExample, maxConcurrent, pace } = input;
-  const { roundS } = pace;
+  const { groupsPerBatch, window, workers, pace } = input;
+  const { playS } = pace;
   const wanted =
-    roundS === null
-      ? Math.max(unmeasured.groupsMin, Math.ceil(groupsPerBatch / unmeasured.leases))
-      : roundS < slowRoundS
-        ? groupsPerBatch
-        : Math.ceil(groupsPerBatch / leasesPerBatch);
-  const fewest = Math.ceil(window / openRoundsMax);
-  const most = maxConcurrent === null ? Infinity : Math.max(1, Math.floor(maxConcurrent / rolloutsPerExample / 2));
-  return Math.max(fewest, Math.min(wanted, groupsPerBatch, most));
+    playS === null || playS < slowPlayS
+      ? workers > 1
+        ? Math.ceil(groupsPerBatch / quick.chunksPerBatch / workers)
+        : Math.max(quick.groupsMin, Math.ceil(groupsPerBatch / quick.chunksPerBatch))
+      : Math.ceil(groupsPerBatch / Math.max(chunksPerBatch, 2 * workers));
+  return Math.max(Math.ceil(window / chunksInPlayMax), Math.min(wanted, groupsPerBatch));
+}
+
+/** Of what may be in flight as much is leased: workers have something to begin when a rollout ends. */
+const leasedAhead = 1.25;
+const occupancyMin = 0.05;
+
+/** How many more groups may be leased. */
+export function roomInWindow(input: {
+  readonly window: number;
+  /** Groups of the window that are in play, or wait for a batch. */
+  readonly held: number;
+  /** Groups in play, stragglers among them. */
+  readonly playing: number;
+  readonly chunks: number;
+  readonly chunkGroups: number;
+  readonly rolloutsPerExample: number;
+  readonly maxConcurrent: number | null;
+  readonly pace: Pick<SamplingPace, 'occupancy'>;
+}): number {
+  const { window, held, playing, chunks, chunkGroups: size, rolloutsPerExample, maxConcurrent, pace } = input;
+  // Workers see to it that no more are in flight: beyond that some are leased ahead of their turn.
+  const atOnce =
+    maxConcurrent === null
+      ? Infinity
+      : Math.ceil((leasedAhead * maxConcurrent) / rolloutsPerExample / Math.max(occupancyMin, pace.occupancy)) -
+        playing;
+  const room = Math.min(window - held, atOnce, (chunksInPlayMax - chunks) * size);
+  return Math.max(room, playing === 0 && window > held ? 1 : 0);
 }
 
 /** Seconds that at least one of these intervals covers. */

@@ -125,7 +125,7 @@ export class PolicyVersions {
       const kept = [...this.#slots.values()].filter(isKept).length;
       const room = Math.max(0, this.#limits.maxVersions - versionsNeverKept);
       if (kept >= room) {
-        const message = `${kept} versions are kept already, and this server has room for ${room} of them (--max-versions ${this.#limits.maxVersions}). Ask again when one was released.`;
+        const message = `${kept} versions are held already, and this server has room for ${room} of them (--max-versions ${this.#limits.maxVersions}). Ask again when one was released.`;
         throw new HttpError(429, message, { param: 'name', code: 'no_room' });
       }
     }
@@ -228,7 +228,7 @@ export class PolicyVersions {
     }
     // What is not there reads the same outside: nobody learns from it what there is.
     const roots = this.#limits.allowRoots.join(', ') || 'none';
-    const message = `${shown} lies outside of the allowed roots (${roots}). Start the server with --allow-root.`;
+    const message = `${shown} is outside of the allowed roots (${roots}). Start the server with --allow-root.`;
     throw new HttpError(403, message, { param: 'weight_dir' });
   }
 

@@ -5,7 +5,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { readMetadata } from '../../core/eval/result-metadata.ts';
-import { layout, recordsName, roundOfResults, stepOf } from '../layout.ts';
+import { layout, recordsName, chunkOfResults, stepOf } from '../layout.ts';
 import { type RecordRow, rowsOfRound } from '../../core/rl/results.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { Store } from '../../backends/store/index.ts';
@@ -79,10 +79,10 @@ async function openStored(
   };
 }
 
-/** The rows of a round that was sampled to be trained, made of what is stored of it, in a file that lasts as long as this process. */
+/** The rows of a chunk that was sampled to be trained, made of what is stored of it, in a file that lasts as long as this process. */
 async function rowsOfTraining(store: Store, folder: string, environment: string): Promise<string> {
-  const round = roundOfResults(folder);
-  const key = round && layout.scored(round.lineage, round);
+  const round = chunkOfResults(folder);
+  const key = round && layout.scored(round.lineage, round, round.chunk);
   const bytes = key && (await store.read(key));
   if (!round || !bytes)
     throw new RatchetError('RunNotFound', `${store.uri}${folder}: its rollouts are not in the store any more.`);

@@ -170,7 +170,7 @@ test('a column that JSON has no words for costs no rollout: its type stands ther
 });
 
 test(
-  'an evaluation that vf-eval began goes on: what is missing, torn or failed is sampled, and nothing else',
+  'an evaluation that vf-eval began continues: what is missing, torn or failed is sampled, and nothing else',
   { skip },
   async (t) => {
     const [folder, elsewhere] = [await evaluationFolder(t), await evaluationFolder(t)];

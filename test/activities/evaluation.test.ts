@@ -62,7 +62,7 @@ test('an activity that is retried opens nothing anew', async (t) => {
   assert.deepEqual(twice, once);
 });
 
-test('an evaluation goes on only with the settings it was begun with, and says which differ', async (t) => {
+test('an evaluation continues only with the settings it was begun with, and says which differ', async (t) => {
   const [folder, server] = [await evaluationFolder(t), await serve(t)];
   const input = inputFor(folder, server);
   await evaluateAll(input);

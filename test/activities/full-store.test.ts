@@ -26,11 +26,11 @@ test('rollouts that were finished while the store was full are stored by the nex
   const rollouts = (await readJson<LeasedGroups>(run, round.leases)).leases.length * 4;
 
   const writing = t.mock.method(FileStore.prototype, 'putIfAbsent', () => Promise.reject(full()));
-  await assert.rejects(act(roles.generateRollouts, input), hasCode('StoreFull'));
+  await assert.rejects(act(roles.playGroups, input), hasCode('StoreFull'));
   assert.equal(inference.asked.length, rollouts);
   writing.mock.restore();
 
-  const generated = await act(roles.generateRollouts, input);
+  const generated = await act(roles.playGroups, input);
   assert.deepEqual([generated.rollouts, generated.adopted, inference.asked.length], [rollouts, rollouts, rollouts]);
 });
 

@@ -108,13 +108,13 @@ describe('holding a GPU worker', () => {
       createDescribeTrainers(() => Promise.resolve({ trainers, lastSeen: '2026-01-02T03:04:05.000Z' }))({
         workflowId: 'mine',
       });
-    assert.equal(await say({ identity: 'a', heldBy: 'theirs' }), 'a trainer: 1 known, busy with run theirs');
-    assert.match(await say({ identity: 'a', heldBy: null }), /^a trainer: 1 known, 1 not answering$/);
+    assert.equal(await say({ identity: 'a', heldBy: 'theirs' }), 'a GPU worker: 1 known, busy with run theirs');
+    assert.match(await say({ identity: 'a', heldBy: null }), /^a GPU worker: 1 known, 1 not answering$/);
     assert.equal(
       await say({ identity: 'a', heldBy: 'theirs' }, { identity: 'b', heldBy: 'mine' }),
-      'a trainer: 2 known, busy with run theirs, 1 not answering',
+      'a GPU worker: 2 known, busy with run theirs, 1 not answering',
     );
-    assert.match(await say(), /^a trainer: none since 2026-01-02T03:04:05.000Z; start one with/);
+    assert.match(await say(), /^a GPU worker: none since 2026-01-02T03:04:05.000Z; start one with/);
   });
 });
 
@@ -139,7 +139,7 @@ describe('a GPU worker that wakes up after it was taken for dead', () => {
     assert.deepEqual((await act(next.trainStep, { run, plan, epoch: 2 })).policy, made.policy);
   });
 
-  test('goes on under a later claim of its own: a laptop that slept has lost nothing', async (t) => {
+  test('continues under a later claim of its own: a laptop that slept has lost nothing', async (t) => {
     const test = await makeRun(t);
     const roles = openRoles();
     const last = await until(test, roles, 1);
@@ -197,7 +197,7 @@ describe('a version that was lost before its upload', () => {
     await test.store.get(last.state.policy.file);
   });
 
-  test('a trainer that holds an earlier committed version goes on from there: nothing is loaded', async (t) => {
+  test('a trainer that holds an earlier committed version continues from there: nothing is loaded', async (t) => {
     const { test, last } = await lostBeforeUpload(t);
     const next = openRoles();
     await next.policyTrainer.bringTo(test.run, (await requireCommit(test.run, 1)).commit.policy);

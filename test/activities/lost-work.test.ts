@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { MockActivityEnvironment } from '@temporalio/testing';
-import type { GeneratedChunk } from '../../activities/index.ts';
+import type { PlayedChunk } from '../../activities/index.ts';
 import type { GenerationProgress } from '../../activities/around/generation-attempt.ts';
 import { readRows } from '../../runs/run-access.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
@@ -34,7 +34,7 @@ type Chunk = Awaited<ReturnType<typeof chunkOf>>;
 async function die({ test, roles, input }: Chunk, info: object = {}, tokens = 0): Promise<GenerationProgress> {
   const environment = new MockActivityEnvironment(info);
   const said = firstWord(environment, tokens); // nothing is heard of it after this
-  void environment.run(roles.generateRollouts, input).catch(() => undefined);
+  void environment.run(roles.playGroups, input).catch(() => undefined);
   await said;
   while ((await partsOf(test)).length === 0) await delay(20);
   return said;
@@ -56,12 +56,12 @@ function firstWord(environment: MockActivityEnvironment, tokens = 0): Promise<Ge
   });
 }
 
-function retry(input: Chunk['input'], attempt: number, heartbeatDetails: GenerationProgress): Promise<GeneratedChunk> {
+function retry(input: Chunk['input'], attempt: number, heartbeatDetails: GenerationProgress): Promise<PlayedChunk> {
   const environment = new MockActivityEnvironment({ attempt, heartbeatDetails });
-  return environment.run(openRoles().generateRollouts, input);
+  return environment.run(openRoles().playGroups, input);
 }
 
-const tokensOf = async ({ run }: TestRun, chunk: GeneratedChunk): Promise<Map<string, number>> => {
+const tokensOf = async ({ run }: TestRun, chunk: PlayedChunk): Promise<Map<string, number>> => {
   const rollouts = await readRows<Rollout>(run, chunk.finished);
   return new Map(
     rollouts.map(({ group, index, turns }) => [
@@ -74,7 +74,7 @@ const tokensOf = async ({ run }: TestRun, chunk: GeneratedChunk): Promise<Map<st
 describe('a rollout worker that dies', () => {
   test('an undisturbed chunk loses nothing, and says nothing of it', async (t) => {
     const { input } = await chunkOf(t, Infinity);
-    assert.equal((await act(openRoles().generateRollouts, input)).lost, undefined);
+    assert.equal((await act(openRoles().playGroups, input)).lost, undefined);
   });
 
   test('its retry tells what was under way and not stored; finished rollouts are not among it', async (t) => {
@@ -110,11 +110,11 @@ describe('a rollout worker that dies', () => {
     assert.equal(unheard.lost?.recoveries, 3, 'also one that died before a word of it was heard');
   });
 
-  test('an attempt that was given up and goes on is not lost twice, whoever ends first', async (t) => {
+  test('an attempt that was given up and continues is not lost twice, whoever ends first', async (t) => {
     const chunk = await chunkOf(t, 5);
     const zombie = new MockActivityEnvironment();
     const word = firstWord(zombie);
-    const late = zombie.run(chunk.roles.generateRollouts, chunk.input) as Promise<GeneratedChunk>;
+    const late = zombie.run(chunk.roles.playGroups, chunk.input) as Promise<PlayedChunk>;
     const said = await word;
     while ((await partsOf(chunk.test)).length === 0) await delay(20);
     const retried = await retry(chunk.input, 2, said);
@@ -132,11 +132,11 @@ describe('a rollout worker that dies', () => {
   test('one that shuts down hands over what it has, and tells what it leaves under way', async (t) => {
     const { roles, input } = await chunkOf(t, 5);
     const environment = new MockActivityEnvironment();
-    const generating = environment.run(roles.generateRollouts, input);
+    const generating = environment.run(roles.playGroups, input);
     setTimeout(() => environment.cancel('WORKER_SHUTDOWN'), 300);
-    const { lost, endedBy } = (await generating) as GeneratedChunk;
+    const { lost, endedBy } = (await generating) as PlayedChunk;
     assert.deepEqual([endedBy, lost?.recoveries, lost?.rollouts, lost?.tokens], ['shutdown', 1, 3, 0]);
-    const fresh = await act(openRoles().generateRollouts, { ...input, attempt: 2 });
+    const fresh = await act(openRoles().playGroups, { ...input, attempt: 2 });
     assert.equal(fresh.lost, undefined, 'the attempt after it has lost nothing itself');
   });
 });
@@ -149,7 +149,7 @@ test('while a server is away, attempt after attempt is one recovery, and no roll
   for (let attempt = 1; attempt <= 4; attempt++) {
     const environment = new MockActivityEnvironment({ attempt, ...(said ? { heartbeatDetails: said } : {}) });
     environment.on('heartbeat', (details: GenerationProgress) => (said = details));
-    await assert.rejects(environment.run(openRoles(away).generateRollouts, input), /away/);
+    await assert.rejects(environment.run(openRoles(away).playGroups, input), /away/);
   }
   const { lost } = await retry(input, 5, said!);
   assert.deepEqual([lost?.recoveries, lost?.rollouts, lost?.tokens], [1, 8, 0]);
@@ -157,11 +157,10 @@ test('while a server is away, attempt after attempt is one recovery, and no roll
 
 test('scoring and training that are done again are recoveries: time is lost, no rollout is', async (t) => {
   const { test, roles, input } = await chunkOf(t, Infinity);
-  const { run } = test;
-  const { finished } = await act(roles.generateRollouts, input);
+  const { groups } = await act(roles.playGroups, input);
+  await test.store.removeAll(groups!.scored.key);
   const again = new MockActivityEnvironment({ attempt: 3, scheduledTimestampMs: Date.now() - 9_000 });
-  const scoring = again.run(roles.scoreRollouts, { run, round: input.round, finished: [finished] });
-  const { lost } = (await scoring) as Awaited<ReturnType<typeof roles.scoreRollouts>>;
+  const { lost } = (await again.run(roles.playGroups, input)) as PlayedChunk;
   assert.deepEqual({ ...lost, seconds: Math.floor(lost!.seconds) }, { ...nothingLost, recoveries: 2, seconds: 9 });
 
   const other = await makeRun(t);

@@ -158,7 +158,7 @@ describe('opening a run', () => {
 });
 
 describe('a run keeps its identity', () => {
-  test("an environment of one's own that was changed since is gone on with, and the run says so", async (t) => {
+  test("an environment of one's own that was changed since is continued with, and the run says so", async (t) => {
     const { projectFolder, openRun } = await project(t);
     const file = path.join(projectFolder, 'own.ts');
     const code = (name: string): string =>
@@ -175,12 +175,12 @@ describe('a run keeps its identity', () => {
     assert.notEqual(again.spec.environments[0]!.sha256, entry!.sha256);
     assert.match(
       again.warnings.join('\n'),
-      /the environment own was changed since this run began: .*goes on with it as it is now/,
+      /the environment own was changed since this run began: .*continues with it as it is now/,
     );
     // What the first execution left under way is told, rather than played with other code.
     await assert.rejects(
       openEnvironment({ ...entry!, args: { fresh: true } }),
-      hasCode('ConfigInvalid', 'was changed while its run goes on'),
+      hasCode('ConfigInvalid', 'was changed in the middle of its run'),
     );
   });
 
@@ -201,7 +201,7 @@ describe('a run keeps its identity', () => {
     );
   });
 
-  test('what may change while it goes on is taken from now on', async (t) => {
+  test('what may change while it runs is taken from now on', async (t) => {
     const { open } = await project(t);
     await open();
     const { spec } = await open({
@@ -346,7 +346,7 @@ describe('a run that an upgrade takes over', () => {
   });
 });
 
-describe('going on from another step', () => {
+describe('running from another step', () => {
   for (const key of ['resume.step', 'ckpt.resume-step', 'trainer.ckpt.resume_step']) {
     test(`${key} is understood: an earlier step begins a lineage, -1 and the head itself do not`, async (t) => {
       const { open } = await atStep(t, 3);
@@ -356,7 +356,7 @@ describe('going on from another step', () => {
     });
   }
 
-  test('curves go on where the attempt before left them, without the steps that a rewind superseded', async (t) => {
+  test('curves continue where the attempt before left them, without the steps that a rewind superseded', async (t) => {
     const { open, outputs } = await atStep(t, 3);
     const { store } = await runIn(outputs, {}, 'words');
     const rewards = new Map((await readMetrics(store)).map((row) => [row.step, row['train/reward']]));
@@ -423,7 +423,7 @@ describe('a run file that was sent with the workflow', () => {
     assert.equal((await open({ sent }, 'words', 'second')).spec.maxSteps, 12);
   });
 
-  test('is refused beside code that is not what lay there, by the name of the file', async (t) => {
+  test('is refused beside code that is not what was there, by the name of the file', async (t) => {
     const text = configText.replace('id = "reverse-text"', 'id = "./words.ts"');
     const { open, projectFolder } = await project(t, text);
     const code = path.join(projectFolder, 'words.ts');

@@ -112,7 +112,7 @@ test('a better prompt is found, a reflection sees what verifiers shows it, and t
   assert.deepEqual([closed.isImproved, closed.startScore], [true, 0]);
 });
 
-test('an attempt that is held again asks nobody for what lies in the store', async (t) => {
+test('an attempt that is held again asks nobody for what is in the store', async (t) => {
   const handle = await openSearch(t);
   const first = models();
   const { state } = await search(handle, first);

@@ -250,6 +250,7 @@ export function openRoles(
     hasSearchAttributes: () => Promise.resolve(false),
     isWorkflowRunning: () => Promise.resolve(false),
     findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
+    countRolloutWorkers: () => Promise.resolve(1),
   });
   const activities = {
     ...orchestrator,
@@ -372,12 +373,8 @@ export async function sampleRound(
   input: Pick<LeaseInput, 'step' | 'policy' | 'curriculum'> & Partial<Pick<LeaseInput, 'datasets'>>,
 ): Promise<{ round: SamplingRound; scored: ObjectRef; curriculum: RunState['curriculum'] }> {
   const { round, curriculum } = await roles.leaseGroups({ run, count: 2, datasets, ...input });
-  const finished = [];
-  for (const index of [0, 1]) {
-    finished.push((await act(roles.generateRollouts, { run, round, chunk: { index, count: 2 } })).finished);
-  }
-  const { scored } = await act(roles.scoreRollouts, { run, round, finished });
-  return { round, scored, curriculum };
+  const { groups } = await act(roles.playGroups, { run, round, chunk: { index: 0, count: 1 } });
+  return { round, scored: groups!.scored, curriculum };
 }
 
 /** One step up to the plan: every group of one round is trained, whatever the filter would say. */

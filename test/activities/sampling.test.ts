@@ -4,7 +4,7 @@ import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { MockActivityEnvironment } from '@temporalio/testing';
-import type { GeneratedChunk } from '../../activities/index.ts';
+import type { PlayedChunk } from '../../activities/index.ts';
 import { readJson, readRows } from '../../runs/run-access.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { FileStore } from '../../backends/store/file-store.ts';
@@ -26,7 +26,7 @@ async function leased(t: TestContext, inference = new WordsInference(), environm
 }
 const whole = { index: 0, count: 1 };
 const generate = ({ run }: TestRun, roles: Roles, round: SamplingRound, chunk = whole) =>
-  act(roles.generateRollouts, { run, round, chunk });
+  act(roles.playGroups, { run, round, chunk });
 const places = (rollouts: readonly Rollout[]) => rollouts.map(({ group, index }) => `${group}/${index}`);
 const allPlaces = [1, 2, 3, 4].flatMap((group) => [0, 1, 2, 3].map((index) => `${group}/${index}`));
 
@@ -49,7 +49,7 @@ describe('leasing groups', () => {
     assert(stored.leases.every(({ policyStep }) => policyStep === 0));
   });
 
-  test('the next round goes on where the last one ended', async (t) => {
+  test('the next round continues where the last one ended', async (t) => {
     const { roles, lease } = await leased(t);
     const { curriculum } = await roles.leaseGroups(lease);
     const next = await roles.leaseGroups({ ...lease, curriculum, count: 2 });
@@ -200,16 +200,16 @@ describe('generating rollouts', () => {
     };
     inference.beforeAnswer = (call) => delay(call);
     const environment = new MockActivityEnvironment();
-    const generating = environment.run(roles.generateRollouts, { run: test.run, round, chunk: whole });
+    const generating = environment.run(roles.playGroups, { run: test.run, round, chunk: whole });
     setTimeout(() => environment.cancel('CANCELLED'), 200);
     const startedAt = performance.now();
-    const ended = (await generating) as GeneratedChunk;
+    const ended = (await generating) as PlayedChunk;
     assert(performance.now() - startedAt < 5_000);
     assert.equal(ended.endedBy, 'cancelled');
     assert.equal(ended.rollouts + ended.unfinished!.count!, 16);
     const fresh = new WordsInference();
     const attempt = { run: test.run, round, chunk: whole, attempt: 2 };
-    const next = await act(openRoles(fresh).generateRollouts, attempt);
+    const next = await act(openRoles(fresh).playGroups, attempt);
     assert.equal(next.adopted + fresh.asked.length, 16);
   });
 });
@@ -217,7 +217,6 @@ describe('generating rollouts', () => {
 describe('scoring rollouts', () => {
   test('whoever scores first decides: the judges are not asked twice', async (t) => {
     const { test, roles, round } = await leased(t);
-    const { finished } = await generate(test, roles, round);
     const environment = await openEnvironment(test.spec.environments[0]!);
     let asked = 0;
     for (const judge of environment.rubric.functions) {
@@ -227,20 +226,26 @@ describe('scoring rollouts', () => {
         return whole.score(rollout);
       });
     }
-    const once = await act(roles.scoreRollouts, { run: test.run, round, finished: [finished] });
+    const once = await generate(test, roles, round);
     assert.equal(asked, 16 * environment.rubric.functions.length);
-    const again = await act(roles.scoreRollouts, { run: test.run, round, finished: [finished] });
-    assert.deepEqual(again.scored, once.scored);
+    const again = await generate(test, roles, round);
+    assert.deepEqual(again.groups!.scored, once.groups!.scored);
     assert.equal(asked, 16 * environment.rubric.functions.length);
   });
 
   test('every group is there by ordinal, with its rollouts by index and their rewards', async (t) => {
     const { test, roles, round } = await leased(t);
-    const finished = [];
-    for (const index of [1, 0]) finished.push((await generate(test, roles, round, { index, count: 2 })).finished);
-    const { scored } = await act(roles.scoreRollouts, { run: test.run, round, finished });
-    const groups = await readRows<ScoredGroup>(test.run, scored);
-    assert.deepEqual([groups.map(({ ordinal }) => ordinal), scored.count], [[1, 2, 3, 4], 4]);
+    const chunks = [];
+    for (const index of [1, 0]) chunks[index] = (await generate(test, roles, round, { index, count: 2 })).groups!;
+    const counts = chunks.map(({ scored }) => scored.count);
+    const groups = (await Promise.all(chunks.map(({ scored }) => readRows<ScoredGroup>(test.run, scored)))).flat();
+    assert.deepEqual(
+      [groups.map(({ ordinal }) => ordinal), counts],
+      [
+        [1, 2, 3, 4],
+        [2, 2],
+      ],
+    );
     assert.deepEqual(places(groups.flatMap(({ rollouts }) => rollouts)), allPlaces);
     assert(
       groups.every(({ rollouts }) => rollouts.every(({ reward }) => reward !== null && reward >= 0 && reward <= 1)),

@@ -5,10 +5,12 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { forkRun } from '../../runs/fork-run.ts';
 import { poolsOf } from '../../runs/pools.ts';
 import { readJson, readRows, storeOf } from '../../runs/run-access.ts';
+import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
+import type { ScoredGroups } from '../../activities/index.ts';
 import type { PackedBatch } from '../../activities/pack-batch.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { encodeJson } from '../../backends/store/objects.ts';
-import { chunksOfRound, rolloutsAtOnce } from '../../core/rl/chunks.ts';
+import { rolloutsAtOnce } from '../../core/rl/chunks.ts';
 import { layout } from '../../runs/layout.ts';
 import { initialCurriculum, type CurriculumState } from '../../core/rl/curriculum.ts';
 import { encodeRanges } from '../../core/rl/ledger.ts';
@@ -48,56 +50,61 @@ async function leased(t: TestContext, environments?: Environments, settings: Rea
   const { policy } = from.state;
   const ask = { run: run.run, step: 1, count: 8, curriculum: initialCurriculum, datasets, policy };
   const lease = await roles.leaseGroups(ask);
-  return { test: run, roles, from, ask, ...lease };
+  const groups: Record<string, number> = {};
+  for (const chunk of lease.chunks) groups[chunk.environment!] = (groups[chunk.environment!] ?? 0) + chunk.groups;
+  return { test: run, roles, from, ask, groups, ...lease };
 }
 
-async function scoreRound({ test, roles, round, groups }: Awaited<ReturnType<typeof leased>>) {
-  const finished = [];
-  for (const chunk of chunksOfRound(8, groups)) {
-    finished.push((await act(roles.generateRollouts, { run: test.run, round, chunk })).finished);
-  }
-  return act(roles.scoreRollouts, { run: test.run, round, finished });
+async function playAll({ test, roles, round, chunks }: Awaited<ReturnType<typeof leased>>): Promise<ScoredGroups[]> {
+  const played = [];
+  for (const chunk of chunks) played.push((await act(roles.playGroups, { run: test.run, round, chunk })).groups!);
+  return played;
+}
+
+async function groupsOf({ test }: Awaited<ReturnType<typeof leased>>, played: readonly ScoredGroups[]) {
+  const groups = await Promise.all(played.map(({ scored }) => readRows<ScoredGroup>(test.run, scored)));
+  return groups.flat().toSorted((a, b) => a.ordinal - b.ordinal);
 }
 
 describe('a sampling round over several environments', () => {
   test('the lease says how many groups are of each; leased again they are the same', async (t) => {
-    const { test, roles, ask, round, groups, curriculum } = await leased(t);
+    const { test, roles, ask, round, groups, chunks, curriculum } = await leased(t);
     const { leases } = await readJson<LeasedGroups>(test.run, round.leases);
     const count = (name: string) => leases.filter(({ environment }) => environment === name).length;
     assert.deepEqual(groups, { well: count('well'), slow: count('slow') });
     assert.ok(count('well') > 0 && count('slow') > 0, JSON.stringify(groups));
-    assert.deepEqual(await roles.leaseGroups(ask), { round, groups, curriculum });
+    assert.deepEqual(await roles.leaseGroups(ask), { round, chunks, curriculum, workers: 1 });
   });
 
   test('one environment hangs: the groups of the other are finished and stored meanwhile, and what fails is its own', async (t) => {
     let breakIt = (_reason: Error): void => undefined;
     const hanging = new Promise<void>((_, reject) => (breakIt = reject));
-    const { test, roles, round, groups } = await leased(
+    const { test, roles, round, groups, chunks } = await leased(
       t,
       environmentsWhere(() => hanging),
     );
     const { run } = test;
     const generate = (name: string) =>
       Promise.all(
-        chunksOfRound(8, groups)
+        chunks
           .filter(({ environment }) => environment === name)
-          .map((chunk) => act(roles.generateRollouts, { run, round, chunk })),
+          .map((chunk) => act(roles.playGroups, { run, round, chunk })),
       );
     const slow = generate('slow');
     const well = await generate('well'); // or this test never ends
     const rollouts = (await Promise.all(well.map(({ finished }) => readRows<Rollout>(run, finished)))).flat();
-    assert.ok(rollouts.length === groups!['well']! * 4 && rollouts.every(({ outcome }) => outcome === 'ok'));
+    assert.ok(rollouts.length === groups['well']! * 4 && rollouts.every(({ outcome }) => outcome === 'ok'));
 
     breakIt(new Error('the sandbox has no disk left'));
-    const finished = [...well, ...(await slow)].map((chunk) => chunk.finished);
-    const { scored } = await act(roles.scoreRollouts, { run, round, finished });
-    const { environments, ended } = await roles.filterGroups({ run, round, scored });
+    const [{ environments: ofWell }, { environments: ofSlow, ended }] = [...well, ...(await slow)].map(
+      (chunk) => chunk.groups!.filtered,
+    ) as [FilteredGroups, FilteredGroups];
     const { leases } = await readJson<LeasedGroups>(run, round.leases);
     const broken = leases.filter(({ environment }) => environment === 'slow').map(({ ordinal }) => ordinal);
     assert.equal(ended['failed:infra_failure'], encodeRanges(broken));
-    assert.equal(environments!['well']!.failures.failedGroups, 0);
-    assert.equal(environments!['slow']!.failures.failedGroups, groups!['slow']);
-    assert.match(environments!['slow']!.failures.causes.infra_failure!.first, /no disk left/);
+    assert.equal(ofWell!['well']!.failures.failedGroups, 0);
+    assert.equal(ofSlow!['slow']!.failures.failedGroups, groups['slow']);
+    assert.match(ofSlow!['slow']!.failures.causes.infra_failure!.first, /no disk left/);
   });
 
   test('a slow environment has its share of the rollouts in flight and no more', async (t) => {
@@ -109,22 +116,25 @@ describe('a sampling round over several environments', () => {
     });
     const run = await leased(t, slow);
     const chunk = { index: 0, count: 1, environment: 'slow' };
-    await act(run.roles.generateRollouts, { run: run.test.run, round: run.round, chunk });
-    const rollouts = run.groups!['slow']! * 4;
-    assert.equal(most, Math.min(rollouts, rolloutsAtOnce(chunk, run.test.spec)));
+    await act(run.roles.playGroups, { run: run.test.run, round: run.round, chunk });
+    const rollouts = run.groups['slow']! * 4;
+    assert.equal(most, Math.min(rollouts, rolloutsAtOnce(chunk, run.test.spec, 1)));
   });
 
   test('scored, groups are in the order of their ordinals, and metrics tell each environment apart', async (t) => {
     const round = await leased(t);
     const { test, roles } = round;
-    const { scored } = await scoreRound(round);
-    const groups = await readRows<ScoredGroup>(test.run, scored);
+    const played = await playAll(round);
+    const groups = await groupsOf(round, played);
     assert.deepEqual(
       groups.map(({ ordinal }) => ordinal),
       [1, 2, 3, 4, 5, 6, 7, 8],
     );
-    const trained: KeptGroups[] = [{ scored, policyStep: 0, ordinals: '1-8' }];
-    const { packed, metrics } = await roles.packBatch({ run: test.run, step: 1, trained, scored: [scored] });
+    const trained = played.map(({ filtered }, i): KeptGroups => {
+      return { ...filtered.kept, ordinals: round.chunks[i]!.ordinals };
+    });
+    const scored = played.map((one) => one.scored);
+    const { packed, metrics } = await roles.packBatch({ run: test.run, step: 1, trained, scored });
     const all = (await readJson<PackedBatch>(test.run, packed)).metrics;
     const rewards = (name: string) =>
       groups
@@ -146,20 +156,31 @@ describe('difficulty pools of a run', () => {
 
   /** A round that is leased, generated, scored and filtered. */
   async function filtered(test: TestRun, roles: Roles, lease: Awaited<ReturnType<typeof leased>>) {
-    const { scored } = await scoreRound({ ...lease, test, roles });
-    const { run } = test;
-    const result = await roles.filterGroups({ run, round: lease.round, scored, curriculum: lease.curriculum });
-    return { scored, curriculum: result.curriculum! };
+    const played = await playAll({ ...lease, test, roles });
+    return { played, curriculum: await sortedAfter(test, roles, lease, played) };
+  }
+
+  async function sortedAfter(
+    { run }: TestRun,
+    roles: Roles,
+    { round, curriculum: before }: Awaited<ReturnType<typeof leased>>,
+    played: readonly ScoredGroups[],
+  ) {
+    let curriculum = before;
+    for (const { scored } of played) {
+      curriculum = (await roles.filterGroups({ run, round, scored, curriculum })).curriculum!;
+    }
+    return curriculum;
   }
 
   test('a scored round moves its examples, and the state names the pools by an object in the store', async (t) => {
     const lease = await leased(t, undefined, { buffer });
     const { test, roles } = lease;
-    const { scored, curriculum } = await filtered(test, roles, lease);
-    const again = await roles.filterGroups({ run: test.run, round: lease.round, scored, curriculum: lease.curriculum });
-    assert.deepEqual(again.curriculum, curriculum, 'twice is once');
+    const { played, curriculum } = await filtered(test, roles, lease);
+    assert.deepEqual(await sortedAfter(test, roles, lease, played), curriculum, 'twice is once');
     const pools = await poolsOf(test.run, curriculum);
-    const groups = await readRows<ScoredGroup>(test.run, scored);
+    const groups = await groupsOf(lease, played);
+    const scored = played.map((one) => one.scored);
     const means = groups.map(({ rollouts }) => rollouts.reduce((sum, { reward }) => sum + reward!, 0) / 4);
     const apart = new Set(
       groups.filter((_, i) => means[i]! >= 0.3 || means[i]! <= 0.1).map((one) => `${one.environment} ${one.exampleId}`),
@@ -168,7 +189,7 @@ describe('difficulty pools of a run', () => {
       run: test.run,
       step: 1,
       trained: [],
-      scored: [scored],
+      scored,
       curriculum,
       datasets,
     });
@@ -177,7 +198,7 @@ describe('difficulty pools of a run', () => {
     assert.ok(apart.size > 0);
     assert.equal(metrics['pool/well/normal']! + metrics['pool/slow/normal']!, 13 - apart.size);
     assert.deepEqual(Object.keys(pools).sort(), ['slow', 'well']);
-    const unasked = await roles.filterGroups({ run: test.run, round: lease.round, scored });
+    const unasked = await roles.filterGroups({ run: test.run, round: lease.round, scored: scored[0]! });
     assert.equal(unasked.curriculum, undefined);
   });
 
@@ -192,11 +213,16 @@ describe('difficulty pools of a run', () => {
     assert.deepEqual(made.state.curriculum.pools, pools);
   });
 
-  test('when nothing is left to draw, no group is opened, and taking all as normal again goes on where it was', async (t) => {
+  test('when nothing is left to draw, no group is opened, and taking all as normal again continues where it was', async (t) => {
     const { test, roles, ask, curriculum } = await leased(t, undefined, { buffer: '{ hard_threshold = 0.1 }' });
     const gone = encodeJson({ well: { easy: '', hard: '0-8' }, slow: { easy: '', hard: '0-3' } });
     const without: CurriculumState = { ...curriculum, pools: await storeOf(test.run).put(layout.pools('gone'), gone) };
-    assert.deepEqual(await roles.leaseOrNone({ ...ask, curriculum: without }), { round: null, curriculum: without });
+    assert.deepEqual(await roles.leaseOrNone({ ...ask, curriculum: without }), {
+      round: null,
+      curriculum: without,
+      chunks: [],
+      workers: 1,
+    });
     const next = await roles.leaseGroups({ ...ask, curriculum });
     assert.deepEqual([next.round.first, next.round.last], [9, 16]);
   });

@@ -177,7 +177,7 @@ describe('a supervised run', () => {
     );
   });
 
-  test('goes on with the rows it began with when the file changes or goes away', async (t) => {
+  test('continues with the rows it began with when the file changes or goes away', async (t) => {
     const config = `model = "preset:reverse-text-0.2m"\nmax_steps = 0\n[sft]\nsteps = 4\nwarmup_steps = 0\ndata = "./rows.jsonl"\n`;
     const folder = await folderWith(t, { 'run.toml': config, 'rows.jsonl': data });
     const load = () => loadRunConfig('run.toml', { projectFolder: folder });

@@ -162,7 +162,7 @@ function without<T>(value: T, [key, ...rest]: Path): T {
   return copy as T;
 }
 
-describe('a run that goes on with a field of its state forgotten is another run', () => {
+describe('a run that continues with a field of its state forgotten is another run', () => {
   test('every field of the state makes a difference to weights, ledger or what happens next, or is excused by name', async (t) => {
     const test = await makeRun(t, settings);
     const roles = openRoles();
@@ -171,7 +171,7 @@ describe('a run that goes on with a field of its state forgotten is another run'
     for (let i = 0; i < 2; i++) from = await step(test, roles, from);
 
     const whole = await goOn(t, test, from);
-    assert.equal(await goOn(t, test, from), whole, 'whole, it goes on as it would have');
+    assert.equal(await goOn(t, test, from), whole, 'whole, it continues as it would have');
     assert.ok(!whole.startsWith('failed'), whole);
     const matters = new Map<string, boolean>();
     for (const field of leaves(from.state)) {

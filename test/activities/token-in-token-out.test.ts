@@ -96,7 +96,7 @@ describe('rollouts, token by token', () => {
     assert.equal(rows, rollouts.length - flagged.length);
   });
 
-  test('a rollout that goes on after a crash asks with the very tokens it had', async () => {
+  test('a rollout that continues after a crash asks with the very tokens it had', async () => {
     const { tokenizer } = createPreset('preset:chars-0.4m', { seed: 0 });
     const asked: (readonly number[])[] = [];
     const inference: Pick<Inference, 'sample'> = {
@@ -198,7 +198,7 @@ describe('a chat template of the config’s own', () => {
     await assert.rejects(loadRunConfig('prose.toml', { projectFolder: folder }), /neither \{\{ nor \{%/);
   });
 
-  test('lies with the base’s weights, and is the one that prompts and rows are rendered with', async (t) => {
+  test('is with the base’s weights, and is the one that prompts and rows are rendered with', async (t) => {
     const chatTemplate = { path: null, sha256: sha256(Buffer.from(template)) };
     const test = await runWith(await makeRun(t), { chatTemplate });
     const { run, spec } = test;

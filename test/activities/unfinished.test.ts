@@ -6,7 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { fileURLToPath } from 'node:url';
 import { MockActivityEnvironment } from '@temporalio/testing';
-import type { GeneratedChunk } from '../../activities/index.ts';
+import type { PlayedChunk } from '../../activities/index.ts';
 import { readRows } from '../../runs/run-access.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { multiTurn } from '../../backends/environments/kit.ts';
@@ -58,19 +58,19 @@ describe('an attempt that ends with rollouts unfinished', () => {
     const inference = new WordsInference();
     const { run, roles, input } = await leased(t, inference, { settings: { generation_timeout: '1' } });
     stuckAfter(inference, 5);
-    const first = await act(roles.generateRollouts, { ...input, attempt: 1 });
+    const first = await act(roles.playGroups, { ...input, attempt: 1 });
     assert.equal(first.endedBy, 'deadline');
     const done = await readRows<Rollout>(run, first.finished);
     const open = await readRows<UnfinishedRollout>(run, first.unfinished!);
     assert.deepEqual([done.length + open.length, first.rollouts], [8, done.length]);
-    assert.deepEqual(await act(roles.generateRollouts, { ...input, attempt: 1 }), first, 'a retry says the same');
+    assert.deepEqual(await act(roles.playGroups, { ...input, attempt: 1 }), first, 'a retry says the same');
 
     const fresh = new WordsInference();
-    const second = await act(openRoles(fresh).generateRollouts, { ...input, attempt: 2 });
+    const second = await act(openRoles(fresh).playGroups, { ...input, attempt: 2 });
     assert.deepEqual([second.unfinished, second.rollouts, fresh.asked.length], [undefined, 8, open.length]);
 
     const other = await leased(t, new WordsInference());
-    const undisturbed = await act(other.roles.generateRollouts, other.input);
+    const undisturbed = await act(other.roles.playGroups, other.input);
     assert.equal(second.finished.sha256, undisturbed.finished.sha256, 'the same random numbers');
   });
 
@@ -78,9 +78,9 @@ describe('an attempt that ends with rollouts unfinished', () => {
     const inference = new WordsInference();
     const { run, roles, input } = await leased(t, inference, { settings: { generation_timeout: '1' } });
     stuckAfter(inference, 7);
-    const last = await act(roles.generateRollouts, { ...input, attempt: 3, isLast: true });
+    const last = await act(roles.playGroups, { ...input, attempt: 3, isLast: true });
     assert.equal(last.unfinished, undefined);
-    const { scored } = await act(roles.scoreRollouts, { run, round: input.round, finished: [last.finished] });
+    const { scored, filtered } = last.groups!;
     const late = (await readRows<ScoredGroup>(run, scored))
       .flatMap(({ rollouts }) => rollouts)
       .filter(({ outcome }) => outcome === 'timeout');
@@ -88,7 +88,7 @@ describe('an attempt that ends with rollouts unfinished', () => {
       late.map(({ reward }) => reward),
       [null],
     );
-    const { ended, failures } = await roles.filterGroups({ run, round: input.round, scored });
+    const { ended, failures } = filtered;
     assert.deepEqual([ended['failed:timeout'], failures?.failedRollouts, failures?.failedGroups], [undefined, 1, 0]);
     assert.match(failures?.causes.timeout?.first ?? '', /generation_timeout = 1 s/);
   });
@@ -105,7 +105,7 @@ describe('an attempt that ends with rollouts unfinished', () => {
       notReady: { since: '2026-01-01T00:00:00.000Z', message: 'The policy server does not answer.' },
     };
     const environment = new MockActivityEnvironment({ heartbeatDetails });
-    const ended: GeneratedChunk = await environment.run(roles.generateRollouts, { ...input, attempt: 3, isLast: true });
+    const ended: PlayedChunk = await environment.run(roles.playGroups, { ...input, attempt: 3, isLast: true });
     assert.deepEqual([ended.notReady, ended.unfinished?.count], [heartbeatDetails.notReady, 8]);
   });
 
@@ -114,21 +114,21 @@ describe('an attempt that ends with rollouts unfinished', () => {
     const { roles, input } = await leased(t, inference);
     stuckAfter(inference, 5);
     const environment = new MockActivityEnvironment();
-    const generating = environment.run(roles.generateRollouts, input);
+    const generating = environment.run(roles.playGroups, input);
     setTimeout(() => environment.cancel('WORKER_SHUTDOWN'), 300);
-    const ended = (await generating) as GeneratedChunk;
+    const ended = (await generating) as PlayedChunk;
     assert.deepEqual([ended.endedBy, ended.rollouts + ended.unfinished!.count!], ['shutdown', 8]);
   });
 });
 
 describe('a rollout of several turns', () => {
-  test('it goes on from its last finished turn: no turn that was finished is ever sampled again', async (t) => {
+  test('it continues from its last finished turn: no turn that was finished is ever sampled again', async (t) => {
     const environments = threeTurns();
     const inference = new WordsInference();
     const settings = { generation_timeout: '1' };
     const { run, roles, input, store } = await leased(t, inference, { environments, settings });
     stuckAfter(inference, 13);
-    const first = await act(roles.generateRollouts, { ...input, attempt: 1 });
+    const first = await act(roles.playGroups, { ...input, attempt: 1 });
     const kept = (await readRows<UnfinishedRollout>(run, first.unfinished!)).map(({ turns }) => turns);
     const turnsKept = first.rollouts * 3 + kept.reduce((sum, turns) => sum + turns, 0);
     assert.equal(turnsKept, 13, 'every answer that was given is kept');
@@ -136,10 +136,10 @@ describe('a rollout of several turns', () => {
     assert.ok(parts.length >= 1 && parts.length <= 3, `grouped in parts, not one object a turn: ${parts.join()}`);
 
     const fresh = new WordsInference();
-    const second = await act(openRoles(fresh, { environments }).generateRollouts, { ...input, attempt: 2 });
+    const second = await act(openRoles(fresh, { environments }).playGroups, { ...input, attempt: 2 });
     assert.equal(fresh.asked.length, 24 - 13);
     const other = await leased(t, new WordsInference(), { environments });
-    const undisturbed = await act(other.roles.generateRollouts, other.input);
+    const undisturbed = await act(other.roles.playGroups, other.input);
     assert.equal(second.finished.sha256, undisturbed.finished.sha256, 'what an undisturbed chunk gives');
   });
 
@@ -150,10 +150,10 @@ describe('a rollout of several turns', () => {
     const stuck = new AbortController();
     inference.beforeAnswer = (call) =>
       call > 10 ? delay(60_000, undefined, { signal: stuck.signal }) : Promise.resolve();
-    const killed = act(roles.generateRollouts, input).catch((error: unknown) => error);
+    const killed = act(roles.playGroups, input).catch((error: unknown) => error);
     await delay(1_200);
     const fresh = new WordsInference();
-    const retried = await act(openRoles(fresh, { environments }).generateRollouts, input);
+    const retried = await act(openRoles(fresh, { environments }).playGroups, input);
     assert.deepEqual([fresh.asked.length, retried.rollouts], [24 - 10, 8]);
     stuck.abort();
     await killed;
@@ -167,7 +167,7 @@ describe('a rollout of several turns', () => {
       request.promptTokenIds.length > 20 || inference.asked.length === 3
         ? Promise.reject(new RatchetError('PromptTooLong', 'maximum context length is 20 tokens'))
         : WordsInference.prototype.sample.call(inference, request);
-    const rollouts = await readRows<Rollout>(run, (await act(roles.generateRollouts, input)).finished);
+    const rollouts = await readRows<Rollout>(run, (await act(roles.playGroups, input)).finished);
     assert.equal(rollouts.length, 8);
     for (const { outcome, turns } of rollouts) {
       assert.equal(outcome, turns.length > 0 ? (turns.length === 3 ? 'ok' : 'truncated') : 'overlong_prompt');
@@ -177,19 +177,19 @@ describe('a rollout of several turns', () => {
 });
 
 test('scoring works after the generating workers are gone: another process scores from the store alone', async (t) => {
-  const { run, roles, input } = await leased(t, new WordsInference());
-  const { finished } = await act(roles.generateRollouts, input);
+  const { run, store, roles, input } = await leased(t, new WordsInference());
+  const { finished, groups: here } = await act(roles.playGroups, input);
+  await store.removeAll(here!.scored.key);
   const script = `
-    import { MockActivityEnvironment } from '@temporalio/testing';
-    import { createScoreRollouts } from './activities/score-rollouts.ts';
-    const scored = await new MockActivityEnvironment().run(createScoreRollouts({}), ${JSON.stringify({ run, round: input.round, finished: [finished] })});
-    process.stdout.write(JSON.stringify(scored.scored));`;
+    import { scoreChunk } from './backends/rollouts/score-chunk.ts';
+    const asked = { finished: ${JSON.stringify(finished)}, signal: new AbortController().signal };
+    const { scored } = await scoreChunk({}, ${JSON.stringify(input)}, asked);
+    process.stdout.write(JSON.stringify(scored));`;
   const cwd = fileURLToPath(new URL('../../', import.meta.url));
   const child = await promisify(execFile)(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', script], {
     cwd,
   });
-  const here = await act(roles.scoreRollouts, { run, round: input.round, finished: [finished] });
-  assert.deepEqual(JSON.parse(child.stdout), here.scored);
-  const groups = await readRows<ScoredGroup>(run, here.scored);
+  assert.deepEqual(JSON.parse(child.stdout), here!.scored);
+  const groups = await readRows<ScoredGroup>(run, here!.scored);
   assert.ok(groups.every(({ rollouts }) => rollouts.every(({ reward }) => reward !== null)));
 });

@@ -21,7 +21,7 @@ const said = (
 };
 
 describe('what check says of a chat template', () => {
-  test('nothing where the second turn goes on from the first', async () => {
+  test('nothing where the second turn continues from the first', async () => {
     assert.deepEqual(await said(messages), { obstacles: [], warnings: [] });
   });
 

@@ -116,7 +116,7 @@ describe('a folder as a store', () => {
     });
   });
 
-  test('a local folder is where the objects lie', async (t) => {
+  test('a local folder is where the objects are', async (t) => {
     const { root, store } = await fresh(t);
     await store.put('weights/step_1/config.json', bytes('{}'));
     const folder = await store.localFolder('weights/step_1/');
@@ -151,7 +151,7 @@ describe('a folder as a store', () => {
     assert.deepEqual(await readdir(path.join(root, 'a')), ['empty', 'held']);
   });
 
-  test('what waits takes the place of whatever lies there, a folder of a file and a file of a folder', async (t) => {
+  test('what waits takes the place of whatever is there, a folder of a file and a file of a folder', async (t) => {
     const { root, store } = await fresh(t);
     await store.put('staged/weights/k', bytes('1'));
     await store.put('staged/file', bytes('2'));
@@ -216,7 +216,7 @@ describe('a folder as a store', () => {
   });
 });
 
-describe('where the store lies', () => {
+describe('where the store is', () => {
   const cases: readonly (readonly [uri: string, expected: string])[] = [
     ['file:outputs', '/home/me/project/outputs/'],
     ['outputs', '/home/me/project/outputs/'],

@@ -17,7 +17,7 @@ test('files outside of the project and Python without a sandbox are noted once, 
   const [inside, outside] = [path.join(project, 'in.toml'), path.join(folder, 'out.ts')];
   for (const file of [inside, outside]) writeFileSync(file, '', { mode: 0o644 });
   const environment = { [trustedRootsVariable]: project };
-  assert.throws(() => trustedFile(outside, 'It', environment), /lies outside/);
+  assert.throws(() => trustedFile(outside, 'It', environment), /is outside/);
   assert.throws(() => requireGrant(grants.noSandbox, 'It', environment), /named at a command line/);
 
   grantNamed(project, [inside]);

@@ -202,7 +202,7 @@ describe('sampling from the policy server', () => {
     await assert.rejects(openEmbedded(url).sample(ask([1])), coded('InferenceRejected', 'digest is another one'));
   });
 
-  test('while no server answers it waits, and goes on when one comes up', async (t) => {
+  test('while no server answers it waits, and continues when one comes up', async (t) => {
     const gone = await fakeServer(t);
     const { port } = gone.server.address() as AddressInfo;
     gone.server.close();

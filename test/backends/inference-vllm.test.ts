@@ -168,7 +168,7 @@ test('prime-rl’s server is given full weights by its own route; one that is an
   assert.equal(count(second, 'POST /update_weights'), 1);
 });
 
-test('a turn of an older version goes on with the newer weights and says so; it never turns them back', async (t) => {
+test('a turn of an older version continues with the newer weights and says so; it never turns them back', async (t) => {
   const versions = await makeVersions(t);
   const server = await standIn(t, versions);
   const [older, newer] = [await versions.whole(1), await versions.whole(2)];
@@ -274,7 +274,7 @@ test('adapters over a base that vLLM was not started with: the base is brought f
   assert(again!.difference < agrees, String(again!.difference));
 });
 
-test('weights that do not arrive leave the server running, and never a label that lies', async (t) => {
+test('weights that do not arrive leave the server running, and never a label that is wrong', async (t) => {
   const versions = await makeVersions(t);
   const server = await standIn(t, versions);
   const vllm = openVllm(t, [server.url], { loraRank: null });

@@ -327,7 +327,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
       for (const [name, content] of Object.entries(files)) await store.put(prefix + name, bytes(content));
     };
 
-    test('holds the objects below a prefix, lies below the allowed root, and is kept', async () => {
+    test('holds the objects below a prefix, is below the allowed root, and is kept', async () => {
       const { store, location, open } = fresh();
       await fill(store);
       await fill(store, 'weights/step_10/');
@@ -411,7 +411,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
     });
   });
 
-  test('a run copied from S3 to a folder and back is the same run, and its log goes on', async (t) => {
+  test('a run copied from S3 to a folder and back is the same run, and its log continues', async (t) => {
     const { store } = fresh();
     const { store: back } = fresh();
     const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-s3-copy-'));

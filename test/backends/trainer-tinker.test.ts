@@ -186,7 +186,7 @@ describe('a trainer on a Tinker server', () => {
     const scored = await inference.score({ policy, tokenIds, positions: [3, 4] });
     scored!.forEach((logprob, i) => assertClose(logprob, before.logprobs[i]!, 1e-4));
     for (const step of [1, 2]) await trainer.trainStep(stepOf(planOf(cispo, 50), step));
-    assert.deepEqual(await sample(), before, 'the same version, though its trainer went on');
+    assert.deepEqual(await sample(), before, 'the same version, though its trainer continued');
     inference.close();
     await trainer.close();
   });

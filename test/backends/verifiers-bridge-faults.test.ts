@@ -186,7 +186,7 @@ describe('what goes wrong in an environment', { skip: installed.why }, () => {
     });
   });
 
-  test('a rollout that will not be cancelled is left alone, and the child goes on', async () => {
+  test('a rollout that will not be cancelled is left alone, and the child continues', async () => {
     const bridge = await shared();
     const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'stubborn' });
     await assert.rejects(play(bridge, env, inputs[0]!, text('x'), { signal: AbortSignal.timeout(100) }), /timeout/i);
@@ -414,6 +414,6 @@ describe('what a config says of rollouts', { skip: installed.why }, () => {
       message: /code of toy_changing was changed while/,
     });
     writeFileSync(file, code);
-    assert.equal((await play(bridge, env, inputs[0]!, text('x'))).outcome, 'ok', 'put back, it goes on');
+    assert.equal((await play(bridge, env, inputs[0]!, text('x'))).outcome, 'ok', 'put back, it continues');
   });
 });

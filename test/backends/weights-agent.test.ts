@@ -62,7 +62,7 @@ test('an agent beside the server fetches a version, verifies it, and vLLM loads 
   );
 });
 
-test('an agent gives nothing that lies outside of a version, and nothing without its key', async (t) => {
+test('an agent gives nothing that is outside of a version, and nothing without its key', async (t) => {
   const { storeUri, policy } = await storedRun(t);
   const open = await startWeightsAgent({ storeUri, port: 0, log: () => undefined });
   const closed = await startWeightsAgent({ storeUri, port: 0, apiKey: 'a key', log: () => undefined });

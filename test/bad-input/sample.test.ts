@@ -79,7 +79,7 @@ describe('bad input', () => {
     await assert.rejects(readRegular(small, 3), /4 bytes, more than the 3 that are read/);
   });
 
-  test('what a warm-up stored is gone on with only where it has all of it', () => {
+  test('what a warm-up stored is continued with only where it has all of it', () => {
     const ref = { key: 'a', sha256: 'b', bytes: 1 };
     const policy = { step: 0, digest: 'b', weights: 'weights/step_0/', file: ref, sums: ref };
     const whole = { step: 1, policy, optimizer: null, loss: 0.5 };

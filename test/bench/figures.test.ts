@@ -5,7 +5,10 @@ import { busyTicks, meterCpu } from '../../bench/cpu-meter.ts';
 import { driftOf } from '../../bench/long-run.ts';
 import { onPolicyOverhead, prefetchedOverhead } from '../../bench/orchestration.ts';
 import { shuffleRewards } from '../../bench/shuffled-control.ts';
-import { median } from '../../bench/statistics.ts';
+import { delayOf } from '../../bench/mock-model-server.ts';
+import { firstOf, replayedOf, secondsAlive, spreadOf } from '../../bench/rollout-workers.ts';
+import { boundOf, utilisationOf } from '../../bench/rollouts-tail.ts';
+import { mean, median } from '../../bench/statistics.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 
@@ -58,6 +61,45 @@ test('shuffling deals the same rewards out anew, and changes nothing else', () =
   assert.deepEqual(shuffleRewards(groups, 7, 1), shuffled, 'the same key, the same deal');
 });
 
+test('utilisation is what a step takes at best ÷ what it takes, from the fourth step on', () => {
+  const run = { trainS: 1, latencyS: 2, batch: 512 };
+  assert.equal(boundOf({ ...run, inFlight: 512 }), 2);
+  assert.equal(boundOf({ ...run, inFlight: 1536 }), 1, 'the trainer is the bound');
+  const commits = [0, 9_000, 18_000, 27_000, 29_000, 33_000].map((at, step) => commit(step, at));
+  const measured = utilisationOf(commits, 2);
+  assert.deepEqual(measured, { utilisation: 0.667, bound_s: 2, step_s: 3, step_worst_s: 4 });
+});
+
+test('latencies of the mock are log-normal with the mean that was asked for, the same for the same seed', () => {
+  const delays = Array.from({ length: 40_000 }, (_, seed) => delayOf(String(seed), { delayMs: 2_000, sigma: 1 }));
+  assert.ok(Math.abs(mean(delays) / 2_000 - 1) < 0.03, String(mean(delays)));
+  assert.ok(Math.abs(median(delays) / (2_000 * Math.exp(-0.5)) - 1) < 0.03, String(median(delays)));
+  assert.equal(delayOf('7', { delayMs: 2_000, sigma: 1 }), delays[7]);
+  const hung = { delayMs: 2_000, sigma: 1, hangShare: 0.02, hangMs: 60_000 };
+  const hangs = delays.filter((_, seed) => delayOf(String(seed), hung) === 60_000).length;
+  assert.ok(Math.abs(hangs / delays.length - 0.02) < 0.003, String(hangs));
+});
+
+test('workers are alive from when they are ready until they are killed, and shares are compared with their mean', () => {
+  const lives = [life(1, 0), life(2, 3_000, 6_000), life(3, 9_000, 99_000)];
+  assert.equal(secondsAlive(lives, 4_000, 10_000), 6 + 2 + 1);
+  const taken = [1, 1, 1, 2, 2, 2, 2, 2].map((pid) => ({ pid }));
+  assert.equal(spreadOf(taken, lives.slice(0, 2)), 0.5);
+});
+
+test('a turn that is played again was lost with its worker, unless it had ended long before', () => {
+  const turns = [
+    turn({ seed: 1, pid: 1, at: 1_000 }),
+    turn({ seed: 2, pid: 1, at: 9_500 }),
+    turn({ seed: 2, pid: 2, at: 12_000 }),
+    turn({ seed: 3, pid: 2, at: 12_000 }),
+  ];
+  const lives = [life(1, 0, 10_000), life(2, 0)];
+  assert.equal(firstOf(turns).length, 3);
+  assert.equal(replayedOf(turns, lives), 0);
+  assert.equal(replayedOf([...turns, turn({ seed: 1, pid: 2, at: 13_000 })], lives), 1);
+});
+
 test('processors are busy unless they idle or wait for disks', () => {
   assert.equal(busyTicks('cpu  1 2 3 4000 5000 6 7 8 1 2\ncpu0 9 9 9 9 9 9 9 9 9 9'), 1 + 2 + 3 + 6 + 7 + 8);
 });
@@ -69,6 +111,14 @@ test('work of our own is counted as our own', { skip: process.platform !== 'linu
   });
   assert.ok(cpu && cpu.own_s >= 0.25, JSON.stringify(cpu));
 });
+
+function life(pid: number, readyAt: number, endedAt = Infinity) {
+  return { pid, readyAt, endedAt };
+}
+
+function turn({ at, ...line }: { seed: number; pid: number; at: number }) {
+  return { ...line, policy: 'v0', prompt: 7, time: new Date(at).toISOString() };
+}
 
 function commit(step: number, atMs: number, times = { generate: 0, train: 0 }): StepCommit {
   const metrics = { 'rollout/generation_time': times.generate, 'time/train': times.train };

@@ -84,7 +84,7 @@ describe('ratchet eval show', () => {
     assert.match(err, /toy_single--m\/empty: expected rows in results\.jsonl; it is empty/);
   });
 
-  test('refuses what is no evaluation, and says what was expected and what lies there', async () => {
+  test('refuses what is no evaluation, and says what was expected and what is there', async () => {
     const refusals: Readonly<Record<string, RegExp>> = {
       other: /^other holds no evaluation\. Expected results\.jsonl and metadata\.json .*; there is notes\.txt\.\n$/,
       half: /half has results\.jsonl without metadata\.json/,

@@ -62,7 +62,7 @@ test('what an environment or a server said cannot steer the terminal through a l
   assert.match(written.join(''), /^ {1,3}\d+:\d\d {2}the run stopped: �\[2Jboom�\n {7}second line\n$/);
 });
 
-test("who watches a run whose workflow is reset goes on watching the execution that took the other's place", async () => {
+test("who watches a run whose workflow is reset continues watching the execution that took the other's place", async () => {
   const terminated = new WorkflowFailedError(
     'failed',
     new TerminatedFailure('<unknown-user>'),

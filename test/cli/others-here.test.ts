@@ -26,12 +26,12 @@ function clientThatLists(...looks: (readonly object[])[]): { client: Client; loo
 const soon = { lookMs: 1, lastLinesMs: 1 };
 const unleft = new AbortController().signal;
 
-test('the processes of a run that has ended stay until the last other run that goes on there has ended', async () => {
+test('the processes of a run that has ended stay until the last other run that continues there has ended', async () => {
   const said: string[] = [];
   const both = [running('ours'), running('theirs'), running('third', 'asked to')];
   const { client, looked } = clientThatLists(both, both, [running('third', 'asked to')]);
   await untilOthersEnd(client, 'ours', { say: (line) => said.push(line) }, unleft, soon);
-  assert.deepEqual(said, ['theirs: goes on here. Ctrl-C ends that, too; nothing committed is lost']);
+  assert.deepEqual(said, ['theirs: still running here. Ctrl-C ends that, too; nothing committed is lost']);
   assert.equal(looked(), 3, 'one that is paused is not waited for');
 });
 

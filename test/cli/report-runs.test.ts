@@ -8,13 +8,13 @@ const at = (state: RunStanding['state'], step: number | null = null, why: string
   why,
 });
 
-test('whoever holds the processes is told which runs go on, and then what becomes of each, failures included', () => {
+test('whoever holds the processes is told which runs continue, and then what becomes of each, failures included', () => {
   const before = new Map([
     ['a', at('running', 3)],
     ['b', at('paused', 7, 'no-signal')],
   ]);
   assert.deepEqual(firstLines(before), [
-    'a goes on after step 3',
+    'a continues after step 3',
     'b is paused after step 7: no-signal   (npx ratchet status b)',
   ]);
   const now = new Map([
@@ -24,7 +24,7 @@ test('whoever holds the processes is told which runs go on, and then what become
   ]);
   assert.deepEqual(changes(before, now), [
     'a failed after step 4: another⏎architecture',
-    'b goes on after step 7',
+    'b continues after step 7',
     'c begins',
   ]);
   assert.deepEqual(changes(now, new Map([...now, ['c', at('running', 1)]])), [], 'a step is no news');

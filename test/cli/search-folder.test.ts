@@ -61,7 +61,7 @@ test('the start’s score says on how many examples it was taken where they are 
   );
 });
 
-test('a damaged file of a search is named with its line, and one that is gone by where it should lie', async (t) => {
+test('a damaged file of a search is named with its line, and one that is gone by where it should be', async (t) => {
   const project = await mkdtemp(path.join(tmpdir(), 'ratchet-show-'));
   t.after(() => rm(project, { recursive: true, force: true }));
   const folder = path.join(project, 'outputs/words/gepa/say--words/step_2');

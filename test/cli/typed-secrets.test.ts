@@ -62,7 +62,7 @@ test('a typed secret is refused, with what to do and without the secret', () => 
   }
 });
 
-test('an evaluation that goes on with other servers is known to', async (t) => {
+test('an evaluation that continues with other servers is known to', async (t) => {
   const folder = temporary(t);
   const asking = (baseUrl: string): EvaluationInput =>
     ({

@@ -3,7 +3,9 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { parse, stringify } from 'smol-toml';
-import { environmentIdsOf, kindOf, parseConfigFile, summaryOf, refuseRunFile } from '../../config/parse-config-file.ts';
+import { summaryOf } from '../../cli/file-summary.ts';
+import { environmentIdsOf, kindOf, parseConfigFile, refuseRunFile } from '../../config/parse-config-file.ts';
+import { parseToml } from '../../config/parse-toml.ts';
 import { isTable, type Table } from '../../config/tables.ts';
 
 const data = new URL('../data/configs/', import.meta.url);
@@ -149,10 +151,10 @@ test('no file makes a reader fail in another way than by saying what is wrong', 
 
 test('a run file is refused where another kind is expected, with what to do with it', () => {
   const run = 'model = "m"\nmax_steps = 3\n[[env]]\nid = "words"\n';
-  assert.throws(() => refuseRunFile(run, 'a.toml', 'a file of a prompt search'), {
+  assert.throws(() => refuseRunFile(parseToml(run, 'a.toml'), 'a file of a prompt search'), {
     message:
       'a.toml: expected a file of a prompt search, got a run file, because of max_steps. To train with it: npx ratchet train a.toml',
   });
   for (const other of ['[gepa]\nmax_calls = 9\n', '[[eval]]\nid = "words"\n', '[[env]]\nenv_id = "words"\n'])
-    refuseRunFile(other, 'a.toml', 'that');
+    refuseRunFile(parseToml(other, 'a.toml'), 'that');
 });

@@ -2,11 +2,12 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { z } from 'zod';
-import { convertConfig } from '../../config/convert-config.ts';
+import { convertConfig, type ConvertOptions } from '../../config/convert-config.ts';
 import { becomes, converted, type Dialect, ignored, together } from '../../config/dialects/dialect.ts';
 import { dialectNamed } from '../../config/dialects/index.ts';
 import { ratchet } from '../../config/dialects/ratchet-dialect.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
+import { parseToml } from '../../config/parse-toml.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { environmentId, flag, positive, text, whole } from '../../config/values.ts';
 
@@ -34,6 +35,10 @@ const other: Dialect = {
   },
 };
 
+function convert(text: string, { file, ...options }: ConvertOptions & { readonly file: string }) {
+  return convertConfig(parseToml(text, file), options);
+}
+
 function meaning(toml: string, dialect: Dialect): unknown {
   const parsed = parseRunConfig(toml, { file: 'run.toml', dialect });
   assert(parsed.ok, JSON.stringify(parsed));
@@ -60,8 +65,8 @@ id = "two"
 `;
 
 test('a run in other words means the same when it is read again, and is no longer than it must be', () => {
-  const result = convertConfig(run, { file: 'run.toml', from: 'ratchet', to: other });
-  assert(result?.ok, JSON.stringify(result));
+  const result = convert(run, { file: 'run.toml', from: 'ratchet', to: other });
+  assert(result.ok, JSON.stringify(result));
   assert.deepEqual(meaning(result.toml, other), meaning(run, ratchet));
   assert.equal(
     result.toml,
@@ -98,8 +103,8 @@ test('what the other system cannot say is listed, and nothing is written', () =>
     '[lora]',
     'max_async_level = 0\n[trainer]\nbeta2 = 0.98\n[difficulty_filter]\nmin_reward = 0.1\n[lora]',
   );
-  const result = convertConfig(more, { file: 'run.toml', from: 'ratchet', to: other });
-  assert(result && !result.ok);
+  const result = convert(more, { file: 'run.toml', from: 'ratchet', to: other });
+  assert(result.ok === false);
   assert.deepEqual(result.lost, [
     'optimizer.beta2: 0.98 here, 0.999 there',
     'filter.min_reward: 0.1 here, no bound there',
@@ -108,8 +113,8 @@ test('what the other system cannot say is listed, and nothing is written', () =>
 });
 
 test('a setting that is ours alone is never dropped in silence', () => {
-  const result = convertConfig(`builtin = true\n${run}`, { file: 'run.toml', from: 'ratchet', to: other });
-  assert(result && !result.ok);
+  const result = convert(`builtin = true\n${run}`, { file: 'run.toml', from: 'ratchet', to: other });
+  assert(result.ok === false);
   assert.deepEqual(result.lost, ['builtin: true here, unknown there']);
 });
 
@@ -117,8 +122,8 @@ const configs = new URL('../../configs/rl/', import.meta.url);
 for (const name of readdirSync(configs).filter((name) => name.endsWith('.toml'))) {
   test(`configs/rl/${name} in our own words is itself, and is read as ours without being told`, () => {
     const source = readFileSync(new URL(name, configs), 'utf8');
-    const result = convertConfig(source, { file: name, to: ratchet });
-    assert(result?.ok);
+    const result = convert(source, { file: name, to: ratchet });
+    assert(result.ok);
     const again = parseRunConfig(result.toml, { file: name });
     assert(again.ok);
     assert.equal(again.readAs.dialect, 'ratchet');
@@ -130,7 +135,8 @@ for (const name of readdirSync(configs).filter((name) => name.endsWith('.toml'))
 }
 
 test('a file that is wrong is not converted', () => {
-  assert.equal(convertConfig('model = 1', { file: 'run.toml', to: other }), undefined);
+  const refused = convert('model = 1', { file: 'run.toml', to: other });
+  assert(refused.ok === null && refused.problems.length > 0);
 });
 
 test('a run with arguments of a server is read as ours after it was written in our words', () => {
@@ -139,8 +145,8 @@ test('a run with arguments of a server is read as ours after it was written in o
     ['vf-rl-wiki-search', 'vf-rl'],
   ] as const) {
     const seed = readFileSync(new URL(`../data/configs/seeds/${name}.toml`, import.meta.url), 'utf8');
-    const result = convertConfig(seed, { file: 'run.toml', from, to: ratchet });
-    assert(result?.ok, JSON.stringify(result));
+    const result = convert(seed, { file: 'run.toml', from, to: ratchet });
+    assert(result.ok, JSON.stringify(result));
     const [there, here] = [
       parseRunConfig(result.toml, { file: 'run.toml' }),
       parseRunConfig(seed, { file: 'run.toml', dialect: from }),
@@ -153,8 +159,8 @@ test('a run with arguments of a server is read as ours after it was written in o
 
 test('a run of Hosted Training is written as prime-rl reads it today; what its defaults bring is said', () => {
   const seed = readFileSync(new URL('../data/configs/seeds/hosted-alphabet-sort.toml', import.meta.url), 'utf8');
-  const result = convertConfig(seed, { file: 'run.toml', from: 'hosted', to: dialectNamed('prime-rl') });
-  assert(result?.ok, JSON.stringify(result));
+  const result = convert(seed, { file: 'run.toml', from: 'hosted', to: dialectNamed('prime-rl') });
+  assert(result.ok, JSON.stringify(result));
   assert.match(result.toml, /\[monitors\.wandb\]\nproject = "alphabet-sort"/);
   assert.match(result.toml, /max_completion_tokens = 512/);
   assert.ok(

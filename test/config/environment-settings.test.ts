@@ -104,7 +104,7 @@ env = { taskset = { id = "owner/a", level = 2 }, agent = { max_turns = 6, harnes
 });
 
 describe('the sampling of one environment', () => {
-  test('lies over the run’s, key by key', () => {
+  test('is over the run’s, key by key', () => {
     const { spec } = accept(
       `${minimal}sampling = { max_tokens = 24, top_p = 0.9 }\n[sampling]\nmax_tokens = 12\nstop = ["END"]\n`,
     );

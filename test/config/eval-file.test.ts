@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { EvalRunSpec } from '../../config/eval-spec.ts';
+import { EvalRunSpec } from '../../config/eval-file.ts';
 import { parseEvalFile } from '../../config/parse-eval-file.ts';
 import type { Problem } from '../../config/problems.ts';
 
@@ -185,7 +185,7 @@ test('keys without effect, and request fields that look misspelt, are warnings',
   assert(parsed.ok);
   assert.deepEqual(parsed.warnings, [
     'verbose has no effect here: what is logged does not depend on it',
-    'save_every has no effect here: every rollout is kept as soon as it is finished',
+    'save_every has no effect here: every rollout is stored as soon as it is finished',
     'eval[0].sampling.temprature goes into requests as it is; did you mean "temperature"?',
   ]);
 });

@@ -363,7 +363,7 @@ describe('several files read as one', () => {
     assert.equal(refuse(seed, { over: [{ file: 'x.toml', text: 'a =' }] })[0]?.file, 'x.toml');
   });
 
-  test('settings of the command line lie over all of them, in the file’s words or in ours', () => {
+  test('settings of the command line are over all of them, in the file’s words or in ours', () => {
     const overrides = {
       'trainer.optim.lr': '3e-5',
       'trainer.ckpt.resume-step': '50',

@@ -6,7 +6,7 @@ const minimal = 'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text
 const parse = (text: string, overrides: Readonly<Record<string, string>> = {}) =>
   parseRunConfig(minimal + text, { file: 'run.toml', overrides });
 
-describe('where to go on from, in the words of other trainers', () => {
+describe('where to continue from, in the words of other trainers', () => {
   const spellings: Readonly<Record<string, ReturnType<typeof parse>>> = {
     '[ckpt] resume_step': parse('[ckpt]\nresume_step = 50\n'),
     '[trainer.ckpt] resume_step': parse('[trainer.ckpt]\nresume_step = 50\n'),

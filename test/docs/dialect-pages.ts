@@ -61,7 +61,7 @@ function page(dialect: Dialect): string {
 function fieldsByFate(dialect: Dialect): { taken: Row[]; ignored: Row[]; refused: Row[] } {
   const rows = Object.entries(dialect.fields).filter(([path]) => !isOtherPlace(path, dialect));
   const of = (...kinds: string[]): Row[] => rows.filter(([, { fate }]) => kinds.includes(fate.kind));
-  return { taken: of('becomes', 'together'), ignored: of('ignored'), refused: of('refused') };
+  return { taken: of('becomes', 'together', 'only'), ignored: of('ignored'), refused: of('refused') };
 }
 
 /** One row for each reason. `log.*` stands for a table of which every field is ignored for that reason. */

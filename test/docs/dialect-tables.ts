@@ -82,6 +82,8 @@ export function becomesOf({ fate }: Field): string {
     }
     case 'together':
       return fate.what;
+    case 'only':
+      return `refused unless ${JSON.stringify(fate.value)}: ${fate.because}`;
     case 'ignored':
       return `nothing, with a warning: ${fate.why}`;
     case 'refused':

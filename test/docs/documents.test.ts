@@ -33,7 +33,7 @@ test('every key of a run file has a meaning', () => {
   assert.deepEqual(without, []);
 });
 
-test('what can be changed while a run goes on is marked in the table of settings, and nothing else', () => {
+test('what can be changed while a run is open is marked in the table of settings, and nothing else', () => {
   const marked = [...settingsByPath].flatMap(([path, { live }]) => (live === undefined ? [] : [{ path, live }]));
   for (const { path, live } of marked) {
     const [, name] = /^(?:trainer\.)?(.*)$/.exec(path)!;

@@ -18,7 +18,7 @@ before(async () => {
 });
 after(() => project?.close());
 
-test('a run that is cancelled while it samples ahead ends at once, and goes on when it is started again', async () => {
+test('a run that is cancelled while it samples ahead ends at once, and continues when it is started again', async () => {
   const first = await start(400);
   await until('step 3', () => project.commit('told', 3));
   await first.cancel();

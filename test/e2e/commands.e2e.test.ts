@@ -88,7 +88,7 @@ test('a run that was trained is audited as sound, and its checkpoints are listed
     checkpoints.said,
     new RegExp(`^step 6 +main +sealed +[\\d.]+ MB +${digest} +latest, rewind, fork$`, 'm'),
   );
-  assert.match(checkpoints.said, /^head: step 6 of main; a rewind can go on from step 0,4-6$/m);
+  assert.match(checkpoints.said, /^head: step 6 of main; a rewind can continue from step 0,4-6$/m);
 });
 
 test('a commit that was changed or removed makes the audit loud, by name, and its exit code 1', async () => {
@@ -127,7 +127,7 @@ test('a run is taken back to a step and trains on in a new lineage; a step that 
   const before = await sha256(fileOf('words', 'lineages/main/steps/step_5.json'));
   const { code, said } = await ratchet('rewind', 'words', '--step', '4');
   assert.equal(code, 0, said);
-  assert.match(said, /lineage l2 begins at step 4; what an earlier lineage did after it is kept, and superseded/);
+  assert.match(said, /lineage l2 begins at step 4; later groups of the earlier lineage are superseded/);
   assert.match(said, /done: step 6 of 6 .* groups issued = .*✓/);
   assert.equal(await sha256(fileOf('words', 'lineages/main/steps/step_5.json')), before);
 
@@ -150,12 +150,12 @@ test('a run that is running is told to go back, and does so by itself; what it c
 
   const { code, said } = await ratchet('rewind', 'running', '--step', '0');
   assert.equal(code, 0, said);
-  assert.match(said, /^Going on from step 0 in a new lineage once what is under way is done\./m);
+  assert.match(said, /^Continuing from step 0 in a new lineage once what is under way is done\./m);
   await until('step 1 of l2', () => existsSync(fileOf('running', 'lineages/l2/steps/step_1.json')));
   await handle.cancel();
 });
 
-test('both spellings of resume: an earlier step begins a lineage, -1 goes on from the newest commit', async () => {
+test('both spellings of resume: an earlier step begins a lineage, -1 continues from the newest commit', async () => {
   const earlier = await ratchet('train', 'words.toml', '--trainer.ckpt.resume-step', '5');
   assert.equal(earlier.code, 0, earlier.said);
   assert.match(earlier.said, /lineage l3 begins at step 5/);

@@ -84,7 +84,7 @@ function resultIn({ lines, stderr }: Typed): EvaluationResult {
   return result as unknown as EvaluationResult;
 }
 
-test('ratchet eval run goes on where Ctrl-C left it, and the key stands in nothing that it leaves', async () => {
+test('ratchet eval run continues where Ctrl-C left it, and the key stands in nothing that it leaves', async () => {
   const asked = [
     'eval',
     'run',
@@ -101,7 +101,7 @@ test('ratchet eval run goes on where Ctrl-C left it, and the key stands in nothi
   ];
   const cut = await ratchet(asked, { interruptedAfter: 60 });
   assert.equal(cut.code, 130, cut.stderr);
-  assert.match(cut.stderr, /What is finished is kept: the same command goes on/);
+  assert.match(cut.stderr, /What is finished is stored: the same command continues/);
   const whole = await ratchet(asked);
   assert.equal(whole.code, 0, whole.stderr);
   const { rollouts, failed, folder: lies } = resultIn(whole);

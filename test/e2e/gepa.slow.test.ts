@@ -64,7 +64,7 @@ test('a search finds through the workflow what the plain loop finds, and makes e
   assert.equal(stats.reflect, result.reflections);
 });
 
-test("a search's files are verifiers' own, and the newest lie directly in outputs/gepa", async () => {
+test("a search's files are verifiers' own, and the newest are directly in outputs/gepa", async () => {
   const { result } = undisturbed;
   const read = (name: string) => readFile(path.join(result.folder, name), 'utf8');
   const rows = (await read('results.jsonl'))
@@ -122,7 +122,7 @@ test('the same search again in the same folder asks for nothing', async () => {
   assert.deepEqual([stats.task, stats.reflect], [0, 0]);
 });
 
-test('a search that continues as new goes on where it was', async () => {
+test('a search that continues as new continues where it was', async () => {
   const input = begunWith.get('undisturbed')!;
   const open = createOpenPromptSearch({ codeVersion: 'test' });
   const handle = (await new MockActivityEnvironment().run(open, { input })) as PromptSearchHandle;
@@ -139,7 +139,7 @@ test('a search that continues as new goes on where it was', async () => {
   assert.equal(events.at(-1)!.kind, 'finished');
 });
 
-test('a search is given more calls and stopped while it goes on: the best so far is validated', async () => {
+test('a search is given more calls and stopped while it runs: the best so far is validated', async () => {
   const server = await startGepaServer({ latencyMs });
   try {
     const folder = path.join(project.folder, 'outputs/gepa/gepa-world--sim');

@@ -52,7 +52,7 @@ async function commitOf({ store }: StagedRun, step: number): Promise<StepCommit>
 const textsOf = async ({ handle }: StagedRun): Promise<string[]> =>
   (await handle.query(eventsQuery, 0)).map(({ text }) => text);
 
-test('a batch that another process trains again to other weights makes a version of its own, and the run goes on from it', async () => {
+test('a batch that another process trains again to other weights makes a version of its own, and the run continues from it', async () => {
   stage.plan('train.applied', { at: 4, action: 'hold' });
   const run = await start('salted', 5, { 'trainer.options': '{ isSalted = true }' });
   await stage.fired('train.applied', run);
@@ -78,7 +78,7 @@ test('a batch that another process trains again to other weights makes a version
   assert.match(said ?? '', /first at step 3 \([0-9a-f]{12}…\)\. The engine does not promise equal bits/);
 });
 
-test('a last version that was lost before it was in its place ends the run as another one, which stays when the run goes on', async () => {
+test('a last version that was lost before it was in its place ends the run as another one, which stays when the run continues', async () => {
   stage.clear();
   stage.plan('commitStep.begun', { at: 3, action: 'hold' });
   const run = await start('last', 2, { 'trainer.options': '{ isSalted = true }' });

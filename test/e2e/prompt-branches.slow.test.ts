@@ -304,7 +304,7 @@ test('a branch finds the prompt that its environment rewards, whoever dies meanw
     evals.join('\n'),
   );
   assert.ok(
-    under.some((line) => /, the first under it: held against none before/.test(line)),
+    under.some((line) => /, the first under it: compared with none before/.test(line)),
     evals.join('\n'),
   );
 
@@ -333,7 +333,7 @@ test('a branch that fails harms nobody and says so; a run that fails takes its b
   await fork('sick', 0);
   const sick = await pausedAfter('sick', 1);
   const { text } = await told(sick, ['failed']);
-  assert.match(text, /branch of v1 on say failed, and the run goes on without it: .*no such key/);
+  assert.match(text, /branch of v1 on say failed, and the run continues without it: .*no such key/);
   const { branchesEnded } = await sick.query<RunStatus>('status');
   assert.equal(branchesEnded!['say']!.text, text);
   await sick.executeUpdate('resume');

@@ -100,7 +100,7 @@ after(async () => {
   if (folder) await rm(folder, { recursive: true, force: true, maxRetries: 5 });
 });
 
-test('after a loss of power the open run goes on as soon as the stack is started again, and ends exact', () => {
+test('after a loss of power the open run continues as soon as the stack is started again, and ends exact', () => {
   assert.equal(summary.step, steps);
   assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
 });
@@ -173,14 +173,14 @@ test('status and logs work with the key; without it they say which key is missin
   assert.match(logs.output, /trainStep/);
   assert.deepEqual(await startedWith(client.workflow.getHandle('guarded')), {}, 'how it was started is read too');
   const failed = await ratchet(['status', 'leaky'], true);
-  assert.match(failed.output, /stopped because: .*leaky\.toml/s, failed.output);
+  assert.match(failed.output, /failed because: .*leaky\.toml/s, failed.output);
   const without = await ratchet(['status', 'guarded'], false);
   assert.equal(without.code, 2);
   assert.match(without.output, /encrypted with the key [0-9a-f]{12}.*RATCHET_PAYLOAD_KEY/s);
   assert.doesNotMatch(without.output, / at .*\.ts:/, 'a message, no stack');
 });
 
-test('a stack without the key loses no run that needs it: the run waits, says which key is missing, and goes on with it', async () => {
+test('a stack without the key loses no run that needs it: the run waits, says which key is missing, and continues with it', async () => {
   await restartDev(false);
   const handle = await client.workflow.start('trainRun', {
     workflowId: 'kept',

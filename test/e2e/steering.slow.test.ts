@@ -71,7 +71,7 @@ test('settings, a pause and its end say what was and what is, and what cannot be
 
   assert.match(
     await said('pause', 'steered', 'lunch'),
-    /running → paused: lunch\..*Go on with: npx ratchet resume steered/,
+    /running → paused: lunch\..*Continue with: npx ratchet resume steered/,
   );
   const [run] = JSON.parse(await said('runs', '--json')) as { state: string; waitingFor: string }[];
   assert.deepEqual([run?.state, run?.waitingFor], ['paused', 'lunch']);
@@ -105,7 +105,7 @@ test('metrics, rollouts and advice of a run come from the store that the run its
   assert.ok(Array.isArray(findings));
 });
 
-test('a run is stopped after the step under way, is talked to, and goes on from there; a paused one stops as well', async () => {
+test('a run is stopped after the step under way, is talked to, and continues from there; a paused one stops as well', async () => {
   assert.match(await said('stop', 'steered'), /running → stopping: step \d+ is finished and committed/);
   const first: RunSummary = await handle.result();
   assert.ok(first.step < 100 && first.ledger.isSound);

@@ -46,7 +46,7 @@ test('a run that is paused for long gives its GPU worker to the run that waits f
   const waitsFor = ({ waitingOn }: RunStatus): string =>
     waitingOn.find(({ what }) => what.includes('busy with run'))?.what ?? '';
   const waiting = await statusOf(second, (status) => waitsFor(status) !== '');
-  assert.match(waitsFor(waiting), /^a trainer: 1 known, busy with run first$/);
+  assert.match(waitsFor(waiting), /^a GPU worker: 1 known, busy with run first$/);
 
   await first.handle.executeUpdate('pause', { args: ['looking at it'] });
   stage.release('train.applied');
@@ -89,7 +89,7 @@ test('all processes stopped in the middle of a step: workers end before the serv
   assert.equal(sampledAgain(run), 0);
 });
 
-test('a workflow that is reset to an earlier point stops, names the rewind, and overwrites nothing; trained again the run goes on', async () => {
+test('a workflow that is reset to an earlier point stops, names the rewind, and overwrites nothing; trained again the run continues', async () => {
   const run = await stage.start('reset', { steps: 6, sampleMs: 200, overrides: { 'checkpoints.keep_last': '9' } });
   await untilCommitted(run, 3);
   const folder = path.join(stage.folder, 'outputs/reset');

@@ -54,7 +54,7 @@ function type(line: string, folder = project.folder): Promise<Typed> {
 /** Every command in it, up to what is said about that. */
 function suggestedIn(said: string): string[] {
   const commands = said.matchAll(
-    /\b(?:npx )?ratchet ([a-z]+ .*?)(?=$| {2,}|[`);,…]|\. | goes on| lists | says | and )/gm,
+    /\b(?:npx )?ratchet ([a-z]+ .*?)(?=$| {2,}|[`);,…]|\. | continues| lists | says | and )/gm,
   );
   return [...new Set([...commands].map(([command]) => command))];
 }
@@ -139,7 +139,7 @@ test('of a run that is paused: its state, and to resume it', async () => {
   assert.equal(await training.ended, 0, training.said);
 });
 
-test('of a run that is watched: its settings, coming back to it, and going on once it was cancelled', async () => {
+test('of a run that is watched: its settings, coming back to it, and running once it was cancelled', async () => {
   await writeFake('watched', 400, { sampleMs: 200 });
   const training = begin('train watched.toml');
   await training.says(/step 1 of 400/);

@@ -84,7 +84,7 @@ after(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-test('a run on a Tinker server learns, and every version of it lies in the store as an adapter', async () => {
+test('a run on a Tinker server learns, and every version of it is in the store as an adapter', async () => {
   assert.equal(undisturbed.step, steps);
   assert.ok(undisturbed.ledger.isSound, JSON.stringify(undisturbed.ledger));
   const rewards = (await metricsOf('undisturbed')).flatMap((row) => row['train/reward'] ?? []);
@@ -100,7 +100,7 @@ test('a run on a Tinker server learns, and every version of it lies in the store
   assert.match(config, /"peft_type": "LORA"/);
 });
 
-test('the server killed in the middle of a step: the run goes on to the same weights, and no rollout is generated again', async () => {
+test('the server killed in the middle of a step: the run continues to the same weights, and no rollout is generated again', async () => {
   const handle = await start('killed');
   await untilInStep('killed', 4);
   await server.kill();

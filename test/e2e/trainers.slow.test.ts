@@ -28,7 +28,7 @@ before(async () => {
 });
 after(() => project?.close());
 
-test('a GPU worker killed in the middle of a step: the other one goes on, to the same weights, and nothing is generated again', async () => {
+test('a GPU worker killed in the middle of a step: the other one continues, to the same weights, and nothing is generated again', async () => {
   const handle = await start('killed');
   await untilInStep('killed', 5);
   process.kill(await holderOf('killed'), 'SIGKILL');
@@ -79,7 +79,7 @@ test('three runs on two GPU workers: one waits, says by name what for, and runs 
   );
   assert.ok(said !== null);
   // One that was killed before is known to Temporal for another minute.
-  assert.match(said, /^a trainer: [23] known, busy with run (one|two|three), (one|two|three)(, 1 not answering)?$/);
+  assert.match(said, /^a GPU worker: [23] known, busy with run (one|two|three), (one|two|three)(, 1 not answering)?$/);
   const summaries = await Promise.all(handles.map((handle) => handle.result()));
   for (const [i, name] of names.entries()) await assertSame(name, summaries[i]!);
 });

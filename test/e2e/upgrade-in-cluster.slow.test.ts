@@ -18,7 +18,7 @@ import { otherOrder, type OtherVersion, rolesOf, RunningCommand, thisVersion } f
 /** More than there is time for: each run is ended by the test. */
 const steps = 1_000;
 
-test('a run that the new orchestrator cannot go on with says why; it can be moved to the new version, or stopped, and nothing is lost', async (t) => {
+test('a run that the new orchestrator cannot continue with says why; it can be moved to the new version, or stopped, and nothing is lost', async (t) => {
   const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-cluster-'));
   t.after(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
   await mkdir(path.join(folder, 'outputs'));
@@ -44,13 +44,13 @@ test('a run that the new orchestrator cannot go on with says why; it can be move
     () => ratchet('status', 'moved'),
     ([, text]) => /TMPRL1100/.test(text),
   );
-  assert.match(said, /of another version: it cannot go on .* `npx ratchet upgrade moved` moves it/s);
+  assert.match(said, /of another version: it cannot continue .* `npx ratchet upgrade moved` moves it/s);
 
   const [code, stopped] = await ratchet('stop', 'stopped', '--now');
   assert.equal(code, 0, stopped);
   assert.match(stopped, /^stopped: running → terminated\. What is committed stays/);
 
-  assert.match((await ratchet('upgrade', 'moved'))[1], /moved: goes on from its newest commit/);
+  assert.match((await ratchet('upgrade', 'moved'))[1], /moved: continues from its newest commit/);
   // As after any end: from its newest commit.
   await after.start('stopped');
   for (const name of names) {
@@ -109,7 +109,7 @@ test('where the server has worker deployments an open run stays with its version
     () => ratchet('status', 'stays'),
     (said) => /no orchestrator of its version/.test(said),
   );
-  assert.match(await ratchet('upgrade', 'stays'), /stays: goes on from its newest commit/);
+  assert.match(await ratchet('upgrade', 'stays'), /stays: continues from its newest commit/);
   await status('stays', ({ step }) => step > before + 2);
   assert.equal(await versionOf('stays'), second);
 
@@ -123,7 +123,7 @@ test('where the server has worker deployments an open run stays with its version
   t.after(() => alone.stop());
   await alone.says(/orchestrator worker ready/);
   for (const name of ['stays', 'later']) {
-    assert.match(alone.said, new RegExp(`upgrade: run ${name} goes on from its newest commit`));
+    assert.match(alone.said, new RegExp(`upgrade: run ${name} continues from its newest commit`));
     const reached = await stepOf(name);
     await status(name, ({ step }) => step > reached + 1);
   }

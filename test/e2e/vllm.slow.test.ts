@@ -121,7 +121,7 @@ for (const [file, what] of [
   });
 }
 
-test('of two servers one samples from other weights than are trained: it is quarantined, and the other one goes on', async (t) => {
+test('of two servers one samples from other weights than are trained: it is quarantined, and the other one continues', async (t) => {
   const model = path.join(folder, '.ratchet/models/reverse-text-vllm-0.2m-0');
   const open = () => startVllmStandIn({ model, servedName: 'base', isDevelopment: true });
   const [well, sick] = [await open(), await open()];

@@ -26,7 +26,7 @@ function attach(...args: readonly string[]): RunningCommand {
   return new RunningCommand(thisVersion, ['attach', 'words', ...args], { folder: project.folder, environment });
 }
 
-test('the live view of a real run, resized and left by Ctrl-C: every event it told is whole above it, and the run goes on', async () => {
+test('the live view of a real run, resized and left by Ctrl-C: every event it told is whole above it, and the run continues', async () => {
   const handle = await project.client.workflow.start<typeof trainRun>('trainRun', {
     workflowId: 'words',
     taskQueue: 'ratchet',
@@ -84,7 +84,7 @@ test('ratchet attach --json prints lines of the documented schema and nothing el
   await delay(2_500); // for one more look
   await Promise.all([json.stop(), plain.stop()]);
   assert.deepEqual([await json.ended, await plain.ended], [0, 0]);
-  assert.match(plain.said, /detached\. The run words goes on; come back with: npx ratchet attach words$/m);
+  assert.match(plain.said, /detached\. The run words continues; come back with: npx ratchet attach words$/m);
   const lines = json.printed
     .trim()
     .split('\n')

@@ -37,7 +37,7 @@ describe('prompts of a conversation', () => {
     ]);
   });
 
-  test('an answer that was cut at its limit is gone on from as well', () => {
+  test('an answer that was cut at its limit is continued from as well', () => {
     const tokenizer = byteLevel(messages);
     const prompts = new ConversationPrompts(tokenizer);
     const first = prompts.render([user('count')]);
@@ -73,7 +73,7 @@ describe('prompts of a conversation', () => {
     assert.deepEqual(next.tokenIds, whole);
   });
 
-  test('a tokenizer that marks the beginnings of words goes on from what it decoded', () => {
+  test('a tokenizer that marks the beginnings of words continues from what it decoded', () => {
     const tokenizer = byteFallback(bracketed);
     const prompts = new ConversationPrompts(tokenizer);
     const first = prompts.render([user('hello')]);
@@ -84,14 +84,14 @@ describe('prompts of a conversation', () => {
     assert.deepEqual(next.tokenIds, [...first.tokenIds, ...sampled, ...tokenizer.encode('<s>[INST] more [/INST]')]);
   });
 
-  test('two conversations beside one another each go on from their own turns', () => {
+  test('two conversations beside one another each continue from their own turns', () => {
     const tokenizer = byteLevel(messages);
     const prompts = new ConversationPrompts(tokenizer);
     const [one, other] = ['one', 'other'].map((text) => prompts.render([user(text)]));
     const spelled = 'yes'.split('').flatMap((letter) => tokenizer.encode(letter));
     prompts.said(one!, spelled);
     prompts.said(other!, tokenizer.encode('no'));
-    const next = prompts.render([user('one'), assistant('yes'), user('go on')]);
+    const next = prompts.render([user('one'), assistant('yes'), user('continue')]);
     assert.deepEqual(next.tokenIds.slice(0, one!.tokenIds.length + 3), [...one!.tokenIds, ...spelled]);
   });
 
@@ -110,7 +110,7 @@ describe('prompts of a conversation', () => {
     for (let turn = 0; turn < 60; turn++) {
       const prompt = prompts.render(conversation);
       prompts.said(prompt, sampled);
-      conversation.push(assistant('word '.repeat(20)), user('go on'));
+      conversation.push(assistant('word '.repeat(20)), user('continue'));
       length = prompt.text.length;
     }
     assert.ok(length > 5_000);

@@ -95,7 +95,7 @@ function requireClose(actual: ArrayLike<number>, expected: ArrayLike<number>, na
   }
 }
 
-test('training goes on bit for bit from an exported adapter, which everybody else knows by the same digest', async (t) => {
+test('training continues bit for bit from an exported adapter, which everybody else knows by the same digest', async (t) => {
   const { trainer, folder, open } = await openStage(t);
   const adapterFolder = join(folder, 'step_2');
   await mkdir(adapterFolder);

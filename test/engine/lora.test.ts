@@ -170,7 +170,7 @@ test('a saved adapter loads as its base with the adapter merged, wherever both f
   assert.equal(policyDigest(baseDigest, adapter), digest);
 });
 
-test('whoever loads an adapter may check where its base lies, and lend one that is in memory', async (t) => {
+test('whoever loads an adapter may check where its base is, and lend one that is in memory', async (t) => {
   const folder = await temporaryFolder(t);
   const base = await loadParameters(goldenFolder('qwen3-tied'));
   const adapter = noisyAdapter(base, plain);

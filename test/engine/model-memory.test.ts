@@ -82,7 +82,7 @@ test('the tightest limit on the way to the root holds, less what is in use and n
   assert.deepEqual(machineMemory({ root, physicalBytes: 16 * gib }), expected);
 });
 
-test('in a container the limit lies at the mount, whatever path the host has for it', async (t) => {
+test('in a container the limit is at the mount, whatever path the host has for it', async (t) => {
   const root = await fakeRoot(t, {
     'proc/meminfo': meminfo,
     'proc/self/cgroup': '0::/../../docker/0123\n',

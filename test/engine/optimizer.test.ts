@@ -105,7 +105,7 @@ async function gradientOf(
   return { gradient: trainer.gradient.flat.slice(), metrics };
 }
 
-test('training goes on bit for bit from saved weights and optimizer state', async (t) => {
+test('training continues bit for bit from saved weights and optimizer state', async (t) => {
   const folder = await temporaryFolder(t);
   const undisturbed = await open();
   const steps = Array.from({ length: 4 }, (_, i) => ({ samples: randomBatch(trainer.model.config, 8, i) }));

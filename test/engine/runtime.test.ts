@@ -57,7 +57,7 @@ test('a tensor of the wrong size or array is refused where it is made', () => {
   assert.throws(() => new Tensor('float32', new Int32Array(1), [1]), /held by a Float32Array/);
 });
 
-test('the event loop goes on while a graph is computed', async () => {
+test('the event loop continues while a graph is computed', async () => {
   const graph = new Graph();
   const x = graph.input('x', 'float32', ['n', 'n']);
   const product = (a: typeof x): typeof x => graph.node('MatMul', [a, x], { shape: ['n', 'n'] });

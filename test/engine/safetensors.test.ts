@@ -54,7 +54,7 @@ test('a file cut at any byte, or with bytes too many, is reported as damaged', (
   assert.throws(() => decodeSafetensors(longer, 'long'), { code: 'CheckpointDamaged' });
 });
 
-test('a header that lies is reported as damaged', () => {
+test('a header that is false is reported as damaged', () => {
   const data = new Uint8Array(8);
   const entry = (over: object): object => ({ a: { dtype: 'F32', shape: [2], data_offsets: [0, 8], ...over } });
   const lies = [

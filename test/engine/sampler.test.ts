@@ -106,7 +106,7 @@ test('several versions of the weights share one sampler', async () => {
   await tiny.release();
 });
 
-test('an aborted call ends and its neighbours go on', async () => {
+test('an aborted call ends and its neighbours continue', async () => {
   const controller = new AbortController();
   const long = Array.from({ length: 8 }, (_, i) => ({
     ...wordRequest(model, 'ant', i),

@@ -88,7 +88,7 @@ interface Chat {
   choices: { token_ids: number[]; message: { content: string } }[];
 }
 
-test('a conversation goes on token for token, as verifiers does it', async (t) => {
+test('a conversation continues token for token, as verifiers does it', async (t) => {
   const { hold, ask, refusal } = await openStage(t);
   await hold('policy', model);
   const sampling = { max_completion_tokens: 8, seed: 2, logprobs: true, return_token_ids: true, tools: null };
@@ -194,7 +194,7 @@ test('a LoRA adapter is held beside its base and sampled merged', async (t) => {
   assert.deepEqual(adapted!.choices, plain!.choices);
 });
 
-test('the base of an adapter must lie below the allowed roots as well', async (t) => {
+test('the base of an adapter must be below the allowed roots as well', async (t) => {
   const { folder, refusal } = await openStage(t);
   const outside = await temporaryFolder(t);
   await saveAdapter(join(folder, 'adapter'), join(outside, 'base'));

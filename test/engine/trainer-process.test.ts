@@ -51,7 +51,7 @@ test('when the process is killed, every call fails with EngineDied and nothing r
   await trainer.close();
 });
 
-test('a refusal keeps its code across the process boundary and the trainer goes on', async (t) => {
+test('a refusal keeps its code across the process boundary and the trainer continues', async (t) => {
   await assert.rejects(TrainerProcess.open('/nowhere', { threads: 1 }), {
     code: 'ModelUnsupported',
     message: /config\.json/,

@@ -136,16 +136,16 @@ test('what others may write to is nobody’s own: the file, its folders, its own
   }
 });
 
-test('what this user named lies outside and is taken, unless somebody else could have named it', (t) => {
+test('what this user named is outside and is taken, unless somebody else could have named it', (t) => {
   const { folder, project, strange, write } = stage(t);
   const file = write(path.join(strange, 'named.toml'), '');
   const beside = write(path.join(strange, 'beside.toml'), '');
   mkdirSync(path.join(project, '.ratchet'), { mode: 0o700 });
   write(grantedAt(project), `${file}\n`);
   assert.equal(trustedFile(file, 'It'), file);
-  assert.throws(() => trustedFile(beside, 'It'), /lies outside/);
+  assert.throws(() => trustedFile(beside, 'It'), /is outside/);
   chmodSync(grantedAt(project), 0o666);
-  assert.throws(() => trustedFile(file, 'It'), /lies outside/);
+  assert.throws(() => trustedFile(file, 'It'), /is outside/);
   const roots = { [trustedRootsVariable]: [project, strange].join(path.delimiter) };
   assert.equal(trustedFile(beside, 'It', roots), beside);
   assert.equal(trustedFile(path.join(folder, 'any'), 'It', {}), path.join(folder, 'any'));

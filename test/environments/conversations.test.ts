@@ -329,7 +329,7 @@ describe('a conversation, as it is trained', () => {
       { skipSpecialTokens: false },
     );
 
-  test('turns that go on from one another are one row, where what was said counts and what was heard does not', async () => {
+  test('turns that continue from one another are one row, where what was said counts and what was heard does not', async () => {
     const { samples } = await rowsOf(guessing(), '7', '3', '5');
     assert.equal(samples.length, 2, 'one row for each of two rollouts');
     assert.equal(spans(samples[0]!), '7<eos>3<eos>5<eos>');

@@ -49,7 +49,7 @@ describe('scoring a stored rollout', () => {
     assert.match(scored.error ?? '', /"judge": Error: the judge is asleep/);
   });
 
-  test('a reward function that does not answer in time is asked again, and is a judge failure when it goes on', async () => {
+  test('a reward function that does not answer in time is asked again, and is a judge failure when it continues', async () => {
     let asked = 0;
     const hanging = (times: number): RewardFunction => ({
       name: 'judge',

@@ -71,7 +71,7 @@ describe('math-python', { skip }, async () => {
     assert.deepEqual(await play(0, ...said), rollout);
   });
 
-  test('an error is told to the model, which may go on', async () => {
+  test('an error is told to the model, which may continue', async () => {
     const { answer } = environment.dataset.at(0);
     const rollout = await play(
       0,

@@ -40,7 +40,7 @@ const load = (name: string, text: string) => {
 };
 
 describe("a file of one's own as an environment", () => {
-  test('lies beside the config, is named after its file, and its sha256 is in the run', async () => {
+  test('is beside the config, is named after its file, and its sha256 is in the run', async () => {
     const file = write('good.ts', good);
     const { spec, warnings } = await load('run.toml', toml('./good.ts', '[eval]\ninterval = 5\n'));
     const [entry] = spec.environments;
@@ -71,7 +71,7 @@ describe("a file of one's own as an environment", () => {
       assert.equal((await loadEnvironment(file, {})).name, 'other');
       await assert.rejects(loadEnvironment(file, {}, { sha256: spec.environments[0]!.sha256 }), {
         code: 'ConfigInvalid',
-        message: /changing\.[tj]s was changed while its run goes on: expected sha256 .*Put it back, or train/,
+        message: /changing\.[tj]s was changed in the middle of its run: expected sha256 .*Put it back, or train/,
       });
     });
   }

@@ -64,7 +64,7 @@ describe('reverse-text', () => {
     assert.deepEqual(await rewardOf('', 'cba'), { reward: 0, exact: 0 });
   });
 
-  test('the reward lies between 0 and 1 and is 1 for the right answer alone', async () => {
+  test('the reward is between 0 and 1 and is 1 for the right answer alone', async () => {
     const word = fc.stringMatching(/^[a-c]{1,6}$/);
     await fc.assert(
       fc.asyncProperty(word, word, async (completion, answer) => {

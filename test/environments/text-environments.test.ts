@@ -217,7 +217,7 @@ describe('wordle', () => {
     }
   });
 
-  test('a game goes on with feedback until the word is found or the guesses are used up', async () => {
+  test('a game continues with feedback until the word is found or the guesses are used up', async () => {
     const environment = await loadEnvironment('wordle', {});
     const secret = environment.dataset.at(0).answer;
     const guess = (word: string) => `<guess>${word}</guess>`;

@@ -6,7 +6,7 @@ import type { Rows, Struck } from './row.ts';
 
 const nothingMore = (): Promise<void> => Promise.resolve();
 
-const inside = 'its failpoint lies inside of an activity, which is not done there; see the next column with its end';
+const inside = 'its failpoint is inside of an activity, which is not done there; see the next column with its end';
 const ofItsOwn =
   'of a workflow of its own, with the usual heartbeat timeout: who is silent for so long is the zombie below';
 const local = 'it is heard of while its worker lives: nobody else is asked for it';
@@ -17,7 +17,7 @@ export const activityFaults = {
     stage: 'fake',
     action: 'repeat',
     strike: nothingMore,
-    cannot: { generate: inside, train: inside },
+    cannot: { generate: inside, generated: inside, train: inside },
   },
   'completion twice: done again elsewhere, then the first answer comes': {
     stage: 'fake',
@@ -25,13 +25,13 @@ export const activityFaults = {
     strike: answerLate,
     cannot: {
       lease: local,
-      filter: local,
       plan: local,
       commit: local,
       'continue-as-new': local,
       eval: ofItsOwn,
       branch: ofItsOwn,
       generate: inside,
+      generated: inside,
       train: inside,
     },
   },

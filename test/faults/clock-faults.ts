@@ -4,7 +4,7 @@ import type { Rows, Struck } from './row.ts';
 import { heartbeatTimeoutMs } from './fake-run.ts';
 
 export const clockFaults = {
-  'zombie: stopped, and goes on when it is given up': {
+  'zombie: suspended, and continued when another has its work': {
     stage: 'fake',
     action: 'hold',
     strike: zombie,

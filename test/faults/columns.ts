@@ -27,9 +27,8 @@ export const columns = {
   'warm-up': { failpoint: 'warmUp.done', at: 1 },
   lease: { failpoint: 'leaseGroups.done', at: 2 },
   generate: { failpoint: 'generate.part', at: 2, sampleMs: slowSampleMs },
-  generated: { failpoint: 'generateRollouts.done', at: 3 },
-  score: { failpoint: 'scoreRollouts.done', at: 2 },
-  filter: { failpoint: 'filterGroups.done', at: 2 },
+  generated: { failpoint: 'play.generated', at: 2 },
+  score: { failpoint: 'playGroups.done', at: 2 },
   plan: { failpoint: 'planStep.done', at: 2 },
   // Inside of a step on a Tinker server; the warm-up saves and loads as well.
   forward_backward: { failpoint: 'tinker.gradients', at: 2, engine: 'tinker' },

@@ -72,7 +72,7 @@ async function judgeAlone({ run, summary }: Judged): Promise<void> {
     .flatMap(([commit]) => Object.entries(commit!.outcomes.ended))
     .filter(([state]) => state === 'trained' || state.startsWith('filtered'))
     .flatMap(([, ordinals]) => decodeRanges(ordinals ?? ''));
-  for (const { ordinal } of hung) assert.ok(wentOn.includes(ordinal), `group ${ordinal} went on`);
+  for (const { ordinal } of hung) assert.ok(wentOn.includes(ordinal), `group ${ordinal} continued`);
 }
 
 async function read<T>(store: Store, key: string): Promise<T[]> {

@@ -17,12 +17,17 @@ export interface RunOptions {
 export interface FakeRunOptions extends RunOptions {
   readonly batchSize?: number;
   readonly rolloutsPerExample?: number;
-  readonly asyncLevel?: 0 | 1;
+  readonly asyncLevel?: number;
+  /** Rollouts that are played at once; as many as there are when missing. */
+  readonly maxConcurrent?: number;
   readonly stepMs?: number;
   readonly heartbeatTimeoutS?: number;
   readonly checkpointInterval?: number;
   /** In place of the inference of a few lines: `[inference]`. */
   readonly inference?: string;
+  /** In place of short words to be written backwards: `model`, and `[[env]]`. */
+  readonly model?: string;
+  readonly environment?: string;
   /** `[eval]`; none when missing. */
   readonly evaluation?: string;
 }
@@ -30,23 +35,30 @@ export interface FakeRunOptions extends RunOptions {
 /** Seconds at full speed if not told otherwise: 8 groups of 4 a step, a checkpoint every other step. */
 export function fakeRun(options: FakeRunOptions): string {
   const { steps, log, sampleMs = 20, batchSize = 32, rolloutsPerExample = 4, asyncLevel = 0 } = options;
-  const { stepMs = 100, heartbeatTimeoutS = heartbeatTimeoutMs / 1000, checkpointInterval = 2 } = options;
+  const {
+    stepMs = 100,
+    heartbeatTimeoutS = heartbeatTimeoutMs / 1000,
+    checkpointInterval = 2,
+    maxConcurrent,
+  } = options;
   const inference = `[inference]
 kind = "module"
 import = ${JSON.stringify(here('fake-inference.ts'))}
 options = { log = ${JSON.stringify(log)}, sampleMs = ${sampleMs} }`;
+  const environment = `[[env]]
+id = "reverse-text"
+args = { min_length = 3, max_length = 5 }`;
   return `
-model = "preset:reverse-text-0.2m"
+model = ${JSON.stringify(options.model ?? 'preset:reverse-text-0.2m')}
 max_steps = ${steps}
 batch_size = ${batchSize}
 rollouts_per_example = ${rolloutsPerExample}
 max_async_level = ${asyncLevel}
+${maxConcurrent === undefined ? '' : `max_concurrent = ${maxConcurrent}`}
 heartbeat_timeout = ${heartbeatTimeoutS}
 [sampling]
 max_tokens = 10
-[[env]]
-id = "reverse-text"
-args = { min_length = 3, max_length = 5 }
+${options.environment ?? environment}
 [trainer]
 kind = "module"
 import = ${JSON.stringify(here('fake-trainer.ts'))}

@@ -14,7 +14,7 @@ const killed = (role: string) =>
   ({ stage: 'fake', action: 'hold', strike: ({ stage }: Struck) => kill(stage, role) }) as const satisfies Row;
 
 /** Embedded generation of a toy's chunk is over before a part of it is stored: there it is struck as it begins. */
-const realGaps = { generate: { failpoint: 'generateRollouts.begun', at: 3 } } as const satisfies Row['gaps'];
+const realGaps = { generate: { failpoint: 'playGroups.begun', at: 2 } } as const satisfies Row['gaps'];
 
 const onRealEngine = { stage: 'real', action: 'hold', gaps: realGaps } as const;
 

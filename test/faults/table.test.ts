@@ -11,7 +11,7 @@ const held: Outcome = {
   recoverySeconds: 3.14,
 };
 
-test('a cell says how long its run took to go on and what was lost, one that was not run says that', () => {
+test('a cell says how long its run took to continue and what was lost, one that was not run says that', () => {
   const row = rowOf('rollout worker killed', [held]);
   assert.equal(row['generate'], '✓ 3.1 s, 12 lost');
   assert.equal(row['score'], 'not run');
@@ -28,7 +28,7 @@ test('a cell that cannot be names the reason, and so does one that this machine 
 test('a cell that did not hold is counted as one', () => {
   const outcomes: Outcome[] = [held, { row: 'GPU worker killed', column: 'train', kind: 'broken' }];
   assert.equal(rowOf('GPU worker killed', outcomes)['train'], '✗');
-  assert.match(summary(outcomes), /^1 cells held, 1 did not; 12 rollouts were lost in flight/);
+  assert.match(summary(outcomes), /^1 cells passed, 1 did not; 12 rollouts were lost in flight/);
 });
 
 test('the table takes the place of the one before, and nothing else of the document changes', () => {

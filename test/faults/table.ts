@@ -56,7 +56,7 @@ export function summary(outcomes: readonly Outcome[]): string {
   const at = slowest
     ? `, the slowest next commit after ${slowest.recoverySeconds.toFixed(1)} s (${slowest.row}, ${slowest.column})`
     : '';
-  return `${held.length} cells held, ${broken} did not; ${lost} rollouts were lost in flight, none that was stored${at}.`;
+  return `${held.length} cells passed, ${broken} did not; ${lost} rollouts were lost in flight, none that was stored${at}.`;
 }
 
 /** The document with the table in the place of the one before. */

@@ -15,7 +15,7 @@ const upgraded = (stage: 'of another order' | 'of the previous commit'): Row => 
     harmEnds();
     const { version } = stage.surroundings;
     const hasOtherWorkflows = version && (await workflowCodeVersion(version.folder)) !== (await workflowCodeVersion());
-    const isSaid = stage.said.includes(`upgrade: run ${run.name} goes on from its newest commit under the new code`);
+    const isSaid = stage.said.includes(`upgrade: run ${run.name} continues from its newest commit under the new code`);
     assert.equal(isSaid, hasOtherWorkflows, stage.said);
     return stage.startAgain(run);
   },

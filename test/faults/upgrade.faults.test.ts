@@ -54,7 +54,7 @@ describe('what was asked of a run outlives an upgrade', () => {
   });
 });
 
-test('a terminal that follows a run goes on following it when new code takes it over', async () => {
+test('a terminal that follows a run continues following it when new code takes it over', async () => {
   const stage = await UpgradeStage.open();
   const version = await otherOrder(stage.folder);
   try {
@@ -65,7 +65,7 @@ test('a terminal that follows a run goes on following it when new code takes it 
     process.kill(stage.pid('orchestrator-worker'), 'SIGKILL');
     const code = await train.ended;
     assert.equal(code, 0, train.said);
-    assert.match(train.said, /upgrade: run followed goes on/);
+    assert.match(train.said, /upgrade: run followed continues/);
     assert.match(train.said, /done: step 6 of 6/);
   } finally {
     await stage.close();

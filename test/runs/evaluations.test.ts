@@ -132,7 +132,10 @@ test("a run's evaluations are found by step in its store, of all its lineages; w
   await put('evals/reverse-text--words/step_15/', false);
   await put('lineages/l2/evals/reverse-text--words/step_10/');
   const round = { step: 3, first: 0, last: 3 };
-  await store.put(`${layout.resultsOfRound('main', round, 'reverse-text', 'words')}metadata.json`, metadata);
+  await store.put(
+    `${layout.resultsOfChunk('main', round, { environment: 'reverse-text', run: 'words', chunk: 'chunk_1_of_2' })}metadata.json`,
+    metadata,
+  );
   const rollout = { group: 0, index: 0, exampleId: 7, turns: [], outcome: 'ok', reward: 0.5, metrics: { right: 0.5 } };
   const example = { id: 7, prompt: [{ role: 'user', content: 'abc' }], answer: 'cba' };
   const lease = { ordinal: 0, environment: 'reverse-text', exampleId: 7, epoch: 0, policyStep: 2 };
@@ -140,7 +143,7 @@ test("a run's evaluations are found by step in its store, of all its lineages; w
     { ...lease, rollouts: [rollout], example },
     { ...lease, ordinal: 1, environment: 'another', rollouts: [] },
   ];
-  await store.put(layout.scored('main', round), await packRows(groups));
+  await store.put(layout.scored('main', round, 'chunk_1_of_2'), await packRows(groups));
   const { evaluations, incomplete } = await runEvaluations(store, ['main', 'l2']);
   assert.deepEqual(
     evaluations.map(({ step, lineage, environment, model }) => [step, lineage, environment, model]),
@@ -154,7 +157,7 @@ test("a run's evaluations are found by step in its store, of all its lineages; w
   const all = (await runEvaluations(store, ['main', 'l2'], { training: true })).evaluations;
   assert.deepEqual(
     all.filter(({ of }) => of === 'training').map(({ step, id }) => [step, id]),
-    [[3, 'step_3.groups_0-3']],
+    [[3, 'step_3.groups_0-3.chunk_1_of_2']],
   );
   const rows = await readFile(await all[0]!.rows(), 'utf8');
   const [row, ...others] = rows

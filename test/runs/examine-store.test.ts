@@ -22,7 +22,7 @@ async function fourSteps(t: TestContext) {
   return { test, roles, commits };
 }
 
-test('a run whose newest commit was cut off goes on from the one before it, once that is set aside by name', async (t) => {
+test('a run whose newest commit was cut off continues from the one before it, once that is set aside by name', async (t) => {
   const { test, roles, commits } = await fourSteps(t);
   assert.deepEqual((await examineStore(test.run)).faults, []);
   const key = layout.commit('main', 4);
@@ -43,7 +43,7 @@ test('a run whose newest commit was cut off goes on from the one before it, once
   assert.deepEqual((await examineStore(test.run)).faults, []);
 });
 
-test('a head that does not continue the commit before it is not gone on from', async (t) => {
+test('a head that does not continue the commit before it is not continued from', async (t) => {
   const { test } = await fourSteps(t);
   const key = layout.commit('main', 3);
   const commit = decodeJson<StepCommit>((await test.store.read(key))!, key);

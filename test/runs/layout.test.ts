@@ -8,13 +8,13 @@ const steps = fc.nat(100_000);
 const digest = 'abcdef0123456789';
 const lineages = fc.constantFrom('main', 'rewound-1', 'l2');
 
-describe('where things lie in a run', () => {
+describe('where things are in a run', () => {
   test('the step of every key is found again', () =>
     fc.assert(
       fc.property(steps, lineages, fc.integer({ min: 1, max: 9 }), (step, lineage, attempt) => {
         const keys = [
           layout.commit(lineage, step),
-          layout.scored(lineage, { step, first: 1, last: 64 }),
+          layout.scored(lineage, { step, first: 1, last: 64 }, 'chunk_1_of_2'),
           layout.batch(lineage, step, digest),
           layout.packed(lineage, step, digest),
           layout.plan(lineage, step, attempt, digest),
@@ -61,13 +61,13 @@ describe('where things lie in a run', () => {
       }),
     ));
 
-  test('the first lineage lies at the top of the run, later ones in a folder of their own', () => {
+  test('the first lineage is at the top of the run, later ones in a folder of their own', () => {
     assert.equal(layout.weights('main', 3), 'weights/step_3/');
     assert.equal(layout.weights('rewound-1', 3), 'lineages/rewound-1/weights/step_3/');
     assert.equal(layout.commit('main', 3), 'lineages/main/steps/step_3.json');
   });
 
-  test('things of one step lie below the prefix that lists them', () => {
+  test('things of one step are below the prefix that lists them', () => {
     for (const lineage of ['main', 'other']) {
       assert(layout.weights(lineage, 3).startsWith(layout.allWeights(lineage)));
       assert(layout.checkpoint(lineage, 3).startsWith(layout.allCheckpoints(lineage)));

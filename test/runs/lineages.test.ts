@@ -181,7 +181,7 @@ describe('a rewind', () => {
     );
   });
 
-  test('a version that lies there damaged is made again from the checkpoint before it', async (t) => {
+  test('a version that is there damaged is made again from the checkpoint before it', async (t) => {
     const run = await started(t, 5);
     const { policy } = run.versions[4]!.state;
     await damage(run.test, policy.file.key);
@@ -192,7 +192,7 @@ describe('a rewind', () => {
     await run.test.store.get(policy.file);
   });
 
-  test('beyond the head it goes on from the newest lineage that was left there', async (t) => {
+  test('beyond the head it continues from the newest lineage that was left there', async (t) => {
     const run = await started(t, 5);
     const second = await rewound(run, 2);
     await advance(second.there, run.roles, second.from);
@@ -220,7 +220,7 @@ describe('a rewind', () => {
     assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps, recovery!.damaged.length], [4, 2, 1]);
   });
 
-  test('retention of the old lineage keeps what a later one goes on from', async (t) => {
+  test('retention of the old lineage keeps what a later one continues from', async (t) => {
     const run = await started(t, 4, { 'checkpoints.keep_last': '1', max_off_policy_steps: '0' });
     const { there, from } = await rewound(run, 4);
     // A worker of the old lineage that was not told yet goes on sealing.
@@ -508,7 +508,7 @@ describe('a fork', () => {
     await assert.rejects(fork(run.test, 3), hasCode('Unsupported', 'step 3 has no checkpoint', '0,2,4'));
   });
 
-  test('what a checkpoint cannot be gone on from is refused by name; the rest may change', async (t) => {
+  test('what a checkpoint cannot be continued from is refused by name; the rest may change', async (t) => {
     const run = await started(t, 4);
     const environments = [{ ...run.test.spec.environments[0]!, args: { min_length: 3 } }];
     const lora = { r: 4, alpha: 8, dropout: 0, targetModules: ['q_proj'] };

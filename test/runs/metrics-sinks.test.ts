@@ -94,7 +94,7 @@ describe('rows of metrics', () => {
     for (const step of [0, 1]) await appendMetrics(store, rowOf(step));
     await sinks.advance();
     assert.deepEqual([kept.rows.length, other.rows.length], [0, 2]);
-    assert.match(told.join('\n'), /the network is away; tried again later, training goes on/);
+    assert.match(told.join('\n'), /the network is away; tried again later, training continues/);
     kept.failure = null;
     while (!sinks.isUpToDate) {
       await new Promise((resolve) => setTimeout(resolve, 100));
@@ -249,7 +249,7 @@ describe('/metrics', () => {
     assert.equal(await statusOf({ origin: 'https://rebound.example' }), 401);
   });
 
-  test('goes on when it is asked for what is no address', async (t) => {
+  test('continues when it is asked for what is no address', async (t) => {
     const server = await startMetricsServer({ host: '127.0.0.1', port: 0, key: null, text: () => 'ratchet_step 1\n' });
     t.after(() => server.close());
     const { port } = server.address() as { port: number };

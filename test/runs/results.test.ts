@@ -3,6 +3,8 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { describe, test, type TestContext } from 'node:test';
 import { layout } from '../../runs/layout.ts';
+import { chunkName } from '../../core/rl/chunks.ts';
+import type { SamplingRound } from '../../core/rl/run-state.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import { runEvaluations } from '../../runs/evaluations/run-evaluations.ts';
 import { decodeJson, decodeRows, unpacked } from '../../backends/store/objects.ts';
@@ -20,6 +22,10 @@ async function readResults(store: Store, prefix: string) {
   };
 }
 
+const chunk = { index: 0, count: 1 };
+const prefixOf = (round: SamplingRound, run: string) =>
+  layout.resultsOfChunk('main', round, { environment: 'reverse-text', run, chunk: chunkName(chunk) });
+
 async function scoredRound(t: TestContext) {
   const own = await makeRun(t);
   const roles = openRoles(new WordsInference());
@@ -27,16 +33,14 @@ async function scoredRound(t: TestContext) {
   const { run, store } = own;
   const { policy, curriculum } = state;
   const { round } = await roles.leaseGroups({ run, count: 2, datasets, step: 1, policy, curriculum });
-  const { finished: played } = await act(roles.generateRollouts, { run, round, chunk: { index: 0, count: 1 } });
-  const finished = [played];
-  const { scored } = await act(roles.scoreRollouts, { run, round, finished });
-  return { run, store, roles, round, finished, scored };
+  const { groups } = await act(roles.playGroups, { run, round, chunk });
+  return { run, store, roles, round, scored: groups!.scored };
 }
 
 describe('results as verifiers writes them', () => {
   test('a scored round leaves one row for each rollout, with what the model said and was given for it', async (t) => {
     const { run, store, round, scored } = await scoredRound(t);
-    const { rows, metadata } = await readResults(store, layout.resultsOfRound('main', round, 'reverse-text', run.name));
+    const { rows, metadata } = await readResults(store, prefixOf(round, run.name));
     const groups = decodeRows<ScoredGroup>((await store.read(scored.key))!, scored.key);
     assert.deepEqual(
       rows.map(({ ratchet, reward }) => [ratchet.group, reward]),
@@ -49,11 +53,11 @@ describe('results as verifiers writes them', () => {
   });
 
   test('a worker that dies after scoring has its results written by the retry, the same', async (t) => {
-    const { run, store, roles, round, finished } = await scoredRound(t);
-    const prefix = layout.resultsOfRound('main', round, 'reverse-text', run.name);
+    const { run, store, roles, round } = await scoredRound(t);
+    const prefix = prefixOf(round, run.name);
     const before = await readResults(store, prefix);
     await store.removeAll(prefix);
-    await act(roles.scoreRollouts, { run, round, finished });
+    await act(roles.playGroups, { run, round, chunk });
     const { metadata, rows } = await readResults(store, prefix);
     assert.deepEqual([rows, metadata['avg_reward']], [before.rows, before.metadata['avg_reward']]);
   });

@@ -10,7 +10,7 @@ import { findUnneeded, removeUnneeded } from '../../runs/unneeded.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
 import { act, advance, commitFirst, datasets, makeRun, openRoles } from '../activities/runs.ts';
 
-test('gc removes what lies before the oldest checkpoint that is kept; audit, rewind and the next step are as before', async (t) => {
+test('gc removes what is before the oldest checkpoint that is kept; audit, rewind and the next step are as before', async (t) => {
   const test = await makeRun(t);
   const roles = openRoles();
   let last = await commitFirst(test, roles);
@@ -82,19 +82,25 @@ test('rounds that were leased after the commit are reopened in their order; leas
   const roles = openRoles();
   const { state } = await commitFirst(test, roles);
   const asked = { run: test.run, step: 1, count: 2, datasets, policy: state.policy };
-  const one = await roles.leaseGroups({ ...asked, curriculum: state.curriculum });
+  const one = await roles.leaseGroups({ ...asked, groupsPerChunk: 1, curriculum: state.curriculum });
   const two = await roles.leaseGroups({ ...asked, step: 2, curriculum: one.curriculum });
-  await act(roles.generateRollouts, { run: test.run, round: two.round, chunk: { index: 0, count: 1 } });
+  await act(roles.playGroups, { run: test.run, round: two.round, chunk: { index: 0, count: 1 } });
   const { rounds, curriculum } = await roles.reopenRounds({ run: test.run, open: [], curriculum: state.curriculum });
   assert.deepEqual(
-    rounds.map(({ isIssued, groups, chunks, ...round }) => [round, isIssued, groups, chunks]),
+    rounds.map(({ isIssued, chunks, chunksInAll, ...round }) => [round, isIssued, chunks, chunksInAll]),
     [
-      [one.round, false, { 'reverse-text': 2 }, undefined],
-      [two.round, false, { 'reverse-text': 2 }, 1],
+      [one.round, false, one.chunks, one.chunks],
+      [two.round, false, two.chunks, two.chunks],
     ],
   );
   assert.deepEqual(curriculum, two.curriculum);
   const { step, first, last } = one.round;
+  const partly = [{ step, first, last, leases: one.round.leases.sha256, chunks: [1] }];
+  const taken = await roles.reopenRounds({ run: test.run, open: partly, curriculum });
+  assert.deepEqual(
+    taken.rounds.map(({ chunks, isIssued }) => [chunks, isIssued]),
+    [[[one.chunks[1]], true]],
+  );
   const open = [{ step, first, last, leases: two.round.leases.sha256 }];
   await assert.rejects(roles.reopenRounds({ run: test.run, open, curriculum }), /the leases that the commit names/);
 });

@@ -32,7 +32,7 @@ async function stackOf(t: TestContext, roles: readonly Role[], options: Partial<
   return { stack, lines, projectFolder };
 }
 
-test('a role that is killed is started again, said and counted; the others go on undisturbed', async (t) => {
+test('a role that is killed is started again, said and counted; the others continue undisturbed', async (t) => {
   const { stack, lines } = await stackOf(t, [meek, { ...meek, name: 'other worker' }]);
   const { 'meek worker': pid, 'other worker': other } = stack.pids();
   assert.ok(pid);
@@ -90,7 +90,7 @@ test('a start can be broken off', async (t) => {
   await assert.rejects(start, /Ctrl-C/);
 });
 
-test('a second stack in the folder is refused and the first goes on', async (t) => {
+test('a second stack in the folder is refused and the first continues', async (t) => {
   const { stack, projectFolder } = await stackOf(t, [meek]);
   const second = startStack({ projectFolder, roles: [], log: () => {}, environment: { TEMPORAL_ADDRESS } });
   await assert.rejects(second, new RegExp(`already runs in .* \\(process ${process.pid}, ready`));
@@ -177,7 +177,10 @@ test('what asks other servers has neither a trainer nor a policy server, says so
       { say: (line) => said.push(line), part: () => '' },
       new AbortController().signal,
     );
-  await assert.rejects(place(false), /with neither a trainer nor a policy server beside it\. Wait until it has ended/);
+  await assert.rejects(
+    place(false),
+    /with neither a GPU worker nor a policy server beside it\. Wait until it has ended/,
+  );
   assert.equal((await place(true))?.address, TEMPORAL_ADDRESS);
   assert.match(said.join('\n'), /^attached to the processes that run here/);
 });

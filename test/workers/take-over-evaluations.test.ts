@@ -57,7 +57,7 @@ async function takeOver(client: Client) {
   return { taken, failures };
 }
 
-test('an evaluation of other code begins anew with its input, at once; one of ours, or that nobody has worked on, goes on', async () => {
+test('an evaluation of other code begins anew with its input, at once; one of ours, or that nobody has worked on, continues', async () => {
   const { client, done } = serverWith({
     'eval.old': { type: 'evaluate', version: 'old', input: { numExamples: 7 } },
     'eval.own': { type: 'evaluate', version: 'new' },
@@ -86,7 +86,7 @@ test("a schedule's evaluation begins anew as well, once its parts have ended: th
   ]);
 });
 
-test('one that cannot be taken over is told, and keeps no other from going on', async () => {
+test('one that cannot be taken over is told, and keeps no other from running', async () => {
   const { client } = serverWith({
     broken: { type: 'evaluate', version: 'old', refusal: 'its history is gone' },
     search: { type: 'optimizePrompt', version: 'old' },

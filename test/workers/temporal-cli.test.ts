@@ -141,7 +141,7 @@ test('the cache is where each system keeps such things', () => {
   assert.equal(cacheFolder({ RATCHET_CACHE: '/r' }, 'darwin', '/Users/a'), '/r');
 });
 
-test('only what may be run and lies in an absolute folder of PATH is found', async (t) => {
+test('only what may be run and is in an absolute folder of PATH is found', async (t) => {
   const folder = temporaryFolder(t);
   writeFileSync(join(folder, 'temporal'), '#!/bin/sh\n');
   chmodSync(join(folder, 'temporal'), 0o644);
@@ -205,7 +205,7 @@ test('of an archive only the bytes of the one file are taken, within bounds: no 
   assert.deepEqual(readdirSync(cache), ['temporal']);
 });
 
-test('a download is verified, an interrupted one goes on, and a forged one is deleted', async (t) => {
+test('a download is verified, an interrupted one continues, and a forged one is deleted', async (t) => {
   const folder = temporaryFolder(t);
   writeFileSync(join(folder, 'temporal'), '#!/bin/sh\necho the real one\n');
   execFileSync('tar', ['-czf', join(folder, 'a.tar.gz'), '-C', folder, 'temporal']);

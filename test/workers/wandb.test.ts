@@ -97,7 +97,7 @@ async function untilSent(sinks: RunSinks): Promise<void> {
 }
 
 describe('a W&B run', { skip: installed.why }, () => {
-  test('has every row once, whatever was killed between, in one run that a rewind goes on in', async (t) => {
+  test('has every row once, whatever was killed between, in one run that a rewind continues in', async (t) => {
     const { store, folder, open } = await openRun(t);
     await addSteps(store, 0, 60);
     const first = open();

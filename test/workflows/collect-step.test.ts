@@ -3,8 +3,9 @@ import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
 import { noFailures, type RoundFailures } from '../../core/rl/failures.ts';
-import { type Call, type FakeRun, Gate, type Input, type Output, refOf } from './fake-run.ts';
-import { groupsIn } from './fake-training.ts';
+import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
+import { type FakeRun, Gate, type Input, refOf } from './fake-run.ts';
+import { filtering, groupsIn } from './fake-training.ts';
 import { aWhile, until } from './look.ts';
 import { begin, type BegunRun, closeServer } from './server.ts';
 
@@ -12,12 +13,10 @@ after(closeServer);
 
 const oneStep = { maxSteps: 1 };
 
+type FilterCall = Parameters<Parameters<typeof filtering>[0]>[1];
+
 /** Keeps these groups of a round alone; the others are dropped as too easy. */
-async function keeping(
-  ordinals: string,
-  dropped: string,
-  { usual }: Call<'filterGroups'>,
-): Promise<Output<'filterGroups'>> {
+async function keeping(ordinals: string, dropped: string, { usual }: FilterCall): Promise<FilteredGroups> {
   const filtered = await usual();
   return {
     ...filtered,
@@ -29,7 +28,7 @@ async function keeping(
 }
 
 /** As if nothing in a round was worth keeping. */
-function dropping({ round: { first, last } }: Input<'filterGroups'>, call: Call<'filterGroups'>) {
+function dropping({ round: { first, last } }: Pick<Input<'playGroups'>, 'round'>, call: FilterCall) {
   return keeping('', first === last ? `${first}` : `${first}-${last}`, call);
 }
 
@@ -51,9 +50,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
   test('half a batch is trained; with less another round is leased, for what is missing', async () => {
     const run = await begin({
       settings: { ...oneStep, batchSize: 16 },
-      fakes: {
-        filterGroups: (input, call) => (call.nth === 1 ? keeping('2', '1,3-4', call) : call.usual()),
-      },
+      fakes: filtering((input, call) => (call.nth === 1 ? keeping('2', '1,3-4', call) : call.usual())),
     });
     const { ledger } = await run.result();
     assert.deepEqual(
@@ -67,7 +64,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
   test('exactly half a batch is enough', async () => {
     const run = await begin({
       settings: oneStep,
-      fakes: { filterGroups: (_, call) => keeping('1', '2', call) },
+      fakes: filtering((_, call) => keeping('1', '2', call)),
     });
     await run.result();
     assert.equal(run.inputs('leaseGroups').length, 1);
@@ -102,7 +99,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
   test('eight rounds that keep nothing pause the run with what they were like; resumed, it samples on', async () => {
     const run = await begin({
       settings: oneStep,
-      fakes: { filterGroups: (input, call) => (call.nth <= 8 ? dropping(input, call) : call.usual()) },
+      fakes: filtering((input, call) => (call.nth <= 8 ? dropping(input, call) : call.usual())),
     });
     const reason = await run.paused();
     assert.match(
@@ -130,10 +127,9 @@ describe('the groups of a step', { concurrency: 8 }, () => {
           onStarvation: 'widen',
         },
       },
-      fakes: {
-        filterGroups: (input, call) =>
-          input.widened ? keeping(`${input.round.first}`, `${input.round.last}`, call) : dropping(input, call),
-      },
+      fakes: filtering((input, call) =>
+        input.widened ? keeping(`${input.round.first}`, `${input.round.last}`, call) : dropping(input, call),
+      ),
     });
     await run.result();
     assert.equal(run.inputs('filterGroups').filter(({ widened }) => widened).length, 4);
@@ -142,7 +138,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     assert.deepEqual(await run.told('warning'), ['step 1: [difficulty_filter] widened after 4 sampling rounds']);
   });
 
-  test('a batch without any advantage is not trained: its groups are set aside and others are sampled', async () => {
+  test('a batch without any advantage is not trained: its groups are not trained and others are sampled', async () => {
     const run = await begin({
       settings: oneStep,
       fakes: { packBatch: async (_, { nth, usual }) => ({ ...(await usual()), hasSignal: nth > 1 }) },
@@ -150,22 +146,21 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     const { ledger } = await run.result();
     assert.deepEqual(batches(run), ['3-4']);
     assert.deepEqual([ledger.isSound, ledger.counts['filtered'], ledger.counts['trained']], [true, 2, 2]);
-    assert.match((await run.told('warning'))[0]!, /no token of 2 groups has an advantage; they are set aside/);
+    assert.match((await run.told('warning'))[0]!, /no token of 2 groups has an advantage; they are not trained/);
   });
 
   test('when too many rollouts fail the run pauses with the cause; resumed, they are forgotten', async () => {
     const run = await begin({
       settings: oneStep,
-      fakes: {
-        filterGroups: async (input, call) =>
-          call.nth === 1
-            ? {
-                ...(await keeping('', '', call)),
-                ended: { failed: '1-2' },
-                failures: failures({ rollouts: 8, failedRollouts: 8, failedGroups: 2 }),
-              }
-            : { ...(await call.usual()), failures: failures({ rollouts: 8, failedRollouts: 1 }) },
-      },
+      fakes: filtering(async (_, call) =>
+        call.nth === 1
+          ? {
+              ...(await keeping('', '', call)),
+              ended: { failed: '1-2' },
+              failures: failures({ rollouts: 8, failedRollouts: 8, failedGroups: 2 }),
+            }
+          : { ...(await call.usual()), failures: failures({ rollouts: 8, failedRollouts: 1 }) },
+      ),
     });
     assert.match(
       await run.paused(),
@@ -182,21 +177,19 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     const shares = [4, 5].map(async (failedRollouts) => {
       const run = await begin({
         settings: oneStep,
-        fakes: {
-          filterGroups: async (_, { usual }) => ({
-            ...(await usual()),
-            failures: failures({ rollouts: 8, failedRollouts }),
-          }),
-        },
+        fakes: filtering(async (_, { usual }) => ({
+          ...(await usual()),
+          failures: failures({ rollouts: 8, failedRollouts }),
+        })),
       });
       const how = await run.paused().then(
         () => 'pauses',
-        () => 'goes on',
+        () => 'continues',
       );
       if (how === 'pauses') await run.handle.terminate();
       return how;
     });
-    assert.deepEqual(await Promise.all(shares), ['goes on', 'pauses']);
+    assert.deepEqual(await Promise.all(shares), ['continues', 'pauses']);
   });
 
   test('of two environments the one that breaks is named, and the other is said to be well', async () => {
@@ -205,13 +198,11 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     const well = { failures: noFailures, means: [1] };
     const run = await begin({
       settings: { ...oneStep, environments: [named('short'), named('long')] },
-      fakes: {
-        filterGroups: async (_, { nth, usual }) => ({
-          ...(await usual()),
-          failures: failures({ rollouts: 8, failedRollouts: nth === 1 ? 4 : 0 }),
-          environments: { short: well, long: nth === 1 ? broken : well },
-        }),
-      },
+      fakes: filtering(async (_, { nth, usual }) => ({
+        ...(await usual()),
+        failures: failures({ rollouts: 4, failedRollouts: nth === 1 ? 4 : 0 }),
+        environments: nth === 1 ? { long: broken } : { short: well },
+      })),
     });
     assert.match(
       await run.paused(),
@@ -221,37 +212,38 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     assert.equal((await run.result()).step, 1);
   });
 
-  test('where every example lies in a pool that is never drawn the run pauses; resumed, all are normal again', async () => {
+  test('where every example is in a pool that is never drawn the run pauses; resumed, all are normal again', async () => {
     const pools = refOf('pools/all-easy.json');
     const run = await begin({
       settings: oneStep,
       fakes: {
         leaseGroups: (input, { nth, usual }) =>
-          nth === 1 ? { round: null, curriculum: { ...input.curriculum, pools } } : usual(),
+          nth === 1 ? { round: null, chunks: [], curriculum: { ...input.curriculum, pools } } : usual(),
       },
     });
-    assert.match(await run.paused(), /^no-examples: every example of reverse-text lies in a difficulty pool/);
+    assert.match(await run.paused(), /^no-examples: every example of reverse-text is in a difficulty pool/);
     await run.tell('resume');
     await run.result();
     assert.deepEqual(run.inputs('leaseGroups')[1]!.curriculum, initialCurriculum);
   });
 
-  test('what an attempt leaves unfinished the next goes on with; at the third deadline it is given up', async () => {
+  test('what an attempt leaves unfinished the next continues with; at the third deadline it is given up', async () => {
     const unfinished = { ...refOf('unfinished'), count: 3 };
     const ends = ['shutdown', 'deadline', 'cancelled', 'deadline'] as const;
     const run = await begin({
       settings: { ...oneStep, batchSize: 4 },
       fakes: {
-        generateRollouts: async (input, { nth, usual }) => {
-          const chunk = await usual();
+        playGroups: async (input, { nth, usual }) => {
+          const { groups, ...chunk } = await usual();
           const endedBy = ends[nth - 1];
-          return endedBy === undefined ? { ...chunk, adopted: 3 } : { ...chunk, unfinished, endedBy, adopted: nth };
+          const left = { ...chunk, unfinished, ...(endedBy ? { endedBy } : {}), adopted: nth };
+          return endedBy === undefined ? { ...chunk, groups: groups!, adopted: 3 } : left;
         },
       },
     });
     await run.result();
     assert.deepEqual(
-      run.inputs('generateRollouts').map(({ attempt, isLast }) => [attempt, isLast]),
+      run.inputs('playGroups').map(({ attempt, isLast }) => [attempt, isLast]),
       [
         [1, false],
         [2, false],
@@ -260,7 +252,6 @@ describe('the groups of a step', { concurrency: 8 }, () => {
         [5, true],
       ],
     );
-    assert.equal(run.inputs('scoreRollouts').length, 1);
     assert.equal(
       (await run.events()).find(({ kind }) => kind === 'step')!.values['adopted'],
       1,
@@ -268,26 +259,27 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     );
   });
 
-  test('a server that is not ready pauses the run, which goes on with the same rollouts', async () => {
+  test('a server that is not ready pauses the run, which continues with the same rollouts', async () => {
     const notReady = { since: '2026-01-01T00:00:00Z', message: 'connection refused' };
     const run = await begin({
       settings: { ...oneStep, batchSize: 4 },
       fakes: {
-        generateRollouts: async (_, { nth, usual }) =>
-          nth === 1
-            ? { ...(await usual()), unfinished: { ...refOf('unfinished'), count: 3 }, rollouts: 1, notReady }
-            : usual(),
+        playGroups: async (_, { nth, usual }) => {
+          const { groups, ...chunk } = await usual();
+          const left = { ...chunk, unfinished: { ...refOf('unfinished'), count: 3 }, rollouts: 1, notReady };
+          return nth === 1 ? left : { ...chunk, groups: groups! };
+        },
       },
     });
     assert.equal(
       await run.paused(),
       'no-signal: the inference server is not ready since 2026-01-01T00:00:00Z: connection refused (3 rollouts wait, 1 are finished.)',
     );
-    assert.equal(run.inputs('generateRollouts').length, 1);
+    assert.equal(run.inputs('playGroups').length, 1);
     await run.tell('resume');
     await run.result();
     assert.deepEqual(
-      run.inputs('generateRollouts').map(({ attempt, round }) => [attempt, round.first]),
+      run.inputs('playGroups').map(({ attempt, round }) => [attempt, round.first]),
       [
         [1, 1],
         [2, 1],
@@ -295,23 +287,28 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     );
   });
 
-  test('a round is scored only when all of its chunks are finished', async () => {
+  test('round by round nothing is decided before all chunks of it have ended', async () => {
     const gate = new Gate();
     const run = await begin({
-      settings: oneStep,
+      settings: { ...oneStep, batchSize: 64 },
       fakes: {
-        generateRollouts: async ({ chunk }, { usual }) => {
-          if (chunk.index === 1) await gate.pass();
+        playGroups: async ({ chunk }, { usual }) => {
+          if (chunk.index === 0) await gate.pass();
           return usual();
         },
       },
     });
     await gate.reached;
     await aWhile();
-    assert.equal(run.inputs('scoreRollouts').length, 0);
+    assert.deepEqual([run.inputs('playGroups').length, run.inputs('packBatch').length], [2, 0]);
     gate.open();
     await run.result();
-    assert.equal(run.inputs('scoreRollouts')[0]!.finished.length, 2);
+    const { trained } = run.inputs('packBatch')[0]!;
+    assert.deepEqual(
+      trained.map(({ ordinals }) => ordinals),
+      ['1-8', '9-16'],
+      'in their order, whoever was first',
+    );
   });
 
   test('no chunk holds groups of two environments, and the run says of which it waits', async () => {
@@ -320,8 +317,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { ...oneStep, environments: [named('short'), named('long')] },
       fakes: {
-        leaseGroups: async (_, { usual }) => ({ ...(await usual()), groups: { short: 1, long: 1 } }),
-        generateRollouts: async ({ chunk }, { usual }) => {
+        playGroups: async ({ chunk }, { usual }) => {
           if (chunk.environment === 'long') await gate.pass();
           return usual();
         },
@@ -334,7 +330,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     gate.open();
     await run.result();
     assert.deepEqual(
-      new Set(run.inputs('generateRollouts').map(({ chunk }) => chunk.environment)),
+      new Set(run.inputs('playGroups').map(({ chunk }) => chunk.environment)),
       new Set(['long', 'short']),
     );
   });
@@ -343,7 +339,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     const lost = { recoveries: 1, rollouts: 5, tokens: 100, seconds: 2 };
     const run = await begin({
       settings: { ...oneStep, batchSize: 4 },
-      fakes: { generateRollouts: async (_, { usual }) => ({ ...(await usual()), lost }) },
+      fakes: { playGroups: async (_, { usual }) => ({ ...(await usual()), lost }) },
     });
     await run.result();
     assert.deepEqual((await run.status()).lost, lost);
@@ -376,7 +372,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     const run = await begin({
       settings: oneStep,
       fakes: {
-        scoreRollouts: (_, { nth, usual }) => {
+        playGroups: (_, { nth, usual }) => {
           if (nth === 1) throw new Error('the judge is away');
           return usual();
         },
@@ -384,7 +380,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     });
     const { ledger } = await run.result();
     assert.ok(ledger.isSound);
-    assert.deepEqual([run.inputs('scoreRollouts').length, run.inputs('generateRollouts').length], [2, 2]);
+    assert.deepEqual([run.inputs('playGroups').length, run.inputs('leaseGroups').length], [2, 1]);
   });
 });
 

@@ -2,7 +2,9 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { Context } from '@temporalio/activity';
+import type { RoundChunk } from '../../core/rl/chunks.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
+import type { SamplingRound } from '../../core/rl/run-state.ts';
 import { type Fakes, Gate, holdingStep, type Input } from './fake-run.ts';
 import { groupsIn } from './fake-training.ts';
 import { aWhile, timesContinued, until } from './look.ts';
@@ -10,29 +12,31 @@ import { begin, type BegunRun, closeServer, shortHistoryQueue } from './server.t
 
 after(closeServer);
 
-/** Batches of 16 groups, which are leased 8 at a time. */
+/** Batches of 16 groups, in chunks of 8. */
 const continuous = { maxSteps: 6, maxAsyncLevel: 2, batchSize: 64 };
 
-/** The rollouts of one round are not finished until it is let go on. */
-function holdingRound(first: number, gate: Gate): Fakes {
+/** The first chunk that is leased is not finished until it is let go on. */
+function holdingFirst(gate: Gate): Fakes {
   return {
-    generateRollouts: async ({ round }, { usual }) => {
-      if (round.first === first) await gate.pass();
+    playGroups: async ({ round, chunk }, { usual }) => {
+      if (isFirst(round, chunk)) await gate.pass();
       return usual();
     },
   };
 }
 
+const isFirst = (round: SamplingRound, chunk: RoundChunk): boolean => round.first === 1 && chunk.index === 0;
+
 function trained(run: BegunRun): number[][] {
   return run.inputs('planStep').map(({ packed }) => decodeRanges(groupsIn(run.fake, packed)));
 }
 
-const firstsOf = (inputs: readonly Input<'generateRollouts'>[]): number[] => inputs.map(({ round }) => round.first);
+const firstsOf = (inputs: readonly Input<'playGroups'>[]): number[] => inputs.map(({ round }) => round.first);
 
 describe('groups sampled across steps', { concurrency: 8 }, () => {
   test('no step waits for a straggler: it is trained with the step that it comes for', async () => {
     const gate = new Gate();
-    const run = await begin({ settings: continuous, fakes: holdingRound(1, gate) });
+    const run = await begin({ settings: continuous, fakes: holdingFirst(gate) });
     await run.atStep(3);
     assert.ok(trained(run).every((groups) => groups.length === 16 && groups[0]! > 8));
     gate.open();
@@ -68,8 +72,8 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { ...continuous, maxOffPolicySteps: 3 },
       fakes: {
-        generateRollouts: async ({ round }, { usual }) => {
-          if (round.first === 1) {
+        playGroups: async ({ round, chunk }, { usual }) => {
+          if (isFirst(round, chunk)) {
             Context.current().cancelled.catch(() => (isCancelled = true));
             await gate.pass();
           }
@@ -92,17 +96,19 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { ...continuous, maxSteps: 12, maxOffPolicySteps: 20 },
       taskQueue: shortHistoryQueue,
-      fakes: holdingRound(1, gate),
+      fakes: holdingFirst(gate),
     });
     await until('it is continued with the straggler in play', async () => (await timesContinued(run)) >= 1);
     await until(
       'the straggler is taken up',
-      () => firstsOf(run.inputs('generateRollouts')).filter((first) => first === 1).length >= 2,
+      () => firstsOf(run.inputs('playGroups')).filter((first) => first === 1).length >= 2,
     );
     gate.open();
     const { ledger } = await run.result();
     const firsts = run.inputs('leaseGroups').map(({ curriculum }) => curriculum.nextOrdinal);
     assert.equal(new Set(firsts).size, firsts.length, 'nothing is leased twice');
+    const inPlay = run.fake.commits().flatMap(({ state }) => (state.open ?? []).flatMap(({ chunks = [] }) => chunks));
+    assert.ok(inPlay.length > 0 && inPlay.every((at) => at >= 0), `chunks in play: ${inPlay.join(', ')}`);
     const groups = trained(run).flat();
     assert.equal(new Set(groups).size, groups.length, 'nothing is trained twice');
     assert.ok(groups.includes(1));
@@ -111,14 +117,14 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
 
   test('an execution after a loss takes up the rounds that the commit names, and those that were leased since', async () => {
     const gate = new Gate();
-    const first = await begin({ settings: { ...continuous, maxSteps: 2 }, fakes: holdingRound(1, gate) });
+    const first = await begin({ settings: { ...continuous, maxSteps: 2 }, fakes: holdingFirst(gate) });
     await first.result();
     const [open] = first.fake.commits().at(-1)!.state.open ?? [];
     assert.equal(open?.first, 1, 'it ended with the straggler in play');
     first.fake.spec.maxSteps = 4;
     const second = await begin({ fake: first.fake });
     const { ledger } = await second.result();
-    assert.ok(firstsOf(second.inputs('generateRollouts')).includes(1));
+    assert.ok(firstsOf(second.inputs('playGroups')).includes(1));
     assert.ok(trained(second).flat().includes(1));
     assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 4 * 16]);
     gate.open();
@@ -129,7 +135,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { ...continuous, maxAsyncLevel: 1 },
       fakes: {
-        generateRollouts: async ({ round, chunk }, { usual }) => {
+        playGroups: async ({ round, chunk }, { usual }) => {
           if (round.first > 33 && round.first <= 34) await gate.pass();
           return { ...(await usual()), seconds: chunk.count > 0 ? 5 : 0 };
         },
@@ -139,11 +145,11 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     gate.open();
     const { ledger } = await run.result();
     assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
-    const sizes = run.inputs('leaseGroups').map(({ count }) => count);
-    assert.ok(sizes.at(-1)! < sizes[0]!, 'leases are of a few groups by then');
+    const sizes = run.inputs('leaseGroups').map(({ groupsPerChunk }) => groupsPerChunk);
+    assert.deepEqual([sizes[0], sizes.at(-1)], [8, 1], 'chunks are of a few groups by then');
   });
 
-  test('nothing more is leased while the run is paused, and it goes on when it is resumed', async () => {
+  test('nothing more is leased while the run is paused, and it continues when it is resumed', async () => {
     const gate = new Gate();
     const run = await begin({ settings: continuous, fakes: holdingStep(gate, 2) });
     await until('step 2 trains', () => run.inputs('trainStep').length === 2);

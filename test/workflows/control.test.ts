@@ -5,10 +5,16 @@ import { RatchetError } from '../../core/errors.ts';
 import { timeMetrics } from '../../core/rl/effectiveness.ts';
 import { type AskedOfRun, nothingAsked } from '../../core/rl/run-state.ts';
 import { type Fakes, Gate, holdingStep } from './fake-run.ts';
+import { filtering } from './fake-training.ts';
 import { aWhile, failureOf, timesContinued, until } from './look.ts';
 import { begin, closeServer } from './server.ts';
 
 after(closeServer);
+
+const keepingOnlyStep1 = filtering(async ({ round }, { usual }) => {
+  const filtered = await usual();
+  return round.step === 1 ? filtered : { ...filtered, kept: { ...filtered.kept, ordinals: '' }, ended: {} };
+});
 
 describe('a run that is talked to', { concurrency: 8 }, () => {
   test('paused, it finishes the step under way and begins no other; resumed, it says how long it stood still', async () => {
@@ -17,7 +23,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     await gate.reached;
     assert.equal(
       await run.tell('pause', 'lunch'),
-      `running → paused: lunch. What is under way is finished and stored (step 1 of 2); no further step begins. Go on with: npx ratchet resume ${run.name}`,
+      `running → paused: lunch. What is under way is finished and stored (step 1 of 2); no further step begins. Continue with: npx ratchet resume ${run.name}`,
     );
     gate.open();
     await until('the commit', () => run.fake.commits().length === 2);
@@ -27,7 +33,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     assert.deepEqual([phase, pausedBecause], ['paused', 'lunch']);
     assert.match(
       await run.tell('resume'),
-      /^paused \(lunch\) → running\. It goes on after step 1\. Step 2 of 2 is next\.$/,
+      /^paused \(lunch\) → running\. It continues after step 1\. Step 2 of 2 is next\.$/,
     );
     await run.result();
     assert.ok(run.fake.commits()[2]!.metrics[timeMetrics.paused]! > 0.1);
@@ -133,7 +139,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 5 },
       fakes: {
-        generateRollouts: async ({ round }, { usual }) => {
+        playGroups: async ({ round }, { usual }) => {
           if (round.step === 1) await gate.pass();
           return usual();
         },
@@ -156,12 +162,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
   test('stopped while it is paused, it gives the step up that waits, and ends at once', async () => {
     const run = await begin({
       settings: { maxSteps: 5 },
-      fakes: {
-        filterGroups: async ({ round }, { usual }) => {
-          const filtered = await usual();
-          return round.step === 1 ? filtered : { ...filtered, kept: { ...filtered.kept, ordinals: '' }, ended: {} };
-        },
-      },
+      fakes: keepingOnlyStep1,
     });
     assert.match(await run.paused(), /^no-signal/);
     assert.match(
@@ -178,13 +179,9 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 5 },
       fakes: {
-        generateRollouts: async ({ round }, { usual }) => {
-          if (round.step === 2) await gate.pass();
-          return usual();
-        },
-        filterGroups: async ({ round }, { usual }) => {
-          const filtered = await usual();
-          return round.step === 1 ? filtered : { ...filtered, kept: { ...filtered.kept, ordinals: '' }, ended: {} };
+        playGroups: async (input, call) => {
+          if (input.round.step === 2) await gate.pass();
+          return keepingOnlyStep1.playGroups!(input, call);
         },
       },
     });
@@ -193,17 +190,17 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     gate.open();
     assert.equal((await run.result()).step, 1);
     assert.equal((await run.told('paused')).length, 0);
-    assert.match((await run.told('stopping')).at(-1)!, /given up, as the run is stopping: no-signal/);
+    assert.match((await run.told('stopping')).at(-1)!, /step abandoned, as the run is stopping: no-signal/);
   });
 
-  test('taken back, it goes on from there in a new lineage, and what came after stays as it was', async () => {
+  test('taken back, it continues from there in a new lineage, and what came after stays as it was', async () => {
     const gate = new Gate();
     const run = await begin({ settings: { maxSteps: 3 }, fakes: holdingStep(gate, 3) });
     await gate.reached;
     await run.atStep(2);
     assert.match(
       await run.tell('rewind', 1),
-      /^Going on from step 1 in a new lineage once what is under way is done\./,
+      /^Continuing from step 1 in a new lineage once what is under way is done\./,
     );
     gate.open();
     const { step, ledger } = await run.result();
@@ -248,7 +245,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
       settings: { maxSteps: 3, maxAsyncLevel: 1 },
       fakes: {
         ...holdingStep(training, 2),
-        generateRollouts: async ({ round, run: { lineage } }, { usual }) => {
+        playGroups: async ({ round, run: { lineage } }, { usual }) => {
           if (round.step === 3 && lineage === 'main') await sampling.pass();
           return usual();
         },
@@ -346,7 +343,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     assert.ok(kept.filter(([lineage]) => lineage === 'l2').every(([, , keepsAll]) => keepsAll === false));
   });
 
-  test('cancelled, it ends at once, lets its GPU worker go, and goes on from its newest commit later', async () => {
+  test('cancelled, it ends at once, lets its GPU worker go, and continues from its newest commit later', async () => {
     let ended = 0;
     const gate = new Gate();
     const fakes: Fakes = {
@@ -380,7 +377,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     assert.equal(await run.paused(), 'look at the rewards');
     assert.match(
       (await run.told('upgraded'))[0]!,
-      /goes on after step 1 under the new code; it is paused as before: look at the rewards$/,
+      /continues after step 1 under the new code; it is paused as before: look at the rewards$/,
     );
     await run.tell('resume');
     assert.equal((await run.result()).step, 2, 'it is still to be stopped');

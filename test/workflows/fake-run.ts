@@ -1,6 +1,7 @@
 /** A run whose activities are fakes of a few lines: they keep what a store would keep, in memory, and each can be given another one in its place. */
 import { createHash } from 'node:crypto';
 import { Context } from '@temporalio/activity';
+import type { LeasedChunk } from '../../core/rl/chunks.ts';
 import type {
   LeaseActivities,
   OrchestratorActivities,
@@ -124,7 +125,7 @@ export class FakeRun {
   /** What was made beside the commits, by key. */
   readonly stored = new Map<string, unknown>();
   /** What was leased, by its lineage and first ordinal. */
-  readonly rounds = new Map<string, SamplingRound>();
+  readonly rounds = new Map<string, SamplingRound & { readonly chunks: readonly LeasedChunk[] }>();
   readonly served: PolicyVersion[] = [];
   readonly sealed: number[] = [];
   readonly recorded = new Set<string>();

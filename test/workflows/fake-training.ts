@@ -2,12 +2,14 @@
 import { Context } from '@temporalio/activity';
 import { ApplicationFailure } from '@temporalio/common';
 import { RatchetError } from '../../core/errors.ts';
+import { chunkName, chunksOfRound, groupsOfChunk, type LeasedChunk } from '../../core/rl/chunks.ts';
 import { effectivenessOf } from '../../core/rl/effectiveness.ts';
+import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
 import { countsByKind, decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
 import { auditLineages } from '../../core/rl/lineages.ts';
-import type { ObjectRef, StepCommit } from '../../core/rl/run-state.ts';
+import type { ObjectRef, SamplingRound, StepCommit } from '../../core/rl/run-state.ts';
 import { firstCommit } from '../../runs/lineages.ts';
-import { type FakeRun, type Input, refOf, type UsualFakes, versionAfter } from './fake-run.ts';
+import { type FakeRun, type Fakes, type Input, refOf, type UsualFakes, versionAfter } from './fake-run.ts';
 
 /** Two processes, as their queues are named. */
 export const gpuWorkers = ['gpu-1', 'gpu-2'] as const;
@@ -26,8 +28,7 @@ type Training = Pick<
   | 'beginLineage'
   | 'leaseGroups'
   | 'reopenRounds'
-  | 'generateRollouts'
-  | 'scoreRollouts'
+  | 'playGroups'
   | 'filterGroups'
   | 'packBatch'
   | 'askTeacher'
@@ -96,43 +97,58 @@ function opening(run: FakeRun): Pick<Training, 'openRun' | 'readSpec' | 'checkRe
 
 function collecting(
   run: FakeRun,
-): Pick<
-  Training,
-  'leaseGroups' | 'reopenRounds' | 'generateRollouts' | 'scoreRollouts' | 'filterGroups' | 'packBatch' | 'askTeacher'
-> {
+): Pick<Training, 'leaseGroups' | 'reopenRounds' | 'playGroups' | 'filterGroups' | 'packBatch' | 'askTeacher'> {
   const { spec } = run;
   return {
-    leaseGroups: ({ run: { lineage }, step, count, curriculum, policy }) => {
+    leaseGroups: ({ run: { lineage }, step, count, groupsPerChunk = count, curriculum, policy }) => {
       const first = curriculum.nextOrdinal;
       const last = first + count - 1;
       const leases = refOf(`rollouts/step_${step}/groups_${first}-${last}/leases.json`, policy.digest);
       const round = { step, first, last, policyStep: policy.step, leases };
-      run.rounds.set(`${lineage}/${first}`, round);
-      return { round, curriculum: { ...curriculum, nextOrdinal: last + 1 } };
+      const { environments } = spec;
+      const groups = Array.from({ length: count }, (_, i) => {
+        return { ordinal: first + i, environment: environments[i % environments.length]!.name };
+      });
+      const ofEach: Record<string, number> = {};
+      for (const { environment } of groups) ofEach[environment] = (ofEach[environment] ?? 0) + 1;
+      const parts = chunksOfRound(count, groupsPerChunk, environments.length > 1 ? ofEach : undefined);
+      const chunks = parts.map((chunk): LeasedChunk => {
+        const own = groupsOfChunk(groups, chunk).map(({ ordinal }) => ordinal);
+        return { ...chunk, groups: own.length, ordinals: encodeRanges(own) };
+      });
+      run.rounds.set(`${lineage}/${first}`, { ...round, chunks });
+      return { round, chunks, curriculum: { ...curriculum, nextOrdinal: last + 1 } };
     },
     reopenRounds: ({ run: { lineage }, open, curriculum }) => {
       const leased = (ordinal: number) => run.rounds.get(`${lineage}/${ordinal}`);
-      const rounds = open.map(({ first }) => ({ ...leased(first)!, isIssued: true, groups: {} }));
+      const rounds = open.map(({ first, chunks }) => {
+        const round = leased(first)!;
+        const inPlay = chunks?.map((at) => round.chunks[at]!) ?? round.chunks;
+        return { ...round, isIssued: true, chunks: inPlay, chunksInAll: round.chunks };
+      });
       let { nextOrdinal } = curriculum;
       for (let next = leased(nextOrdinal); next; next = leased(nextOrdinal)) {
-        rounds.push({ ...next, isIssued: false, groups: {} });
+        rounds.push({ ...next, isIssued: false, chunksInAll: next.chunks });
         nextOrdinal = next.last + 1;
       }
       return { rounds, curriculum: { ...curriculum, nextOrdinal } };
     },
-    generateRollouts: ({ round, chunk }) => {
-      const groups = (round.last - round.first + 1) / chunk.count;
-      const finished = refOf(`${round.leases.key}.${chunk.environment ?? ''}.${chunk.index}`, round);
-      return { finished, rollouts: groups * spec.rolloutsPerExample, adopted: 0, seconds: 0.1 };
+    playGroups: ({ round, chunk }) => {
+      const { groups, ordinals } = chunk as LeasedChunk;
+      const finished = refOf(`${round.leases.key}.${chunkName(chunk)}`, round);
+      const scored = refOf(`${finished.key}.scored`, finished);
+      const filtered = judged(round, scored, ordinals);
+      run.stored.set(scored.key, filtered);
+      return {
+        finished,
+        rollouts: groups * spec.rolloutsPerExample,
+        adopted: 0,
+        seconds: 0.1,
+        groups: { scored, scoreS: 0.1, filtered },
+      };
     },
-    scoreRollouts: ({ round, finished }) => ({
-      scored: refOf(`${round.leases.key}.scored`, finished),
-      seconds: 0.1,
-    }),
-    filterGroups: ({ round, scored, curriculum }) => ({
-      kept: { scored, policyStep: round.policyStep, ordinals: `${round.first}-${round.last}` },
-      ended: {},
-      solved: { all: 0, none: 0, some: round.last - round.first + 1 },
+    filterGroups: ({ scored, curriculum }) => ({
+      ...(run.stored.get(scored.key) as FilteredGroups),
       ...(curriculum ? { curriculum } : {}),
     }),
     packBatch: ({ step, trained, scored }) => ({
@@ -151,6 +167,32 @@ function collecting(
       kl: 0.25,
       seconds: 0.1,
     }),
+  };
+}
+
+function judged(round: SamplingRound, scored: ObjectRef, ordinals: string): FilteredGroups {
+  return {
+    kept: { scored, policyStep: round.policyStep, ordinals },
+    ended: {},
+    solved: { all: 0, none: 0, some: decodeRanges(ordinals).length },
+  };
+}
+
+/** What the filter makes of groups, where a test says it: as they are played, and when they are judged again. */
+export function filtering(
+  judge: (
+    input: Pick<Input<'filterGroups'>, 'round' | 'widened'>,
+    call: { readonly nth: number; readonly usual: () => Promise<FilteredGroups> },
+  ) => Promise<FilteredGroups> | FilteredGroups,
+): Fakes {
+  return {
+    playGroups: async (input, { nth, usual }) => {
+      const played = await usual();
+      const groups = played.groups!;
+      const filtered = await judge(input, { nth, usual: () => Promise.resolve(groups.filtered) });
+      return { ...played, groups: { ...groups, filtered } };
+    },
+    filterGroups: async (input, { nth, usual }) => judge(input, { nth, usual: async () => usual() }),
   };
 }
 
@@ -182,7 +224,7 @@ function training(
       await tell(workflowId, { epoch, holder });
       await Promise.race([lost, Context.current().cancelled]);
     },
-    describeTrainers: () => 'a trainer: none known',
+    describeTrainers: () => 'a GPU worker: none known',
     warmUp: ({ from }) => {
       const total = spec.sft?.steps ?? 0;
       const step = from === null && total > 0 ? 0 : Math.min((from?.step ?? 0) + 50, total);

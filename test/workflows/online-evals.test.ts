@@ -91,7 +91,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     assert.ok(recorded!.greedy !== null && recorded!.sampled.place.prefix !== recorded!.greedy.place.prefix);
   });
 
-  test('training goes on beside an evaluation, and the run ends once it has ended; its weights are kept meanwhile', async () => {
+  test('training continues beside an evaluation, and the run ends once it has ended; its weights are kept meanwhile', async () => {
     const gate = new Gate();
     const run = await begin({
       settings: { maxSteps: 2, eval: evaluating({ interval: 10 }) },
@@ -112,7 +112,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     assert.deepEqual(ascending(evaluatedSteps(run)), [0, 2]);
   });
 
-  test('an evaluation that fails is said with the way to make up for it, and the run goes on', async () => {
+  test('an evaluation that fails is said with the way to make up for it, and the run continues', async () => {
     const run = await begin({
       settings: { maxSteps: 2, eval: evaluating({ interval: 10 }) },
       fakes: {
@@ -126,7 +126,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     const { step, evals } = await run.result();
     assert.deepEqual([step, evals.map((one) => one.step)], [2, [2]]);
     assert.deepEqual(await run.told('warning'), [
-      `eval v0 on words failed: the judge is broken. Once that is mended: npx ratchet eval checkpoints ${run.name} --steps 0`,
+      `eval v0 on words failed: the judge is broken. Once that is repaired: npx ratchet eval checkpoints ${run.name} --steps 0`,
     ]);
   });
 
@@ -139,7 +139,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
           ...(await usual()),
           regression: { ...worse, isWorse: step === 1 },
         }),
-        generateRollouts: async ({ round }, { usual }) => {
+        playGroups: async ({ round }, { usual }) => {
           if (round.step === 3) await gate.pass();
           return usual();
         },
@@ -171,7 +171,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     await gate.reached;
     assert.match(
       await run.paused(),
-      new RegExp(`Resume to go on, or go back: npx ratchet rewind ${run.name} --step 0$`),
+      new RegExp(`Resume to continue, or go back: npx ratchet rewind ${run.name} --step 0$`),
     );
     gate.open();
     await run.tell('resume');
@@ -184,7 +184,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
       settings: { maxSteps: 5, eval: evaluating({ interval: 1, skipFirstStep: true, onRegression: 'stop' }) },
       fakes: {
         ...worseAt(1),
-        generateRollouts: async ({ round }, { usual }) => {
+        playGroups: async ({ round }, { usual }) => {
           if (round.step === 2) await gate.pass();
           return usual();
         },
@@ -243,7 +243,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     });
     await gate.reached;
     await aWhile();
-    assert.equal(run.inputs('generateRollouts').filter(({ round }) => round.step === 2).length, 0);
+    assert.equal(run.inputs('playGroups').filter(({ round }) => round.step === 2).length, 0);
     gate.open();
     await run.result();
     const [told] = (await run.events()).filter(({ kind }) => kind === 'eval');
@@ -268,7 +268,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
       settings: { maxSteps: 3, eval: evaluating({ interval: 1, skipFirstStep: true }) },
       fakes: {
         holdVersion: () => 'single',
-        generateRollouts: (_, { usual }) => during('rollouts', usual),
+        playGroups: (_, { usual }) => during('rollouts', usual),
         evaluateChunk: (_, { usual }) => during('evaluations', usual),
       },
     });
@@ -334,7 +334,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     );
   });
 
-  test('continued as new, a run goes on waiting for the evaluations that are under way', async () => {
+  test('continued as new, a run continues waiting for the evaluations that are under way', async () => {
     const gate = new Gate();
     const run = await begin({
       settings: { maxSteps: 7, eval: evaluating({ interval: 100 }) },

@@ -42,7 +42,7 @@ function holding(gate: Gate, nthHeld = 2): Fakes {
 }
 
 describe('a search for a prompt', { concurrency: 8 }, () => {
-  test('goes on sitting after sitting until its budget is used, never beyond it, and is closed with the best', async () => {
+  test('continues sitting after sitting until its budget is used, never beyond it, and is closed with the best', async () => {
     const run = await searching();
     const { best, bestScore, calls, maxCalls, stopReason, comparison } = await resultOf(run);
     assert.ok(best > 0 && bestScore! > 0 && calls <= maxCalls);
@@ -51,7 +51,7 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
     assert.equal((await statusOf(run)).doing, 'finished');
   });
 
-  test('each sitting goes on from the answers of the one before', async () => {
+  test('each sitting continues from the answers of the one before', async () => {
     const run = await searching();
     await resultOf(run);
     const answered = run.inputs('searchPrompts').map(({ state }) =>
@@ -73,7 +73,7 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
     assert.ok((await toldBy(run)).includes('stopping'));
   });
 
-  test('given more calls it goes on with them; fewer are refused', async () => {
+  test('given more calls it continues with them; fewer are refused', async () => {
     const gate = new Gate();
     const run = await searching(holding(gate));
     await gate.reached;

@@ -36,7 +36,7 @@ function branching(of: Partial<PromptBranchSpec> = {}): Partial<RunSpec> {
 /** Groups of a step are leased only once the branch has come to its end. */
 function leasingAfter(run: () => BegunRun, step: number): Fakes {
   return {
-    generateRollouts: async ({ round }, { usual }) => {
+    playGroups: async ({ round }, { usual }) => {
       if (round.step === step) await until('the verdict', async () => (await run().told('prompt')).length > 0);
       return usual();
     },
@@ -55,7 +55,7 @@ async function begun(settings: Partial<RunSpec>, fakes: Fakes = {}): Promise<Beg
 /** A branch that stays under way. */
 function holding(gate: Gate): Fakes {
   return {
-    generateRollouts: (_, { usual }) => usual(),
+    playGroups: (_, { usual }) => usual(),
     searchPrompts: async (_, { usual }) => {
       await gate.pass();
       return usual();
@@ -123,7 +123,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     );
   });
 
-  test('adopt = "never" tells where it lies, and changes nothing', async () => {
+  test('adopt = "never" tells where it is, and changes nothing', async () => {
     const run = await begun(branching({ adopt: 'never' }));
     await run.result();
     assert.match((await run.told('prompt'))[0]!, /the prompt in use stays \(adopt = "never"\)/);
@@ -144,14 +144,14 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
 
   test('that fails harms nobody and says so', async () => {
     const run = await begun(branching(), {
-      generateRollouts: (_, { usual }) => usual(),
+      playGroups: (_, { usual }) => usual(),
       openPromptSearch: () => {
         throw new RatchetError('EnvironmentBroken', 'no examples.');
       },
     });
     assert.equal((await run.result()).step, 3);
     assert.deepEqual(await run.told('warning'), [
-      `gepa: the branch of v1 on reverse-text failed, and the run goes on without it: no examples. Once that is mended: npx ratchet gepa branch ${run.name} --env reverse-text`,
+      `gepa: the branch of v1 on reverse-text failed, and the run continues without it: no examples. Once that is repaired: npx ratchet gepa branch ${run.name} --env reverse-text`,
     ]);
   });
 
@@ -239,14 +239,14 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     await run.result();
   });
 
-  test('that was due when the run died is begun by the execution that goes on', async () => {
+  test('that was due when the run died is begun by the execution that continues', async () => {
     const gate = new Gate();
     const first = await begun(branching(), {
       holdVersion: async (_, { usual }) => {
         await gate.pass();
         return usual();
       },
-      generateRollouts: async ({ round }, { usual }) => {
+      playGroups: async ({ round }, { usual }) => {
         if (round.step === 2) await gate.pass();
         return usual();
       },
@@ -260,12 +260,12 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     assert.deepEqual(promptsOf(second).at(-1), [3, 1]);
   });
 
-  test('servers that hold one version are its alone while it goes on', async () => {
+  test('servers that hold one version are its alone while it runs', async () => {
     const gate = new Gate();
     let isTogether = false;
     const run = await begun(branching(), {
       holdVersion: () => 'single',
-      generateRollouts: async ({ round }, { usual }) => {
+      playGroups: async ({ round }, { usual }) => {
         if (round.step === 1) return usual();
         isTogether ||= run.inputs('searchPrompts').length > 0 && run.inputs('tryPrompt').length === 0;
         return usual();
@@ -274,6 +274,6 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     gate.open();
     await run.result();
     assert.equal(isTogether, false);
-    assert.match((await run.told('warning'))[0]!, /no training rollout is sampled while it goes on$/);
+    assert.match((await run.told('warning'))[0]!, /no training rollout is sampled while it runs$/);
   });
 });

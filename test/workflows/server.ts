@@ -114,7 +114,7 @@ async function open(): Promise<Server> {
           if (error) failures.push(`${workflowId}: ${error.message}`);
         }
       }
-      if (failures.length > 0) throw new Error(`histories that cannot be gone on with:\n${failures.join('\n')}`);
+      if (failures.length > 0) throw new Error(`histories that cannot be continued with:\n${failures.join('\n')}`);
     },
     async close() {
       for (const worker of workers) worker.shutdown();

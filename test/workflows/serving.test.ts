@@ -10,7 +10,7 @@ after(closeServer);
 const drift = (server: string, difference: number) => ({ server, difference });
 
 describe('served weights', { concurrency: 8 }, () => {
-  test('a server that samples from other weights is put aside by name, and the others go on', async () => {
+  test('a server that samples from other weights is put aside by name, and the others continue', async () => {
     const run = await begin({
       settings: { maxSteps: 1 },
       fakes: {
@@ -24,7 +24,7 @@ describe('served weights', { concurrency: 8 }, () => {
     });
     await run.result();
     assert.deepEqual(await run.told('warning'), [
-      "canary: http://b is quarantined: its logprobs of v1 are 5.0e-1 off the trainer's, expected 0.001 at most; the others go on",
+      "canary: http://b is quarantined: its logprobs of v1 are 5.0e-1 off the trainer's, expected 0.001 at most; the others continue",
     ]);
     assert.deepEqual((await run.status()).progress.quarantinedServers, ['http://b']);
     const { metrics } = run.fake.commits()[1]!;
@@ -80,7 +80,7 @@ describe('served weights', { concurrency: 8 }, () => {
       settings: { maxSteps: 2, maxAsyncLevel: 1 },
       fakes: {
         broadcastWeights: async (_, { usual }) => ({ ...(await usual()), holdsOne: true }),
-        generateRollouts: async ({ round }, { usual }) => {
+        playGroups: async ({ round }, { usual }) => {
           if (round.step === 2) await gate.pass();
           return usual();
         },
@@ -107,7 +107,7 @@ describe('served weights', { concurrency: 8 }, () => {
     const run = await begin({
       settings: { maxSteps: 2, maxAsyncLevel: 1 },
       fakes: {
-        generateRollouts: async ({ round }, { usual }) => {
+        playGroups: async ({ round }, { usual }) => {
           if (round.step === 2) await gate.pass();
           return usual();
         },

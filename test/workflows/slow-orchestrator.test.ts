@@ -13,12 +13,12 @@ after(closeServer); // which goes through the histories once more
 const taskTimeout = '2s';
 
 describe('an orchestrator that is slow', () => {
-  test('beside timers and other activities leaves a history that can be gone on with', async () => {
+  test('beside timers and other activities leaves a history that can be continued with', async () => {
     const slowMs = [0, 700, 950, 1_050, 1_700, 2_400, 3_500, 5_000, 6_500];
     await Promise.all(slowMs.map((ms) => runWithSlowEpochs(ms)));
   });
 
-  test('is waited for in all that lies between stored objects', async () => {
+  test('is waited for in all that is between stored objects', async () => {
     const slowly = async <T>(_: unknown, { usual }: { readonly usual: () => Promise<T> }): Promise<T> => {
       await delay(1_500);
       return usual();
@@ -48,7 +48,7 @@ async function runWithSlowEpochs(slowMs: number): Promise<void> {
       },
       describeTrainers: async () => {
         await delay(300);
-        return 'a trainer: 2 known, busy with run other';
+        return 'a GPU worker: 2 known, busy with run other';
       },
     },
   });

@@ -27,7 +27,7 @@ describe('what a step lost', () => {
     assert.deepEqual(account.take(), { 'recovery/count': 1, 'lost/seconds': 6 });
   });
 
-  test('what was not committed yet goes on with a run that continues as new', () => {
+  test('what was not committed yet continues with a run that continues as new', () => {
     const account = new StepAccount();
     account.add({ recoveries: 1, rollouts: 12, tokens: 34, seconds: 5 });
     account.stoodStill(60);

@@ -22,7 +22,7 @@ describe('a run', { concurrency: 8 }, () => {
   test('each step is collected, trained, committed and served, one after another, and the ledger is exact', async () => {
     const run = await begin({ settings: { maxSteps: 4 } });
     const { step, ledger, policyDigest, weights } = await run.result();
-    const round = ['leaseGroups', 'scoreRollouts', 'packBatch', 'planStep', 'trainStep', 'commitStep'] as const;
+    const round = ['leaseGroups', 'playGroups', 'packBatch', 'planStep', 'trainStep', 'commitStep'] as const;
     const order = run.order(...round, 'publishVersion', 'broadcastWeights');
     const each = [...round, 'publishVersion', 'broadcastWeights'];
     assert.deepEqual(order, ['commitStep', 'broadcastWeights', ...each, ...each, ...each, ...each]);
@@ -260,7 +260,7 @@ describe('a run', { concurrency: 8 }, () => {
     assert.equal(run.inputs('warmUp').length, 1);
   });
 
-  test('a run that is started again goes on from its newest commit', async () => {
+  test('a run that is started again continues from its newest commit', async () => {
     const first = await begin({ settings: { maxSteps: 4 } });
     await first.atStep(2);
     await first.handle.terminate();
@@ -291,7 +291,7 @@ describe('a run', { concurrency: 8 }, () => {
     assert.equal(second.inputs('publishVersion')[1]!.policy.digest, lost.digest);
   });
 
-  test('a run that had ended goes on when it is to make more steps; what lay between is no loss of its own', async () => {
+  test('a run that had ended continues when it is to make more steps; what were between is no loss of its own', async () => {
     const first = await begin({ settings: { maxSteps: 1 } });
     await first.result();
     first.fake.spec.maxSteps = 2;
@@ -325,7 +325,7 @@ describe('a run', { concurrency: 8 }, () => {
     const { ledger } = await run.result();
     assert.ok((await timesContinued(run)) >= 1);
     assert.deepEqual([ledger.isSound, ledger.issued, ledger.counts['trained']], [true, 18, 18]);
-    assert.equal(run.inputs('generateRollouts').length, 18, 'no group was generated twice');
+    assert.equal(run.inputs('playGroups').length, 9, 'no group was generated twice');
   });
 
   test('the run that is continued asks the GPU worker first that held it', async () => {

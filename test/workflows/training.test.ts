@@ -54,7 +54,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     );
     assert.deepEqual([ledger.isSound, ledger.counts['refused'], ledger.counts['trained']], [true, 2, 2]);
     assert.deepEqual(await run.told('refused'), [
-      'step 1: batch refused (the loss is not a number); its groups are set aside',
+      'step 1: batch refused (the loss is not a number); its groups are not trained',
     ]);
     assert.equal((await run.told('paused')).length, 0);
   });
@@ -99,10 +99,10 @@ describe('a step in training', { concurrency: 8 }, () => {
       ],
     );
     assert.match((await run.told('warning'))[0]!, /^step 1: out of memory; tried once more with 4 rows at a time/);
-    assert.equal(run.inputs('generateRollouts').length, 2, 'nothing was sampled again');
+    assert.equal(run.inputs('playGroups').length, 1, 'nothing was sampled again');
   });
 
-  test('where training stored batches again gives other weights the run goes on from those, and they are served', async () => {
+  test('where training stored batches again gives other weights the run continues from those, and they are served', async () => {
     const run = await begin({
       settings: { maxSteps: 2 },
       fakes: {
@@ -148,7 +148,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     assert.equal(await run.paused(), 'the engine died 3 times at step 1. Then resume.');
     await run.tell('resume');
     await run.result();
-    assert.deepEqual([run.inputs('trainStep').length, run.inputs('generateRollouts').length], [2, 2]);
+    assert.deepEqual([run.inputs('trainStep').length, run.inputs('playGroups').length], [2, 1]);
     const [first, second] = run.inputs('trainStep');
     assert.equal(second!.plan.key, first!.plan.key);
   });
@@ -170,11 +170,8 @@ describe('a step in training', { concurrency: 8 }, () => {
     assert.deepEqual([step, ledger.isSound], [2, true]);
     assert.deepEqual(epochs(run), [1, 1, 2]);
     assert.equal(run.inputs('planStep').length, 2, 'planned once for each step');
-    assert.deepEqual(run.inputs('generateRollouts').length, 4, 'nothing was sampled for it');
-    assert.match(
-      (await run.told('recovery'))[0]!,
-      /^the GPU worker gpu-2 that held this run is lost; another one goes on/,
-    );
+    assert.deepEqual(run.inputs('playGroups').length, 2, 'nothing was sampled for it');
+    assert.match((await run.told('recovery'))[0]!, /^the GPU worker gpu-2 of this run is lost; another one continues/);
     assert.equal((await run.status()).lost.recoveries, 1);
   });
 
@@ -226,19 +223,19 @@ describe('a step in training', { concurrency: 8 }, () => {
           if (nth === 1) throw ApplicationFailure.nonRetryable('another process holds epoch 1', 'TrainerSuperseded');
           return usual();
         },
-        describeTrainers: () => 'a trainer: 2 known, busy with run other',
+        describeTrainers: () => 'a GPU worker: 2 known, busy with run other',
       },
     });
     await until('the wait', async () => {
       const status = await run.status().catch(() => null);
       const waits = status?.waitingOn.map(({ what }) => what) ?? [];
       return waits.includes(
-        'a trainer: 2 known, busy with run other; the last one failed: another process holds epoch 1',
+        'a GPU worker: 2 known, busy with run other; the last one failed: another process holds epoch 1',
       );
     });
     assert.equal((await run.result()).step, 1);
     assert.equal(run.inputs('leaseTrainer').length, 2);
-    assert.deepEqual(await run.told('warning'), ['waiting for a trainer: 2 known, busy with run other']);
+    assert.deepEqual(await run.told('warning'), ['waiting for a GPU worker: 2 known, busy with run other']);
   });
 
   test('a long pause gives the GPU worker back; resumed, the run holds one again, and nobody calls that a loss', async () => {
@@ -349,7 +346,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     assert.deepEqual(run.inputs('planStep').at(-1)!.from.replay, 1);
   });
 
-  test('a version that lies in its place with its commit needs no upload', async () => {
+  test('a version that is in its place with its commit needs no upload', async () => {
     const run = await begin({
       settings: oneStep,
       fakes: { commitStep: async (_, { usual }) => ({ ...(await usual()), isPublished: true }) },

@@ -41,7 +41,7 @@ export function adoptedLine(environment: string, { foundAt }: PromptRef): string
 }
 
 export function branchFailedLine(run: string, { environment, step }: PromptBranch, reason: string): string {
-  return `gepa: the branch of v${step} on ${environment} failed, and the run goes on without it: ${reason} Once that is mended: npx ratchet gepa branch ${run} --env ${environment}`;
+  return `gepa: the branch of v${step} on ${environment} failed, and the run continues without it: ${reason} Once that is repaired: npx ratchet gepa branch ${run} --env ${environment}`;
 }
 
 /** Why a run leaves its branches behind. */
@@ -49,9 +49,9 @@ export type LeftBecause = 'end' | 'failure' | 'rewind';
 
 export function branchCancelledLine({ environment, step }: PromptBranch, because: LeftBecause): string {
   const why = {
-    end: 'the run ends. What it has paid for is stored: trained further, the run goes on with it',
-    failure: 'the run failed. What it has paid for is stored: trained again, the run goes on with it',
-    rewind: 'the run goes on from an earlier step',
+    end: 'the run ends. What it has paid for is stored: trained further, the run continues with it',
+    failure: 'the run failed. What it has paid for is stored: trained again, the run continues with it',
+    rewind: 'the run continues from an earlier step',
   }[because];
   return `gepa: the branch of v${step} on ${environment} is cancelled: ${why}`;
 }
@@ -64,7 +64,7 @@ export function unansweredLine(run: string, environment: string, { ref, foundAt 
 /** Servers that hold one version are a branch's alone, or are brought back and forth. */
 export function oneVersionLine(environment: string, version: string, isAlone: boolean): string {
   const what = isAlone
-    ? 'no training rollout is sampled while it goes on'
+    ? 'no training rollout is sampled while it runs'
     : 'they are brought back and forth between it and the training ([eval] when = "beside")';
   return `gepa: the inference servers sample from one version at a time, and ${version} is searched from on ${environment}: ${what}`;
 }

@@ -281,7 +281,7 @@ export class OnlineEvals {
     control.tell(
       'warning',
       step,
-      `eval v${step} on ${environment} failed: ${rootCause(reason).message} Once that is mended: npx ratchet eval checkpoints ${spec.name} --steps ${step}`,
+      `eval v${step} on ${environment} failed: ${rootCause(reason).message} Once that is repaired: npx ratchet eval checkpoints ${spec.name} --steps ${step}`,
     );
   }
 
@@ -310,7 +310,7 @@ export class OnlineEvals {
     });
     if (this.#isLastStepMade || action === 'flag') return;
     if (action === 'stop') return control.stopBecause(text);
-    control.pause(`${text}. Resume to go on, or go back: npx ratchet rewind ${spec.name} --step ${best.step}`);
+    control.pause(`${text}. Resume to continue, or go back: npx ratchet rewind ${spec.name} --step ${best.step}`);
   }
 }
 

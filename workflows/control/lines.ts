@@ -43,12 +43,12 @@ export function finishedValues(effectiveness: Effectiveness | undefined): Record
 
 export function rewoundLine(lineage: string, step: number): string {
   if (lineage === firstLineage) return `this run begins at step ${step} of another one`;
-  return `lineage ${lineage} begins at step ${step}; what an earlier lineage did after it is kept, and superseded`;
+  return `lineage ${lineage} begins at step ${step}; later groups of the earlier lineage are superseded`;
 }
 
 export function upgradedLine(run: string, step: number, pausedBecause: string | null): string {
   const paused = pausedBecause === null ? '' : `; it is paused as before: ${pausedBecause}`;
-  return `upgrade: ${run} goes on after step ${step} under the new code${paused}`;
+  return `upgrade: ${run} continues after step ${step} under the new code${paused}`;
 }
 
 /** What of the warm-up is trained next. */
@@ -86,7 +86,7 @@ export function evalLine(summary: EvaluationSummary, cost: Readonly<Record<strin
     ...(prompt === undefined
       ? []
       : [
-          `prompt ${prompt.sha256.slice(0, 8)}${prompt.isHeldAgainst ? '' : ', the first under it: held against none before'}`,
+          `prompt ${prompt.sha256.slice(0, 8)}${prompt.isHeldAgainst ? '' : ', the first under it: compared with none before'}`,
         ]),
     ...(paused === undefined ? [] : [`training paused ${paused.toFixed(1)}s for it`]),
     ...(deferred === undefined ? [] : [`deferred by ${deferred.toFixed(1)}s`]),
@@ -125,7 +125,7 @@ export function recoveryLines(
     values: {},
   }));
   if (!isExpected) {
-    const from = restoredFrom === null ? 'went on from memory' : `restored from checkpoint ${restoredFrom}`;
+    const from = restoredFrom === null ? 'continued from memory' : `restored from checkpoint ${restoredFrom}`;
     lines.push({
       kind: 'recovery',
       text: `trainer ${from}, ${replayedSteps} stored batches trained again in ${seconds.toFixed(1)}s, ${regenerated} rollouts generated for it`,
@@ -143,7 +143,7 @@ export function recoveryLines(
       : 'The engine does not promise equal bits, or is another one';
     lines.push({
       kind: 'warning',
-      text: `training up to step ${step - 1} again gave other weights, first at step ${differs.step} (${differs.digest.slice(0, 12)}…). ${why}. The run goes on from them as a version of its own`,
+      text: `training up to step ${step - 1} again gave other weights, first at step ${differs.step} (${differs.digest.slice(0, 12)}…). ${why}. The run continues from them as a version of its own`,
       values: { differs_at: differs.step, same_engine: String(differs.isSameEngine) },
     });
   }

@@ -90,6 +90,8 @@ export interface NotedRegression {
 /** What is under way of the steps being made. At async level 1 two steps are: one is trained, the next one collected. */
 export interface StepProgress {
   readonly collecting: CollectProgress | null;
+  /** By environment. */
+  readonly inPlay: readonly GroupsInPlay[];
   readonly training: {
     readonly step: number;
     readonly from: string;
@@ -100,15 +102,24 @@ export interface StepProgress {
   readonly quarantinedServers?: readonly string[];
 }
 
-/** The groups of one step on their way into its batch, in sampling rounds. */
+/** Groups of one environment that are in play. */
+export interface GroupsInPlay {
+  readonly environment: string;
+  readonly groups: number;
+  /** When the oldest of them was leased, and from which version it is sampled. */
+  readonly since: string;
+  readonly policyStep: number;
+}
+
+/** Groups on their way into the next batch. */
 export interface CollectProgress {
   readonly step: number;
-  /** From 1. */
+  /** Of those leased since the batch before, from 1. */
   readonly round: number;
-  readonly doing: 'generate' | 'score' | 'filter' | 'nothing';
-  /** The policy that the round is sampled from. */
+  readonly doing: 'generate' | 'filter' | 'nothing';
+  /** The policy that the newest round is sampled from. */
   readonly policyStep: number;
-  /** Rollouts of this round; `done` counts those of finished chunks. */
+  /** Rollouts that were in play when the batch before was taken, and those leased since; `done` counts those that are scored. */
   readonly rollouts: { readonly done: number; readonly of: number };
   /** Groups that a whole batch needs, and what became of those sampled so far; `kept` includes what the step before left. */
   readonly needed: number;

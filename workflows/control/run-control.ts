@@ -165,7 +165,7 @@ export class RunControl {
 
   /** A run that is stopping gives the step up instead that would wait for somebody. */
   pause(reason: string, by: 'run' | 'person' = 'run'): void {
-    if (this.#isStopping && by === 'run') return this.#leave(`given up, as the run is stopping: ${reason}`);
+    if (this.#isStopping && by === 'run') return this.#leave(`step abandoned, as the run is stopping: ${reason}`);
     this.#pausedBecause = reason;
     this.#isPausedByPerson = by === 'person';
     this.#noteAsked();
@@ -187,7 +187,7 @@ export class RunControl {
 
   /** Ends the run after the step under way, for a reason of its own. */
   stopBecause(reason: string): void {
-    if (this.isPaused) return this.tell('warning', null, `to be stopped, and it is paused: ${reason}`);
+    if (this.isPaused) return this.tell('warning', null, `the run was to stop, but it is paused: ${reason}`);
     this.tell('stopping', null, `stopping after step ${this.#lastIsUnderWay()}: ${reason}`);
   }
 
@@ -248,7 +248,7 @@ export class RunControl {
     setHandler(pauseUpdate, (reason = 'asked to') => {
       const before = this.#pausedBecause;
       this.pause(reason, 'person');
-      const goOn = `Go on with: npx ratchet resume ${this.#options.spec.name}`;
+      const goOn = `Continue with: npx ratchet resume ${this.#options.spec.name}`;
       if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
       return `running → paused: ${reason}. What is under way is finished and stored${this.#underWayText()}; no further step begins. ${goOn}`;
     });
@@ -305,7 +305,7 @@ export class RunControl {
     const { name } = this.#options.spec;
     const resumed = before === null ? '' : ` The pause is over with it (it was: ${before}).`;
     if (before !== null) this.tell('resumed', this.#step, `resumed by a rewind to step ${step}`);
-    return `Going on from step ${step} in a new lineage once what is under way is done.${resumed} What came after it is kept: npx ratchet audit ${name}`;
+    return `Continuing from step ${step} in a new lineage once what is under way is done.${resumed} Later steps stay in the store: npx ratchet audit ${name}`;
   }
 
   #resume(): string {
@@ -315,7 +315,7 @@ export class RunControl {
     this.#noteAsked();
     this.tell('resumed', this.#step, 'resumed');
     const next = this.#step < this.lastStep ? ` Step ${this.#step + 1} of ${this.lastStep} is next.` : '';
-    return `paused (${before}) → running. It goes on after step ${this.#step}.${next}`;
+    return `paused (${before}) → running. It continues after step ${this.#step}.${next}`;
   }
 
   /** Which step a change reaches first. */
@@ -341,7 +341,7 @@ export class RunControl {
 
   #stop(): string {
     const run = this.#options.spec.name;
-    const goOn = 'Later: `ratchet train` with its file goes on from there.';
+    const goOn = 'Later: `ratchet train` with its file continues from there.';
     if (this.isPaused) {
       const before = this.#pausedBecause;
       this.#leave('as asked; it was paused');

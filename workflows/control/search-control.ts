@@ -193,7 +193,7 @@ function describePromptSearch(status: PromptSearchStatus, events: readonly Promp
     ...(status.failed === 0
       ? []
       : [
-          `- ${status.failed} rollouts failed through infrastructure, ${status.givenUp} iterations given up: ${plainMarkdown(status.firstFailure ?? '')}`,
+          `- ${status.failed} rollouts failed through infrastructure, ${status.givenUp} iterations abandoned: ${plainMarkdown(status.firstFailure ?? '')}`,
         ]),
     ...status.waitingOn.map((what) => `- waits for ${plainMarkdown(what)}`),
     ...status.warnings.map((line) => `- ${plainMarkdown(line)}`),

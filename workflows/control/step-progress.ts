@@ -2,7 +2,7 @@ import { countGroups } from '../../core/rl/selection.ts';
 import { decodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
 import type { KeptGroups, PolicyVersion } from '../../core/rl/run-state.ts';
 import { versionName } from '../../core/names.ts';
-import type { CollectProgress, StepProgress } from './messages.ts';
+import type { CollectProgress, GroupsInPlay, StepProgress } from './messages.ts';
 
 /** What is finished of the steps being made, for whoever watches. It decides nothing and is in no history. */
 export class ProgressOfSteps {
@@ -11,39 +11,38 @@ export class ProgressOfSteps {
   /** As {@link StepProgress} has it. */
   quarantinedServers: readonly string[] = [];
 
+  /** What is in play right now. */
+  inPlay: () => readonly GroupsInPlay[] = () => [];
+
   read(): StepProgress {
     const quarantined = this.quarantinedServers.length === 0 ? {} : { quarantinedServers: this.quarantinedServers };
-    return { collecting: this.#collecting, training: this.#training, ...quarantined };
+    return { collecting: this.#collecting, inPlay: this.inPlay(), training: this.#training, ...quarantined };
   }
 
-  /** A sampling round begins: `groups` are leased, and `kept` wait from before. */
-  leased(round: {
-    readonly step: number;
-    readonly policyStep: number;
-    readonly rollouts: number;
-    readonly needed: number;
-    readonly kept: number;
-  }): void {
-    const { step, policyStep, rollouts, needed, kept } = round;
-    const before = this.#collecting?.step === step ? this.#collecting : null;
+  /** The batch of a step is collected from here on: `inPlay` rollouts are in play, and `kept` groups wait. */
+  collects(batch: Pick<CollectProgress, 'step' | 'needed' | 'kept'> & { readonly inPlay: number }): void {
+    const { inPlay, ...rest } = batch;
+    const policyStep = this.#collecting?.policyStep ?? 0;
     this.#collecting = {
-      step,
-      round: (before?.round ?? 0) + 1,
-      doing: 'generate',
+      ...rest,
       policyStep,
-      rollouts: { done: 0, of: rollouts },
-      needed,
-      kept,
-      dropped: before?.dropped ?? {},
+      round: 0,
+      doing: 'generate',
+      rollouts: { done: 0, of: inPlay },
+      dropped: {},
     };
   }
 
-  generated(rollouts: number): void {
-    this.#now(({ rollouts: { done, of } }) => ({ rollouts: { done: done + rollouts, of } }));
+  /** A sampling round begins. */
+  leased({ policyStep, rollouts }: { readonly policyStep: number; readonly rollouts: number }): void {
+    this.#now(({ round, rollouts: { done, of } }) => {
+      return { round: round + 1, doing: 'generate', policyStep, rollouts: { done, of: of + rollouts } };
+    });
   }
 
-  scoring(): void {
-    this.#now(() => ({ doing: 'score' }));
+  /** Rollouts have been generated and scored. */
+  played(rollouts: number): void {
+    this.#now(({ rollouts: { done, of } }) => ({ rollouts: { done: done + rollouts, of } }));
   }
 
   filtered(kept: readonly KeptGroups[], ended: EndedRanges): void {

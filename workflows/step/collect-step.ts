@@ -17,6 +17,8 @@ export interface CollectedStep {
   readonly surplus: readonly KeptGroups[];
   /** Rounds in play when its groups were taken; absent where there were none. */
   readonly open?: readonly OpenRound[];
+  /** Ordinals of what was in play in them; absent likewise. */
+  readonly inPlay?: string;
   readonly curriculum: CurriculumState;
   /** Ordinals issued for it, first and last of each round. */
   readonly issued: readonly (readonly [first: number, last: number])[];
@@ -35,8 +37,8 @@ interface Ready {
 
 /**
  * Collects groups with a signal until there is a batch of them, then packs it. What was sampled and left over before comes first. One round
- * after another is leased until there is at least half a batch; where rollouts are sampled continuously the window is kept full until there is
- * a whole one. When too much fails, or round after round keeps too little, the run pauses and says why rather than train on what is left.
+ * after another is leased until there is a batch, as `batch_fill` has it; where rollouts are sampled continuously the window is kept full until
+ * there is a whole one. When too much fails, or round after round keeps too little, the run pauses and says why rather than train on what is left.
  */
 export async function collectStep(
   context: WindowContext,
@@ -44,6 +46,7 @@ export async function collectStep(
   asked: Asked,
 ): Promise<CollectedStep> {
   const collection = new Collection(context, window, asked);
+  window.collects(asked.step);
   for (;;) {
     await collection.pauseIfBroken();
     const ready = collection.ready();
@@ -92,17 +95,20 @@ class Collection {
   isBatch({ groups }: Ready): boolean {
     const { isInPlay, isContinuous, isWidened, harvest } = this.#window;
     const isWhole = groups === this.#groupsPerBatch;
-    const isDecided = isContinuous ? isWhole || harvest.fruitlessRounds >= roundsBeforeWidening : !isInPlay;
-    const { hasRounds: hasSampled } = harvest;
-    return isDecided && isBatch({ ready: groups, groupsPerBatch: this.#groupsPerBatch, hasSampled, isWidened });
+    const { batchFill: fill } = this.#context.spec;
+    const { hasRounds: hasSampled, fruitlessRounds } = harvest;
+    const isLong = fruitlessRounds >= roundsBeforeWidening;
+    const isDecided = isContinuous ? isWhole || isLong || (fill === 'once' && fruitlessRounds >= 1) : !isInPlay;
+    const groupsPerBatch = this.#groupsPerBatch;
+    return isDecided && isBatch({ ready: groups, groupsPerBatch, hasSampled, isWidened, fill, isLong });
   }
 
-  /** The batch; null where not a word of it is to be trained on: its groups are set aside, the rest stands for the next round. */
+  /** The batch; null where not a word of it is to be trained on: its groups are not trained, the rest stands for the next round. */
   async pack({ selection, groups }: Ready): Promise<CollectedStep | null> {
     const { run, spec, control, datasets } = this.#context;
     const { step } = this.#asked;
     const { trained, stale, surplus } = selection;
-    const { curriculum, open, isWidened } = this.#window;
+    const { curriculum, open, inPlay, isWidened } = this.#window;
     const harvest = this.#window.take(surplus);
     harvest.settle();
     if (stale !== '') harvest.ended.push({ stale });
@@ -122,7 +128,7 @@ class Collection {
     if (!hasSignal) {
       const ordinals = encodeRanges(trained.flatMap((source) => decodeRanges(source.ordinals)));
       harvest.ended.push({ 'filtered:no_signal': ordinals });
-      this.#tellWarning(`no token of ${groups} groups has an advantage; they are set aside`);
+      this.#tellWarning(`no token of ${groups} groups has an advantage; they are not trained`);
       this.#window.giveBack(harvest);
       return null;
     }
@@ -133,7 +139,7 @@ class Collection {
       ...taught,
       trained,
       surplus,
-      ...(open.length === 0 ? {} : { open }),
+      ...(open.length === 0 ? {} : { open, inPlay }),
       curriculum,
       issued,
       ended,
@@ -240,5 +246,5 @@ async function askTeacher(
 
 function noExamplesReason({ environments }: RunSpec, step: number): string {
   const names = environments.map(({ name }) => name).join(', ');
-  return `no-examples: every example of ${names} lies in a difficulty pool that is never drawn, so there is nothing to sample for step ${step}. Resume to take all of them as normal again, or stop here; easy_fraction and hard_fraction of [buffer] above 0 keep drawing from the pools.`;
+  return `no-examples: every example of ${names} is in a difficulty pool that is never drawn, so there is nothing to sample for step ${step}. Resume to take all of them as normal again, or stop here; easy_fraction and hard_fraction of [buffer] above 0 keep drawing from the pools.`;
 }

@@ -1,19 +1,19 @@
-import type { FilteredRound } from '../../activities/index.ts';
+import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
 import type { EndedRanges } from '../../core/rl/ledger.ts';
 import { addLost, nothingLost, type LostWork } from '../../core/rl/lost-work.ts';
 import { secondsCovered } from '../../core/rl/window.ts';
 import type { KeptGroups, ObjectRef, SamplingRound } from '../../core/rl/run-state.ts';
 import { RoundAccount } from './round-account.ts';
 
-/** One sampling round that has been scored, and what the filter made of it. */
-interface ScoredRound {
+/** A chunk that has been scored, and what the filter made of it. */
+interface ScoredChunk {
   readonly round: SamplingRound;
   readonly scored: ObjectRef;
-  readonly filtered: FilteredRound;
+  readonly filtered: FilteredGroups;
 }
 
-/** What a round took. */
-interface SpentOnRound {
+/** What a chunk took. */
+interface SpentOnChunk {
   /** Of generation, on the worker. */
   readonly generateS: number;
   readonly scoreS: number;
@@ -29,12 +29,12 @@ export class Harvest {
   readonly account = new RoundAccount();
   readonly scored: ObjectRef[] = [];
   readonly ended: EndedRanges[] = [];
-  readonly #added: (readonly [ScoredRound, SpentOnRound, number])[] = [];
+  readonly #added: (readonly [ScoredChunk, SpentOnChunk, number])[] = [];
   readonly #issued: (readonly [first: number, last: number])[] = [];
   readonly #solved = { all: 0, none: 0 };
   readonly #generating: (readonly [fromMs: number, toMs: number])[] = [];
   readonly #spent = { scoreS: 0, adopted: 0 };
-  #rounds: readonly ScoredRound[] = [];
+  #chunks: readonly ScoredChunk[] = [];
   #fruitless = 0;
   #lost = nothingLost;
 
@@ -43,9 +43,9 @@ export class Harvest {
     return this.#issued;
   }
 
-  /** Groups with a signal, by round. */
+  /** Groups with a signal, by chunk. */
   get kept(): readonly KeptGroups[] {
-    return this.#rounds.map(({ filtered }) => filtered.kept).filter(({ ordinals }) => ordinals !== '');
+    return this.#chunks.map(({ filtered }) => filtered.kept).filter(({ ordinals }) => ordinals !== '');
   }
 
   /** Whether anything was sampled for it. */
@@ -55,7 +55,7 @@ export class Harvest {
 
   /** Rounds since there was a batch, or somebody was asked what to do. */
   get fruitlessRounds(): number {
-    return this.#fruitless;
+    return Math.round(this.#fruitless * 1e6) / 1e6; // chunks of a round are fractions of it
   }
 
   get solved(): { readonly all: number; readonly none: number } {
@@ -70,11 +70,11 @@ export class Harvest {
     this.#issued.push([first, last]);
   }
 
-  /** `share`: how much of a round it is, as rounds are counted. */
-  add(one: ScoredRound, spent: SpentOnRound, share: number): void {
+  /** `share`: how much of a round it is. */
+  add(one: ScoredChunk, spent: SpentOnChunk, share: number): void {
     const { solved } = one.filtered;
     this.#added.push([one, spent, share]);
-    this.#rounds = [...this.#rounds, one];
+    this.#chunks = [...this.#chunks, one];
     this.scored.push(one.scored);
     this.#fruitless += share;
     this.#solved.all += solved.all;
@@ -93,15 +93,15 @@ export class Harvest {
     for (const added of later.#added) this.add(...added);
   }
 
-  /** Judges all rounds anew. */
-  async judge(filter: (one: ScoredRound) => Promise<FilteredRound>): Promise<void> {
-    this.#rounds = await Promise.all(this.#rounds.map(async (one) => ({ ...one, filtered: await filter(one) })));
+  /** Judges all of it anew. */
+  async judge(filter: (one: ScoredChunk) => Promise<FilteredGroups>): Promise<void> {
+    this.#chunks = await Promise.all(this.#chunks.map(async (one) => ({ ...one, filtered: await filter(one) })));
   }
 
   /** What the filter did not keep has ended. The rest is the batch's, or waits outside of this. */
   settle(): void {
-    this.ended.push(...this.#rounds.map(({ filtered }) => filtered.ended));
-    this.#rounds = [];
+    this.ended.push(...this.#chunks.map(({ filtered }) => filtered.ended));
+    this.#chunks = [];
   }
 
   forgetFruitless(): void {
@@ -114,7 +114,7 @@ export class Harvest {
       issued_groups: this.#issued.reduce((sum, [first, last]) => sum + last - first + 1, 0),
       solved_all: this.#solved.all,
       solved_none: this.#solved.none,
-      rounds: this.scored.length,
+      rounds: this.#issued.length,
       failed_rollouts: failedRollouts,
       policy_failures: policyFailures,
       rollouts,

@@ -1,4 +1,4 @@
-import type { FilteredRound } from '../../activities/index.ts';
+import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
 import { addHistograms, describeHistogram } from '../../core/rl/difficulty.ts';
 import {
   addFailures,
@@ -26,7 +26,7 @@ export class RoundAccount {
     return this.#failures;
   }
 
-  add({ failures = noFailures, means = [], environments = {} }: FilteredRound): void {
+  add({ failures = noFailures, means = [], environments = {} }: FilteredGroups): void {
     this.#failures = addFailures(this.#failures, failures);
     this.#means = addHistograms(this.#means, means);
     for (const [name, round] of Object.entries(environments)) {
@@ -50,7 +50,7 @@ export class RoundAccount {
       .filter(([name, { failedRollouts }]) => name !== found.environment && failedRollouts === 0)
       .map(([name]) => name);
     const well = found.environment === null || others.length === 0 ? '' : ` ${others.join(', ')} had no failures.`;
-    return `breaker: ${found.reason} for step ${step}: ${causes}.${well} Nothing of it was trained. Mend the cause, then resume.`;
+    return `breaker: ${found.reason} for step ${step}: ${causes}.${well} Nothing of it was trained. Remove the cause, then resume.`;
   }
 
   /** The pause is over: what failed before it says nothing about what comes. */

@@ -1,11 +1,10 @@
 import { CancellationScope, condition, isCancellation } from '@temporalio/workflow';
 import type { LeaseInput } from '../../activities/index.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { generateChunks, openRoundsMax } from '../../core/limits.ts';
-import { chunksOfRound } from '../../core/rl/chunks.ts';
+import type { LeasedChunk } from '../../core/rl/chunks.ts';
 import type { CurriculumState } from '../../core/rl/curriculum.ts';
-import { encodeRanges } from '../../core/rl/ledger.ts';
-import { addLost, nothingLost } from '../../core/rl/lost-work.ts';
+import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
+import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
 import type {
   KeptGroups,
   OpenRound,
@@ -17,11 +16,19 @@ import type {
 } from '../../core/rl/run-state.ts';
 import { countGroups } from '../../core/rl/selection.ts';
 import { isStale } from '../../core/rl/staleness.ts';
-import { isContinuous, leaseGroups, type SamplingPace, windowGroups } from '../../core/rl/window.ts';
+import {
+  chunkGroups,
+  isContinuous,
+  roomInWindow,
+  type SamplingPace,
+  slowPlayS,
+  windowGroups,
+} from '../../core/rl/window.ts';
 import { RewindAsked, type RunControl } from '../control/run-control.ts';
-import { eager, rolloutsFor } from '../options.ts';
-import { type GeneratedRound, generateRound } from './generate-round.ts';
+import type { GroupsInPlay } from '../control/messages.ts';
+import { eager } from '../options.ts';
 import { Harvest } from './harvest.ts';
+import { type ChunkPlayed, playChunk } from './play-chunk.ts';
 import type { ServingSchedule } from './serving-schedule.ts';
 
 export interface WindowContext {
@@ -37,44 +44,41 @@ export interface WindowContext {
   readonly prompts: () => Prompts | undefined;
 }
 
-/** A round between its lease and the filter. */
-interface RoundInPlay {
+/** A round that is leased, and those of its chunks that have not ended. */
+interface Leased {
   readonly round: SamplingRound;
-  readonly groups: number;
+  readonly chunks: readonly LeasedChunk[];
+  readonly chunksInAll: readonly LeasedChunk[];
+}
+
+/** A chunk between its lease and the end of its play. */
+interface ChunkInPlay {
+  readonly round: SamplingRound;
+  readonly chunk: LeasedChunk;
+  /** Its place among the chunks of its round, and how many they are. */
+  readonly at: number;
+  readonly of: number;
+  /** ms since 1970. */
+  readonly since: number;
   readonly scope: CancellationScope;
 }
 
-type WaitFor = <T>(what: string | (() => string), work: Promise<T>) => Promise<T>;
-
-/** What is generated, and not scored yet. */
-interface PlayedRound {
-  readonly round: SamplingRound;
-  readonly label: string;
-  readonly generated: GeneratedRound;
-  /** ms since 1970. */
-  readonly generatedAt: number;
-  readonly waitFor: WaitFor;
-}
-
-/** A round that is leased. */
-interface Leased {
-  readonly round: SamplingRound;
-  readonly groups: Readonly<Record<string, number>> | undefined;
-  /** As it was played before. */
-  readonly chunks?: number;
-}
-
-/** Rounds whose time says how long the next will take. */
-const roundsRemembered = 8;
+/** Chunks whose time says how long the next will take. */
+const chunksRemembered = 16;
 
 /**
- * Groups that are leased and not trained yet: rounds in play, and kept groups that wait for a batch. It goes on from step to step: at level 0
- * it is empty between them, beyond it rounds are in play while steps train. What it holds at a batch is in that batch's commit.
+ * Groups that are leased and not trained yet: chunks of rounds in play, and kept groups that wait for a batch. It goes on from step to step: at
+ * level 0 it is empty between them, beyond it chunks are in play while steps train. What it holds at a batch is in that batch's commit.
  */
 export class SamplingWindow {
   readonly #context: WindowContext;
-  readonly #inPlay = new Map<number, RoundInPlay>();
-  readonly #roundS: number[] = [];
+  /** Until what came of them is added. */
+  readonly #inPlay = new Set<ChunkInPlay>();
+  /** Of those, the ones that a worker is at. */
+  readonly #playing = new Set<ChunkInPlay>();
+  readonly #playS: number[] = [];
+  readonly #occupancies: number[] = [];
+  #workers = 1;
   #batchS: number | null = null;
   #batchAt = Date.now();
   #curriculum: CurriculumState;
@@ -87,10 +91,23 @@ export class SamplingWindow {
   /** What rounds are filtered with from here on. */
   isWidened = false;
 
-  constructor(context: WindowContext, { curriculum, surplus }: Pick<RunState, 'curriculum' | 'surplus'>) {
+  constructor(
+    context: WindowContext,
+    { curriculum, surplus, open = [] }: Pick<RunState, 'curriculum' | 'surplus' | 'open'>,
+  ) {
     this.#context = context;
     this.#curriculum = curriculum;
     this.#surplus = surplus;
+    if (open.length > 0) this.#playS.push(slowPlayS); // at level 1 nothing else is in play at a commit
+    context.control.progress.inPlay = () => this.#groupsInPlay();
+  }
+
+  /** A batch is collected from here on, for whoever watches. */
+  collects(step: number): void {
+    const { spec, control } = this.#context;
+    const needed = spec.batchSize / spec.rolloutsPerExample;
+    const inPlay = sum(this.#inPlay) * spec.rolloutsPerExample;
+    control.progress.collects({ step, needed, kept: countGroups(this.ready), inPlay });
   }
 
   /** Of what was sampled since a batch was taken last. */
@@ -118,9 +135,19 @@ export class SamplingWindow {
 
   /** The rounds in play, as a commit names them. */
   get open(): readonly OpenRound[] {
-    return [...this.#inPlay.values()].map(({ round: { step, first, last, leases } }) => {
-      return { step, first, last, leases: leases.sha256 };
+    const rounds = new Map<number, ChunkInPlay[]>();
+    for (const one of this.#inPlay) rounds.set(one.round.first, [...(rounds.get(one.round.first) ?? []), one]);
+    return [...rounds.values()].map((chunks) => {
+      const { round, of } = chunks[0]!;
+      const { step, first, last, leases } = round;
+      const rest = chunks.length === of ? {} : { chunks: chunks.map(({ at }) => at) };
+      return { step, first, last, leases: leases.sha256, ...rest };
     });
+  }
+
+  /** Ordinals of what is in play, as ranges. */
+  get inPlay(): string {
+    return encodeRanges([...this.#inPlay].flatMap(({ chunk }) => decodeRanges(chunk.ordinals)));
   }
 
   throwIfFailed(): void {
@@ -129,16 +156,13 @@ export class SamplingWindow {
 
   /** Takes up what was in play when an execution ended: rounds that the commit names, and those that were leased after it. */
   async reopen(open: readonly OpenRound[]): Promise<void> {
-    const { run, spec } = this.#context;
+    const { run, serving } = this.#context;
     const { rounds, curriculum } = await eager.reopenRounds({ run, open, curriculum: this.#curriculum });
     this.#curriculum = curriculum;
-    for (const { isIssued, groups, chunks, ...round } of rounds) {
+    for (const { isIssued, chunks, chunksInAll, ...round } of rounds) {
       if (!isIssued) this.#harvest.issue(round.first, round.last);
-      const ofEach = spec.environments.length > 1 ? groups : undefined;
-      const leased = { round, groups: ofEach, ...(chunks === undefined ? {} : { chunks }) };
-      const scope = new CancellationScope();
-      this.#holdInPlay(leased, scope);
-      this.#play(scope, () => this.#sampleLeased(leased));
+      const playing = this.#hold({ round, chunks, chunksInAll });
+      this.#watch(() => serving.shared(() => this.#play(playing)));
     }
   }
 
@@ -150,60 +174,68 @@ export class SamplingWindow {
     const { spec } = this.#context;
     const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
     const pace = this.#pace;
-    const { maxAsyncLevel: level, oversamplingFactor, rolloutsPerExample, maxConcurrent } = spec;
+    const { maxAsyncLevel: level, oversamplingFactor } = spec;
     const window = windowGroups({ groupsPerBatch, level, oversamplingFactor, stepsLeft, pace });
-    const size = leaseGroups({ groupsPerBatch, window, rolloutsPerExample, maxConcurrent, pace });
+    const size = this.#chunkGroups(window);
     for (;;) {
-      const waiting = ready(); // rounds end while others are leased
-      const rounds = [...this.#inPlay.values()];
-      const playing = rounds.reduce((sum, { groups }) => sum + groups, 0);
+      const waiting = ready(); // chunks end while others are leased
+      const chunks = [...this.#inPlay];
       // Stragglers, leased for a step that is made, hold up nobody.
-      const inPlay = rounds.reduce((sum, { groups, round }) => sum + (round.step < step ? 0 : groups), 0);
+      const inPlay = sum(chunks.filter(({ round }) => round.step >= step));
       const held = waiting + inPlay;
-      const isFull =
-        rounds.length >= openRoundsMax ||
-        (maxConcurrent !== null && playing > 0 && (playing + size) * rolloutsPerExample > maxConcurrent);
-      const count = Math.min(size, window - held);
-      // A part of a lease is waited for, unless nothing else would come.
-      const isEnough = waiting >= groupsPerBatch || isFull || count <= 0 || (count < size && inPlay > 0);
-      if (isEnough) return true;
+      const room = roomInWindow({
+        ...spec,
+        window,
+        held,
+        chunks: chunks.length,
+        playing: sum(chunks),
+        chunkGroups: size,
+        pace,
+      });
+      // A part of a chunk is waited for, unless nothing else would come.
+      if (waiting >= groupsPerBatch || room === 0 || (room < size && inPlay > 0)) return true;
       const target = Math.min(step + Math.floor(held / groupsPerBatch), step + stepsLeft - 1);
-      if (!(await this.openRound(target, count))) return false;
+      const count = Math.min(room, groupsPerBatch - (held % groupsPerBatch));
+      if (!(await this.openRound(target, count, size))) return false;
     }
   }
 
   /** Leases a round, which is played from then on. False: there is no example to draw. */
-  async openRound(step: number, count: number): Promise<boolean> {
+  async openRound(step: number, count: number, groupsPerChunk = this.#chunkGroups(count)): Promise<boolean> {
+    const { serving } = this.#context;
     const isLeased = await new Promise<boolean>((resolve) => {
-      const scope = new CancellationScope();
-      this.#play(scope, async () => {
-        try {
-          await this.#sample(scope, { step, count }, resolve);
-        } finally {
-          resolve(true); // of one that failed nothing more is to be said
-        }
-      });
+      this.#watch(() =>
+        serving.shared(async () => {
+          const leased = await this.#lease({ step, count, groupsPerChunk }).catch((reason: unknown) => {
+            resolve(true); // of one that failed nothing more is to be said
+            throw reason;
+          });
+          const playing = leased ? this.#hold(leased) : [];
+          resolve(leased !== null);
+          await this.#play(playing);
+        }),
+      );
     });
     this.throwIfFailed();
     return isLeased;
   }
 
-  /** Waits until a round has ended, or failed. */
+  /** Waits until a chunk has ended, or failed. */
   async next(): Promise<void> {
     const seen = this.#changes;
     if (!this.isInPlay) return;
     const change = condition(() => this.#changes !== seen);
-    await (this.isContinuous ? this.#context.control.waitFor(() => this.#describe(), change) : change);
+    await this.#context.control.waitFor(() => this.#describe(), change);
   }
 
-  /** Rounds that a step may not train on any more are given up while they are played. */
+  /** Chunks that a step may not train on any more are given up while they are played. */
   giveUpStale(step: number): void {
     const { maxOffPolicySteps } = this.#context.spec;
-    for (const { round, scope } of this.#inPlay.values()) {
-      if (!isStale(round, step, maxOffPolicySteps)) continue;
-      this.#inPlay.delete(round.first);
-      this.#harvest.ended.push({ stale: encodeRanges([...ordinalsOf(round)]) });
-      scope.cancel();
+    for (const one of this.#inPlay) {
+      if (!isStale(one.round, step, maxOffPolicySteps)) continue;
+      this.#inPlay.delete(one);
+      this.#harvest.ended.push({ stale: one.chunk.ordinals });
+      one.scope.cancel();
     }
   }
 
@@ -238,112 +270,118 @@ export class SamplingWindow {
   /** Gives up what is in play: it stays in the store, and whoever goes on from here takes it up. */
   abandon(): void {
     this.#failure ??= { reason: new RewindAsked() };
-    for (const { scope } of this.#inPlay.values()) scope.cancel();
+    for (const { scope } of this.#inPlay) scope.cancel();
     this.#inPlay.clear();
     this.#changes += 1;
   }
 
   get #pace(): SamplingPace {
-    return { roundS: this.#roundS.length === 0 ? null : Math.max(...this.#roundS), batchS: this.#batchS };
+    const occupancy = this.#occupancies.reduce((sum, one) => sum + one, 0) / this.#occupancies.length;
+    return {
+      playS: this.#playS.length === 0 ? null : Math.max(...this.#playS),
+      batchS: this.#batchS,
+      occupancy: this.#occupancies.length === 0 ? 1 : occupancy,
+    };
   }
 
-  #play(scope: CancellationScope, work: () => Promise<void>): void {
-    void scope
-      .run(work)
-      .catch((reason: unknown) => {
-        if (!(isCancellation(reason) && scope.consideredCancelled)) this.#failure ??= { reason };
-      })
+  #chunkGroups(window: number): number {
+    const { spec } = this.#context;
+    const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
+    return chunkGroups({ groupsPerBatch, window, workers: this.#workers, pace: this.#pace });
+  }
+
+  /** What it fails of is told to whoever asks for a batch. */
+  #watch(work: () => Promise<void>): void {
+    void work()
+      .catch((reason: unknown) => (this.#failure ??= { reason }))
       .finally(() => (this.#changes += 1));
   }
 
-  /** Leases, plays, scores and filters a round. */
-  async #sample(
-    scope: CancellationScope,
-    { step, count }: { readonly step: number; readonly count: number },
-    tellLeased: (isLeased: boolean) => void,
-  ): Promise<void> {
-    const played = await this.#context.serving.shared(async () => {
-      const leased = await this.#lease(scope, step, count);
-      tellLeased(leased !== null);
-      return leased && this.#generate(leased);
-    });
-    if (played) await this.#score(played);
-  }
-
-  async #sampleLeased(leased: Leased): Promise<void> {
-    await this.#score(await this.#context.serving.shared(() => this.#generate(leased)));
-  }
-
-  #holdInPlay({ round }: Leased, scope: CancellationScope): void {
-    this.#inPlay.set(round.first, { round, groups: round.last - round.first + 1, scope });
-  }
-
-  #lease(scope: CancellationScope, step: number, count: number): Promise<Leased | null> {
-    const { run, datasets, newestPolicy, prompts } = this.#context;
+  #lease(asked: Pick<LeaseInput, 'step' | 'count' | 'groupsPerChunk'>): Promise<Leased | null> {
+    const { run, spec, datasets, newestPolicy, prompts, control } = this.#context;
     return this.#inTurn(async () => {
       const inUse = prompts();
       const policy = newestPolicy(); // a broadcast that was waited for has changed it
-      const curriculum = this.#curriculum;
-      const asked = { run, step, count, curriculum, datasets, policy, ...(inUse ? { prompts: inUse } : {}) };
-      const { round, groups, curriculum: after } = await eager.leaseGroups(asked);
+      const input = { run, ...asked, curriculum: this.#curriculum, datasets, policy };
+      const leased = await eager.leaseGroups({ ...input, ...(inUse ? { prompts: inUse } : {}) });
+      const { round, chunks, curriculum, workers } = leased;
+      this.#workers = workers ?? this.#workers;
       if (round === null) return null;
-      this.#curriculum = after;
+      this.#curriculum = curriculum;
       this.#harvest.issue(round.first, round.last);
-      this.#holdInPlay({ round, groups }, scope);
-      return { round, groups };
+      const rollouts = (round.last - round.first + 1) * spec.rolloutsPerExample;
+      control.progress.leased({ policyStep: round.policyStep, rollouts });
+      return { round, chunks, chunksInAll: chunks };
     });
   }
 
-  async #generate({ round, groups, chunks: before }: Leased): Promise<PlayedRound> {
-    const { run, spec, control } = this.#context;
-    const count = round.last - round.first + 1;
-    const label = `step ${round.step}: ${count} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
-    control.progress.leased({
-      step: round.step,
-      policyStep: round.policyStep,
-      rollouts: count * spec.rolloutsPerExample,
-      needed: spec.batchSize / spec.rolloutsPerExample,
-      kept: countGroups(this.ready),
+  #hold({ round, chunks, chunksInAll }: Leased): ChunkInPlay[] {
+    const held = chunks.map((chunk): ChunkInPlay => {
+      const at = chunksInAll.findIndex((one) => one.ordinals === chunk.ordinals);
+      return { round, chunk, at, of: chunksInAll.length, since: Date.now(), scope: new CancellationScope() };
     });
-    // One of many is in the line of them all.
-    const isContinuous = this.isContinuous;
-    const waitFor: WaitFor = isContinuous ? (_, work) => work : (what, work) => control.waitFor(what, work);
-    const chunks = chunksOfRound(count, groups, before ?? (isContinuous ? 1 : generateChunks));
-    const generated = await generateRound(control, { run, spec, round, chunks, label, waitFor });
-    this.#roundS.push(generated.seconds);
-    if (this.#roundS.length > roundsRemembered) this.#roundS.shift();
-    return { round, label, generated, generatedAt: Date.now(), waitFor };
+    for (const one of held) this.#inPlay.add(one);
+    return held;
   }
 
-  /** Scores and filters a round, and adds it to what there is. */
-  async #score({ round, label, generated, generatedAt, waitFor }: PlayedRound): Promise<void> {
+  /** Plays chunks of a round side by side. Round by round what came of them is added in their order, so that it is the same whoever was first. */
+  async #play(chunks: readonly ChunkInPlay[]): Promise<void> {
+    const { isContinuous } = this;
+    let before: Promise<unknown> = Promise.resolve();
+    const playing = chunks.map((one) => {
+      const played = this.#playOne(one);
+      const added = (isContinuous ? played : before.then(() => played))
+        .then((found) => found && this.#add(one, found, isContinuous))
+        .finally(() => (this.#changes += 1));
+      before = added;
+      return added;
+    });
+    await Promise.all(playing);
+  }
+
+  /** Null for one that was given up. */
+  async #playOne(one: ChunkInPlay): Promise<ChunkPlayed | null> {
+    const { round, chunk, scope } = one;
+    this.#playing.add(one);
     const { run, spec, control } = this.#context;
-    control.progress.scoring();
-    const { scored, seconds, lost } = await waitFor(
-      `score ${label}`,
-      rolloutsFor(spec).scoreRollouts.executeWithOptions({ summary: `${label}: rubric` }, [
-        { run, round, finished: generated.finished },
-      ]),
-    );
-    const filtered = await this.#inTurn(async () => {
+    const label = `step ${round.step}: ${chunk.groups} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
+    try {
+      return await scope.run(() => playChunk(control, { run, spec, round, chunk, label, workers: this.#workers }));
+    } catch (reason) {
+      if (isCancellation(reason) && scope.consideredCancelled) return null;
+      throw reason;
+    } finally {
+      this.#playing.delete(one);
+    }
+  }
+
+  /** Adds what came of a chunk to what there is. */
+  async #add(one: ChunkInPlay, played: ChunkPlayed, isContinuous: boolean): Promise<void> {
+    const { spec, control } = this.#context;
+    const { round, chunk } = one;
+    const { scored, scoreS, generateS, occupancy, adopted, lost } = played;
+    remember(this.#playS, generateS);
+    if (occupancy !== null) remember(this.#occupancies, occupancy);
+    const filtered = await this.#filter(round, played);
+    if (!this.#inPlay.delete(one)) return; // it had been given up
+    const share =
+      chunk.groups / (isContinuous ? spec.batchSize / spec.rolloutsPerExample : round.last - round.first + 1);
+    const generatedAt = Date.now() - scoreS * 1000;
+    this.#harvest.add({ round, scored, filtered }, { generateS, scoreS, generatedAt, adopted, lost }, share);
+    control.progress.filtered(this.ready, filtered.ended);
+  }
+
+  /** As its worker judged it, unless the filter is another one by now; examples move between pools in one order. */
+  #filter(round: SamplingRound, { scored, filtered }: ChunkPlayed): Promise<FilteredGroups> {
+    const { run, spec } = this.#context;
+    const hasPools = spec.environments.some(({ pools }) => pools !== null);
+    if (!hasPools && !this.isWidened) return Promise.resolve(filtered);
+    return this.#inTurn(async () => {
       const widened = this.isWidened ? { widened: true } : {};
       const judged = await eager.filterGroups({ run, round, scored, curriculum: this.#curriculum, ...widened });
       this.#curriculum = judged.curriculum ?? this.#curriculum;
       return judged;
     });
-    if (!this.#inPlay.delete(round.first)) return; // it had been given up
-    this.#harvest.add(
-      { round, scored, filtered },
-      {
-        generateS: generated.seconds,
-        scoreS: seconds,
-        generatedAt,
-        adopted: generated.adopted,
-        lost: addLost(generated.lost, lost ?? nothingLost),
-      },
-      this.isContinuous ? ((round.last - round.first + 1) * spec.rolloutsPerExample) / spec.batchSize : 1,
-    );
-    control.progress.filtered(this.ready, filtered.ended);
   }
 
   #inTurn<T>(work: () => Promise<T>): Promise<T> {
@@ -353,16 +391,39 @@ export class SamplingWindow {
     return own;
   }
 
+  #groupsInPlay(): GroupsInPlay[] {
+    const found = new Map<string, GroupsInPlay>();
+    const [only] = this.#context.spec.environments;
+    for (const { round, chunk, since } of this.#playing) {
+      const environment = chunk.environment ?? only?.name ?? '';
+      const before = found.get(environment);
+      found.set(environment, {
+        environment,
+        groups: (before?.groups ?? 0) + chunk.groups,
+        since: before?.since ?? new Date(since).toISOString(), // they are in the order of their leases
+        policyStep: Math.min(before?.policyStep ?? Infinity, round.policyStep),
+      });
+    }
+    return [...found.values()];
+  }
+
   #describe(): string {
     const { rolloutsPerExample } = this.#context.spec;
-    const rounds = [...this.#inPlay.values()];
-    const groups = rounds.reduce((sum, one) => sum + one.groups, 0);
-    const versions = [...new Set(rounds.map(({ round }) => round.policyStep))].toSorted((a, b) => a - b);
+    const chunks = [...this.#playing];
+    const versions = [...new Set(chunks.map(({ round }) => round.policyStep))].toSorted((a, b) => a - b);
     const from = versions.length > 1 ? `v${versions[0]}-v${versions.at(-1)}` : `v${versions[0] ?? '?'}`;
-    return `generate ${groups} groups × ${rolloutsPerExample} from ${from}, in ${rounds.length} leases`;
+    const steps = [...new Set(chunks.map(({ round }) => round.step))].toSorted((a, b) => a - b);
+    const names = [...new Set(chunks.flatMap(({ chunk }) => chunk.environment ?? []))].toSorted();
+    const of = names.length === 0 ? '' : `, of ${names.join(', ')}`;
+    return `generate step ${steps.join(', ')}: ${sum(chunks)} groups × ${rolloutsPerExample} from ${from}${of}`;
   }
 }
 
-function* ordinalsOf({ first, last }: Pick<SamplingRound, 'first' | 'last'>): Generator<number> {
-  for (let ordinal = first; ordinal <= last; ordinal++) yield ordinal;
+function remember(values: number[], value: number): void {
+  values.push(value);
+  if (values.length > chunksRemembered) values.shift();
+}
+
+function sum(chunks: Iterable<ChunkInPlay>): number {
+  return [...chunks].reduce((groups, { chunk }) => groups + chunk.groups, 0);
 }

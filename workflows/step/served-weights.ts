@@ -116,7 +116,7 @@ export class ServedWeights {
       control.tell(
         'warning',
         policy.step,
-        `canary: ${server} is quarantined: its logprobs of ${version} are ${difference.toExponential(1)} off the trainer's, expected ${threshold} at most; the others go on`,
+        `canary: ${server} is quarantined: its logprobs of ${version} are ${difference.toExponential(1)} off the trainer's, expected ${threshold} at most; the others continue`,
         { server, difference },
       );
     }

@@ -19,10 +19,9 @@ export function stepOutcomes(step: number, attempts: readonly CollectedStep[]): 
     const end: EndState = i === attempts.length - 1 ? 'trained' : 'refused';
     for (const { ordinals } of attempt.trained) add(end, ordinals);
   }
-  const { surplus = [], open = [] } = attempts.at(-1) ?? {};
-  const inPlay = open.flatMap(({ first, last }) => Array.from({ length: last - first + 1 }, (_, i) => first + i));
+  const { surplus = [], inPlay = '' } = attempts.at(-1) ?? {};
   return {
     ...recordOutcomes({ step, pendingBefore: [], issued, ended }),
-    pending: encodeRanges([...surplus.flatMap(({ ordinals }) => decodeRanges(ordinals)), ...inPlay]),
+    pending: encodeRanges([...surplus.flatMap(({ ordinals }) => decodeRanges(ordinals)), ...decodeRanges(inPlay)]),
   };
 }

@@ -71,7 +71,7 @@ export class TrainerLease {
   #told: TrainerLeased | null = null;
   #users = 0;
   #isReleaseWanted = false;
-  #waitingFor = 'a trainer';
+  #waitingFor = 'a GPU worker';
   /** Why whoever took the run last could not hold it. */
   #lastFailure: string | null = null;
   /** Told when something is asked again, since the worker that held the run is lost: seconds since it was asked first. */
@@ -216,13 +216,13 @@ export class TrainerLease {
       return null;
     }
     this.#lastFailure = null;
-    this.#waitingFor = 'a trainer';
+    this.#waitingFor = 'a GPU worker';
     this.#preferred = held.holder;
     let isGivenBack = false;
     void over.then(() => {
       if (isGivenBack || this.#scope.consideredCancelled) return;
       this.#preferred = null;
-      const line = `the GPU worker ${held.holder} that held this run is lost; another one goes on from what is stored`;
+      const line = `the GPU worker ${held.holder} of this run is lost; another one continues from what is stored`;
       this.#control.tell('recovery', null, line, { lost: held.holder, epoch });
     });
     return {
@@ -246,7 +246,7 @@ export class TrainerLease {
         this.#waitingFor = await lookup.describeTrainers({ workflowId: workflowInfo().workflowId });
       } catch (error) {
         if (isCancellation(error)) throw error;
-        this.#waitingFor = 'a trainer (Temporal did not say which there are)';
+        this.#waitingFor = 'a GPU worker (Temporal did not list them)';
       }
       if (lookMs === firstLookMs && !looking.isOver)
         this.#control.tell('warning', null, `waiting for ${this.#waitingFor}`);

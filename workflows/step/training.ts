@@ -73,7 +73,7 @@ export class Training {
       const trained = await this.attempt(step, attempts.length, collected);
       const { policy } = trained;
       if (policy !== null) return { ...trained, policy, attempts };
-      control.tell('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are set aside`);
+      control.tell('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are not trained`);
       if (attempts.length >= refusedAttemptsMax) {
         control.pause(
           `${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate, then resume: npx ratchet set ${run.name} learning_rate=…`,

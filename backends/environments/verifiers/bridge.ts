@@ -344,7 +344,7 @@ const groupsKept = 16_384;
 function codeChanged({ env_id: id }: LoadRequest, before: string | null, now: string | null): RatchetError {
   const short = (digest: string | null): string => (digest === null ? 'no files' : `${digest.slice(0, 12)}…`);
   return unavailable(
-    `The code of ${id} was changed while it was being played: its new Python process has sha256 ${short(now)}, those before it had ${short(before)}. Put its files back; or end the run and train its file again, which goes on with the environment as it is then.`,
+    `The code of ${id} was changed while it was being played: its new Python process has sha256 ${short(now)}, those before it had ${short(before)}. Put its files back; or end the run and train its file again, which continues with the environment as it is then.`,
   );
 }
 

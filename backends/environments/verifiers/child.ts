@@ -203,7 +203,7 @@ export class PythonChild {
   ): void {
     const giveUp = (error: unknown): void => {
       if (isLoad)
-        void this.kill('loading an environment was given up'); // its loop does not turn meanwhile
+        void this.kill('loading the environment was cancelled'); // its loop does not turn meanwhile
       else this.#send({ id: this.#nextId++, op: 'cancel', target: id });
       const timer = setTimeout(() => call.settle({ error }), isLoad ? 0 : cancelGraceMs);
       stopped.addEventListener('abort', () => clearTimeout(timer));

@@ -143,7 +143,7 @@ async function judgeRows(
   if (inPlace) return rollouts.map(() => ({ error: `${name} scores in place, and this rollout was not scored.` }));
   const rows = rollouts.map(({ record }) => {
     if (record) return { row: record };
-    throw new Error(`A rollout of ${name} lies in the store without the row that it is scored from.`);
+    throw new Error(`A rollout of ${name} is in the store without the row that it is scored from.`);
   });
   return (await bridge.score({ env: loaded.env, rollouts: rows }, { signal })).map(judgementOf);
 }

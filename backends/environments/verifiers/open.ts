@@ -138,6 +138,6 @@ function requireSameFiles({ source, sha256, module }: PythonEnvironmentSpec): vo
   if (found === sha256) return;
   throw new RatchetError(
     'ConfigInvalid',
-    `The files of ${module} in ${source} were changed while its run goes on: expected sha256 ${sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…. Put them back, or train the run's file again (ratchet train), which goes on with the environment as it is then.`,
+    `The files of ${module} in ${source} were changed in the middle of its run: expected sha256 ${sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…. Put them back, or train the run's file again (ratchet train), which continues with the environment as it is then.`,
   );
 }

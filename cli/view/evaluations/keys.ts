@@ -264,11 +264,11 @@ function copied(screen: Screen, data: BrowserData, size: Size): Outcome | null {
       return { copy: text, what };
     }
     case 'run':
-      return { copy: data.evaluations[screen.evaluation]!.where, what: 'where it lies' };
+      return { copy: data.evaluations[screen.evaluation]!.where, what: 'where it is' };
     case 'tree': {
       const nodes = treeNodes(data, screen.toggled);
       const evaluation = nodes[within(screen.cursor, nodes.length)]?.evaluation ?? null;
-      return evaluation === null ? null : { copy: data.evaluations[evaluation]!.where, what: 'where it lies' };
+      return evaluation === null ? null : { copy: data.evaluations[evaluation]!.where, what: 'where it is' };
     }
     case 'compare': {
       const [a, b] = [screen.a, screen.b].map((one) => data.evaluations[one]!.where);

@@ -146,7 +146,7 @@ describe('keys lead', () => {
     assert.match(narrow, /A {2}rollout 1 of 3[\s\S]*B {2}rollout 1 of 3/);
   });
 
-  test('to the clipboard: the section at the cursor, or where an evaluation lies', async (t) => {
+  test('to the clipboard: the section at the cursor, or where an evaluation is', async (t) => {
     const { keys, copied } = person(t);
     await keys('j j c return tab return j j j c');
     assert.deepEqual(copied, ['toy_single--org--words-1b/d44fc336', 'Answer within <answer> tags.']);
@@ -272,7 +272,7 @@ describe('on a terminal', () => {
     const { terminal, keyboard } = open(t);
     for (const key of ['j', 'j', 'c']) keyboard.type(key);
     assert.deepEqual(terminal.clipboard, ['toy_single--org--words-1b/d44fc336']);
-    assert.match(terminal.text(), /copied where it lies \(34 characters\), if the terminal/);
+    assert.match(terminal.text(), /copied where it is \(34 characters\), if the terminal/);
   });
 
   test('another look shows what is there by then', async (t) => {

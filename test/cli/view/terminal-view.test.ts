@@ -25,7 +25,7 @@ function statusAt(step: number): RunStatus {
     attempt: 1,
     since: '2026-11-21T12:00:00Z',
     lost: { recoveries: 0, rollouts: 0, tokens: 0, seconds: 0 },
-    progress: { collecting: null, training: null },
+    progress: { collecting: null, inPlay: [], training: null },
     latest: {},
     trend: step === 0 ? [] : [[step, 0.5, null, 1]],
     evals: [],

@@ -36,13 +36,14 @@ const status: RunStatus = {
     collecting: {
       step: 39,
       round: 2,
-      doing: 'score',
+      doing: 'generate',
       policyStep: 37,
-      rollouts: { done: 128, of: 128 },
+      rollouts: { done: 97, of: 128 },
       needed: 16,
       kept: 11,
       dropped: { 'filtered:too_easy': 3, 'filtered:too_hard': 1, 'failed:timeout': 1, 'failed:oom': 1 },
     },
+    inPlay: [{ environment: 'reverse-text', groups: 31, since: '2026-11-21T12:09:30Z', policyStep: 36 }],
     training: { step: 38, from: 'v37', rows: 128, since: '2026-11-21T12:09:57Z' },
   },
   latest: {
@@ -130,7 +131,7 @@ describe('what the view says of a run', () => {
   });
 
   test('bars: what is finished of generation, scoring and filtering of one step, and of the training of another', () => {
-    const { bars } = viewModel(look({}, { pending: [activity('scoreRollouts', { done: 97 })] }), nowMs)!;
+    const { bars } = viewModel(look({}, { pending: [activity('playGroups', { done: 31 })] }), nowMs)!;
     const shown = bars.map(({ name, share, note }) => [name, share, note]);
     assert.deepEqual(shown, [
       ['generate', 1, '128/128 v37, round 2'],
@@ -143,8 +144,9 @@ describe('what the view says of a run', () => {
   test('rollouts that running chunks say they have finished count as well as those of finished chunks, and never beyond all', () => {
     const collecting = { ...status.progress.collecting!, doing: 'generate' as const, rollouts: { done: 64, of: 128 } };
     const generated = (done: number): string => {
-      const pending = [activity('generateRollouts', { done }), activity('saveCheckpoint', { done: 500 })];
-      return viewModel(look({ progress: { collecting, training: null } }, { pending }), nowMs)!.bars[0]!.note;
+      const pending = [activity('playGroups', { done }), activity('saveCheckpoint', { done: 500 })];
+      return viewModel(look({ progress: { collecting, inPlay: [], training: null } }, { pending }), nowMs)!.bars[0]!
+        .note;
     };
     assert.match(generated(30), /^94\/128 /);
     assert.match(generated(100), /^128\/128 /);
@@ -184,14 +186,13 @@ describe('what the view says of a run', () => {
     const text = rows().join('\n');
     assert.match(text, /^ policy v37 · off-policy 0\.8 mean 2 max · kl 0\.0041 · lr 9\.0e-4$/m);
     assert.match(text, /^ errors 0\.8%: infrastructure 3 · policy 1 · of 512 rollouts$/m);
+    assert.match(text, /^ in play 31 groups: reverse-text 31, the oldest for \d+\.?\d*s from v36$/m);
   });
 
   test('what it waits for: since when, which attempt, what the last one failed with, and when it is tried again', () => {
-    const pending = [
-      activity('scoreRollouts', { attempt: 2, lastFailure: 'judge 429', nextAt: '2026-11-21T12:10:08Z' }),
-    ];
+    const pending = [activity('playGroups', { attempt: 2, lastFailure: 'judge 429', nextAt: '2026-11-21T12:10:08Z' })];
     const text = rows({ columns: 159 }, look({}, { pending })).join('\n');
-    assert.match(text, /^ waiting on: scoreRollouts is tried again \(attempt 2\), again in 8\.0s: judge 429$/m);
+    assert.match(text, /^ waiting on: playGroups is tried again \(attempt 2\), again in 8\.0s: judge 429$/m);
     assert.match(text, /^ {13}score step 38: 8 groups × 16 from v36 \(8\.0s\)$/m);
   });
 
@@ -272,7 +273,7 @@ describe('what fits on the terminal', () => {
   test('on 80 columns the bars say all they have to say of a run of hundreds of steps', () => {
     const collecting = { ...status.progress.collecting!, rollouts: { done: 512, of: 512 }, kept: 9, dropped: {} };
     const training = { ...status.progress.training!, step: 101, from: 'v100' };
-    const shown = rows({}, look({ progress: { collecting, training } })).filter((row) =>
+    const shown = rows({}, look({ progress: { collecting, inPlay: [], training } })).filter((row) =>
       /^ (generate|filter)/.test(row),
     );
     assert.equal(shown.length, 2);

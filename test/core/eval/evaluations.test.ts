@@ -7,7 +7,8 @@ import { serversOfModel } from '../../../core/eval/model-servers.ts';
 import { addTallies, emptyTally, tallyOf } from '../../../core/eval/tally.ts';
 import { goodRowsByExample } from '../../../core/eval/verifiers-results.ts';
 import type { RolloutRow } from '../../../core/rl/rollout.ts';
-import { accessDefaults, type ModelAccessSpec } from '../../../config/model-access-spec.ts';
+import { accessDefaults } from '../../../config/model-access-spec.ts';
+import type { ModelAccessSpec } from '../../../config/model-access.ts';
 
 test('shuffled examples stand in the order of Dataset.shuffle', () => {
   // np.random.default_rng(seed).permutation(n), NumPy 2.4

@@ -234,7 +234,7 @@ describe('as gepa does it', () => {
     assert.throws(() => cutMinibatch(0, { size: 0, minibatchSize: 3 }, []), /no training examples/);
   });
 
-  test('unlike gepa, a search that goes on in the middle of an epoch is in that epoch', () => {
+  test('unlike gepa, a search that continues in the middle of an epoch is in that epoch', () => {
     const theirs = cases.epoch_sampler.fresh_sampler_started_at_i5_of_3_per_epoch;
     const ours = theirs.map(({ i }) => epochOf(i, { size: 6, minibatchSize: 2 }));
     assert.deepEqual(

@@ -88,7 +88,7 @@ describe('a search', () => {
     );
   });
 
-  test('goes on from its state as JSON as if nothing had happened', () => {
+  test('continues from its state as JSON as if nothing had happened', () => {
     fc.assert(
       fc.property(someToy, (toy) => {
         let state = startSearch(toy.settings, toy.start);
@@ -215,7 +215,7 @@ describe('what fails', () => {
       told.push(...tellings(state.events, state).map(({ text }) => text));
     }
     assert(
-      told.some((text) => /iteration 0: nothing that could be a prompt came of a reflection/.test(text)),
+      told.some((text) => /iteration 0: a reflection gave nothing that could be a prompt/.test(text)),
       told.join('\n'),
     );
     assert(!told.some((text) => text.startsWith('candidate')));
@@ -282,7 +282,7 @@ describe('a search that is told something', () => {
     assert(calls < 200);
   });
 
-  test('another budget, goes on to that one, also when it had used the first one up', () => {
+  test('another budget, continues to that one, also when it had used the first one up', () => {
     const ended = toTheEnd(halfWay());
     assert.equal(result(ended).stopReason, 'budget');
     const longer = result(toTheEnd(changeBudget(ended, 300)));

@@ -206,7 +206,7 @@ describe('staleness', () => {
     assert.equal(isStale({ policyStep: 5 }, 6, 0), false);
   });
 
-  test('how far off policy a batch is counts from the oldest version, whatever its turns went on with', () => {
+  test('how far off policy a batch is counts from the oldest version, whatever its turns continued with', () => {
     const turn = { promptTokenIds: [1], tokenIds: [2], logprobs: [-1], text: '', finishReason: 'stop' } as const;
     const turns = [
       { ...turn, policyStep: 3, policyStepEnd: 4 },

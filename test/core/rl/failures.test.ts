@@ -254,7 +254,7 @@ describe('the breaker', () => {
           return group(step * groupsOfRound + g, outcomes);
         });
         const failures = countFailures(round);
-        assert.equal(failures.failedGroups, round.filter(isLost).length);
+        assert.equal(failures.failedGroups, round.filter((group) => isLost(group)).length);
         if (breakerReason(failures, { maxFailedShare: 0.5, maxFailedGroups: 10 }) !== null) return step;
         if (failedShare <= 0.1) assert.equal(failures.failedGroups, 0);
       }

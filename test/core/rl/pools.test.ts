@@ -33,7 +33,7 @@ const sorted = (groups: ReturnType<typeof group>[], before: Pools = {}) =>
   sortIntoPools(before, groups, [words, other]);
 
 describe('difficulty pools', () => {
-  test('both thresholds belong to their pools, what lies between is normal, and easy wins where both hold', () => {
+  test('both thresholds belong to their pools, what is between is normal, and easy wins where both hold', () => {
     assert.deepEqual(
       [1, 0.8, 0.79, 0.21, 0.2, -1].map((mean) => poolOf(mean, spec)),
       ['easy', 'easy', 'normal', 'normal', 'hard', 'hard'],

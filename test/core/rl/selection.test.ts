@@ -119,10 +119,13 @@ describe('choosing the groups of a batch', () => {
   });
 });
 
-test('a step trains on half a batch, once widened on an eighth, and on surplus alone only where that is whole', () => {
-  const of = (ready: number, more: { hasSampled?: boolean; isWidened?: boolean } = {}) =>
-    isBatch({ ready, groupsPerBatch: 80, hasSampled: true, isWidened: false, ...more });
+test('a step trains on half a batch where that is asked for, once widened on an eighth, and on surplus alone only where that is whole', () => {
+  const of = (ready: number, more: Partial<Parameters<typeof isBatch>[0]> = {}) =>
+    isBatch({ ready, groupsPerBatch: 80, hasSampled: true, isWidened: false, fill: 'half', isLong: false, ...more });
   assert.deepEqual([of(39), of(40), of(80)], [false, true, true]);
   assert.deepEqual([of(9, { isWidened: true }), of(10, { isWidened: true })], [false, true]);
   assert.deepEqual([of(79, { hasSampled: false }), of(80, { hasSampled: false })], [false, true]);
+  const full = { fill: 'full', isLong: false } as const;
+  assert.deepEqual([of(79, full), of(80, full), of(40, { ...full, isLong: true })], [false, true, true]);
+  assert.deepEqual([of(1, { fill: 'once' }), of(0, { fill: 'once' })], [true, false]);
 });

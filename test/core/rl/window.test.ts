@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { openRoundsMax } from '../../../core/limits.ts';
-import { isContinuous, leaseGroups, secondsCovered, windowGroups } from '../../../core/rl/window.ts';
+import { chunksInPlayMax } from '../../../core/limits.ts';
+import { chunkGroups, isContinuous, roomInWindow, secondsCovered, windowGroups } from '../../../core/rl/window.ts';
 
-const unmeasured = { roundS: null, batchS: null };
-const quick = { roundS: 0.3, batchS: 0.5 };
-const slow = { roundS: 12, batchS: 2 };
+const unmeasured = { playS: null, batchS: null, occupancy: 1 };
+const quick = { playS: 0.3, batchS: 0.5, occupancy: 1 };
+const slow = { playS: 12, batchS: 2, occupancy: 0.2 };
 const window = { groupsPerBatch: 64, level: 2, oversamplingFactor: 1, stepsLeft: 100 };
-const lease = { groupsPerBatch: 64, window: 192, rolloutsPerExample: 8, maxConcurrent: null };
+const chunk = { groupsPerBatch: 64, window: 192, workers: 1 };
 
 test('level 0 is sampled step by step, level 1 while its rounds are quick, and what is further ahead continuously', () => {
   const continuous = [0, 1, 2, 64].map((level) => [quick, slow].map((pace) => isContinuous(level, pace, false)));
@@ -30,26 +30,48 @@ test('the window holds what becomes ready while a round is in play, up to the le
   assert.equal(windowGroups({ ...window, oversamplingFactor: 1.5, pace: slow }), 3 * 64 + 32);
 });
 
-test('slow rollouts are leased a few at a time, quick ones a batch at a time', () => {
-  assert.equal(leaseGroups({ ...lease, pace: slow }), 4);
-  assert.equal(leaseGroups({ ...lease, pace: quick }), 64);
-  assert.equal(leaseGroups({ ...lease, pace: unmeasured }), 16);
-  assert.equal(leaseGroups({ ...lease, groupsPerBatch: 2, window: 6, pace: slow }), 1);
-  assert.equal(leaseGroups({ ...lease, window: 64, maxConcurrent: 32, pace: slow }), 2);
+test('a chunk of slow rollouts has a few groups, one of quick ones half a batch', () => {
+  assert.equal(chunkGroups({ ...chunk, pace: slow }), 2);
+  assert.equal(chunkGroups({ ...chunk, pace: quick }), 32);
+  assert.equal(chunkGroups({ ...chunk, pace: quick, workers: 16 }), 2, 'every worker has two');
+  assert.equal(chunkGroups({ ...chunk, pace: unmeasured }), 32);
+  assert.equal(chunkGroups({ ...chunk, groupsPerBatch: 2, window: 6, pace: slow }), 1);
 });
 
-test('whatever is asked for, no more rounds are open than a commit can name', () => {
+test('whatever is asked for, no more chunks are in play than a commit can name', () => {
   for (const groupsPerBatch of [1, 7, 64, 4096]) {
     for (const level of [1, 2, 8, 64]) {
-      for (const pace of [unmeasured, quick, slow, { roundS: 900, batchS: 0.1 }]) {
-        for (const maxConcurrent of [null, 1, 100]) {
-          const held = windowGroups({ groupsPerBatch, level, oversamplingFactor: 3, stepsLeft: 1000, pace });
-          const groups = leaseGroups({ groupsPerBatch, window: held, rolloutsPerExample: 8, maxConcurrent, pace });
-          assert.ok(groups >= 1 && held / groups <= openRoundsMax, `${held} groups, ${groups} a lease`);
-        }
+      for (const pace of [unmeasured, quick, slow, { playS: 900, batchS: 0.1, occupancy: 0.5 }]) {
+        const held = windowGroups({ groupsPerBatch, level, oversamplingFactor: 3, stepsLeft: 1000, pace });
+        const groups = chunkGroups({ groupsPerBatch, window: held, workers: 1, pace });
+        assert.ok(groups >= 1 && held / groups <= chunksInPlayMax, `${held} groups, ${groups} a chunk`);
       }
     }
   }
+});
+
+test('there is room until the window is full, the chunks are, or as many rollouts are played as the config says', () => {
+  const room = {
+    window: 192,
+    held: 100,
+    playing: 60,
+    chunks: 15,
+    chunkGroups: 4,
+    rolloutsPerExample: 8,
+    maxConcurrent: null,
+    pace: { occupancy: 1 },
+  };
+  assert.equal(roomInWindow(room), 92);
+  assert.equal(roomInWindow({ ...room, chunks: chunksInPlayMax - 3 }), 12);
+  assert.equal(roomInWindow({ ...room, maxConcurrent: 512 }), 20);
+  assert.equal(
+    roomInWindow({ ...room, maxConcurrent: 512, pace: { occupancy: 0.5 } }),
+    92,
+    'half of what is leased is in flight',
+  );
+  assert.equal(roomInWindow({ ...room, maxConcurrent: 100 }), 0);
+  assert.equal(roomInWindow({ ...room, playing: 0, chunks: 0, maxConcurrent: 1 }), 1, 'a group is played at least');
+  assert.equal(roomInWindow({ ...room, held: 200 }), 0);
 });
 
 test('time that several rounds took side by side counts once', () => {

@@ -1,26 +1,25 @@
 import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
-import { layout } from '../runs/layout.ts';
-import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce, tasksPerMinute } from '../core/rl/chunks.ts';
-import type { LostWork } from '../core/rl/lost-work.ts';
-import type { GroupLease, Rollout, UnfinishedRollout } from '../core/rl/rollout.ts';
-import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
-import type { RunSpec } from '../config/run-spec.ts';
-import { failedRollout } from '../backends/environments/score.ts';
-import type { Store } from '../backends/store/index.ts';
-import { countRows, decodeJson, encodeJson, encodeRows, putRows } from '../backends/store/objects.ts';
-import { sha256 } from '../backends/store/file-store.ts';
-import { eachInTurn } from '../backends/rollouts/each-in-turn.ts';
-import { isShutdown, lastProgress, withHeartbeat } from './around/heartbeat.ts';
-import type { GenerateDependencies } from '../backends/rollouts/asked-model.ts';
-import { Pace } from '../backends/rollouts/pace.ts';
-import { RolloutJournal } from '../runs/rollout-journal.ts';
-import { readJson, servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
-import { openPlayers, type Place, type Together } from '../backends/rollouts/training-players.ts';
-import { GenerationAttempt, type NotReady, type GenerationProgress } from './around/generation-attempt.ts';
-import { lostIn } from './around/work-under-way.ts';
+import { layout } from '../../runs/layout.ts';
+import { present } from '../../core/present.ts';
+import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce, tasksPerMinute } from '../../core/rl/chunks.ts';
+import type { LostWork } from '../../core/rl/lost-work.ts';
+import type { GroupLease, Outcome, Rollout, UnfinishedRollout } from '../../core/rl/rollout.ts';
+import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import { failedRollout } from '../environments/score.ts';
+import type { Store } from '../store/index.ts';
+import { countRows, decodeJson, encodeJson, encodeRows, putRows } from '../store/objects.ts';
+import { sha256 } from '../store/file-store.ts';
+import { RolloutJournal } from '../../runs/rollout-journal.ts';
+import { readJson, servedPolicy, specOf, storeOf } from '../../runs/run-access.ts';
+import type { GenerateDependencies } from './asked-model.ts';
+import { eachGroup } from './each-group.ts';
+import { Pace } from './pace.ts';
+import { slotsOf, workerSlots } from './slots.ts';
+import { openPlayers, type Place, type PlayObserver, type Together } from './training-players.ts';
 
-interface GenerateInput {
+export interface ChunkInput {
   readonly run: RunHandle;
   readonly round: SamplingRound;
   readonly chunk: RoundChunk;
@@ -28,10 +27,21 @@ interface GenerateInput {
   readonly attempt?: number;
   /** What is unfinished at this attempt's deadline is given up as `timeout`. */
   readonly isLast?: boolean;
+  /** What fails of its environment is left unfinished, for another worker. */
+  readonly leavesFailed?: boolean;
+  /** Rollout workers that share the run; 1 where it is not known. */
+  readonly workers?: number;
+}
+
+/** Since when the inference server answers nothing, and what it says instead. */
+export interface NotReady {
+  /** ISO time. */
+  readonly since: string;
+  readonly message: string;
 }
 
 /** Why an attempt ended with something unfinished. */
-type AttemptEnd = 'deadline' | 'cancelled' | 'shutdown';
+type AttemptEnd = 'deadline' | 'cancelled' | 'shutdown' | 'failures';
 
 export interface GeneratedChunk {
   /** → {@link Rollout} */
@@ -45,32 +55,47 @@ export interface GeneratedChunk {
   /** Of those, how many lay in the store already and cost nothing. */
   readonly adopted: number;
   readonly seconds: number;
+  /** Of a rollout that was played, on average. */
+  readonly rolloutS?: number;
   /** By attempts before the one that gave this, and by a shutdown; absent when nothing was. */
   readonly lost?: LostWork;
 }
 
+interface StoredWork {
+  readonly rollouts: number;
+  readonly tokens: number;
+}
+
+/** One attempt at a chunk, over all retries of its activity. */
+export interface ChunkAttempt extends PlayObserver {
+  readonly notReady: NotReady | null;
+  /** Called once, before anything is begun; null: all of it is stored. */
+  goOnFrom(stored: StoredWork | null): void;
+  /** One signal for everything in the attempt: raised when it is cancelled, or when its time is over. */
+  until(cancelled: AbortSignal, limitMs: number): { readonly signal: AbortSignal; readonly deadline: AbortSignal };
+  finish(place: Place): void;
+  end(): void;
+  seconds(): number;
+  lost(): { readonly lost?: LostWork };
+  lostIfItStopsHere(stored: StoredWork): { readonly lost?: LostWork };
+  isShutdown(cancelled: AbortSignal): boolean;
+}
+
+/** Where another machine may do better; reasons of the rollout's own are none. */
+const mendedElsewhere: readonly Outcome[] = ['infra_failure', 'oom'];
+
 /** How often finished rollouts and turns are stored while others of their chunk still run. */
 const partIntervalMs = 500;
 
-export const createGenerateRollouts =
-  (dependencies: GenerateDependencies) =>
-  /**
-   * Plays a chunk of the round's groups, until all are done, the deadline is reached, or it is told to stop; then it names
-   * what is finished and what is not. A retry, like the next attempt, finds finished rollouts and turns in the store and
-   * plays only what is missing, with the same random numbers.
-   */
-  async (input: GenerateInput): Promise<GeneratedChunk> => {
-    const attempt = new GenerationAttempt(lastProgress<GenerationProgress>());
-    return withHeartbeat(
-      (cancelled, say) => generate(dependencies, input, attempt, { cancelled, say }),
-      () => attempt.progress(),
-    );
-  };
-
-async function generate(
+/**
+ * Plays a chunk of the round's groups, until all are done, the deadline is reached, or it is told to stop; then it names
+ * what is finished and what is not. A retry, like the next attempt, finds finished rollouts and turns in the store and
+ * plays only what is missing, with the same random numbers.
+ */
+export async function generateChunk(
   dependencies: GenerateDependencies,
-  input: GenerateInput,
-  attempt: GenerationAttempt,
+  input: ChunkInput,
+  attempt: ChunkAttempt,
   { cancelled, say }: { readonly cancelled: AbortSignal; readonly say: () => void },
 ): Promise<GeneratedChunk> {
   const { run, round, chunk } = input;
@@ -79,7 +104,7 @@ async function generate(
   const ended = `${prefix}/attempt_${input.attempt ?? 1}`;
   const whole = await store.read(`${prefix}.jsonl`);
   if (whole) {
-    attempt.work.goOnFrom(null);
+    attempt.goOnFrom(null);
     return generated(`${prefix}.jsonl`, whole, null, attempt);
   }
   const left = await store.read(`${ended}.json`);
@@ -87,7 +112,7 @@ async function generate(
 
   const journal = await RolloutJournal.open(store, `${prefix}/`, round.leases.sha256);
   journal.keep();
-  attempt.work.goOnFrom(journal.size());
+  attempt.goOnFrom(journal.size());
   const { leases, policy, prompts } = await readJson<LeasedGroups>(run, round.leases);
   const spec = await specOf(run);
   const { signal, deadline } = attempt.until(cancelled, spec.generationTimeoutS * 1000);
@@ -103,30 +128,35 @@ async function generate(
   const adopted = wanted.length - missing.length;
 
   const flushing = setInterval(() => void journal.flush().catch(() => undefined), partIntervalMs); // close() tries again
+  const playedS: number[] = [];
+  const leave = workerSlots.enter(missing.length);
+  let failed = 0;
   try {
-    // Never fewer than a group: an environment may score its rollouts in place, when the last of them is there.
-    const atOnce = Math.max(rolloutsAtOnce(chunk, spec), spec.rolloutsPerExample);
     const pace = paceOf(chunk, spec);
-    const begun = new Map<number, Promise<void> | null>();
-    const playing = eachInTurn(missing, { atOnce, stop: signal, brokenOff }, async ({ lease, place }) => {
-      // An example is begun once, however many of its rollouts are.
-      const turn = begun.has(lease.ordinal) ? begun.get(lease.ordinal) : pace.next(signal);
-      begun.set(lease.ordinal, turn ?? null);
-      if (turn) await turn;
+    const atOnce = rolloutsAtOnce(chunk, spec, input.workers ?? 1);
+    const slots = [slotsOf(`${run.store}/${run.name}`, chunk.environment, atOnce), workerSlots];
+    const begin = (): Promise<void> => pace.next(signal) ?? Promise.resolve();
+    const groups = groupsIn(missing);
+    const playing = eachGroup(groups, { slots, stop: signal, brokenOff, begin }, async ({ lease, place }) => {
       attempt.begin(place);
-      journal.add(await players.play(lease, place, together(place)));
+      const since = performance.now();
+      const rollout = await players.play(lease, place, together(place));
+      playedS.push((performance.now() - since) / 1000);
+      if (input.leavesFailed === true && mendedElsewhere.includes(rollout.outcome)) failed += 1;
+      else journal.add(rollout);
       attempt.finish(place);
     });
     say(); // a worker may die before the next heartbeat
     await playing;
   } finally {
+    leave();
     clearInterval(flushing);
     attempt.end();
     await journal.close(missing.length);
   }
   const unfinished = wanted.filter(({ place }) => !journal.has(place)).map(({ place }) => place);
   if (unfinished.length > 0) {
-    const endedBy = endOf(cancelled, deadline);
+    const endedBy = failed > 0 && !signal.aborted ? 'failures' : endOf(attempt, cancelled, deadline);
     const isGivenUp = endedBy === 'deadline' && input.isLast === true && attempt.notReady === null;
     if (!isGivenUp) {
       const left = await leaveUnfinished(store, ended, { journal, unfinished, endedBy, adopted, attempt });
@@ -138,7 +168,8 @@ async function generate(
   // An attempt that was given up may still be at work: whoever is first decides, and both return the same.
   const { stored, bytes } = await store.putIfAbsent(`${prefix}.jsonl`, encodeRows(journal.inOrder()));
   journal.forget();
-  return generated(`${prefix}.jsonl`, bytes, stored ? adopted : null, attempt);
+  const rolloutS = playedS.length === 0 ? undefined : playedS.reduce((sum, one) => sum + one, 0) / playedS.length;
+  return { ...generated(`${prefix}.jsonl`, bytes, stored ? adopted : null, attempt), ...present({ rolloutS }) };
 }
 
 function paceOf(chunk: RoundChunk, spec: RunSpec): Pace {
@@ -148,6 +179,12 @@ function paceOf(chunk: RoundChunk, spec: RunSpec): Pace {
 
 function placeIn(lease: GroupLease, index: number): { readonly lease: GroupLease; readonly place: Place } {
   return { lease, place: { group: lease.ordinal, index, exampleId: lease.exampleId } };
+}
+
+function groupsIn<T extends { readonly place: Place }>(missing: readonly T[]): T[][] {
+  const groups = new Map<number, T[]>();
+  for (const one of missing) groups.set(one.place.group, [...(groups.get(one.place.group) ?? []), one]);
+  return [...groups.values()];
 }
 
 /** Which of what is to be played belongs together; named so that two attempts in one process share nothing. */
@@ -161,15 +198,15 @@ function groupsPlayed(
   return ({ group }) => ({ group: `${among}/${group}`, size: sizes.get(group) ?? 0, brokenOff });
 }
 
-function endOf(cancelled: AbortSignal, deadline: AbortSignal): AttemptEnd {
-  if (cancelled.aborted) return isShutdown(cancelled) ? 'shutdown' : 'cancelled';
+function endOf(attempt: ChunkAttempt, cancelled: AbortSignal, deadline: AbortSignal): AttemptEnd {
+  if (cancelled.aborted) return attempt.isShutdown(cancelled) ? 'shutdown' : 'cancelled';
   if (!deadline.aborted) throw new Error('a chunk ended early, and nobody asked it to');
   return 'deadline';
 }
 
 function timedOut(place: Place, journal: RolloutJournal, { generationTimeoutS }: RunSpec): Rollout {
   const turns = journal.turnsOf(place);
-  const error = `Not finished when generation was given up; an attempt has generation_timeout = ${generationTimeoutS} s. It had ${turns.length} finished turns.`;
+  const error = `Not finished within generation_timeout = ${generationTimeoutS} s, three times. It had ${turns.length} finished turns.`;
   return failedRollout({ ...place, turns }, 'timeout', error);
 }
 
@@ -182,7 +219,7 @@ async function leaveUnfinished(
     readonly unfinished: readonly Place[];
     readonly endedBy: AttemptEnd;
     readonly adopted: number;
-    readonly attempt: GenerationAttempt;
+    readonly attempt: ChunkAttempt;
   },
 ): Promise<GeneratedChunk> {
   const { journal, attempt } = left;
@@ -201,26 +238,26 @@ async function leaveUnfinished(
     rollouts: finished.length,
     adopted: left.adopted,
     seconds: attempt.seconds(),
-    ...lostIn(left.endedBy === 'shutdown' ? attempt.work.ifItStopsHere(journal.size()) : attempt.work.lost),
+    ...(left.endedBy === 'shutdown' ? attempt.lostIfItStopsHere(journal.size()) : attempt.lost()),
   };
   const { bytes } = await store.putIfAbsent(`${prefix}.json`, encodeJson(result));
   return decodeJson<GeneratedChunk>(bytes, `${prefix}.json`);
 }
 
 /** What an attempt before stored and could not tell any more. What it had lost is in what was lost since. */
-function leftBefore(bytes: Uint8Array, key: string, attempt: GenerationAttempt): GeneratedChunk {
-  attempt.work.goOnFrom(null);
-  return { ...decodeJson<GeneratedChunk>(bytes, key), ...lostIn(attempt.work.lost) };
+function leftBefore(bytes: Uint8Array, key: string, attempt: ChunkAttempt): GeneratedChunk {
+  attempt.goOnFrom(null);
+  return { ...decodeJson<GeneratedChunk>(bytes, key), ...attempt.lost() };
 }
 
 /** What lies in the store of a chunk; `adopted` null = all of it was there. */
-function generated(key: string, bytes: Uint8Array, adopted: number | null, attempt: GenerationAttempt): GeneratedChunk {
+function generated(key: string, bytes: Uint8Array, adopted: number | null, attempt: ChunkAttempt): GeneratedChunk {
   const rollouts = countRows(bytes);
   return {
     finished: { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: rollouts },
     rollouts,
     adopted: adopted ?? rollouts,
     seconds: attempt.seconds(),
-    ...lostIn(attempt.work.lost),
+    ...attempt.lost(),
   };
 }

@@ -1,0 +1,268 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import type { Client } from '@temporalio/client';
+import { hash32 } from '../core/random.ts';
+import type { SampledLine } from '../test/faults/fake-inference.ts';
+import { type CpuUse, meterCpu } from './cpu-meter.ts';
+import { type FakeRun, startFakeRun } from './fake-run.ts';
+import { type Bench, type Figures, measurement } from './measurement.ts';
+import { RolloutProcesses, type WorkerLife } from './rollout-processes.ts';
+import { newestStep, withProject, withStack } from './run-project.ts';
+import { round } from './statistics.ts';
+
+/**
+ * How the rollouts of one run spread over rollout workers, each a process. The environment works for `--work` milliseconds after each turn
+ * and takes no CPU (`waiting-environment.ts`, five turns a rollout, groups of 8); the model answers at once. A worker plays `--max-rollouts`
+ * at once, and the run's window holds several times what all workers play.
+ *
+ * A turn of 50 ms is 1,280 turns a second and worker, which cost more CPU than a small machine has: the usual turn here takes 2 s. With
+ * `--work 50` a machine measures the same where it has a core for every worker.
+ *
+ * - `efficiency_4`, `efficiency_16`, goals ≥ 0.9: turns a second of so many workers ÷ (their number × the turns a second of one).
+ * - `share_spread`, goal ≤ 0.1: of 16, the busiest worker's turns less those of the idlest, ÷ their mean.
+ * - `killed_ratio`, goal ≥ 0.85: one of 16 is killed (`kill -9`) every `--kill-every` seconds for `--seconds`, and started anew: turns in
+ *   that time, each counted once, ÷ what as many would have played that were alive. A worker is alive from when it is ready until it is killed.
+ * - `replayed`, goal 0: turns that were asked for again although they had ended more than two seconds before their worker was killed. What
+ *   ends is stored within half a second.
+ */
+export const rolloutWorkers = measurement('rollout-workers', 'how rollouts spread over rollout workers', measure)
+  .option('--workers <list>', 'how many, one figure each; the first is what the others are compared with', '1,4,16')
+  .option('--work <ms>', 'of the environment after each turn', Number, 2_000)
+  .option('--turns <n>', 'of a rollout', Number, 5)
+  .option('--max-rollouts <n>', 'of a worker; 0 = the option is not given to workers', Number, 64)
+  .option('--seconds <n>', 'of each measurement', Number, 30)
+  .option('--kill-every <s>', 'seconds from one kill to the next; 0 = none', Number, 1)
+  .option('--seed <n>', 'chooses victims', Number, 1)
+  .addHelpText(
+    'after',
+    '\nGoals: efficiency_4, efficiency_16 ≥ 0.9, share_spread ≤ 0.1, killed_ratio ≥ 0.85, replayed 0.',
+  );
+
+interface Options {
+  readonly workers: string;
+  readonly work: number;
+  readonly turns: number;
+  readonly maxRollouts: number;
+  readonly seconds: number;
+  readonly killEvery: number;
+  readonly seed: number;
+}
+
+const rolloutsPerExample = 8;
+/** Rollouts of a batch for each worker: the window of level 2 is six times what a worker plays. */
+const batchOfWorker = 128;
+/** What is stored of a turn is stored within half a second of its end, on a machine that has a moment. */
+const storedAfterMs = 2_000;
+
+async function measure(bench: Bench, options: Options): Promise<Figures> {
+  const counts = options.workers.split(',').map(Number);
+  const measured: Spread[] = [];
+  let killed: Killed | null = null;
+  for (const [i, count] of counts.entries()) {
+    const isLast = i === counts.length - 1;
+    await withWorkers(bench, options, count, async (play) => {
+      const spread = await measureSpread(bench, options, play);
+      bench.say(`${count} workers: ${JSON.stringify(spread)}`);
+      measured.push(spread);
+      if (isLast && options.killEvery > 0) killed = await measureKills(bench, options, play, spread);
+    });
+  }
+  const [first] = measured;
+  const efficiency = ({ workers, turns_per_s }: Spread): number =>
+    round((turns_per_s * first!.workers) / (first!.turns_per_s * workers));
+  return {
+    ...Object.fromEntries(measured.slice(1).map((spread) => [`efficiency_${spread.workers}`, efficiency(spread)])),
+    share_spread: measured.at(-1)!.share_spread,
+    ...(killed as Killed | null)?.figures,
+    details: { measured, killed: (killed as Killed | null)?.details ?? null },
+  };
+}
+
+interface Play {
+  readonly run: FakeRun;
+  readonly folder: string;
+  readonly processes: RolloutProcesses;
+}
+
+/** A run that is played by so many workers. */
+async function withWorkers(
+  bench: Bench,
+  options: Options,
+  count: number,
+  work: (play: Play) => Promise<void>,
+): Promise<void> {
+  bench.doing(`${count} workers`);
+  await withProject(bench, (folder) =>
+    withStack(
+      bench,
+      folder,
+      async (client, stack) => {
+        const { maxRollouts } = options;
+        const processes = new RolloutProcesses(stack, maxRollouts === 0 ? [] : ['--max-rollouts', String(maxRollouts)]);
+        try {
+          // One after the other: together they would wait for each other's compiler.
+          for (let i = 0; i < count; i++) await processes.start();
+          bench.say(`${count} workers are ready`);
+          const run = await startRun(client, folder, options, count);
+          await work({ run, folder, processes });
+          await run.handle.terminate('measured');
+        } finally {
+          await processes.stop();
+        }
+      },
+      { count: { rollout: 0 } },
+    ),
+  );
+}
+
+function startRun(client: Client, folder: string, options: Options, workers: number): Promise<FakeRun> {
+  const { work, turns } = options;
+  const environment = fileURLToPath(new URL('waiting-environment.ts', import.meta.url));
+  return startFakeRun(client, folder, {
+    name: `workers-${workers}`,
+    steps: 100_000,
+    batchSize: batchOfWorker * workers,
+    rolloutsPerExample,
+    asyncLevel: 2,
+    sampleMs: 0,
+    stepMs: 100,
+    checkpointInterval: 100,
+    model: 'preset:chars-0.4m',
+    environment: `[[env]]\nid = ${JSON.stringify(environment)}\nargs = { turns = ${turns}, work_ms = ${work} }`,
+  });
+}
+
+interface Spread {
+  readonly workers: number;
+  readonly turns_per_s: number;
+  /** Of what as many workers play at best, each `--max-rollouts` at once. */
+  readonly of_best: number | null;
+  readonly share_spread: number;
+  readonly steps: number;
+  readonly memory_mb: number;
+  readonly cpu_ms_per_turn: number | null;
+  readonly cpu: CpuUse | null;
+}
+
+async function measureSpread(bench: Bench, options: Options, play: Play): Promise<Spread> {
+  const { run, folder, processes } = play;
+  const workers = processes.alive.length;
+  const { work, turns, seconds, maxRollouts } = options;
+  const waitMs = (work * turns * 3) / 2 + 10_000;
+  bench.doing(`${workers} workers: the window fills`);
+  await untilStep(bench, play, 1);
+  await delay(waitMs, undefined, { signal: bench.signal });
+  bench.doing(`${workers} workers: measured for ${seconds} s`);
+  const from = Date.now();
+  const { cpu } = await meterCpu(() => delay(seconds * 1000, undefined, { signal: bench.signal }));
+  const to = Date.now();
+  const taken = firstOf(run.sampled()).filter(({ at }) => at >= from && at < to);
+  const perSecond = (taken.length * 1000) / (to - from);
+  return {
+    workers,
+    turns_per_s: round(perSecond, 1),
+    of_best: maxRollouts === 0 ? null : round((perSecond * work) / 1000 / (maxRollouts * workers)),
+    share_spread: round(spreadOf(taken, processes.alive)),
+    steps: newestStep(folder, run.name),
+    memory_mb: Math.round(processes.memory().reduce((sum, bytes) => sum + bytes, 0) / 2 ** 20),
+    cpu_ms_per_turn: cpu && round((cpu.own_s * 1000) / taken.length),
+    cpu,
+  };
+}
+
+/** A run that is stopped by what it waits for says so here, and not never. */
+async function untilStep(bench: Bench, { run, folder }: Play, step: number): Promise<void> {
+  const failed = run.handle.result().then(() => Promise.reject(new Error(`${run.name} came to its end`)));
+  const reached = (async () => {
+    while (newestStep(folder, run.name) < step) await delay(200, undefined, { signal: bench.signal });
+  })();
+  await Promise.race([reached, failed]);
+}
+
+/** An answer of the model, when it was given. */
+interface Taken extends SampledLine {
+  /** ms since 1970. */
+  readonly at: number;
+}
+
+/** Of the turn of a rollout: two seeds in a hundred thousand may be one by chance, but not with the same prompt. */
+const placeOf = ({ seed, prompt = 0 }: SampledLine): string => `${seed} ${prompt}`;
+
+/** The first answer of each place in the run: what was lost and played again counts once. */
+export function firstOf(lines: readonly SampledLine[]): Taken[] {
+  const first = new Map<string, Taken>();
+  for (const line of lines) {
+    const place = placeOf(line);
+    const taken = { ...line, at: Date.parse(line.time) };
+    const before = first.get(place);
+    if (before === undefined || taken.at < before.at) first.set(place, taken);
+  }
+  return [...first.values()];
+}
+
+/** The busiest worker's turns less those of the idlest, ÷ their mean. */
+export function spreadOf(
+  taken: readonly { readonly pid: number }[],
+  workers: readonly { readonly pid: number }[],
+): number {
+  const counts = workers.map(({ pid }) => taken.filter((line) => line.pid === pid).length);
+  return ((Math.max(...counts) - Math.min(...counts)) * workers.length) / Math.max(1, taken.length);
+}
+
+interface Killed {
+  readonly figures: { readonly killed_ratio: number; readonly replayed: number };
+  readonly details: Readonly<Record<string, unknown>>;
+}
+
+async function measureKills(bench: Bench, options: Options, play: Play, calm: Spread): Promise<Killed> {
+  const { run, processes } = play;
+  const { seconds, killEvery, seed } = options;
+  bench.doing(`one of ${calm.workers} killed every ${killEvery} s`);
+  const starting: Promise<unknown>[] = [];
+  const from = Date.now();
+  const { cpu } = await meterCpu(async () => {
+    for (let kill = 0; Date.now() - from < seconds * 1000; kill++) {
+      const { alive } = processes;
+      const victim = alive[hash32('victim', seed, kill) % alive.length];
+      if (victim) {
+        processes.kill(victim);
+        starting.push(processes.start());
+      }
+      await delay(killEvery * 1000, undefined, { signal: bench.signal });
+    }
+  });
+  const to = Date.now();
+  await Promise.all(starting);
+  // What the last of them had is leased again.
+  await delay(10_000, undefined, { signal: bench.signal });
+  const lines = run.sampled();
+  const taken = firstOf(lines).filter(({ at }) => at >= from && at < to);
+  const alive_s = secondsAlive(processes.lives, from, to);
+  const ofAlive = (alive_s * calm.turns_per_s) / calm.workers;
+  return {
+    figures: { killed_ratio: round(taken.length / ofAlive), replayed: replayedOf(lines, processes.lives) },
+    details: {
+      kills: processes.lives.filter(({ endedAt }) => endedAt >= from && endedAt < to).length,
+      kill_every_s: killEvery,
+      alive_mean: round((alive_s * 1000) / (to - from), 1),
+      turns: taken.length,
+      played_again: lines.length - new Set(lines.map(placeOf)).size,
+      cpu,
+    },
+  };
+}
+
+/** Of all together, within a time. */
+export function secondsAlive(lives: readonly WorkerLife[], from: number, to: number): number {
+  return lives.reduce((sum, { readyAt, endedAt }) => {
+    return sum + Math.max(0, Math.min(endedAt, to) - Math.max(readyAt, from)) / 1000;
+  }, 0);
+}
+
+/** Turns that were asked for again although they must have been stored: they had ended a while before their worker did. */
+export function replayedOf(lines: readonly SampledLine[], lives: readonly WorkerLife[]): number {
+  const endOf = new Map(lives.map(({ pid, endedAt }) => [pid, endedAt]));
+  const mustBeStored = firstOf(lines).filter(({ pid, at }) => (endOf.get(pid) ?? Infinity) - at > storedAfterMs);
+  const places = new Set(mustBeStored.map(placeOf));
+  return lines.filter((line) => places.has(placeOf(line))).length - places.size;
+}

@@ -1,0 +1,255 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Client } from '@temporalio/client';
+import { decodeRanges } from '../core/rl/ledger.ts';
+import type { StepCommit } from '../core/rl/run-state.ts';
+import type { RunStatus } from '../workflows/control/messages.ts';
+import { type CpuUse, meterCpu } from './cpu-meter.ts';
+import { type FakeRun, startFakeRun } from './fake-run.ts';
+import { countEvents, durationsOf } from './history.ts';
+import { type Bench, type Figures, measurement } from './measurement.ts';
+import { type MockCounts, type MockOptions, type MockServer, startMockServer } from './mock-model-server.ts';
+import { newestStep, readCommits, stepSeconds, withProject, withStack } from './run-project.ts';
+import { mean, median, round } from './statistics.ts';
+
+/**
+ * What a run loses to rollouts that take long. A server answers after a log-normal latency of `--mean` seconds (keyed by the seed of the
+ * request, any number at once), the trainer waits for `--train` seconds a step; server, workers, store and workflow are real. A batch is
+ * 512 rollouts in 64 groups, of one short turn each.
+ *
+ * A figure is what a step might take at best ÷ what the steps after the third took on average, from commit to commit.
+ * At best a step takes the longer of
+ * - the trainer's time, and
+ * - mean latency × rollouts of a batch ÷ rollouts in flight (Little's law), with as many in flight all the time as `max_concurrent` allows,
+ *   512 here: one batch. With latencies of 2 s that is 2 s a step.
+ *
+ * The run may be 0, 1 or 2 steps ahead, but at no level may it have more in flight than one batch, so all figures have the same bound.
+ * Latencies count as they were asked of the server: their mean over the seeds of a run differs by a few per cent. Rollouts that were
+ * sampled and not trained make a figure smaller.
+ *
+ * - `utilisation_s1`, goal ≥ 0.9: level 2, σ = 1 (one answer in a hundred takes more than 12 s).
+ * - `utilisation_s05`, goal ≥ 0.85: level 1, σ = 0.5.
+ * - `utilisation_hang`: level 2, σ = 1, and 2 % of the answers take 60 s. They count in the mean, which is then 3.16 s.
+ * - `rounds_s1`: level 0, σ = 1, where a step waits for the slowest of its rollouts, and the next one for its weights.
+ * - `utilisation_window`: as `utilisation_s1` without `max_concurrent`. The window is then 3 batches at most, and the trainer's time is the bound.
+ */
+export const rolloutsTail = measurement('rollouts-tail', 'what a run loses to rollouts that take long', measure)
+  .option('--steps <n>', 'steps that are measured, after the first three', Number, 12)
+  .option('--mean <s>', 'of the latencies', Number, 2)
+  .option('--train <s>', 'a step of the trainer', Number, 1)
+  .option('--batch <n>', 'rollouts', Number, 512)
+  .option('--only <figure>', 'one of the figures, by its name')
+  .addHelpText('after', '\nGoals: utilisation_s1 ≥ 0.9, utilisation_s05 ≥ 0.85.');
+
+interface Options {
+  readonly steps: number;
+  readonly mean: number;
+  readonly train: number;
+  readonly batch: number;
+  readonly only?: string;
+}
+
+interface Kind {
+  readonly level: number;
+  readonly sigma: number;
+  /** Rollouts that may be in flight are a batch; where not, as many as the window has. */
+  readonly isUnbounded?: boolean;
+  readonly hangShare?: number;
+  /** Of the steps that are measured of others. */
+  readonly stepsShare?: number;
+}
+
+const hangS = 60;
+const kinds: Readonly<Record<string, Kind>> = {
+  utilisation_s1: { level: 2, sigma: 1 },
+  utilisation_s05: { level: 1, sigma: 0.5 },
+  utilisation_hang: { level: 2, sigma: 1, hangShare: 0.02 },
+  rounds_s1: { level: 0, sigma: 1, stepsShare: 0.5 },
+  utilisation_window: { level: 2, sigma: 1, isUnbounded: true },
+};
+
+/** The first steps fill the window, and tell the run how long its rollouts take. */
+const stepsSkipped = 3;
+const rolloutsPerExample = 8;
+
+async function measure(bench: Bench, options: Options): Promise<Figures> {
+  const { only } = options;
+  if (only !== undefined && !(only in kinds)) {
+    throw new Error(`--only: expected one of ${Object.keys(kinds).join(', ')}, got ${only}`);
+  }
+  const measured: (readonly [string, Measured | Paused])[] = [];
+  for (const [name, kind] of Object.entries(kinds)) {
+    if (only !== undefined && only !== name) continue;
+    const one = await measureOne(bench, name, kind, options);
+    bench.say(`${name}: ${JSON.stringify(one)}`);
+    measured.push([name, one]);
+  }
+  return {
+    ...Object.fromEntries(measured.map(([name, { utilisation }]) => [name, utilisation])),
+    details: Object.fromEntries(measured),
+  };
+}
+
+interface Measured {
+  readonly utilisation: number;
+  readonly bound_s: number;
+  readonly step_s: number;
+  readonly step_worst_s: number;
+  /** As the server saw it, on average. */
+  readonly in_flight: number;
+  /** Of the answers that were given. */
+  readonly latency_s: number;
+  /** Answers for each rollout that was trained. */
+  readonly answers_per_trained: number;
+  readonly ended: Readonly<Record<string, number>>;
+  /** In the histories of all workflows. */
+  readonly events_per_step: number;
+  readonly server_cpu_s: number;
+  readonly cpu: CpuUse | null;
+}
+
+/** Why there is no figure: the run would have stood for ever. */
+interface Paused {
+  readonly utilisation: null;
+  readonly paused: string;
+}
+
+async function measureOne(bench: Bench, name: string, kind: Kind, options: Options): Promise<Measured | Paused> {
+  const { level, sigma, isUnbounded = false, hangShare = 0, stepsShare = 1 } = kind;
+  const { batch, train } = options;
+  const last = stepsSkipped + Math.ceil(options.steps * stepsShare);
+  bench.doing(`${name}: ${last} steps of ${batch} rollouts, level ${level}, σ = ${sigma}`);
+  const latency: MockOptions = { delayMs: options.mean * 1000, sigma, hangShare, hangMs: hangS * 1000, bySeed: true };
+  const mock = await startMockServer(latency);
+  try {
+    return await withProject(bench, (folder) =>
+      withStack(bench, folder, async (client) => {
+        const run = await startFakeRun(client, folder, {
+          name,
+          // Near its end a run samples less.
+          steps: last + 50,
+          batchSize: batch,
+          rolloutsPerExample,
+          asyncLevel: level,
+          ...(isUnbounded ? {} : { maxConcurrent: batch }),
+          sampleMs: 0,
+          stepMs: train * 1000,
+          checkpointInterval: 100,
+          inference: `[inference]\nkind = "openai"\nurl = ${JSON.stringify(mock.url)}`,
+        });
+        const during = await Promise.race([
+          countDuring(bench, { client, folder, run, mock, last }),
+          run.handle.result().then(() => Promise.reject(new Error(`${name} came to its end before it was measured`))),
+          untilPaused(bench, run),
+        ]);
+        const { events } = await run.handle.fetchHistory();
+        await run.handle.terminate('measured');
+        if ('paused' in during) return during;
+        const commits = await readCommits(folder, name, last);
+        reportWaits(bench, events ?? []);
+        const bound_s = boundOf({
+          trainS: train,
+          latencyS: options.mean * (1 - hangShare) + hangS * hangShare,
+          batch,
+          inFlight: isUnbounded ? batch * (level + 1) : batch,
+        });
+        return {
+          ...utilisationOf(commits, bound_s),
+          ...during,
+          answers_per_trained: round(during.answers / ((last - stepsSkipped) * batch)),
+          ended: countEnded(commits.slice(stepsSkipped + 1)),
+        };
+      }),
+    );
+  } finally {
+    await mock.close();
+  }
+}
+
+/** Seconds that a step takes at best. */
+export function boundOf(run: {
+  readonly trainS: number;
+  /** Mean. */
+  readonly latencyS: number;
+  readonly batch: number;
+  readonly inFlight: number;
+}): number {
+  return Math.max(run.trainS, (run.latencyS * run.batch) / run.inFlight);
+}
+
+export function utilisationOf(
+  commits: readonly StepCommit[],
+  bound_s: number,
+): Pick<Measured, 'utilisation' | 'bound_s' | 'step_s' | 'step_worst_s'> {
+  const seconds = stepSeconds(commits).slice(stepsSkipped);
+  return {
+    utilisation: round(bound_s / mean(seconds)),
+    bound_s: round(bound_s),
+    step_s: round(mean(seconds)),
+    step_worst_s: round(Math.max(...seconds)),
+  };
+}
+
+type During = Pick<Measured, 'in_flight' | 'latency_s' | 'events_per_step' | 'server_cpu_s' | 'cpu'> & {
+  readonly answers: number;
+};
+
+/** What the server and the machine did from the third commit to the last. */
+async function countDuring(
+  bench: Bench,
+  { client, folder, run, mock, last }: { client: Client; folder: string; run: FakeRun; mock: MockServer; last: number },
+): Promise<During> {
+  const until = async (step: number): Promise<MockCounts & { readonly events: number }> => {
+    let seen = -1;
+    for (;;) {
+      const newest = newestStep(folder, run.name);
+      if (newest > seen) bench.say(`${run.name}: step ${newest}`);
+      seen = newest;
+      if (newest >= step) return { ...(await mock.counts()), events: await countEvents(client) };
+      await delay(100, undefined, { signal: bench.signal });
+    }
+  };
+  const before = await until(stepsSkipped);
+  const startedAt = performance.now();
+  const { result: after, cpu } = await meterCpu(() => until(last));
+  const seconds = (performance.now() - startedAt) / 1000;
+  const waited_s = after.waited_s - before.waited_s;
+  const answers = after.prompts - before.prompts;
+  return {
+    in_flight: round(waited_s / seconds, 1),
+    latency_s: round(waited_s / answers),
+    answers,
+    events_per_step: round((after.events - before.events) / (last - stepsSkipped), 1),
+    server_cpu_s: round(after.cpu_s - before.cpu_s, 1),
+    cpu,
+  };
+}
+
+/** Looks at what a run says of itself. Never ends while it works. */
+async function untilPaused(bench: Bench, { name, handle }: FakeRun): Promise<Paused> {
+  for (;;) {
+    await delay(5_000, undefined, { signal: bench.signal });
+    const { pausedBecause, waitingOn } = await handle.query<RunStatus>('status');
+    bench.say(`${name}: waits for ${waitingOn.map(({ what }) => what).join('; ')}`);
+    if (pausedBecause !== null) return { utilisation: null, paused: pausedBecause };
+  }
+}
+
+/** Groups by what became of them. */
+function countEnded(commits: readonly StepCommit[]): Record<string, number> {
+  const counts: Record<string, number> = {};
+  for (const { outcomes } of commits) {
+    for (const [state, ordinals] of Object.entries(outcomes.ended)) {
+      counts[state] = (counts[state] ?? 0) + decodeRanges(ordinals ?? '').length;
+    }
+  }
+  return counts;
+}
+
+/** How long activities and workflow tasks of the run waited for a worker, and how long they took. */
+function reportWaits(bench: Bench, events: Parameters<typeof durationsOf>[0]): void {
+  for (const [name, ms] of Object.entries(durationsOf(events))) {
+    bench.say(
+      `  ${name.padEnd(34)} median ${median(ms).toFixed(0)} ms, most ${Math.max(...ms).toFixed(0)}  × ${ms.length}`,
+    );
+  }
+}

@@ -1,0 +1,43 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { listDataset, multiTurn, parseArgs, rubric, uniform, z } from '../backends/environments/kit.ts';
+import type { Environment } from '../backends/environments/kit.ts';
+
+/** Conversations of a few short turns. After each turn the environment works for a while that costs no CPU, as one does that waits for a tool. */
+
+const Args = z.strictObject({
+  turns: z.int().positive().default(5),
+  work_ms: z.int().min(0).default(50),
+});
+
+const examples = 5_000;
+
+export function loadEnvironment(args: unknown): Environment {
+  const { turns, work_ms } = parseArgs('waiting', Args, args);
+  const rows = (from: number, count: number) =>
+    listDataset(Array.from({ length: count }, (_, i) => ({ prompt: `go ${from + i}`, answer: '' })));
+  const environment = multiTurn<number>({
+    name: 'waiting',
+    dataset: rows(0, examples),
+    evalDataset: rows(examples, 100),
+    maxTurns: turns,
+    setup: () => 0,
+    respond: ({ state }) => ({ state: state + 1, say: 'on' }),
+    rubric: rubric([{ name: 'chance', weight: 1, score: ({ completion }) => uniform('chance', completion) }]),
+  });
+  return {
+    ...environment,
+    // Not in `respond`: that is asked once more where a stored rollout is scored.
+    rollout: (example, policy, place) =>
+      environment.rollout(
+        example,
+        {
+          async sample(messages, options) {
+            const turn = await policy.sample(messages, options);
+            await delay(work_ms, undefined, place?.signal ? { signal: place.signal } : {});
+            return turn;
+          },
+        },
+        place,
+      ),
+  };
+}
