@@ -42,7 +42,7 @@ test('of several workers that belong together the first that fails ends all; one
   const failing = { getState: () => 'FAILED', run: () => Promise.reject(new Error('first')) } as unknown as Worker;
   const stuck = { getState: () => 'FAILED', run: () => forever } as unknown as Worker;
   await assert.rejects(runTogether([steady, failing]).run(), /first/);
-  await assert.rejects(runTogether([steady, stuck], { lookMs: 5 }).run(), /asks for no work any more/);
+  await assert.rejects(runTogether([steady, stuck], { lookMs: 5 }).run(), /polls for no work any more/);
   assert.equal(runTogether([steady]).isWorking(), true);
   assert.equal(runTogether([steady, stuck]).isWorking(), false);
 });
