@@ -42,7 +42,7 @@ export type { PlayedChunk, ScoredGroups } from './play-groups.ts';
 export type { Recovery } from '../runs/policy-trainer.ts';
 export type { SearchProgress } from './prompt-search/search-prompts.ts';
 export type { TrainStepResult } from './train-step.ts';
-export type { WarmUpState } from './warm-up.ts';
+export type { WarmUpState } from '../runs/warm-up-state.ts';
 
 /** Queue `ratchet`: beside the workflow, all glue between stored objects. */
 export const createOrchestratorActivities = (

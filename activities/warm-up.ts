@@ -1,17 +1,11 @@
-import { mkdtemp, rm } from 'node:fs/promises';
-import os from 'node:os';
-import path from 'node:path';
+import { inTemporaryFolder } from '../backends/store/temporary-folder.ts';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import { warmUpStepsPerSegment } from '../core/limits.ts';
-import { randomStream, uniform } from '../core/random.ts';
-import type { TrainSample } from '../core/rl/batch.ts';
-import { drawByWeight } from '../core/rl/curriculum.ts';
-import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import type { RunHandle } from '../core/rl/run-state.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import {
-  type ChatTokenizer,
   type ModelFolder,
   openModel,
   presetFiles,
@@ -21,37 +15,16 @@ import {
   withChatTemplate,
   withTemplateFile,
 } from '../engine/index.ts';
-import { openEnvironment } from '../backends/environments/index.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
-import { verifyVersion } from '../backends/store/version-files.ts';
-import { demonstrationRows } from '../core/rl/demonstration-rows.ts';
 import { EngineFailures } from '../core/rl/engine-failures.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { storeFolder } from '../runs/policy-trainer.ts';
-import { isRef, isVersion } from '../runs/record-shapes.ts';
+import { openWarmUp, storedWarmUp, storeWarmUp, type WarmUpState } from '../runs/warm-up-state.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
 import { checkData, drawData } from '../runs/sft-rows.ts';
 import { type OpenTokenizer, policyTokenizer, storedTemplate } from '../runs/stored-template.ts';
 import type { TrainDependencies } from './train-step.ts';
 import { goingOn } from './trainer-claims.ts';
-
-/** Where the supervised warm-up stands; stored whole, so that a killed trainer loses one segment at most. */
-export interface WarmUpState {
-  readonly step: number;
-  readonly policy: PolicyVersion;
-  readonly optimizer: ObjectRef | null;
-  /** Of the last step; null before the first. */
-  readonly loss: number | null;
-}
-
-/** What an earlier attempt stored; nothing above it vouches for the file. */
-export function warmUpStateIn(bytes: Uint8Array, key: string): WarmUpState {
-  return decodeJson<WarmUpState>(bytes, key, ({ step, policy, optimizer, loss }) => ({
-    'a step and its policy': typeof step === 'number' && isVersion(policy),
-    'a reference to its optimizer, or null': optimizer === null || isRef(optimizer),
-    'a loss, or null': loss === null || typeof loss === 'number',
-  }));
-}
+import { demonstrations } from '../backends/environments/demonstrations.ts';
 
 /**
  * Makes the base model (`from` null), or trains one more segment of the warm-up. Each state is stored under its step: a
@@ -81,19 +54,16 @@ export const createWarmUp = (
       const total = spec.sft?.steps ?? 0;
       const step = from === null ? 0 : Math.min(total, from.step + warmUpStepsPerSegment);
       const isLast = step === total;
-      const key = `${layout.warmUp(step)}state.json`;
-      const stored = await storeOf(run).read(key);
-      if (stored) return warmUpStateIn(stored, storeOf(run).uri + key);
+      const stored = await storedWarmUp(run, step);
+      if (stored) return stored;
 
       const made = from === null ? await makeBase(trainer, run, spec, isLast) : await trainSegment(from, step);
       await mayGoOn();
-      await storeOf(run).put(key, encodeJson(made));
+      await storeWarmUp(run, made);
       return made;
 
       async function trainSegment(start: WarmUpState, end: number): Promise<WarmUpState> {
-        await verifyVersion(storeOf(run), start.policy, { sharesFolder: true }); // with the optimizer's state
-        const folder = await storeOf(run).localFolder(start.policy.weights);
-        const optimizer = start.optimizer && (await storeOf(run).get(start.optimizer));
+        const { folder, optimizer } = await openWarmUp(run, start);
         const found = await trainer.startFrom(run, folder, { optimizer, isWarmUp: true });
         if (found.digest !== start.policy.digest) {
           throw new RatchetError(
@@ -158,16 +128,13 @@ async function makeBase(
     const { templateArguments } = spec.sampling;
     await checkData(run, spec.sft.data, { tokenizer, positionsMax: config.positionsMax, templateArguments });
   }
-  const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
-  try {
+  return inTemporaryFolder('base', async (temporary) => {
     await saveModelFolder(model, temporary);
     const files = await storeFolder(run, temporary, weights);
     const digest = await baseDigest(trainer, run, spec, { temporary, model });
     const policy = { step: 0, digest, weights, ...files };
     return { step: 0, policy, optimizer: null, loss: null };
-  } finally {
-    await rm(temporary, { recursive: true, force: true });
-  }
+  });
 }
 
 /** A trainer of the user's own says what its weights are, also of a model that it has yet to make its own of. */
@@ -199,35 +166,4 @@ function sftRate(spec: RunSpec, step: number): number {
     peak: learningRate,
     schedule: { type: 'linear', warmupSteps, minRatio },
   });
-}
-
-/** The rows of warm-up step n: examples and demonstrations drawn by (seed, step, row). */
-async function demonstrations(
-  spec: RunSpec,
-  tokenizer: ChatTokenizer,
-): Promise<(step: number) => Promise<TrainSample[]>> {
-  // Those of verifiers demonstrate nothing: no Python is started to be told so.
-  const own = spec.environments.filter(({ python }) => python === undefined);
-  const environments = await Promise.all(
-    own.map(async (entry) => ({ ...entry, environment: await openEnvironment(entry) })),
-  );
-  const able = environments.filter(({ environment }) => environment.demonstrate !== undefined);
-  if (able.length === 0) {
-    throw new RatchetError(
-      'ConfigInvalid',
-      `[sft] asks for a warm-up, but none of the environments (${spec.environments.map(({ name }) => name).join(', ')}) gives demonstrations. Give it rows of your own with [sft] data, or remove [sft].`,
-    );
-  }
-  const draw = async (step: number, row: number): Promise<TrainSample[]> => {
-    const place = [spec.seed, 'sft', step, row] as const;
-    const { environment } = drawByWeight(able, uniform(...place, 'environment'));
-    const example = environment.dataset.at(Math.floor(uniform(...place, 'example') * environment.dataset.length));
-    const demonstration = await environment.demonstrate!(example, randomStream(...place));
-    const { templateArguments } = spec.sampling;
-    return demonstrationRows(tokenizer, example.prompt, demonstration, { tools: environment.tools, templateArguments });
-  };
-  return async (step) => {
-    const drawn = Array.from({ length: spec.sft!.batchSize }, (_, row) => draw(step, row));
-    return (await Promise.all(drawn)).flat();
-  };
 }

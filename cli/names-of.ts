@@ -1,4 +1,4 @@
-/** What an option lists with commas between: `OPENAI_API_KEY,HF_TOKEN`. */
+/** What is listed with commas between: `OPENAI_API_KEY,HF_TOKEN`. */
 export function namesOf(text: string | undefined): string[] {
   return (text ?? '')
     .split(',')

@@ -1,5 +1,5 @@
-import { mkdtemp, mkdir, rm, writeFile } from 'node:fs/promises';
-import os from 'node:os';
+import { inTemporaryFolder } from '../backends/store/temporary-folder.ts';
+import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
@@ -100,21 +100,18 @@ export async function tokenizerOf(run: RunPlace): Promise<ChatTokenizer | null> 
     if (found[0]![1] === null || found[1]![1] === null) continue;
     // Loaded here: how a run stands is told without the engine.
     const { loadTokenizer } = await import('../engine/model/load-tokenizer.ts');
-    const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-tokenizer-'));
-    try {
+    return inTemporaryFolder('tokenizer', async (folder) => {
       for (const [name, bytes] of found) {
         if (bytes === null) continue;
         await mkdir(path.dirname(path.join(folder, name)), { recursive: true });
         await writeFile(path.join(folder, name), bytes);
       }
-      return await loadTokenizer(folder);
-    } catch (cause) {
-      if (!(cause instanceof RatchetError)) throw cause;
-      // Where it lies in the run, not where it was read from.
-      throw damaged(store.uri + weights, cause.message.replaceAll(`${folder}: `, '').replace(/\.$/, ''), cause);
-    } finally {
-      await rm(folder, { recursive: true, force: true });
-    }
+      return loadTokenizer(folder).catch((cause: unknown) => {
+        if (!(cause instanceof RatchetError)) throw cause;
+        // Where it lies in the run, not where it was read from.
+        throw damaged(store.uri + weights, cause.message.replaceAll(`${folder}: `, '').replace(/\.$/, ''), cause);
+      });
+    });
   }
   return null;
 }

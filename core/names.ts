@@ -159,11 +159,10 @@ function nameOfFile(file: string): string {
 }
 
 type PoolSpec = Exclude<InferenceSpec, { readonly kind: 'module' | 'tinker' }>;
-/** As a history may hold it that was begun before there were endpoints. */
 type SaidServers =
   | { readonly kind: 'module' }
   | { readonly kind: 'tinker'; readonly url: string }
-  | (Pick<PoolSpec, 'kind' | 'url'> & Partial<Pick<PoolSpec, 'endpoints'>>);
+  | Pick<PoolSpec, 'kind' | 'url' | 'endpoints'>;
 
 /** The servers that a run file asks for, for people; null where those are Ratchet's own. */
 export function namedServers(inference: SaidServers): string | null {

@@ -87,12 +87,6 @@ async function sealedVersions(place: RunPlace): Promise<SealedVersion[]> {
   for (const sealed of await sealedFor({ ...place, lineage })) {
     const { commit } = await requireCommit({ ...place, lineage: sealed.lineage }, sealed.step);
     const { policy, spec, step, state } = commit;
-    if (spec === undefined) {
-      throw new RatchetError(
-        'Unsupported',
-        `${place.name} was begun by a version of Ratchet whose commits do not name their settings; train it once more, and evaluate a later step.`,
-      );
-    }
     const handle = { ...place, lineage: lineageOf(policy.weights), spec, attempt: 1 };
     versions.set(step, { step, policy, handle, prompts: state.prompts });
   }

@@ -1,5 +1,4 @@
-import { mkdtemp, rm } from 'node:fs/promises';
-import os from 'node:os';
+import { inTemporaryFolder } from '../backends/store/temporary-folder.ts';
 import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
@@ -155,14 +154,11 @@ export class PolicyTrainer {
   ): Promise<({ readonly digest: string } & StoredFiles) | null> {
     const { lora, seed } = await this.#opened(run);
     if (this.#trainer?.makeBase === undefined) return null;
-    const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-base-'));
-    try {
+    return inTemporaryFolder('base', async (temporary) => {
       const texts = await files();
       const { digest } = await this.#use((trainer) => trainer.makeBase!(temporary, { lora, seed, files: texts }));
       return { digest, ...(await storeFolder(run, temporary, prefix)) };
-    } finally {
-      await rm(temporary, { recursive: true, force: true });
-    }
+    });
   }
 
   /** Whether adapters are all that its trainer has, in the warm-up as well. */
@@ -194,14 +190,11 @@ export class PolicyTrainer {
 
   /** Stores the policy as Hugging Face files below `prefix`. */
   async exportTo(run: RunHandle, prefix: string): Promise<StoredFiles> {
-    const temporary = await mkdtemp(path.join(os.tmpdir(), 'ratchet-export-'));
-    try {
+    return inTemporaryFolder('export', async (temporary) => {
       const base = path.posix.relative(prefix, layout.weights(firstLineage, 0));
       await this.#use((trainer) => trainer.exportTo(temporary, { base }));
       return await storeFolder(run, temporary, prefix);
-    } finally {
-      await rm(temporary, { recursive: true, force: true });
-    }
+    });
   }
 
   /** Keeps the version it holds as a pending one, with what a checkpoint needs where that is wanted. */

@@ -21,7 +21,8 @@ const commitShape: Shape = ({ schemaVersion, step, run, lineage, policy, outcome
   'a policy with its file and the list of its files': isVersion(policy),
   'a parent, or null': more['parent'] === null || typeof more['parent'] === 'string',
   'an origin with run, lineage, step and sha256, or none': more['origin'] === undefined || isOrigin(more['origin']),
-  'references to its spec, plan and optimizer, or none': [more['spec'] ?? null, more['plan'], more['optimizer']].every(
+  'a reference to its spec': isRef(more['spec']),
+  'references to its plan and optimizer, or null': [more['plan'], more['optimizer']].every(
     (ref) => ref === null || isRef(ref),
   ),
   'outcomes whose groups are ranges such as "1-4,7"': isRecord(outcomes) && areOutcomes(outcomes),

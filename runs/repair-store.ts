@@ -54,7 +54,7 @@ async function runRecordAgain(run: RunPlace): Promise<Uint8Array | null> {
   const place = { ...run, lineage: firstLineage };
   const [first] = await committedSteps(place);
   const commit = first === undefined ? undefined : (await readCommit(place, first))?.commit;
-  if (!commit?.spec) return null;
+  if (!commit) return null;
   const { origin } = commit;
   const fork = origin && origin.run !== run.name ? { fork: { from: origin.run, step: origin.step } } : {};
   const spec = decodeJson(await storeOf(run).get(commit.spec), commit.spec.key);
@@ -76,7 +76,7 @@ async function specDigests(run: RunPlace, key: string): Promise<string[]> {
   for (const lineage of await lineagesOf(run)) {
     for (const step of await committedSteps({ ...run, lineage })) {
       const found = await readCommit({ ...run, lineage }, step);
-      if (found?.commit.spec?.key === key) digests.push(found.commit.spec.sha256);
+      if (found?.commit.spec.key === key) digests.push(found.commit.spec.sha256);
     }
   }
   return digests;

@@ -205,9 +205,9 @@ async function cached<T>(run: RunPlace, ref: ObjectRef, parse: (bytes: Uint8Arra
   return value;
 }
 
-/** As the settings of its time had it. Commits made before they named theirs do not tell. */
+/** As the settings of its time had it. */
 export async function isLastStep(store: Store, { step, spec, state, origin }: StepCommit): Promise<boolean> {
-  if (spec === undefined || origin !== undefined) return false;
+  if (origin !== undefined) return false;
   const { maxSteps } = specIn(await store.get(spec), spec.key);
   const { overrides } = state;
   return step >= Math.min(overrides.maxSteps ?? maxSteps, overrides.stopAfter ?? Infinity);

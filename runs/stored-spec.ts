@@ -12,13 +12,11 @@ export async function storedSpec(
 ): Promise<{ readonly spec: RunSpec; readonly source: SpecSource | null }> {
   const store = storeOf(run);
   const head = await readHead({ ...run, lineage: await currentLineage(run) });
-  const ref = head?.commit.spec;
-  if (ref) {
-    const source = await store.read(layout.source(ref.key));
-    const spec = specIn(await store.get(ref), ref.key);
-    return { spec, source: source && specSourceIn(source, layout.source(ref.key)) };
-  }
-  return { spec: await readRunRecord(run), source: null };
+  if (head === null) return { spec: await readRunRecord(run), source: null };
+  const ref = head.commit.spec;
+  const source = await store.read(layout.source(ref.key));
+  const spec = specIn(await store.get(ref), ref.key);
+  return { spec, source: source && specSourceIn(source, layout.source(ref.key)) };
 }
 
 /** The settings a run began with. */
@@ -39,7 +37,7 @@ export async function specAskedSince(
 ): Promise<{ readonly spec: RunSpec; readonly source: SpecSource } | null> {
   const store = storeOf(run);
   const keys = (await store.list(layout.allSpecs())).filter((key) => !key.endsWith('.source.json'));
-  if (head.spec === undefined || keys.length < 2) return null;
+  if (keys.length < 2) return null;
   const asked = await Promise.all(
     keys.map(async (key) => {
       const bytes = await store.read(layout.source(key));

@@ -1,5 +1,5 @@
-import { appendFile, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { inTemporaryFolder } from '../../backends/store/temporary-folder.ts';
+import { appendFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { averageMetrics, averageReward, averageUsage, costOf, emptyTally, tallyOf } from '../../core/eval/tally.ts';
 import type {
@@ -39,8 +39,7 @@ interface WrittenResults {
 export async function writeResults(handle: EvaluationHandle): Promise<WrittenResults> {
   const store = storeOf(handle.place);
   const key = evaluationKeys.results(handle.place);
-  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-results-'));
-  try {
+  return inTemporaryFolder('results', async (folder) => {
     const file = path.join(folder, 'results.jsonl');
     await writeFile(file, '');
     let tally = emptyTally;
@@ -60,9 +59,7 @@ export async function writeResults(handle: EvaluationHandle): Promise<WrittenRes
     await store.removeAll(`${key}.tail/`); // of a store whose logs do not grow: lines that are in it now
     await store.putFile(key, file);
     return { tally: tally.rollouts === 0 ? emptyTally : tally, says: sayingOf(sample) };
-  } finally {
-    await rm(folder, { recursive: true, force: true });
-  }
+  });
 }
 
 /** `metadata.json` over what the tally sums. */

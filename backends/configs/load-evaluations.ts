@@ -52,8 +52,17 @@ export async function loadEvaluationFile(file: string, options: LoadEvaluationsO
   return loadEvaluations(text, file, options);
 }
 
+/** The same of environments that a command line names, by their ids. */
+export function loadNamedEvaluations(
+  ids: readonly string[],
+  options: LoadEvaluationsOptions,
+): Promise<LoadedEvaluations> {
+  const text = ids.map((id) => `[[eval]]\nid = ${JSON.stringify(id)}\n`).join('\n');
+  return loadEvaluations(text, 'command line', options);
+}
+
 /** The same of a text; `file` appears in errors. */
-export async function loadEvaluations(
+async function loadEvaluations(
   text: string,
   file: string,
   {
@@ -124,7 +133,9 @@ function withTimeout(environment: EvaluatedEnvironment, seconds: number): Evalua
 
 /** An environment as people write it, found and named as evaluations know it. Throws `ConfigInvalid`. */
 export async function findEvaluatedEnvironment(
-  { environment: { id, name, args, extraKwargs, variables, taskset, harness } }: Pick<EvaluationSpec, 'environment'>,
+  {
+    environment: { id, name, args, extraKwargs: extra, variables, taskset, harness },
+  }: Pick<EvaluationSpec, 'environment'>,
   { projectFolder, builtin }: { readonly projectFolder: string; readonly builtin: boolean },
 ): Promise<{ environment: EvaluatedEnvironment; said: string | null }> {
   const found = environmentFinder({ projectFolder })(id, { builtin });

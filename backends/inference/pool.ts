@@ -47,14 +47,6 @@ interface Ticket extends PoolCall {
   readonly not: PoolMember | null;
 }
 
-/** What is known of one server, for people. */
-interface ServerHealth {
-  readonly url: string;
-  readonly inFlight: number;
-  /** Since when (ISO time) it takes no part, and why; null = it does. */
-  readonly away: { readonly since: string; readonly because: string } | null;
-}
-
 /** Between asking and asking again. What failed once is asked again at once. */
 const firstWaitMs = 100;
 const waitMsMax = 2_000;
@@ -108,10 +100,6 @@ export class ServerPool {
 
   get members(): readonly PoolMember[] {
     return this.#members;
-  }
-
-  health(): ServerHealth[] {
-    return this.#members.map(({ server, inFlight, away }) => ({ url: server.root, inFlight, away }));
   }
 
   /** What is said while no server answers; null while one does. */

@@ -1,5 +1,6 @@
 import { present } from '../../core/present.ts';
 import { setTimeout as delay } from 'node:timers/promises';
+import PQueue from 'p-queue';
 import type * as Sdk from '@aws-sdk/client-s3';
 import { RatchetError } from '../../core/errors.ts';
 import { requireGrant } from '../../engine/grants.ts';
@@ -74,13 +75,13 @@ export class S3Requests {
   readonly location: S3Server;
   readonly limits: S3Limits;
   readonly #session: Promise<S3Session>;
-  readonly #slots: Slots;
+  readonly #slots: PQueue;
   #complainedAt = -Infinity;
 
   constructor(location: S3Server, limits: S3Limits) {
     this.location = location;
     this.limits = limits;
-    this.#slots = new Slots(limits.requestsMax);
+    this.#slots = new PQueue({ concurrency: limits.requestsMax });
     this.#session = openSession(location, limits);
     this.#session.catch(() => undefined); // whoever sends a request learns of it
   }
@@ -97,7 +98,7 @@ export class S3Requests {
     const session = await this.#session;
     for (let attempt = 1; ; attempt++) {
       try {
-        return await this.#slots.use(() => request.send(session));
+        return await this.#slots.add(() => request.send(session));
       } catch (error) {
         const failure = failureOf(error);
         const isPassing = isWeather(error, failure);
@@ -224,28 +225,6 @@ function isWeather(error: unknown, { code, status }: S3Failure): boolean {
 
 function oneLine(message: string): string {
   return message.split('\n')[0]!.replace(/\.$/, '').slice(0, 300);
-}
-
-/** A counting semaphore. */
-class Slots {
-  #free: number;
-  readonly #waiting: (() => void)[] = [];
-
-  constructor(count: number) {
-    this.#free = count;
-  }
-
-  async use<T>(work: () => Promise<T>): Promise<T> {
-    if (this.#free > 0) this.#free -= 1;
-    else await new Promise<void>((resolve) => this.#waiting.push(resolve));
-    try {
-      return await work();
-    } finally {
-      const next = this.#waiting.shift();
-      if (next) next();
-      else this.#free += 1;
-    }
-  }
 }
 
 /** Runs `work` over all items, `atOnce` side by side; the first failure ends it when those under way have ended. */

@@ -1,10 +1,8 @@
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { Command, InvalidArgumentError } from 'commander';
 import { allCopies } from '../../backends/store/index.ts';
 import { choosePolicyPort, localRoles, policyUrlAt } from '../../workers/roles.ts';
-import { installService, planService, uninstallService } from '../../workers/service.ts';
 import { startStack } from '../../workers/supervisor.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -14,18 +12,7 @@ import { startClock } from '../clock.ts';
 import { connect, temporalOf } from '../connection.ts';
 import { readGrace } from '../read-grace.ts';
 import { reportRuns } from '../report-runs.ts';
-import { print } from '../print.ts';
-
-interface DevOptions {
-  readonly weights: string[];
-  readonly gpuWorkers: number;
-  readonly rolloutWorkers: number;
-  readonly metricsPort?: number;
-  readonly serve?: string;
-  readonly grace?: number;
-  readonly installService?: boolean;
-  readonly uninstallService?: boolean;
-}
+import { type DevOptions, tellService } from '../dev-service.ts';
 
 export const devCommand = new Command('dev')
   .description('a Temporal server and all roles on this machine, supervised, until Ctrl-C')
@@ -108,36 +95,6 @@ export const devCommand = new Command('dev')
 
 function counted(count: number, what: string): string {
   return `${count} ${what}${count === 1 ? '' : 's'}`;
-}
-
-/** Writes or removes this folder's service, and says what is left to do. */
-function tellService(projectFolder: string, options: DevOptions, installs: boolean): void {
-  const { weights, gpuWorkers, rolloutWorkers } = options;
-  const ratchet = fileURLToPath(new URL('../ratchet.mjs', import.meta.url));
-  const { metricsPort } = options;
-  const workers = [
-    '--gpu-workers',
-    String(gpuWorkers),
-    '--rollout-workers',
-    String(rolloutWorkers),
-    ...(metricsPort === undefined ? [] : ['--metrics-port', String(metricsPort)]),
-    ...(options.grace === undefined ? [] : ['--grace', String(options.grace)]),
-    ...(options.serve === undefined ? [] : ['--serve', path.resolve(projectFolder, options.serve)]),
-  ];
-  const command = [process.execPath, ratchet, 'dev', ...workers, '--weights', ...weights];
-  const plan = planService({ projectFolder, command, graceSeconds: options.grace });
-  const say = print;
-  if (installs) {
-    say(`${plan.file}: ${installService(plan)}. It is not enabled yet:`);
-    for (const line of [...plan.toEnable, '', ...plan.notes]) say(line === '' ? '' : `  ${line}`);
-    say(
-      'Runs that are open when the machine goes down continue when it is back. To end it for good: npx ratchet dev --uninstall-service',
-    );
-    return;
-  }
-  if (!uninstallService(plan)) return say(`There is no service for ${projectFolder}: ${plan.file} does not exist.`);
-  say(`${plan.file}: removed. If it is running, end it:`);
-  for (const line of plan.toDisable) say(`  ${line}`);
 }
 
 function nothingToServe(file: string): RatchetError {

@@ -1,6 +1,5 @@
 import { namesOf } from '../names-of.ts';
 import { existsSync } from 'node:fs';
-import { readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { createInterface } from 'node:readline/promises';
 import { Command } from 'commander';
@@ -16,37 +15,7 @@ import { checkPythonEnvironment } from '../python-environments/check.ts';
 import { pythonEnvironmentInfo } from '../python-environments/info.ts';
 import { type Installed, installEnvironment, uninstallEnvironment } from '../python-environments/install.ts';
 import { listOwnFiles, listPackages, packageLines } from '../python-environments/list.ts';
-import { writePythonEnvironment } from '../python-environments/write.ts';
-
-const init = new Command('init')
-  .description('write a small environment that works, and a run file that trains on it, into this folder')
-  .argument('<name>', 'small letters, digits, dashes: the files are called NAME.ts and NAME.toml')
-  .option('--python', 'a package of verifiers in ./environments/NAME, in place of NAME.ts')
-  .action(async (name: string, { python = false }: { python?: boolean }) => {
-    if (python) {
-      const files = await writePythonEnvironment(name, process.cwd());
-      print(
-        [
-          `wrote ${files.join(', ')}`,
-          `  npx ratchet env install ${name}   into a virtual environment of this project, with verifiers`,
-          `  npx ratchet env info ${name}      describes it`,
-          `  npx ratchet env check ${name}     whether it fits the verifiers that is installed, with a rollout played`,
-          `  npx ratchet check ${name}.toml    everything that is wrong with the run file`,
-          `  npx ratchet train ${name}.toml    trains on it`,
-        ].join('\n'),
-      );
-      return;
-    }
-    await writeEnvironment(name, process.cwd());
-    print(
-      [
-        `wrote ${name}.ts and ${name}.toml`,
-        `  npx ratchet env info ./${name}.ts    describes it, and plays and scores an example`,
-        `  npx ratchet check ${name}.toml       everything that is wrong with the run file`,
-        `  npx ratchet train ${name}.toml       trains on it`,
-      ].join('\n'),
-    );
-  });
+import { init } from './env-init.ts';
 
 const list = new Command('list')
   .description('name the environments that come with Ratchet, those of this project, and the Python packages')
@@ -214,32 +183,6 @@ function foundId(id: string, builtin: boolean): FoundEnvironment & { readonly ok
   }
   if (found.said !== undefined) printAside(found.said);
   return found;
-}
-
-/** What a new environment is made of: a run that works as it is. */
-const templateFolder = new URL('../../configs/own-environment/', import.meta.url);
-const templateName = 'my-env';
-
-/** Writes NAME.ts and NAME.toml; neither may be there. */
-export async function writeEnvironment(name: string, folder: string): Promise<void> {
-  if (!/^[a-z][a-z0-9-]{0,62}$/.test(name)) {
-    throw new RatchetError(
-      'ConfigInvalid',
-      `${JSON.stringify(name)} cannot be an environment's name: expected up to 63 small letters, digits and dashes, beginning with a letter, such as "my-env".`,
-    );
-  }
-  const files = ['.ts', '.toml'].map((ending) => ({ ending, file: path.join(folder, `${name}${ending}`) }));
-  const there = files.filter(({ file }) => existsSync(file)).map(({ file }) => path.basename(file));
-  if (there.length > 0) {
-    throw new RatchetError(
-      'ConfigInvalid',
-      `${there.join(' and ')} ${there.length === 1 ? 'is' : 'are'} here already, and nothing is overwritten. Choose another name, or another folder.`,
-    );
-  }
-  for (const { ending, file } of files) {
-    const template = await readFile(new URL(`${templateName}${ending}`, templateFolder), 'utf8');
-    await writeFile(file, template.replaceAll(templateName, name), { flag: 'wx' });
-  }
 }
 
 async function listLine(id: string): Promise<string> {

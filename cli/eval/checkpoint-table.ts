@@ -1,14 +1,11 @@
 import type { CheckpointRow } from '../../core/eval/checkpoint-curve.ts';
-import { inAscii, sparkline } from '../view/lines.ts';
+import { sparkline } from '../view/lines.ts';
 import { aligned, figure } from './figures.ts';
 
 const curveColumns = 48;
 
 /** A table of checkpoints, and the curve of their rewards, for each environment. */
-export function checkpointLines(
-  curves: ReadonlyMap<string, readonly CheckpointRow[]>,
-  { hasUnicode }: { readonly hasUnicode: boolean },
-): string[] {
+export function checkpointLines(curves: ReadonlyMap<string, readonly CheckpointRow[]>): string[] {
   return [...curves].flatMap(([environment, rows]) => {
     const ks = [...new Set(rows.flatMap(({ passAtK }) => Object.keys(passAtK)))].sort((a, b) => Number(a) - Number(b));
     const table = aligned([
@@ -24,14 +21,13 @@ export function checkpointLines(
     const rewards = rows.map(({ reward }) => reward);
     const curve = sparkline(rewards, curveColumns);
     const [first, last] = [rows[0]!, rows.at(-1)!];
-    const drawn = hasUnicode ? curve : inAscii(curve);
     return [
       '',
       environment,
       ...table.map((line) => `  ${line}`),
       ...(rows.length < 2
         ? []
-        : [`  ${drawn}  v${first.step} ${figure(first.reward)} → v${last.step} ${figure(last.reward)}`]),
+        : [`  ${curve}  v${first.step} ${figure(first.reward)} → v${last.step} ${figure(last.reward)}`]),
     ];
   });
 }

@@ -1,49 +1,17 @@
 import { Command, Option } from 'commander';
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
-import { type CheckpointFigures, checkpointCurves } from '../../core/eval/checkpoint-curve.ts';
-import type { EvaluationResult } from '../../core/eval/evaluation.ts';
-import { measuredRow, promptOf, rewardRow } from '../../core/eval/measured-row.ts';
-import { rewardsByExample } from '../../core/eval/regression.ts';
+import type { CheckpointFigures } from '../../core/eval/checkpoint-curve.ts';
 import { readSteps, type StepChoice } from '../../core/eval/select-steps.ts';
-import { layout } from '../../runs/layout.ts';
-import type { RolloutRow } from '../../core/rl/rollout.ts';
-import type { JsonValue } from '../../config/run-spec.ts';
-import { type CheckpointPlan, type CheckpointSubject, planCheckpoints } from '../../runs/checkpoint-evaluations.ts';
-import { evaluationKeys } from '../../runs/evaluation-store.ts';
-import { type RunPlace, storeOf } from '../../runs/run-access.ts';
-import { loadEvaluations } from '../../backends/configs/load-evaluations.ts';
-import { decodeJson, decodeRows, encodeJson } from '../../backends/store/objects.ts';
+import { type CheckpointPlan, planCheckpoints } from '../../runs/checkpoint-evaluations.ts';
 import { tellingOptions } from '../audience.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
 import { openTeller } from '../teller.ts';
-import { checkpointLines } from './checkpoint-table.ts';
-import { type EvalRunOptions, settingsOf } from './run-options.ts';
 import { type EvaluationStage, onStage } from './stage.ts';
 import { type EvaluationLine, isRunning } from './watch-evaluation.ts';
-
-export interface CheckpointOptions extends Pick<
-  EvalRunOptions,
-  | 'envArgs'
-  | 'numExamples'
-  | 'rolloutsPerExample'
-  | 'maxTokens'
-  | 'temperature'
-  | 'samplingArgs'
-  | 'maxConcurrent'
-  | 'store'
-  | 'json'
-  | 'builtin'
-> {
-  readonly steps?: string;
-  readonly evalBase: boolean;
-  readonly env?: readonly string[];
-  readonly backfill?: boolean;
-  readonly watcher?: boolean;
-  readonly atOnce?: string;
-  readonly dryRun?: boolean;
-}
+import { type CheckpointOptions, remember, subjectOf } from './checkpoint-subject.ts';
+import { checkpointFigures, curveLines } from './checkpoint-figures.ts';
 
 const help = `
 Examples:
@@ -92,13 +60,6 @@ function withCheckpointOptions(command: Command): Command {
   return command;
 }
 
-/** What is kept of a call for `--backfill`. */
-interface Remembered {
-  readonly subject: CheckpointSubject;
-}
-
-const rememberedKey = `${layout.allEvaluations('main')}checkpoints.json`;
-
 export async function evaluateCheckpoints(run: string, options: CheckpointOptions): Promise<number> {
   const teller = openTeller<EvaluationLine>(options);
   const place = await findRunFolder(run, options.store);
@@ -121,7 +82,7 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
     }
     return 0;
   }
-  await storeOf(place).put(rememberedKey, encodeJson({ subject } satisfies Remembered));
+  await remember(place, subject);
   const atOnce = options.atOnce === undefined ? undefined : readAtOnce(options.atOnce);
   const environments = plan.evaluations.map(({ input }) => input.environment);
   return onStage({ storeUri: place.store, environments, teller }, async (stage) => {
@@ -147,8 +108,7 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
       await delay(left > 0 ? 1_000 : 5_000, undefined, { signal: stage.interrupted }).catch(() => undefined);
       if (stage.interrupted.aborted) break;
     }
-    const curves = checkpointCurves(run, [...figures.values()]);
-    teller.print(checkpointLines(curves, { hasUnicode: true }).join('\n'));
+    teller.print(curveLines(run, [...figures.values()]).join('\n'));
     return stage.interrupted.aborted ? 130 : 0;
   });
 }
@@ -177,17 +137,6 @@ async function notByTheRun(
   return { fresh, left };
 }
 
-export async function checkpointFigures(step: number, result: EvaluationResult): Promise<CheckpointFigures> {
-  const { environment, avgReward, passAtK, failed, rollouts, place } = result;
-  const key = evaluationKeys.results(place);
-  const rows = decodeRows<RolloutRow>((await storeOf(place).read(key)) ?? Buffer.of(), key);
-  const measured = rows.filter((row) => measuredRow(row).reward !== null).map(rewardRow);
-  const [first] = rows;
-  const prompt = first && promptOf(first);
-  const rewards = rewardsByExample(measured);
-  return { step, environment, prompt, reward: avgReward, passAtK, failed, rollouts, rewards };
-}
-
 export function choiceOf({ steps, evalBase }: CheckpointOptions): StepChoice {
   const listed = steps === undefined ? null : readSteps(steps);
   if (steps !== undefined && listed === null) {
@@ -197,65 +146,6 @@ export function choiceOf({ steps, evalBase }: CheckpointOptions): StepChoice {
     );
   }
   return { steps: listed, includesBase: evalBase };
-}
-
-async function subjectOf(place: RunPlace, options: CheckpointOptions): Promise<CheckpointSubject> {
-  const settings = settingsOf(options);
-  const isSaid = options.env !== undefined || Object.keys(settings).length > 0;
-  if (options.backfill) {
-    if (isSaid)
-      throw new RatchetError(
-        'ConfigInvalid',
-        '--backfill evaluates as last time did: leave --env, -n and the others out, or --backfill.',
-      );
-    const bytes = await storeOf(place).read(rememberedKey);
-    if (bytes) return decodeJson<Remembered>(bytes, rememberedKey).subject;
-  }
-  if (options.env !== undefined) return plannedSubject(options.env, settings, options);
-  const { num_examples: n, rollouts_per_example: r, ...rest } = settings;
-  const sampling = samplingFields(rest);
-  return {
-    kind: 'own',
-    settings: {
-      ...(n === undefined ? {} : { numExamples: Number(n) }),
-      ...(r === undefined ? {} : { rolloutsPerExample: Number(r) }),
-      ...(sampling === null ? {} : { sampling }),
-    },
-  };
-}
-
-function samplingFields(settings: Record<string, JsonValue>): Record<string, JsonValue> | null {
-  const { max_tokens, temperature, sampling = {}, ...others } = settings;
-  const foreign = Object.keys(others);
-  if (foreign.length > 0) {
-    throw new RatchetError(
-      'ConfigInvalid',
-      `${foreign.join(', ')}: of environments that --env names; without it the run's own [eval] is evaluated.`,
-    );
-  }
-  const fields = {
-    ...(max_tokens === undefined ? {} : { max_tokens }),
-    ...(temperature === undefined ? {} : { temperature }),
-    ...(sampling as Record<string, JsonValue>),
-  };
-  return Object.keys(fields).length === 0 ? null : fields;
-}
-
-/** Environments by their ids. */
-async function plannedSubject(
-  environments: readonly string[],
-  settings: Record<string, JsonValue>,
-  { builtin }: Pick<CheckpointOptions, 'builtin'>,
-): Promise<Extract<CheckpointSubject, { kind: 'planned' }>> {
-  const ids = environments.map((id) => id.trim()).filter((id) => id !== '');
-  const text = ids.map((id) => `[[eval]]\nid = ${JSON.stringify(id)}\n`).join('\n');
-  const over = { ...settings, model: 'checkpoint', provider: 'local' };
-  const loaded = await loadEvaluations(text, 'command line', {
-    projectFolder: process.cwd(),
-    over,
-    builtin: builtin === true,
-  });
-  return { kind: 'planned', evaluations: loaded.evaluations.map(({ input }) => input) };
 }
 
 function readAtOnce(text: string): number {

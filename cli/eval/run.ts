@@ -1,20 +1,7 @@
-import { existsSync } from 'node:fs';
-import path from 'node:path';
-import { fileURLToPath } from 'node:url';
-import type { Client } from '@temporalio/client';
 import type { Command } from 'commander';
-import { RatchetError } from '../../core/errors.ts';
-import { canonical } from '../../core/eval/same-evaluation.ts';
-import type { EvaluatedServer, EvaluationInput, EvaluationsInput } from '../../core/eval/evaluation.ts';
+import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { taskQueues } from '../../core/names.ts';
-import type { JsonValue } from '../../config/run-spec.ts';
-import { choosePlace, evaluationsIn, newEvaluationId, placeName } from '../../backends/configs/evaluation-folders.ts';
-import {
-  type LoadedEvaluations,
-  loadEvaluationFile,
-  loadEvaluations,
-  type PlannedEvaluation,
-} from '../../backends/configs/load-evaluations.ts';
+import type { LoadedEvaluations } from '../../backends/configs/load-evaluations.ts';
 import { variablesFor } from '../../backends/environments/variables.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
@@ -25,16 +12,11 @@ import { namedByModels } from './named-models.ts';
 import { openTeller } from '../teller.ts';
 import { whenLeft } from '../watch-run.ts';
 import { describePlan } from './plan-lines.ts';
-import {
-  folderOfVersion,
-  isModelFolder,
-  nameOfFolder,
-  type ServedModel,
-  serveModel,
-  versionOfRun,
-} from './local-model.ts';
 import { evalRunCommand, type EvalRunOptions, settingsOf } from './run-options.ts';
-import { type EvaluationLine, isRunning, watchEvaluation } from './watch-evaluation.ts';
+import { type EvaluationLine, watchEvaluation } from './watch-evaluation.ts';
+import { withoutModel, serve, askedAt } from './local-subject.ts';
+import { prepare } from './prepare.ts';
+import { load, isFile } from './load-subject.ts';
 
 const help = `
 Examples:
@@ -56,16 +38,6 @@ export const runCommand: Command = evalRunCommand()
   .action(async (what: string, options: EvalRunOptions) => {
     process.exitCode = await run(what, options);
   });
-
-/** What is evaluated, ready to be handed to a workflow. */
-interface Prepared {
-  readonly workflowId: string;
-  readonly summary: string;
-  readonly input: EvaluationInput | EvaluationsInput;
-  readonly goesOn: boolean;
-  /** Whether the workflow that may be at work on it asks other servers than were named now. */
-  readonly asksElsewhere: boolean;
-}
 
 async function run(what: string, options: EvalRunOptions): Promise<number> {
   const projectFolder = process.cwd();
@@ -135,165 +107,6 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
   }
 }
 
-/** A file, or one or several environments by their ids. */
-async function load(
-  what: string,
-  over: Record<string, JsonValue>,
-  options: EvalRunOptions,
-  projectFolder: string,
-): Promise<LoadedEvaluations> {
-  const reading = { projectFolder, over, builtin: options.builtin === true };
-  if (isFile(what)) return loadEvaluationFile(what, reading);
-  const ids = what
-    .split(',')
-    .map((id) => id.trim())
-    .filter((id) => id !== '');
-  const text = ids.map((id) => `[[eval]]\nid = ${JSON.stringify(id)}\n`).join('\n');
-  const loaded = await loadEvaluations(text, 'command line', reading);
-  if (options.run === undefined) return loaded;
-  const fields = (loaded.evaluations[0]!.input.model as { sampling: Record<string, JsonValue> }).sampling;
-  const model = await versionOfRun(options.run, { step: options.step, store: options.store, sampling: fields });
-  if (options.serve !== undefined)
-    return withModel(loaded, ({ input }) => ({ ...input, model: servedLater(input, model.model) }));
-  return withModel(loaded, ({ input }) => ({ ...input, model }));
-}
-
-function isFile(what: string): boolean {
-  return what.endsWith('.toml');
-}
-
-function withModel(
-  { evaluations, warnings }: LoadedEvaluations,
-  change: (one: PlannedEvaluation) => PlannedEvaluation['input'],
-): LoadedEvaluations {
-  return { warnings, evaluations: evaluations.map((one) => ({ ...one, input: change(one) })) };
-}
-
-function servedLater(input: PlannedEvaluation['input'], model: string): EvaluationInput['model'] {
-  return { ...(input.model as Extract<EvaluationInput['model'], { kind: 'endpoint' }>), model, servers: [] };
-}
-
-/** A model of this machine is asked at a server that does not run yet, a run's at its own: neither is looked for among APIs. */
-async function withoutModel(
-  settings: Record<string, JsonValue>,
-  options: EvalRunOptions,
-): Promise<Record<string, JsonValue>> {
-  const folder = options.run === undefined ? localFolder(options) : null;
-  if (options.run === undefined && folder === null) return settings;
-  if (settings['api_base_url'] !== undefined || settings['provider'] !== undefined) {
-    throw new RatchetError(
-      'ConfigInvalid',
-      `${options.run === undefined ? 'a folder with a model' : '--run'} is evaluated on servers of this machine: -b and -p name others. Leave one of them out.`,
-    );
-  }
-  // What is no model is refused when it is served, by what it lacks.
-  const named = folder !== null && isModelFolder(folder) ? await nameOfFolder(folder) : (folder ?? options.run!);
-  return { ...settings, model: path.basename(named), provider: 'local' };
-}
-
-/** The folder that is to be served: of `--serve FOLDER`, or of `-m FOLDER` where nobody else is named. */
-function localFolder({ serve, model, apiBaseUrl, provider }: EvalRunOptions): string | null {
-  if (typeof serve === 'string') return serve;
-  if (model === undefined || apiBaseUrl !== undefined || provider !== undefined) return null;
-  if (isModelFolder(model)) return model;
-  if (!/^(\.{0,2}\/|~\/)/.test(model)) return null;
-  throw new RatchetError(
-    'ConfigInvalid',
-    `-m ${model}: expected a folder with a model (config.json and safetensors); ${existsSync(model) ? 'there is no config.json in it' : `there is no ${path.resolve(model)}`}.`,
-  );
-}
-
-async function serve(
-  options: EvalRunOptions,
-  settings: Record<string, JsonValue>,
-  loaded: LoadedEvaluations,
-  around: { readonly projectFolder: string; readonly log: (line: string) => void },
-): Promise<ServedModel | null> {
-  const name = loaded.evaluations[0]!.input.model.model;
-  if (options.run !== undefined) {
-    if (options.serve === undefined) return null;
-    const version = await versionOfRun(options.run, { step: options.step, store: options.store, sampling: {} });
-    return serveModel(await folderOfVersion(version), name, around);
-  }
-  const folder = localFolder(options);
-  if (folder !== null) return serveModel(folder, name, around);
-  if (options.serve === undefined) return null;
-  const said = settings['model'] === undefined ? '' : `, and -m ${JSON.stringify(settings['model'])} is none`;
-  throw new RatchetError(
-    'ConfigInvalid',
-    `--serve: expected a folder with a model (config.json and safetensors)${said}; or --run RUN with --step N.`,
-  );
-}
-
-function askedAt(one: PlannedEvaluation, { url, model }: ServedModel): PlannedEvaluation {
-  const { model: before } = one.input;
-  if (before.kind !== 'endpoint') return one;
-  const servers = [{ model, baseUrl: url, apiKeyVar: null, headers: {} }];
-  return { ...one, input: { ...one.input, model: { ...before, model, servers } } };
-}
-
 function serversOf({ evaluations }: LoadedEvaluations): EvaluatedServer[] {
   return evaluations.flatMap(({ input: { model } }) => (model.kind === 'endpoint' ? model.servers : []));
-}
-
-/** Each evaluation at its place; several under one workflow. */
-async function prepare(
-  what: string,
-  planned: readonly PlannedEvaluation[],
-  around: { readonly options: EvalRunOptions; readonly projectFolder: string; readonly client: Client },
-): Promise<Prepared> {
-  const { options, projectFolder, client } = around;
-  const goOn = options.fresh ? 'never' : options.resume === undefined ? 'interrupted' : 'unfinished';
-  const stem = path
-    .basename(what, '.toml')
-    .replaceAll(/[^\w.-]+/g, '-')
-    .slice(0, 100);
-  const together = `eval.${stem}${options.fresh ? `.${newEvaluationId()}` : ''}`;
-  const inputs: EvaluationInput[] = [];
-  let goesOn = false;
-  let asksElsewhere = false;
-  for (const one of planned) {
-    const chosen = await choosePlace(one, {
-      projectFolder,
-      goOn,
-      newId: newEvaluationId(),
-      taken: new Set(inputs.map(({ results }) => placeName(results))),
-      isHeld: async (holder) => planned.length > 1 && !holder.startsWith(together) && isRunning(client, holder),
-    });
-    goesOn ||= chosen.goesOn;
-    const input = { ...one.input, results: chosen.place };
-    asksElsewhere ||= chosen.goesOn && (await hasOtherServers(input));
-    inputs.push(input);
-  }
-  const [first] = inputs as [EvaluationInput];
-  if (inputs.length > 1) {
-    const title = `${inputs.length} evaluations of ${what}`;
-    return { workflowId: together, summary: title, input: { inputs, title }, goesOn, asksElsewhere };
-  }
-  const { environment, model, results } = first;
-  const own = `eval.${environment.name}.${model.model.replaceAll(/[^\w.@-]+/g, '-')}.${results.name}`;
-  const holder = await holderOf(first, client);
-  return {
-    workflowId: holder ?? own,
-    summary: `${environment.name} · ${model.model}`,
-    input: first,
-    goesOn,
-    asksElsewhere,
-  };
-}
-
-/** Whether its newest attempt was begun with other servers, or other headers for them. */
-export async function hasOtherServers({ results, model }: EvaluationInput): Promise<boolean> {
-  const found = (await evaluationsIn(fileURLToPath(results.store))).find(({ id }) => id === results.name);
-  const before = found?.stored?.input.model;
-  if (before?.kind !== 'endpoint' || model.kind !== 'endpoint') return false;
-  return canonical(before.servers) !== canonical(model.servers);
-}
-
-/** The workflow that is at work on it, whatever its name: it is attached to. */
-async function holderOf({ results }: EvaluationInput, client: Client): Promise<string | null> {
-  const folder = fileURLToPath(results.store);
-  const found = (await evaluationsIn(folder)).find(({ id }) => id === results.name);
-  const holder = found?.stored?.request.split('/', 1)[0];
-  return holder !== undefined && (await isRunning(client, holder)) ? holder : null;
 }

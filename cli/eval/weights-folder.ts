@@ -2,14 +2,15 @@ import { existsSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { type CheckpointFigures, checkpointCurves } from '../../core/eval/checkpoint-curve.ts';
+import type { CheckpointFigures } from '../../core/eval/checkpoint-curve.ts';
 import { selectSteps } from '../../core/eval/select-steps.ts';
 import { ModelServer } from '../../backends/inference/model-server.ts';
 import { choosePlace, newEvaluationId } from '../../backends/configs/evaluation-folders.ts';
-import { loadEvaluations } from '../../backends/configs/load-evaluations.ts';
+import { loadNamedEvaluations } from '../../backends/configs/load-evaluations.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
-import { type CheckpointOptions, choiceOf, evaluateCheckpoints, checkpointFigures } from './checkpoints.ts';
-import { checkpointLines } from './checkpoint-table.ts';
+import { choiceOf, evaluateCheckpoints } from './checkpoints.ts';
+import { checkpointFigures, curveLines } from './checkpoint-figures.ts';
+import type { CheckpointOptions } from './checkpoint-subject.ts';
 import { settingsOf } from './run-options.ts';
 import { openTeller } from '../teller.ts';
 import { onStage } from './stage.ts';
@@ -78,17 +79,16 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
       if (results === null) return stage.interrupted.aborted ? 130 : 1;
       for (const result of results) figures.push(await checkpointFigures(step, result));
     }
-    teller.print(checkpointLines(checkpointCurves(folder, figures), { hasUnicode: true }).join('\n'));
+    teller.print(curveLines(folder, figures).join('\n'));
     return 0;
   });
 }
 
 async function inputsOf(env: readonly string[], options: WeightsOptions & { readonly baseUrl: string }, model: string) {
   const projectFolder = process.cwd();
-  const text = env.map((id) => `[[eval]]\nid = ${JSON.stringify(id)}\n`).join('\n');
   const { model: _, ...settings } = options;
   const over = { ...settingsOf(settings), model, api_base_url: options.baseUrl };
-  const { evaluations } = await loadEvaluations(text, 'command line', {
+  const { evaluations } = await loadNamedEvaluations(env, {
     projectFolder,
     over,
     builtin: options.builtin === true,

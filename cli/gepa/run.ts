@@ -2,15 +2,9 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Command } from 'commander';
-import { leastBudget } from '../../core/gepa/settings.ts';
 import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { promptSearchWorkflowId, taskQueues } from '../../core/names.ts';
-import {
-  loadPromptSearch,
-  loadPromptSearchFile,
-  type PlannedPromptSearch,
-} from '../../backends/configs/load-prompt-search.ts';
-import { parseToml } from '../../config/parse-toml.ts';
+import type { PlannedPromptSearch } from '../../backends/configs/load-prompt-search.ts';
 import { placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
 import { variablesFor } from '../../backends/environments/variables.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
@@ -19,9 +13,10 @@ import { uiLine, withProcesses } from '../processes.ts';
 import { grantNamed, namedBySearch } from '../../backends/configs/grant.ts';
 import { keyVariablesOf, requireKeys } from '../server-keys.ts';
 import { openTeller } from '../teller.ts';
-import { gepaRunCommand, type GepaRunOptions, overridesOf } from './run-options.ts';
+import { gepaRunCommand, type GepaRunOptions } from './run-options.ts';
 import { type PromptSearchLine, watchSearch } from './watch-search.ts';
-import { namesOf } from '../names-of.ts';
+import { planLines } from './plan-lines.ts';
+import { load } from './load-search.ts';
 
 const help = `
 Examples:
@@ -80,47 +75,6 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
     return watchSearch(handle, { teller, hasOwnStack: stack !== null, interrupted: interrupted.signal, gone });
   });
   return exitCode ?? 130;
-}
-
-/** A file, or one or several environments by their ids. */
-async function load(what: string, options: GepaRunOptions, projectFolder: string): Promise<PlannedPromptSearch> {
-  const reading = {
-    projectFolder,
-    overrides: overridesOf(options),
-    builtin: options.builtin === true,
-    variables: namesOf(options.passEnv),
-    isSmallBudgetMeant: options.yes === true,
-  };
-  if (what.endsWith('.toml')) return loadPromptSearchFile(what, reading);
-  const ids = what
-    .split(',')
-    .map((id) => id.trim())
-    .filter((id) => id !== '');
-  const text = ids.map((id) => `[[env]]\nenv_id = ${JSON.stringify(id)}\n`).join('\n');
-  return loadPromptSearch(parseToml(text, 'command line'), reading);
-}
-
-/** What will be done, and what it may cost. */
-function planLines({ spec, input }: PlannedPromptSearch): string[] {
-  const { environments, model, reflection, maxCalls, minibatchSize, numTrain, numVal, numTest } = input;
-  const asked = (servers: readonly EvaluatedServer[]) => [...new Set(servers.map(({ baseUrl }) => baseUrl))].join(', ');
-  const count = (n: number) => (n < 0 ? 'all' : String(n));
-  const names = environments.map(({ name }) => name).join(', ');
-  const least = numVal < 0 ? null : leastBudget({ valSize: numVal, minibatchSize }).calls;
-  return [
-    `${names}: ${whatOf(spec)} of ${model.model} (${model.kind === 'endpoint' ? asked(model.servers) : 'a version of a run'}), reflected on by ${reflection.model} (${asked(reflection.servers)})`,
-    `at most ${maxCalls} rollouts${numTest === 0 ? '' : ` and 2 × ${count(numTest)} to compare`}; ${count(numTrain)} examples to reflect on, ${count(numVal)} to choose by, minibatches of ${minibatchSize}${spec.classic ? ', classic search' : ''}${spec.merge ? ', with merges' : ''}${least !== null && maxCalls < least ? ` (little is tried below ${least})` : ''}`,
-  ];
-}
-
-/** What is written anew, in words. */
-function whatOf({ components }: PlannedPromptSearch['spec']): string {
-  const words = {
-    system_prompt: 'the prompt',
-    system_prompts: 'the prompt of each environment',
-    tool_descriptions: 'descriptions of tools',
-  };
-  return components.map((component) => words[component]).join(' and ');
 }
 
 function serversOf({ input: { model, reflection } }: PlannedPromptSearch): EvaluatedServer[] {

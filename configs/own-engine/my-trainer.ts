@@ -13,19 +13,11 @@ export default function createTrainer(): Trainer {
 
   /** One step of Adam along the gradient of Σ weight · log π(token) / Σ mask, or none where that is no number. */
   function apply(rows: readonly Row[], { learningRate, optimizer }: Rate): SftOutcome {
-    const { size } = table;
-    const gradient = new Float64Array(size * size);
-    let [tokens, loss] = [0, 0];
-    for (const { read, said, weight, temperature, objective } of rows) {
-      const logprobs = logSoftmax(table, read, temperature);
-      for (let j = 0; j < size; j++) {
-        gradient[read * size + j]! += ((Number(j === said) - Math.exp(logprobs[j]!)) * weight) / temperature;
-      }
-      loss -= objective;
-      tokens += 1;
-    }
+    const gradient = gradientOf(table, rows);
+    const tokens = rows.length;
     const norm = Math.sqrt(gradient.reduce((sum, value) => sum + value * value, 0)) / tokens;
-    const metrics = { loss: loss / tokens, grad_norm: norm };
+    const loss = rows.reduce((sum, { objective }) => sum - objective, 0) / tokens;
+    const metrics = { loss, grad_norm: norm };
     if (!Number.isFinite(norm) || norm === 0) return { applied: false, reason: `the gradient is ${norm}`, metrics };
     const clip = Math.min(1, optimizer.maxGradNorm / norm) / tokens;
     adam = {
@@ -38,7 +30,7 @@ export default function createTrainer(): Trainer {
       (logit, i) =>
         logit + (learningRate * (adam.mean[i]! / scale)) / (Math.sqrt(adam.square[i]! / root) + optimizer.epsilon),
     );
-    table = { size, logits };
+    table = { ...table, logits };
     return { applied: true, metrics };
   }
 
@@ -99,11 +91,7 @@ export default function createTrainer(): Trainer {
     saveOptimizer: async () => Buffer.from(JSON.stringify({ ...adam, mean: [...adam.mean], square: [...adam.square] })),
 
     async restoreOptimizer(state) {
-      if (state === null) adam = freshAdam(table.logits.length);
-      else {
-        const { step, mean, square } = JSON.parse(Buffer.from(state).toString('utf8')) as Record<keyof Adam, never>;
-        adam = { step, mean: Float64Array.from(mean), square: Float64Array.from(square) };
-      }
+      adam = state === null ? freshAdam(table.logits.length) : readAdam(state);
     },
 
     close: async () => undefined,
@@ -130,8 +118,26 @@ interface Row {
   readonly objective: number;
 }
 
+/** Of Σ weight · log π(token). */
+function gradientOf(table: Table, rows: readonly Row[]): Float64Array {
+  const { size } = table;
+  const gradient = new Float64Array(size * size);
+  for (const { read, said, weight, temperature } of rows) {
+    const logprobs = logSoftmax(table, read, temperature);
+    for (let j = 0; j < size; j++) {
+      gradient[read * size + j]! += ((Number(j === said) - Math.exp(logprobs[j]!)) * weight) / temperature;
+    }
+  }
+  return gradient;
+}
+
 function freshAdam(length: number): Adam {
   return { step: 0, mean: new Float64Array(length), square: new Float64Array(length) };
+}
+
+function readAdam(state: Uint8Array): Adam {
+  const { step, mean, square } = JSON.parse(Buffer.from(state).toString('utf8')) as Record<keyof Adam, never>;
+  return { step, mean: Float64Array.from(mean), square: Float64Array.from(square) };
 }
 
 function tokensOf({ tokenIds, lossMask }: TrainSample): { t: number; read: number; said: number }[] {

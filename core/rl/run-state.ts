@@ -224,7 +224,7 @@ export interface StepCommit {
   /** Where this lineage took over, on its first commit. Step 0 of a run that began with a model has none. */
   readonly origin?: LineageOrigin;
   /** The settings that were in force. */
-  readonly spec?: ObjectRef;
+  readonly spec: ObjectRef;
   readonly plan: ObjectRef | null;
   readonly policy: PolicyVersion;
   /** What it was trained from, where that is not the version of the parent commit but a replay of it that differs. */

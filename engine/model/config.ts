@@ -34,7 +34,6 @@ export interface ModelConfig {
   readonly positionsMax: number;
   /** Sampling ends at any of these. */
   readonly endTokenIds: readonly number[];
-  readonly padTokenId: number | null;
 }
 
 /** How the rotary frequencies were stretched for longer sequences; `rotaryFrequencies` has the formulas. */
@@ -82,7 +81,6 @@ const HuggingFaceConfig = z.looseObject({
   tie_word_embeddings: z.boolean().default(false),
   max_position_embeddings: size,
   eos_token_id: z.union([tokenId, z.array(tokenId)]).nullish(),
-  pad_token_id: tokenId.nullish(),
   hidden_act: z.string().default('silu'),
   attention_bias: z.boolean().default(false),
   mlp_bias: z.boolean().default(false),
@@ -139,7 +137,6 @@ function fromHuggingFace(raw: HuggingFaceConfig, where: string): ModelConfig {
     tiedEmbeddings: raw.tie_word_embeddings,
     positionsMax: Math.min(raw.max_position_embeddings, contextPositionsMax),
     endTokenIds: typeof end === 'number' ? [end] : end,
-    padTokenId: raw.pad_token_id ?? null,
   };
 }
 

@@ -75,11 +75,8 @@ export class Graph {
   }
 
   integers(values: readonly number[]): Value {
-    return this.#cached(`ints ${values.join()}`, () => this.#integers(values, [values.length]));
-  }
-
-  integer(value: number): Value {
-    return this.#cached(`int ${value}`, () => this.#integers([value], []));
+    const bytes = () => new Uint8Array(BigInt64Array.from(values, BigInt).buffer);
+    return this.#cached(`ints ${values.join()}`, () => this.#initializer('int64', [values.length], bytes()));
   }
 
   /** A constant table of floats. */
@@ -202,11 +199,6 @@ export class Graph {
   #sizeVector(size: Dimension): Value {
     if (typeof size === 'number') return this.integers([size]);
     return this.#sizes.get(size) ?? this.integers([-1]);
-  }
-
-  #integers(values: readonly number[], shape: readonly number[]): Value {
-    const words = BigInt64Array.from(values, BigInt);
-    return this.#initializer('int64', shape, new Uint8Array(words.buffer));
   }
 
   #initializer(type: ElementType, shape: readonly number[], bytes: Uint8Array): Value {

@@ -2,29 +2,20 @@ import { timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { policyVersionsHeld } from '../../core/limits.ts';
 import { engineFingerprint } from '../fingerprint.ts';
-import { waitingRequestsMax } from '../limits.ts';
 import { Admission, type Purse } from './admission.ts';
-import { chatForm, completionForm, generateForm } from './answers.ts';
-import { type AnswerForm, answerStream, answerWhole } from './generation.ts';
+import { Generating } from './generating.ts';
 import { HttpError } from './http-error.ts';
 import { readJsonBody, sendError, sendJson, sendText } from './http.ts';
 import { shortened } from './json.ts';
 import type { SessionOptions } from '../onnx/session.ts';
-import { Latencies } from './latencies.ts';
 import { refuseForeignSites } from './loopback.ts';
 import { metricsText, TokenRate } from './metrics.ts';
-import { PauseGate } from './pause-gate.ts';
-import { type Plan, planSampling } from './plan.ts';
 import type { PolicyServerOptions } from './policy-server.ts';
-import { type PromptScores, PromptScorer } from './prompt-scores.ts';
-import { detokenize, encodePrompts, renderPrompt, tokenize } from './prompts.ts';
+import { detokenize, tokenize } from './prompts.ts';
 import { RefusalLog } from './refusal-log.ts';
 import { type HeldVersion, PolicyVersions } from './policy-versions.ts';
 import {
-  type ChatCompletionRequest,
-  type CompletionRequest,
   DetokenizeRequest,
-  type GenerateRequest,
   HoldVersionRequest,
   parseBody,
   parseChat,
@@ -36,45 +27,29 @@ import {
   TokenizeRequest,
   UpdateWeightsRequest,
 } from './requests.ts';
+import { type Generation, completionOf, chatOf, generateOf } from './generations.ts';
 
 type Handler = (request: IncomingMessage, response: ServerResponse, purse: Purse) => void | Promise<void>;
-
-/** A request that generates, parsed: which version it is for, and how it becomes a plan and an answer. */
-interface Generation {
-  /** null = the only version held. */
-  readonly model: string | null;
-  readonly stream: { readonly includeUsage: boolean } | null;
-  readonly plan: (version: HeldVersion, signal: AbortSignal, purse: Purse) => Promise<Plan>;
-  readonly form: (plan: Plan, promptScores: readonly PromptScores[] | null) => AnswerForm;
-  /** Log probabilities of its prompts are wanted. */
-  readonly scoresPrompts?: boolean;
-}
 
 /** Routes that tell nothing about the models and need no key. */
 const openRoutes = new Set(['/health', '/liveness', '/ping']);
 
-/** What OpenAI's API gives when max_tokens is left out of a completion. */
-const completionMaxTokensDefault = 16;
-
 /** Every route and what it does. */
 export class Routes {
   readonly #versions: PolicyVersions;
-  readonly #gate = new PauseGate(waitingRequestsMax);
   readonly #admission = new Admission();
   readonly #generationRate = new TokenRate();
   readonly #promptRate = new TokenRate();
-  readonly #latencies = new Latencies();
-  readonly #scorer: PromptScorer;
+  readonly #generating: Generating;
   readonly #session: SessionOptions;
   readonly #apiKey: string | undefined;
   readonly #log: (line: string) => void;
   readonly #refusals: RefusalLog;
-  readonly #running = new Set<AbortController>();
   #requestsTotal = 0;
   #requestsRefused = 0;
 
   readonly #handlers: Readonly<Record<string, Handler>> = {
-    'GET /health': (_, response) => sendJson(response, 200, { status: this.#gate.isPaused ? 'paused' : 'ok' }),
+    'GET /health': (_, response) => sendJson(response, 200, { status: this.#generating.isPaused ? 'paused' : 'ok' }),
     'GET /liveness': (_, response) => sendJson(response, 200, { status: 'ok' }),
     'GET /ping': (_, response) => sendJson(response, 200, {}),
     'POST /ping': (_, response) => sendJson(response, 200, {}),
@@ -82,10 +57,10 @@ export class Routes {
     'GET /metrics': (_, response) => this.#sendMetrics(response),
     'GET /v1/models': (_, response) =>
       sendJson(response, 200, { object: 'list', data: this.#versions.list().map(describe) }),
-    'POST /v1/completions': this.#generating((body) => completionOf(parseCompletion(body))),
-    'POST /v1/chat/completions': this.#generating((body) => chatOf(parseChat(body))),
-    'POST /v1/chat/completions/tokens': this.#generating((body) => chatOf(parseChatTokens(body))),
-    'POST /inference/v1/generate': this.#generating((body) => generateOf(parseGenerate(body))),
+    'POST /v1/completions': this.#generates((body) => completionOf(parseCompletion(body))),
+    'POST /v1/chat/completions': this.#generates((body) => chatOf(parseChat(body))),
+    'POST /v1/chat/completions/tokens': this.#generates((body) => chatOf(parseChatTokens(body))),
+    'POST /inference/v1/generate': this.#generates((body) => generateOf(parseGenerate(body))),
     'POST /tokenize': async (request, response, purse) => {
       const body = parseHonoured(TokenizeRequest, await readJsonBody(request, purse));
       const answer = (version: HeldVersion): Promise<unknown> => Promise.resolve(tokenize(version, body));
@@ -97,11 +72,11 @@ export class Routes {
       sendJson(response, 200, await this.#versions.use(body.model ?? null, answer));
     },
     'POST /pause': (_, response) => {
-      this.#gate.pause();
+      this.#generating.pause();
       sendJson(response, 200, { status: 'paused' });
     },
     'POST /resume': (_, response) => {
-      this.#gate.resume();
+      this.#generating.resume();
       sendJson(response, 200, { status: 'ok' });
     },
     'POST /update_weights': async (request, response, purse) => {
@@ -128,7 +103,7 @@ export class Routes {
     this.#versions = new PolicyVersions({ threads, provider, allowRoots, maxVersions });
     this.#apiKey = options.apiKey;
     this.#session = { threads, provider };
-    this.#scorer = new PromptScorer(this.#session);
+    this.#generating = new Generating(this.#versions, this.#session);
     this.#log = options.log ?? (() => undefined);
     this.#refusals = new RefusalLog(this.#log);
   }
@@ -148,9 +123,7 @@ export class Routes {
   }
 
   async close(): Promise<void> {
-    for (const controller of this.#running) controller.abort(new HttpError(503, 'The server is closing.'));
-    this.#gate.resume();
-    await this.#scorer.close();
+    await this.#generating.close();
     await this.#versions.close();
   }
 
@@ -173,45 +146,12 @@ export class Routes {
     throw new HttpError(401, 'Expected the header "Authorization: Bearer KEY" with this server\'s key.');
   }
 
-  #generating(parse: (body: unknown) => Generation): Handler {
+  #generates(parse: (body: unknown) => Generation): Handler {
     return async (request, response, purse) => {
-      const { model, stream, plan, form, scoresPrompts = false } = parse(await readJsonBody(request, purse));
+      const generation = parse(await readJsonBody(request, purse));
       purse.takeRequest();
-      await this.#whileConnected(request, response, async (controller) => {
-        const { signal } = controller;
-        await this.#gate.pass(signal);
-        await this.#versions.use(model, async (version) => {
-          const planned = await plan(version, signal, purse);
-          const parts = { latencies: this.#latencies, controller };
-          if (stream) return answerStream(planned, form(planned, null), { ...parts, ...stream, response });
-          const scores = scoresPrompts ? await this.#scorer.score(version, planned.prompts, signal) : null;
-          sendJson(response, 200, await answerWhole(planned, form(planned, scores), parts));
-        });
-      });
+      await this.#generating.answer(generation, { request, response, purse });
     };
-  }
-
-  /** Runs `work` with a controller that aborts when the client goes away. */
-  async #whileConnected(
-    request: IncomingMessage,
-    response: ServerResponse,
-    work: (controller: AbortController) => Promise<void>,
-  ): Promise<void> {
-    // One controller for all: signals combined by AbortSignal.any are never collected by Node 20 once listened to.
-    const controller = new AbortController();
-    const giveUp = (): void => controller.abort(new HttpError(499, 'The client closed the connection.'));
-    // A pipelined response hears of its connection's end only once it is its turn, so the connection is asked itself.
-    const { socket } = request;
-    if (socket.destroyed) giveUp();
-    socket.once('close', giveUp);
-    response.once('close', giveUp);
-    this.#running.add(controller);
-    try {
-      await work(controller);
-    } finally {
-      this.#running.delete(controller);
-      socket.off('close', giveUp);
-    }
   }
 
   async #describeServer(): Promise<Record<string, unknown>> {
@@ -222,82 +162,16 @@ export class Routes {
   async #sendMetrics(response: ServerResponse): Promise<void> {
     const sampler = this.#versions.counters();
     const text = metricsText({
-      requestsRunning: this.#running.size - this.#gate.waitingCount,
-      requestsWaiting: this.#gate.waitingCount,
+      ...this.#generating.figures(),
       requestsTotal: this.#requestsTotal,
       requestsRefused: this.#requestsRefused,
       sampler,
       generationTokensPerSecond: this.#generationRate.update(sampler.tokensTotal),
       promptTokensPerSecond: this.#promptRate.update(sampler.promptTokensTotal),
       versionsHeld: this.#versions.list().length,
-      latencies: this.#latencies,
     });
     sendText(response, 200, text, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' });
   }
-}
-
-function completionOf(request: CompletionRequest): Generation {
-  return {
-    model: request.model,
-    stream: streamOf(request),
-    plan: async (version, signal, purse) =>
-      planSampling({
-        version,
-        prompts: await encodePrompts(version, request.prompt, signal),
-        fields: request,
-        maxTokens: { asked: request.max_tokens ?? null, otherwise: completionMaxTokensDefault },
-        isStream: request.stream === true,
-        purse,
-      }),
-    form: (plan, scores) => completionForm(plan, request, scores),
-    scoresPrompts: request.prompt_logprobs != null,
-  };
-}
-
-function chatOf(request: ChatCompletionRequest): Generation {
-  const hasTools = (request.tools?.length ?? 0) > 0 && request.tool_choice !== 'none';
-  const promptOf = (version: HeldVersion): number[] =>
-    request.tokens ?? renderPrompt(version, { ...request, messages: request.messages! });
-  return {
-    model: request.model,
-    stream: streamOf(request),
-    plan: (version, _, purse) =>
-      Promise.resolve(
-        planSampling({
-          version,
-          prompts: [promptOf(version)],
-          fields: request,
-          maxTokens: { asked: request.max_completion_tokens ?? request.max_tokens ?? null, otherwise: null },
-          isStream: request.stream === true,
-          tools: { readsToolCalls: hasTools, singleToolCall: request.parallel_tool_calls === false },
-          purse,
-        }),
-      ),
-    form: (plan) => chatForm(plan, request),
-  };
-}
-
-function generateOf(request: GenerateRequest): Generation {
-  return {
-    model: request.model ?? null,
-    stream: streamOf(request),
-    plan: (version, _, purse) =>
-      Promise.resolve(
-        planSampling({
-          version,
-          prompts: [request.token_ids],
-          fields: request.sampling_params,
-          maxTokens: { asked: request.sampling_params.max_tokens ?? null, otherwise: null },
-          isStream: request.stream === true,
-          purse,
-        }),
-      ),
-    form: (plan) => generateForm(plan, request),
-  };
-}
-
-function streamOf(request: Pick<CompletionRequest, 'stream' | 'stream_options'>): Generation['stream'] {
-  return request.stream ? { includeUsage: request.stream_options?.include_usage === true } : null;
 }
 
 function describe(version: HeldVersion): Record<string, unknown> {

@@ -10,13 +10,18 @@ export interface Question {
 
 /** Every question there is: answers of one page, and of two where the first only names the second. */
 export function makeQuestions(world: World): Question[] {
-  const { islands, towns, people, ships, books, bridges, festivals } = world;
-  const at = (thing: { readonly name: string }, section: string) => `${slug(thing.name)}:${slug(section)}`;
-  const ask = (question: string, answer: string | number, ...sections: readonly string[]): Question => ({
-    question,
-    answer: String(answer),
-    sections,
-  });
+  return [...ofPlacesAndPeople(world), ...ofTheirWorks(world)];
+}
+
+function at(thing: { readonly name: string }, section: string): string {
+  return `${slug(thing.name)}:${slug(section)}`;
+}
+
+function ask(question: string, answer: string | number, ...sections: readonly string[]): Question {
+  return { question, answer: String(answer), sections };
+}
+
+function ofPlacesAndPeople({ islands, towns, people }: World): Question[] {
   return [
     ...islands.flatMap((island) => [
       ask(`How high is the highest point of ${island.name}, in metres?`, island.hillM, at(island, 'Geography')),
@@ -47,6 +52,11 @@ export function makeQuestions(world: World): Question[] {
         at(person.birthplace, 'History'),
       ),
     ]),
+  ];
+}
+
+function ofTheirWorks({ ships, books, bridges, festivals }: World): Question[] {
+  return [
     ...ships.flatMap((ship) => [
       ask(`Who was captain of ${ship.name}?`, ship.captain.name, at(ship, 'Service')),
       ask(`In which town was the ship ${ship.name} built?`, ship.yard.name, at(ship, 'Building')),

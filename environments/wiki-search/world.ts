@@ -68,66 +68,99 @@ export interface World {
   readonly festivals: readonly Festival[];
 }
 
-/** The same every time. */
+/** The same every time: what is drawn later does not change what was drawn before. */
 export function makeWorld(): World {
-  const random = randomStream('the Lantern Isles');
-  const between = (from: number, to: number) => from + Math.floor(random() * (to - from + 1));
-  const anyOf = <T>(values: readonly T[]): T => values[between(0, values.length - 1)]!;
-  /** `count` of all pairs of a first and a second part, none twice. */
-  const names = (kind: string, firsts: string, seconds: string, count: number, glue: string): string[] => {
-    const [a, b] = [firsts.split(' '), seconds.split(' ')];
-    const order = permutation(a.length * b.length, kind);
-    return order.slice(0, count).map((i) => `${a[i % a.length]}${glue}${b[Math.floor(i / a.length)]}`);
-  };
-  const many = <T>(all: readonly string[], make: (name: string) => T): T[] => all.map(make);
+  const draw = drawing(randomStream('the Lantern Isles'));
+  const islands = makeIslands(draw);
+  const towns = makeTowns(draw, islands);
+  const people = makePeople(draw, towns);
+  const ships = makeShips(draw, people, towns);
+  const books = makeBooks(draw, people);
+  const bridges = makeBridges(draw, people, towns);
+  const festivals = makeFestivals(draw, people, towns);
+  return { islands, towns, people, ships, books, bridges, festivals };
+}
 
-  const islands = many(names('island', 'Or Vel Tam Hes Bru Cal Nim', 'sey dray holm mere', 12, ''), (name) => ({
+interface Draw {
+  readonly between: (from: number, to: number) => number;
+  readonly anyOf: <T>(values: readonly T[]) => T;
+  /** `count` of all pairs of a first and a second part, none twice. */
+  readonly names: (kind: string, firsts: string, seconds: string, count: number, glue: string) => string[];
+}
+
+function drawing(random: () => number): Draw {
+  const between = (from: number, to: number) => from + Math.floor(random() * (to - from + 1));
+  return {
+    between,
+    anyOf: (values) => values[between(0, values.length - 1)]!,
+    names: (kind, firsts, seconds, count, glue) => {
+      const [a, b] = [firsts.split(' '), seconds.split(' ')];
+      const order = permutation(a.length * b.length, kind);
+      return order.slice(0, count).map((i) => `${a[i % a.length]}${glue}${b[Math.floor(i / a.length)]}`);
+    },
+  };
+}
+
+function makeIslands({ between, anyOf, names }: Draw): Island[] {
+  return names('island', 'Or Vel Tam Hes Bru Cal Nim', 'sey dray holm mere', 12, '').map((name) => ({
     name,
     areaKm2: between(18, 940),
     hill: `${anyOf('Grey Crow Salt Bell Long Fern Ash'.split(' '))} ${anyOf('Top Fell Brow Crag'.split(' '))} of ${name}`,
     hillM: between(90, 1_240),
     settled: between(610, 990),
   }));
-  const towns = many(
-    names('town', 'Ald Birk Corr Dunn Eld Fenn Gar Hol Kest Lor Mar Pell', 'wick stow haven ford by port', 48, ''),
-    (name) => ({
+}
+
+function makeTowns({ between, anyOf, names }: Draw, islands: readonly Island[]): Town[] {
+  return names(
+    'town',
+    'Ald Birk Corr Dunn Eld Fenn Gar Hol Kest Lor Mar Pell',
+    'wick stow haven ford by port',
+    48,
+    '',
+  ).map((name) => ({
+    name,
+    island: anyOf(islands),
+    founded: between(1_010, 1_590),
+    people: between(9, 480) * 100,
+    craft: anyOf('rope lace clocks glass paper bells saddles lanterns pottery barrels'.split(' ')),
+    dish: `${anyOf('smoked baked pickled stewed'.split(' '))} ${anyOf('eel plums herring chestnuts crab leeks'.split(' '))}`,
+  }));
+}
+
+function makePeople({ between, anyOf, names }: Draw, towns: readonly Town[]): Person[] {
+  return names(
+    'person',
+    'Ada Bertil Cora Dag Edda Falk Gerd Hanno Ilse Jorun',
+    'Amsel Brandt Croft Dorn Eik Flint Grau Holt',
+    56,
+    ' ',
+  ).map((name) => {
+    const born = between(1_600, 1_820);
+    return {
       name,
-      island: anyOf(islands),
-      founded: between(1_010, 1_590),
-      people: between(9, 480) * 100,
-      craft: anyOf('rope lace clocks glass paper bells saddles lanterns pottery barrels'.split(' ')),
-      dish: `${anyOf('smoked baked pickled stewed'.split(' '))} ${anyOf('eel plums herring chestnuts crab leeks'.split(' '))}`,
-    }),
-  );
-  const people = many(
-    names(
-      'person',
-      'Ada Bertil Cora Dag Edda Falk Gerd Hanno Ilse Jorun',
-      'Amsel Brandt Croft Dorn Eik Flint Grau Holt',
-      56,
-      ' ',
-    ),
-    (name) => {
-      const born = between(1_600, 1_820);
-      return {
-        name,
-        born,
-        died: born + between(44, 91),
-        birthplace: anyOf(towns),
-        profession: anyOf('pilot botanist printer surveyor composer glassblower astronomer physician'.split(' ')),
-        instrument: anyOf('fiddle flute drum harp bagpipe viola'.split(' ')),
-      };
-    },
-  );
-  /** A year of someone's working life. */
-  const yearOf = ({ born }: Person) => born + between(24, 43);
-  const ships = many(
-    names('ship', 'Brave Silver Patient Northern Merry Quiet', 'Heron Lantern Walrus Star Otter', 24, ' '),
+      born,
+      died: born + between(44, 91),
+      birthplace: anyOf(towns),
+      profession: anyOf('pilot botanist printer surveyor composer glassblower astronomer physician'.split(' ')),
+      instrument: anyOf('fiddle flute drum harp bagpipe viola'.split(' ')),
+    };
+  });
+}
+
+/** A year of someone's working life. */
+function workingYear({ born }: Person, { between }: Pick<Draw, 'between'>): number {
+  return born + between(24, 43);
+}
+
+function makeShips(draw: Draw, people: readonly Person[], towns: readonly Town[]): Ship[] {
+  const { between, anyOf, names } = draw;
+  return names('ship', 'Brave Silver Patient Northern Merry Quiet', 'Heron Lantern Walrus Star Otter', 24, ' ').map(
     (name) => {
       const captain = anyOf(people);
       return {
         name: `the ${name}`,
-        launched: yearOf(captain),
+        launched: workingYear(captain, draw),
         yard: anyOf(towns),
         captain,
         lengthM: between(19, 64),
@@ -135,42 +168,45 @@ export function makeWorld(): World {
       };
     },
   );
-  const books = many(
-    names(
-      'book',
-      'A_History_of The_Secret_of Letters_on Notes_on In_Praise_of',
-      'Tides Moss Bells Winter Maps Bees',
-      24,
-      ' ',
-    ),
-    (name) => {
-      const author = anyOf(people);
-      return {
-        name: name.replaceAll('_', ' '),
-        author,
-        year: yearOf(author),
-        subject: anyOf(
-          'the weather of the isles|the life of fishermen|the old laws|a long illness|the stars'.split('|'),
-        ),
-        pages: between(80, 720),
-      };
-    },
-  );
-  const bridges = many(
-    names('bridge', 'Miller Widow Chain Copper Gull King', 's_Bridge s_Crossing s_Arch', 16, "'"),
-    (name) => {
-      const builder = anyOf(people);
-      return {
-        name: name.replaceAll('_', ' '),
-        town: anyOf(towns),
-        opened: yearOf(builder),
-        builder,
-        arches: between(2, 19),
-        stone: anyOf('granite basalt sandstone limestone'.split(' ')),
-      };
-    },
-  );
-  const festivals = many(names('festival', 'Lamp Kite Boat Bread Mask Snow', 'Night Week Fair', 16, ' '), (name) => {
+}
+
+function makeBooks(draw: Draw, people: readonly Person[]): Book[] {
+  const { between, anyOf, names } = draw;
+  return names(
+    'book',
+    'A_History_of The_Secret_of Letters_on Notes_on In_Praise_of',
+    'Tides Moss Bells Winter Maps Bees',
+    24,
+    ' ',
+  ).map((name) => {
+    const author = anyOf(people);
+    return {
+      name: name.replaceAll('_', ' '),
+      author,
+      year: workingYear(author, draw),
+      subject: anyOf('the weather of the isles|the life of fishermen|the old laws|a long illness|the stars'.split('|')),
+      pages: between(80, 720),
+    };
+  });
+}
+
+function makeBridges(draw: Draw, people: readonly Person[], towns: readonly Town[]): Bridge[] {
+  const { between, anyOf, names } = draw;
+  return names('bridge', 'Miller Widow Chain Copper Gull King', 's_Bridge s_Crossing s_Arch', 16, "'").map((name) => {
+    const builder = anyOf(people);
+    return {
+      name: name.replaceAll('_', ' '),
+      town: anyOf(towns),
+      opened: workingYear(builder, draw),
+      builder,
+      arches: between(2, 19),
+      stone: anyOf('granite basalt sandstone limestone'.split(' ')),
+    };
+  });
+}
+
+function makeFestivals({ anyOf, names }: Draw, people: readonly Person[], towns: readonly Town[]): Festival[] {
+  return names('festival', 'Lamp Kite Boat Bread Mask Snow', 'Night Week Fair', 16, ' ').map((name) => {
     const founder = anyOf(people);
     return {
       name: `the ${name}`,
@@ -184,7 +220,6 @@ export function makeWorld(): World {
       ),
     };
   });
-  return { islands, towns, people, ships, books, bridges, festivals };
 }
 
 /** One of several ways to say the same, chosen by what it is said of. */

@@ -249,7 +249,7 @@ describe('difficulty pools of a run', () => {
     const spec = { ...test.spec, name: 'forked' };
     const { commit } = await forkRun({ from: test.run, step: 1, spec, source: { config: '', overrides: {} } });
     assert.deepEqual(commit.state.curriculum, state.curriculum);
-    const forked = { ...test.run, name: 'forked', spec: commit.spec! };
+    const forked = { ...test.run, name: 'forked', spec: commit.spec };
     const there = await roles.leaseGroups({ run: forked, ...ask, curriculum: commit.state.curriculum });
     assert.deepEqual((await readJson<LeasedGroups>(forked, there.round.leases)).leases, expected.leases);
   });

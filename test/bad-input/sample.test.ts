@@ -9,7 +9,7 @@ import { readRegular } from '../../engine/regular-file.ts';
 import { nearestName } from '../../core/suggest.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import { formatProblems } from '../../config/problems.ts';
-import { warmUpStateIn } from '../../activities/warm-up.ts';
+import { warmUpStateIn } from '../../runs/warm-up-state.ts';
 import { sinkStatesIn } from '../../runs/sink-states.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { matching } from '../../cli/commands/metrics.ts';

@@ -12,7 +12,7 @@ import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { Table } from '../../config/tables.ts';
 import type { EvaluationInput } from '../../core/eval/evaluation.ts';
 import { placeIn } from '../../backends/configs/evaluation-folders.ts';
-import { hasOtherServers } from '../../cli/eval/run.ts';
+import { hasOtherServers } from '../../cli/eval/prepare.ts';
 
 const canary = 'CANARY0123';
 const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));

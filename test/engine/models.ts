@@ -36,7 +36,6 @@ export const tinyConfig: ModelConfig = {
   tiedEmbeddings: true,
   positionsMax: 32,
   endTokenIds: [1],
-  padTokenId: 0,
 };
 
 /** Every weight random, norms included, and large enough that no gradient hides in rounding. */

@@ -6,7 +6,7 @@ import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { loadEnvironment } from '../../backends/environments/load.ts';
-import { writeEnvironment } from '../../cli/commands/env.ts';
+import { writeEnvironment } from '../../cli/commands/env-init.ts';
 import { listOwnFiles } from '../../cli/python-environments/list.ts';
 import { environmentInfo } from '../../cli/environment-info.ts';
 import { environmentName, isEnvironmentFile } from '../../core/names.ts';

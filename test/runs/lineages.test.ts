@@ -397,7 +397,7 @@ test('what a finished run was started with again is told from what its steps wer
   const { test } = await started(t, 2);
   const { commit } = (await readHead(test.run))!;
   const source = { config: '/home/me/words.toml', overrides: {} };
-  await test.store.put(layout.source(commit.spec!.key), encodeJson({ ...source, attempt: 1 }));
+  await test.store.put(layout.source(commit.spec.key), encodeJson({ ...source, attempt: 1 }));
   assert.equal(await specAskedSince(test.run, commit), null);
 
   const key = layout.spec('f'.repeat(64));
@@ -405,7 +405,7 @@ test('what a finished run was started with again is told from what its steps wer
   await test.store.put(layout.source(key), encodeJson({ ...source, attempt: 2 }));
   assert.equal((await specAskedSince(test.run, commit))?.spec.maxSteps, 70);
 
-  await test.store.put(layout.source(commit.spec!.key), encodeJson({ ...source, attempt: 3 }));
+  await test.store.put(layout.source(commit.spec.key), encodeJson({ ...source, attempt: 3 }));
   assert.equal(await specAskedSince(test.run, commit), null, 'it was started as it was before');
 });
 
@@ -422,7 +422,7 @@ describe('a fork', () => {
     const { store } = await import('../../runs/run-access.ts').then(({ storeOf }) => ({
       store: storeOf({ ...test.run, name }),
     }));
-    const run = { ...test.run, name, spec: (await readHead({ ...test.run, name }))!.commit.spec! };
+    const run = { ...test.run, name, spec: (await readHead({ ...test.run, name }))!.commit.spec };
     const there: TestRun = { ...test, run, store, folder: path.join(path.dirname(test.folder), name) };
     const head = (await readHead(run))!;
     let last: Committed = { state: head.commit.state, parent: head.sha256 };

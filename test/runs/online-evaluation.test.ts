@@ -132,7 +132,7 @@ test('the curve of checkpoints marks the best, and what is worse than chance has
       [20, false, 10],
     ],
   );
-  const lines = checkpointLines(curves, { hasUnicode: true });
+  const lines = checkpointLines(curves);
   assert.match(
     lines.join('\n'),
     /words\n.*pass@1.*\n.*\n {2}10 +0\.800 +0\.800 +64 +best\n {2}20 .* worse than v10 \(95 %\)\n {2}▁█▇/,
@@ -159,6 +159,6 @@ test('a checkpoint is held against those under the same prompt alone, and a new 
       [1, false],
     ],
   );
-  const lines = checkpointLines(new Map([['words', rows]]), { hasUnicode: true });
+  const lines = checkpointLines(new Map([['words', rows]]));
   assert.match(lines.join('\n'), /\n {2}1 .* another prompt from here on\n {2}2 .* worse than v1 \(95 %\)/);
 });

@@ -314,6 +314,7 @@ function committed({ run, parent, plan, optimizer, outcomes, metrics, state }: I
     lineage: run.lineage,
     step: state.step,
     parent,
+    spec: run.spec,
     plan,
     policy: state.policy,
     optimizer,

@@ -1,9 +1,8 @@
+import { inTemporaryFolder } from '../../store/temporary-folder.ts';
 import { execFile, spawn, type ChildProcess } from 'node:child_process';
 import { randomInt } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { availableParallelism, platform, tmpdir } from 'node:os';
-import path from 'node:path';
+import { availableParallelism, platform } from 'node:os';
 import type { Readable, Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
@@ -121,12 +120,9 @@ interface Runner {
 
 async function runInFolder(runner: Runner, cells: readonly string[], options: PythonOptions): Promise<string> {
   if (options.sandbox === 'namespaces') return runChild(runner, cells, options, '/');
-  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-python-'));
-  try {
+  return inTemporaryFolder('python', async (folder) => {
     return await runChild(runner, cells, options, folder);
-  } finally {
-    await rm(folder, { recursive: true, force: true });
-  }
+  });
 }
 
 function unavailable({ sandbox }: PythonOptions): string {

@@ -54,7 +54,7 @@ export function verifiersEnvironment(
   loadedVerifiers: LoadedVerifiers,
   { timeoutS = null }: Partial<RolloutLimits> = {},
 ): Environment {
-  const { bridge, loaded, dataset, evalDataset, columns = [], groups, suspects } = loadedVerifiers;
+  const { bridge, loaded, dataset, evalDataset, columns = [], groups } = loadedVerifiers;
   const inPlace = loaded.scoring === 'in_place' || columns.length > 0;
   const inGroups = inPlace && (loaded.requires_group || ofGroups(columns));
 
@@ -76,7 +76,7 @@ export function verifiersEnvironment(
       ...(place.systemPrompt === undefined ? {} : { system_prompt: place.systemPrompt }),
     };
     const options = { onSample: (wanted: TurnRequest) => teller.sample(wanted), signal: place.signal };
-    const played = await play(request, options, place).catch((reason: unknown) => {
+    const played = await playApart(loadedVerifiers, request, options, place).catch((reason: unknown) => {
       if (timeoutS !== null && isDeadline(reason)) return null;
       throw asInfrastructure(reason);
     });
@@ -102,26 +102,6 @@ export function verifiersEnvironment(
     return { turns, outcome, record: { ...record, ...fromState }, judged: judgementOf(score) };
   }
 
-  /** Where a child has died under it, apart from the others; the states of a group have to lie in one child. */
-  async function play(
-    request: RolloutRequest,
-    options: RolloutOptions & { readonly signal: AbortSignal },
-    { group, index }: RolloutPlace,
-  ): Promise<WirePlayedRow> {
-    const place = `${group}/${index}`;
-    try {
-      const isSuspect = !inGroups && suspects.has(place);
-      const played = isSuspect
-        ? await suspects.inTurn(place, options.signal, () => bridge.rollout({ ...request, isSuspect }, options))
-        : await bridge.rollout(request, options);
-      suspects.acquit(place);
-      return played;
-    } catch (error) {
-      if (error instanceof ChildEnded && error.atWork > 1) suspects.accuse(place);
-      throw error;
-    }
-  }
-
   async function scoredWithGroup(place: RolloutPlace, live: Live | null): Promise<Score | { readonly error: string }> {
     if (live === null) throw new Error(`The child of ${name} kept no state of the rollout, which its group needs.`);
     try {
@@ -132,10 +112,7 @@ export function verifiersEnvironment(
     }
   }
 
-  /** Best effort: a child that is gone keeps nothing. */
-  async function letGo(live: Live | null): Promise<void> {
-    if (live !== null) await bridge.release({ env: loaded.env, live: [live] }).catch(() => undefined);
-  }
+  const letGo = (live: Live | null): Promise<void> => release(bridge, loaded.env, live);
 
   return {
     name,
@@ -152,15 +129,49 @@ export function verifiersEnvironment(
     ...(loaded.tools === null ? {} : { tools: loaded.tools as unknown as readonly ToolSchema[] }),
     rollout,
     withdraw: (place) => inGroups && groups.withdraw(place),
-    async judge(_: Example, rollouts: readonly Rollout[], { signal }: JudgeOptions): Promise<readonly Judgement[]> {
-      if (inPlace) return rollouts.map(() => ({ error: `${name} scores in place, and this rollout was not scored.` }));
-      const rows = rollouts.map(({ record }) => {
-        if (record) return { row: record };
-        throw new Error(`A rollout of ${name} is in the store without the row that it is scored from.`);
-      });
-      return (await bridge.score({ env: loaded.env, rollouts: rows }, { signal })).map(judgementOf);
-    },
+    judge: (_, rollouts, options) => judgeRows(name, loadedVerifiers, inPlace, rollouts, options),
   };
+}
+
+async function judgeRows(
+  name: string,
+  { bridge, loaded }: LoadedVerifiers,
+  inPlace: boolean,
+  rollouts: readonly Rollout[],
+  { signal }: JudgeOptions,
+): Promise<readonly Judgement[]> {
+  if (inPlace) return rollouts.map(() => ({ error: `${name} scores in place, and this rollout was not scored.` }));
+  const rows = rollouts.map(({ record }) => {
+    if (record) return { row: record };
+    throw new Error(`A rollout of ${name} is in the store without the row that it is scored from.`);
+  });
+  return (await bridge.score({ env: loaded.env, rollouts: rows }, { signal })).map(judgementOf);
+}
+
+/** Best effort: a child that is gone keeps nothing. */
+async function release(bridge: PlayingBridge, env: string, live: Live | null): Promise<void> {
+  if (live !== null) await bridge.release({ env, live: [live] }).catch(() => undefined);
+}
+
+/** Where a child has died under it, apart from the others; the states of a group have to lie in one child. */
+async function playApart(
+  { bridge, suspects }: Pick<LoadedVerifiers, 'bridge' | 'suspects'>,
+  request: RolloutRequest,
+  options: RolloutOptions & { readonly signal: AbortSignal },
+  { group, index }: RolloutPlace,
+): Promise<WirePlayedRow> {
+  const place = `${group}/${index}`;
+  try {
+    const isSuspect = !request.keep && suspects.has(place);
+    const played = isSuspect
+      ? await suspects.inTurn(place, options.signal, () => bridge.rollout({ ...request, isSuspect }, options))
+      : await bridge.rollout(request, options);
+    suspects.acquit(place);
+    return played;
+  } catch (error) {
+    if (error instanceof ChildEnded && error.atWork > 1) suspects.accuse(place);
+    throw error;
+  }
 }
 
 /** What verifiers fills in when it scores a group, also for rubrics that do not compare. */

@@ -1,9 +1,11 @@
 import { closeSync, openSync, readSync } from 'node:fs';
-import { open } from 'node:fs/promises';
+import { open, rm } from 'node:fs/promises';
 import type { Example } from '../../../core/rl/rollout.ts';
 import type { Dataset } from '../types.ts';
 import { chatMessage } from './conversation.ts';
 import type { WireInputs, WireMessage, WireRow } from './protocol.ts';
+import { RatchetError } from '../../../core/errors.ts';
+import type { Bridge } from './bridge.ts';
 
 /** A dataset of a Python environment: rows in a file, read by position, so that one of any size costs 8 bytes an example. */
 export interface Inputs extends Dataset {
@@ -91,7 +93,7 @@ function isRecord(value: unknown): value is Record<string, unknown> {
 }
 
 /** A dataset that is not there; whoever looks into it is told why. */
-export function unreadable(reason: Error): Inputs {
+function unreadable(reason: Error): Inputs {
   const refuse = (): never => {
     throw reason;
   };
@@ -104,4 +106,33 @@ export function unreadable(reason: Error): Inputs {
     lineAt: refuse,
     close: () => undefined,
   };
+}
+
+/** One that it does not have is missed by whoever needs it: environments for evaluations alone have nothing to train on. */
+export async function inputsOf(
+  bridge: Bridge,
+  {
+    id,
+    env,
+    split,
+    note,
+  }: {
+    readonly id: string;
+    readonly env: string;
+    readonly split: 'train' | 'eval';
+    readonly note: (said: string) => void;
+  },
+): Promise<Inputs> {
+  try {
+    const written = await bridge.inputs({ env, split });
+    const { file } = written;
+    for (const said of whatIsOtherwise(id, written)) note(said);
+    const inputs = await openInputs(file);
+    await rm(file); // what is open stays readable
+    return inputs;
+  } catch (cause) {
+    if (!(cause instanceof RatchetError && cause.code === 'EnvironmentBroken')) throw cause;
+    const what = split === 'train' ? 'dataset to train on' : 'dataset to evaluate on';
+    return unreadable(new RatchetError('ConfigInvalid', `${id} has no ${what}: ${cause.message}`, { cause }));
+  }
 }

@@ -1,5 +1,4 @@
 import { createHash } from 'node:crypto';
-import { rm } from 'node:fs/promises';
 import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../../core/errors.ts';
@@ -14,8 +13,8 @@ import { type Bridge, openBridge } from './bridge.ts';
 import { bridgeFolder } from './bridge-folder.ts';
 import { groupScores, type LoadedVerifiers, verifiersEnvironment } from './environment.ts';
 import { loadRequest } from './load-request.ts';
-import { type Inputs, openInputs, unreadable, whatIsOtherwise } from './inputs.ts';
 import { Suspects } from './suspects.ts';
+import { inputsOf } from './inputs.ts';
 
 interface PythonEntry extends Pick<EnvironmentSpec, 'id' | 'args' | 'limits' | 'agent'> {
   readonly python: PythonEnvironmentSpec;
@@ -88,35 +87,6 @@ async function load({ bridge: opening }: OpenedBridge, env: string, entry: Pytho
   const [dataset, evalDataset] = [await read('train'), await read('eval')];
   const groups = groupScores(bridge, env, columns);
   return { bridge, loaded, dataset, evalDataset, notes: [...notes], columns, groups, suspects: new Suspects() };
-}
-
-/** One that it does not have is missed by whoever needs it: environments for evaluations alone have nothing to train on. */
-async function inputsOf(
-  bridge: Bridge,
-  {
-    id,
-    env,
-    split,
-    note,
-  }: {
-    readonly id: string;
-    readonly env: string;
-    readonly split: 'train' | 'eval';
-    readonly note: (said: string) => void;
-  },
-): Promise<Inputs> {
-  try {
-    const written = await bridge.inputs({ env, split });
-    const { file } = written;
-    for (const said of whatIsOtherwise(id, written)) note(said);
-    const inputs = await openInputs(file);
-    await rm(file); // what is open stays readable
-    return inputs;
-  } catch (cause) {
-    if (!(cause instanceof RatchetError && cause.code === 'EnvironmentBroken')) throw cause;
-    const what = split === 'train' ? 'dataset to train on' : 'dataset to evaluate on';
-    return unreadable(new RatchetError('ConfigInvalid', `${id} has no ${what}: ${cause.message}`, { cause }));
-  }
 }
 
 function closeInputs({ dataset, evalDataset }: LoadedVerifiers): void {

@@ -1,0 +1,16 @@
+import type { ActivityInterceptorsFactory } from '@temporalio/worker';
+import { Beating } from './beating.ts';
+import { ActivityFailpoints } from './failpoint-interceptor.ts';
+import { FailureMapping } from './failures.ts';
+import { RunLog } from './run-log.ts';
+
+/** What every activity of a worker is wrapped in, from the outside in. */
+export function activityInterceptors(role: ConstructorParameters<typeof RunLog>[0]): ActivityInterceptorsFactory[] {
+  const log = new RunLog(role);
+  return [
+    () => ({ inbound: new FailureMapping() }),
+    () => ({ inbound: log }),
+    () => ({ inbound: new Beating() }),
+    () => ({ inbound: new ActivityFailpoints() }),
+  ];
+}

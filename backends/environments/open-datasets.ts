@@ -1,0 +1,40 @@
+import { RatchetError } from '../../core/errors.ts';
+import type { EnvironmentSpec, RunSpec } from '../../config/run-spec.ts';
+import { whyNoDemonstrations } from './demonstrations.ts';
+import { openEnvironment } from './index.ts';
+
+/** All environments of a run, opened: how many examples each has to train on, and what they warn of. */
+export async function openDatasets(spec: RunSpec): Promise<{
+  readonly datasets: readonly { readonly name: string; readonly weight: number; readonly datasetLength: number }[];
+  readonly warnings: readonly string[];
+}> {
+  const { environments, eval: evaluation } = spec;
+  const warnings = new Set<string>();
+  const open = async (entry: Parameters<typeof openEnvironment>[0]) => {
+    const environment = await openEnvironment(entry);
+    for (const warning of environment.warnings ?? []) warnings.add(warning);
+    return environment;
+  };
+  for (const entry of evaluation?.environments ?? []) {
+    if ((await open(entry)).evalDataset.length === 0) throw withoutExamples(entry, 'held-out examples');
+  }
+  const datasets = [];
+  const opened = [];
+  for (const entry of environments) {
+    const environment = await open(entry);
+    opened.push(environment);
+    const datasetLength = environment.dataset.length;
+    if (datasetLength === 0) throw withoutExamples(entry, 'examples');
+    datasets.push({ name: entry.name, weight: entry.weight, datasetLength });
+  }
+  const noWarmUp = whyNoDemonstrations(spec, opened);
+  if (noWarmUp) throw new RatchetError('ConfigInvalid', `[sft]: expected ${noWarmUp.expected}; ${noWarmUp.received}.`);
+  return { datasets, warnings: [...warnings] };
+}
+
+function withoutExamples({ name, args }: Pick<EnvironmentSpec, 'name' | 'args'>, what: string): RatchetError {
+  return new RatchetError(
+    'ConfigInvalid',
+    `The environment ${name} has no ${what} with args = ${JSON.stringify(args)}; expected at least one.`,
+  );
+}

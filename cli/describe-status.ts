@@ -1,0 +1,108 @@
+import { describeSink, type SinkStates } from '../runs/sink-states.ts';
+import { environmentRewards } from '../core/rl/metrics.ts';
+import { describePools } from '../core/rl/pools.ts';
+import type { RunStatus } from '../workflows/control/messages.ts';
+import { type BranchFigures, describePrompts } from './describe-prompts.ts';
+import { describeFigures } from './describe-figures.ts';
+import type { StoredRun } from './stored-runs.ts';
+
+/** `ratchet status RUN --json`. */
+export interface StatusReport {
+  readonly run: string;
+  /** Temporal's word for the workflow, in lower case (`running`, `completed`, `failed`, …); null when Temporal does not tell. */
+  readonly workflow: string | null;
+  /** What the workflow says of itself; null when nobody can answer for it. */
+  readonly status: RunStatus | null;
+  /** Activities that are being tried again, with what they failed with. */
+  readonly retries: readonly string[];
+  /** Why the workflow failed; null when it did not. */
+  readonly stoppedBecause: string | null;
+  /** What the run's folder says; read where the workflow does not run, as it takes longer. */
+  readonly committed: StoredRun | null;
+  /** Why Temporal could not be asked; null when it could. */
+  readonly temporalError: string | null;
+  /** How far its branches are that look for better prompts, by workflow; those that answer. */
+  readonly branches: BranchFigures;
+  /** What stands in for a status: who does not answer. */
+  readonly waiting: string | null;
+  /** Where its metrics go besides its folder, and how far that is; empty where that cannot be read from here. */
+  readonly sinks: SinkStates;
+  /** Why that could not be read; null when it could. */
+  readonly sinksError: string | null;
+}
+
+export async function describe(report: StatusReport): Promise<string[]> {
+  const { run, workflow, status, committed, stoppedBecause, temporalError, waiting } = report;
+  const lines = status ? describeStatus(status, workflow!, report) : [`${run}: ${standing(report)}`];
+  if (stoppedBecause) lines.push(`failed because: ${stoppedBecause}`);
+  if (waiting) lines.push(waiting);
+  if (temporalError) lines.push(temporalError);
+  if (committed) lines.push(...(await describeStored(committed, status === null)));
+  lines.push(...Object.entries(report.sinks).flatMap(([sink, state]) => describeSink(sink, state) ?? []));
+  if (report.sinksError) lines.push(`metrics elsewhere: not known, ${report.sinksError}`);
+  if (committed) lines.push(...(await import('./stored-runs.ts')).describeGoOn(committed));
+  return lines;
+}
+
+/** `isAll`: nobody else says anything of it. */
+async function describeStored(stored: StoredRun, isAll: boolean): Promise<string[]> {
+  const { describeEffectiveness } = await import('../core/rl/effectiveness.ts');
+  return [
+    ...(isAll
+      ? [
+          ...describeFigures(stored, false),
+          `policy        ${stored.store}${stored.weights}   (${stored.policyDigest.slice(0, 12)})`,
+        ]
+      : []),
+    ...describeEnvironments(stored.metrics),
+    describeEffectiveness(stored.effectiveness),
+  ];
+}
+
+function standing({ workflow, committed, temporalError }: StatusReport): string {
+  if (!committed) return `workflow ${workflow}`;
+  const { step, maxSteps, lineage, committedAt, state } = committed;
+  const place = `step ${step} of ${maxSteps}, lineage ${lineage}, committed at ${committedAt}`;
+  if (workflow !== null) return `workflow ${workflow}; ${place}`;
+  return `${state}, ${place}${temporalError === null ? ' (no Temporal server runs here; its folder says this)' : ''}`;
+}
+
+/** Of a run with several environments, or with pools. */
+function describeEnvironments(figures: Readonly<Record<string, number | string>>): string[] {
+  const rewards = environmentRewards(figures).map(([name, reward]) => `${name} ${reward.toFixed(3)}`);
+  const pools = describePools(figures);
+  return [
+    ...(rewards.length > 0 ? [`rewards       ${rewards.join(' · ')}`] : []),
+    ...(pools.length > 0 ? [`pools         ${pools.join(' · ')}`] : []),
+  ];
+}
+
+function describeStatus(
+  status: RunStatus,
+  workflow: string,
+  { retries, branches }: Pick<StatusReport, 'retries' | 'branches'>,
+): string[] {
+  const waiting = [
+    ...status.waitingOn.map(({ what, since }) => `  ${what}, since ${since}`),
+    ...retries.map((retry) => `  ${retry}`),
+  ];
+  // What was terminated had no time to say so itself.
+  const phase = workflow === 'running' || status.phase === 'finished' ? status.phase : 'stopped';
+  return [
+    `${status.run}: ${phase} (workflow ${workflow}), step ${status.step} of ${status.maxSteps}, lineage ${status.lineage}`,
+    ...(status.pausedBecause
+      ? [`paused because: ${status.pausedBecause}`, `continue with npx ratchet resume ${status.run}`]
+      : []),
+    ...describeFigures(status, status.phase === 'training' && workflow === 'running'),
+    `policy        ${status.policyDigest?.slice(0, 12) ?? 'none yet'}`,
+    `learning rate ${status.learningRate} (peak)`,
+    `files         ${status.store}`,
+    ...(workflow === 'running' ? describeEnvironments(status.latest) : []),
+    ...Object.values(status.regressions).map(({ text }) => text),
+    ...(status.progress.quarantinedServers ?? []).map(
+      (server) => `canary: ${server} is quarantined, and asked for nothing`,
+    ),
+    ...describePrompts(status, branches, workflow === 'running'),
+    ...(workflow === 'running' && waiting.length > 0 ? ['waiting on:', ...waiting] : []),
+  ];
+}

@@ -1,0 +1,76 @@
+import { randomBytes } from 'node:crypto';
+import { layout } from '../runs/layout.ts';
+import { RatchetError } from '../core/errors.ts';
+import type { RunSpec } from '../config/run-spec.ts';
+import { slowStepWarning } from '../config/step-cost.ts';
+import { checkModel } from '../backends/configs/check-model.ts';
+import { examineRunFile } from '../backends/configs/examine-run-file.ts';
+import { type ConfigLayer, loadRunConfig, type LoadOptions } from '../backends/configs/load-run-config.ts';
+import { openRunStore } from '../backends/store/index.ts';
+import { grantNamed, namedIn } from '../backends/configs/grant.ts';
+import { readAsLines } from './read-as.ts';
+import { notYetLine, obstacleLines } from './describe-run-file.ts';
+import { installEnvironment } from './python-environments/install.ts';
+import { toldWhenSlow } from './told-when-slow.ts';
+import { print } from './print.ts';
+
+type LoadedRunConfig = Awaited<ReturnType<typeof loadRunConfig>>;
+
+interface Asked {
+  readonly name?: string;
+  readonly fresh?: boolean;
+  readonly yes?: boolean;
+}
+
+/** Reads a run file that can be trained here, under the name that was asked for. What it names may be asked from now on. */
+export async function openTraining(
+  file: string,
+  load: LoadOptions & { readonly over: readonly ConfigLayer[] },
+  { name, fresh, yes }: Asked,
+  say: (line: string) => void,
+): Promise<LoadedRunConfig & { readonly run: string; readonly isUsualName: boolean }> {
+  if (yes === true) await installMissing(file, load);
+  const usual = await loadForTraining(file, load);
+  const usualName = usual.spec.name;
+  const run = fresh ? await freshName(name, usual.spec) : (name ?? usualName);
+  const loaded = run === usualName ? usual : await loadRunConfig(file, { ...load, run });
+  for (const line of readAsLines(file, loaded.readAs)) say(line);
+  for (const field of loaded.notYet) say(`not yet honoured: ${notYetLine(field)}`);
+  if (usual.slow !== null) say(`warning: ${usual.slow}`);
+  grantNamed(load.projectFolder, [file, ...load.over.map((layer) => layer.file), ...namedIn(loaded.spec)]);
+  return { ...loaded, run, isUsualName: run === usualName };
+}
+
+/** A name that somebody gives stays as it is where nothing has it. */
+async function freshName(given: string | undefined, { name, store }: RunSpec): Promise<string> {
+  if (given !== undefined && (await openRunStore(store.uri, given).read(layout.run())) === null) return given;
+  return `${given ?? name}-${randomBytes(2).toString('hex')}`;
+}
+
+/** A run file that can be trained here. Everything that is in the way is said at once. */
+async function loadForTraining(
+  file: string,
+  options: LoadOptions,
+): Promise<LoadedRunConfig & { readonly slow: string | null }> {
+  try {
+    const loaded = await loadRunConfig(file, options);
+    const model = await checkModel(loaded.spec);
+    return { ...loaded, slow: model && slowStepWarning(loaded.spec, model) };
+  } catch (error) {
+    const report = await examineRunFile(file, options, toldWhenSlow).catch(() => null);
+    if (!report?.loaded || report.problems.length > 0 || report.obstacles.length < 2) throw error;
+    const lines = report.obstacles.flatMap(obstacleLines).map((line) => `  ${line}`);
+    throw new RatchetError('ConfigInvalid', [`${file}: in the way of training here:`, ...lines].join('\n'), {
+      cause: error,
+    });
+  }
+}
+
+/** Installs the environments that the file names and that are not here. What is still missing then is refused as ever. */
+async function installMissing(file: string, options: LoadOptions): Promise<void> {
+  const { missing } = await loadRunConfig(file, { ...options, isOnlyLookedAt: true });
+  const wanted = new Set(missing.flatMap(({ install }) => install ?? []));
+  const log = print;
+  for (const environment of wanted)
+    await installEnvironment(environment, { projectFolder: options.projectFolder, log });
+}

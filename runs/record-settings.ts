@@ -1,0 +1,69 @@
+import path from 'node:path';
+import { layout } from './layout.ts';
+import type { ObjectRef } from '../core/rl/run-state.ts';
+import { settingsWithoutResume } from '../config/resume-words.ts';
+import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
+import type { SpecSource } from './spec-source.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import { openRunStore } from '../backends/store/index.ts';
+import { encodeJson } from '../backends/store/objects.ts';
+import { runRecordIn } from './record-shapes.ts';
+import { refuseOtherIdentity } from './run-identity.ts';
+import type { TrainRunInput } from '../activities/open-run.ts';
+
+/** Stores the settings and what they were read from, if they are of the run that is there. */
+export async function recordSettings(
+  projectFolder: string,
+  { config, over = [], dialect, overrides = {} }: Exclude<TrainRunInput, string>,
+  { spec, sftRows, chatTemplate, attempt }: Settings & { readonly attempt: number },
+): Promise<{ readonly ref: ObjectRef; readonly changed: readonly string[] }> {
+  const store = openRunStore(spec.store.uri, spec.name);
+  const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
+  const begun = runRecordIn(first.bytes, store.uri + layout.run());
+  refuseOtherIdentity(spec, begun, store.uri);
+  // They are what the identity says.
+  if (sftRows) await store.put(layout.sftData(), sftRows);
+  if (chatTemplate !== null) await store.put(layout.chatTemplate(), Buffer.from(chatTemplate));
+  const bytes = encodeJson(spec);
+  const ref = await store.put(layout.spec(sha256(bytes)), bytes);
+  const source: SpecSource = {
+    config: path.resolve(projectFolder, config),
+    ...(over.length === 0
+      ? {}
+      : { over: over.map((layer) => ({ ...layer, file: path.resolve(projectFolder, layer.file) })) }),
+    ...(dialect === undefined ? {} : { dialect }),
+    overrides: settingsWithoutResume(overrides),
+    attempt,
+  };
+  await store.put(layout.source(ref.key), encodeJson(source));
+  return { ref, changed: changedEnvironments(spec, begun) };
+}
+
+/** What to say of environments whose files, or packages, are not what they were when the run began. */
+function changedEnvironments(now: RunSpec, begun: RunSpec): string[] {
+  return now.environments.flatMap((entry) => {
+    const before = begun.environments.find(({ name }) => name === entry.name);
+    const [was, is] = [before && madeOf(before), madeOf(entry)];
+    if (was === is || !was || !is) return [];
+    return `the environment ${entry.name} was changed since this run began: ${entry.id} had ${was}, now ${is}. The run continues with it as it is now; rewards before and after may not compare.`;
+  });
+}
+
+/** What an environment that is not built in was made of, for people. */
+function madeOf({ sha256, python }: EnvironmentSpec): string | undefined {
+  if (sha256 !== undefined) return `sha256 ${sha256.slice(0, 12)}…`;
+  if (python === undefined) return undefined;
+  const files = python.sha256 === undefined ? '' : ` (sha256 ${python.sha256.slice(0, 12)}…)`;
+  return `version ${python.version}${files} with verifiers ${python.verifiers}`;
+}
+
+export interface Settings {
+  readonly spec: RunSpec;
+  readonly warnings: readonly string[];
+  /** The rows of `[sft] data`, unless they are stored. */
+  readonly sftRows: Uint8Array | null;
+  /** The text of `[tokenizer] chat_template`, unless it is stored. */
+  readonly chatTemplate: string | null;
+  /** `[ckpt] resume_step` */
+  readonly resumeStep: number | null;
+}

@@ -1,0 +1,49 @@
+import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
+import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { verifyVersion } from '../backends/store/version-files.ts';
+import { layout } from './layout.ts';
+import { isRef, isVersion } from './record-shapes.ts';
+import { storeOf } from './run-access.ts';
+
+/** Where the supervised warm-up stands; stored whole, so that a killed trainer loses one segment at most. */
+export interface WarmUpState {
+  readonly step: number;
+  readonly policy: PolicyVersion;
+  readonly optimizer: ObjectRef | null;
+  /** Of the last step; null before the first. */
+  readonly loss: number | null;
+}
+
+/** What an earlier attempt stored; nothing above it vouches for the file. */
+export function warmUpStateIn(bytes: Uint8Array, key: string): WarmUpState {
+  return decodeJson<WarmUpState>(bytes, key, ({ step, policy, optimizer, loss }) => ({
+    'a step and its policy': typeof step === 'number' && isVersion(policy),
+    'a reference to its optimizer, or null': optimizer === null || isRef(optimizer),
+    'a loss, or null': loss === null || typeof loss === 'number',
+  }));
+}
+
+/** What is stored of that step; null where it has not been made. */
+export async function storedWarmUp(run: RunHandle, step: number): Promise<WarmUpState | null> {
+  const store = storeOf(run);
+  const stored = await store.read(keyOf(step));
+  return stored && warmUpStateIn(stored, store.uri + keyOf(step));
+}
+
+export async function storeWarmUp(run: RunHandle, state: WarmUpState): Promise<void> {
+  await storeOf(run).put(keyOf(state.step), encodeJson(state));
+}
+
+/** The folder of its weights on this machine, and its optimizer; a byte of them may have changed since they were stored. */
+export async function openWarmUp(
+  run: RunHandle,
+  { policy, optimizer }: WarmUpState,
+): Promise<{ readonly folder: string; readonly optimizer: Uint8Array | null }> {
+  const store = storeOf(run);
+  await verifyVersion(store, policy, { sharesFolder: true }); // with the optimizer's state
+  return { folder: await store.localFolder(policy.weights), optimizer: optimizer && (await store.get(optimizer)) };
+}
+
+function keyOf(step: number): string {
+  return `${layout.warmUp(step)}state.json`;
+}

@@ -1,0 +1,28 @@
+import type { Worker, WorkerOptions } from '@temporalio/worker';
+import { createRolloutActivities } from '../activities/index.ts';
+import { workerSlots } from '../backends/rollouts/slots.ts';
+import { loadTokenizer } from '../engine/index.ts';
+import { inferenceFor, type WorkerSettings } from './orchestrator-worker.ts';
+import { PlaySlots } from './play-slots.ts';
+import { type OpenedWorker, runTogether } from './run-worker.ts';
+import { fewSlots } from './trainer-workers.ts';
+
+interface RolloutParts {
+  readonly common: WorkerOptions;
+  readonly open: (options: WorkerOptions) => Promise<Worker>;
+}
+
+/** The worker that plays rollouts, of all runs; it takes as many as it has room for. */
+export async function openRolloutWorker(
+  settings: WorkerSettings,
+  { common, open }: RolloutParts,
+): Promise<OpenedWorker> {
+  if (settings.maxRollouts !== undefined) workerSlots.limit = settings.maxRollouts;
+  return runTogether([
+    await open({
+      ...common,
+      activities: createRolloutActivities({ inference: inferenceFor(settings), tokenizer: loadTokenizer }),
+      tuner: { ...fewSlots, activityTaskSlotSupplier: new PlaySlots(workerSlots) },
+    }),
+  ]);
+}
