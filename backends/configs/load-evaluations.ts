@@ -151,10 +151,10 @@ export async function findEvaluatedEnvironment(
   };
   if (found.python) {
     const own = found.python.api === 'v1' ? v1Args(named.args, taskset, harness) : named.args;
-    const set = Object.keys(extraKwargs).length === 0 ? {} : { extra: extraKwargs };
+    const set = Object.keys(extra).length === 0 ? {} : { extra };
     return { said, environment: { ...named, args: own, id: found.id, python: found.python, ...set } };
   }
-  if (Object.keys(extraKwargs).length > 0) {
+  if (Object.keys(extra).length > 0) {
     throw new RatchetError('ConfigInvalid', `${id}: extra_env_kwargs are for environments written with verifiers.`);
   }
   if (!isEnvironmentFile(found.id)) return { said, environment: { ...named, id: found.id } };
