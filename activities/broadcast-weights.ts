@@ -9,6 +9,7 @@ import type { RunSpec } from '../config/run-spec.ts';
 import type { ServedPolicy } from '../backends/inference/index.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
+import { noteServed } from '../runs/served-version.ts';
 import { readCanary } from '../runs/canary.ts';
 import { servedPolicy, specOf, storeOf } from '../runs/run-access.ts';
 import type { Canary } from '../runs/pending-versions.ts';
@@ -44,24 +45,33 @@ export const createBroadcastWeights =
   async (input: { readonly run: RunHandle; readonly policy: PolicyVersion }): Promise<BroadcastResult> =>
     withHeartbeat(async () => {
       const { run, policy } = input;
-      const spec = await specOf(run);
-      const servers = inference(spec);
-      const { avoid: _, ...served } = await servedPolicy(run, policy);
-      await servers.bringTo(served);
-      // Whoever refuses the question is brought to a version when it is asked for another.
-      const held = await servers.hold?.(served, `${run.name}.broadcast`, askedHoldS).catch(() => undefined);
-      const kind = held === 'single' ? { holdsOne: true } : {};
-      const canary = await readCanary(storeOf(run), layout.canary(run.lineage, policy.step, policy.replay));
-      if (canary instanceof RatchetError) return { canaryDifference: null, unreadable: canary.message, ...kind };
-      if (canary?.digest !== policy.digest) return { canaryDifference: null, ...kind };
-      const threshold = canaryThreshold(spec, (await servers.floatType?.()) ?? null);
-      const drifts = await compare(servers, served, canary, threshold);
-      if (!drifts) return { canaryDifference: null, ...kind };
-      await failpoint('canary.compared');
-      const result = verdict(drifts, threshold);
-      await noteQuarantined(run, policy, result.quarantined ?? []);
-      return { ...result, ...kind };
+      const result = await broadcast(inference, input);
+      if (result.isNoneLeft !== true) await noteServed(run, policy);
+      return result;
     });
+
+async function broadcast(
+  inference: (spec: RunSpec) => Inference,
+  { run, policy }: { readonly run: RunHandle; readonly policy: PolicyVersion },
+): Promise<BroadcastResult> {
+  const spec = await specOf(run);
+  const servers = inference(spec);
+  const { avoid: _, ...served } = await servedPolicy(run, policy);
+  await servers.bringTo(served);
+  // Whoever refuses the question is brought to a version when it is asked for another.
+  const held = await servers.hold?.(served, `${run.name}.broadcast`, askedHoldS).catch(() => undefined);
+  const kind = held === 'single' ? { holdsOne: true } : {};
+  const canary = await readCanary(storeOf(run), layout.canary(run.lineage, policy.step, policy.replay));
+  if (canary instanceof RatchetError) return { canaryDifference: null, unreadable: canary.message, ...kind };
+  if (canary?.digest !== policy.digest) return { canaryDifference: null, ...kind };
+  const threshold = canaryThreshold(spec, (await servers.floatType?.()) ?? null);
+  const drifts = await compare(servers, served, canary, threshold);
+  if (!drifts) return { canaryDifference: null, ...kind };
+  await failpoint('canary.compared');
+  const result = verdict(drifts, threshold);
+  await noteQuarantined(run, policy, result.quarantined ?? []);
+  return { ...result, ...kind };
+}
 
 async function compare(
   servers: Inference,

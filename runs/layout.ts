@@ -49,6 +49,8 @@ export const layout = {
   /** Where a version waits for its commit, in a store that is a folder: `attempt` is unique to who wrote it. */
   pending: (lineage: string, step: number, attempt: string) => `${layout.allPending(lineage)}step_${step}.${attempt}/`,
   allPending: (lineage: string) => `${branch(lineage)}pending/`,
+  /** The newest version that servers hold. */
+  served: (lineage: string) => `${branch(lineage)}served.json`,
   canary: (lineage: string, step: number, replay = 0) =>
     `${layout.allCanaries(lineage)}step_${versionNumber(step, replay)}.json`,
   /** Servers that hold other weights under the version's name, as its canary found. */

@@ -59,7 +59,8 @@ export function assemble(opened: OpenedStart): RunParts {
   const recoveries = new Recoveries(context, head);
   const publishing = new Publishing(context, lease, recoveries);
   const serving = new ServingSchedule();
-  const weights = new ServedWeights(context, { head, publishing, serving });
+  const changesInFlight = (): boolean => rollouts.changesInFlight;
+  const weights = new ServedWeights(context, { head, publishing, serving, changesInFlight });
   const training = new Training(context, { head, lease, publishing, recoveries, weights });
 
   const beside = new Beside();
@@ -69,7 +70,7 @@ export function assemble(opened: OpenedStart): RunParts {
   const pinned = () => [head.state.reference.step, ...evals.pendingSteps, ...branches.pendingSteps];
   const checkpoints = new Checkpoints(context, { publishing, beside, pinned });
 
-  const rollouts = new Rollouts(context, {
+  const rollouts: Rollouts = new Rollouts(context, {
     recoveries,
     serving,
     ready: () => weights.ready,

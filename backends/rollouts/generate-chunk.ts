@@ -29,6 +29,8 @@ export interface ChunkInput {
   readonly isLast?: boolean;
   /** What fails of its environment is left unfinished, for another worker. */
   readonly leavesFailed?: boolean;
+  /** A later version that is served while it is played is taken between two turns. */
+  readonly takesNewest?: boolean;
   /** Rollout workers that share the run; 1 where it is not known. */
   readonly workers?: number;
 }
@@ -117,7 +119,13 @@ export async function generateChunk(
   const spec = await specOf(run);
   const { signal, deadline } = attempt.until(cancelled, spec.generationTimeoutS * 1000);
   const served = await servedPolicy(run, policy);
-  const players = await openPlayers(dependencies, run, served, { journal, observer: attempt, signal, prompts });
+  const players = await openPlayers(dependencies, run, served, {
+    journal,
+    observer: attempt,
+    signal,
+    prompts,
+    takesNewest: input.takesNewest === true,
+  });
   const wanted = groupsOfChunk(leases, chunk).flatMap((lease) =>
     Array.from({ length: spec.rolloutsPerExample }, (_, index) => placeIn(lease, index)),
   );

@@ -11,6 +11,8 @@ export interface SamplePolicyOptions {
   readonly inference: Pick<Inference, 'sample'>;
   readonly tokenizer: ChatTokenizer;
   readonly served: ServedPolicy;
+  /** The version that a turn is sampled from, asked before each; missing = `served`. */
+  readonly newest?: (() => Promise<ServedPolicy>) | undefined;
   readonly sampling: RunSpec['sampling'];
   readonly signal?: AbortSignal;
   /** Tokens of the longest first prompt; null or missing = what the server takes. */
@@ -38,7 +40,7 @@ export interface PlayedPolicy extends Policy {
  * goes on from an earlier turn begins with the very tokens of that turn.
  */
 export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: number) => number): PlayedPolicy {
-  const { inference, tokenizer, served, signal, place, recorded = [], onTurn } = options;
+  const { inference, tokenizer, served, newest = () => served, signal, place, recorded = [], onTurn } = options;
   const speak: Speak = options.speak ?? ((request) => inference.sample(request));
   const { templateArguments, contextTokens = Infinity, ...sampling } = options.sampling;
   const prompts = new ConversationPrompts(tokenizer);
@@ -68,13 +70,14 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         const seed = seedOfTurn(position);
         // One token at least: a prompt that leaves none is the server's to refuse, in its own words.
         const maxTokens = Math.max(1, Math.min(sampling.maxTokens, contextTokens - promptTokenIds.length));
-        const request = { ...sampling, ...place, policy: served, promptTokenIds, maxTokens, seed, signal };
+        const policy = await newest();
+        const request = { ...sampling, ...place, policy, promptTokenIds, maxTokens, seed, signal };
         const sample = await speak(request, { messages, tools });
         requireTokens(sample);
         requireFinite(sample);
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
         const toolCalls = tools === undefined ? [] : readToolCalls(text);
-        const { servedStep = served.version.step, servedThrough, ...sampled } = sample;
+        const { servedStep = policy.version.step, servedThrough, ...sampled } = sample;
         const turn: Turn = {
           promptTokenIds,
           ...sampled,

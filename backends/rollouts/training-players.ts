@@ -3,6 +3,7 @@ import type { Prompts, RunHandle } from '../../core/rl/run-state.ts';
 import { textsOfPrompts } from '../../runs/prompts-in-use.ts';
 import type { RolloutJournal } from '../../runs/rollout-journal.ts';
 import { specOf } from '../../runs/run-access.ts';
+import { newestServed } from '../../runs/served-version.ts';
 import { policyTokenizer } from '../../runs/stored-template.ts';
 import { environments as allEnvironments } from '../environments/index.ts';
 import type { RolloutPlace } from '../environments/types.ts';
@@ -36,6 +37,8 @@ export async function openPlayers(
     readonly observer: PlayObserver;
     readonly signal: AbortSignal;
     readonly prompts: Prompts | undefined;
+    /** A turn is sampled from the newest version; else all are from `served`. */
+    readonly takesNewest: boolean;
   },
 ): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
   const { journal, observer, signal } = around;
@@ -46,6 +49,7 @@ export async function openPlayers(
   const isTaught = spec.teacher?.role === 'samples';
   const say = isTaught ? await openSpeaker(dependencies, spec, played) : null;
   const speak = say && { speak: ((...turn) => observer.look(() => say(...turn))) satisfies Speak };
+  const newest = around.takesNewest ? newestServed(run, served) : undefined;
   const systemPrompts = await textsOfPrompts(run, around.prompts);
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
   const { environments = allEnvironments } = dependencies;
@@ -74,6 +78,7 @@ export async function openPlayers(
               inference,
               tokenizer,
               served,
+              newest,
               sampling,
               signal,
               ...speak,

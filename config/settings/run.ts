@@ -98,6 +98,11 @@ export const staleness = {
     'how many steps sampling may be ahead of training. 0: strictly one after the other, and the same bits whatever was killed. 1: groups of step n+1 are sampled while step n trains. 2 and more: groups are sampled continuously, and no step waits for a slow one',
     { default: 1 },
   ),
+  inflight_updates: setting(
+    choice('token', 'turn', 'never'),
+    'when rollouts in play take later weights, where groups are sampled continuously. "turn": before each turn. "token": a vLLM with full weights changes them within a turn; elsewhere as "turn". "never": a rollout has the weights it began with',
+    { default: 'token' },
+  ),
   max_off_policy_steps: setting(whole(0), 'a group older than this many versions is dropped as stale', {
     default: 8,
     most: [stepsMax, 'there are no more steps', 'a few steps'],

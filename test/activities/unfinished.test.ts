@@ -7,7 +7,9 @@ import { promisify } from 'node:util';
 import { fileURLToPath } from 'node:url';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import type { PlayedChunk } from '../../activities/index.ts';
-import { readRows } from '../../runs/run-access.ts';
+import { readJson, readRows } from '../../runs/run-access.ts';
+import { noteServed } from '../../runs/served-version.ts';
+import type { LeasedGroups } from '../../core/rl/run-state.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { multiTurn } from '../../backends/environments/kit.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
@@ -181,6 +183,34 @@ describe('a rollout of several turns', () => {
     assert.deepEqual([fresh.asked.length, retried.rollouts], [24 - 10, 8]);
     stuck.abort();
     await killed;
+  });
+
+  test('a later version that is served meanwhile is taken between two turns, where that is asked for', async (t) => {
+    const environments = threeTurns();
+    const inference = new WordsInference();
+    const { run, roles, input } = await leased(t, inference, { environments });
+    const { policy } = await readJson<LeasedGroups>(run, input.round.leases);
+    const later = { ...policy, step: 1 };
+    inference.beforeAnswer = async (call) => {
+      if (call !== 8) return;
+      await noteServed(run, later);
+      await delay(1_100); // it is looked for once a second
+    };
+    const { finished } = await act(roles.playGroups, { ...input, takesNewest: true });
+    const rollouts = await readRows<Rollout>(run, finished);
+    const steps = rollouts.map(({ turns }) => turns.map(({ policyStep }) => policyStep));
+    assert.ok(steps.every(([first, , last]) => first === 0 && (last === 0 || last === 1)));
+    assert.ok(
+      steps.some(([, , last]) => last === 1),
+      JSON.stringify(steps),
+    );
+    const names = inference.asked.map((request) => request.policy.name);
+    assert.equal(new Set(names).size, 2);
+
+    const other = await leased(t, new WordsInference(), { environments });
+    await noteServed(other.run, later);
+    const never = await readRows<Rollout>(other.run, (await act(other.roles.playGroups, other.input)).finished);
+    assert.ok(never.every(({ turns }) => turns.every(({ policyStep }) => policyStep === 0)));
   });
 
   test('a prompt that has grown too long ends the rollout with the turns it has; a first one has no reward', async (t) => {

@@ -102,6 +102,34 @@ describe('served weights', { concurrency: 8 }, () => {
     );
   });
 
+  test('a vLLM with full weights changes them while rollouts of later steps are in play, unless that is not to be', async () => {
+    const served = async (inflightUpdates: 'token' | 'turn'): Promise<number[]> => {
+      const gate = new Gate();
+      const run = await begin({
+        settings: { maxSteps: 3, maxAsyncLevel: 2, inflightUpdates, inference: { kind: 'vllm' } as never },
+        fakes: {
+          broadcastWeights: async (_, { usual }) => ({ ...(await usual()), holdsOne: true }),
+          playGroups: async ({ round }, { usual }) => {
+            if (round.step === 3) await gate.pass();
+            return usual();
+          },
+        },
+      });
+      await gate.reached;
+      await run.atStep(1);
+      await aWhile();
+      const steps = run.fake.served.map(({ step }) => step);
+      gate.open();
+      await run.result();
+      const takes = run.inputs('playGroups').map(({ takesNewest }) => takesNewest);
+      assert.ok(takes.every((one) => one === true));
+      return steps;
+    };
+    const [inPlace, between] = await Promise.all([served('token'), served('turn')]);
+    assert.ok(inPlace.includes(1), `v1 is served with a round in play: ${inPlace.join(', ')}`);
+    assert.deepEqual(between, [0]);
+  });
+
   test('servers that hold several are brought to the next version beside the round under way', async () => {
     const gate = new Gate();
     const run = await begin({

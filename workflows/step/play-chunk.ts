@@ -29,9 +29,10 @@ export async function playChunk(
     readonly chunk: LeasedChunk;
     readonly label: string;
     readonly workers: number;
+    readonly takesNewest: boolean;
   },
 ): Promise<ChunkPlayed> {
-  const { run, spec, round, chunk, workers } = input;
+  const { run, spec, round, chunk, workers, takesNewest } = input;
   const label = `${input.label} (${describeChunk(chunk)})`;
   let [deadlines, replays] = [0, 0];
   let generateS = 0;
@@ -41,7 +42,7 @@ export async function playChunk(
     const isLast = deadlines === generateAttemptsMax - 1;
     const summary = attempt === 1 ? label : `${label}, lease ${attempt}`;
     const played = await rolloutsFor(spec).playGroups.executeWithOptions({ summary }, [
-      { run, round, chunk, attempt, isLast, leavesFailed: replays < replaysMax, workers },
+      { run, round, chunk, attempt, isLast, leavesFailed: replays < replaysMax, workers, takesNewest },
     ]);
     generateS += played.seconds;
     lost = addLost(lost, played.lost ?? nothingLost);

@@ -44,6 +44,11 @@ export class Rollouts {
     return this.#ahead.length === 0 || this.#opened?.isContinuous === true;
   }
 
+  /** Whether servers may be given other weights while rollouts are played. */
+  get changesInFlight(): boolean {
+    return this.#opened?.changesInFlight === true;
+  }
+
   /** The batch of a step: the one that was sampled ahead, or one that begins from here. */
   collect(step: number): Promise<CollectedStep> {
     return this.#ahead.shift()?.batch ?? this.#begin(step);

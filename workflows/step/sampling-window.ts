@@ -133,6 +133,11 @@ export class SamplingWindow {
     return isContinuous(maxAsyncLevel, this.#pace, tasksPerMinute !== null);
   }
 
+  /** Whether weights may change while rollouts are played. */
+  get changesInFlight(): boolean {
+    return this.isContinuous && this.#context.spec.inflightUpdates !== 'never';
+  }
+
   /** The rounds in play, as a commit names them. */
   get open(): readonly OpenRound[] {
     const rounds = new Map<number, ChunkInPlay[]>();
@@ -346,7 +351,17 @@ export class SamplingWindow {
     const { run, spec, control } = this.#context;
     const label = `step ${round.step}: ${chunk.groups} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
     try {
-      return await scope.run(() => playChunk(control, { run, spec, round, chunk, label, workers: this.#workers }));
+      return await scope.run(() =>
+        playChunk(control, {
+          run,
+          spec,
+          round,
+          chunk,
+          label,
+          workers: this.#workers,
+          takesNewest: this.changesInFlight,
+        }),
+      );
     } catch (reason) {
       if (isCancellation(reason) && scope.consideredCancelled) return null;
       throw reason;

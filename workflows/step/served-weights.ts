@@ -13,6 +13,8 @@ interface Options {
   readonly head: Head;
   readonly publishing: Publishing;
   readonly serving: ServingSchedule;
+  /** Whether servers may be given other weights while rollouts are played. */
+  readonly changesInFlight: () => boolean;
 }
 
 /** Committed versions on their way to the inference servers, one after another, and what their canaries said. */
@@ -85,12 +87,14 @@ export class ServedWeights {
 
   #broadcast(policy: PolicyVersion): Promise<BroadcastResult> {
     const { run, spec, control } = this.#context;
-    const { serving } = this.#options;
+    const { serving, changesInFlight } = this.#options;
     const summary = `${versionName(policy)} to ${this.#servers}`;
     const orchestrator = orchestratorFor(spec);
     const send = () => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }]);
-    // Where servers sample from one version, the round under way has it to its end: else they are loaded back and forth.
-    const holdOne = this.#newest?.holdsOne === true;
+    // Where servers sample from one version, the round under way has it to its end: else they are loaded back and forth. Only vLLM goes on
+    // with other weights in the middle of a turn.
+    const isInPlace = spec.inflightUpdates === 'token' && spec.inference.kind === 'vllm' && changesInFlight();
+    const holdOne = this.#newest?.holdsOne === true && !isInPlace;
     return control.waitFor(`broadcast ${summary}`, holdOne ? serving.changing(send) : serving.shared(send));
   }
 
