@@ -9,13 +9,14 @@ export class Slots {
   #limit: number;
   #taken = 0;
   readonly #waiting: { readonly count: number; readonly letIn: () => void }[] = [];
-  /** Leases whose rollouts are in or wait, and how many rollouts the newest one began with. */
-  leases = { held: 0, newest: 1 };
+  /** Leases whose rollouts are in or wait, and how many rollouts the newest one began with; before there was one: as many as there is room for. */
+  leases: { readonly held: number; readonly newest: number };
   /** Told of each change. */
   onChange: () => void = () => undefined;
 
   constructor(limit: number) {
     this.#limit = limit;
+    this.leases = { held: 0, newest: limit };
   }
 
   get limit(): number {

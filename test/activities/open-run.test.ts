@@ -407,7 +407,7 @@ describe('running from another step', () => {
     await assert.rejects(open({ overrides: { 'resume.step': '1.5' } }), hasCode('ConfigInvalid', 'resume.step'));
     await assert.rejects(
       open({ overrides: { 'resume.step': '1', 'ckpt.resume_step': '2' } }),
-      hasCode('ConfigInvalid', 'ckpt.resume_step', 'resume.step'),
+      hasCode('ConfigInvalid', 'ckpt.resume_step', '[resume] step'),
     );
   });
 });

@@ -8,6 +8,7 @@ import { keptCheckpoints } from '../../activities/save-checkpoint.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
+import { runStateBytesMax } from '../../core/limits.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { hasCode } from '../backends/store.contract.ts';
@@ -172,10 +173,10 @@ describe('committing a step', () => {
 
   test('a run state that outgrew its limit is refused before anything is written', async (t) => {
     const { test, roles, commit } = await ready(t);
-    const surplus = Array.from({ length: 200 }, () => ({ scored: commit.plan, policyStep: 0, ordinals: '1' }));
+    const surplus = Array.from({ length: 1_000 }, () => ({ scored: commit.plan, policyStep: 0, ordinals: '1' }));
     await assert.rejects(
       roles.commitStep({ ...commit, state: { ...commit.state, surplus } }),
-      hasCode('Unsupported', '32768'),
+      hasCode('Unsupported', String(runStateBytesMax)),
     );
     assert.equal((await readHead(test.run))!.commit.step, 0);
   });

@@ -12,6 +12,15 @@ test('a worker asks for another lease while it has room for one like the newest,
   const slots = new Slots(64);
   const permits = new PlaySlots(slots);
   await permits.reserveSlot(about, never);
+  let isAskingTwice = false;
+  const second = new AbortController();
+  void permits.reserveSlot(about, second.signal).then(
+    () => (isAskingTwice = true),
+    () => undefined,
+  );
+  await turn();
+  assert.equal(isAskingTwice, false, 'how much the first lease brings is not known yet');
+  second.abort(new Error('enough'));
   permits.markSlotUsed({ slotInfo: playGroups });
   const leave = slots.enter(32);
   await slots.take(32, never);
