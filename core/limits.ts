@@ -87,7 +87,7 @@ export const warmUpStepsPerSegment = 50;
  * A workflow continues as new at this many events of history, or when the server suggests it: an orchestrator that takes the
  * run over replays them within one workflow task, also on a machine that is busy with other things.
  */
-export const historyEventsMax = 2_000;
+export const historyEventsMax = 4_000;
 
 /** Steps and evaluations that a run keeps the figures of, for curves: 60 columns of a terminal, and 2 KB of continue-as-new. */
 export const trendKept = 60;

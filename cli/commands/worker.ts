@@ -1,3 +1,4 @@
+import { setFlagsFromString } from 'node:v8';
 import { Command, Option } from 'commander';
 import { workerRoles, type WorkerRole } from '../../core/names.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -50,6 +51,8 @@ async function work({ role, policyUrl, grace, maxRollouts }: WorkerOptions): Pro
   if (maxRollouts !== undefined && role !== 'rollout')
     throw new RatchetError('ConfigInvalid', `--max-rollouts is of --role rollout; this worker is --role ${role}.`);
   if (role === 'metrics') return followHere();
+  // As workers/main.ts does.
+  setFlagsFromString('--heap-growing-percent=50');
   const { openWorker } = await import('../../workers/worker.ts'); // seconds of loading that --help should not wait for
   const { runWorker } = await import('../../workers/run-worker.ts');
   const { takeCredentials } = await import('../../workers/credentials.ts');
