@@ -73,7 +73,7 @@ export const pace = {
   ),
   batch_fill: setting(
     choice('full', 'half', 'once'),
-    'what a step trains on: "full" samples until a batch is whole (after four rounds half of one is enough), "half" trains on half a batch or more, "once" on what one round kept',
+    'what a step trains on: "full" samples until a batch is whole (after four rounds half of one is enough), "half" trains on half a batch or more, "once" on what one round kept. Where groups are sampled continuously "half" is as "full"',
     { default: 'full' },
   ),
   min_group_size: setting(
