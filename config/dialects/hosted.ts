@@ -151,7 +151,7 @@ const defaults: Table = {
   trainer: { loss: maskedImportanceSampling },
 };
 
-const defaultsSince: Table = { ...defaults, trainer: { loss: { type: 'dppo' } } };
+const defaultsSince: Table = { ...defaults, batch_fill: 'once', trainer: { loss: { type: 'dppo' } } };
 
 const before = { fields: { ...shared, ...older }, defaults, together: olderTogether };
 const since = { fields: { ...shared, ...newer }, defaults: defaultsSince, together: newerTogether };
