@@ -15,7 +15,7 @@ export interface CpuUse {
 
 const intervalMs = 500;
 /** Linux reports CPU time to programs in hundredths of a second, whatever its own clock. */
-const ticksPerSecond = 100;
+export const ticksPerSecond = 100;
 
 /** Reads the meter beside `work`. null where there is no /proc. */
 export async function meterCpu<T>(work: () => Promise<T>): Promise<{ result: T; cpu: CpuUse | null }> {

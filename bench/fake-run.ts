@@ -1,13 +1,16 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
 import type { Client, WorkflowHandle } from '@temporalio/client';
 import { heartbeatTimeoutDefaultS } from '../core/limits.ts';
 import { taskQueues } from '../core/names.ts';
 import type { SampledLine } from '../test/faults/fake-inference.ts';
 import { fakeRun } from '../test/faults/fake-run.ts';
 import type { trainRun } from '../workflows/train-run.ts';
-import { runFolder } from './run-project.ts';
+import type { Bench } from './measurement.ts';
+import { newestStep, runFolder } from './run-project.ts';
 
 /** What a run costs beside models: a trainer whose weights are a hash chain, and an inference that answers by hash. */
 export interface FakeRunOptions {
@@ -54,6 +57,41 @@ export async function startFakeRun(client: Client, folder: string, options: Fake
     args: [`${name}.toml`],
   });
   return { name, rolloutsPerExample: options.rolloutsPerExample, handle, sampled: () => readLines<SampledLine>(log) };
+}
+
+/** The same without end, whose environment works for a while after each turn (`waiting-environment.ts`), and whose model answers at once. */
+export function startWaitingRun(
+  client: Client,
+  folder: string,
+  options: Pick<FakeRunOptions, 'name' | 'batchSize' | 'rolloutsPerExample' | 'asyncLevel'> & {
+    /** Milliseconds, on average. */
+    readonly work: number;
+    readonly turns: number;
+  },
+): Promise<FakeRun> {
+  const { work, turns, name, batchSize, rolloutsPerExample, asyncLevel } = options;
+  const environment = fileURLToPath(new URL('waiting-environment.ts', import.meta.url));
+  return startFakeRun(client, folder, {
+    name,
+    batchSize,
+    rolloutsPerExample,
+    asyncLevel,
+    steps: 100_000,
+    sampleMs: 0,
+    stepMs: 100,
+    checkpointInterval: 100,
+    model: 'preset:chars-0.4m',
+    environment: `[[env]]\nid = ${JSON.stringify(environment)}\nargs = { turns = ${turns}, work_ms = ${work} }`,
+  });
+}
+
+/** Waits for a step of a run. One that came to its end will not make it. */
+export async function untilStep(bench: Bench, folder: string, run: FakeRun, step: number): Promise<void> {
+  const failed = run.handle.result().then(() => Promise.reject(new Error(`${run.name} came to its end`)));
+  const reached = (async () => {
+    while (newestStep(folder, run.name) < step) await delay(200, undefined, { signal: bench.signal });
+  })();
+  await Promise.race([reached, failed]);
 }
 
 /** Answers beyond the first at a place (group, rollout, turn): each place has a seed of its own. */

@@ -52,6 +52,20 @@ export async function countEvents(client: Client): Promise<number> {
   return events;
 }
 
+/** The histories of all executions of a workflow, oldest first. */
+export async function historiesOf(client: Client, workflowId: string): Promise<(readonly HistoryEvent[])[]> {
+  const runIds: string[] = [];
+  for await (const { runId } of client.workflow.list({ query: `WorkflowId = '${workflowId}'` })) runIds.unshift(runId);
+  const histories = runIds.map((runId) => client.workflow.getHandle(workflowId, runId).fetchHistory());
+  return (await Promise.all(histories)).map(({ events }) => events ?? []);
+}
+
+/** Workflow tasks that a worker did not answer in time, or not well: the next one replays the history. */
+export function countTasksLost(events: readonly HistoryEvent[]): number {
+  const { EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT: late, EVENT_TYPE_WORKFLOW_TASK_FAILED: failed } = EventType;
+  return events.filter(({ eventType }) => eventType === late || eventType === failed).length;
+}
+
 /** Milliseconds of each part of a history, by name: one value for each time it happened, in order. */
 export type Durations = Readonly<Record<string, readonly number[]>>;
 

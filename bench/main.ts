@@ -9,6 +9,7 @@ import { evalResume } from './eval-resume.ts';
 import { faults } from './faults.ts';
 import { faultsSeveral } from './faults-several.ts';
 import { gepa } from './gepa.ts';
+import { inFlight } from './in-flight.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { rolloutsNative } from './rollouts-native.ts';
@@ -51,6 +52,7 @@ for (const command of [
   rolloutsNative,
   rolloutsTail,
   rolloutWorkers,
+  inFlight,
   gepa,
   tinkerOverhead,
 ])

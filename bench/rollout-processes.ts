@@ -5,9 +5,9 @@ import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { environmentForAll, selectEnvironment, trustedRootsVariable } from '../core/child-environment.ts';
-import { programArguments } from '../workers/roles.ts';
 import type { Stack } from '../workers/supervisor.ts';
-import { codeRoots } from './run-project.ts';
+import { ticksPerSecond } from './cpu-meter.ts';
+import { codeRoots, command } from './run-project.ts';
 
 /** One process from when it was ready; milliseconds of the system clock, as the answers of the fake inference have it. */
 export interface WorkerLife {
@@ -15,6 +15,20 @@ export interface WorkerLife {
   readonly readyAt: number;
   /** Infinity while it lives. */
   endedAt: number;
+}
+
+/** Resident memory of a process in MiB, and the CPU seconds it has used; null where there is no /proc. */
+export function usageOf(pid: number): { readonly rss_mb: number; readonly cpu_s: number } | null {
+  if (process.platform !== 'linux') return null;
+  const status = readFileSync(`/proc/${pid}/status`, 'utf8');
+  const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+  const [user, system] = stat
+    .slice(stat.lastIndexOf(')') + 2)
+    .split(' ')
+    .slice(11, 13)
+    .map(Number);
+  const rssKb = Number(/^VmRSS:\s+(\d+)/m.exec(status)?.[1] ?? 0);
+  return { rss_mb: Math.round(rssKb / 1024), cpu_s: (user! + system!) / ticksPerSecond };
 }
 
 /** How long processes may take to end that are asked to. */
@@ -28,7 +42,7 @@ export class RolloutProcesses {
   readonly #args: readonly string[];
   readonly #children = new Map<number, ChildProcess>();
 
-  /** `args`: of the program `workers/main.ts`. */
+  /** `args`: of `ratchet worker`. */
   constructor(stack: Stack, args: readonly string[]) {
     this.#stack = stack;
     this.#args = args;
@@ -41,7 +55,7 @@ export class RolloutProcesses {
   /** Resolves when it asks for work. */
   async start(): Promise<WorkerLife> {
     const { projectFolder, logFolder, temporalAddress } = this.#stack;
-    const child = spawn(process.execPath, [...programArguments('./main'), '--role', 'rollout', ...this.#args], {
+    const child = spawn(process.execPath, [command, 'worker', '--role', 'rollout', ...this.#args], {
       cwd: projectFolder,
       stdio: ['ignore', 'pipe', 'pipe'],
       env: {
@@ -62,7 +76,7 @@ export class RolloutProcesses {
     const ready = new Promise<void>((resolve) => {
       createInterface({ input: child.stdout }).on('line', (line) => {
         written.write(`${line}\n`);
-        if (line === 'rollout worker ready') resolve();
+        if (line.startsWith('rollout worker ready')) resolve();
       });
     });
     const isReady = await Promise.race([ready.then(() => true), ended.then(() => false)]);
@@ -76,15 +90,6 @@ export class RolloutProcesses {
   kill(life: WorkerLife): void {
     life.endedAt = Date.now();
     this.#children.get(life.pid)?.kill('SIGKILL');
-  }
-
-  /** Of those that are alive, bytes by process; empty where there is no /proc. */
-  memory(): number[] {
-    if (process.platform !== 'linux') return [];
-    return this.alive.map(({ pid }) => {
-      const status = readFileSync(`/proc/${pid}/status`, 'utf8');
-      return Number(/^VmRSS:\s+(\d+)/m.exec(status)?.[1] ?? 0) * 1024;
-    });
   }
 
   async stop(): Promise<void> {

@@ -1,12 +1,11 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
-import type { Client } from '@temporalio/client';
 import { hash32 } from '../core/random.ts';
 import type { SampledLine } from '../test/faults/fake-inference.ts';
+import type { RunStatus } from '../workflows/control/messages.ts';
 import { type CpuUse, meterCpu } from './cpu-meter.ts';
-import { type FakeRun, startFakeRun } from './fake-run.ts';
+import { type FakeRun, startWaitingRun, untilStep } from './fake-run.ts';
 import { type Bench, type Figures, measurement } from './measurement.ts';
-import { RolloutProcesses, type WorkerLife } from './rollout-processes.ts';
+import { RolloutProcesses, usageOf, type WorkerLife } from './rollout-processes.ts';
 import { newestStep, withProject, withStack } from './run-project.ts';
 import { round } from './statistics.ts';
 
@@ -49,8 +48,11 @@ interface Options {
 }
 
 const rolloutsPerExample = 8;
-/** Rollouts of a batch for each worker: the window of level 2 is six times what a worker plays. */
-const batchOfWorker = 128;
+/** Rollouts of a batch for each worker: the window is five times what a worker plays. */
+const batchOfWorker = 64;
+const level = 4;
+/** By then the run knows how long its rollouts take, and its window is full. */
+const stepsSkipped = 4;
 /** What is stored of a turn is stored within half a second of its end, on a machine that has a moment. */
 const storedAfterMs = 2_000;
 
@@ -103,7 +105,13 @@ async function withWorkers(
           // One after the other: together they would wait for each other's compiler.
           for (let i = 0; i < count; i++) await processes.start();
           bench.say(`${count} workers are ready`);
-          const run = await startRun(client, folder, options, count);
+          const run = await startWaitingRun(client, folder, {
+            ...options,
+            name: `workers-${count}`,
+            batchSize: batchOfWorker * count,
+            rolloutsPerExample,
+            asyncLevel: level,
+          });
           await work({ run, folder, processes });
           await run.handle.terminate('measured');
         } finally {
@@ -115,29 +123,16 @@ async function withWorkers(
   );
 }
 
-function startRun(client: Client, folder: string, options: Options, workers: number): Promise<FakeRun> {
-  const { work, turns } = options;
-  const environment = fileURLToPath(new URL('waiting-environment.ts', import.meta.url));
-  return startFakeRun(client, folder, {
-    name: `workers-${workers}`,
-    steps: 100_000,
-    batchSize: batchOfWorker * workers,
-    rolloutsPerExample,
-    asyncLevel: 2,
-    sampleMs: 0,
-    stepMs: 100,
-    checkpointInterval: 100,
-    model: 'preset:chars-0.4m',
-    environment: `[[env]]\nid = ${JSON.stringify(environment)}\nargs = { turns = ${turns}, work_ms = ${work} }`,
-  });
-}
-
 interface Spread {
   readonly workers: number;
   readonly turns_per_s: number;
   /** Of what as many workers play at best, each `--max-rollouts` at once. */
   readonly of_best: number | null;
   readonly share_spread: number;
+  /** Of each worker, the idlest first. */
+  readonly turns_of_workers: readonly number[];
+  /** Of all, in each tenth of the time. */
+  readonly turns_over_time: readonly number[];
   readonly steps: number;
   readonly memory_mb: number;
   readonly cpu_ms_per_turn: number | null;
@@ -148,14 +143,16 @@ async function measureSpread(bench: Bench, options: Options, play: Play): Promis
   const { run, folder, processes } = play;
   const workers = processes.alive.length;
   const { work, turns, seconds, maxRollouts } = options;
-  const waitMs = (work * turns * 3) / 2 + 10_000;
+  const waitMs = work * turns;
   bench.doing(`${workers} workers: the window fills`);
-  await untilStep(bench, play, 1);
+  await untilStep(bench, folder, run, stepsSkipped);
   await delay(waitMs, undefined, { signal: bench.signal });
   bench.doing(`${workers} workers: measured for ${seconds} s`);
   const from = Date.now();
   const { cpu } = await meterCpu(() => delay(seconds * 1000, undefined, { signal: bench.signal }));
   const to = Date.now();
+  const { waitingOn } = await run.handle.query<RunStatus>('status');
+  bench.say(`${run.name} waits for ${waitingOn.map(({ what }) => what).join('; ')}`);
   const taken = firstOf(run.sampled()).filter(({ at }) => at >= from && at < to);
   const perSecond = (taken.length * 1000) / (to - from);
   return {
@@ -163,20 +160,13 @@ async function measureSpread(bench: Bench, options: Options, play: Play): Promis
     turns_per_s: round(perSecond, 1),
     of_best: maxRollouts === 0 ? null : round((perSecond * work) / 1000 / (maxRollouts * workers)),
     share_spread: round(spreadOf(taken, processes.alive)),
+    turns_of_workers: turnsOf(taken, processes.alive).toSorted((a, b) => a - b),
+    turns_over_time: tenths(taken, from, to),
     steps: newestStep(folder, run.name),
-    memory_mb: Math.round(processes.memory().reduce((sum, bytes) => sum + bytes, 0) / 2 ** 20),
+    memory_mb: processes.alive.reduce((sum, { pid }) => sum + (usageOf(pid)?.rss_mb ?? 0), 0),
     cpu_ms_per_turn: cpu && round((cpu.own_s * 1000) / taken.length),
     cpu,
   };
-}
-
-/** A run that is stopped by what it waits for says so here, and not never. */
-async function untilStep(bench: Bench, { run, folder }: Play, step: number): Promise<void> {
-  const failed = run.handle.result().then(() => Promise.reject(new Error(`${run.name} came to its end`)));
-  const reached = (async () => {
-    while (newestStep(folder, run.name) < step) await delay(200, undefined, { signal: bench.signal });
-  })();
-  await Promise.race([reached, failed]);
 }
 
 /** An answer of the model, when it was given. */
@@ -205,8 +195,22 @@ export function spreadOf(
   taken: readonly { readonly pid: number }[],
   workers: readonly { readonly pid: number }[],
 ): number {
-  const counts = workers.map(({ pid }) => taken.filter((line) => line.pid === pid).length);
+  const counts = turnsOf(taken, workers);
   return ((Math.max(...counts) - Math.min(...counts)) * workers.length) / Math.max(1, taken.length);
+}
+
+function turnsOf(
+  taken: readonly { readonly pid: number }[],
+  workers: readonly { readonly pid: number }[],
+): readonly number[] {
+  return workers.map(({ pid }) => taken.filter((line) => line.pid === pid).length);
+}
+
+/** How many there were in each tenth of a time. */
+function tenths(taken: readonly Taken[], from: number, to: number): number[] {
+  const counts = Array.from({ length: 10 }, () => 0);
+  for (const { at } of taken) counts[Math.floor(((at - from) * 10) / (to - from))]! += 1;
+  return counts;
 }
 
 interface Killed {
@@ -245,7 +249,7 @@ async function measureKills(bench: Bench, options: Options, play: Play, calm: Sp
       kills: processes.lives.filter(({ endedAt }) => endedAt >= from && endedAt < to).length,
       kill_every_s: killEvery,
       alive_mean: round((alive_s * 1000) / (to - from), 1),
-      turns: taken.length,
+      turns_over_time: tenths(taken, from, to),
       played_again: lines.length - new Set(lines.map(placeOf)).size,
       cpu,
     },

@@ -2,12 +2,14 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
 import { decodeRanges } from '../core/rl/ledger.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
+import type { Stack } from '../workers/supervisor.ts';
 import type { RunStatus } from '../workflows/control/messages.ts';
 import { type CpuUse, meterCpu } from './cpu-meter.ts';
 import { type FakeRun, startFakeRun } from './fake-run.ts';
-import { countEvents, durationsOf } from './history.ts';
+import { countEvents, countTasksLost, durationsOf, historiesOf } from './history.ts';
 import { type Bench, type Figures, measurement } from './measurement.ts';
-import { type MockCounts, type MockOptions, type MockServer, startMockServer } from './mock-model-server.ts';
+import { type MockOptions, type MockServer, startMockServer } from './mock-model-server.ts';
+import { usageOf } from './rollout-processes.ts';
 import { newestStep, readCommits, stepSeconds, withProject, withStack } from './run-project.ts';
 import { mean, median, round } from './statistics.ts';
 
@@ -70,6 +72,8 @@ const kinds: Readonly<Record<string, Kind>> = {
 /** The first steps fill the window, and tell the run how long its rollouts take. */
 const stepsSkipped = 3;
 const rolloutsPerExample = 8;
+/** How often a run is looked at. */
+const lookMs = 5_000;
 
 async function measure(bench: Bench, options: Options): Promise<Figures> {
   const { only } = options;
@@ -101,9 +105,16 @@ interface Measured {
   /** Answers for each rollout that was trained. */
   readonly answers_per_trained: number;
   readonly ended: Readonly<Record<string, number>>;
+  /** How many versions trained groups were behind, on average. */
+  readonly off_policy: number;
   /** In the histories of all workflows. */
   readonly events_per_step: number;
-  readonly server_cpu_s: number;
+  readonly events_per_group: number;
+  /** Of the workflow, since it began: tasks that ended late or failed, and how often it continued as new, plus one. */
+  readonly tasks_lost: number;
+  readonly executions: number;
+  /** CPU seconds of each process for a step. */
+  readonly cpu_s_of_step: Readonly<Record<string, number>>;
   readonly cpu: CpuUse | null;
 }
 
@@ -122,7 +133,7 @@ async function measureOne(bench: Bench, name: string, kind: Kind, options: Optio
   const mock = await startMockServer(latency);
   try {
     return await withProject(bench, (folder) =>
-      withStack(bench, folder, async (client) => {
+      withStack(bench, folder, async (client, stack) => {
         const run = await startFakeRun(client, folder, {
           name,
           // Near its end a run samples less.
@@ -137,26 +148,32 @@ async function measureOne(bench: Bench, name: string, kind: Kind, options: Optio
           inference: `[inference]\nkind = "openai"\nurl = ${JSON.stringify(mock.url)}`,
         });
         const during = await Promise.race([
-          countDuring(bench, { client, folder, run, mock, last }),
+          countDuring(bench, { client, stack, folder, run, mock, last }),
           run.handle.result().then(() => Promise.reject(new Error(`${name} came to its end before it was measured`))),
-          untilPaused(bench, run),
+          untilPaused(bench, run, mock),
         ]);
-        const { events } = await run.handle.fetchHistory();
+        const histories = await historiesOf(client, name);
         await run.handle.terminate('measured');
         if ('paused' in during) return during;
         const commits = await readCommits(folder, name, last);
-        reportWaits(bench, events ?? []);
+        reportWaits(bench, histories);
         const bound_s = boundOf({
           trainS: train,
           latencyS: options.mean * (1 - hangShare) + hangS * hangShare,
           batch,
           inFlight: isUnbounded ? batch * (level + 1) : batch,
         });
+        const measured = commits.slice(stepsSkipped + 1);
+        const ended = countEnded(measured);
         return {
           ...utilisationOf(commits, bound_s),
           ...during,
           answers_per_trained: round(during.answers / ((last - stepsSkipped) * batch)),
-          ended: countEnded(commits.slice(stepsSkipped + 1)),
+          ended,
+          off_policy: round(mean(measured.map(({ metrics }) => metrics['off_policy/mean'] ?? 0))),
+          tasks_lost: sum(histories.map(countTasksLost)),
+          executions: histories.length,
+          events_per_group: round((during.events_per_step * measured.length) / sum(Object.values(ended)), 2),
         };
       }),
     );
@@ -189,24 +206,27 @@ export function utilisationOf(
   };
 }
 
-type During = Pick<Measured, 'in_flight' | 'latency_s' | 'events_per_step' | 'server_cpu_s' | 'cpu'> & {
+type During = Pick<Measured, 'in_flight' | 'latency_s' | 'events_per_step' | 'cpu_s_of_step' | 'cpu'> & {
   readonly answers: number;
 };
 
 /** What the server and the machine did from the third commit to the last. */
 async function countDuring(
   bench: Bench,
-  { client, folder, run, mock, last }: { client: Client; folder: string; run: FakeRun; mock: MockServer; last: number },
+  measured: { client: Client; stack: Stack; folder: string; run: FakeRun; mock: MockServer; last: number },
 ): Promise<During> {
-  const until = async (step: number): Promise<MockCounts & { readonly events: number }> => {
+  const { client, stack, folder, run, mock, last } = measured;
+  const until = async (step: number): Promise<Seen> => {
     let seen = -1;
     for (;;) {
       const newest = newestStep(folder, run.name);
       if (newest > seen) bench.say(`${run.name}: step ${newest}`);
       seen = newest;
-      if (newest >= step) return { ...(await mock.counts()), events: await countEvents(client) };
+      if (newest >= step) break;
       await delay(100, undefined, { signal: bench.signal });
     }
+    const { prompts, waited_s, cpu_s } = await mock.counts();
+    return { prompts, waited_s, events: await countEvents(client), cpu_s: { ...cpuOf(stack), 'mock server': cpu_s } };
   };
   const before = await until(stepsSkipped);
   const startedAt = performance.now();
@@ -214,24 +234,45 @@ async function countDuring(
   const seconds = (performance.now() - startedAt) / 1000;
   const waited_s = after.waited_s - before.waited_s;
   const answers = after.prompts - before.prompts;
+  const steps = last - stepsSkipped;
+  const perStep = Object.entries(after.cpu_s).map(([name, used]) => [name, (used - (before.cpu_s[name] ?? 0)) / steps]);
   return {
     in_flight: round(waited_s / seconds, 1),
     latency_s: round(waited_s / answers),
     answers,
-    events_per_step: round((after.events - before.events) / (last - stepsSkipped), 1),
-    server_cpu_s: round(after.cpu_s - before.cpu_s, 1),
+    events_per_step: round((after.events - before.events) / steps, 1),
+    cpu_s_of_step: Object.fromEntries(perStep.map(([name, used]) => [name, round(Number(used))])),
     cpu,
   };
 }
 
+interface Seen {
+  readonly prompts: number;
+  readonly waited_s: number;
+  readonly events: number;
+  /** By process. */
+  readonly cpu_s: Readonly<Record<string, number>>;
+}
+
+/** CPU seconds of the stack's processes by now. */
+function cpuOf(stack: Stack): Record<string, number> {
+  const used = Object.entries(stack.pids()).map(([name, pid]) => [name, pid === null ? 0 : (usageOf(pid)?.cpu_s ?? 0)]);
+  return Object.fromEntries(used) as Record<string, number>;
+}
+
 /** Looks at what a run says of itself. Never ends while it works. */
-async function untilPaused(bench: Bench, { name, handle }: FakeRun): Promise<Paused> {
+async function untilPaused(bench: Bench, { name, handle }: FakeRun, mock: MockServer): Promise<Paused> {
   for (;;) {
-    await delay(5_000, undefined, { signal: bench.signal });
+    await delay(lookMs, undefined, { signal: bench.signal });
     const { pausedBecause, waitingOn } = await handle.query<RunStatus>('status');
-    bench.say(`${name}: waits for ${waitingOn.map(({ what }) => what).join('; ')}`);
+    const { inFlight } = await mock.counts();
+    bench.say(`${name}: ${inFlight} in flight; waits for ${waitingOn.map(({ what }) => what).join('; ')}`);
     if (pausedBecause !== null) return { utilisation: null, paused: pausedBecause };
   }
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
 }
 
 /** Groups by what became of them. */
@@ -246,10 +287,13 @@ function countEnded(commits: readonly StepCommit[]): Record<string, number> {
 }
 
 /** How long activities and workflow tasks of the run waited for a worker, and how long they took. */
-function reportWaits(bench: Bench, events: Parameters<typeof durationsOf>[0]): void {
-  for (const [name, ms] of Object.entries(durationsOf(events))) {
-    bench.say(
-      `  ${name.padEnd(34)} median ${median(ms).toFixed(0)} ms, most ${Math.max(...ms).toFixed(0)}  × ${ms.length}`,
-    );
+function reportWaits(bench: Bench, histories: Awaited<ReturnType<typeof historiesOf>>): void {
+  const all: Record<string, number[]> = {};
+  for (const events of histories) {
+    for (const [name, ms] of Object.entries(durationsOf(events))) (all[name] ??= []).push(...ms);
+  }
+  for (const [name, ms] of Object.entries(all)) {
+    const most = Math.max(...ms).toFixed(0);
+    bench.say(`  ${name.padEnd(34)} median ${median(ms).toFixed(0)} ms, most ${most}  × ${ms.length}`);
   }
 }

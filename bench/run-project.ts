@@ -20,7 +20,8 @@ import type { Bench } from './measurement.ts';
 /** The run that all measurements are made of. */
 export const demoConfig = fileURLToPath(new URL('../configs/rl/reverse-text.toml', import.meta.url));
 
-const command = fileURLToPath(new URL('../cli/ratchet.mjs', import.meta.url));
+/** `ratchet`, of this checkout. */
+export const command = fileURLToPath(new URL('../cli/ratchet.mjs', import.meta.url));
 
 /** Work in a project folder of its own, under the system's temporary folder. Removed afterwards; kept when the work fails. */
 export async function withProject<T>(bench: Bench, work: (folder: string) => Promise<T>): Promise<T> {

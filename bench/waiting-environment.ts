@@ -2,7 +2,10 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { listDataset, multiTurn, parseArgs, rubric, uniform, z } from '../backends/environments/kit.ts';
 import type { Environment } from '../backends/environments/kit.ts';
 
-/** Conversations of a few short turns. After each turn the environment works for a while that costs no CPU, as one does that waits for a tool. */
+/**
+ * Conversations of a few short turns. After each turn the environment works for a while that costs no CPU, as one does that waits for a tool:
+ * from half of `work_ms` to half more, so that rollouts that began together do not stay together.
+ */
 
 const Args = z.strictObject({
   turns: z.int().positive().default(5),
@@ -33,7 +36,8 @@ export function loadEnvironment(args: unknown): Environment {
         {
           async sample(messages, options) {
             const turn = await policy.sample(messages, options);
-            await delay(work_ms, undefined, place?.signal ? { signal: place.signal } : {});
+            const share = 0.5 + uniform('work', example.id, place?.group ?? '', place?.index ?? 0, messages.length);
+            await delay(work_ms * share, undefined, place?.signal ? { signal: place.signal } : {});
             return turn;
           },
         },
