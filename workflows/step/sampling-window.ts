@@ -225,11 +225,13 @@ export class SamplingWindow {
     return isLeased;
   }
 
-  /** Waits until a chunk has ended, or failed. */
+  /** Waits until a chunk has ended or failed; round by round, until all have ended. */
   async next(): Promise<void> {
     const seen = this.#changes;
     if (!this.isInPlay) return;
-    const change = condition(() => this.#changes !== seen);
+    const change = condition(() =>
+      this.isContinuous ? this.#changes !== seen : !this.isInPlay || this.#failure !== null,
+    );
     await this.#context.control.waitFor(() => this.#describe(), change);
   }
 
