@@ -69,8 +69,8 @@ export function chunkGroups(input: {
   return Math.max(Math.ceil(window / chunksInPlayMax), Math.min(wanted, groupsPerBatch));
 }
 
-/** Of what may be in flight as much is leased: workers have something to begin when a rollout ends. */
-const leasedAhead = 1.25;
+/** Of what may be in flight so much is leased: workers have something to begin when a rollout ends. Fewer keep a quarter less in flight. */
+const leasedAhead = 2;
 const occupancyMin = 0.05;
 
 /** How many more groups may be leased. */

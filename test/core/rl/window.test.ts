@@ -63,7 +63,7 @@ test('there is room until the window is full, the chunks are, or as many rollout
   };
   assert.equal(roomInWindow(room), 92);
   assert.equal(roomInWindow({ ...room, chunks: chunksInPlayMax - 3 }), 12);
-  assert.equal(roomInWindow({ ...room, maxConcurrent: 512 }), 20);
+  assert.equal(roomInWindow({ ...room, maxConcurrent: 512 }), 68);
   assert.equal(
     roomInWindow({ ...room, maxConcurrent: 512, pace: { occupancy: 0.5 } }),
     92,
