@@ -130,20 +130,54 @@ export async function generateChunk(
     Array.from({ length: spec.rolloutsPerExample }, (_, index) => placeIn(lease, index)),
   );
   const missing = wanted.filter(({ place }) => !journal.has(place));
+  const adopted = wanted.length - missing.length;
+  const { failed, playedS } = await playMissing({ input, spec, attempt, journal, players, signal, say }, missing);
+  const unfinished = wanted.filter(({ place }) => !journal.has(place)).map(({ place }) => place);
+  if (unfinished.length > 0) {
+    const endedBy = failed.length > 0 && !signal.aborted ? 'failures' : endOf(attempt, cancelled, deadline);
+    const isGivenUp = endedBy === 'deadline' && input.isLast === true && attempt.notReady === null;
+    if (!isGivenUp) {
+      const left = await leaveUnfinished(store, ended, { journal, unfinished, endedBy, adopted, attempt });
+      journal.forget();
+      return left;
+    }
+    for (const place of unfinished) journal.add(timedOut(place, journal, spec));
+  }
+  // An attempt that was given up may still be at work: whoever is first decides, and both return the same.
+  const { stored, bytes } = await store.putIfAbsent(`${prefix}.jsonl`, encodeRows(journal.inOrder()));
+  journal.forget();
+  const rolloutS = playedS.length === 0 ? undefined : playedS.reduce((sum, one) => sum + one, 0) / playedS.length;
+  return { ...generated(`${prefix}.jsonl`, bytes, stored ? adopted : null, attempt), ...present({ rolloutS }) };
+}
+
+interface Playing {
+  readonly input: ChunkInput;
+  readonly spec: RunSpec;
+  readonly attempt: ChunkAttempt;
+  readonly journal: RolloutJournal;
+  readonly players: Awaited<ReturnType<typeof openPlayers>>;
+  readonly signal: AbortSignal;
+  readonly say: () => void;
+}
+
+/** Plays them into the journal. Gives those that failed and are left to another worker, and how long each took. */
+async function playMissing(
+  { input, spec, attempt, journal, players, signal, say }: Playing,
+  missing: readonly ReturnType<typeof placeIn>[],
+): Promise<{ readonly failed: readonly Rollout[]; readonly playedS: readonly number[] }> {
+  const { run, chunk } = input;
   const brokenOff = new AbortController();
   setMaxListeners(0, brokenOff.signal); // whoever waits for its group listens
   const together = groupsPlayed(missing, brokenOff.signal);
-  const adopted = wanted.length - missing.length;
-
+  const pace = paceOf(chunk, spec);
+  const atOnce = rolloutsAtOnce(chunk, spec, input.workers ?? 1);
+  const slots = [slotsOf(`${run.store}/${run.name}`, chunk.environment, atOnce), workerSlots];
+  const begin = (): Promise<void> => pace.next(signal) ?? Promise.resolve();
   const flushing = setInterval(() => void journal.flush().catch(() => undefined), partIntervalMs); // close() tries again
-  const playedS: number[] = [];
   const leave = workerSlots.enter(missing.length);
+  const playedS: number[] = [];
   const failed: Rollout[] = [];
   try {
-    const pace = paceOf(chunk, spec);
-    const atOnce = rolloutsAtOnce(chunk, spec, input.workers ?? 1);
-    const slots = [slotsOf(`${run.store}/${run.name}`, chunk.environment, atOnce), workerSlots];
-    const begin = (): Promise<void> => pace.next(signal) ?? Promise.resolve();
     const groups = groupsIn(missing);
     const playing = eachGroup(groups, { slots, stop: signal, brokenOff, begin }, async ({ lease, place }) => {
       attempt.begin(place);
@@ -164,22 +198,7 @@ export async function generateChunk(
     attempt.end();
     await journal.close(missing.length);
   }
-  const unfinished = wanted.filter(({ place }) => !journal.has(place)).map(({ place }) => place);
-  if (unfinished.length > 0) {
-    const endedBy = failed.length > 0 && !signal.aborted ? 'failures' : endOf(attempt, cancelled, deadline);
-    const isGivenUp = endedBy === 'deadline' && input.isLast === true && attempt.notReady === null;
-    if (!isGivenUp) {
-      const left = await leaveUnfinished(store, ended, { journal, unfinished, endedBy, adopted, attempt });
-      journal.forget();
-      return left;
-    }
-    for (const place of unfinished) journal.add(timedOut(place, journal, spec));
-  }
-  // An attempt that was given up may still be at work: whoever is first decides, and both return the same.
-  const { stored, bytes } = await store.putIfAbsent(`${prefix}.jsonl`, encodeRows(journal.inOrder()));
-  journal.forget();
-  const rolloutS = playedS.length === 0 ? undefined : playedS.reduce((sum, one) => sum + one, 0) / playedS.length;
-  return { ...generated(`${prefix}.jsonl`, bytes, stored ? adopted : null, attempt), ...present({ rolloutS }) };
+  return { failed, playedS };
 }
 
 function paceOf(chunk: RoundChunk, spec: RunSpec): Pace {
