@@ -1,6 +1,7 @@
 /** How the groups of a step are sampled, and when the run pauses rather than train on what is left of them. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
+import { RatchetError } from '../../core/errors.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
 import { noFailures, type RoundFailures } from '../../core/rl/failures.ts';
 import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
@@ -351,6 +352,21 @@ describe('the groups of a step', { concurrency: 8 }, () => {
       ['1-8', '9-16'],
       'in their order, whoever was first',
     );
+  });
+
+  test('where every chunk of a round fails for good the run fails with the first, and nothing else', async () => {
+    const run = await begin({
+      settings: { ...oneStep, batchSize: 64 },
+      fakes: {
+        playGroups: ({ chunk }) => {
+          throw new RatchetError('Unsupported', `chunk ${chunk.index + 1} cannot be played`);
+        },
+      },
+    });
+    await assert.rejects(run.handle.result(), (error: { cause?: { cause?: Error } }) => {
+      assert.match(error.cause?.cause?.message ?? '', /chunk [12] cannot be played/);
+      return true;
+    });
   });
 
   test('no chunk holds groups of two environments, and the run says of which it waits', async () => {

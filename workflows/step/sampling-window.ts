@@ -24,6 +24,7 @@ import {
   slowPlayS,
   windowGroups,
 } from '../../core/rl/window.ts';
+import { awaitedLater } from '../beside/beside.ts';
 import { RewindAsked, type RunControl } from '../control/run-control.ts';
 import type { GroupsInPlay } from '../control/messages.ts';
 import { eager } from '../options.ts';
@@ -336,7 +337,7 @@ export class SamplingWindow {
     const { isContinuous } = this;
     let before: Promise<unknown> = Promise.resolve();
     const playing = chunks.map((one) => {
-      const played = this.#playOne(one);
+      const played = awaitedLater(this.#playOne(one)); // where the one before it fails, nobody waits for it
       const added = (isContinuous ? played : before.then(() => played))
         .then((found) => found && this.#add(one, found, isContinuous))
         .finally(() => (this.#changes += 1));
