@@ -47,6 +47,11 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
     const open = run.fake.commits().map(({ state }) => (state.open ?? []).map(({ first }) => first));
     assert.ok(open[1]!.includes(1), 'its commit names what is in play');
+    const shares = run.fake.commits().flatMap(({ metrics }) => metrics['window/utilisation'] ?? []);
+    assert.ok(
+      shares.length > 0 && shares.every((share) => share > 0 && share < 2),
+      `of the window: ${shares.join(', ')}`,
+    );
   });
 
   test('sampling stays as many batches ahead of the newest version as it may, and waits there', async () => {

@@ -133,6 +133,7 @@ class Collection {
       return null;
     }
     this.#window.taken();
+    const { utilisation } = this.#window;
     const taught = await askTeacher(control, { run, spec, step }, packed);
     return {
       packed: packed.packed,
@@ -149,6 +150,7 @@ class Collection {
         ...packed.metrics,
         kept_groups: groups,
         ...harvest.figures(),
+        ...(utilisation === null ? {} : { window_utilisation: utilisation }),
       },
       lost,
     };

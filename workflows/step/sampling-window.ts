@@ -82,6 +82,11 @@ export class SamplingWindow {
   #workers = 1;
   #batchS: number | null = null;
   #batchAt = Date.now();
+  /** Groups that may be in play, and what those in play came to since the batch before: groups × ms. */
+  #size: number;
+  #groupMs = 0;
+  #observedAt = Date.now();
+  #utilisation: number | null = null;
   #curriculum: CurriculumState;
   #surplus: readonly KeptGroups[];
   #harvest = new Harvest();
@@ -99,6 +104,7 @@ export class SamplingWindow {
     this.#context = context;
     this.#curriculum = curriculum;
     this.#surplus = surplus;
+    this.#size = context.spec.batchSize / context.spec.rolloutsPerExample;
     if (open.length > 0) this.#playS.push(slowPlayS); // at level 1 nothing else is in play at a commit
     context.control.progress.inPlay = () => this.#groupsInPlay();
   }
@@ -183,6 +189,7 @@ export class SamplingWindow {
     const { maxAsyncLevel: level, oversamplingFactor } = spec;
     const window = windowGroups({ groupsPerBatch, level, oversamplingFactor, stepsLeft, pace });
     const size = this.#chunkGroups(window);
+    this.#size = window;
     for (;;) {
       const waiting = ready(); // chunks end while others are leased
       const chunks = [...this.#inPlay];
@@ -241,6 +248,7 @@ export class SamplingWindow {
     const { maxOffPolicySteps } = this.#context.spec;
     for (const one of this.#inPlay) {
       if (!isStale(one.round, step, maxOffPolicySteps)) continue;
+      this.#observe();
       this.#inPlay.delete(one);
       this.#harvest.ended.push({ stale: one.chunk.ordinals });
       one.scope.cancel();
@@ -263,10 +271,19 @@ export class SamplingWindow {
 
   /** The batch that was taken is one. */
   taken(): void {
+    this.#observe();
     const now = Date.now();
     this.#batchS = (now - this.#batchAt) / 1000;
+    const whole = this.#size * (now - this.#batchAt);
+    this.#utilisation = whole === 0 ? null : this.#groupMs / whole;
+    this.#groupMs = 0;
     this.#batchAt = now;
     this.isWidened = false;
+  }
+
+  /** Share of the window that was in play while the batch was sampled that was taken last, on average; null where no time went by. */
+  get utilisation(): number | null {
+    return this.#utilisation;
   }
 
   /** Every example may be drawn again. */
@@ -281,6 +298,13 @@ export class SamplingWindow {
     for (const { scope } of this.#inPlay) scope.cancel();
     this.#inPlay.clear();
     this.#changes += 1;
+  }
+
+  /** Called before what is in play changes. */
+  #observe(): void {
+    const now = Date.now();
+    this.#groupMs += sum(this.#inPlay) * (now - this.#observedAt);
+    this.#observedAt = now;
   }
 
   get #pace(): SamplingPace {
@@ -328,6 +352,7 @@ export class SamplingWindow {
       const at = chunksInAll.findIndex((one) => one.ordinals === chunk.ordinals);
       return { round, chunk, at, of: chunksInAll.length, since: Date.now(), scope: new CancellationScope() };
     });
+    this.#observe();
     for (const one of held) this.#inPlay.add(one);
     return held;
   }
@@ -381,6 +406,7 @@ export class SamplingWindow {
     remember(this.#playS, generateS);
     if (occupancy !== null) remember(this.#occupancies, occupancy);
     const filtered = await this.#filter(round, played);
+    this.#observe();
     if (!this.#inPlay.delete(one)) return; // it had been given up
     const share =
       chunk.groups / (isContinuous ? spec.batchSize / spec.rolloutsPerExample : round.last - round.first + 1);

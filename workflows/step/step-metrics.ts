@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { timeMetrics } from '../../core/rl/effectiveness.ts';
 import type { CollectedStep } from './collect-step.ts';
 
@@ -37,6 +38,7 @@ export function committedMetrics(step: {
     'train/loss': metrics['loss'] ?? 0,
     'train/kl_divergence': metrics['kl_divergence'] ?? 0,
     'train/kl_beta': klBeta,
+    ...present({ 'window/utilisation': collected.figures['window_utilisation'] }),
     [timeMetrics.generation]: collected.figures['generate_s'] ?? 0,
     [timeMetrics.scoring]: collected.figures['score_s'] ?? 0,
     [timeMetrics.waitForBatch]: waitedS,
