@@ -9,7 +9,7 @@ import { openWorker } from './worker.ts';
 /**
  * One worker process: `workers/main.ts --role rollout`. Where Temporal is comes from TEMPORAL_ADDRESS and
  * its companions (`temporal-settings.ts`), the policy server from RATCHET_POLICY_URL, the project's folder is the current one.
- * `--grace`: seconds for what is under way when it is told to end. `--take-over`: nobody else orchestrates on that server, so runs of other workflow code are this one's.
+ * `--grace`: seconds for what is under way when it is told to end. `--max-rollouts`: what a rollout worker plays at once. `--take-over`: nobody else orchestrates on that server, so runs of other workflow code are this one's.
  */
 // Left to itself the heap of a worker grows for minutes, to several times of what it holds, before it is first looked through.
 setFlagsFromString('--heap-growing-percent=50');
@@ -17,7 +17,12 @@ setFlagsFromString('--heap-growing-percent=50');
 process.umask(process.umask() | 0o007);
 
 const { values } = parseArgs({
-  options: { role: { type: 'string' }, 'take-over': { type: 'boolean' }, grace: { type: 'string' } },
+  options: {
+    role: { type: 'string' },
+    'take-over': { type: 'boolean' },
+    grace: { type: 'string' },
+    'max-rollouts': { type: 'string' },
+  },
 });
 if (values.role === 'metrics') {
   const { followMetrics } = await import('./metrics-role.ts');
@@ -37,6 +42,7 @@ const worker = await openWorker({
   policyUrl: process.env['RATCHET_POLICY_URL'] ?? 'http://127.0.0.1:8420',
   vllmUrl: process.env['RATCHET_VLLM_URL'] ?? '',
   ...(values.grace === undefined ? {} : { graceMs: Number(values.grace) * 1000 }),
+  ...(values['max-rollouts'] === undefined ? {} : { maxRollouts: Number(values['max-rollouts']) }),
   onTakeOver: values['take-over'] === true ? (line) => void process.stdout.write(`${line}\n`) : undefined,
 });
 const running = runWorker(worker, (line) => void process.stderr.write(`${line}\n`));
