@@ -42,11 +42,16 @@ const askedHoldS = 1;
  */
 export const createBroadcastWeights =
   (inference: (spec: RunSpec) => Inference) =>
-  async (input: { readonly run: RunHandle; readonly policy: PolicyVersion }): Promise<BroadcastResult> =>
+  async (input: {
+    readonly run: RunHandle;
+    readonly policy: PolicyVersion;
+    /** Rollouts in play take it between two turns. */
+    readonly isForThoseInPlay?: boolean;
+  }): Promise<BroadcastResult> =>
     withHeartbeat(async () => {
       const { run, policy } = input;
       const result = await broadcast(inference, input);
-      if (result.isNoneLeft !== true) await noteServed(run, policy);
+      if (input.isForThoseInPlay === true && result.isNoneLeft !== true) await noteServed(run, policy);
       return result;
     });
 

@@ -5,9 +5,29 @@ import { layout } from './layout.ts';
 import { isVersion } from './record-shapes.ts';
 import { servedPolicy, storeOf } from './run-access.ts';
 
-/** The newest version that all servers of a run hold, for rollouts that take it between two turns. It decides nothing that is stored. */
+/**
+ * The newest version that all servers of a run have held, for rollouts that take it between two turns. It decides nothing that is stored. An
+ * older one, which a workflow that was reset brings servers back to, takes nothing's place.
+ */
 export async function noteServed(run: RunHandle, policy: PolicyVersion): Promise<void> {
-  await storeOf(run).put(layout.served(run.lineage), encodeJson(policy));
+  const before = await readServed(run);
+  if (before === null || isLater(policy, before))
+    await storeOf(run).put(layout.served(run.lineage), encodeJson(policy));
+}
+
+async function readServed(run: RunHandle): Promise<PolicyVersion | null> {
+  const key = layout.served(run.lineage);
+  const bytes = await storeOf(run).read(key);
+  if (bytes === null) return null;
+  try {
+    return decodeJson<PolicyVersion>(bytes, key, (value) => ({ 'a version': isVersion(value) }));
+  } catch {
+    return null; // the next broadcast writes it anew
+  }
+}
+
+function isLater(one: PolicyVersion, other: PolicyVersion): boolean {
+  return one.step > other.step || (one.step === other.step && (one.replay ?? 0) > (other.replay ?? 0));
 }
 
 /** For so long the same is taken to be the newest. */
@@ -18,13 +38,10 @@ export function newestServed(run: RunHandle, from: ServedPolicy): () => Promise<
   let [newest, at] = [from, performance.now()];
   let looking: Promise<ServedPolicy> | null = null;
   const look = async (): Promise<ServedPolicy> => {
-    const key = layout.served(run.lineage);
-    const bytes = await storeOf(run).read(key);
-    if (bytes === null) return newest;
-    const version = decodeJson<PolicyVersion>(bytes, key, (value) => ({ 'a version': isVersion(value) }));
-    const { step, replay = 0 } = newest.version;
-    if (version.step < step || (version.step === step && (version.replay ?? 0) <= replay)) return newest;
-    return servedPolicy(run, version, { isRead: false });
+    const version = await readServed(run);
+    return version !== null && isLater(version, newest.version)
+      ? servedPolicy(run, version, { isRead: false })
+      : newest;
   };
   return () => {
     if (performance.now() - at < lookAgainMs) return Promise.resolve(newest);

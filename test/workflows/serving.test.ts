@@ -123,6 +123,7 @@ describe('served weights', { concurrency: 8 }, () => {
       await run.result();
       const takes = run.inputs('playGroups').map(({ takesNewest }) => takesNewest);
       assert.ok(takes.every((one) => one === true));
+      assert.equal(run.inputs('broadcastWeights').at(-1)!.isForThoseInPlay, true);
       return steps;
     };
     const [inPlace, between] = await Promise.all([served('token'), served('turn')]);

@@ -90,9 +90,10 @@ export class ServedWeights {
     const { serving, changesInFlight } = this.#options;
     const summary = `${versionName(policy)} to ${this.#servers}`;
     const orchestrator = orchestratorFor(spec);
-    const send = () => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy }]);
-    // Where servers sample from one version, the round under way has it to its end: else they are loaded back and forth. Only vLLM goes on
-    // with other weights in the middle of a turn.
+    const inPlay = changesInFlight() ? { isForThoseInPlay: true } : {};
+    const send = () => orchestrator.broadcastWeights.executeWithOptions({ summary }, [{ run, policy, ...inPlay }]);
+    // Where servers sample from one version, the round under way has it to its end: else they are loaded back and forth. Only vLLM
+    // continues with other weights in the middle of a turn.
     const isInPlace = spec.inflightUpdates === 'token' && spec.inference.kind === 'vllm' && changesInFlight();
     const holdOne = this.#newest?.holdsOne === true && !isInPlace;
     return control.waitFor(`broadcast ${summary}`, holdOne ? serving.changing(send) : serving.shared(send));
