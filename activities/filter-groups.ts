@@ -1,5 +1,4 @@
 import type { CurriculumState } from '../core/rl/curriculum.ts';
-import { widenedBounds } from '../core/rl/difficulty.ts';
 import { filterGroups, type FilteredGroups } from '../core/rl/filter-groups.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { ObjectRef, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
@@ -22,15 +21,8 @@ export async function filterAgain(input: {
   const { run, round, scored, widened = false, curriculum } = input;
   const spec = await specOf(run);
   const groups = await readRows<ScoredGroup>(run, scored);
-  const filter = widened ? widenedBounds(spec.filter) : spec.filter;
   return {
-    ...filterGroups(groups, {
-      round,
-      scored,
-      filter,
-      minGroupSize: spec.minGroupSize,
-      hasSeveralEnvironments: spec.environments.length > 1,
-    }),
+    ...filterGroups(groups, { round, scored, spec, widened }),
     ...(curriculum ? { curriculum: await curriculumAfter(run, curriculum, groups) } : {}),
   };
 }

@@ -34,14 +34,7 @@ export const createPlayGroups =
       const { run, round } = input;
       const asked = { finished: generated.finished, signal: cancelled };
       const { scored, groups, seconds } = await scoreChunk(dependencies, input, asked);
-      const { filter, minGroupSize, environments } = await specOf(run);
-      const filtered = filterGroups(groups, {
-        round,
-        scored,
-        filter,
-        minGroupSize,
-        hasSeveralEnvironments: environments.length > 1,
-      });
+      const filtered = filterGroups(groups, { round, scored, spec: await specOf(run) });
       return { ...generated, groups: { scored, scoreS: seconds, filtered }, ...attempt.lost() };
     };
     return withHeartbeat(

@@ -1,4 +1,5 @@
-import { judgeGroup, meanHistogram, solvedCounts, type DifficultyBounds } from './difficulty.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import { judgeGroup, meanHistogram, solvedCounts, widenedBounds, type DifficultyBounds } from './difficulty.ts';
 import { countFailures, isLost, type RoundFailures } from './failures.ts';
 import { leavesNothing } from './filters.ts';
 import { recordOutcomes, type EndState, type EndedRanges, encodeRanges } from './ledger.ts';
@@ -29,12 +30,14 @@ export function filterGroups(
   of: {
     readonly round: SamplingRound;
     readonly scored: ObjectRef;
-    readonly filter: DifficultyBounds;
-    readonly minGroupSize: number | null;
-    readonly hasSeveralEnvironments: boolean;
+    readonly spec: Pick<RunSpec, 'filter' | 'minGroupSize' | 'environments'>;
+    /** Without the bounds that the config chose. */
+    readonly widened?: boolean;
   },
 ): FilteredGroups {
-  const { round, scored, filter, minGroupSize, hasSeveralEnvironments } = of;
+  const { round, scored, spec, widened = false } = of;
+  const { minGroupSize } = spec;
+  const filter = widened ? widenedBounds(spec.filter) : spec.filter;
   const rewards = groups.map(rewardsOf);
   const kept: number[] = [];
   const ended: { ordinal: number; state: EndState }[] = [];
@@ -49,7 +52,7 @@ export function filterGroups(
     solved: solvedCounts(rewards),
     means: meanHistogram(rewards),
     failures: countFailures(groups, minGroupSize),
-    ...(hasSeveralEnvironments ? { environments: byEnvironment(groups, minGroupSize) } : {}),
+    ...(spec.environments.length > 1 ? { environments: byEnvironment(groups, minGroupSize) } : {}),
   };
 }
 
