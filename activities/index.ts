@@ -38,7 +38,7 @@ export type { LeaseInput, LeasedRound } from './lease-groups.ts';
 export type { TrainerLeased } from './lease-trainer.ts';
 export type { KnownTrainers } from './find-trainers.ts';
 export type { OpenedRun, TakenOver, TrainRunInput } from './open-run.ts';
-export type { PlayedChunk, ScoredGroups } from './play-groups.ts';
+export type { PlayedChunk } from './play-groups.ts';
 export type { Recovery } from '../runs/policy-trainer.ts';
 export type { SearchProgress } from './prompt-search/search-prompts.ts';
 export type { TrainStepResult } from './train-step.ts';

@@ -1,5 +1,7 @@
+import { decodeRanges } from '../core/rl/ledger.ts';
 import type { LeasedChunk } from '../core/rl/chunks.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
+import { type PlayedPart, restrictPart } from '../core/rl/played-part.ts';
 import type { LeasedGroups, OpenRound, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { damaged, decodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
@@ -11,10 +13,12 @@ import { leasesShape } from './lease-groups.ts';
 interface ReopenedRound extends SamplingRound {
   /** Whether the commit that is gone on from has issued its groups. */
   readonly isIssued: boolean;
-  /** Those that have not ended. */
+  /** Those with groups that have not ended. */
   readonly chunks: readonly LeasedChunk[];
-  /** All there were. */
-  readonly chunksInAll: readonly LeasedChunk[];
+  /** Those groups, as ranges; absent: all of them. */
+  readonly groups?: string;
+  /** What is stored of them by now. */
+  readonly parts: readonly PlayedPart[];
 }
 
 /**
@@ -30,18 +34,18 @@ export async function reopenRounds({
   readonly open: readonly OpenRound[];
   readonly curriculum: CurriculumState;
 }): Promise<{ readonly rounds: readonly ReopenedRound[]; readonly curriculum: CurriculumState }> {
-  const rounds = await Promise.all(
-    open.map(async ({ leases, chunks: inPlay, ...place }) => {
-      const read = await readRound(run, place, true);
+  const keys = await storeOf(run).list(layout.allRounds(run.lineage));
+  const named = await Promise.all(
+    open.map(async ({ leases, groups, ...place }) => {
+      const read = await readRound(run, place);
       if (read === null || read.round.leases.sha256 !== leases) {
         const where = storeOf(run).uri + layout.leases(run.lineage, place);
         throw damaged(where, `expected the leases that the commit names (sha256 ${leases.slice(0, 8)}…)`);
       }
-      const { chunks } = read.round;
-      return inPlay === undefined ? read.round : { ...read.round, chunks: inPlay.flatMap((at) => chunks[at] ?? []) };
+      return reopened(run, keys, { ...read.round, isIssued: true }, read.chunks, groups);
     }),
   );
-  const keys = await storeOf(run).list(layout.allRounds(run.lineage));
+  const rounds = [...named];
   const later = keys.flatMap((key) => {
     const place = roundOf(key);
     return place !== null && key === layout.leases(run.lineage, place) ? [place] : [];
@@ -49,26 +53,53 @@ export async function reopenRounds({
   let after = curriculum;
   for (;;) {
     const next = later.find(({ first }) => first === after.nextOrdinal);
-    const read = next && (await readRound(run, next, false));
+    const read = next && (await readRound(run, next));
     if (!read) return { rounds, curriculum: after };
-    rounds.push(read.round);
+    rounds.push(await reopened(run, keys, { ...read.round, isIssued: false }, read.chunks));
     after = read.curriculum;
   }
+}
+
+async function reopened(
+  run: RunHandle,
+  keys: readonly string[],
+  round: SamplingRound & { readonly isIssued: boolean },
+  chunks: readonly LeasedChunk[],
+  groups?: string,
+): Promise<ReopenedRound> {
+  const left = groups === undefined ? null : new Set(decodeRanges(groups));
+  const folder = layout.round(run.lineage, round.step, round.first, round.last);
+  const parts = await Promise.all(
+    keys
+      .filter((key) => key.startsWith(folder) && layout.isPlayedPart(key))
+      .map(async (key) => {
+        const bytes = await storeOf(run).read(key);
+        const part = bytes && decodeJson<PlayedPart>(bytes, key);
+        return part && left ? restrictPart(part, left) : part;
+      }),
+  );
+  const inPlay = chunks.filter(({ ordinals }) => !left || decodeRanges(ordinals).some((ordinal) => left.has(ordinal)));
+  return {
+    ...round,
+    chunks: inPlay,
+    ...(groups === undefined ? {} : { groups }),
+    parts: parts.filter((part) => part !== null),
+  };
 }
 
 async function readRound(
   run: RunHandle,
   place: Pick<SamplingRound, 'step' | 'first' | 'last'>,
-  isIssued: boolean,
-): Promise<{ readonly round: ReopenedRound; readonly curriculum: CurriculumState } | null> {
+): Promise<{
+  readonly round: SamplingRound;
+  readonly chunks: readonly LeasedChunk[];
+  readonly curriculum: CurriculumState;
+} | null> {
   const key = layout.leases(run.lineage, place);
   const bytes = await storeOf(run).read(key);
   if (bytes === null) return null;
   const { policy, leases, chunks, curriculum } = decodeJson<LeasedGroups>(bytes, key, leasesShape);
   const { step, first, last } = place;
   const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: leases.length };
-  return {
-    round: { step, first, last, policyStep: policy.step, leases: ref, isIssued, chunks, chunksInAll: chunks },
-    curriculum,
-  };
+  return { round: { step, first, last, policyStep: policy.step, leases: ref }, chunks, curriculum };
 }

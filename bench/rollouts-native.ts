@@ -149,5 +149,5 @@ async function play(
 }
 
 async function rowsOf(run: Parameters<typeof readRows>[0], { finished }: PlayedChunk): Promise<Rollout[]> {
-  return readRows<Rollout>(run, finished);
+  return readRows<Rollout>(run, finished!);
 }

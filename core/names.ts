@@ -29,6 +29,9 @@ export function trainerQueues(holder: string): {
 /** How a GPU worker tells a run that it holds it: a signal, from an activity to the workflow. */
 export const trainerLeasedSignalName = 'trainer-leased';
 
+/** How a rollout worker tells a run that groups have ended whose chunks are in play: a signal, `PartsNotice`. */
+export const groupsEndedSignalName = 'groups-ended';
+
 /** How an evaluation that a run asked for tells it of its end: a signal, `EvaluationNotice`. */
 export const evaluationEndedSignalName = 'evaluation-ended';
 

@@ -27,6 +27,10 @@ export const layout = {
   scored: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>, chunk: string) =>
     `${layout.round(lineage, step, first, last)}${chunk}.scored.jsonl.gz`,
   isScored: (key: string) => key.endsWith('.scored.jsonl.gz'),
+  /** What became of the groups of a part of a chunk, beside where they are kept; `part` as `partName` has it. */
+  playedPart: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>, part: string) =>
+    `${layout.round(lineage, step, first, last)}${part}.json`,
+  isPlayedPart: (key: string) => /\/chunk_[^/]+_from_\d{1,16}\.json$/.test(key),
   /** By content, whatever the lineage: many commits may name the same. */
   pools: (digest: string) => `${layout.allPools()}${digest.slice(0, 16)}.json`,
   allPools: () => 'pools/',

@@ -140,10 +140,8 @@ function isState(state: Record<string, unknown>) {
 /** A round in play at the commit. */
 function isOpenRound(round: unknown): boolean {
   if (!isRecord(round)) return false;
-  const { step, first, last, leases, chunks = [] } = round;
-  return (
-    [step, first, last].every(isCount) && typeof leases === 'string' && Array.isArray(chunks) && chunks.every(isCount)
-  );
+  const { step, first, last, leases, groups = '' } = round;
+  return [step, first, last].every(isCount) && typeof leases === 'string' && areRanges(groups);
 }
 
 function areOutcomes({ issued, ended, pending }: Record<string, unknown>): boolean {

@@ -1,5 +1,4 @@
 import { layout, recordsName } from './layout.ts';
-import { chunkName, type RoundChunk } from '../core/rl/chunks.ts';
 import { type RecordRow, resultsMetadata, type ResultsOf } from '../core/rl/results.ts';
 import type { Rollout, ScoredGroup, ScoredRollout } from '../core/rl/rollout.ts';
 import type { RunHandle, SamplingRound } from '../core/rl/run-state.ts';
@@ -59,27 +58,28 @@ export function withoutRecord(rollout: ScoredRollout): ScoredRollout {
 }
 
 /**
- * Writes what a scored chunk was in one environment: its metadata.json, and the rows of those of its rollouts that the environment wrote
- * itself. All else lies in the scored chunk. From stored objects alone, so twice is once; metadata.json, which comes last, says that it is whole.
+ * Writes what scored groups of a chunk were in its environment: its metadata.json, and the rows of those of its rollouts that the environment wrote
+ * itself. All else lies in the scored object. From stored objects alone, so twice is once; metadata.json, which comes last, says that it is whole.
  */
 export async function storeChunkResults(
   run: RunHandle,
   spec: RunSpec,
   of: {
     readonly round: SamplingRound;
-    readonly chunk: RoundChunk;
+    /** Of the scored object: that of the chunk, or of a part of it. */
+    readonly name: string;
     readonly entry: EnvironmentSpec;
     readonly environment: Environment;
-    /** Of this environment, as they lie in the store. */
+    /** As they lie in the store. */
     readonly groups: readonly ScoredGroup[];
-    /** The chunk's rollouts before they were scored. */
+    /** Their rollouts before they were scored. */
     readonly played: ReadonlyMap<number, readonly Rollout[]>;
     readonly seconds: number;
   },
 ): Promise<void> {
-  const { round, chunk, entry, environment, groups, played, seconds } = of;
+  const { round, name, entry, environment, groups, played, seconds } = of;
   const store = storeOf(run);
-  const whose = { environment: entry.name, run: run.name, chunk: chunkName(chunk) };
+  const whose = { environment: entry.name, run: run.name, chunk: name };
   const prefix = layout.resultsOfChunk(run.lineage, round, whose);
   if ((await store.list(prefix)).includes(`${prefix}metadata.json`)) return;
   const records = groups.flatMap(({ ordinal }): RecordRow[] =>

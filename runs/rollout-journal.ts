@@ -114,6 +114,16 @@ export class RolloutJournal {
     return [...this.#finished.values()].filter((rollout) => rollout.group === group);
   }
 
+  /** Forgets a group: what it was lies elsewhere by now. */
+  release(group: number): void {
+    const isOf = (place: string): boolean => place.startsWith(`${group}/`);
+    for (const places of [this.#finished, this.#unfinished]) {
+      for (const place of places.keys()) if (isOf(place)) places.delete(place);
+    }
+    this.#rollouts.fresh = this.#rollouts.fresh.filter((rollout) => rollout.group !== group);
+    this.#turns.fresh = this.#turns.fresh.filter((turn) => turn.group !== group);
+  }
+
   inOrder(): Rollout[] {
     return [...this.#finished.values()].sort((a, b) => a.group - b.group || a.index - b.index);
   }

@@ -1,7 +1,7 @@
 import { setMaxListeners } from 'node:events';
 import { RatchetError } from '../../core/errors.ts';
 import type { Inference, Sample } from '../../backends/inference/index.ts';
-import type { ChunkAttempt, NotReady } from '../../backends/rollouts/generate-chunk.ts';
+import type { ChunkAttempt, NotReady } from '../../backends/rollouts/chunk-play.ts';
 import type { Place } from '../../backends/rollouts/training-players.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import { isShutdown } from './heartbeat.ts';

@@ -22,68 +22,92 @@ export interface ScoredChunk {
   readonly seconds: number;
 }
 
-/**
- * The rubric over the stored rollouts of a chunk, and filters of single ones: it needs nothing of the process that generated them. Whoever
- * scores first decides: a retry returns what is stored.
- */
-export async function scoreChunk(
+export interface OfChunk {
+  readonly run: RunHandle;
+  readonly round: SamplingRound;
+  readonly chunk: RoundChunk;
+}
+
+/** Rollouts by group, as they were played. */
+export type PlayedGroups = ReadonlyMap<number, readonly Rollout[]>;
+
+/** The rubric of a chunk's environment, and filters of single rollouts. */
+export interface ChunkScorer {
+  /** Of the chunk. */
+  readonly leases: readonly GroupLease[];
+  score(lease: GroupLease, members: readonly Rollout[]): Promise<ScoredGroup>;
+  /**
+   * Stores scored groups under a name, and what they were for people. Whoever stores first decides: what lies there is given. A name of which
+   * nothing lies there needs `groups`, and gives null without.
+   */
+  store(name: string, groups: readonly ScoredGroup[] | null, played: PlayedGroups): Promise<ScoredChunk | null>;
+}
+
+/** It needs nothing of the process that generates the rollouts. All groups of a chunk are of one environment. */
+export async function openScorer(
   { environments = allEnvironments }: { readonly environments?: Environments },
-  { run, round, chunk }: { readonly run: RunHandle; readonly round: SamplingRound; readonly chunk: RoundChunk },
-  { finished, signal }: { readonly finished: ObjectRef; readonly signal: AbortSignal },
-): Promise<ScoredChunk> {
+  { run, round, chunk }: OfChunk,
+  signal: AbortSignal,
+): Promise<ChunkScorer> {
   const startedAt = performance.now();
-  const seconds = () => (performance.now() - startedAt) / 1000;
-  const key = layout.scored(run.lineage, round, chunkName(chunk));
   const store = storeOf(run);
   const spec = await specOf(run);
   const { leases: ofRound, policy, prompts } = await readJson<LeasedGroups>(run, round.leases);
   const leases = groupsOfChunk(ofRound, chunk);
   const systemPrompts = await textsOfPrompts(run, prompts);
-  const played = await playedGroups(run, finished);
-  const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
-  const names = [...new Set(leases.map(({ environment }) => environment))];
-  const opened = new Map(
-    await Promise.all(names.map(async (name) => [name, await environments.open(entries.get(name)!)] as const)),
-  );
-  const keepResults = async (groups: readonly ScoredGroup[], took: number): Promise<void> => {
-    for (const [name, environment] of opened) {
-      const own = groups.filter((group) => group.environment === name);
-      const of = { round, chunk, entry: entries.get(name)!, environment, groups: own, played, seconds: took };
-      await storeChunkResults(run, spec, of);
-    }
-  };
-
-  const known = await store.read(key);
-  if (known) {
-    const groups = decodeRows<ScoredGroup>(known, key);
-    await keepResults(groups, seconds());
-    return { scored: refTo(key, known, groups.length), groups, seconds: seconds() };
-  }
-  const vocabularySize = needsVocabulary(spec) ? await vocabularySizeOf(run, policy) : 0;
+  const name = leases[0]!.environment;
+  const entry = spec.environments.find((one) => one.name === name)!;
+  const environment = await environments.open(entry);
   const timeoutMs = spec.generationTimeoutS * 1000;
-  const score = async (lease: GroupLease): Promise<ScoredGroup> => {
-    const environment = opened.get(lease.environment)!;
-    const systemPrompt = systemPrompts.get(lease.environment);
-    const example = withSystemPrompt(environment.dataset.at(lease.exampleId), systemPrompt);
-    const members = (played.get(lease.ordinal) ?? []).toSorted((a, b) => a.index - b.index);
+  const vocabulary = once(() => (needsVocabulary(spec) ? vocabularySizeOf(run, policy) : Promise.resolve(0)));
+  // A judge may be slow.
+  const queue = new PQueue({ concurrency: environment.judge ? groupsJudgedAtOnce : 1 });
+  const scoreNow = async (lease: GroupLease, members: readonly Rollout[]): Promise<ScoredGroup> => {
+    const example = withSystemPrompt(environment.dataset.at(lease.exampleId), systemPrompts.get(name));
+    const vocabularySize = await vocabulary();
     const scored = await scoreGroup(environment, example, members, { timeoutMs, dataset: 'dataset', signal });
     const settled = scored.map((rollout) => settleRollout(withoutRecord(rollout), spec, vocabularySize));
     const hasRecords = members.length > 0 && members.every(({ record }) => record !== undefined);
     return { ...lease, rollouts: settled, ...(hasRecords ? {} : { example }) };
   };
-  /** Those of one environment side by side with the others': a judge may be slow. */
-  const scored = await Promise.all(
-    [...opened].map(([name, environment]) => {
-      const queue = new PQueue({ concurrency: environment.judge ? groupsJudgedAtOnce : 1 });
-      const own = leases.filter(({ environment }) => environment === name);
-      return queue.addAll(own.map((lease) => () => score(lease)));
-    }),
-  );
-  const inOrder = scored.flat().sort((a, b) => a.ordinal - b.ordinal);
-  const { stored, bytes } = await store.putIfAbsent(key, await packRows(inOrder));
-  const groups = stored ? inOrder : decodeRows<ScoredGroup>(bytes, key);
-  await keepResults(groups, seconds());
-  return { scored: refTo(key, bytes, groups.length), groups, seconds: seconds() };
+  return {
+    leases,
+    score: (lease, members) =>
+      queue.add(() =>
+        scoreNow(
+          lease,
+          members.toSorted((a, b) => a.index - b.index),
+        ),
+      ),
+    async store(part, groups, played) {
+      const key = layout.scored(run.lineage, round, part);
+      const proposed = groups?.toSorted((a, b) => a.ordinal - b.ordinal);
+      const { stored = false, bytes } = proposed
+        ? await store.putIfAbsent(key, await packRows(proposed))
+        : { bytes: await store.read(key) };
+      if (bytes === null) return null;
+      const found = stored ? proposed! : decodeRows<ScoredGroup>(bytes, key);
+      const seconds = (performance.now() - startedAt) / 1000;
+      await storeChunkResults(run, spec, { round, name: part, entry, environment, groups: found, played, seconds });
+      const scored = { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: found.length };
+      return { scored, groups: found, seconds };
+    },
+  };
+}
+
+/** All groups of a chunk, from its stored rollouts. A retry returns what is stored. */
+export async function scoreChunk(
+  dependencies: { readonly environments?: Environments },
+  of: OfChunk,
+  { finished, signal }: { readonly finished: ObjectRef; readonly signal: AbortSignal },
+): Promise<ScoredChunk> {
+  const name = chunkName(of.chunk);
+  const played = await playedGroups(of.run, finished);
+  const scorer = await openScorer(dependencies, of, signal);
+  const known = await scorer.store(name, null, played);
+  if (known) return known;
+  const groups = await Promise.all(scorer.leases.map((lease) => scorer.score(lease, played.get(lease.ordinal) ?? [])));
+  return (await scorer.store(name, groups, played))!;
 }
 
 /** What generation left, by group. */
@@ -97,6 +121,7 @@ async function playedGroups(run: RunHandle, finished: ObjectRef): Promise<Map<nu
   return played;
 }
 
-function refTo(key: string, bytes: Uint8Array, count: number): ObjectRef {
-  return { key, sha256: sha256(bytes), bytes: bytes.byteLength, count };
+function once<T>(make: () => Promise<T>): () => Promise<T> {
+  let made: Promise<T> | undefined;
+  return () => (made ??= make());
 }

@@ -73,9 +73,14 @@ export function chunkName({ index, count, environment }: RoundChunk): string {
   return `chunk_${environment === undefined ? '' : `${environment}_`}${index + 1}_of_${count}`;
 }
 
-/** The name at the beginning of this one. */
+/** The same of some of its groups that were scored together; `first` is the least of their ordinals. */
+export function partName(chunk: RoundChunk, first: number): string {
+  return `${chunkName(chunk)}_from_${first}`;
+}
+
+/** The name of a chunk, or of a part of one, at the beginning of this one. */
 export function chunkIn(name: string): string | undefined {
-  return /^chunk_[^/]+?_of_\d{1,9}(?=[./]|$)/.exec(name.slice(0, 300))?.[0];
+  return /^chunk_[^/]+?_of_\d{1,9}(?:_from_\d{1,16})?(?=[./]|$)/.exec(name.slice(0, 300))?.[0];
 }
 
 function chunksOf(size: number, groups: number): RoundChunk[] {

@@ -68,8 +68,8 @@ export interface OpenRound {
   readonly last: number;
   /** sha256 of its leases. */
   readonly leases: string;
-  /** Those of its chunks that have not ended, by their place in the list; absent: none has. */
-  readonly chunks?: readonly number[];
+  /** Ordinals of those of its groups that have not ended, as ranges; absent: none has. */
+  readonly groups?: string;
 }
 
 /** Kept groups of one chunk, waiting for a batch. */

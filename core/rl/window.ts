@@ -19,7 +19,7 @@ export interface SamplingPace {
 export const slowPlayS = 2;
 
 /** A batch is played in about so many chunks where rollouts are slow: what one of them holds up is a small part of it. */
-const chunksPerBatch = 32;
+const chunksPerBatch = 16;
 
 /** Quick rollouts are played in so few for each worker, by one worker of so many groups at least; so are those of which nothing was measured yet. */
 const quick = { chunksPerBatch: 2, groupsMin: 8 };

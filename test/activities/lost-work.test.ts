@@ -62,7 +62,7 @@ function retry(input: Chunk['input'], attempt: number, heartbeatDetails: Generat
 }
 
 const tokensOf = async ({ run }: TestRun, chunk: PlayedChunk): Promise<Map<string, number>> => {
-  const rollouts = await readRows<Rollout>(run, chunk.finished);
+  const rollouts = await readRows<Rollout>(run, chunk.finished!);
   return new Map(
     rollouts.map(({ group, index, turns }) => [
       `${group}/${index}`,
@@ -157,8 +157,8 @@ test('while a server is away, attempt after attempt is one recovery, and no roll
 
 test('scoring and training that are done again are recoveries: time is lost, no rollout is', async (t) => {
   const { test, roles, input } = await chunkOf(t, Infinity);
-  const { groups } = await act(roles.playGroups, input);
-  await test.store.removeAll(groups!.scored.key);
+  const { parts } = await act(roles.playGroups, input);
+  await test.store.removeAll(parts[0]!.scored.key);
   const again = new MockActivityEnvironment({ attempt: 3, scheduledTimestampMs: Date.now() - 9_000 });
   const { lost } = (await again.run(roles.playGroups, input)) as PlayedChunk;
   assert.deepEqual({ ...lost, seconds: Math.floor(lost!.seconds) }, { ...nothingLost, recoveries: 2, seconds: 9 });

@@ -373,8 +373,8 @@ export async function sampleRound(
   input: Pick<LeaseInput, 'step' | 'policy' | 'curriculum'> & Partial<Pick<LeaseInput, 'datasets'>>,
 ): Promise<{ round: SamplingRound; scored: ObjectRef; curriculum: RunState['curriculum'] }> {
   const { round, curriculum } = await roles.leaseGroups({ run, count: 2, datasets, ...input });
-  const { groups } = await act(roles.playGroups, { run, round, chunk: { index: 0, count: 1 } });
-  return { round, scored: groups!.scored, curriculum };
+  const { parts } = await act(roles.playGroups, { run, round, chunk: { index: 0, count: 1 } });
+  return { round, scored: parts[0]!.scored, curriculum };
 }
 
 /** One step up to the plan: every group of one round is trained, whatever the filter would say. */

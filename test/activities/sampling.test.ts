@@ -64,7 +64,7 @@ describe('generating rollouts', () => {
     for (const index of [0, 1, 2]) {
       const { finished, adopted } = await generate(test, roles, round, { index, count: 3 });
       assert.equal(adopted, 0);
-      rollouts.push(...(await readRows<Rollout>(test.run, finished)));
+      rollouts.push(...(await readRows<Rollout>(test.run, finished!)));
     }
     assert.deepEqual(places(rollouts), allPlaces);
     assert.equal(inference.asked.length, 16);
@@ -92,7 +92,7 @@ describe('generating rollouts', () => {
 
     const other = await leased(t);
     const undisturbed = await generate(other.test, other.roles, other.round);
-    assert.equal(retried.finished.sha256, undisturbed.finished.sha256);
+    assert.equal(retried.finished!.sha256, undisturbed.finished!.sha256);
   });
 
   test('what finished is stored while the rest still runs, so a killed worker loses half a second', async (t) => {
@@ -106,12 +106,12 @@ describe('generating rollouts', () => {
     const fresh = new WordsInference();
     const retried = await generate(test, openRoles(fresh), round); // the killed one never answers
     assert.deepEqual([retried.adopted, fresh.asked.length], [10, 6]);
-    assert.deepEqual(places(await readRows<Rollout>(test.run, retried.finished)), allPlaces);
+    assert.deepEqual(places(await readRows<Rollout>(test.run, retried.finished!)), allPlaces);
 
     inference.beforeAnswer = () => Promise.resolve();
     stuck.abort(); // it was only frozen, and wakes up: the chunk that is stored stands
     await killed;
-    assert.deepEqual(places(await readRows<Rollout>(test.run, retried.finished)), allPlaces);
+    assert.deepEqual(places(await readRows<Rollout>(test.run, retried.finished!)), allPlaces);
     assert.deepEqual((await generate(test, roles, round)).finished, retried.finished);
   });
 
@@ -126,7 +126,7 @@ describe('generating rollouts', () => {
     });
     const first = await generate(test, openRoles(fast), round);
     assert.deepEqual((await overlapping).finished, first.finished);
-    assert.equal((await readRows<Rollout>(test.run, first.finished)).length, 16);
+    assert.equal((await readRows<Rollout>(test.run, first.finished!)).length, 16);
   });
 
   test('a store that is full for a while costs no finished rollout', async (t) => {
@@ -168,7 +168,7 @@ describe('generating rollouts', () => {
   test('an environment that breaks is tried again in a fresh one, opened once for all its rollouts', async (t) => {
     const { environments, lives } = breaking((life) => life === 1);
     const { test, roles, round } = await leased(t, new WordsInference(), environments);
-    const rollouts = await readRows<Rollout>(test.run, (await generate(test, roles, round)).finished);
+    const rollouts = await readRows<Rollout>(test.run, (await generate(test, roles, round)).finished!);
     assert(rollouts.every(({ outcome }) => outcome === 'ok'));
     assert.equal(lives(), 2);
   });
@@ -178,7 +178,7 @@ describe('generating rollouts', () => {
     const { environments, lives } = breaking((_, exampleId) => exampleId === broken);
     const { test, roles, round } = await leased(t, new WordsInference(), environments);
     broken = (await readJson<LeasedGroups>(test.run, round.leases)).leases[1]!.exampleId;
-    const rollouts = await readRows<Rollout>(test.run, (await generate(test, roles, round)).finished);
+    const rollouts = await readRows<Rollout>(test.run, (await generate(test, roles, round)).finished!);
     const spoiled = rollouts.filter(({ outcome }) => outcome === 'infra_failure');
     assert.deepEqual(places(spoiled), ['2/0', '2/1', '2/2', '2/3']);
     for (const { turns, error = '' } of spoiled) {
@@ -229,14 +229,14 @@ describe('scoring rollouts', () => {
     const once = await generate(test, roles, round);
     assert.equal(asked, 16 * environment.rubric.functions.length);
     const again = await generate(test, roles, round);
-    assert.deepEqual(again.groups!.scored, once.groups!.scored);
+    assert.deepEqual(again.parts[0]!.scored, once.parts[0]!.scored);
     assert.equal(asked, 16 * environment.rubric.functions.length);
   });
 
   test('every group is there by ordinal, with its rollouts by index and their rewards', async (t) => {
     const { test, roles, round } = await leased(t);
     const chunks = [];
-    for (const index of [1, 0]) chunks[index] = (await generate(test, roles, round, { index, count: 2 })).groups!;
+    for (const index of [1, 0]) chunks[index] = (await generate(test, roles, round, { index, count: 2 })).parts[0]!;
     const counts = chunks.map(({ scored }) => scored.count);
     const groups = (await Promise.all(chunks.map(({ scored }) => readRows<ScoredGroup>(test.run, scored)))).flat();
     assert.deepEqual(

@@ -6,7 +6,7 @@ import { forkRun } from '../../runs/fork-run.ts';
 import { poolsOf } from '../../runs/pools.ts';
 import { readJson, readRows, storeOf } from '../../runs/run-access.ts';
 import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
-import type { ScoredGroups } from '../../activities/index.ts';
+import type { PlayedPart } from '../../core/rl/played-part.ts';
 import type { PackedBatch } from '../../activities/pack-batch.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { encodeJson } from '../../backends/store/objects.ts';
@@ -55,13 +55,13 @@ async function leased(t: TestContext, environments?: Environments, settings: Rea
   return { test: run, roles, from, ask, groups, ...lease };
 }
 
-async function playAll({ test, roles, round, chunks }: Awaited<ReturnType<typeof leased>>): Promise<ScoredGroups[]> {
+async function playAll({ test, roles, round, chunks }: Awaited<ReturnType<typeof leased>>): Promise<PlayedPart[]> {
   const played = [];
-  for (const chunk of chunks) played.push((await act(roles.playGroups, { run: test.run, round, chunk })).groups!);
+  for (const chunk of chunks) played.push((await act(roles.playGroups, { run: test.run, round, chunk })).parts[0]!);
   return played;
 }
 
-async function groupsOf({ test }: Awaited<ReturnType<typeof leased>>, played: readonly ScoredGroups[]) {
+async function groupsOf({ test }: Awaited<ReturnType<typeof leased>>, played: readonly PlayedPart[]) {
   const groups = await Promise.all(played.map(({ scored }) => readRows<ScoredGroup>(test.run, scored)));
   return groups.flat().toSorted((a, b) => a.ordinal - b.ordinal);
 }
@@ -92,12 +92,12 @@ describe('a sampling round over several environments', () => {
       );
     const slow = generate('slow');
     const well = await generate('well'); // or this test never ends
-    const rollouts = (await Promise.all(well.map(({ finished }) => readRows<Rollout>(run, finished)))).flat();
+    const rollouts = (await Promise.all(well.map(({ finished }) => readRows<Rollout>(run, finished!)))).flat();
     assert.ok(rollouts.length === groups['well']! * 4 && rollouts.every(({ outcome }) => outcome === 'ok'));
 
     breakIt(new Error('the sandbox has no disk left'));
     const [{ environments: ofWell }, { environments: ofSlow, ended }] = [...well, ...(await slow)].map(
-      (chunk) => chunk.groups!.filtered,
+      (chunk) => chunk.parts[0]!.filtered,
     ) as [FilteredGroups, FilteredGroups];
     const { leases } = await readJson<LeasedGroups>(run, round.leases);
     const broken = leases.filter(({ environment }) => environment === 'slow').map(({ ordinal }) => ordinal);
@@ -164,7 +164,7 @@ describe('difficulty pools of a run', () => {
     { run }: TestRun,
     roles: Roles,
     { round, curriculum: before }: Awaited<ReturnType<typeof leased>>,
-    played: readonly ScoredGroups[],
+    played: readonly PlayedPart[],
   ) {
     let curriculum = before;
     for (const { scored } of played) {

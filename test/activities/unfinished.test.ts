@@ -63,7 +63,7 @@ describe('an attempt that ends with rollouts unfinished', () => {
     stuckAfter(inference, 5);
     const first = await act(roles.playGroups, { ...input, attempt: 1 });
     assert.equal(first.endedBy, 'deadline');
-    const done = await readRows<Rollout>(run, first.finished);
+    const done = await readRows<Rollout>(run, first.finished!);
     const open = await readRows<UnfinishedRollout>(run, first.unfinished!);
     assert.deepEqual([done.length + open.length, first.rollouts], [8, done.length]);
     assert.deepEqual(await act(roles.playGroups, { ...input, attempt: 1 }), first, 'a retry says the same');
@@ -74,7 +74,7 @@ describe('an attempt that ends with rollouts unfinished', () => {
 
     const other = await leased(t, new WordsInference());
     const undisturbed = await act(other.roles.playGroups, other.input);
-    assert.equal(second.finished.sha256, undisturbed.finished.sha256, 'the same random numbers');
+    assert.equal(second.finished!.sha256, undisturbed.finished!.sha256, 'the same random numbers');
   });
 
   test('the last attempt gives up what is unfinished: a timeout without a reward, which is not trained', async (t) => {
@@ -83,7 +83,7 @@ describe('an attempt that ends with rollouts unfinished', () => {
     stuckAfter(inference, 7);
     const last = await act(roles.playGroups, { ...input, attempt: 3, isLast: true });
     assert.equal(last.unfinished, undefined);
-    const { scored, filtered } = last.groups!;
+    const { scored, filtered } = last.parts[0]!;
     const late = (await readRows<ScoredGroup>(run, scored))
       .flatMap(({ rollouts }) => rollouts)
       .filter(({ outcome }) => outcome === 'timeout');
@@ -111,10 +111,10 @@ describe('an attempt that ends with rollouts unfinished', () => {
     const inference = new WordsInference();
     const { run, roles, input } = await leased(t, inference, { environments });
     const first = await act(roles.playGroups, { ...input, leavesFailed: true });
-    assert.deepEqual([first.endedBy, first.unfinished?.count, first.groups], ['failures', 1, undefined]);
+    assert.deepEqual([first.endedBy, first.unfinished?.count, first.parts], ['failures', 1, []]);
     const asked = inference.asked.length;
     const second = await act(openRoles(inference, { environments }).playGroups, { ...input, attempt: 2 });
-    const rollouts = await readRows<Rollout>(run, second.finished);
+    const rollouts = await readRows<Rollout>(run, second.finished!);
     assert.ok(rollouts.length === 8 && rollouts.every(({ outcome }) => outcome === 'ok'));
     assert.equal(inference.asked.length - asked, 1, 'the others are not sampled again');
   });
@@ -166,7 +166,7 @@ describe('a rollout of several turns', () => {
     assert.equal(fresh.asked.length, 24 - 13);
     const other = await leased(t, new WordsInference(), { environments });
     const undisturbed = await act(other.roles.playGroups, other.input);
-    assert.equal(second.finished.sha256, undisturbed.finished.sha256, 'what an undisturbed chunk gives');
+    assert.equal(second.finished!.sha256, undisturbed.finished!.sha256, 'what an undisturbed chunk gives');
   });
 
   test('a worker killed between two turns loses at most half a second of them', async (t) => {
@@ -197,7 +197,7 @@ describe('a rollout of several turns', () => {
       await delay(1_100); // it is looked for once a second
     };
     const { finished } = await act(roles.playGroups, { ...input, takesNewest: true });
-    const rollouts = await readRows<Rollout>(run, finished);
+    const rollouts = await readRows<Rollout>(run, finished!);
     const steps = rollouts.map(({ turns }) => turns.map(({ policyStep }) => policyStep));
     assert.ok(steps.every(([first, , last]) => first === 0 && (last === 0 || last === 1)));
     assert.ok(
@@ -209,7 +209,7 @@ describe('a rollout of several turns', () => {
 
     const other = await leased(t, new WordsInference(), { environments });
     await noteServed(other.run, later);
-    const never = await readRows<Rollout>(other.run, (await act(other.roles.playGroups, other.input)).finished);
+    const never = await readRows<Rollout>(other.run, (await act(other.roles.playGroups, other.input)).finished!);
     assert.ok(never.every(({ turns }) => turns.every(({ policyStep }) => policyStep === 0)));
   });
 
@@ -221,7 +221,7 @@ describe('a rollout of several turns', () => {
       request.promptTokenIds.length > 20 || inference.asked.length === 3
         ? Promise.reject(new RatchetError('PromptTooLong', 'maximum context length is 20 tokens'))
         : WordsInference.prototype.sample.call(inference, request);
-    const rollouts = await readRows<Rollout>(run, (await act(roles.playGroups, input)).finished);
+    const rollouts = await readRows<Rollout>(run, (await act(roles.playGroups, input)).finished!);
     assert.equal(rollouts.length, 8);
     for (const { outcome, turns } of rollouts) {
       assert.equal(outcome, turns.length > 0 ? (turns.length === 3 ? 'ok' : 'truncated') : 'overlong_prompt');
@@ -232,7 +232,8 @@ describe('a rollout of several turns', () => {
 
 test('scoring works after the generating workers are gone: another process scores from the store alone', async (t) => {
   const { run, store, roles, input } = await leased(t, new WordsInference());
-  const { finished, groups: here } = await act(roles.playGroups, input);
+  const { finished, parts } = await act(roles.playGroups, input);
+  const here = parts[0];
   await store.removeAll(here!.scored.key);
   const script = `
     import { scoreChunk } from './backends/rollouts/score-chunk.ts';

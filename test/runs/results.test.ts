@@ -33,8 +33,8 @@ async function scoredRound(t: TestContext) {
   const { run, store } = own;
   const { policy, curriculum } = state;
   const { round } = await roles.leaseGroups({ run, count: 2, datasets, step: 1, policy, curriculum });
-  const { groups } = await act(roles.playGroups, { run, round, chunk });
-  return { run, store, roles, round, scored: groups!.scored };
+  const { parts } = await act(roles.playGroups, { run, round, chunk });
+  return { run, store, roles, round, scored: parts[0]!.scored };
 }
 
 describe('results as verifiers writes them', () => {

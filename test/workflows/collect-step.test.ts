@@ -256,10 +256,10 @@ describe('the groups of a step', { concurrency: 8 }, () => {
       settings: { ...oneStep, batchSize: 4 },
       fakes: {
         playGroups: async (input, { nth, usual }) => {
-          const { groups, ...chunk } = await usual();
+          const { parts, ...chunk } = await usual();
           const endedBy = ends[nth - 1];
-          const left = { ...chunk, unfinished, ...(endedBy ? { endedBy } : {}), adopted: nth };
-          return endedBy === undefined ? { ...chunk, groups: groups!, adopted: 3 } : left;
+          const left = { ...chunk, parts: [], unfinished, ...(endedBy ? { endedBy } : {}), adopted: nth };
+          return endedBy === undefined ? { ...chunk, parts, adopted: 3 } : left;
         },
       },
     });
@@ -287,8 +287,8 @@ describe('the groups of a step', { concurrency: 8 }, () => {
       settings: { ...oneStep, batchSize: 4 },
       fakes: {
         playGroups: async ({ leavesFailed }, { usual }) => {
-          const { groups, ...chunk } = await usual();
-          return leavesFailed ? { ...chunk, unfinished, endedBy: 'failures' } : { ...chunk, groups: groups! };
+          const chunk = await usual();
+          return leavesFailed ? { ...chunk, parts: [], unfinished, endedBy: 'failures' } : chunk;
         },
       },
     });
@@ -308,9 +308,9 @@ describe('the groups of a step', { concurrency: 8 }, () => {
       settings: { ...oneStep, batchSize: 4 },
       fakes: {
         playGroups: async (_, { nth, usual }) => {
-          const { groups, ...chunk } = await usual();
-          const left = { ...chunk, unfinished: { ...refOf('unfinished'), count: 3 }, rollouts: 1, notReady };
-          return nth === 1 ? left : { ...chunk, groups: groups! };
+          const chunk = await usual();
+          const left = { ...chunk, parts: [], unfinished: { ...refOf('unfinished'), count: 3 }, rollouts: 1, notReady };
+          return nth === 1 ? left : chunk;
         },
       },
     });

@@ -3,7 +3,9 @@ import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { Context } from '@temporalio/activity';
 import type { RoundChunk } from '../../core/rl/chunks.ts';
+import { tellParts } from '../../activities/around/tell-parts.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
+import { restrictPart } from '../../core/rl/played-part.ts';
 import type { SamplingRound } from '../../core/rl/run-state.ts';
 import { type Fakes, Gate, holdingStep, type Input } from './fake-run.ts';
 import { groupsIn } from './fake-training.ts';
@@ -52,6 +54,38 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
       shares.some((share) => share > 0) && shares.every((share) => share >= 0 && share < 2),
       `of the window: ${shares.join(', ')}`,
     );
+  });
+
+  test('groups are trained as they end, whatever becomes of the others of their chunk, and each once', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: continuous,
+      fakes: {
+        playGroups: async ({ run: { lineage }, round, chunk, tells }, { usual }) => {
+          const played = await usual();
+          if (!isFirst(round, chunk)) return played;
+          const [whole] = played.parts;
+          const ended = restrictPart(whole!, new Set([2, 3, 4, 5, 6, 7, 8]))!;
+          assert.ok(await tellParts(tells, lineage, ended));
+          assert.ok(await tellParts(tells, 'another', whole!), 'of another lineage: it is none of its business');
+          await gate.pass();
+          return played; // all of it once more
+        },
+      },
+    });
+    await run.atStep(3);
+    assert.deepEqual(
+      trained(run)[0]!.filter((ordinal) => ordinal <= 8),
+      [2, 3, 4, 5, 6, 7, 8],
+    );
+    const named = run.fake.commits().map(({ state }) => (state.open ?? []).find(({ first }) => first === 1));
+    assert.equal(named[1]?.groups, '1', 'its commit names what is in play');
+    gate.open();
+    const { ledger } = await run.result();
+    const groups = trained(run).flat();
+    assert.ok(groups.includes(1));
+    assert.equal(new Set(groups).size, groups.length, 'nothing is trained twice');
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
   });
 
   test('sampling stays as many batches ahead of the newest version as it may, and waits there', async () => {
@@ -112,8 +146,8 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const { ledger } = await run.result();
     const firsts = run.inputs('leaseGroups').map(({ curriculum }) => curriculum.nextOrdinal);
     assert.equal(new Set(firsts).size, firsts.length, 'nothing is leased twice');
-    const inPlay = run.fake.commits().flatMap(({ state }) => (state.open ?? []).flatMap(({ chunks = [] }) => chunks));
-    assert.ok(inPlay.length > 0 && inPlay.every((at) => at >= 0), `chunks in play: ${inPlay.join(', ')}`);
+    const inPlay = run.fake.commits().flatMap(({ state }) => (state.open ?? []).flatMap(({ groups = [] }) => groups));
+    assert.ok(inPlay.length > 0 && inPlay.includes('1-8'), `groups in play: ${inPlay.join('; ')}`);
     const groups = trained(run).flat();
     assert.equal(new Set(groups).size, groups.length, 'nothing is trained twice');
     assert.ok(groups.includes(1));
@@ -142,7 +176,8 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
       fakes: {
         playGroups: async ({ round, chunk }, { usual }) => {
           if (round.first > 33 && round.first <= 34) await gate.pass();
-          return { ...(await usual()), seconds: chunk.count > 0 ? 5 : 0 };
+          const played = await usual();
+          return { ...played, parts: played.parts.map((part) => ({ ...part, generateS: chunk.count > 0 ? 5 : 0 })) };
         },
       },
     });

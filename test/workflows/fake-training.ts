@@ -5,6 +5,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { chunkName, chunksOfRound, groupsOfChunk, type LeasedChunk } from '../../core/rl/chunks.ts';
 import { effectivenessOf } from '../../core/rl/effectiveness.ts';
 import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
+import type { PlayedPart } from '../../core/rl/played-part.ts';
 import { countsByKind, decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
 import { auditLineages } from '../../core/rl/lineages.ts';
 import type { ObjectRef, SamplingRound, StepCommit } from '../../core/rl/run-state.ts';
@@ -121,14 +122,19 @@ function collecting(
     },
     reopenRounds: ({ run: { lineage }, open, curriculum }) => {
       const leased = (ordinal: number) => run.rounds.get(`${lineage}/${ordinal}`);
-      const rounds = open.map(({ first, chunks }) => {
-        const round = leased(first)!;
-        const inPlay = chunks?.map((at) => round.chunks[at]!) ?? round.chunks;
-        return { ...round, isIssued: true, chunks: inPlay, chunksInAll: round.chunks };
-      });
+      const rounds: Awaited<ReturnType<Training['reopenRounds']>>['rounds'][number][] = open.map(
+        ({ first, groups }) => {
+          const round = leased(first)!;
+          const left = groups === undefined ? null : decodeRanges(groups);
+          const inPlay = round.chunks.filter(({ ordinals }) =>
+            decodeRanges(ordinals).some((one) => left?.includes(one) ?? true),
+          );
+          return { ...round, isIssued: true, chunks: inPlay, ...(groups === undefined ? {} : { groups }), parts: [] };
+        },
+      );
       let { nextOrdinal } = curriculum;
       for (let next = leased(nextOrdinal); next; next = leased(nextOrdinal)) {
-        rounds.push({ ...next, isIssued: false, chunksInAll: next.chunks });
+        rounds.push({ ...next, isIssued: false, parts: [] });
         nextOrdinal = next.last + 1;
       }
       return { rounds, curriculum: { ...curriculum, nextOrdinal } };
@@ -144,7 +150,7 @@ function collecting(
         rollouts: groups * spec.rolloutsPerExample,
         adopted: 0,
         seconds: 0.1,
-        groups: { scored, scoreS: 0.1, filtered },
+        parts: [partOf(scored, filtered, { ordinals, rollouts: groups * spec.rolloutsPerExample })],
       };
     },
     filterGroups: ({ scored, curriculum }) => ({
@@ -170,6 +176,15 @@ function collecting(
   };
 }
 
+/** Groups that were scored together, in a tenth of a second. */
+export function partOf(
+  scored: ObjectRef,
+  filtered: FilteredGroups,
+  of: Pick<PlayedPart, 'ordinals' | 'rollouts'>,
+): PlayedPart {
+  return { scored, filtered, ...of, tokens: of.rollouts, generateS: 0.1, scoreS: 0.1, occupancy: null };
+}
+
 function judged(round: SamplingRound, scored: ObjectRef, ordinals: string): FilteredGroups {
   return {
     kept: { scored, policyStep: round.policyStep, ordinals },
@@ -188,9 +203,13 @@ export function filtering(
   return {
     playGroups: async (input, { nth, usual }) => {
       const played = await usual();
-      const groups = played.groups!;
-      const filtered = await judge(input, { nth, usual: () => Promise.resolve(groups.filtered) });
-      return { ...played, groups: { ...groups, filtered } };
+      const parts = await Promise.all(
+        played.parts.map(async (part) => {
+          const filtered = await judge(input, { nth, usual: () => Promise.resolve(part.filtered) });
+          return { ...part, filtered };
+        }),
+      );
+      return { ...played, parts };
     },
     filterGroups: async (input, { nth, usual }) => judge(input, { nth, usual: async () => usual() }),
   };

@@ -4,10 +4,12 @@ import type { EvaluationNotice } from '../../core/eval/evaluation.ts';
 import type { Regression } from '../../core/eval/regression.ts';
 import type { EvalSpec } from '../../config/run-spec.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
+import type { PartsNotice } from '../../core/rl/played-part.ts';
 import type { PromptRef } from '../../core/rl/run-state.ts';
 import type { PromptSearchNotice } from '../../core/gepa/prompt-search.ts';
 import {
   evaluationEndedSignalName,
+  groupsEndedSignalName,
   promptBranchEndedSignalName,
   regressionFoundSignalName,
   trainerLeasedSignalName,
@@ -190,6 +192,7 @@ export interface FoundRegression {
 export const regressionFoundSignal = defineSignal<[FoundRegression]>(regressionFoundSignalName);
 
 /** From the GPU worker that took the run. */
+export const groupsEndedSignal = defineSignal<[PartsNotice]>(groupsEndedSignalName);
 export const trainerLeasedSignal = defineSignal<[TrainerLeased]>(trainerLeasedSignalName);
 
 /** What `set` and `stop` did, in words. */

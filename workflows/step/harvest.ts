@@ -1,27 +1,27 @@
 import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
 import type { EndedRanges } from '../../core/rl/ledger.ts';
 import { addLost, nothingLost, type LostWork } from '../../core/rl/lost-work.ts';
+import { restrictFiltered } from '../../core/rl/played-part.ts';
 import { secondsCovered } from '../../core/rl/window.ts';
 import type { KeptGroups, ObjectRef, SamplingRound } from '../../core/rl/run-state.ts';
 import { RoundAccount } from './round-account.ts';
 
-/** A chunk that has been scored, and what the filter made of it. */
-interface ScoredChunk {
+/** Groups that have been scored together, and what the filter made of them. */
+interface ScoredPart {
   readonly round: SamplingRound;
   readonly scored: ObjectRef;
   readonly filtered: FilteredGroups;
+  /** Of all that were scored, those that it is about. */
+  readonly ordinals: readonly number[];
 }
 
-/** What a chunk took. */
-interface SpentOnChunk {
+/** What they took. */
+interface SpentOnPart {
   /** Of generation, on the worker. */
   readonly generateS: number;
   readonly scoreS: number;
   /** When its generation was over; ms since 1970. */
   readonly generatedAt: number;
-  /** Rollouts that lay in the store already. */
-  readonly adopted: number;
-  readonly lost: LostWork;
 }
 
 /** What came of sampling since a batch was taken last: for the next batch, and its commit. */
@@ -29,12 +29,12 @@ export class Harvest {
   readonly account = new RoundAccount();
   readonly scored: ObjectRef[] = [];
   readonly ended: EndedRanges[] = [];
-  readonly #added: (readonly [ScoredChunk, SpentOnChunk, number])[] = [];
+  readonly #added: (readonly [ScoredPart, SpentOnPart, number])[] = [];
   readonly #issued: (readonly [first: number, last: number])[] = [];
   readonly #solved = { all: 0, none: 0 };
   readonly #generating: (readonly [fromMs: number, toMs: number])[] = [];
   readonly #spent = { scoreS: 0, adopted: 0 };
-  #chunks: readonly ScoredChunk[] = [];
+  #parts: readonly ScoredPart[] = [];
   #fruitless = 0;
   #lost = nothingLost;
 
@@ -43,9 +43,9 @@ export class Harvest {
     return this.#issued;
   }
 
-  /** Groups with a signal, by chunk. */
+  /** Groups with a signal, as they were scored together. */
   get kept(): readonly KeptGroups[] {
-    return this.#chunks.map(({ filtered }) => filtered.kept).filter(({ ordinals }) => ordinals !== '');
+    return this.#parts.map(({ filtered }) => filtered.kept).filter(({ ordinals }) => ordinals !== '');
   }
 
   /** Whether anything was sampled for it. */
@@ -71,19 +71,23 @@ export class Harvest {
   }
 
   /** `share`: how much of a round it is. */
-  add(one: ScoredChunk, spent: SpentOnChunk, share: number): void {
+  add(one: ScoredPart, spent: SpentOnPart, share: number): void {
     const { solved } = one.filtered;
     this.#added.push([one, spent, share]);
-    this.#chunks = [...this.#chunks, one];
+    this.#parts = [...this.#parts, one];
     this.scored.push(one.scored);
     this.#fruitless += share;
     this.#solved.all += solved.all;
     this.#solved.none += solved.none;
     this.#generating.push([spent.generatedAt - spent.generateS * 1000, spent.generatedAt]);
     this.#spent.scoreS += spent.scoreS;
-    this.#spent.adopted += spent.adopted;
-    this.#lost = addLost(this.#lost, spent.lost);
     this.account.add(one.filtered);
+  }
+
+  /** What a chunk took beside: how many rollouts lay in the store already, and what was lost of it. */
+  spend({ adopted, lost }: { readonly adopted: number; readonly lost: LostWork }): void {
+    this.#spent.adopted += adopted;
+    this.#lost = addLost(this.#lost, lost);
   }
 
   /** Takes what came after it. */
@@ -91,17 +95,22 @@ export class Harvest {
     this.#issued.push(...later.issued);
     this.ended.push(...later.ended);
     for (const added of later.#added) this.add(...added);
+    this.spend({ adopted: later.#spent.adopted, lost: later.lost });
   }
 
   /** Judges all of it anew. */
-  async judge(filter: (one: ScoredChunk) => Promise<FilteredGroups>): Promise<void> {
-    this.#chunks = await Promise.all(this.#chunks.map(async (one) => ({ ...one, filtered: await filter(one) })));
+  async judge(filter: (one: ScoredPart) => Promise<FilteredGroups>): Promise<void> {
+    this.#parts = await Promise.all(
+      this.#parts.map(async (one) => {
+        return { ...one, filtered: restrictFiltered(await filter(one), new Set(one.ordinals)) };
+      }),
+    );
   }
 
   /** What the filter did not keep has ended. The rest is the batch's, or waits outside of this. */
   settle(): void {
-    this.ended.push(...this.#chunks.map(({ filtered }) => filtered.ended));
-    this.#chunks = [];
+    this.ended.push(...this.#parts.map(({ filtered }) => filtered.ended));
+    this.#parts = [];
   }
 
   forgetFruitless(): void {

@@ -114,6 +114,7 @@ export class Rollouts {
     this.#opened = window;
     const { open = [] } = from;
     if (open.length > 0 || (goesOn && spec.maxAsyncLevel > 0)) await window.reopen(open);
+    window.listen();
     return window;
   }
 }

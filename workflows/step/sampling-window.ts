@@ -1,10 +1,11 @@
-import { CancellationScope, condition, isCancellation } from '@temporalio/workflow';
+import { condition, isCancellation, setHandler, workflowInfo } from '@temporalio/workflow';
 import type { LeaseInput } from '../../activities/index.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { LeasedChunk } from '../../core/rl/chunks.ts';
 import type { CurriculumState } from '../../core/rl/curriculum.ts';
 import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
+import { type PlayedPart, restrictFiltered, restrictPart } from '../../core/rl/played-part.ts';
 import type {
   KeptGroups,
   OpenRound,
@@ -26,8 +27,9 @@ import {
 } from '../../core/rl/window.ts';
 import { awaitedLater } from '../beside/beside.ts';
 import { RewindAsked, type RunControl } from '../control/run-control.ts';
-import type { GroupsInPlay } from '../control/messages.ts';
+import { groupsEndedSignal } from '../control/messages.ts';
 import { eager } from '../options.ts';
+import { type ChunkInPlay, ChunksInPlay } from './chunks-in-play.ts';
 import { Harvest } from './harvest.ts';
 import { type ChunkPlayed, playChunk } from './play-chunk.ts';
 import type { ServingSchedule } from './serving-schedule.ts';
@@ -49,47 +51,33 @@ export interface WindowContext {
 interface Leased {
   readonly round: SamplingRound;
   readonly chunks: readonly LeasedChunk[];
-  readonly chunksInAll: readonly LeasedChunk[];
+  /** Those of its groups that have not ended; absent: none has. */
+  readonly left?: ReadonlySet<number>;
 }
 
-/** A chunk between its lease and the end of its play. */
-interface ChunkInPlay {
-  readonly round: SamplingRound;
-  readonly chunk: LeasedChunk;
-  /** Its place among the chunks of its round, and how many they are. */
-  readonly at: number;
-  readonly of: number;
-  /** ms since 1970. */
-  readonly since: number;
-  readonly scope: CancellationScope;
-}
-
-/** Chunks whose time says how long the next will take. */
-const chunksRemembered = 16;
+/** Groups whose time says how long the next will take. */
+const partsRemembered = 16;
 
 /**
- * Groups that are leased and not trained yet: chunks of rounds in play, and kept groups that wait for a batch. It goes on from step to step: at
- * level 0 it is empty between them, beyond it chunks are in play while steps train. What it holds at a batch is in that batch's commit.
+ * Groups that are leased and not trained yet: those in play, and kept ones that wait for a batch. It goes on from step to step: at level 0 it is
+ * empty between them, beyond it groups are in play while steps train. What it holds at a batch is in that batch's commit.
  */
 export class SamplingWindow {
   readonly #context: WindowContext;
-  /** Until what came of them is added. */
-  readonly #inPlay = new Set<ChunkInPlay>();
-  /** Of those, the ones that a worker is at. */
-  readonly #playing = new Set<ChunkInPlay>();
+  readonly #inPlay = new ChunksInPlay();
   readonly #playS: number[] = [];
   readonly #occupancies: number[] = [];
   #workers = 1;
   #batchS: number | null = null;
   #batchAt = Date.now();
-  /** Groups that may be in play, and what those in play came to since the batch before: groups × ms. */
+  /** Groups that may be in play. */
   #size: number;
-  #groupMs = 0;
-  #observedAt = Date.now();
   #utilisation: number | null = null;
   #curriculum: CurriculumState;
   #surplus: readonly KeptGroups[];
   #harvest = new Harvest();
+  /** Ordinals that have ended, and are not added yet. */
+  readonly #judging = new Set<number>();
   /** Each lease goes on from the one before, and each filter from what was leased by then. */
   #turn: Promise<unknown> = Promise.resolve();
   #changes = 0;
@@ -106,14 +94,23 @@ export class SamplingWindow {
     this.#surplus = surplus;
     this.#size = context.spec.batchSize / context.spec.rolloutsPerExample;
     if (open.length > 0) this.#playS.push(slowPlayS); // at level 1 nothing else is in play at a commit
-    context.control.progress.inPlay = () => this.#groupsInPlay();
+    const [only] = context.spec.environments;
+    context.control.progress.inPlay = () => this.#inPlay.byEnvironment(only?.name ?? '');
+  }
+
+  /** Takes what is told of groups as they end: from when it is known what is in play. */
+  listen(): void {
+    const { run } = this.#context;
+    setHandler(groupsEndedSignal, ({ lineage, parts }) => {
+      if (lineage === run.lineage) for (const part of parts) this.#watch(() => this.#addPart(part));
+    });
   }
 
   /** A batch is collected from here on, for whoever watches. */
   collects(step: number): void {
     const { spec, control } = this.#context;
     const needed = spec.batchSize / spec.rolloutsPerExample;
-    const inPlay = sum(this.#inPlay) * spec.rolloutsPerExample;
+    const inPlay = this.#inPlay.groups * spec.rolloutsPerExample;
     control.progress.collects({ step, needed, kept: countGroups(this.ready), inPlay });
   }
 
@@ -132,7 +129,7 @@ export class SamplingWindow {
   }
 
   get isInPlay(): boolean {
-    return this.#inPlay.size > 0;
+    return this.#inPlay.chunks > 0;
   }
 
   get isContinuous(): boolean {
@@ -147,19 +144,12 @@ export class SamplingWindow {
 
   /** The rounds in play, as a commit names them. */
   get open(): readonly OpenRound[] {
-    const rounds = new Map<number, ChunkInPlay[]>();
-    for (const one of this.#inPlay) rounds.set(one.round.first, [...(rounds.get(one.round.first) ?? []), one]);
-    return [...rounds.values()].map((chunks) => {
-      const { round, of } = chunks[0]!;
-      const { step, first, last, leases } = round;
-      const rest = chunks.length === of ? {} : { chunks: chunks.map(({ at }) => at) };
-      return { step, first, last, leases: leases.sha256, ...rest };
-    });
+    return this.#inPlay.open;
   }
 
   /** Ordinals of what is in play, as ranges. */
   get inPlay(): string {
-    return encodeRanges([...this.#inPlay].flatMap(({ chunk }) => decodeRanges(chunk.ordinals)));
+    return this.#inPlay.ordinals;
   }
 
   throwIfFailed(): void {
@@ -171,10 +161,14 @@ export class SamplingWindow {
     const { run, serving } = this.#context;
     const { rounds, curriculum } = await eager.reopenRounds({ run, open, curriculum: this.#curriculum });
     this.#curriculum = curriculum;
-    for (const { isIssued, chunks, chunksInAll, ...round } of rounds) {
+    for (const { isIssued, chunks, groups, parts, ...round } of rounds) {
       if (!isIssued) this.#harvest.issue(round.first, round.last);
-      const playing = this.#hold({ round, chunks, chunksInAll });
-      this.#watch(() => serving.shared(() => this.#play(playing)));
+      const left = groups === undefined ? {} : { left: new Set(decodeRanges(groups)) };
+      const playing = this.#hold({ round, chunks, ...left });
+      this.#watch(async () => {
+        for (const part of parts) await this.#addPart(part); // told to the execution before
+        await serving.shared(() => this.#play(playing.filter((one) => one.left.size > 0)));
+      });
     }
   }
 
@@ -192,16 +186,15 @@ export class SamplingWindow {
     this.#size = window;
     for (;;) {
       const waiting = ready(); // chunks end while others are leased
-      const chunks = [...this.#inPlay];
       // Stragglers, leased for a step that is made, hold up nobody.
-      const inPlay = sum(chunks.filter(({ round }) => round.step >= step));
+      const inPlay = this.#inPlay.groupsFor(step);
       const held = waiting + inPlay;
       const room = roomInWindow({
         ...spec,
         window,
         held,
-        chunks: chunks.length,
-        playing: sum(chunks),
+        chunks: this.#inPlay.chunks,
+        playing: this.#inPlay.groups,
         chunkGroups: size,
         pace,
       });
@@ -233,26 +226,22 @@ export class SamplingWindow {
     return isLeased;
   }
 
-  /** Waits until a chunk has ended or failed; round by round, until all have ended. */
+  /** Waits until a group has ended, or something failed; round by round, until all have ended. */
   async next(): Promise<void> {
     const seen = this.#changes;
     if (!this.isInPlay) return;
     const change = condition(() =>
       this.isContinuous ? this.#changes !== seen : !this.isInPlay || this.#failure !== null,
     );
-    await this.#context.control.waitFor(() => this.#describe(), change);
+    const { control, spec } = this.#context;
+    await control.waitFor(() => this.#inPlay.describe(spec.rolloutsPerExample), change);
   }
 
-  /** Chunks that a step may not train on any more are given up while they are played. */
+  /** Groups that a step may not train on any more are given up while they are played. */
   giveUpStale(step: number): void {
     const { maxOffPolicySteps } = this.#context.spec;
-    for (const one of this.#inPlay) {
-      if (!isStale(one.round, step, maxOffPolicySteps)) continue;
-      this.#observe();
-      this.#inPlay.delete(one);
-      this.#harvest.ended.push({ stale: one.chunk.ordinals });
-      one.scope.cancel();
-    }
+    const stale = this.#inPlay.giveUp(({ round }) => isStale(round, step, maxOffPolicySteps));
+    this.#harvest.ended.push(...stale.map((ordinals) => ({ stale: ordinals })));
   }
 
   /** A batch is taken: `surplus` waits for the next one, and what comes from here on. Gives what the batch was taken of. */
@@ -271,12 +260,11 @@ export class SamplingWindow {
 
   /** The batch that was taken is one. */
   taken(): void {
-    this.#observe();
     const now = Date.now();
     this.#batchS = (now - this.#batchAt) / 1000;
     const whole = this.#size * (now - this.#batchAt);
-    this.#utilisation = whole === 0 ? null : this.#groupMs / whole;
-    this.#groupMs = 0;
+    const inPlay = this.#inPlay.takeGroupMs();
+    this.#utilisation = whole === 0 ? null : inPlay / whole;
     this.#batchAt = now;
     this.isWidened = false;
   }
@@ -295,16 +283,8 @@ export class SamplingWindow {
   /** Gives up what is in play: it stays in the store, and whoever goes on from here takes it up. */
   abandon(): void {
     this.#failure ??= { reason: new RewindAsked() };
-    for (const { scope } of this.#inPlay) scope.cancel();
-    this.#inPlay.clear();
+    this.#inPlay.giveUp(() => true);
     this.#changes += 1;
-  }
-
-  /** Called before what is in play changes. */
-  #observe(): void {
-    const now = Date.now();
-    this.#groupMs += sum(this.#inPlay) * (now - this.#observedAt);
-    this.#observedAt = now;
   }
 
   get #pace(): SamplingPace {
@@ -341,19 +321,17 @@ export class SamplingWindow {
       if (round === null) return null;
       this.#curriculum = curriculum;
       this.#harvest.issue(round.first, round.last);
-      const rollouts = (round.last - round.first + 1) * spec.rolloutsPerExample;
+      const rollouts = groupsOf(round) * spec.rolloutsPerExample;
       control.progress.leased({ policyStep: round.policyStep, rollouts });
-      return { round, chunks, chunksInAll: chunks };
+      return { round, chunks };
     });
   }
 
-  #hold({ round, chunks, chunksInAll }: Leased): ChunkInPlay[] {
-    const held = chunks.map((chunk): ChunkInPlay => {
-      const at = chunksInAll.findIndex((one) => one.ordinals === chunk.ordinals);
-      return { round, chunk, at, of: chunksInAll.length, since: Date.now(), scope: new CancellationScope() };
+  #hold({ round, chunks, left }: Leased): ChunkInPlay[] {
+    const held = chunks.map((chunk) => {
+      const groups = decodeRanges(chunk.ordinals);
+      return this.#inPlay.add({ round, chunk }, left && groups.filter((ordinal) => left.has(ordinal)));
     });
-    this.#observe();
-    for (const one of held) this.#inPlay.add(one);
     return held;
   }
 
@@ -362,61 +340,70 @@ export class SamplingWindow {
     const { isContinuous } = this;
     let before: Promise<unknown> = Promise.resolve();
     const playing = chunks.map((one) => {
-      const played = awaitedLater(this.#playOne(one)); // where the one before it fails, nobody waits for it
+      const played = awaitedLater(this.#playOne(one, isContinuous)); // where the one before it fails, nobody waits for it
       const added = (isContinuous ? played : before.then(() => played))
-        .then((found) => found && this.#add(one, found, isContinuous))
+        .then((found) => found && this.#addPlayed(one, found))
         .finally(() => (this.#changes += 1));
       before = added;
       return added;
     });
     await Promise.all(playing);
+    const rest = chunks.filter(({ left }) => left.size > 0);
+    if (rest.length > 0) await this.#play(rest); // a word of them went astray: whoever plays them says all of it again
   }
 
   /** Null for one that was given up. */
-  async #playOne(one: ChunkInPlay): Promise<ChunkPlayed | null> {
-    const { round, chunk, scope } = one;
-    this.#playing.add(one);
+  async #playOne(one: ChunkInPlay, isContinuous: boolean): Promise<ChunkPlayed | null> {
+    const { round, chunk, left, scope } = one;
     const { run, spec, control } = this.#context;
-    const label = `step ${round.step}: ${chunk.groups} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
+    const label = `step ${round.step}: ${left.size} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
+    const tells = isContinuous ? { tells: workflowInfo().workflowId } : {};
+    const only = left.size === chunk.groups ? {} : { only: encodeRanges([...left]) };
+    const asked = { run, spec, round, chunk, label, workers: this.#workers, takesNewest: this.changesInFlight };
     try {
-      return await scope.run(() =>
-        playChunk(control, {
-          run,
-          spec,
-          round,
-          chunk,
-          label,
-          workers: this.#workers,
-          takesNewest: this.changesInFlight,
-        }),
+      return await this.#inPlay.playing(one, () =>
+        scope.run(() => playChunk(control, { ...asked, ...tells, ...only })),
       );
     } catch (reason) {
       if (isCancellation(reason) && scope.consideredCancelled) return null;
       throw reason;
-    } finally {
-      this.#playing.delete(one);
     }
   }
 
-  /** Adds what came of a chunk to what there is. */
-  async #add(one: ChunkInPlay, played: ChunkPlayed, isContinuous: boolean): Promise<void> {
+  async #addPlayed(one: ChunkInPlay, { parts, adopted, lost }: ChunkPlayed): Promise<void> {
+    this.#harvest.spend({ adopted, lost });
+    for (const part of parts) await this.#addPart(part);
+    await condition(() => ![...one.left].some((ordinal) => this.#judging.has(ordinal)));
+  }
+
+  /** Adds groups to what there is; those that were given up, or told of before, are none of it. */
+  async #addPart(whole: PlayedPart): Promise<void> {
     const { spec, control } = this.#context;
-    const { round, chunk } = one;
-    const { scored, scoreS, generateS, occupancy, adopted, lost } = played;
+    const one = decodeRanges(whole.ordinals)
+      .map((ordinal) => this.#inPlay.of(ordinal))
+      .find((found) => found);
+    const known = one && restrictPart(whole, new Set([...one.left].filter((ordinal) => !this.#judging.has(ordinal))));
+    if (!one || !known) return;
+    const ordinals = decodeRanges(known.ordinals);
+    for (const ordinal of ordinals) this.#judging.add(ordinal);
+    const filtered = await this.#filter(one.round, known);
+    for (const ordinal of ordinals) this.#judging.delete(ordinal);
+    if (!ordinals.every((ordinal) => one.left.has(ordinal))) return; // they had been given up
+    this.#inPlay.end(one, ordinals);
+    this.#changes += 1;
+    const { generateS, scoreS, occupancy, scored, rollouts } = known;
     remember(this.#playS, generateS);
     if (occupancy !== null) remember(this.#occupancies, occupancy);
-    const filtered = await this.#filter(round, played);
-    this.#observe();
-    if (!this.#inPlay.delete(one)) return; // it had been given up
     const share =
-      chunk.groups / (isContinuous ? spec.batchSize / spec.rolloutsPerExample : round.last - round.first + 1);
+      ordinals.length / (this.isContinuous ? spec.batchSize / spec.rolloutsPerExample : groupsOf(one.round));
     const generatedAt = Date.now() - scoreS * 1000;
-    this.#harvest.add({ round, scored, filtered }, { generateS, scoreS, generatedAt, adopted, lost }, share);
+    this.#harvest.add({ round: one.round, scored, filtered, ordinals }, { generateS, scoreS, generatedAt }, share);
+    control.progress.played(rollouts);
     control.progress.filtered(this.ready, filtered.ended);
   }
 
   /** As its worker judged it, unless the filter is another one by now; examples move between pools in one order. */
-  #filter(round: SamplingRound, { scored, filtered }: ChunkPlayed): Promise<FilteredGroups> {
+  #filter(round: SamplingRound, { scored, filtered, ordinals }: PlayedPart): Promise<FilteredGroups> {
     const { run, spec } = this.#context;
     const hasPools = spec.environments.some(({ pools }) => pools !== null);
     if (!hasPools && !this.isWidened) return Promise.resolve(filtered);
@@ -424,7 +411,7 @@ export class SamplingWindow {
       const widened = this.isWidened ? { widened: true } : {};
       const judged = await eager.filterGroups({ run, round, scored, curriculum: this.#curriculum, ...widened });
       this.#curriculum = judged.curriculum ?? this.#curriculum;
-      return judged;
+      return restrictFiltered(judged, new Set(decodeRanges(ordinals)));
     });
   }
 
@@ -434,40 +421,13 @@ export class SamplingWindow {
     this.#turn = own.catch(() => undefined);
     return own;
   }
-
-  #groupsInPlay(): GroupsInPlay[] {
-    const found = new Map<string, GroupsInPlay>();
-    const [only] = this.#context.spec.environments;
-    for (const { round, chunk, since } of this.#playing) {
-      const environment = chunk.environment ?? only?.name ?? '';
-      const before = found.get(environment);
-      found.set(environment, {
-        environment,
-        groups: (before?.groups ?? 0) + chunk.groups,
-        since: before?.since ?? new Date(since).toISOString(), // they are in the order of their leases
-        policyStep: Math.min(before?.policyStep ?? Infinity, round.policyStep),
-      });
-    }
-    return [...found.values()];
-  }
-
-  #describe(): string {
-    const { rolloutsPerExample } = this.#context.spec;
-    const chunks = [...this.#playing];
-    const versions = [...new Set(chunks.map(({ round }) => round.policyStep))].toSorted((a, b) => a - b);
-    const from = versions.length > 1 ? `v${versions[0]}-v${versions.at(-1)}` : `v${versions[0] ?? '?'}`;
-    const steps = [...new Set(chunks.map(({ round }) => round.step))].toSorted((a, b) => a - b);
-    const names = [...new Set(chunks.flatMap(({ chunk }) => chunk.environment ?? []))].toSorted();
-    const of = names.length === 0 ? '' : `, of ${names.join(', ')}`;
-    return `generate step ${steps.join(', ')}: ${sum(chunks)} groups × ${rolloutsPerExample} from ${from}${of}`;
-  }
 }
 
 function remember(values: number[], value: number): void {
   values.push(value);
-  if (values.length > chunksRemembered) values.shift();
+  if (values.length > partsRemembered) values.shift();
 }
 
-function sum(chunks: Iterable<ChunkInPlay>): number {
-  return [...chunks].reduce((groups, { chunk }) => groups + chunk.groups, 0);
+function groupsOf({ first, last }: SamplingRound): number {
+  return last - first + 1;
 }

@@ -1,0 +1,48 @@
+import { decodeRanges, encodeRanges } from './ledger.ts';
+import type { FilteredGroups } from './filter-groups.ts';
+import type { ObjectRef } from './run-state.ts';
+
+/** Groups of a chunk that were scored together: all of them, or those that ended at about the same time. */
+export interface PlayedPart {
+  /** → {@link ScoredGroup} */
+  readonly scored: ObjectRef;
+  readonly filtered: FilteredGroups;
+  /** As ranges. */
+  readonly ordinals: string;
+  readonly rollouts: number;
+  /** That were sampled for them. */
+  readonly tokens: number;
+  /** From the chunk's begin on the worker to the end of the last of them; seconds. */
+  readonly generateS: number;
+  readonly scoreS: number;
+  /** Share of that time in which a rollout of them was played, on average; null where none was. */
+  readonly occupancy: number | null;
+}
+
+/** What a run is told of groups that have ended while others of their chunks are in play. */
+export interface PartsNotice {
+  /** Another lineage of the same run may have the same ordinals. */
+  readonly lineage: string;
+  readonly parts: readonly PlayedPart[];
+}
+
+/** Of a part only these groups; null where they are none of it. Counts over all of it stay as they are. */
+export function restrictPart(part: PlayedPart, wanted: ReadonlySet<number>): PlayedPart | null {
+  const all = decodeRanges(part.ordinals);
+  const own = all.filter((ordinal) => wanted.has(ordinal));
+  if (own.length === all.length) return part;
+  if (own.length === 0) return null;
+  return { ...part, ordinals: encodeRanges(own), filtered: restrictFiltered(part.filtered, new Set(own)) };
+}
+
+/** Only these groups are kept, or have ended; counts stay as they are. */
+export function restrictFiltered(filtered: FilteredGroups, wanted: ReadonlySet<number>): FilteredGroups {
+  const among = (ranges: string): string => encodeRanges(decodeRanges(ranges).filter((ordinal) => wanted.has(ordinal)));
+  const { kept, ended } = filtered;
+  const left = Object.entries(ended).map(([state, ranges = '']) => [state, among(ranges)] as const);
+  return {
+    ...filtered,
+    kept: { ...kept, ordinals: among(kept.ordinals) },
+    ended: Object.fromEntries(left.filter(([, ranges]) => ranges !== '')),
+  };
+}

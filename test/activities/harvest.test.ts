@@ -1,0 +1,164 @@
+/** Groups that are scored as they end, and told to their run while others of their chunk are in play. */
+import assert from 'node:assert/strict';
+import { test, type TestContext } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Client } from '@temporalio/client';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import type { PlayedChunk } from '../../activities/index.ts';
+import { sha256 } from '../../backends/store/file-store.ts';
+import { chunkName } from '../../core/rl/chunks.ts';
+import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { decodeRanges } from '../../core/rl/ledger.ts';
+import type { PartsNotice, PlayedPart } from '../../core/rl/played-part.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import { groupsEndedSignalName } from '../../core/names.ts';
+import { layout } from '../../runs/layout.ts';
+import { readRows } from '../../runs/run-access.ts';
+import { until } from '../workflows/look.ts';
+import { act, commitFirst, datasets, makeRun, openRoles, WordsInference } from './runs.ts';
+
+const chunk = { index: 0, count: 1 };
+const count = 4;
+
+async function leased(t: TestContext, inference: WordsInference, settings: Record<string, string> = {}) {
+  const run = await makeRun(t, settings);
+  const roles = openRoles(inference);
+  const { state } = await commitFirst(run, roles);
+  const lease = { run: run.run, step: 1, count, curriculum: initialCurriculum, datasets, policy: state.policy };
+  const { round } = await roles.leaseGroups(lease);
+  const input = { run: run.run, round, chunk, tells: 'a-run' };
+  return { ...run, roles, round, input };
+}
+
+/** A run's workflow that hears everything, or nothing. */
+function hearing({ isThere = true } = {}) {
+  const heard: PlayedPart[] = [];
+  const signal = (name: string, { lineage, parts }: PartsNotice): Promise<void> => {
+    assert.deepEqual([name, lineage], [groupsEndedSignalName, 'main']);
+    if (!isThere) return Promise.reject(new Error('workflow not found'));
+    heard.push(...parts);
+    return Promise.resolve();
+  };
+  const client = {
+    workflow: { getHandle: () => ({ signal }) },
+    withAbortSignal: <T>(_: AbortSignal, work: () => T): T => work(),
+  } as unknown as Client;
+  return { heard, environment: () => new MockActivityEnvironment({}, { client }) };
+}
+
+/** One rollout is sampled and never answered, until it is let on. */
+function holding(inference: WordsInference, at: number): void {
+  inference.sample = async (request) => {
+    const call = inference.asked.length + 1;
+    const sample = await WordsInference.prototype.sample.call(inference, request);
+    if (call === at) await delay(60_000, undefined, { signal: request.signal! });
+    return sample;
+  };
+}
+
+const ordinalsIn = (parts: readonly PlayedPart[]): number[] =>
+  parts.flatMap(({ ordinals }) => decodeRanges(ordinals)).sort((a, b) => a - b);
+
+test('groups are told as they end; whoever goes on with their chunk says them again and plays only what is missing', async (t) => {
+  const inference = new WordsInference();
+  const { run, input, roles } = await leased(t, inference);
+  holding(inference, 6);
+  const { heard, environment } = hearing();
+  const first = environment();
+  const playing = first.run(roles.playGroups, input) as Promise<PlayedChunk>;
+  await until('three groups are told', () => ordinalsIn(heard).length === count - 1);
+  first.cancel('WORKER_SHUTDOWN');
+  const left = await playing;
+  assert.deepEqual([left.endedBy, left.unfinished?.count, left.parts], ['shutdown', 1, []]);
+  const groups = (await Promise.all(heard.map(({ scored }) => readRows<ScoredGroup>(run, scored)))).flat();
+  assert.ok(groups.every(({ rollouts }) => rollouts.length === 4 && rollouts.every(({ reward }) => reward !== null)));
+  assert.ok(heard.every(({ filtered, ordinals }) => filtered.kept.ordinals !== '' || ordinals !== ''));
+
+  const fresh = new WordsInference();
+  const second = (await hearing()
+    .environment()
+    .run(openRoles(fresh).playGroups, { ...input, attempt: 2 })) as PlayedChunk;
+  assert.deepEqual([second.unfinished, fresh.asked.length], [undefined, 1]);
+  assert.deepEqual(ordinalsIn(second.parts), [1, 2, 3, 4], 'it is not known what the run has heard');
+
+  const retried = (await hearing().environment().run(openRoles(fresh).playGroups, input)) as PlayedChunk;
+  assert.deepEqual([retried.endedBy, fresh.asked.length], ['shutdown', 1], 'a retry of an attempt says what it said');
+});
+
+test('the same rollouts come of it as where all are scored together', async (t) => {
+  const one = await leased(t, new WordsInference());
+  const { parts } = (await hearing().environment().run(one.roles.playGroups, one.input)) as PlayedChunk;
+  const { tells: _, ...together } = one.input;
+  const other = await leased(t, new WordsInference());
+  const whole = await act(other.roles.playGroups, { ...together, run: other.run, round: other.round });
+  const rowsOf = async (run: typeof one.run, found: readonly PlayedPart[]) =>
+    (await Promise.all(found.map(({ scored }) => readRows<ScoredGroup>(run, scored)))).flat();
+  const tokensIn = (groups: readonly ScoredGroup[]) =>
+    groups
+      .toSorted((a, b) => a.ordinal - b.ordinal)
+      .map(({ ordinal, rollouts }) => [ordinal, rollouts.map(({ reward, turns }) => [reward, turns[0]?.tokenIds])]);
+  const told = await one.store.list(layout.allRounds('main'));
+  const stored = told.filter((key) => layout.isPlayedPart(key));
+  assert.ok(stored.length > 0 && stored.every((key) => key.includes(`${chunkName(chunk)}_from_`)));
+  const scored = told.filter((key) => layout.isScored(key));
+  const all = (
+    await Promise.all(scored.map(async (key) => readRows<ScoredGroup>(one.run, await refOf(one, key))))
+  ).flat();
+  assert.deepEqual(tokensIn(all), tokensIn(await rowsOf(other.run, whole.parts)));
+  assert.ok(parts.length > 0, 'what was stored last is told with the end');
+});
+
+test('a run that cannot be told hears all of it with the end of the activity', async (t) => {
+  const { roles, input } = await leased(t, new WordsInference());
+  const { environment } = hearing({ isThere: false });
+  const { parts, unfinished } = (await environment().run(roles.playGroups, input)) as PlayedChunk;
+  assert.deepEqual([ordinalsIn(parts), unfinished], [[1, 2, 3, 4], undefined]);
+});
+
+test('only those of its groups are played that have not ended', async (t) => {
+  const inference = new WordsInference();
+  const { roles, input } = await leased(t, inference);
+  const { parts } = (await hearing()
+    .environment()
+    .run(roles.playGroups, { ...input, only: '2-3' })) as PlayedChunk;
+  assert.deepEqual(inference.asked.length, 8);
+  assert.ok(ordinalsIn(parts).every((ordinal) => ordinal === 2 || ordinal === 3));
+});
+
+test('what was stored and not described when its worker died is neither sampled nor scored again', async (t) => {
+  const { store, roles, input } = await leased(t, new WordsInference());
+  await hearing().environment().run(roles.playGroups, input);
+  for (const key of await store.list(layout.allRounds('main')))
+    if (layout.isPlayedPart(key)) await store.removeAll(key);
+  const fresh = new WordsInference();
+  const again = (await hearing().environment().run(openRoles(fresh).playGroups, input)) as PlayedChunk;
+  assert.deepEqual([ordinalsIn(again.parts), fresh.asked.length], [[1, 2, 3, 4], 0]);
+});
+
+test('a chunk that was begun as a whole is played to its end as one', async (t) => {
+  const { roles, input } = await leased(t, new WordsInference());
+  const { tells: _, ...together } = input;
+  const whole = await act(roles.playGroups, together);
+  const again = (await hearing().environment().run(roles.playGroups, input)) as PlayedChunk;
+  assert.deepEqual(
+    again.parts.map(({ scored }) => scored),
+    whole.parts.map(({ scored }) => scored),
+  );
+});
+
+test('the deadline of the last attempt ends the groups that it cut off, with the rewards that there are', async (t) => {
+  const inference = new WordsInference();
+  const { run, roles, input } = await leased(t, inference, { generation_timeout: '1' });
+  holding(inference, 3);
+  const { heard, environment } = hearing();
+  const ended = (await environment().run(roles.playGroups, { ...input, attempt: 3, isLast: true })) as PlayedChunk;
+  const groups = await Promise.all([...heard, ...ended.parts].map(({ scored }) => readRows<ScoredGroup>(run, scored)));
+  const late = groups.flat().flatMap(({ rollouts }) => rollouts.filter(({ outcome }) => outcome === 'timeout'));
+  assert.deepEqual([ended.unfinished, late.length], [undefined, 1]);
+  assert.deepEqual(ordinalsIn([...heard, ...ended.parts]), [1, 2, 3, 4]);
+});
+
+async function refOf({ store }: Awaited<ReturnType<typeof leased>>, key: string) {
+  const bytes = (await store.read(key))!;
+  return { key, sha256: sha256(bytes), bytes: bytes.byteLength };
+}

@@ -1,0 +1,144 @@
+import { CancellationScope } from '@temporalio/workflow';
+import type { LeasedChunk } from '../../core/rl/chunks.ts';
+import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
+import type { OpenRound, SamplingRound } from '../../core/rl/run-state.ts';
+import type { GroupsInPlay } from '../control/messages.ts';
+
+/** A chunk between its lease and the end of its play. */
+export interface ChunkInPlay {
+  readonly round: SamplingRound;
+  readonly chunk: LeasedChunk;
+  /** Ordinals of its groups that have not ended. */
+  readonly left: Set<number>;
+  /** ms since 1970. */
+  readonly since: number;
+  readonly scope: CancellationScope;
+}
+
+/** Groups in play, by chunk: each until what came of it is added. */
+export class ChunksInPlay {
+  readonly #chunks = new Set<ChunkInPlay>();
+  /** Of those, the ones that a worker is at. */
+  readonly #playing = new Set<ChunkInPlay>();
+  #groups = 0;
+  /** Groups × ms since it was asked for last. */
+  #groupMs = 0;
+  #observedAt = Date.now();
+
+  /** Groups. */
+  get groups(): number {
+    return this.#groups;
+  }
+
+  get chunks(): number {
+    return this.#chunks.size;
+  }
+
+  /** Groups of rounds that were leased for this step or a later one. */
+  groupsFor(step: number): number {
+    return sum([...this.#chunks].filter(({ round }) => round.step >= step));
+  }
+
+  /** `left`: those of its groups that have not ended; absent: none has. */
+  add(of: Pick<ChunkInPlay, 'round' | 'chunk'>, left = decodeRanges(of.chunk.ordinals)): ChunkInPlay {
+    const one = { ...of, left: new Set(left), since: Date.now(), scope: new CancellationScope() };
+    this.#observe();
+    this.#chunks.add(one);
+    this.#groups += one.left.size;
+    return one;
+  }
+
+  /** Has a worker at it, until the work ends. */
+  async playing<T>(one: ChunkInPlay, work: () => Promise<T>): Promise<T> {
+    this.#playing.add(one);
+    try {
+      return await work();
+    } finally {
+      this.#playing.delete(one);
+    }
+  }
+
+  /** The chunk that has this group in play. */
+  of(ordinal: number): ChunkInPlay | undefined {
+    return [...this.#chunks].find(({ left }) => left.has(ordinal));
+  }
+
+  /** These groups of a chunk have ended. */
+  end(one: ChunkInPlay, ordinals: Iterable<number>): void {
+    this.#observe();
+    for (const ordinal of ordinals) if (one.left.delete(ordinal)) this.#groups -= 1;
+    if (one.left.size === 0) this.#chunks.delete(one);
+  }
+
+  /** Gives up those chunks. Gives the ordinals that were in play in each, as ranges. */
+  giveUp(which: (one: ChunkInPlay) => boolean): string[] {
+    return [...this.#chunks].filter(which).map((one) => {
+      const ordinals = encodeRanges([...one.left]);
+      this.end(one, [...one.left]);
+      one.scope.cancel();
+      return ordinals;
+    });
+  }
+
+  /** Rounds with groups in play, as a commit names them. */
+  get open(): readonly OpenRound[] {
+    const rounds = new Map<number, ChunkInPlay[]>();
+    for (const one of this.#chunks) rounds.set(one.round.first, [...(rounds.get(one.round.first) ?? []), one]);
+    return [...rounds.values()].map((chunks) => {
+      const { step, first, last, leases } = chunks[0]!.round;
+      const left = chunks.flatMap((one) => [...one.left]);
+      const groups = left.length === last - first + 1 ? {} : { groups: encodeRanges(left) };
+      return { step, first, last, leases: leases.sha256, ...groups };
+    });
+  }
+
+  /** Ordinals of what is in play, as ranges. */
+  get ordinals(): string {
+    return encodeRanges([...this.#chunks].flatMap(({ left }) => [...left]));
+  }
+
+  /** Groups × ms that were in play since this was asked last. */
+  takeGroupMs(): number {
+    this.#observe();
+    const taken = this.#groupMs;
+    this.#groupMs = 0;
+    return taken;
+  }
+
+  /** For whoever watches. `only` is the name of the run's environment where it has one. */
+  byEnvironment(only: string): GroupsInPlay[] {
+    const found = new Map<string, GroupsInPlay>();
+    for (const { round, chunk, since, left } of this.#playing) {
+      const environment = chunk.environment ?? only;
+      const before = found.get(environment);
+      found.set(environment, {
+        environment,
+        groups: (before?.groups ?? 0) + left.size,
+        since: before?.since ?? new Date(since).toISOString(), // they are in the order of their leases
+        policyStep: Math.min(before?.policyStep ?? Infinity, round.policyStep),
+      });
+    }
+    return [...found.values()];
+  }
+
+  describe(rolloutsPerExample: number): string {
+    const chunks = [...this.#playing];
+    const versions = [...new Set(chunks.map(({ round }) => round.policyStep))].toSorted((a, b) => a - b);
+    const from = versions.length > 1 ? `v${versions[0]}-v${versions.at(-1)}` : `v${versions[0] ?? '?'}`;
+    const steps = [...new Set(chunks.map(({ round }) => round.step))].toSorted((a, b) => a - b);
+    const names = [...new Set(chunks.flatMap(({ chunk }) => chunk.environment ?? []))].toSorted();
+    const of = names.length === 0 ? '' : `, of ${names.join(', ')}`;
+    return `generate step ${steps.join(', ')}: ${sum(chunks)} groups × ${rolloutsPerExample} from ${from}${of}`;
+  }
+
+  /** Called before what is in play changes. */
+  #observe(): void {
+    const now = Date.now();
+    this.#groupMs += this.#groups * (now - this.#observedAt);
+    this.#observedAt = now;
+  }
+}
+
+function sum(chunks: readonly ChunkInPlay[]): number {
+  return chunks.reduce((groups, { left }) => groups + left.size, 0);
+}
