@@ -98,8 +98,10 @@ export const evaluationsMax = 10_000;
 
 /** Activities of one evaluation: three events each fit in one history several times. */
 export const evaluationChunksMax = 200;
-/** Side by side: while one waits for its last rollouts the other has new ones to begin. */
-export const evaluationChunksAtOnce = 2;
+/** Side by side at least: while one waits for its last rollouts the others have some to begin. */
+export const evaluationChunksAtOnce = 4;
+/** Chunks in play, most of which wait for their last rollouts. */
+export const evaluationChunksInPlayMax = 64;
 /** Evaluations of one file that are at work side by side. */
 export const evaluationsSideBySide = 4;
 /** What a file may ask for in one go: their settings travel through one history. */

@@ -32,6 +32,9 @@ export const trainerLeasedSignalName = 'trainer-leased';
 /** How a rollout worker tells a run that groups have ended whose chunks are in play: a signal, `PartsNotice`. */
 export const groupsEndedSignalName = 'groups-ended';
 
+/** How a rollout worker tells an evaluation that few rollouts of a chunk are left: a signal, with the chunk's number and how many. */
+export const chunkLeftSignalName = 'chunk-left';
+
 /** How an evaluation that a run asked for tells it of its end: a signal, `EvaluationNotice`. */
 export const evaluationEndedSignalName = 'evaluation-ended';
 

@@ -2,6 +2,9 @@ import type { ActivitySlotInfo, CustomSlotSupplier, SlotPermit, SlotReserveConte
 import type { Slots } from '../backends/rollouts/slots.ts';
 import { onAbort } from '../core/on-abort.ts';
 
+/** Activities that play what they were handed as there is room for it. */
+const leases = ['playGroups', 'evaluateChunk'];
+
 /** Activities of a rollout worker at once, whatever they play. */
 const activitiesMax = 1_000;
 
@@ -45,7 +48,7 @@ export class PlaySlots implements CustomSlotSupplier<ActivitySlotInfo> {
   }
 
   #count({ activityType }: ActivitySlotInfo, change: number): void {
-    if (activityType === 'playGroups') this.#leases += change;
+    if (leases.includes(activityType)) this.#leases += change;
     else this.#others += change;
   }
 

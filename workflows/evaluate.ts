@@ -1,6 +1,8 @@
 import {
   ApplicationFailure,
+  condition,
   defineQuery,
+  defineSignal,
   executeChild,
   isCancellation,
   ParentClosePolicy,
@@ -19,12 +21,14 @@ import type {
 } from '../core/eval/evaluation.ts';
 import { passFigures } from '../core/eval/pass-at-k.ts';
 import { addTallies, averageReward, emptyTally } from '../core/eval/tally.ts';
-import { evaluationsSideBySide } from '../core/limits.ts';
+import { evaluationChunksInPlayMax, evaluationsSideBySide } from '../core/limits.ts';
+import { chunkLeftSignalName } from '../core/names.ts';
 import { tellingItsEnd } from './beside/child-work.ts';
 import { rootCause } from './beside/root-cause.ts';
 import { evaluationChunks, evaluationParts } from './options.ts';
 import { describeEvaluation, describeParts } from './control/evaluation-lines.ts';
 
+const chunkLeftSignal = defineSignal<[chunk: number, left: number]>(chunkLeftSignalName);
 const evaluationStatusQuery = defineQuery<EvaluationStatus>('status');
 
 /** What came of all evaluations that were asked for, in their order; of one, one. */
@@ -82,21 +86,28 @@ async function evaluateOne(input: EvaluationInput): Promise<EvaluationResult> {
     [{ input, request: `${workflowId}/${runId}` }],
   );
   const opened = handle;
-  const { chunks, chunksAtOnce } = opened;
+  const { chunks } = opened;
   tell('evaluating');
 
   /** Under way; one that is due begins when it has ended. */
   const notes: { under: Promise<void> | null; isDue: boolean } = { under: null, isDue: false };
-  await sideBySide(chunks, chunksAtOnce, async (chunk) => {
-    open.add(chunk);
-    const result = await evaluateChunk(opened, chunk);
-    open.delete(chunk);
-    tally = addTallies(tally, result.tally);
-    adopted += result.adopted;
-    tell();
-    notes.isDue = chunks > 1;
-    notes.under ??= noteProgress().finally(() => (notes.under = null));
-  });
+  const inPlay = new RolloutsInPlay(opened);
+  await sideBySide(
+    chunks,
+    evaluationChunksInPlayMax,
+    () => inPlay.hasRoom(),
+    async (chunk) => {
+      inPlay.begin(chunk);
+      open.add(chunk);
+      const result = await evaluateChunk(opened, chunk).finally(() => inPlay.end(chunk));
+      open.delete(chunk);
+      tally = addTallies(tally, result.tally);
+      adopted += result.adopted;
+      tell();
+      notes.isDue = chunks > 1;
+      notes.under ??= noteProgress().finally(() => (notes.under = null));
+    },
+  );
   await notes.under;
 
   tell('closing');
@@ -156,22 +167,27 @@ async function evaluateAll(asked: EvaluationFileInput | EvaluationsInput): Promi
   const nameOf = (one: EvaluationInput, i: number) => names?.[i] ?? `${one.environment.name}.${one.results.name}`;
   parts.push(...inputs.map((one, i) => `${workflowId}.${nameOf(one, i)}`));
   setCurrentDetails(describeParts(parts, results));
-  await sideBySide(inputs.length, atOnce, async (i) => {
-    try {
-      const { results: one } = await executeChild(evaluate, {
-        args: [inputs[i]!],
-        workflowId: parts[i]!,
-        parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL,
-        staticSummary: `${inputs[i]!.environment.name} · ${inputs[i]!.model.model}`,
-      });
-      results[i] = one[0]!;
-    } catch (error) {
-      if (isCancellation(error)) throw error;
-      results[i] = null;
-      failures.push(`${inputs[i]!.environment.name}: ${rootCause(error).message}`);
-    }
-    setCurrentDetails(describeParts(parts, results));
-  });
+  await sideBySide(
+    inputs.length,
+    atOnce,
+    () => true,
+    async (i) => {
+      try {
+        const { results: one } = await executeChild(evaluate, {
+          args: [inputs[i]!],
+          workflowId: parts[i]!,
+          parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL,
+          staticSummary: `${inputs[i]!.environment.name} · ${inputs[i]!.model.model}`,
+        });
+        results[i] = one[0]!;
+      } catch (error) {
+        if (isCancellation(error)) throw error;
+        results[i] = null;
+        failures.push(`${inputs[i]!.environment.name}: ${rootCause(error).message}`);
+      }
+      setCurrentDetails(describeParts(parts, results));
+    },
+  );
   if (failures.length > 0) {
     throw ApplicationFailure.nonRetryable(
       `${failures.length} of ${inputs.length} evaluations failed. ${failures.join(' ')}`,
@@ -187,15 +203,51 @@ async function plan(file: EvaluationFileInput): Promise<readonly EvaluationInput
   return (await evaluationParts.planEvaluations.executeWithOptions({ summary: file.config }, [asked])).inputs;
 }
 
-/** So many of 0 … count−1 at once, in order. The first failure is thrown, once those under way have ended. */
-async function sideBySide(count: number, atOnce: number, work: (i: number) => Promise<void>): Promise<void> {
-  let next = 0;
+/** How many rollouts the chunks in play may have in flight: all together no more than the evaluation may. */
+class RolloutsInPlay {
+  readonly #of: Pick<EvaluationHandle, 'inFlight' | 'atOnce'>;
+  readonly #chunks = new Map<number, number>();
+
+  constructor(of: Pick<EvaluationHandle, 'inFlight' | 'atOnce'>) {
+    this.#of = of;
+    setHandler(chunkLeftSignal, (chunk, left) => {
+      if (this.#chunks.has(chunk)) this.#chunks.set(chunk, left);
+    });
+  }
+
+  hasRoom(): boolean {
+    const taken = [...this.#chunks.values()].reduce((sum, one) => sum + one, 0);
+    return taken === 0 || taken + this.#of.atOnce <= this.#of.inFlight;
+  }
+
+  begin(chunk: number): void {
+    this.#chunks.set(chunk, this.#of.atOnce);
+  }
+
+  end(chunk: number): void {
+    this.#chunks.delete(chunk);
+  }
+}
+
+/**
+ * So many of 0 … count−1 at once, in order, each when there is room for it. The first failure is thrown, once those under way have ended.
+ */
+async function sideBySide(
+  count: number,
+  atOnce: number,
+  hasRoom: () => boolean,
+  work: (i: number) => Promise<void>,
+): Promise<void> {
   const failures: unknown[] = [];
-  const lane = async (): Promise<void> => {
-    while (next < count && failures.length === 0) {
-      await work(next++).catch((reason: unknown) => failures.push(reason));
-    }
-  };
-  await Promise.all(Array.from({ length: Math.min(atOnce, count) }, lane));
+  const working = new Set<Promise<void>>();
+  for (let i = 0; i < count; i++) {
+    await condition(() => failures.length > 0 || (working.size < atOnce && hasRoom()));
+    if (failures.length > 0) break;
+    const one: Promise<void> = work(i)
+      .catch((reason: unknown) => void failures.push(reason))
+      .finally(() => working.delete(one));
+    working.add(one);
+  }
+  await Promise.all(working);
   if (failures.length > 0) throw failures[0];
 }

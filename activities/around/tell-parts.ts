@@ -1,16 +1,12 @@
-import { AsyncLocalStorage } from 'node:async_hooks';
 import { Context } from '@temporalio/activity';
-import type { WorkflowClient } from '@temporalio/client';
 import { groupsEndedSignalName } from '../../core/names.ts';
+import { outsideOfActivities, signalTo } from './tell-workflow.ts';
 import type { PartsNotice, PlayedPart } from '../../core/rl/played-part.ts';
 
 /** A run is told no oftener than this: a signal costs it a task. */
 const signalMs = 250;
 /** Parts in one signal; each has a kilobyte. */
 const partsMax = 256;
-
-/** What one activity sends for others is not cut off when that one is cancelled. */
-const outsideOfActivities = AsyncLocalStorage.snapshot();
 
 interface Waiting {
   readonly part: PlayedPart;
@@ -63,15 +59,11 @@ export async function tellParts(workflowId: string | undefined, lineage: string,
   if (workflowId === undefined) return false;
   const { client, info } = Context.current();
   const key = JSON.stringify([info.namespace, workflowId, lineage]);
-  const outbox = outboxes.get(key) ?? new Outbox((parts) => signal(client.workflow, workflowId, { lineage, parts }));
+  const outbox = outboxes.get(key) ?? new Outbox((parts) => signalTo(client, workflowId, groupsEndedSignalName, { lineage, parts } satisfies PartsNotice));
   outboxes.set(key, outbox);
   try {
     return await outbox.put(part);
   } finally {
     if (outbox.isIdle) outboxes.delete(key);
   }
-}
-
-async function signal(client: WorkflowClient, workflowId: string, notice: PartsNotice): Promise<void> {
-  await client.getHandle(workflowId).signal(groupsEndedSignalName, notice);
 }

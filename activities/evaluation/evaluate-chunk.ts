@@ -7,6 +7,7 @@ import { exampleOrder } from '../../core/eval/example-order.ts';
 import { tallyOf } from '../../core/eval/tally.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { groupsJudgedAtOnce } from '../../core/limits.ts';
+import { chunkLeftSignalName } from '../../core/names.ts';
 import { resultRow } from '../../core/rl/results.ts';
 import { isRewardedOutcome, type Rollout } from '../../core/rl/rollout.ts';
 import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
@@ -17,8 +18,10 @@ import type { Environment, RolloutPlace } from '../../backends/environments/type
 import type { Store } from '../../backends/store/index.ts';
 import { encodeRows } from '../../backends/store/objects.ts';
 import { type AskDependencies, silentServers } from '../../backends/rollouts/asked-model.ts';
-import { eachInTurn } from '../../backends/rollouts/each-in-turn.ts';
+import { eachGroup } from '../../backends/rollouts/each-group.ts';
+import { Slots, workerSlots } from '../../backends/rollouts/slots.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
+import { tellWorkflow } from '../around/tell-workflow.ts';
 import { playRollout } from '../../backends/rollouts/play-rollout.ts';
 import { Part, RolloutJournal } from '../../runs/rollout-journal.ts';
 import { storeOf } from '../../runs/run-access.ts';
@@ -46,6 +49,9 @@ export interface ChunkProgress {
 
 /** How often finished rollouts and scored examples are stored while others of their chunk still run. */
 const partIntervalMs = 500;
+
+/** Of what a chunk may have in flight; an evaluation is told when no more is left. */
+const leftTold = [1 / 2, 1 / 4, 1 / 8];
 
 /** Refused from the first on: it is the request, the key or the model, and no other rollout would fare better. */
 const refusedMax = 8;
@@ -154,17 +160,18 @@ class ChunkWork {
     const brokenOff = new AbortController();
     for (const signal of [stop, brokenOff.signal]) setMaxListeners(0, signal); // every rollout listens
     const flushing = setInterval(() => void this.#flush().catch(() => undefined), partIntervalMs); // done again at the end
+    const leave = workerSlots.enter(missing.length);
     const kept = await keepVersion(this.#options.dependencies, `${handle.place.prefix}chunk_${chunk}`, input);
     try {
       const player = await openPlayer(this.#options.dependencies, handle, input, { journal, signal: stop });
       const together = this.#together(missing, brokenOff.signal);
-      // Never fewer than an example's: an environment may score them in place, when the last of them is there.
-      const atOnce = Math.max(handle.atOnce, handle.rolloutsPerExample);
       await this.#scoreAll(
         [...this.#awaited].flatMap(([group, count]) => (count === 0 ? [group] : [])),
         stop,
       );
-      await eachInTurn(missing, { atOnce, stop, brokenOff }, async (place) => {
+      const slots = [new Slots(handle.atOnce), workerSlots];
+      let left = missing.length;
+      await eachGroup(this.#letInTogether(missing), { slots, stop, brokenOff }, async (place) => {
         const rollout = await playRollout({
           environments: this.#options.environments,
           entry: input.environment,
@@ -179,12 +186,14 @@ class ChunkWork {
         });
         standstill.moved();
         this.#add(rollout);
+        this.#tellLeft(--left);
         await this.#scoreIfComplete(place.group, stop);
         standstill.moved();
       });
       cancelled.throwIfAborted();
       if (standstill.isOver) await this.#giveUp(missing);
     } finally {
+      leave();
       standstill.end();
       clearInterval(flushing);
       await kept.release();
@@ -223,6 +232,22 @@ class ChunkWork {
       missing.push(...absent);
     }
     return missing;
+  }
+
+  /** Few rollouts are left: the evaluation may begin as many of other chunks. One that is not told does so when this one has ended. */
+  #tellLeft(left: number): void {
+    const { atOnce, chunks } = this.#options.handle;
+    if (chunks === 1 || left === 0 || !leftTold.some((share) => left === Math.floor(atOnce * share))) return;
+    void tellWorkflow(chunkLeftSignalName, this.#options.chunk, left).catch(() => undefined);
+  }
+
+  /** An environment may score an example's rollouts in place, when the last of them is there. */
+  #letInTogether(missing: readonly Place[]): Place[][] {
+    const { input, environment } = this.#options;
+    if (!isByGroups(input, environment)) return missing.map((place) => [place]);
+    const groups = new Map<number, Place[]>();
+    for (const place of missing) groups.set(place.group, [...(groups.get(place.group) ?? []), place]);
+    return [...groups.values()];
   }
 
   /** Which of what is to be played belongs together; named so that two attempts in one process share nothing. */

@@ -23,6 +23,7 @@ interface OpenEvaluationInput {
 
 interface OpenDependencies {
   readonly codeVersion: string;
+  readonly countRolloutWorkers: () => Promise<number>;
   readonly environments?: Environments;
   /** What a model costs at its servers; missing = as those tell that do. */
   readonly prices?: typeof pricesOf;
@@ -33,7 +34,12 @@ interface OpenDependencies {
  * Refuses one that is not the same. Idempotent for who asks.
  */
 export const createOpenEvaluation =
-  ({ codeVersion, environments = allEnvironments, prices: findPrices = pricesOf }: OpenDependencies) =>
+  ({
+    codeVersion,
+    countRolloutWorkers,
+    environments = allEnvironments,
+    prices: findPrices = pricesOf,
+  }: OpenDependencies) =>
   async (asked: OpenEvaluationInput): Promise<EvaluationHandle> =>
     withHeartbeat(async () => {
       const { request } = asked;
@@ -44,8 +50,10 @@ export const createOpenEvaluation =
       const length = Math.max(0, environment.evalDataset.length - (input.skipExamples ?? 0));
       const examples = input.numExamples < 0 ? length : Math.min(input.numExamples, length);
       if (examples === 0) throw nothingToEvaluate(input, length);
-      const { evaluation, ref } = await openAttempt(store, environment, { input, examples, request, codeVersion });
-      const handle = handleOf(evaluation, ref, [
+      const workers = await countRolloutWorkers().catch(() => 1);
+      const opening = { input, examples, request, codeVersion, workers };
+      const { evaluation, ref } = await openAttempt(store, environment, opening);
+      const handle = handleOf(evaluation, { ref, workers }, [
         ...(environment.warnings ?? []).filter((line) => !isOfTraining(line)),
         ...(warning === null ? [] : [warning]),
         ...(input.numExamples > length
@@ -80,7 +88,12 @@ async function openAttempt(
     examples,
     request,
     codeVersion,
-  }: Pick<OpenEvaluationInput, 'input' | 'request'> & { readonly examples: number; readonly codeVersion: string },
+    workers,
+  }: Pick<OpenEvaluationInput, 'input' | 'request'> & {
+    readonly examples: number;
+    readonly codeVersion: string;
+    readonly workers: number;
+  },
 ): Promise<{ evaluation: StoredEvaluation; ref: ObjectRef }> {
   for (;;) {
     const before = await newestAttempt(store, input);
@@ -96,6 +109,7 @@ async function openAttempt(
       examples,
       rolloutsPerExample: input.rolloutsPerExample,
       maxConcurrent: input.maxConcurrent,
+      workers,
       chunkExamples: before?.evaluation.chunkExamples,
     });
     const attempt = (before?.evaluation.attempt ?? 0) + 1;
@@ -139,7 +153,7 @@ function requireSame(store: Store, differences: readonly string[]): void {
 
 function handleOf(
   { input, examples, chunkExamples, attempt }: StoredEvaluation,
-  spec: ObjectRef,
+  { ref: spec, workers }: { readonly ref: ObjectRef; readonly workers: number },
   warnings: readonly string[],
 ): EvaluationHandle {
   const { rolloutsPerExample, maxConcurrent } = input;
@@ -151,7 +165,7 @@ function handleOf(
     examples,
     rolloutsPerExample,
     attempt,
-    ...cutEvaluation({ examples, rolloutsPerExample, maxConcurrent, chunkExamples }),
+    ...cutEvaluation({ examples, rolloutsPerExample, maxConcurrent, workers, chunkExamples }),
     warnings,
   };
 }

@@ -10,13 +10,13 @@ export async function eachGroup<T>(
     slots,
     stop,
     brokenOff,
-    begin,
+    begin = () => Promise.resolve(),
   }: {
     readonly slots: readonly Slots[];
     readonly stop: AbortSignal;
     readonly brokenOff: AbortController;
     /** Waited for before a group is begun. */
-    readonly begin: () => Promise<void>;
+    readonly begin?: () => Promise<void>;
   },
   work: (member: T) => Promise<void>,
 ): Promise<void> {

@@ -111,9 +111,9 @@ export interface EvaluationHandle {
   /** Examples of one activity; the same in every attempt. */
   readonly chunkExamples: number;
   readonly chunks: number;
-  /** Activities side by side. */
-  readonly chunksAtOnce: number;
-  /** Rollouts at once in each. */
+  /** Rollouts of all chunks at once. */
+  readonly inFlight: number;
+  /** And of one chunk. */
   readonly atOnce: number;
   readonly warnings: readonly string[];
 }

@@ -64,7 +64,7 @@ export async function openEvaluation(
   request = 'w/1',
   given: Pick<Parameters<typeof createOpenEvaluation>[0], 'prices'> = {},
 ): Promise<EvaluationHandle> {
-  const open = createOpenEvaluation({ codeVersion: 'test', ...given });
+  const open = createOpenEvaluation({ codeVersion: 'test', countRolloutWorkers: () => Promise.resolve(1), ...given });
   return (await new MockActivityEnvironment().run(open, { input, request })) as EvaluationHandle;
 }
 

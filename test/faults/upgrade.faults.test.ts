@@ -58,15 +58,15 @@ test('a terminal that follows a run continues following it when new code takes i
   const stage = await UpgradeStage.open();
   const version = await otherOrder(stage.folder);
   try {
-    await stage.writeConfig('followed', { steps: 6 });
+    await stage.writeConfig('followed', { steps: 40 }); // it is at work for long enough to be taken over
     const train = stage.command(version, 'train', 'followed.toml');
-    await train.says(/step 2 of 6/);
+    await train.says(/step 2 of 40/);
     await writeFile(path.join(version.folder, 'workflows/index.ts'), "export { trainRun } from './train-run.ts';\n");
     process.kill(stage.pid('orchestrator-worker'), 'SIGKILL');
     const code = await train.ended;
     assert.equal(code, 0, train.said);
     assert.match(train.said, /upgrade: run followed continues/);
-    assert.match(train.said, /done: step 6 of 6/);
+    assert.match(train.said, /done: step 40 of 40/);
   } finally {
     await stage.close();
   }

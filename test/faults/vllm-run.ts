@@ -52,7 +52,7 @@ max_model_len = 64
 
 async function prepare(folder: string, run: StageKind['run']): Promise<Surroundings> {
   const sampledLog = path.join(folder, 'sampled');
-  const program = writeStandInPython(folder, ['--sampled-log', sampledLog, '--token-ms', '5']);
+  const program = writeStandInPython(folder, ['--sampled-log', sampledLog, '--token-ms', '20']);
   const overrides = { 'inference.program': program };
   await writeFile(path.join(folder, 'vllm.toml'), run({ steps: 1, log: '' }));
   const { spec } = await loadRunConfig('vllm.toml', { projectFolder: folder, overrides });

@@ -1,6 +1,7 @@
 /** An evaluation: opened, chunk after chunk, closed; several of a file; and the newest checkpoint, on a schedule. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
+import { tellWorkflow } from '../../activities/around/tell-workflow.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type {
   EvaluationInput,
@@ -9,11 +10,11 @@ import type {
   EvaluationStatus,
 } from '../../core/eval/evaluation.ts';
 import type { Regression } from '../../core/eval/regression.ts';
-import { evaluationEndedSignalName } from '../../core/names.ts';
+import { chunkLeftSignalName, evaluationEndedSignalName } from '../../core/names.ts';
 import type { EvaluatedNewest } from '../../workflows/evaluate-newest.ts';
 import { closedEvaluation, evaluationOf, openedEvaluation, tallyWith } from './fake-evaluation.ts';
 import { type Fakes, Gate, versionAfter } from './fake-run.ts';
-import { ascending, aWhile, failureOf } from './look.ts';
+import { ascending, aWhile, failureOf, until } from './look.ts';
 import { begin, type BegunRun, closeServer, freshName } from './server.ts';
 
 after(closeServer);
@@ -50,7 +51,7 @@ describe('an evaluation', { concurrency: 8 }, () => {
     const gate = new Gate();
     let [atOnce, most] = [0, 0];
     const run = await evaluateOne({
-      openEvaluation: ({ input }) => ({ ...openedEvaluation(input), chunks: 5, examples: 10, chunksAtOnce: 2 }),
+      openEvaluation: ({ input }) => ({ ...openedEvaluation(input), chunks: 5, examples: 10, inFlight: 2 }),
       evaluateChunk: async (_, { usual }) => {
         most = Math.max(most, (atOnce += 1));
         await gate.pass();
@@ -65,6 +66,24 @@ describe('an evaluation', { concurrency: 8 }, () => {
     await resultsOf(run);
     assert.equal(most, 2);
     assert.deepEqual(ascending(run.inputs('evaluateChunk').map(({ chunk }) => chunk)), [0, 1, 2, 3, 4]);
+  });
+
+  test('chunks with few rollouts left make room for the next ones', async () => {
+    const gate = new Gate();
+    const run = await evaluateOne({
+      openEvaluation: ({ input }) => ({ ...openedEvaluation(input), chunks: 4, examples: 8, inFlight: 8, atOnce: 4 }),
+      evaluateChunk: async ({ chunk }, { usual }) => {
+        if (chunk > 1) return usual();
+        await tellWorkflow(chunkLeftSignalName, chunk, 2);
+        await gate.pass();
+        return usual();
+      },
+    });
+    await until('the others are played', () => run.inputs('evaluateChunk').length === 4);
+    await aWhile();
+    assert.deepEqual((await statusOf(run)).waitingOn, ['examples 1–2 of 8 × 1', 'examples 3–4 of 8 × 1']);
+    gate.open();
+    await resultsOf(run);
   });
 
   test('a chunk whose servers are away is asked for again, alone', async () => {
@@ -85,7 +104,7 @@ describe('an evaluation', { concurrency: 8 }, () => {
     const gate = new Gate();
     let isPlayed = false;
     const run = await evaluateOne({
-      openEvaluation: ({ input }) => ({ ...openedEvaluation(input), chunks: 4, chunksAtOnce: 2 }),
+      openEvaluation: ({ input }) => ({ ...openedEvaluation(input), chunks: 4, inFlight: 2 }),
       evaluateChunk: async ({ chunk }, { usual }) => {
         if (chunk === 0) throw new RatchetError('InferenceRejected', 'no such model');
         await gate.pass();

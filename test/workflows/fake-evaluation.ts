@@ -87,8 +87,8 @@ export function openedEvaluation(input: EvaluationInput): EvaluationHandle {
     attempt: 1,
     chunkExamples: 2,
     chunks: 2,
-    chunksAtOnce: 1,
-    atOnce: 8,
+    inFlight: 1,
+    atOnce: 1,
     warnings: [],
   };
 }

@@ -59,7 +59,8 @@ export class Rollouts {
     if (this.#isCollecting) return; // it goes on from there by itself
     const { spec, control } = this.#context;
     const next = (this.#ahead.at(-1)?.step ?? step) + 1;
-    const goesOn = !control.isPaused && control.rewind === null && !isHistoryLong();
+    const endsFirst = isHistoryLong() && !this.mayBeLeft;
+    const goesOn = !control.isPaused && control.rewind === null && !endsFirst;
     if (!goesOn || next > control.lastStep || next > this.#lastAllowed(spec.maxAsyncLevel)) return;
     const batch = this.#begin(next);
     this.#ahead.push({ step: next, batch });
