@@ -107,6 +107,8 @@ interface Measured {
   readonly ended: Readonly<Record<string, number>>;
   /** How many versions trained groups were behind, on average. */
   readonly off_policy: number;
+  /** Share of the window that was in play, as the run has it. */
+  readonly window: number;
   /** In the histories of all workflows. */
   readonly events_per_step: number;
   readonly events_per_group: number;
@@ -171,6 +173,7 @@ async function measureOne(bench: Bench, name: string, kind: Kind, options: Optio
           answers_per_trained: round(during.answers / ((last - stepsSkipped) * batch)),
           ended,
           off_policy: round(mean(measured.map(({ metrics }) => metrics['off_policy/mean'] ?? 0))),
+          window: round(mean(measured.map(({ metrics }) => metrics['window/utilisation'] ?? 0))),
           tasks_lost: sum(histories.map(countTasksLost)),
           executions: histories.length,
           events_per_group: round((during.events_per_step * measured.length) / sum(Object.values(ended)), 2),

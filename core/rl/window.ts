@@ -33,20 +33,31 @@ export function isContinuous(level: number, { playS }: SamplingPace, isPaced: bo
   return level > 1 || (playS ?? 0) >= slowPlayS;
 }
 
-/** How many groups the window holds: what becomes ready while a chunk is in play, and a batch more; up to `level` batches ahead. */
+/**
+ * How many groups the window holds: what becomes ready while a chunk is in play, and a batch more; up to `level` batches ahead. Where it is
+ * said how many rollouts are to be in flight (prime-rl's `max_inflight_rollouts`), as many as that takes, if they can be trained by then.
+ */
 export function windowGroups(input: {
   readonly groupsPerBatch: number;
   readonly level: number;
   readonly oversamplingFactor: number;
-  /** Steps that are still to be made, the one in question included. */
+  /** Steps that may be sampled for by now, the one in question included; and those to the end of the run. */
   readonly stepsLeft: number;
+  readonly stepsToEnd: number;
+  readonly maxOffPolicySteps: number;
+  readonly maxConcurrent: number | null;
+  readonly rolloutsPerExample: number;
   readonly pace: SamplingPace;
 }): number {
   const { groupsPerBatch, level, oversamplingFactor, stepsLeft, pace } = input;
   const { playS, batchS } = pace;
   const during = playS === null || batchS === null ? 1 : Math.ceil(playS / Math.max(batchS, 0.05));
   const batches = Math.max(1, Math.min(level, 1 + during, stepsLeft - 1) + 1);
-  return Math.ceil(groupsPerBatch * (batches - 1 + oversamplingFactor));
+  const ahead = Math.ceil(groupsPerBatch * (batches - 1 + oversamplingFactor));
+  const inFlight = leasedFor(input);
+  if (inFlight === null) return ahead;
+  const trainable = groupsPerBatch * Math.min(input.maxOffPolicySteps, input.stepsToEnd);
+  return Math.max(ahead, Math.min(inFlight + groupsPerBatch, trainable));
 }
 
 /** Of how many groups a chunk is at most: never of so few that more of them would be in play than a commit can name. */
@@ -69,9 +80,20 @@ export function chunkGroups(input: {
   return Math.max(Math.ceil(window / chunksInPlayMax), Math.min(wanted, groupsPerBatch));
 }
 
-/** Of what may be in flight so much is leased: workers have something to begin when a rollout ends. Fewer keep a quarter less in flight. */
-const leasedAhead = 2;
+/** Of what may be in flight so much is leased: workers have something to begin when a rollout ends. */
+const leasedAhead = 1.25;
 const occupancyMin = 0.05;
+
+/** How many groups are leased to have so many rollouts in flight; null = as many as there are. */
+function leasedFor(of: {
+  readonly maxConcurrent: number | null;
+  readonly rolloutsPerExample: number;
+  readonly pace: Pick<SamplingPace, 'occupancy'>;
+}): number | null {
+  const { maxConcurrent, rolloutsPerExample, pace } = of;
+  if (maxConcurrent === null) return null;
+  return Math.ceil((leasedAhead * maxConcurrent) / rolloutsPerExample / Math.max(occupancyMin, pace.occupancy));
+}
 
 /** How many more groups may be leased. */
 export function roomInWindow(input: {
@@ -86,13 +108,9 @@ export function roomInWindow(input: {
   readonly maxConcurrent: number | null;
   readonly pace: Pick<SamplingPace, 'occupancy'>;
 }): number {
-  const { window, held, playing, chunks, chunkGroups: size, rolloutsPerExample, maxConcurrent, pace } = input;
+  const { window, held, playing, chunks, chunkGroups: size } = input;
   // Workers see to it that no more are in flight: beyond that some are leased ahead of their turn.
-  const atOnce =
-    maxConcurrent === null
-      ? Infinity
-      : Math.ceil((leasedAhead * maxConcurrent) / rolloutsPerExample / Math.max(occupancyMin, pace.occupancy)) -
-        playing;
+  const atOnce = (leasedFor(input) ?? Infinity) - playing;
   const room = Math.min(window - held, atOnce, (chunksInPlayMax - chunks) * size);
   return Math.max(room, playing === 0 && window > held ? 1 : 0);
 }

@@ -64,8 +64,13 @@ export async function collectStep(
 
 interface Asked {
   readonly step: number;
-  /** Steps that may be sampled for by now, this one included. */
-  readonly stepsAhead: () => number;
+  readonly steps: () => StepsAhead;
+}
+
+/** This step included: how many may be sampled for by now, and how many there are to the end of the run. */
+export interface StepsAhead {
+  readonly left: number;
+  readonly toEnd: number;
 }
 
 /** The groups of one step while they are collected. */
@@ -191,7 +196,7 @@ class Collection {
   /** Has more sampled, and waits until there is something new. */
   async sampleOn({ groups }: Ready): Promise<void> {
     const { spec } = this.#context;
-    const { step, stepsAhead } = this.#asked;
+    const { step, steps } = this.#asked;
     const window = this.#window;
     const missing = Math.ceil((this.#groupsPerBatch - groups) * spec.oversamplingFactor);
     const ready = (): number => {
@@ -199,7 +204,7 @@ class Collection {
       return countGroups(selection.trained) + countGroups(selection.surplus);
     };
     const hasExamples = window.isContinuous
-      ? await window.fill(step, { stepsLeft: stepsAhead(), ready })
+      ? await window.fill(step, { ...steps(), ready })
       : window.isInPlay || (await window.openRound(step, missing));
     if (hasExamples) {
       if (!window.isContinuous || ready() < this.#groupsPerBatch) await window.next();

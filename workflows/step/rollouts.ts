@@ -2,7 +2,7 @@ import type { PolicyVersion, Prompts, RunState } from '../../core/rl/run-state.t
 import type { RunContext } from '../run-parts.ts';
 import { awaitedLater } from '../beside/beside.ts';
 import { isHistoryLong } from '../history-length.ts';
-import { type CollectedStep, collectStep } from './collect-step.ts';
+import { type CollectedStep, collectStep, type StepsAhead } from './collect-step.ts';
 import type { Recoveries } from './recoveries.ts';
 import { SamplingWindow } from './sampling-window.ts';
 import type { ServingSchedule } from './serving-schedule.ts';
@@ -91,12 +91,15 @@ export class Rollouts {
     const { spec, control } = this.#context;
     const { recoveries, ready } = this.#options;
     recoveries.samplesFor(step);
-    const stepsAhead = (): number => Math.min(control.lastStep, this.#lastAllowed(spec.maxAsyncLevel)) - step + 1;
+    const steps = (): StepsAhead => {
+      const toEnd = control.lastStep - step + 1;
+      return { left: Math.min(toEnd, this.#lastAllowed(spec.maxAsyncLevel) - step + 1), toEnd };
+    };
     try {
       await ready();
       this.#window ??= this.#open();
       const context = { ...this.#context, ...this.#options };
-      return await collectStep(context, await this.#window, { step, stepsAhead });
+      return await collectStep(context, await this.#window, { step, steps });
     } finally {
       this.#isCollecting = false;
     }

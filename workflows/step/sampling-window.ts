@@ -33,6 +33,7 @@ import { type ChunkInPlay, ChunksInPlay } from './chunks-in-play.ts';
 import { Harvest } from './harvest.ts';
 import { type ChunkPlayed, playChunk } from './play-chunk.ts';
 import type { ServingSchedule } from './serving-schedule.ts';
+import type { StepsAhead } from './collect-step.ts';
 
 export interface WindowContext {
   readonly run: RunHandle;
@@ -175,13 +176,13 @@ export class SamplingWindow {
   /** Opens rounds until the window is full, or a batch is ready. `ready` counts groups that wait for one. False: there is no example to draw. */
   async fill(
     step: number,
-    { stepsLeft, ready }: { readonly stepsLeft: number; readonly ready: () => number },
+    { left: stepsLeft, toEnd: stepsToEnd, ready }: StepsAhead & { readonly ready: () => number },
   ): Promise<boolean> {
     const { spec } = this.#context;
     const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
     const pace = this.#pace;
-    const { maxAsyncLevel: level, oversamplingFactor } = spec;
-    const window = windowGroups({ groupsPerBatch, level, oversamplingFactor, stepsLeft, pace });
+    const { maxAsyncLevel: level } = spec;
+    const window = windowGroups({ ...spec, groupsPerBatch, level, stepsLeft, stepsToEnd, pace });
     const size = this.#chunkGroups(window);
     this.#size = window;
     for (;;) {
@@ -200,7 +201,7 @@ export class SamplingWindow {
       });
       // A part of a chunk is waited for, unless nothing else would come.
       if (waiting >= groupsPerBatch || room === 0 || (room < size && inPlay > 0)) return true;
-      const target = Math.min(step + Math.floor(held / groupsPerBatch), step + stepsLeft - 1);
+      const target = Math.min(step + Math.floor(held / groupsPerBatch), step + stepsToEnd - 1);
       const count = Math.min(room, groupsPerBatch - (held % groupsPerBatch));
       if (!(await this.openRound(target, count, size))) return false;
     }

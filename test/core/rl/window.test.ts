@@ -6,7 +6,16 @@ import { chunkGroups, isContinuous, roomInWindow, secondsCovered, windowGroups }
 const unmeasured = { playS: null, batchS: null, occupancy: 1 };
 const quick = { playS: 0.3, batchS: 0.5, occupancy: 1 };
 const slow = { playS: 12, batchS: 2, occupancy: 0.2 };
-const window = { groupsPerBatch: 64, level: 2, oversamplingFactor: 1, stepsLeft: 100 };
+const window = {
+  groupsPerBatch: 64,
+  level: 2,
+  oversamplingFactor: 1,
+  stepsLeft: 100,
+  stepsToEnd: 100,
+  maxOffPolicySteps: 8,
+  maxConcurrent: null,
+  rolloutsPerExample: 8,
+};
 const chunk = { groupsPerBatch: 64, window: 192, workers: 1 };
 
 test('level 0 is sampled step by step, level 1 while its rounds are quick, and what is further ahead continuously', () => {
@@ -30,8 +39,16 @@ test('the window holds what becomes ready while a round is in play, up to the le
   assert.equal(windowGroups({ ...window, oversamplingFactor: 1.5, pace: slow }), 3 * 64 + 32);
 });
 
+test('where it is said how many rollouts are in flight, the window is no smaller than that takes, while they can be trained', () => {
+  const said = { ...window, maxConcurrent: 512, pace: slow };
+  assert.equal(windowGroups(said), 400 + 64, 'a fifth of what is leased is in flight');
+  assert.equal(windowGroups({ ...said, maxOffPolicySteps: 5 }), 5 * 64);
+  assert.equal(windowGroups({ ...said, stepsLeft: 2, stepsToEnd: 4 }), 4 * 64);
+  assert.equal(windowGroups({ ...said, maxConcurrent: 8 }), 3 * 64);
+});
+
 test('a chunk of slow rollouts has a few groups, one of quick ones half a batch', () => {
-  assert.equal(chunkGroups({ ...chunk, pace: slow }), 2);
+  assert.equal(chunkGroups({ ...chunk, pace: slow }), 4);
   assert.equal(chunkGroups({ ...chunk, pace: quick }), 32);
   assert.equal(chunkGroups({ ...chunk, pace: quick, workers: 16 }), 2, 'every worker has two');
   assert.equal(chunkGroups({ ...chunk, pace: unmeasured }), 32);
@@ -42,7 +59,8 @@ test('whatever is asked for, no more chunks are in play than a commit can name',
   for (const groupsPerBatch of [1, 7, 64, 4096]) {
     for (const level of [1, 2, 8, 64]) {
       for (const pace of [unmeasured, quick, slow, { playS: 900, batchS: 0.1, occupancy: 0.5 }]) {
-        const held = windowGroups({ groupsPerBatch, level, oversamplingFactor: 3, stepsLeft: 1000, pace });
+        const asked = { ...window, groupsPerBatch, level, oversamplingFactor: 3, stepsLeft: 1000, stepsToEnd: 1000 };
+        const held = windowGroups({ ...asked, maxConcurrent: 16_384, pace });
         const groups = chunkGroups({ groupsPerBatch, window: held, workers: 1, pace });
         assert.ok(groups >= 1 && held / groups <= chunksInPlayMax, `${held} groups, ${groups} a chunk`);
       }
@@ -63,7 +81,7 @@ test('there is room until the window is full, the chunks are, or as many rollout
   };
   assert.equal(roomInWindow(room), 92);
   assert.equal(roomInWindow({ ...room, chunks: chunksInPlayMax - 3 }), 12);
-  assert.equal(roomInWindow({ ...room, maxConcurrent: 512 }), 68);
+  assert.equal(roomInWindow({ ...room, maxConcurrent: 512 }), 20);
   assert.equal(
     roomInWindow({ ...room, maxConcurrent: 512, pace: { occupancy: 0.5 } }),
     92,
