@@ -42,7 +42,11 @@ export async function pendingWork(handle: WorkflowHandle, timeoutMs: number): Pr
   const converter = handle.client.options.loadedDataConverter;
   try {
     const { raw } = await handle.client.withDeadline(Date.now() + timeoutMs, () => handle.describe());
-    const activities = await Promise.all(
+    const flows = (raw.pendingChildren ?? []).flatMap(({ workflowTypeName, workflowId }) =>
+      workflowTypeName === 'playRounds' && workflowId ? [handle.client.getHandle(workflowId)] : [],
+    );
+    const played = await Promise.all(flows.map((flow) => pendingActivities(flow, timeoutMs)));
+    const own = await Promise.all(
       (raw.pendingActivities ?? []).map(
         async ({ activityType, attempt, lastFailure, heartbeatDetails, scheduledTime }) => {
           const failure = await decodeOptionalFailureToOptionalError(converter, lastFailure);
@@ -63,7 +67,7 @@ export async function pendingWork(handle: WorkflowHandle, timeoutMs: number): Pr
     const evaluations = (raw.pendingChildren ?? []).flatMap(({ workflowTypeName, workflowId }) =>
       workflowTypeName === 'evaluate' && workflowId ? [workflowId] : [],
     );
-    return { activities, evaluations };
+    return { activities: [...own, ...played.flatMap((found) => found ?? [])], evaluations };
   } catch {
     return null; // A server that is being restarted, or gone: asked again at the next look.
   }

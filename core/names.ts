@@ -29,6 +29,10 @@ export function trainerQueues(holder: string): {
 /** How a GPU worker tells a run that it holds it: a signal, from an activity to the workflow. */
 export const trainerLeasedSignalName = 'trainer-leased';
 
+/** How the workflow that plays a run's rounds tells it what it does not know: a signal, `RoundsPlayed`; and that a person is waited for. */
+export const roundsPlayedSignalName = 'rounds-played';
+export const rolloutsWaitSignalName = 'rollouts-wait';
+
 /** How a rollout worker tells a run that groups have ended whose chunks are in play: a signal, `PartsNotice`. */
 export const groupsEndedSignalName = 'groups-ended';
 
@@ -107,6 +111,11 @@ export function evaluationWorkflowId(
   const { step, replay = 0 } = version;
   const place = lineage === firstLineage ? '' : `${lineage}.`;
   return `${run}.eval.${environment}.${place}${versionName({ step, replay })}${variant === '' ? '' : `.${variant}`}`;
+}
+
+/** Who plays a run's rounds, for an execution of the run: `RUN.rollouts.1a2b3c4d`, and with a number from 2 where one was lost. */
+export function rolloutsWorkflowId(run: string, execution: string, number: number): string {
+  return `${run}.rollouts.${execution.slice(-12)}${number === 1 ? '' : `.${number}`}`;
 }
 
 /** A search of its own, by the names of its environments (with `+` between several) and its id: `gepa.ENV.ID`. */

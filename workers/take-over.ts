@@ -53,11 +53,23 @@ export async function takeOverOpen({ client, version, say, isUnversioned = false
     }
     const failed = (workflowId: string, reason: unknown): void =>
       say(`upgrade: ${workflowId} was begun by other code and could not be taken over: ${messageOf(reason)}`);
+    await endFlows(client, version, writtenBy);
     for (const evaluation of await takeOverEvaluations(client, { version, versionOf: writtenBy, failed })) {
       say(`upgrade: ${evaluation} continues with what it has finished, under the new code`);
     }
   } catch (error) {
     say(`upgrade: whether there are runs of other code could not be found out: ${messageOf(error)}`);
+  }
+}
+
+/** Runs that are taken over hand their rounds to workflows of their own code, which go on from what is stored. */
+async function endFlows(client: Client, version: string, writtenBy: typeof versionOf): Promise<void> {
+  for await (const { workflowId } of client.workflow.list({
+    query: "WorkflowType='playRounds' AND ExecutionStatus='Running'",
+  })) {
+    const flow = client.workflow.getHandle(workflowId);
+    const written = writtenBy(await flow.describe());
+    if (written !== null && written !== version) await flow.terminate('taken over by other workflow code');
   }
 }
 

@@ -102,7 +102,7 @@ export const opening = proxyActivities<OrchestratorActivities>({
   retry,
 });
 
-export function rolloutsFor(spec: RunSpec) {
+export function rolloutsFor(spec: Pick<RunSpec, 'heartbeatTimeoutS'>) {
   return proxyActivities<RolloutActivities>({
     taskQueue: taskQueues.rollout,
     startToCloseTimeout: '2h',

@@ -32,7 +32,8 @@ export interface RunSummary {
 /** Goes on as another execution. Everything beside the loop is drained first: a child or an activity in flight would not survive. */
 export async function continueRun(parts: RunParts, { opened, typed }: OpenedStart): Promise<never> {
   const { head, rollouts, weights, beside, control, account, evals, branches, lease } = parts;
-  await rollouts.drain();
+  const flows = await rollouts.drain();
+  if (control.rewind !== null) await rollouts.leave();
   await weights.ready.catch(unlessRewind); // a version that is left behind need not be served
   await beside.finish();
   await condition(allHandlersFinished);
@@ -51,6 +52,7 @@ export async function continueRun(parts: RunParts, { opened, typed }: OpenedStar
       evals: evals.done.slice(-evalsCarried),
       evaluating: evals.carry(),
       trainer: lease.carry(),
+      ...(Object.keys(flows).length === 0 || rewind !== null ? {} : { flows }),
     },
   });
 }
@@ -60,7 +62,7 @@ export async function finish(parts: RunParts): Promise<RunSummary | null> {
   const { run, spec, head, rollouts, weights, beside, control, evals, branches, lease } = parts;
   const { step, policy } = head;
   control.at('finishing', step, policy);
-  rollouts.leave();
+  await rollouts.leave();
   await weights.ready;
   await branches.leave('end');
   lease.releaseWhenIdle(); // evaluations under way need none

@@ -78,6 +78,7 @@ export function assemble(opened: OpenedStart): RunParts {
     prompts: () => branches.inUse,
     state: () => head.state,
     goesOn: start !== null,
+    flows: carried?.rewind ? undefined : carried?.flows,
   });
   return {
     ...context,

@@ -6,6 +6,7 @@ import { eager, opening } from './options.ts';
 import { type RunFigures, figuresFrom } from './control/figures.ts';
 import type { PendingEvaluation } from './beside/online-evals.ts';
 import type { ControlState } from './control/run-control.ts';
+import type { CarriedFlows } from './step/rollout-flow.ts';
 import { type CarriedAccount, StepAccount } from './step/step-account.ts';
 
 /** All that continue-as-new carries: what is not here is lost. */
@@ -30,6 +31,8 @@ export interface ContinuedRun {
     readonly rewindRefused?: string;
     /** The GPU worker that held the run last: it may hold the newest version still. */
     readonly trainer?: string | null;
+    /** Who plays the rounds that are in play. */
+    readonly flows?: CarriedFlows;
   };
 }
 

@@ -1,4 +1,4 @@
-import { isCancellation } from '@temporalio/workflow';
+import { CancellationScope, ContinueAsNew, isCancellation } from '@temporalio/workflow';
 import type { TrainRunInput } from '../activities/index.ts';
 import { rewoundLine, stepLine } from './control/lines.ts';
 import { RewindAsked } from './control/run-control.ts';
@@ -51,6 +51,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
     } catch (error) {
       if (error instanceof RewindAsked) return continueRun(parts, opened);
       if (isCancellation(error)) await evals.leaveAll();
+      if (!(error instanceof ContinueAsNew)) await CancellationScope.nonCancellable(() => rollouts.leave());
       throw error;
     }
   });

@@ -7,9 +7,10 @@ import { tellParts } from '../../activities/around/tell-parts.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
 import { restrictPart } from '../../core/rl/played-part.ts';
 import type { SamplingRound } from '../../core/rl/run-state.ts';
-import { type Fakes, Gate, holdingStep, type Input } from './fake-run.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { type Fakes, Gate, holdingStep, type Input, refOf } from './fake-run.ts';
 import { groupsIn } from './fake-training.ts';
-import { aWhile, timesContinued, until } from './look.ts';
+import { aWhile, failureOf, timesContinued, until } from './look.ts';
 import { begin, type BegunRun, closeServer, shortHistoryQueue } from './server.ts';
 
 after(closeServer);
@@ -31,6 +32,16 @@ const isFirst = (round: SamplingRound, chunk: RoundChunk): boolean => round.firs
 
 function trained(run: BegunRun): number[][] {
   return run.inputs('planStep').map(({ packed }) => decodeRanges(groupsIn(run.fake, packed)));
+}
+
+/** Workflows that play its rounds, or did. */
+async function flowsOf({ client, handle }: BegunRun): Promise<{ workflowId: string; status: string }[]> {
+  const found = [];
+  const query = `WorkflowType='playRounds' AND WorkflowId BETWEEN '${handle.workflowId}.' AND '${handle.workflowId}.~'`;
+  for await (const { workflowId, status } of client.workflow.list({ query })) {
+    found.push({ workflowId, status: status.name });
+  }
+  return found;
 }
 
 const firstsOf = (inputs: readonly Input<'playGroups'>[]): number[] => inputs.map(({ round }) => round.first);
@@ -169,6 +180,101 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     gate.open();
   });
 
+  test('a run that continues as new has its groups played on: nothing in play is begun again', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: { ...continuous, maxSteps: 12, maxOffPolicySteps: 20 },
+      taskQueue: shortHistoryQueue,
+      fakes: holdingFirst(gate),
+    });
+    await until('it has continued as new twice', async () => (await timesContinued(run)) >= 2);
+    await aWhile();
+    const begun = (): number => run.inputs('playGroups').filter(({ round, chunk }) => isFirst(round, chunk)).length;
+    assert.equal(begun(), 1, 'the straggler is where it was');
+    gate.open();
+    const { ledger } = await run.result();
+    assert.equal(begun(), 1);
+    assert.ok(trained(run).flat().includes(1), 'and it is trained');
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 12 * 16]);
+    await until('nothing is played for nobody', async () =>
+      (await flowsOf(run)).every(({ status }) => status !== 'RUNNING'),
+    );
+  });
+
+  test('a workflow that plays rounds and is lost has its rounds handed to another one', async () => {
+    const gate = new Gate();
+    const run = await begin({ settings: { ...continuous, maxOffPolicySteps: 20 }, fakes: holdingFirst(gate) });
+    await run.atStep(1);
+    const [flow] = await flowsOf(run);
+    await run.client.workflow.getHandle(flow!.workflowId).terminate('lost');
+    await until('its rounds are played by another', () => {
+      return firstsOf(run.inputs('playGroups')).filter((first) => first === 1).length === 2;
+    });
+    gate.open();
+    const { ledger } = await run.result();
+    const groups = trained(run).flat();
+    assert.ok(groups.includes(1));
+    assert.equal(new Set(groups).size, groups.length, 'nothing is trained twice');
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
+    assert.ok((await flowsOf(run)).length >= 2);
+  });
+
+  test('what is played for a run ends with it: when it finishes, fails, or is cancelled', async () => {
+    for (const end of ['finishes', 'fails', 'is cancelled'] as const) {
+      const gate = new Gate();
+      const failing: Fakes = {
+        planStep: ({ step }, { usual }) => {
+          if (step === 2) throw new RatchetError('CheckpointDamaged', 'it is broken');
+          return usual();
+        },
+      };
+      const run = await begin({
+        settings: { ...continuous, maxSteps: end === 'finishes' ? 2 : 6, maxOffPolicySteps: 20 },
+        fakes: { ...holdingFirst(gate), ...(end === 'fails' ? failing : {}) },
+      });
+      await run.atStep(1);
+      if (end === 'is cancelled') await run.handle.cancel();
+      await run.handle.result().catch(() => undefined);
+      await until(`a run that ${end} leaves nothing`, async () => {
+        const flows = await flowsOf(run);
+        return flows.length > 0 && flows.every(({ status }) => status !== 'RUNNING');
+      });
+      gate.open();
+    }
+  });
+
+  test('a server that is away pauses the run, and what waits for it is played on when the run is resumed', async () => {
+    const notReady = { since: '2026-01-01T00:00:00Z', message: 'connection refused' };
+    const run = await begin({
+      settings: continuous,
+      fakes: {
+        playGroups: async ({ round, chunk, attempt }, { usual }) => {
+          const played = await usual();
+          if (!isFirst(round, chunk) || attempt !== 1) return played;
+          return { ...played, parts: [], unfinished: { ...refOf('unfinished'), count: 3 }, rollouts: 1, notReady };
+        },
+      },
+    });
+    assert.match((await run.paused())!, /^no-signal: the inference server is not ready since .*: connection refused/);
+    await run.tell('resume');
+    const { ledger } = await run.result();
+    assert.ok(trained(run).flat().includes(1));
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
+  });
+
+  test('what an activity refuses fails the run, in its words', async () => {
+    const run = await begin({
+      settings: continuous,
+      fakes: {
+        playGroups: ({ round, chunk }, { usual }) => {
+          if (isFirst(round, chunk)) throw new RatchetError('InferenceRejected', 'no such model');
+          return usual();
+        },
+      },
+    });
+    assert.match(await failureOf(run.handle.result()), /InferenceRejected: no such model/);
+  });
+
   test('at level 1 slow rollouts are sampled across steps as well', async () => {
     const gate = new Gate();
     const run = await begin({
@@ -193,6 +299,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const gate = new Gate();
     const run = await begin({ settings: continuous, fakes: holdingStep(gate, 2) });
     await until('step 2 trains', () => run.inputs('trainStep').length === 2);
+    await until('as much is sampled as may be', () => run.inputs('packBatch').length === 4);
     await run.tell('pause');
     await aWhile();
     const leased = run.inputs('leaseGroups').length;

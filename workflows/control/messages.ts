@@ -4,13 +4,15 @@ import type { EvaluationNotice } from '../../core/eval/evaluation.ts';
 import type { Regression } from '../../core/eval/regression.ts';
 import type { EvalSpec } from '../../config/run-spec.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
-import type { PartsNotice } from '../../core/rl/played-part.ts';
+import type { PartsNotice, PlayedPart } from '../../core/rl/played-part.ts';
 import type { PromptRef } from '../../core/rl/run-state.ts';
 import type { PromptSearchNotice } from '../../core/gepa/prompt-search.ts';
 import {
   evaluationEndedSignalName,
   groupsEndedSignalName,
   promptBranchEndedSignalName,
+  rolloutsWaitSignalName,
+  roundsPlayedSignalName,
   regressionFoundSignalName,
   trainerLeasedSignalName,
 } from '../../core/names.ts';
@@ -87,6 +89,14 @@ export interface NotedRegression {
   /** Mean over examples, of rewards. */
   readonly difference: number;
   readonly text: string;
+}
+
+/** What came of a chunk that was played, where the run does not know it. */
+export interface RoundsPlayed {
+  readonly lineage: string;
+  readonly played:
+    | { readonly parts: readonly PlayedPart[]; readonly adopted: number; readonly lost: LostWork }
+    | { readonly failed: { readonly message: string; readonly type: string } };
 }
 
 /** What is under way of the steps being made. At async level 1 two steps are: one is trained, the next one collected. */
@@ -192,6 +202,8 @@ export interface FoundRegression {
 export const regressionFoundSignal = defineSignal<[FoundRegression]>(regressionFoundSignalName);
 
 /** From the GPU worker that took the run. */
+export const roundsPlayedSignal = defineSignal<[RoundsPlayed]>(roundsPlayedSignalName);
+export const rolloutsWaitSignal = defineSignal<[{ readonly reason: string }]>(rolloutsWaitSignalName);
 export const groupsEndedSignal = defineSignal<[PartsNotice]>(groupsEndedSignalName);
 export const trainerLeasedSignal = defineSignal<[TrainerLeased]>(trainerLeasedSignalName);
 

@@ -48,13 +48,13 @@ export class ChunksInPlay {
     return one;
   }
 
-  /** Has a worker at it, until the work ends. */
-  async playing<T>(one: ChunkInPlay, work: () => Promise<T>): Promise<T> {
-    this.#playing.add(one);
+  /** Workers are at them, until the work ends. */
+  async playing<T>(chunks: readonly ChunkInPlay[], work: () => Promise<T>): Promise<T> {
+    for (const one of chunks) this.#playing.add(one);
     try {
       return await work();
     } finally {
-      this.#playing.delete(one);
+      for (const one of chunks) this.#playing.delete(one);
     }
   }
 
@@ -67,16 +67,18 @@ export class ChunksInPlay {
   end(one: ChunkInPlay, ordinals: Iterable<number>): void {
     this.#observe();
     for (const ordinal of ordinals) if (one.left.delete(ordinal)) this.#groups -= 1;
-    if (one.left.size === 0) this.#chunks.delete(one);
+    if (one.left.size > 0) return;
+    this.#chunks.delete(one);
+    this.#playing.delete(one);
   }
 
-  /** Gives up those chunks. Gives the ordinals that were in play in each, as ranges. */
-  giveUp(which: (one: ChunkInPlay) => boolean): string[] {
+  /** Gives up those chunks. Gives the ordinals that were in play in each, as ranges, and the first of its round. */
+  giveUp(which: (one: ChunkInPlay) => boolean): { readonly first: number; readonly ordinals: string }[] {
     return [...this.#chunks].filter(which).map((one) => {
       const ordinals = encodeRanges([...one.left]);
       this.end(one, [...one.left]);
       one.scope.cancel();
-      return ordinals;
+      return { first: one.round.first, ordinals };
     });
   }
 

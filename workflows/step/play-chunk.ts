@@ -5,7 +5,6 @@ import type { PlayedPart } from '../../core/rl/played-part.ts';
 import type { RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { rolloutsFor } from '../options.ts';
-import type { RunControl } from '../control/run-control.ts';
 
 export interface ChunkPlayed {
   /** Those of its groups that the run may not have been told of. */
@@ -14,15 +13,21 @@ export interface ChunkPlayed {
   readonly lost: LostWork;
 }
 
+/** Whoever waits for a person where nothing else helps. */
+interface Waits {
+  pause(reason: string): void;
+  untilResumed(): Promise<void>;
+}
+
 /**
  * Plays a chunk until its groups are scored. What one attempt leaves unfinished is leased again, with the turns it has. Only deadlines are
  * counted, and only while the inference server answers: a worker that shuts down or a server that is away gives no rollout up.
  */
 export async function playChunk(
-  control: RunControl,
+  waits: Waits,
   input: {
     readonly run: RunHandle;
-    readonly spec: RunSpec;
+    readonly spec: Pick<RunSpec, 'heartbeatTimeoutS'>;
     readonly round: SamplingRound;
     readonly chunk: LeasedChunk;
     readonly label: string;
@@ -55,8 +60,8 @@ export async function playChunk(
     if (played.notReady) {
       const { since, message } = played.notReady;
       const left = `${played.unfinished.count} rollouts wait, ${played.rollouts} are finished`;
-      control.pause(`no-signal: the inference server is not ready since ${since}: ${message} (${left}.)`);
-      await control.untilResumed();
+      waits.pause(`no-signal: the inference server is not ready since ${since}: ${message} (${left}.)`);
+      await waits.untilResumed();
     } else if (played.endedBy === 'deadline') {
       deadlines += 1;
     } else if (played.endedBy === 'failures') {

@@ -4,7 +4,8 @@ import { awaitedLater } from '../beside/beside.ts';
 import { isHistoryLong } from '../history-length.ts';
 import { type CollectedStep, collectStep, type StepsAhead } from './collect-step.ts';
 import type { Recoveries } from './recoveries.ts';
-import { SamplingWindow } from './sampling-window.ts';
+import { type CarriedFlows, RolloutFlow } from './rollout-flow.ts';
+import { SamplingWindow, type WindowContext } from './sampling-window.ts';
 import type { ServingSchedule } from './serving-schedule.ts';
 
 interface Options {
@@ -19,6 +20,8 @@ interface Options {
   readonly state: () => RunState;
   /** Whether an execution before this one may have left rounds in play. */
   readonly goesOn: boolean;
+  /** Who plays them. */
+  readonly flows: CarriedFlows | undefined;
 }
 
 /**
@@ -30,6 +33,7 @@ export class Rollouts {
   readonly #options: Options;
   /** Collected, or being collected, ahead of the step that is asked for. */
   readonly #ahead: { readonly step: number; readonly batch: Promise<CollectedStep> }[] = [];
+  readonly #flow: RolloutFlow;
   #isCollecting = false;
   #window: Promise<SamplingWindow> | null = null;
   #opened: SamplingWindow | null = null;
@@ -37,6 +41,7 @@ export class Rollouts {
   constructor(context: RunContext, options: Options) {
     this.#context = context;
     this.#options = options;
+    this.#flow = new RolloutFlow(context, options.flows);
   }
 
   /** Whether the run may be continued as new: nothing is in play, or whoever goes on takes up what is. */
@@ -67,15 +72,28 @@ export class Rollouts {
     void this.#goOnAfter(batch, next);
   }
 
-  /** Ends once nothing is sampled any more, for a step that will not be made. */
-  async drain(): Promise<void> {
-    if (this.#opened?.isContinuous === true) this.#opened.abandon();
+  /**
+   * Ends once no batch is collected any more. What is in play is played on for the execution that goes on, which is told who does; where
+   * weights may not change meanwhile it is begun again.
+   */
+  async drain(): Promise<CarriedFlows> {
+    const window = this.#opened;
+    const isPlayedOn = window?.changesInFlight === true;
+    const flows = isPlayedOn ? this.#flow.carry() : {};
+    if (window?.isContinuous === true) window.abandon();
+    await (isPlayedOn ? this.#flow.leave() : this.#flow.end());
     await Promise.all(this.#ahead.map(({ batch }) => batch.catch(() => undefined)));
+    return flows;
   }
 
-  /** Nothing is sampled any more: what is in play stays in the store. */
-  leave(): void {
+  /** Nothing is sampled any more: what was in play stays in the store. */
+  async leave(): Promise<void> {
     this.#opened?.abandon();
+    await this.#flow.end();
+  }
+
+  get #windowContext(): WindowContext {
+    return { ...this.#context, ...this.#options, flow: this.#flow };
   }
 
   #lastAllowed(level: number): number {
@@ -98,8 +116,7 @@ export class Rollouts {
     try {
       await ready();
       this.#window ??= this.#open();
-      const context = { ...this.#context, ...this.#options };
-      return await collectStep(context, await this.#window, { step, steps });
+      return await collectStep(this.#windowContext, await this.#window, { step, steps });
     } finally {
       this.#isCollecting = false;
     }
@@ -114,7 +131,7 @@ export class Rollouts {
     const { spec } = this.#context;
     const { state, goesOn } = this.#options;
     const from = state();
-    const window = new SamplingWindow({ ...this.#context, ...this.#options }, from);
+    const window = new SamplingWindow(this.#windowContext, from);
     this.#opened = window;
     const { open = [] } = from;
     if (open.length > 0 || (goesOn && spec.maxAsyncLevel > 0)) await window.reopen(open);

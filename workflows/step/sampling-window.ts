@@ -1,4 +1,4 @@
-import { condition, isCancellation, setHandler, workflowInfo } from '@temporalio/workflow';
+import { ApplicationFailure, condition, isCancellation, setHandler } from '@temporalio/workflow';
 import type { LeaseInput } from '../../activities/index.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { LeasedChunk } from '../../core/rl/chunks.ts';
@@ -27,13 +27,15 @@ import {
 } from '../../core/rl/window.ts';
 import { awaitedLater } from '../beside/beside.ts';
 import { RewindAsked, type RunControl } from '../control/run-control.ts';
-import { groupsEndedSignal } from '../control/messages.ts';
+import { groupsEndedSignal, rolloutsWaitSignal, type RoundsPlayed, roundsPlayedSignal } from '../control/messages.ts';
 import { eager } from '../options.ts';
 import { type ChunkInPlay, ChunksInPlay } from './chunks-in-play.ts';
 import { Harvest } from './harvest.ts';
 import { type ChunkPlayed, playChunk } from './play-chunk.ts';
 import type { ServingSchedule } from './serving-schedule.ts';
 import type { StepsAhead } from './collect-step.ts';
+import type { RolloutFlow } from './rollout-flow.ts';
+import type { RoundToPlay } from '../play-rounds.ts';
 
 export interface WindowContext {
   readonly run: RunHandle;
@@ -42,6 +44,8 @@ export interface WindowContext {
   readonly control: RunControl;
   /** The servers may be an evaluation's alone for a while. */
   readonly serving: ServingSchedule;
+  /** Plays what is sampled continuously. */
+  readonly flow: RolloutFlow;
   /** The newest version the servers hold, asked again for every round. */
   readonly newestPolicy: () => PolicyVersion;
   /** System prompts in use; undefined while every environment has its own. */
@@ -94,7 +98,7 @@ export class SamplingWindow {
     this.#curriculum = curriculum;
     this.#surplus = surplus;
     this.#size = context.spec.batchSize / context.spec.rolloutsPerExample;
-    if (open.length > 0) this.#playS.push(slowPlayS); // at level 1 nothing else is in play at a commit
+    if (open.length > 0 || context.flow.isCarrying) this.#playS.push(slowPlayS); // at level 1 nothing else is in play at a commit
     const [only] = context.spec.environments;
     context.control.progress.inPlay = () => this.#inPlay.byEnvironment(only?.name ?? '');
   }
@@ -105,6 +109,17 @@ export class SamplingWindow {
     setHandler(groupsEndedSignal, ({ lineage, parts }) => {
       if (lineage === run.lineage) for (const part of parts) this.#watch(() => this.#addPart(part));
     });
+    setHandler(roundsPlayedSignal, ({ lineage, played }) => {
+      if (lineage === run.lineage) this.#watch(() => this.#addPlayed(played));
+    });
+    setHandler(rolloutsWaitSignal, ({ reason }) => this.#watch(() => this.#pause(reason)));
+  }
+
+  async #pause(reason: string): Promise<void> {
+    const { control, flow } = this.#context;
+    control.pause(reason);
+    await control.untilResumed();
+    flow.resume();
   }
 
   /** A batch is collected from here on, for whoever watches. */
@@ -242,7 +257,8 @@ export class SamplingWindow {
   giveUpStale(step: number): void {
     const { maxOffPolicySteps } = this.#context.spec;
     const stale = this.#inPlay.giveUp(({ round }) => isStale(round, step, maxOffPolicySteps));
-    this.#harvest.ended.push(...stale.map((ordinals) => ({ stale: ordinals })));
+    this.#harvest.ended.push(...stale.map(({ ordinals }) => ({ stale: ordinals })));
+    this.#context.flow.giveUp([...new Set(stale.map(({ first }) => first))]);
   }
 
   /** A batch is taken: `surplus` waits for the next one, and what comes from here on. Gives what the batch was taken of. */
@@ -336,45 +352,67 @@ export class SamplingWindow {
     return held;
   }
 
-  /** Plays chunks of a round side by side. Round by round what came of them is added in their order, so that it is the same whoever was first. */
+  /** Plays chunks of a round side by side. */
   async #play(chunks: readonly ChunkInPlay[]): Promise<void> {
     const { isContinuous } = this;
+    const [one] = chunks;
+    if (one === undefined) return;
+    if (!isContinuous) return this.#playHere(chunks);
+    await this.#inPlay.playing(chunks, () =>
+      this.#context.flow.play(one.round.first, () => {
+        const inPlay = chunks.filter(({ left }) => left.size > 0);
+        return inPlay.length === 0 ? null : this.#handedOver(one.round, inPlay);
+      }),
+    );
+  }
+
+  #handedOver(round: SamplingRound, chunks: readonly ChunkInPlay[]): RoundToPlay {
+    const toPlay = chunks.map((one) => {
+      const only = one.left.size === one.chunk.groups ? {} : { only: encodeRanges([...one.left]) };
+      return { chunk: one.chunk, label: this.#labelOf(one), ...only };
+    });
+    return { round, chunks: toPlay, workers: this.#workers, takesNewest: this.changesInFlight };
+  }
+
+  #labelOf({ round, left }: ChunkInPlay): string {
+    const { rolloutsPerExample } = this.#context.spec;
+    return `step ${round.step}: ${left.size} groups × ${rolloutsPerExample} from v${round.policyStep}`;
+  }
+
+  /** Round by round what came of them is added in their order, so that it is the same whoever was first. */
+  async #playHere(chunks: readonly ChunkInPlay[]): Promise<void> {
     let before: Promise<unknown> = Promise.resolve();
     const playing = chunks.map((one) => {
-      const played = awaitedLater(this.#playOne(one, isContinuous)); // where the one before it fails, nobody waits for it
-      const added = (isContinuous ? played : before.then(() => played))
-        .then((found) => found && this.#addPlayed(one, found))
+      const played = awaitedLater(this.#playOne(one)); // where the one before it fails, nobody waits for it
+      const added = before
+        .then(() => played)
+        .then((found) => found && this.#addPlayed(found))
         .finally(() => (this.#changes += 1));
       before = added;
       return added;
     });
     await Promise.all(playing);
-    const rest = chunks.filter(({ left }) => left.size > 0);
-    if (rest.length > 0) await this.#play(rest); // a word of them went astray: whoever plays them says all of it again
   }
 
   /** Null for one that was given up. */
-  async #playOne(one: ChunkInPlay, isContinuous: boolean): Promise<ChunkPlayed | null> {
-    const { round, chunk, left, scope } = one;
+  async #playOne(one: ChunkInPlay): Promise<ChunkPlayed | null> {
+    const { round, scope } = one;
     const { run, spec, control } = this.#context;
-    const label = `step ${round.step}: ${left.size} groups × ${spec.rolloutsPerExample} from v${round.policyStep}`;
-    const tells = isContinuous ? { tells: workflowInfo().workflowId } : {};
-    const only = left.size === chunk.groups ? {} : { only: encodeRanges([...left]) };
-    const asked = { run, spec, round, chunk, label, workers: this.#workers, takesNewest: this.changesInFlight };
+    const { chunks, ...rest } = this.#handedOver(round, [one]);
+    const asked = { run, spec, ...rest, ...chunks[0]! };
     try {
-      return await this.#inPlay.playing(one, () =>
-        scope.run(() => playChunk(control, { ...asked, ...tells, ...only })),
-      );
+      return await this.#inPlay.playing([one], () => scope.run(() => playChunk(control, asked)));
     } catch (reason) {
       if (isCancellation(reason) && scope.consideredCancelled) return null;
       throw reason;
     }
   }
 
-  async #addPlayed(one: ChunkInPlay, { parts, adopted, lost }: ChunkPlayed): Promise<void> {
+  async #addPlayed(played: RoundsPlayed['played']): Promise<void> {
+    if ('failed' in played) throw ApplicationFailure.nonRetryable(played.failed.message, played.failed.type);
+    const { parts, adopted, lost } = played;
     this.#harvest.spend({ adopted, lost });
     for (const part of parts) await this.#addPart(part);
-    await condition(() => ![...one.left].some((ordinal) => this.#judging.has(ordinal)));
   }
 
   /** Adds groups to what there is; those that were given up, or told of before, are none of it. */

@@ -1,0 +1,154 @@
+import {
+  ApplicationFailure,
+  CancellationScope,
+  condition,
+  defineSignal,
+  getExternalWorkflowHandle,
+  isCancellation,
+  setCurrentDetails,
+  setHandler,
+} from '@temporalio/workflow';
+import { flowIdleMs } from '../core/limits.ts';
+import type { LeasedChunk } from '../core/rl/chunks.ts';
+import type { RunHandle, SamplingRound } from '../core/rl/run-state.ts';
+import type { RunSpec } from '../config/run-spec.ts';
+import { rootCause } from './beside/root-cause.ts';
+import { playChunk } from './step/play-chunk.ts';
+import { type RoundsPlayed, roundsPlayedSignal, rolloutsWaitSignal } from './control/messages.ts';
+
+/** A round that is leased, and those of its chunks that have groups in play. */
+export interface RoundToPlay {
+  readonly round: SamplingRound;
+  readonly chunks: readonly ChunkToPlay[];
+  /** Rollout workers that share the run. */
+  readonly workers: number;
+  readonly takesNewest: boolean;
+}
+
+interface ChunkToPlay {
+  readonly chunk: LeasedChunk;
+  /** Of its groups those that have not ended, as ranges; absent: all. */
+  readonly only?: string;
+  readonly label: string;
+}
+
+export interface PlayRoundsInput {
+  readonly run: RunHandle;
+  readonly spec: Pick<RunSpec, 'heartbeatTimeoutS'>;
+  /** Id of the run's workflow, whichever execution. */
+  readonly tells: string;
+}
+
+/** Plays rounds, beside those in play; one that is in play goes on. */
+export const playRoundsSignal = defineSignal<[readonly RoundToPlay[]]>('play');
+/** What is in play of these rounds is nobody's any more; by their first ordinals. */
+export const giveUpRoundsSignal = defineSignal<[firsts: readonly number[]]>('give-up');
+/** Nobody waits for a person any more. */
+export const resumeRoundsSignal = defineSignal('resume');
+/** No more rounds will come. */
+export const leaveRoundsSignal = defineSignal('leave');
+
+/**
+ * Plays the rounds that a run has leased and hands over. It outlives the execution of the run that began it, so that a run continues as new with
+ * groups in play. Workers tell the run of groups as they end; this one tells it the rest. It ends when no more rounds come and none is in play.
+ */
+export async function playRounds(input: PlayRoundsInput): Promise<void> {
+  const flow = new Flow(input);
+  // A run that was terminated says no word.
+  while (!flow.isOver) {
+    const isBusy = await condition(() => flow.isOver || flow.isPlaying, flowIdleMs);
+    if (!isBusy) return;
+    await condition(() => flow.isOver || !flow.isPlaying);
+  }
+  flow.throwIfLeft();
+}
+
+class Flow {
+  readonly #input: PlayRoundsInput;
+  readonly #rounds = new Map<number, { readonly scope: CancellationScope; readonly groups: number }>();
+  #isLeft = false;
+  /** Its run is gone. */
+  #isNobodys = false;
+  #resumed = 0;
+
+  constructor(input: PlayRoundsInput) {
+    this.#input = input;
+    setHandler(leaveRoundsSignal, () => void (this.#isLeft = true));
+    setHandler(resumeRoundsSignal, () => void (this.#resumed += 1));
+    setHandler(giveUpRoundsSignal, (firsts) => {
+      for (const first of firsts) this.#rounds.get(first)?.scope.cancel();
+    });
+    setHandler(playRoundsSignal, (rounds) => {
+      this.#resumed += 1; // whoever asks does not wait for anybody
+      for (const round of rounds) if (!this.#rounds.has(round.round.first)) void this.#play(round);
+    });
+  }
+
+  get isPlaying(): boolean {
+    return this.#rounds.size > 0;
+  }
+
+  get isOver(): boolean {
+    return this.#isNobodys || (this.#isLeft && !this.isPlaying);
+  }
+
+  throwIfLeft(): void {
+    if (this.#isNobodys) throw ApplicationFailure.nonRetryable('its run is gone', 'RunGone');
+  }
+
+  async #play({ round, chunks, workers, takesNewest }: RoundToPlay): Promise<void> {
+    const scope = new CancellationScope();
+    const { first } = round;
+    this.#rounds.set(first, { scope, groups: chunks.reduce((sum, { chunk }) => sum + chunk.groups, 0) });
+    this.#describe();
+    const { run, spec, tells } = this.#input;
+    try {
+      await scope.run(() =>
+        Promise.all(
+          chunks.map(async (one) => {
+            const asked = { run, spec, round, workers, takesNewest, tells, ...one };
+            const { parts, adopted, lost } = await playChunk(this, asked);
+            if (parts.length > 0 || adopted > 0 || lost.recoveries > 0 || lost.seconds > 0) {
+              await this.#tell({ parts, adopted, lost });
+            }
+          }),
+        ),
+      );
+    } catch (error) {
+      if (!isCancellation(error)) await this.#tell({ failed: failureOf(error) });
+      else if (!scope.consideredCancelled) throw error;
+    } finally {
+      this.#rounds.delete(first);
+      this.#describe();
+    }
+  }
+
+  /** The run is told, which pauses. */
+  pause(reason: string): void {
+    const told = getExternalWorkflowHandle(this.#input.tells).signal(rolloutsWaitSignal, { reason });
+    told.catch(() => void (this.#isNobodys = true));
+  }
+
+  async untilResumed(): Promise<void> {
+    const before = this.#resumed;
+    await condition(() => this.#resumed > before || this.#isNobodys);
+  }
+
+  async #tell(played: RoundsPlayed['played']): Promise<void> {
+    const { tells, run } = this.#input;
+    await getExternalWorkflowHandle(tells)
+      .signal(roundsPlayedSignal, { lineage: run.lineage, played })
+      .catch(() => void (this.#isNobodys = true));
+  }
+
+  #describe(): void {
+    const groups = [...this.#rounds.values()].reduce((sum, one) => sum + one.groups, 0);
+    setCurrentDetails(`Rollouts of run ${this.#input.run.name}: ${this.#rounds.size} rounds, ${groups} groups in play`);
+  }
+}
+
+function failureOf(error: unknown): { readonly message: string; readonly type: string } {
+  const cause = rootCause(error);
+  const type = cause instanceof ApplicationFailure ? cause.type : null;
+  return { message: cause.message, type: type ?? cause.name };
+}

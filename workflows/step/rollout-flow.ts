@@ -1,0 +1,161 @@
+import {
+  ChildWorkflowCancellationType,
+  condition,
+  getExternalWorkflowHandle,
+  ParentClosePolicy,
+  type SignalDefinition,
+  startChild,
+  workflowInfo,
+} from '@temporalio/workflow';
+import { flowLookAgainMs } from '../../core/limits.ts';
+import { rolloutsWorkflowId } from '../../core/names.ts';
+import {
+  giveUpRoundsSignal,
+  leaveRoundsSignal,
+  type playRounds,
+  playRoundsSignal,
+  resumeRoundsSignal,
+  type RoundToPlay,
+} from '../play-rounds.ts';
+import type { RunContext } from '../run-parts.ts';
+
+/** Who plays which rounds, by their first ordinals: what continue-as-new carries. */
+export type CarriedFlows = Readonly<Record<string, readonly number[]>>;
+
+/** The workflow that this execution has begun to play its rounds. */
+interface OwnFlow {
+  readonly workflowId: string;
+  hasEnded: boolean;
+}
+
+/**
+ * The run's side of `playRounds`: rounds are handed over to a workflow that outlives this execution. Those of the execution before stay with
+ * the one that plays them. When such a workflow is lost, its rounds are handed over once more, and go on from what is stored.
+ */
+export class RolloutFlow {
+  readonly #context: Pick<RunContext, 'run' | 'spec'>;
+  readonly #carried: Map<number, string>;
+  /** In play, and with whom. */
+  readonly #flows = new Map<number, string>();
+  #own: Promise<OwnFlow> | null = null;
+  #begun = 0;
+
+  constructor(context: Pick<RunContext, 'run' | 'spec'>, carried: CarriedFlows = {}) {
+    this.#context = context;
+    const pairs = Object.entries(carried).flatMap(([id, firsts]) => firsts.map((first) => [first, id] as const));
+    this.#carried = new Map(pairs);
+  }
+
+  /** Has a round played until it has ended: `current` says what is left of it, and null when nothing is. */
+  async play(first: number, current: () => RoundToPlay | null): Promise<void> {
+    try {
+      const carried = this.#carried.get(first);
+      if (carried !== undefined && (await this.#playBy(carried, first, current))) return;
+      while (current() !== null) await this.#playByOwn(first, current);
+    } finally {
+      this.#flows.delete(first);
+    }
+  }
+
+  /** These rounds are nobody's any more. */
+  giveUp(firsts: readonly number[]): void {
+    const flows = new Map<string, number[]>();
+    for (const first of firsts) {
+      const flow = this.#flows.get(first);
+      if (flow !== undefined) flows.set(flow, [...(flows.get(flow) ?? []), first]);
+    }
+    for (const [flow, rounds] of flows) void this.#tell(flow, giveUpRoundsSignal, rounds);
+  }
+
+  /** Somebody was waited for, and has answered. */
+  resume(): void {
+    for (const flow of new Set(this.#flows.values())) void this.#tell(flow, resumeRoundsSignal);
+  }
+
+  /** Whether rounds of the execution before are played on. */
+  get isCarrying(): boolean {
+    return this.#carried.size > 0;
+  }
+
+  /** What the next execution takes up. */
+  carry(): CarriedFlows {
+    const flows: Record<string, number[]> = {};
+    for (const [first, flow] of this.#flows) (flows[flow] ??= []).push(first);
+    return flows;
+  }
+
+  /** This execution hands over no more rounds. */
+  async leave(): Promise<void> {
+    const own = await this.#own;
+    if (own !== null) await this.#tell(own.workflowId, leaveRoundsSignal);
+  }
+
+  /** Nothing that is in play is wanted any more. The server passes on nothing from a workflow that has ended: this is waited for first. */
+  async end(): Promise<void> {
+    const own = await this.#own?.catch(() => null);
+    const flows = new Set([...this.#flows.values(), ...this.#carried.values(), ...(own ? [own.workflowId] : [])]);
+    await Promise.allSettled([...flows].map((flow) => getExternalWorkflowHandle(flow).cancel()));
+  }
+
+  /** False where that workflow is gone. */
+  async #playBy(flow: string, first: number, current: () => RoundToPlay | null): Promise<boolean> {
+    for (;;) {
+      const round = current();
+      if (round === null) return true;
+      this.#flows.set(first, flow);
+      if (!(await this.#tell(flow, playRoundsSignal, [round]))) return false;
+      if (await condition(() => current() === null, flowLookAgainMs)) return true;
+    }
+  }
+
+  async #playByOwn(first: number, current: () => RoundToPlay | null): Promise<void> {
+    const own = await (this.#own ??= this.#begin());
+    const round = current();
+    if (round === null) return;
+    this.#flows.set(first, own.workflowId);
+    if (await this.#tell(own.workflowId, playRoundsSignal, [round])) {
+      await condition(() => current() === null || own.hasEnded);
+    } else {
+      this.#isLost(own);
+    }
+  }
+
+  async #begin(): Promise<OwnFlow> {
+    const { run, spec } = this.#context;
+    const { workflowId: tells, runId } = workflowInfo();
+    this.#begun += 1;
+    const workflowId = rolloutsWorkflowId(tells, runId, this.#begun);
+    const { heartbeatTimeoutS } = spec;
+    const handle = await startChild<typeof playRounds>('playRounds', {
+      workflowId,
+      args: [{ run, spec: { heartbeatTimeoutS }, tells }],
+      parentClosePolicy: ParentClosePolicy.ABANDON,
+      cancellationType: ChildWorkflowCancellationType.ABANDON,
+      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+      staticSummary: `rollouts of ${run.name}`,
+    });
+    const own: OwnFlow = { workflowId, hasEnded: false };
+    handle.result().then(
+      () => this.#isLost(own),
+      () => this.#isLost(own),
+    );
+    return own;
+  }
+
+  /** It has ended, or somebody has ended it: what it had in play is handed over to the next one. */
+  #isLost(own: OwnFlow): void {
+    if (own.hasEnded) return;
+    own.hasEnded = true;
+    this.#own = null;
+  }
+
+  /** False where that workflow is gone. */
+  async #tell<Args extends unknown[]>(flow: string, signal: SignalDefinition<Args>, ...args: Args): Promise<boolean> {
+    try {
+      await getExternalWorkflowHandle(flow).signal(signal, ...args);
+      return true;
+    } catch {
+      return false;
+    }
+  }
+}
