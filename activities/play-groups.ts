@@ -26,7 +26,8 @@ export const createPlayGroups =
     const attempt = new GenerationAttempt(lastProgress<GenerationProgress>());
     const play = async (cancelled: AbortSignal, say: () => void): Promise<PlayedChunk> => {
       if (await isHarvested(input)) {
-        const tell = (part: PlayedPart): Promise<boolean> => tellParts(input.tells, input.run.lineage, part);
+        const { tells, run, workers } = input;
+        const tell = (part: PlayedPart): Promise<boolean> => tellParts(tells, { lineage: run.lineage, workers }, part);
         return harvestChunk(dependencies, input, attempt, { cancelled, say, tell });
       }
       const generated = await generateChunk(dependencies, input, attempt, { cancelled, say });

@@ -102,18 +102,14 @@ class Flow {
     this.#rounds.set(first, { scope, groups: chunks.reduce((sum, { chunk }) => sum + chunk.groups, 0) });
     this.#describe();
     const { run, spec, tells } = this.#input;
+    const play = async (one: ChunkToPlay): Promise<void> => {
+      const asked = { run, spec, round, workers, takesNewest, tells, ...one };
+      const { parts, adopted, lost } = await scope.run(() => playChunk(this, asked));
+      const isNews = parts.length > 0 || adopted > 0 || lost.recoveries > 0 || lost.seconds > 0;
+      if (isNews) await this.#tell({ parts, adopted, lost });
+    };
     try {
-      await scope.run(() =>
-        Promise.all(
-          chunks.map(async (one) => {
-            const asked = { run, spec, round, workers, takesNewest, tells, ...one };
-            const { parts, adopted, lost } = await playChunk(this, asked);
-            if (parts.length > 0 || adopted > 0 || lost.recoveries > 0 || lost.seconds > 0) {
-              await this.#tell({ parts, adopted, lost });
-            }
-          }),
-        ),
-      );
+      await Promise.all(chunks.map(play));
     } catch (error) {
       if (!isCancellation(error)) await this.#tell({ failed: failureOf(error) });
       else if (!scope.consideredCancelled) throw error;

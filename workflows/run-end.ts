@@ -9,6 +9,9 @@ import type { OpenedStart } from './run-start.ts';
 import { withoutBranches } from './step/run-states.ts';
 import type { trainRun } from './train-run.ts';
 
+const quietMs = 1_000;
+const quietTriesMax = 100;
+
 /** The newest ones, for the summary. */
 const evalsCarried = 10;
 
@@ -37,6 +40,7 @@ export async function continueRun(parts: RunParts, { opened, typed }: OpenedStar
   await weights.ready.catch(unlessRewind); // a version that is left behind need not be served
   await beside.finish();
   await condition(allHandlersFinished);
+  if (rollouts.heard > 0) await quiet(() => rollouts.heard);
   const { rewind } = control;
   if (rewind !== null) await Promise.all([evals.leaveBehind(rewind.step), branches.leave('rewind')]);
   const { handle, datasets, warnings, hasSearchAttributes } = opened;
@@ -55,6 +59,18 @@ export async function continueRun(parts: RunParts, { opened, typed }: OpenedStar
       ...(Object.keys(flows).length === 0 || rewind !== null ? {} : { flows }),
     },
   });
+}
+
+/**
+ * Waits for a moment in which nothing is heard: right after something was, as workers tell of groups in intervals. The server takes no end of an
+ * execution from a task during which something new came: the task begins anew with the whole history, and more has come by its end.
+ */
+async function quiet(heard: () => number): Promise<void> {
+  for (let tries = 0; tries < quietTriesMax; tries++) {
+    const before = heard();
+    await condition(() => heard() !== before, quietMs);
+    if (heard() - before <= 1) return;
+  }
 }
 
 /** After the last step: what is under way beside it is waited for, and the record is audited. Null where the run goes on after all, from an earlier step. */

@@ -3,8 +3,14 @@ import { groupsEndedSignalName } from '../../core/names.ts';
 import { outsideOfActivities, signalTo } from './tell-workflow.ts';
 import type { PartsNotice, PlayedPart } from '../../core/rl/played-part.ts';
 
-/** A run is told no oftener than this: a signal costs it a task. */
+/**
+ * A worker tells a run no oftener than this, and all workers together no oftener than the other: a signal costs the run a task, and it cannot be
+ * continued as new while it hears something.
+ */
 const signalMs = 250;
+const signalMsOfAll = 125;
+/** Runs that are told of theirs. */
+const outboxesMax = 256;
 /** Parts in one signal; each has a kilobyte. */
 const partsMax = 256;
 
@@ -15,14 +21,11 @@ interface Waiting {
 
 /** What the activities of this process have to tell one run. */
 class Outbox {
-  readonly #send: (parts: readonly PlayedPart[]) => Promise<void>;
+  send: (parts: readonly PlayedPart[]) => Promise<void> = () => Promise.resolve();
+  everyMs = signalMs;
   #waiting: Waiting[] = [];
   #isSending = false;
   #sentAt = -Infinity;
-
-  constructor(send: (parts: readonly PlayedPart[]) => Promise<void>) {
-    this.#send = send;
-  }
 
   get isIdle(): boolean {
     return !this.#isSending && this.#waiting.length === 0;
@@ -38,11 +41,11 @@ class Outbox {
   async #sendAll(): Promise<void> {
     this.#isSending = true;
     while (this.#waiting.length > 0) {
-      const waitMs = this.#sentAt + signalMs - performance.now();
+      const waitMs = this.#sentAt + this.everyMs - performance.now();
       if (waitMs > 0) await new Promise((resolve) => setTimeout(resolve, waitMs));
       const sent = this.#waiting.splice(0, partsMax);
       this.#sentAt = performance.now();
-      const isTold = await this.#send(sent.map(({ part }) => part)).then(
+      const isTold = await this.send(sent.map(({ part }) => part)).then(
         () => true,
         () => false, // the end of its activity says it
       );
@@ -55,15 +58,23 @@ class Outbox {
 const outboxes = new Map<string, Outbox>();
 
 /** Tells a run's workflow of groups that have ended, with what else there is to tell it. False where it could not be told, or nobody is to be. */
-export async function tellParts(workflowId: string | undefined, lineage: string, part: PlayedPart): Promise<boolean> {
+export async function tellParts(
+  workflowId: string | undefined,
+  { lineage, workers = 1 }: { readonly lineage: string; readonly workers?: number | undefined },
+  part: PlayedPart,
+): Promise<boolean> {
   if (workflowId === undefined) return false;
   const { client, info } = Context.current();
   const key = JSON.stringify([info.namespace, workflowId, lineage]);
-  const outbox = outboxes.get(key) ?? new Outbox((parts) => signalTo(client, workflowId, groupsEndedSignalName, { lineage, parts } satisfies PartsNotice));
+  const outbox = outboxes.get(key) ?? new Outbox();
+  outbox.send = (parts) => signalTo(client, workflowId, groupsEndedSignalName, { lineage, parts } satisfies PartsNotice);
+  // The newest last; one that is forgotten would tell again at once.
+  outboxes.delete(key);
   outboxes.set(key, outbox);
-  try {
-    return await outbox.put(part);
-  } finally {
-    if (outbox.isIdle) outboxes.delete(key);
+  for (const [oldest, { isIdle }] of outboxes) {
+    if (outboxes.size <= outboxesMax) break;
+    if (isIdle) outboxes.delete(oldest);
   }
+  outbox.everyMs = Math.max(signalMs, signalMsOfAll * workers);
+  return outbox.put(part);
 }

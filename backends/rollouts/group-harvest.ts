@@ -150,10 +150,8 @@ export class GroupHarvest {
     this.#count(part);
     const others = ready.filter(({ lease }) => !this.#stored.has(lease.ordinal));
     this.#ready.push(...others);
-    // What is stored last the activity's end tells.
-    const isLast = this.#isClosing && this.#ready.length === 0;
     this.#work(async () => {
-      if (isLast || !(await this.#tell(part))) this.#untold.push(part);
+      if (!(await this.#tell(part))) this.#untold.push(part);
     });
   }
 

@@ -60,7 +60,10 @@ export function countGroups(sources: readonly KeptGroups[]): number {
 }
 
 function restrict(sources: readonly KeptGroups[], keep: (ordinal: number) => boolean): KeptGroups[] {
-  return sources
-    .map((source) => ({ ...source, ordinals: encodeRanges(decodeRanges(source.ordinals).filter(keep)) }))
-    .filter((source) => source.ordinals !== '');
+  return sources.flatMap((source) => {
+    const all = decodeRanges(source.ordinals);
+    const kept = all.filter(keep);
+    if (kept.length === 0) return [];
+    return kept.length === all.length ? [source] : [{ ...source, ordinals: encodeRanges(kept) }];
+  });
 }

@@ -77,8 +77,11 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
           if (!isFirst(round, chunk)) return played;
           const [whole] = played.parts;
           const ended = restrictPart(whole!, new Set([2, 3, 4, 5, 6, 7, 8]))!;
-          assert.ok(await tellParts(tells, lineage, ended));
-          assert.ok(await tellParts(tells, 'another', whole!), 'of another lineage: it is none of its business');
+          assert.ok(await tellParts(tells, { lineage }, ended));
+          assert.ok(
+            await tellParts(tells, { lineage: 'another' }, whole!),
+            'of another lineage: it is none of its business',
+          );
           await gate.pass();
           return played; // all of it once more
         },

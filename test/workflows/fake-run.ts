@@ -1,6 +1,7 @@
 /** A run whose activities are fakes of a few lines: they keep what a store would keep, in memory, and each can be given another one in its place. */
 import { createHash } from 'node:crypto';
 import { Context } from '@temporalio/activity';
+import type { PlayedPart } from '../../core/rl/played-part.ts';
 import type { LeasedChunk } from '../../core/rl/chunks.ts';
 import type {
   LeaseActivities,
@@ -126,6 +127,17 @@ export class FakeRun {
   readonly stored = new Map<string, unknown>();
   /** What was leased, by its lineage and first ordinal. */
   readonly rounds = new Map<string, SamplingRound & { readonly chunks: readonly LeasedChunk[] }>();
+  /** What is stored of chunks whose groups were scored as they ended, by lineage and round. */
+  readonly parts = new Map<string, PlayedPart[]>();
+
+  keepParts(
+    { run: { lineage }, round, tells }: Input<'playGroups'>,
+    { parts }: { readonly parts: readonly PlayedPart[] },
+  ) {
+    if (tells === undefined) return;
+    const key = `${lineage}/${round.first}`;
+    this.parts.set(key, [...(this.parts.get(key) ?? []), ...parts]);
+  }
   readonly served: PolicyVersion[] = [];
   readonly sealed: number[] = [];
   readonly recorded = new Set<string>();

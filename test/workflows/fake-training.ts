@@ -5,7 +5,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { chunkName, chunksOfRound, groupsOfChunk, type LeasedChunk } from '../../core/rl/chunks.ts';
 import { effectivenessOf } from '../../core/rl/effectiveness.ts';
 import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
-import type { PlayedPart } from '../../core/rl/played-part.ts';
+import { type PlayedPart, restrictPart } from '../../core/rl/played-part.ts';
 import { countsByKind, decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
 import { auditLineages } from '../../core/rl/lineages.ts';
 import type { ObjectRef, SamplingRound, StepCommit } from '../../core/rl/run-state.ts';
@@ -129,12 +129,14 @@ function collecting(
           const inPlay = round.chunks.filter(({ ordinals }) =>
             decodeRanges(ordinals).some((one) => left?.includes(one) ?? true),
           );
-          return { ...round, isIssued: true, chunks: inPlay, ...(groups === undefined ? {} : { groups }), parts: [] };
+          const stored = run.parts.get(`${lineage}/${first}`) ?? [];
+          const parts = stored.flatMap((part) => (left ? (restrictPart(part, new Set(left)) ?? []) : part));
+          return { ...round, isIssued: true, chunks: inPlay, ...(groups === undefined ? {} : { groups }), parts };
         },
       );
       let { nextOrdinal } = curriculum;
       for (let next = leased(nextOrdinal); next; next = leased(nextOrdinal)) {
-        rounds.push({ ...next, isIssued: false, parts: [] });
+        rounds.push({ ...next, isIssued: false, parts: run.parts.get(`${lineage}/${next.first}`) ?? [] });
         nextOrdinal = next.last + 1;
       }
       return { rounds, curriculum: { ...curriculum, nextOrdinal } };

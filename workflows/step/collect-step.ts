@@ -31,8 +31,11 @@ export interface CollectedStep {
 /** What a batch would be made of. */
 interface Ready {
   readonly selection: ReturnType<typeof selectGroups>;
-  /** Groups with a signal. */
+  /** Groups with a signal, and those that wait for the next batch with them. */
   readonly groups: number;
+  readonly waiting: number;
+  /** What it is made of. */
+  readonly kept: readonly KeptGroups[];
 }
 
 /**
@@ -79,6 +82,7 @@ class Collection {
   readonly #window: SamplingWindow;
   readonly #asked: Asked;
   readonly #groupsPerBatch: number;
+  #ready: Ready | null = null;
 
   constructor(context: WindowContext, window: SamplingWindow, asked: Asked) {
     this.#context = context;
@@ -92,8 +96,11 @@ class Collection {
     const { step } = this.#asked;
     this.#window.giveUpStale(step);
     const kept = this.#window.ready;
+    if (this.#ready?.kept === kept) return this.#ready;
     const selection = selectGroups({ step, groupsPerBatch: this.#groupsPerBatch, maxOffPolicySteps, kept });
-    return { selection, groups: countGroups(selection.trained) };
+    const groups = countGroups(selection.trained);
+    this.#ready = { kept, selection, groups, waiting: groups + countGroups(selection.surplus) };
+    return this.#ready;
   }
 
   /** Sampled round by round, it is decided on when nothing is in play; continuously, when it is whole, or much was sampled for little. */
@@ -199,10 +206,7 @@ class Collection {
     const { step, steps } = this.#asked;
     const window = this.#window;
     const missing = Math.ceil((this.#groupsPerBatch - groups) * spec.oversamplingFactor);
-    const ready = (): number => {
-      const { selection } = this.ready();
-      return countGroups(selection.trained) + countGroups(selection.surplus);
-    };
+    const ready = (): number => this.ready().waiting;
     const hasExamples = window.isContinuous
       ? await window.fill(step, { ...steps(), ready })
       : window.isInPlay || (await window.openRound(step, missing));

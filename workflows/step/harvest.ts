@@ -34,7 +34,8 @@ export class Harvest {
   readonly #solved = { all: 0, none: 0 };
   readonly #generating: (readonly [fromMs: number, toMs: number])[] = [];
   readonly #spent = { scoreS: 0, adopted: 0 };
-  #parts: readonly ScoredPart[] = [];
+  #parts: ScoredPart[] = [];
+  #kept: readonly KeptGroups[] | null = null;
   #fruitless = 0;
   #lost = nothingLost;
 
@@ -43,9 +44,10 @@ export class Harvest {
     return this.#issued;
   }
 
-  /** Groups with a signal, as they were scored together. */
+  /** Groups with a signal, as they were scored together; the same list until something changes. */
   get kept(): readonly KeptGroups[] {
-    return this.#parts.map(({ filtered }) => filtered.kept).filter(({ ordinals }) => ordinals !== '');
+    this.#kept ??= this.#parts.map(({ filtered }) => filtered.kept).filter(({ ordinals }) => ordinals !== '');
+    return this.#kept;
   }
 
   /** Whether anything was sampled for it. */
@@ -74,7 +76,8 @@ export class Harvest {
   add(one: ScoredPart, spent: SpentOnPart, share: number): void {
     const { solved } = one.filtered;
     this.#added.push([one, spent, share]);
-    this.#parts = [...this.#parts, one];
+    this.#parts.push(one);
+    this.#kept = null;
     this.scored.push(one.scored);
     this.#fruitless += share;
     this.#solved.all += solved.all;
@@ -105,12 +108,14 @@ export class Harvest {
         return { ...one, filtered: restrictFiltered(await filter(one), new Set(one.ordinals)) };
       }),
     );
+    this.#kept = null;
   }
 
   /** What the filter did not keep has ended. The rest is the batch's, or waits outside of this. */
   settle(): void {
     this.ended.push(...this.#parts.map(({ filtered }) => filtered.ended));
     this.#parts = [];
+    this.#kept = null;
   }
 
   forgetFruitless(): void {

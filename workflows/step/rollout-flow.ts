@@ -35,6 +35,10 @@ interface OwnFlow {
 export class RolloutFlow {
   readonly #context: Pick<RunContext, 'run' | 'spec'>;
   readonly #carried: Map<number, string>;
+  /** Workflows of the executions before that are gone. */
+  readonly #lost = new Set<string>();
+  /** What is left of the rounds that they play. */
+  readonly #left = new Map<number, () => RoundToPlay | null>();
   /** In play, and with whom. */
   readonly #flows = new Map<number, string>();
   #own: Promise<OwnFlow> | null = null;
@@ -50,7 +54,7 @@ export class RolloutFlow {
   async play(first: number, current: () => RoundToPlay | null): Promise<void> {
     try {
       const carried = this.#carried.get(first);
-      if (carried !== undefined && (await this.#playBy(carried, first, current))) return;
+      if (carried !== undefined) await this.#playedBy(carried, first, current);
       while (current() !== null) await this.#playByOwn(first, current);
     } finally {
       this.#flows.delete(first);
@@ -97,14 +101,26 @@ export class RolloutFlow {
     await Promise.allSettled([...flows].map((flow) => getExternalWorkflowHandle(flow).cancel()));
   }
 
-  /** False where that workflow is gone. */
-  async #playBy(flow: string, first: number, current: () => RoundToPlay | null): Promise<boolean> {
-    for (;;) {
-      const round = current();
-      if (round === null) return true;
-      this.#flows.set(first, flow);
-      if (!(await this.#tell(flow, playRoundsSignal, [round]))) return false;
-      if (await condition(() => current() === null, flowLookAgainMs)) return true;
+  /** Until it has ended, or that workflow is gone. */
+  async #playedBy(flow: string, first: number, current: () => RoundToPlay | null): Promise<void> {
+    this.#flows.set(first, flow);
+    this.#left.set(first, current);
+    if (this.#left.size === 1) void this.#lookAfter();
+    await condition(() => current() === null || this.#lost.has(flow));
+    this.#left.delete(first);
+  }
+
+  /** Hands rounds to the workflows that have them, once in a while: those that are at work go on. */
+  async #lookAfter(): Promise<void> {
+    while (!(await condition(() => this.#left.size === 0, flowLookAgainMs))) {
+      const flows = new Map<string, RoundToPlay[]>();
+      for (const [first, current] of this.#left) {
+        const [flow, round] = [this.#carried.get(first)!, current()];
+        if (round) flows.set(flow, [...(flows.get(flow) ?? []), round]);
+      }
+      for (const [flow, rounds] of flows) {
+        if (!(await this.#tell(flow, playRoundsSignal, rounds))) this.#lost.add(flow);
+      }
     }
   }
 

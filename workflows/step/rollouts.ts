@@ -49,6 +49,11 @@ export class Rollouts {
     return this.#ahead.length === 0 || this.#opened?.isContinuous === true;
   }
 
+  /** How often anything was heard of rollouts by this execution. */
+  get heard(): number {
+    return this.#opened?.heard ?? 0;
+  }
+
   /** Whether servers may be given other weights while rollouts are played. */
   get changesInFlight(): boolean {
     return this.#opened?.changesInFlight === true;

@@ -85,7 +85,9 @@ export class SamplingWindow {
   readonly #judging = new Set<number>();
   /** Each lease goes on from the one before, and each filter from what was leased by then. */
   #turn: Promise<unknown> = Promise.resolve();
+  #ready: Record<'surplus' | 'kept' | 'all', readonly KeptGroups[]> | null = null;
   #changes = 0;
+  #heard = 0;
   #failure: { readonly reason: unknown } | null = null;
   /** What rounds are filtered with from here on. */
   isWidened = false;
@@ -107,9 +109,11 @@ export class SamplingWindow {
   listen(): void {
     const { run } = this.#context;
     setHandler(groupsEndedSignal, ({ lineage, parts }) => {
+      this.#heard += 1;
       if (lineage === run.lineage) for (const part of parts) this.#watch(() => this.#addPart(part));
     });
     setHandler(roundsPlayedSignal, ({ lineage, played }) => {
+      this.#heard += 1;
       if (lineage === run.lineage) this.#watch(() => this.#addPlayed(played));
     });
     setHandler(rolloutsWaitSignal, ({ reason }) => this.#watch(() => this.#pause(reason)));
@@ -139,9 +143,13 @@ export class SamplingWindow {
     return this.#curriculum;
   }
 
-  /** Kept groups that no step has trained yet. */
+  /** Kept groups that no step has trained yet; the same list until something changes. */
   get ready(): readonly KeptGroups[] {
-    return [...this.#surplus, ...this.#harvest.kept];
+    const [surplus, kept] = [this.#surplus, this.#harvest.kept];
+    if (this.#ready?.surplus !== surplus || this.#ready.kept !== kept) {
+      this.#ready = { surplus, kept, all: [...surplus, ...kept] };
+    }
+    return this.#ready.all;
   }
 
   get isInPlay(): boolean {
@@ -166,6 +174,11 @@ export class SamplingWindow {
   /** Ordinals of what is in play, as ranges. */
   get inPlay(): string {
     return this.#inPlay.ordinals;
+  }
+
+  /** How often groups were told of. */
+  get heard(): number {
+    return this.#heard;
   }
 
   throwIfFailed(): void {
