@@ -67,7 +67,8 @@ export async function tellParts(
   const { client, info } = Context.current();
   const key = JSON.stringify([info.namespace, workflowId, lineage]);
   const outbox = outboxes.get(key) ?? new Outbox();
-  outbox.send = (parts) => signalTo(client, workflowId, groupsEndedSignalName, { lineage, parts } satisfies PartsNotice);
+  outbox.send = (parts) =>
+    signalTo(client, workflowId, groupsEndedSignalName, { lineage, parts } satisfies PartsNotice);
   // The newest last; one that is forgotten would tell again at once.
   outboxes.delete(key);
   outboxes.set(key, outbox);

@@ -34,12 +34,20 @@ const shapes = {
     type: 'trainRun',
     text: smallRun.replace('max_async_level = 0', 'max_async_level = 1').replace('max_steps = 12', 'max_steps = 6'),
   },
+  /** Its rounds are played by a workflow of their own. */
+  'async-2': {
+    type: 'trainRun',
+    text: smallRun.replace('max_async_level = 0', 'max_async_level = 2').replace('max_steps = 12', 'max_steps = 6'),
+  },
   /** A file, whose evaluation is a child. */
   'evaluate-file': { type: 'evaluate', text: evaluations },
   'optimize-prompt': { type: 'optimizePrompt', text: prompts },
 } as const;
 /** Children that are recorded with their parents. */
-const children = { 'evaluate-file': 'evaluate' } as const;
+const children: Readonly<Record<string, { readonly type: string; readonly name: string }>> = {
+  'evaluate-file': { type: 'evaluate', name: 'evaluate' },
+  'async-2': { type: 'playRounds', name: 'play-rounds' },
+};
 
 const asked = process.argv.slice(2);
 const chosen = Object.entries(shapes).filter(([name]) => asked.length === 0 || asked.includes(name));
@@ -50,9 +58,10 @@ try {
     const handle = await project.client.workflow.start(type, args);
     await handle.result();
     await keep(name, name);
-    if (!(name in children)) continue;
-    for await (const { workflowId } of project.client.workflow.list({ query: `WorkflowType='${type}'` })) {
-      if (workflowId.startsWith(`${name}.`)) await keep(workflowId, children[name as keyof typeof children]);
+    const child = children[name];
+    if (child === undefined) continue;
+    for await (const { workflowId } of project.client.workflow.list({ query: `WorkflowType='${child.type}'` })) {
+      if (workflowId.startsWith(`${name}.`)) await keep(workflowId, child.name);
     }
   }
 } finally {

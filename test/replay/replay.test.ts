@@ -16,8 +16,8 @@ before(async () => {
   workflowBundle = await bundleWorkflowCode({ workflowsPath, logger: new DefaultLogger('WARN') });
 });
 
-test('there are recorded histories of both async levels, of evaluations and of a search for a prompt', () => {
-  const names = ['async-1', 'evaluate-file', 'evaluate', 'on-policy', 'optimize-prompt'];
+test('there are recorded histories of three async levels, of evaluations and of a search for a prompt', () => {
+  const names = ['async-1', 'async-2', 'evaluate-file', 'evaluate', 'on-policy', 'optimize-prompt', 'play-rounds'];
   assert.deepEqual(
     recorded.toSorted(),
     names.map((name) => `${name}.history.bin`).toSorted(),

@@ -258,7 +258,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
         },
       },
     });
-    assert.match((await run.paused())!, /^no-signal: the inference server is not ready since .*: connection refused/);
+    assert.match(await run.paused(), /^no-signal: the inference server is not ready since .*: connection refused/);
     await run.tell('resume');
     const { ledger } = await run.result();
     assert.ok(trained(run).flat().includes(1));

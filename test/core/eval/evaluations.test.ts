@@ -22,16 +22,23 @@ test('shuffled examples stand in the order of Dataset.shuffle', () => {
 test('chunks hold every example once, are few, and are the same when more examples are asked for', () => {
   const counts = { examples: fc.integer({ min: 1, max: 5_000 }), rolloutsPerExample: fc.integer({ min: 1, max: 64 }) };
   fc.assert(
-    fc.property(fc.record({ ...counts, maxConcurrent: fc.constantFrom(-1, 1, 32, 1_000), workers: fc.integer({ min: 1, max: 40 }) }), (of) => {
-      const cut = cutEvaluation(of);
-      assert.ok(cut.chunks <= 200 && cut.atOnce >= 1 && cut.atOnce <= cut.inFlight);
-      const all = Array.from({ length: cut.chunks }, (_, chunk) => positionsOf(chunk, { ...of, ...cut }));
-      assert.equal(all[0]!.from, 0);
-      assert.equal(all.at(-1)!.to, of.examples);
-      for (let i = 1; i < all.length; i++) assert.equal(all[i]!.from, all[i - 1]!.to);
-      const grown = cutEvaluation({ ...of, examples: of.examples * 2, chunkExamples: cut.chunkExamples });
-      assert.equal(grown.chunkExamples, cut.chunkExamples);
-    }),
+    fc.property(
+      fc.record({
+        ...counts,
+        maxConcurrent: fc.constantFrom(-1, 1, 32, 1_000),
+        workers: fc.integer({ min: 1, max: 40 }),
+      }),
+      (of) => {
+        const cut = cutEvaluation(of);
+        assert.ok(cut.chunks <= 200 && cut.atOnce >= 1 && cut.atOnce <= cut.inFlight);
+        const all = Array.from({ length: cut.chunks }, (_, chunk) => positionsOf(chunk, { ...of, ...cut }));
+        assert.equal(all[0]!.from, 0);
+        assert.equal(all.at(-1)!.to, of.examples);
+        for (let i = 1; i < all.length; i++) assert.equal(all[i]!.from, all[i - 1]!.to);
+        const grown = cutEvaluation({ ...of, examples: of.examples * 2, chunkExamples: cut.chunkExamples });
+        assert.equal(grown.chunkExamples, cut.chunkExamples);
+      },
+    ),
   );
 });
 
