@@ -9,7 +9,7 @@ import { RatchetError } from '../core/errors.ts';
  * all processes, so that a fault happens once, also across restarts; what fired is noted beside it.
  *
  * Every activity has two, `trainStep.begun` and `trainStep.done` (all is stored, nobody knows); inside of activities:
- * `generate.part` (some rollouts of a chunk are stored, others run), `play.generated` (all of a chunk are, none is scored), `gepa.part` (some answers of a search for a prompt are),
+ * `generate.part` (some rollouts of a chunk are stored, others run), `play.generated` (all of a chunk are, none is scored), `play.stored` (groups are scored and stored, their run was not told), `gepa.part` (some answers of a search for a prompt are),
  * `train.applied` (the weights in memory are new, nothing is stored), `canary.compared` (nobody knows which servers are off);
  * in a step on a Tinker server: `tinker.gradients` (not applied yet), `tinker.stepped` (not saved), `tinker.saved` (there, not downloaded),
  * `tinker.loaded` (a checkpoint, into a model that nobody has yet); in a vLLM: `vllm.adapter` (it has one more, the old ones are not

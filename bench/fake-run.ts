@@ -5,7 +5,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { Client, WorkflowHandle } from '@temporalio/client';
 import { heartbeatTimeoutDefaultS } from '../core/limits.ts';
+import { decodeRows } from '../backends/store/objects.ts';
 import { taskQueues } from '../core/names.ts';
+import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { SampledLine } from '../test/faults/fake-inference.ts';
 import { fakeRun } from '../test/faults/fake-run.ts';
 import type { trainRun } from '../workflows/train-run.ts';
@@ -107,6 +109,10 @@ export function countInFlight(folder: string, run: FakeRun, of: 'sampled' | 'iss
   const rounds = new Map<string, number>();
   for (const file of filesBelow(rollouts)) {
     const [round, first, last] = /groups_(\d+)-(\d+)/.exec(file) ?? [];
+    if (file.endsWith('.scored.jsonl.gz')) {
+      const groups = decodeRows<ScoredGroup>(readFileSync(file), file);
+      for (const { group, index } of groups.flatMap((one) => one.rollouts)) stored.add(`${group}/${index}`);
+    }
     if (round !== undefined) rounds.set(round, (Number(last) - Number(first) + 1) * rolloutsPerExample);
     if (!/chunk_[^/]*\.jsonl$|part_\d+\.jsonl$/.test(file)) continue;
     for (const { group, index } of readLines<{ group: number; index: number }>(file)) stored.add(`${group}/${index}`);

@@ -13,10 +13,12 @@ import { median, round } from './statistics.ts';
 const workers = ['orchestrator worker', 'rollout worker', 'train worker'] as const;
 const server = 'Temporal server';
 
-/** What is done to one process: killed, or stopped until it has been given up and then continued. */
+const flow = 'workflow of the rounds';
+
+/** What is done to one process: killed, or stopped until it has been given up and then continued; and a workflow terminated. */
 interface Fault {
-  readonly process: (typeof workers)[number] | typeof server;
-  readonly kind: 'killed' | 'stopped';
+  readonly process: (typeof workers)[number] | typeof server | typeof flow;
+  readonly kind: 'killed' | 'stopped' | 'terminated';
 }
 
 const faultKinds: readonly Fault[] = [
@@ -24,6 +26,11 @@ const faultKinds: readonly Fault[] = [
   ...workers.map((process): Fault => ({ process, kind: 'stopped' })),
   { process: server, kind: 'killed' },
 ];
+
+/** From level 2 on a workflow plays the run's rounds. */
+function faultKindsAt(level: number): readonly Fault[] {
+  return level < 2 ? faultKinds : [...faultKinds, { process: flow, kind: 'terminated' }];
+}
 
 const heartbeatTimeoutS = 2;
 /** A stopped process stays so for this many heartbeat timeouts. */
@@ -45,6 +52,9 @@ const faulted: Omit<FakeRunOptions, 'name'> = {
   heartbeatTimeoutS,
   checkpointInterval: 5,
 };
+
+/** Where rollouts have a tail groups of all ages are in play. */
+const withTail: Partial<FakeRunOptions> = { sampleMs: 1_500, maxConcurrent: 64 };
 
 /** Ten seconds a step, most of them generation, as in a real run. */
 const tenSeconds: Omit<FakeRunOptions, 'name'> = {
@@ -68,7 +78,8 @@ const undisturbedTenSecondSteps = 5;
  * - `lost`, goal 0: groups that were issued and are unaccounted for, and steps without a commit.
  * - `duplicates`, goal 0: groups issued, ended or trained twice.
  * - `regenerated_beyond_in_flight`, goal 0: answers sampled again that the dead process had stored.
- * - `weights_equal`: after every step of every run the weights are those of the undisturbed one.
+ * - `weights_equal`: after every step of every run the weights are those of the undisturbed one. Null from level 2 on, where it is chance which
+ *   groups come for which step: there it counts in `lost` and `duplicates` whether every group was trained once.
  * - `recovery_s_max`, goal ≤ heartbeat timeout + 10: from the death of a worker to the run's next commit.
  * - `server_recovery_s_max`, goal ≤ 5: from the moment a killed Temporal server answers again to the next commit.
  * - `ettr_at_10pct`, goal ≥ 0.9: step time of an undisturbed run × steps ÷ wall time of a disturbed one, with 50 steps of
@@ -77,6 +88,7 @@ const undisturbedTenSecondSteps = 5;
 export const faults = measurement('faults', 'what is lost when processes die at random moments', measure)
   .option('--faults <n>', 'processes to strike', Number, 200)
   .option('--seed <n>', 'chooses moments and victims', Number, 1)
+  .option('--level <n>', 'max_async_level; from 2 on with rollouts that have a tail', Number, 0)
   .option('--no-ettr', 'leave out the run of 50 steps of 10 s')
   .addHelpText(
     'after',
@@ -87,11 +99,12 @@ interface Options {
   readonly faults: number;
   readonly seed: number;
   readonly ettr: boolean;
+  readonly level: number;
 }
 
-async function measure(bench: Bench, { faults: wanted, seed, ettr }: Options): Promise<Figures> {
+async function measure(bench: Bench, { faults: wanted, seed, ettr, level }: Options): Promise<Figures> {
   const struck = await withProject(bench, (folder) =>
-    withStack(bench, folder, (client, stack) => strikeRuns(bench, { client, stack, folder }, wanted, seed), {
+    withStack(bench, folder, (client, stack) => strikeRuns(bench, { client, stack, folder }, { wanted, seed, level }), {
       mayRestart: true,
     }),
   );
@@ -116,9 +129,14 @@ interface Strike extends Fault {
   readonly inFlight: number;
 }
 
-async function strikeRuns(bench: Bench, place: Place, wanted: number, seed: number): Promise<Figures> {
+async function strikeRuns(
+  bench: Bench,
+  place: Place,
+  { wanted, seed, level }: { readonly wanted: number; readonly seed: number; readonly level: number },
+): Promise<Figures> {
   bench.doing('an undisturbed run');
-  const undisturbed = await startFakeRun(place.client, place.folder, { ...faulted, name: 'undisturbed' });
+  const options = { ...faulted, asyncLevel: level, ...(level < 2 ? {} : withTail) };
+  const undisturbed = await startFakeRun(place.client, place.folder, { ...options, name: 'undisturbed' });
   await undisturbed.handle.result();
   const expected = await readCommits(place.folder, undisturbed.name, faulted.steps);
   if (answersBeyondTheFirst(undisturbed.sampled()) > 0) throw new Error('the undisturbed run sampled something twice');
@@ -127,8 +145,8 @@ async function strikeRuns(bench: Bench, place: Place, wanted: number, seed: numb
   const totals = { lost: 0, duplicates: 0, regenerated: 0, beyondInFlight: 0, inFlight: 0, differing: 0, runs: 0 };
   bench.doing(`${wanted} faults`);
   for (let number = 1; strikes.length < wanted; number++) {
-    const run = await startFakeRun(place.client, place.folder, { ...faulted, name: `struck-${number}` });
-    const own = await strikeRun(bench, place, run, { seed, from: strikes.length, wanted });
+    const run = await startFakeRun(place.client, place.folder, { ...options, name: `struck-${number}` });
+    const own = await strikeRun(bench, place, run, { seed, from: strikes.length, wanted, level });
     const commits = await readCommits(place.folder, run.name, faulted.steps);
     const audit = auditLedger(commits.map(({ outcomes }) => outcomes));
     const inFlight = own.reduce((sum, strike) => sum + strike.inFlight, 0);
@@ -151,7 +169,7 @@ async function strikeRuns(bench: Bench, place: Place, wanted: number, seed: numb
     lost: totals.lost,
     duplicates: totals.duplicates,
     regenerated_beyond_in_flight: totals.beyondInFlight,
-    weights_equal: totals.differing === 0,
+    weights_equal: level < 2 ? totals.differing === 0 : null,
     recovery_s_max: most(strikes.filter(isOfWorker).map(({ recovery_s }) => recovery_s)),
     server_recovery_s_max: most(strikes.map(({ afterServer_s }) => afterServer_s)),
     details: {
@@ -160,7 +178,7 @@ async function strikeRuns(bench: Bench, place: Place, wanted: number, seed: numb
       regenerated: totals.regenerated,
       in_flight: totals.inFlight,
       recovery_s: Object.fromEntries(
-        faultKinds.map(({ process, kind }) => {
+        faultKindsAt(level).map(({ process, kind }) => {
           const own = strikes.filter((strike) => strike.process === process && strike.kind === kind);
           const seconds = own.map(({ recovery_s }) => recovery_s);
           return [`${process} ${kind}`, { faults: own.length, median: round(median(seconds), 2), most: most(seconds) }];
@@ -191,13 +209,14 @@ async function strikeRun(
   bench: Bench,
   place: Place,
   run: FakeRun,
-  { seed, from, wanted }: { seed: number; from: number; wanted: number },
+  { seed, from, wanted, level }: { seed: number; from: number; wanted: number; level: number },
 ): Promise<Strike[]> {
   const strikes: Strike[] = [];
   while (from + strikes.length < wanted) {
     const key = ['bench faults', seed, from + strikes.length] as const;
     await delay(uniform(...key, 'when') * pauseMsMax, undefined, { signal: bench.signal });
-    const fault = faultKinds[Math.floor(uniform(...key, 'what') * faultKinds.length)]!;
+    const kinds = faultKindsAt(level);
+    const fault = kinds[Math.floor(uniform(...key, 'what') * kinds.length)]!;
     if (newestStep(place.folder, run.name) === faulted.steps) break;
     strikes.push(await strikeOnce(place, run, fault));
   }
@@ -207,16 +226,17 @@ async function strikeRun(
 
 async function strikeOnce(place: Place, run: FakeRun, fault: Fault): Promise<Strike> {
   const { stack, folder } = place;
-  const pid = await pidOf(stack, fault.process);
+  const pid = fault.process === flow ? null : await pidOf(stack, fault.process);
   const step = newestStep(folder, run.name);
   const restartsBefore = stack.restarts()[fault.process]!;
   const struckAt = performance.now();
   const time = new Date().toISOString();
-  process.kill(pid, fault.kind === 'killed' ? 'SIGKILL' : 'SIGSTOP');
+  if (pid === null) await terminateFlows(place.client, run.name);
+  else process.kill(pid, fault.kind === 'killed' ? 'SIGKILL' : 'SIGSTOP');
   await delay(lookMs); // what it wrote last is there
   // A stopped process may finish what it plays after all: everything that it has not stored counts as in flight.
-  const inFlight = fault.process !== 'rollout worker' ? 0 : inFlightOf(folder, run, fault.kind);
-  if (fault.kind === 'stopped') {
+  const inFlight = ['rollout worker', flow].includes(fault.process) ? inFlightOf(folder, run, fault.kind) : 0;
+  if (fault.kind === 'stopped' && pid !== null) {
     await delay(stoppedFor * heartbeatTimeoutS * 1000);
     process.kill(pid, 'SIGCONT');
   }
@@ -239,6 +259,16 @@ async function strikeOnce(place: Place, run: FakeRun, fault: Fault): Promise<Str
     recovery_s: (now - struckAt) / 1000,
     afterServer_s: serverBackAt !== null ? (now - serverBackAt) / 1000 : null,
   };
+}
+
+async function terminateFlows(client: Client, run: string): Promise<void> {
+  const query = `WorkflowType='playRounds' AND ExecutionStatus='Running' AND WorkflowId BETWEEN '${run}.' AND '${run}.~'`;
+  for await (const { workflowId } of client.workflow.list({ query })) {
+    await client.workflow
+      .getHandle(workflowId)
+      .terminate('lost')
+      .catch(() => undefined); // it has just ended
+  }
 }
 
 function inFlightOf(folder: string, run: FakeRun, kind: Fault['kind']): number {

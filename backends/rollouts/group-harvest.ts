@@ -7,6 +7,7 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import { layout } from '../../runs/layout.ts';
 import { specOf, storeOf } from '../../runs/run-access.ts';
 import type { Environments } from '../environments/index.ts';
+import { failpoint } from '../failpoints.ts';
 import { decodeJson, encodeJson } from '../store/objects.ts';
 import type { StoredWork } from './chunk-play.ts';
 import { type ChunkScorer, type OfChunk, openScorer, type PlayedGroups, type ScoredChunk } from './score-chunk.ts';
@@ -151,6 +152,7 @@ export class GroupHarvest {
     const others = ready.filter(({ lease }) => !this.#stored.has(lease.ordinal));
     this.#ready.push(...others);
     this.#work(async () => {
+      await failpoint('play.stored');
       if (!(await this.#tell(part))) this.#untold.push(part);
     });
   }

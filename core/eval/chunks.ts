@@ -25,8 +25,9 @@ export function cutEvaluation(of: {
   readonly chunkExamples?: number | undefined;
 }): EvaluationChunks {
   const { examples, rolloutsPerExample, workers = 1 } = of;
-  const isBounded = of.maxConcurrent >= 1;
-  const inFlight = isBounded ? of.maxConcurrent : examples * rolloutsPerExample;
+  const all = examples * rolloutsPerExample;
+  const isBounded = of.maxConcurrent >= 1 && of.maxConcurrent < all;
+  const inFlight = isBounded ? of.maxConcurrent : all;
   const wanted = isBounded ? Math.max(evaluationChunksAtOnce, 2 * workers) : workers;
   const chunksAtOnce = Math.max(1, Math.min(wanted, Math.ceil(inFlight / rolloutsPerExample)));
   const share = Math.max(1, Math.floor(inFlight / chunksAtOnce));

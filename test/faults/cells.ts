@@ -8,7 +8,9 @@ import { firstLineage } from '../../core/names.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { type Column, type Gap, gapOf } from './columns.ts';
 import { branchOutcome, branchOverrides } from './branch-column.ts';
+import { scoredGroups } from './continuous-faults.ts';
 import { judgeByWeights } from './judge.ts';
+import { kindOf } from './stage-kinds.ts';
 import { stepsOfRun, type UndisturbedRun } from './row.ts';
 import type { SampledLine } from './fake-inference.ts';
 import { type RowName, rowOf } from './rows.ts';
@@ -85,12 +87,14 @@ async function playCell(
   const { failpoint, continuesAsNew = false } = gapOfCell(cell);
   const fired = await stage.fired(failpoint, run);
   assert.ok(fired, `${failpoint} fired`);
-  const inFlightBefore = await countInFlight(run);
+  const isContinuous = kindOf(rowOf(cell.row).stage).engine === 'level 2';
+  const countNow = (): Promise<number> => (isContinuous ? countUnscored(run) : countInFlight(run));
+  const inFlightBefore = await countNow();
   const recovery = new RecoveryClock(run, await countCommits(run));
   const release = (): void => stage.release(failpoint);
   try {
     const other = await strike({ stage, run, column, fired, release, harmEnds: () => recovery.startOver() });
-    const inFlight = Math.max(inFlightBefore, await countInFlight(run));
+    const inFlight = Math.max(inFlightBefore, await countNow());
     release();
     const summary = await (other ?? run).handle.result();
     const recoverySeconds = await recovery.seconds();
@@ -98,7 +102,7 @@ async function playCell(
     assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
     await judge({ stage, run, column, summary, weights: await weightsDigest(run, summary), undisturbed });
     if (undisturbed.branch !== undefined) assert.equal(await branchOutcome(stage, other ?? run), undisturbed.branch);
-    const lost = sampledAgain(run);
+    const lost = isContinuous ? run.sampled().length - seedsSampled(run).size : sampledAgain(run);
     const lostMax = losesNothing ? 0 : inFlight;
     assert.ok(
       lost <= lostMax,
@@ -183,6 +187,23 @@ export function sampledAgain(run: StagedRun): number {
 /** Evaluations sample the same places of each version, and once more without chance; a search under one prompt after another. */
 function placeOf({ policy, seed, temperature = 1, prompt = 0 }: SampledLine): string {
   return `${policy} ${seed} ${temperature} ${prompt}`;
+}
+
+/** Where weights change in flight a place is sampled from whichever version is served. */
+function seedsSampled(run: StagedRun): ReadonlySet<number> {
+  return new Set(run.sampled().map(({ seed }) => seed));
+}
+
+/** The same, of rollouts that lie in parts of their chunks, and with their groups once those are scored. */
+async function countUnscored(run: StagedRun): Promise<number> {
+  const stored = new Set<string>();
+  const add = ({ group, index }: Pick<Rollout, 'group' | 'index'>): void => void stored.add(`${group}/${index}`);
+  for (const { rollouts } of await scoredGroups(run)) rollouts.forEach(add);
+  for (const key of await run.store.list('rollouts/')) {
+    if (!/part_\d+\.jsonl$/.test(key)) continue;
+    decodeRows<Rollout>((await run.store.read(key)) ?? Buffer.of(), key).forEach(add);
+  }
+  return Math.max(0, seedsSampled(run).size - stored.size);
 }
 
 /** Rollouts that were sampled and are not in the store. */

@@ -3,8 +3,8 @@
 /** The longest answer where a chunk is to have both kinds: slower than finished rollouts are stored. */
 const slowSampleMs = 2_000;
 
-/** What a run trains or samples on, where it is neither a fake nor the embedded engine. */
-export type EngineName = 'tinker' | 'vllm';
+/** What a run trains or samples on, where it is neither a fake nor the embedded engine; or how it samples. */
+export type EngineName = 'tinker' | 'vllm' | 'level 2';
 
 /** A gap, by the failpoint in it. */
 export interface Gap {
@@ -29,6 +29,8 @@ export const columns = {
   generate: { failpoint: 'generate.part', at: 2, sampleMs: slowSampleMs },
   generated: { failpoint: 'play.generated', at: 2 },
   score: { failpoint: 'playGroups.done', at: 2 },
+  // Groups are scored and stored while others of their chunk are in play, and their run was not told.
+  ended: { failpoint: 'play.stored', at: 2, engine: 'level 2' },
   plan: { failpoint: 'planStep.done', at: 2 },
   // Inside of a step on a Tinker server; the warm-up saves and loads as well.
   forward_backward: { failpoint: 'tinker.gradients', at: 2, engine: 'tinker' },

@@ -82,7 +82,8 @@ export function whyNot(row: Row, column: Column): string | null {
   const { hasBranch, continuesAsNew, engine: needed } = gapOf(column);
   const { engine } = kindOf(row.stage);
   if (needed !== undefined && needed !== engine) return elsewhere;
-  if (engine !== undefined && (hasBranch || continuesAsNew)) return ofNoEngine;
+  if (engine !== undefined && hasBranch) return ofNoEngine;
+  if (engine !== undefined && engine !== 'level 2' && continuesAsNew) return ofNoEngine;
   if (hasBranch === true && row.stage === 'real') return severalVersions;
   const reason = row.cannot?.[column];
   if (reason !== undefined) return reason;

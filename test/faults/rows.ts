@@ -1,6 +1,7 @@
 /** Rows of the fault matrix, in the order of the table. A new kind of fault is a file of its own, named here. */
 import { activityFaults } from './activity-faults.ts';
 import { clockFaults } from './clock-faults.ts';
+import { continuousFaults } from './continuous-faults.ts';
 import { databaseFaults } from './database-faults.ts';
 import { diskFaults } from './disk-faults.ts';
 import { environmentFaults } from './environment-faults.ts';
@@ -24,6 +25,7 @@ export const rows = {
   ...upgradeFaults,
   ...tinkerFaults,
   ...vllmFaults,
+  ...continuousFaults,
 } satisfies Rows;
 export type RowName = keyof typeof rows;
 

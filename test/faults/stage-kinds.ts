@@ -53,6 +53,8 @@ export const stageKinds = {
   s3: { run: fakeRun, surround: makeS3 },
   'small disk': { run: fakeRun, surround: makeSmallDisk },
   environment: { run: fakeRun, changeRole: withBreakableEnvironment },
+  'level 2': { run: continuousRun, engine: 'level 2' },
+  'level 2, two rollout workers': { run: continuousRun, engine: 'level 2', count: { rollout: 2 } },
   'two GPU workers': { run: fakeRun, count: { train: 2 } },
   real: { run: realRun },
   'real, two GPU workers': { run: realRun, count: { train: 2 } },
@@ -72,6 +74,11 @@ export const stageKinds = {
   },
 } satisfies Record<string, StageKind>;
 export type StageKindName = keyof typeof stageKinds;
+
+/** Rollouts take longer than a step, and a third of what is in the window is in flight at a time. */
+function continuousRun(options: RunOptions): string {
+  return fakeRun({ sampleMs: 600, ...options, asyncLevel: 2, maxConcurrent: 32 });
+}
 
 export function kindOf(name: StageKindName): StageKind {
   return stageKinds[name];

@@ -69,7 +69,7 @@ export class Rollouts {
     if (this.#isCollecting) return; // it goes on from there by itself
     const { spec, control } = this.#context;
     const next = (this.#ahead.at(-1)?.step ?? step) + 1;
-    const endsFirst = isHistoryLong() && !this.mayBeLeft;
+    const endsFirst = isHistoryLong() && this.#opened?.isContinuous !== true;
     const goesOn = !control.isPaused && control.rewind === null && !endsFirst;
     if (!goesOn || next > control.lastStep || next > this.#lastAllowed(spec.maxAsyncLevel)) return;
     const batch = this.#begin(next);

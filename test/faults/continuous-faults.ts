@@ -1,0 +1,92 @@
+/** Rows of runs at level 2: groups at all ages are in play when a step, a commit, or an execution ends. */
+import assert from 'node:assert/strict';
+import { decodeRows } from '../../backends/store/objects.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import { layout } from '../../runs/layout.ts';
+import { until } from '../eventually.ts';
+import type { Column } from './columns.ts';
+import { kill } from './process-faults.ts';
+import type { Judged, Row, Rows, Struck } from './row.ts';
+import type { StagedRun } from './stage.ts';
+
+const lookMs = 50;
+
+const only: readonly Column[] = [
+  'lease',
+  'generate',
+  'ended',
+  'plan',
+  'trained',
+  'commit',
+  'broadcast',
+  'checkpoint',
+  'continue-as-new',
+];
+
+const atLevel2 = {
+  stage: 'level 2',
+  action: 'hold',
+  columns: { only, because: 'the same at every level: see the rows of the first table' },
+  judge: judgeByLedger,
+} as const satisfies Partial<Row>;
+
+export const continuousFaults = {
+  'orchestrator worker killed (level 2)': {
+    ...atLevel2,
+    strike: ({ stage }) => kill(stage, 'orchestrator worker'),
+    losesNothing: true,
+  },
+  'rollout worker killed (level 2)': { ...atLevel2, strike: ({ stage }) => kill(stage, 'rollout worker') },
+  'GPU worker killed (level 2)': {
+    ...atLevel2,
+    strike: ({ stage }) => kill(stage, 'train worker'),
+    losesNothing: true,
+  },
+  'Temporal server killed (level 2)': { ...atLevel2, strike: ({ stage }) => kill(stage, 'Temporal server') },
+  'rollout worker told to end (level 2)': { ...atLevel2, strike: drain },
+  'one of two rollout workers killed (level 2)': {
+    ...atLevel2,
+    stage: 'level 2, two rollout workers',
+    strike: ({ stage }) => kill(stage, 'rollout worker 2'),
+  },
+  'workflow that plays rounds terminated (level 2)': { ...atLevel2, strike: terminateFlows },
+} satisfies Rows;
+
+/** It finishes turns that are under way, and the rest is played by the one that takes its place. */
+async function drain({ stage, release }: Struck): Promise<void> {
+  const role = 'rollout worker';
+  const restartsBefore = stage.stack.restarts()[role] ?? 0;
+  process.kill(stage.pid(role), 'SIGTERM');
+  release();
+  await until(`another ${role}`, () => (stage.stack.restarts()[role] ?? 0) > restartsBefore, { everyMs: lookMs });
+}
+
+async function terminateFlows({ stage, run }: Struck): Promise<void> {
+  const query = `WorkflowType='playRounds' AND ExecutionStatus='Running' AND WorkflowId BETWEEN '${run.name}.' AND '${run.name}.~'`;
+  let ended = 0;
+  const end = async (): Promise<boolean> => {
+    for await (const { workflowId } of stage.client.workflow.list({ query })) {
+      await stage.client.workflow.getHandle(workflowId).terminate('lost');
+      ended += 1;
+    }
+    return ended > 0;
+  };
+  await until('a workflow that plays rounds', end, { everyMs: lookMs });
+}
+
+/** Which groups come for which step is chance; that each is trained once, and none is lost, is not. */
+async function judgeByLedger({ run, summary, undisturbed }: Judged): Promise<void> {
+  assert.equal(summary.ledger.counts['trained'], undisturbed.summary.ledger.counts['trained']);
+  assert.equal(summary.ledger.pending, 0);
+  const ordinals = (await scoredGroups(run)).map(({ ordinal }) => ordinal);
+  assert.equal(new Set(ordinals).size, ordinals.length, 'every group is scored once');
+}
+
+/** All that lie in a run's store. */
+export async function scoredGroups({ store }: Pick<StagedRun, 'store'>): Promise<ScoredGroup[]> {
+  const keys = (await store.list(layout.allRounds('main'))).filter((key) => layout.isScored(key));
+  const groups = await Promise.all(
+    keys.map(async (key) => decodeRows<ScoredGroup>((await store.read(key)) ?? Buffer.of(), key)),
+  );
+  return groups.flat();
+}
