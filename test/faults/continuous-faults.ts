@@ -49,7 +49,11 @@ export const continuousFaults = {
     stage: 'level 2, two rollout workers',
     strike: ({ stage }) => kill(stage, 'rollout worker 2'),
   },
-  'workflow that plays rounds terminated (level 2)': { ...atLevel2, strike: terminateFlows },
+  'workflow that plays rounds terminated (level 2)': {
+    ...atLevel2,
+    cannot: { 'continue-as-new': 'what it plays may have ended by the time that the next execution begins' },
+    strike: terminateFlows,
+  },
 } satisfies Rows;
 
 /** It finishes turns that are under way, and the rest is played by the one that takes its place. */
@@ -74,10 +78,9 @@ async function terminateFlows({ stage, run }: Struck): Promise<void> {
   await until('a workflow that plays rounds', end, { everyMs: lookMs });
 }
 
-/** Which groups come for which step is chance; that each is trained once, and none is lost, is not. */
+/** Which groups come for which step is chance, and which are in play at the end; that each is trained once, and none is lost, is not. */
 async function judgeByLedger({ run, summary, undisturbed }: Judged): Promise<void> {
   assert.equal(summary.ledger.counts['trained'], undisturbed.summary.ledger.counts['trained']);
-  assert.equal(summary.ledger.pending, 0);
   const ordinals = (await scoredGroups(run)).map(({ ordinal }) => ordinal);
   assert.equal(new Set(ordinals).size, ordinals.length, 'every group is scored once');
 }

@@ -55,6 +55,7 @@ export class RolloutFlow {
     try {
       const carried = this.#carried.get(first);
       if (carried !== undefined) await this.#playedBy(carried, first, current);
+      this.#carried.delete(first);
       while (current() !== null) await this.#playByOwn(first, current);
     } finally {
       this.#flows.delete(first);
@@ -81,11 +82,18 @@ export class RolloutFlow {
     return this.#carried.size > 0;
   }
 
-  /** What the next execution takes up. */
+  /** What the next execution takes up; this one may end before it has taken up all of what it was carried. */
   carry(): CarriedFlows {
     const flows: Record<string, number[]> = {};
-    for (const [first, flow] of this.#flows) (flows[flow] ??= []).push(first);
+    for (const [first, flow] of [...this.#carried, ...this.#flows]) {
+      if (!flows[flow]?.includes(first)) (flows[flow] ??= []).push(first);
+    }
     return flows;
+  }
+
+  /** Of what was carried these rounds are in play still. */
+  keepCarried(firsts: readonly number[]): void {
+    for (const first of this.#carried.keys()) if (!firsts.includes(first)) this.#carried.delete(first);
   }
 
   /** This execution hands over no more rounds. */
@@ -115,8 +123,8 @@ export class RolloutFlow {
     while (!(await condition(() => this.#left.size === 0, flowLookAgainMs))) {
       const flows = new Map<string, RoundToPlay[]>();
       for (const [first, current] of this.#left) {
-        const [flow, round] = [this.#carried.get(first)!, current()];
-        if (round) flows.set(flow, [...(flows.get(flow) ?? []), round]);
+        const [flow, round] = [this.#carried.get(first), current()];
+        if (flow !== undefined && round) flows.set(flow, [...(flows.get(flow) ?? []), round]);
       }
       for (const [flow, rounds] of flows) {
         if (!(await this.#tell(flow, playRoundsSignal, rounds))) this.#lost.add(flow);

@@ -83,7 +83,7 @@ export class Rollouts {
    */
   async drain(): Promise<CarriedFlows> {
     const window = this.#opened;
-    const isPlayedOn = window?.changesInFlight === true;
+    const isPlayedOn = window?.changesInFlight ?? this.#context.spec.inflightUpdates !== 'never';
     const flows = isPlayedOn ? this.#flow.carry() : {};
     if (window?.isContinuous === true) window.abandon();
     await (isPlayedOn ? this.#flow.leave() : this.#flow.end());

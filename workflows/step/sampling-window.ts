@@ -190,6 +190,7 @@ export class SamplingWindow {
     const { run, serving } = this.#context;
     const { rounds, curriculum } = await eager.reopenRounds({ run, open, curriculum: this.#curriculum });
     this.#curriculum = curriculum;
+    this.#context.flow.keepCarried(rounds.map(({ first }) => first));
     for (const { isIssued, chunks, groups, parts, ...round } of rounds) {
       if (!isIssued) this.#harvest.issue(round.first, round.last);
       const left = groups === undefined ? {} : { left: new Set(decodeRanges(groups)) };
