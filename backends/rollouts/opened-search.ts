@@ -18,6 +18,7 @@ import { scoreGroup } from '../environments/score-group.ts';
 import { tracebackOf } from '../environments/score.ts';
 import { sharedEndpoint } from '../inference/index.ts';
 import type { AskDependencies } from './asked-model.ts';
+import { workerSlots } from './slots.ts';
 import { playRollout } from './play-rollout.ts';
 import { AnswerJournal } from '../../runs/answer-journal.ts';
 import { openPromptPlayer, type PromptPlayer } from './prompt-player.ts';
@@ -203,17 +204,22 @@ export class OpenedSearch {
     const [at, dataset, exampleId] = example;
     const place = { group: index, index: 0, exampleId };
     const entry = this.#stored.input.environments[at]!;
-    return playRollout({
-      environments: this.#environments,
-      entry,
-      dataset,
-      place,
-      together: { group: `${this.#attempt}/${asked.id}/${index}`, size: 1 },
-      attemptsMax: 1, // the search itself asks again, and counts it
-      ...parts,
-      signal: this.#signal,
-      ...this.#players[at]!(place, `${asked.id}/${index}`),
-    });
+    await workerSlots.take(1, this.#signal);
+    try {
+      return await playRollout({
+        environments: this.#environments,
+        entry,
+        dataset,
+        place,
+        together: { group: `${this.#attempt}/${asked.id}/${index}`, size: 1 },
+        attemptsMax: 1, // the search itself asks again, and counts it
+        ...parts,
+        signal: this.#signal,
+        ...this.#players[at]!(place, `${asked.id}/${index}`),
+      });
+    } finally {
+      workerSlots.give();
+    }
   }
 
   #count({ outcome, reward, error }: ScoredRow): void {
