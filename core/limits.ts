@@ -43,8 +43,10 @@ export const samplingRoundsMax = 8;
  */
 export const roundsBeforeWidening = 4;
 
-/** A workflow that plays rounds ends when it has had none to play for so long; one of an execution before is looked after so often. */
+/** A workflow that plays rounds ends when it has had none to play for so long. */
 export const flowIdleMs = 600_000;
+/** One of an execution before is looked after soon, as a round may never have reached it, and then less and less often. */
+export const flowFirstLookMs = 2_000;
 export const flowLookAgainMs = 60_000;
 
 /** How often a rollout that failed of its environment is played again by whoever takes the chunk next. */

@@ -7,7 +7,7 @@ import {
   startChild,
   workflowInfo,
 } from '@temporalio/workflow';
-import { flowLookAgainMs } from '../../core/limits.ts';
+import { flowFirstLookMs, flowLookAgainMs } from '../../core/limits.ts';
 import { rolloutsWorkflowId } from '../../core/names.ts';
 import {
   giveUpRoundsSignal,
@@ -120,7 +120,9 @@ export class RolloutFlow {
 
   /** Hands rounds to the workflows that have them, once in a while: those that are at work go on. */
   async #lookAfter(): Promise<void> {
-    while (!(await condition(() => this.#left.size === 0, flowLookAgainMs))) {
+    let waitMs = flowFirstLookMs;
+    while (!(await condition(() => this.#left.size === 0, waitMs))) {
+      waitMs = Math.min(2 * waitMs, flowLookAgainMs);
       const flows = new Map<string, RoundToPlay[]>();
       for (const [first, current] of this.#left) {
         const [flow, round] = [this.#carried.get(first), current()];
