@@ -18,10 +18,9 @@ import { scoreGroup } from '../environments/score-group.ts';
 import { tracebackOf } from '../environments/score.ts';
 import { sharedEndpoint } from '../inference/index.ts';
 import type { AskDependencies } from './asked-model.ts';
-import { workerSlots } from './slots.ts';
 import { playRollout } from './play-rollout.ts';
 import { AnswerJournal } from '../../runs/answer-journal.ts';
-import { openPromptPlayer, type PromptPlayer } from './prompt-player.ts';
+import { openPromptPlayer, type PromptPlayer, whenThereIsRoom } from './prompt-player.ts';
 import { recordOf } from './reflection-record.ts';
 import {
   isScored,
@@ -204,9 +203,8 @@ export class OpenedSearch {
     const [at, dataset, exampleId] = example;
     const place = { group: index, index: 0, exampleId };
     const entry = this.#stored.input.environments[at]!;
-    await workerSlots.take(1, this.#signal);
-    try {
-      return await playRollout({
+    return whenThereIsRoom(this.#signal, () =>
+      playRollout({
         environments: this.#environments,
         entry,
         dataset,
@@ -216,10 +214,8 @@ export class OpenedSearch {
         ...parts,
         signal: this.#signal,
         ...this.#players[at]!(place, `${asked.id}/${index}`),
-      });
-    } finally {
-      workerSlots.give();
-    }
+      }),
+    );
   }
 
   #count({ outcome, reward, error }: ScoredRow): void {

@@ -1,3 +1,4 @@
+import { workerSlots } from './slots.ts';
 import type { EvaluatedEnvironment } from '../../core/eval/evaluation.ts';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import type { Rollout } from '../../core/rl/rollout.ts';
@@ -30,4 +31,14 @@ export async function openPromptPlayer(
         turnSeed('gepa', seed, environment.name, exampleId, index, turn),
       ),
   });
+}
+
+/** Plays a rollout of a search when its worker has room for one more. */
+export async function whenThereIsRoom<T>(signal: AbortSignal, play: () => Promise<T>): Promise<T> {
+  await workerSlots.take(1, signal);
+  try {
+    return await play();
+  } finally {
+    workerSlots.give();
+  }
 }
