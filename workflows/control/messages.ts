@@ -201,10 +201,14 @@ export interface FoundRegression {
 /** From an evaluation on a schedule. */
 export const regressionFoundSignal = defineSignal<[FoundRegression]>(regressionFoundSignalName);
 
-/** From the GPU worker that took the run. */
+/** From the workflow that plays the run's rounds: what came of a chunk, and why it waits for a person. */
 export const roundsPlayedSignal = defineSignal<[RoundsPlayed]>(roundsPlayedSignalName);
 export const rolloutsWaitSignal = defineSignal<[{ readonly reason: string }]>(rolloutsWaitSignalName);
+
+/** From rollout workers. */
 export const groupsEndedSignal = defineSignal<[PartsNotice]>(groupsEndedSignalName);
+
+/** From the GPU worker that took the run. */
 export const trainerLeasedSignal = defineSignal<[TrainerLeased]>(trainerLeasedSignalName);
 
 /** What `set` and `stop` did, in words. */

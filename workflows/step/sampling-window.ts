@@ -359,11 +359,10 @@ export class SamplingWindow {
   }
 
   #hold({ round, chunks, left }: Leased): ChunkInPlay[] {
-    const held = chunks.map((chunk) => {
+    return chunks.map((chunk) => {
       const groups = decodeRanges(chunk.ordinals);
       return this.#inPlay.add({ round, chunk }, left && groups.filter((ordinal) => left.has(ordinal)));
     });
-    return held;
   }
 
   /** Plays chunks of a round side by side. */
