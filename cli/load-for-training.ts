@@ -9,6 +9,7 @@ import { type ConfigLayer, loadRunConfig, type LoadOptions } from '../backends/c
 import { openRunStore } from '../backends/store/index.ts';
 import { grantNamed, namedIn } from '../backends/configs/grant.ts';
 import { readAsLines } from './read-as.ts';
+import { refuseOneOfMany } from './one-of-many.ts';
 import { notYetLine, obstacleLines } from './describe-run-file.ts';
 import { installEnvironment } from './python-environments/install.ts';
 import { toldWhenSlow } from './told-when-slow.ts';
@@ -29,6 +30,7 @@ export async function openTraining(
   { name, fresh, yes }: Asked,
   say: (line: string) => void,
 ): Promise<LoadedRunConfig & { readonly run: string; readonly isUsualName: boolean }> {
+  refuseOneOfMany(file, process.env);
   if (yes === true) await installMissing(file, load);
   const usual = await loadForTraining(file, load);
   const usualName = usual.spec.name;

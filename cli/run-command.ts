@@ -2,20 +2,31 @@ import { CommanderError } from 'commander';
 import { RatchetError } from '../core/errors.ts';
 import { closeProcesses } from '../backends/processes-open.ts';
 import { codeVersion } from '../workers/code-version.ts';
+import { inOurCommands } from './pasted-command.ts';
 import { withoutControls } from './plain-text.ts';
+import { printAside } from './print.ts';
 import { program } from './commands.ts';
 
 /** What was typed, done; what fails is told on stderr, and by `process.exitCode`. */
 export async function runTyped(argv: readonly string[]): Promise<void> {
   try {
-    const [first, second] = argv.slice(2);
+    const typed = argv.slice(2);
+    const words = inOurCommands(typed);
+    if (words.length !== typed.length || words.some((word, i) => word !== typed[i])) sayReadAs(words);
+    const [first, second] = words;
     const ratchet = await program(first === 'help' ? second : first, codeVersion);
-    await ratchet.parseAsync(argv);
+    await ratchet.parseAsync(words, { from: 'user' });
   } catch (error) {
     process.exitCode = report(isToldAlready(error) ? error : await inWords(error));
   } finally {
     await closeProcesses();
   }
+}
+
+/** On stderr, so that what is read by programs stays as it is. Values may be secret, and are left out. */
+function sayReadAs(words: readonly string[]): void {
+  const command = words.slice(0, 2).filter((word) => /^[a-z][a-z-]*$/.test(word));
+  printAside(`read as: npx ratchet ${command.join(' ')} …`);
 }
 
 /** Also where there is nothing wrong: a help that was asked for ends in an error of commander's. */

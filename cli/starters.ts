@@ -36,16 +36,21 @@ export async function starterFiles(kind: StarterKind): Promise<ReadonlyMap<strin
   for (const starter of starters) {
     const file = `${starter.name}.toml`;
     if (kind === 'ratchet') files.push([`configs/rl/${file}`, await ratchetRun(starter)]);
-    else files.push([`configs/${kind}/${file}`, foreignRuns[kind](starter)]);
+    else files.push([`${runsFolder(kind)}/${file}`, foreignRuns[kind](starter)]);
   }
-  if (kind === 'ratchet') {
-    for (const name of elsewhere) files.push([`configs/rl/${name}.toml`, await ownRun(name)]);
+  if (kind === 'ratchet') for (const name of elsewhere) files.push([`configs/rl/${name}.toml`, await ownRun(name)]);
+  if (kind === 'ratchet' || kind === 'lab') {
     for (const starter of starters) files.push([`configs/eval/${starter.name}.toml`, evaluation(starter)]);
     for (const starter of starters) files.push([`configs/gepa/${starter.name}.toml`, optimization(starter)]);
   }
   // prime-rl's documents have none.
   if (kind !== 'prime-rl') files.push(['configs/endpoints.toml', endpoints]);
   return new Map(files);
+}
+
+/** Where `lab setup` of the prime CLI puts runs: Hosted Training's with evaluations and prompt searches beside them. */
+export function runsFolder(kind: StarterKind): string {
+  return kind === 'ratchet' || kind === 'lab' ? 'configs/rl' : `configs/${kind}`;
 }
 
 const foreignRuns = { lab: hostedRun, 'prime-rl': primeRlRun, 'vf-rl': vfRlRun };

@@ -11,6 +11,9 @@ import { copied, isTable, merged, setOwn, type Table } from './tables.ts';
 /** Tables within tables: no setting is as deep as half of it. */
 const depthMax = 20;
 
+/** What a setting takes, as far as a value that was typed is read by it. */
+export type Wanted = 'text' | 'table' | 'list' | 'any';
+
 export interface AppliedOverrides {
   readonly table: Table;
   /** Whether a path, or a table it lies in, was set on the command line. */
@@ -26,15 +29,14 @@ export interface AppliedOverrides {
 
 /**
  * Lays overrides over a table and leaves the table itself as it is. Dashes and underscores are the same; a position in
- * a list may be left out when the list has one item. Values are TOML (`0.7`, `true`, `[1, 2]`); what is not, or where
- * `wantsText` says so, is text as it stands. A JSON object lies over the table that is there, an inline table of TOML replaces it. Where
- * `wantsTable` says so, `true` is an empty table unless there is one, and `false` takes the table away.
+ * a list may be left out when the list has one item. Values are TOML (`0.7`, `true`, `[1, 2]`); what is not, or where text is
+ * wanted, is text as it stands. A JSON object lies over the table that is there, an inline table of TOML replaces it. Where a table is
+ * wanted, `true` is an empty table unless there is one, and `false` takes the table away. Where a list is wanted, `0,1` is `[0, 1]`.
  */
 export function applyOverrides(
   table: Table,
   overrides: Readonly<Record<string, string>>,
-  wantsText: (path: KeyPath) => boolean,
-  wantsTable: (path: KeyPath) => boolean = () => false,
+  wants: (path: KeyPath) => Wanted,
 ): AppliedOverrides {
   const result = copied(table);
   const overridden = new Set<string>();
@@ -46,9 +48,11 @@ export function applyOverrides(
       continue;
     }
     const outcome = setWritten(result, written, (path, there) => {
-      if (wantsText(path)) return plainText(value);
-      if (value === 'true' && wantsTable(path)) return isTable(there) ? there : {};
-      if (value === 'false' && wantsTable(path)) return undefined;
+      const wanted = wants(path);
+      if (wanted === 'text') return plainText(value);
+      if (value === 'true' && wanted === 'table') return isTable(there) ? there : {};
+      if (value === 'false' && wanted === 'table') return undefined;
+      if (wanted === 'list') return listOf(value);
       const object = jsonObject(value);
       return object && isTable(there) ? merged(there, object) : (object ?? parseValue(value));
     });
@@ -119,6 +123,14 @@ function parseValue(value: string): unknown {
   } catch {
     return value; // Not TOML, so it is text: `--model preset:reverse-text-0.2m` needs no quotes.
   }
+}
+
+/** `[0, 1]`, and `0,1` as other command lines have it. A null of other systems is no list, and stays what it is. */
+function listOf(value: string): unknown {
+  const whole = parseValue(value);
+  if (typeof whole === 'number') return [whole];
+  if (typeof whole !== 'string' || /^[[{]/.test(whole) || /^(?:none|null)?$/i.test(whole)) return whole;
+  return whole.split(',').map((item) => parseValue(item.trim()));
 }
 
 /** Where text is wanted, `--name 7` means "7"; quotes that the shell left on are taken off. */

@@ -1,6 +1,7 @@
 import { detectDialect } from './dialects/detect.ts';
 import type { Dialect } from './dialects/dialect.ts';
 import { dialectNamed, dialects } from './dialects/index.ts';
+import { dialectsIn } from './dialects/prime-rl-files.ts';
 import type { FindEnvironment } from './find-environment.ts';
 import { type Layer, mergedLayers } from './layers.ts';
 import { parseToml, type TomlFile } from './parse-toml.ts';
@@ -89,10 +90,12 @@ export function parseRunConfig(source: string | TomlFile, options: ParseOptions)
   const problems = parsed.flatMap(({ problem }) => problem ?? []);
   if (problems.length > 0) return { ok: false, problems, readAs: null };
   const written = mergedLayers(parsed.flatMap(({ table }, i) => (table ? { layer: layers[i]!, table } : [])));
-  const candidates = options.dialect === undefined ? detectDialect(written, dialects) : [dialectOf(options.dialect)];
+  const possible = dialectsIn(options.file, written, dialects);
+  const candidates = options.dialect === undefined ? detectDialect(written, possible) : [dialectOf(options.dialect)];
   const [dialect, ...others] = candidates as [Dialect, ...Dialect[]];
   const read = readInDialect(dialect, written, layers, options);
-  const because = options.dialect === undefined ? (dialect.proof?.(written) ?? 'its keys') : '--dialect';
+  const byKeys = possible === dialects ? 'its keys' : 'its keys, and the folder prime-rl that it is in';
+  const because = options.dialect === undefined ? (dialect.proof?.(written) ?? byKeys) : '--dialect';
   const known = { dialect: dialect.name, title: dialect.title, because };
   if (!read.ok) return { ...read, readAs: { ...known, alternatives: [] } };
   const alternatives = others.flatMap((other) => {

@@ -28,7 +28,9 @@ export type ReadFile =
 export function readFile(source: string | TomlFile, { file, overrides = {} }: FileOptions, reading: Reading): ReadFile {
   const { table: written, problem, text } = typeof source === 'string' ? parseToml(source, file) : source;
   if (problem) return { ok: false, problems: [problem] };
-  const applied = applyOverrides(written, overrides, (path) => schemaAt(reading.schema, path)?.type === 'string');
+  const applied = applyOverrides(written, overrides, (path) =>
+    schemaAt(reading.schema, path)?.type === 'string' ? 'text' : 'any',
+  );
   const reporter = new Reporter(file, findPositions(text), applied);
   const table = readTable(applied.table, reading, reporter);
   return { ok: true, table, written: applied.table, reporter, warnings: [] };

@@ -1,6 +1,6 @@
 import { type Dialect, schemaOf } from './dialects/dialect.ts';
 import { type Layer, layeredPositions } from './layers.ts';
-import { applyOverrides } from './overrides.ts';
+import { applyOverrides, type Wanted } from './overrides.ts';
 import { inOwnWords, kindAt } from './own-words.ts';
 import type { ParseOptions } from './parse-run-config.ts';
 import type { KeyPath } from './positions.ts';
@@ -8,6 +8,9 @@ import { reportSecrets } from './report-secrets.ts';
 import { Reporter } from './reporter.ts';
 import { RatchetConfig } from './settings/index.ts';
 import type { Table } from './tables.ts';
+
+/** By the kind of a schema. */
+const wanted: Readonly<Record<string, Wanted>> = { string: 'text', object: 'table', array: 'list' };
 
 /** A file with what was typed beside it, its short spellings written out; and who knows where each of its values was written. */
 export function withTyped(
@@ -19,8 +22,8 @@ export function withTyped(
   const schema = schemaOf(dialect);
   const isOwn = dialect.schema !== undefined;
   const overrides = inOwnWords(options.overrides ?? {}, { schema, own: RatchetConfig, isOwn });
-  const wants = (kind: string) => (path: KeyPath) => kindAt(schema, RatchetConfig, path) === kind;
-  const applied = applyOverrides(file, overrides, wants('string'), wants('object'));
+  const wants = (path: KeyPath): Wanted => wanted[kindAt(schema, RatchetConfig, path) ?? ''] ?? 'any';
+  const applied = applyOverrides(file, overrides, wants);
   const written = dialect.prepare?.(applied.table) ?? applied.table;
   const reporter = new Reporter(options.file, layeredPositions(layers), { ...applied, table: written });
   reportSecrets(written, reporter);

@@ -49,7 +49,8 @@ export function environmentFinder(places: EnvironmentPlaces): FindEnvironment {
     const python = folder === undefined ? packageByName(asked) : packageOfProject(asked, folder);
     if (isBuiltIn && (builtin || (id.owner === null && python === undefined))) return taken(written, id, builtin);
     const offer = isBuiltIn ? `take the built-in "${id.name}" with --builtin (in the file: builtin = true)` : undefined;
-    if (python === undefined) return missing(asked, builtIns, offer);
+    if (python === undefined)
+      return missing(asked, builtIns, offer ?? (builtin ? noneBuiltIn(id, builtIns) : undefined));
     if (!offer) return python;
     if (python.ok) return { ...python, said: `${python.said}; to ${offer}` };
     return { ...python, suggestion: `${python.suggestion}; or ${offer}` };
@@ -176,6 +177,16 @@ function missing(
       ? `name a file, "./${name}.ts"; or install its Python package: npx ratchet env install ./FOLDER, or of the Environments Hub OWNER/${name}${version === null ? '' : `@${version}`}`
       : `did you mean "${near}"?`;
   return { ok: false, expected, received: `${shown(written)}, which is not here`, suggestion };
+}
+
+/** Built-in environments that pose problems of the same shape as one of the Hub. */
+const alike: Readonly<Record<string, string>> = { gsm8k: 'word-problems' };
+
+/** Where a built-in is asked for and none has the name. */
+function noneBuiltIn({ name }: EnvironmentId, builtIns: readonly string[]): string {
+  const kin = alike[name];
+  const named = kin === undefined ? '' : `; problems of the same shape are ${kin}'s: --env.id ${kin}`;
+  return `without it: no built-in is called ${name}, there are ${builtIns.join(', ')}${named}`;
 }
 
 function runnable(builtIns: readonly string[]): string {

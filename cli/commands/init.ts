@@ -3,14 +3,14 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { starterFiles, type StarterKind } from '../starters.ts';
+import { runsFolder, starterFiles, type StarterKind } from '../starters.ts';
 import { print } from '../print.ts';
 
 export const initCommand = new Command('init')
   .description(
     'write example configs into this folder: runs, evaluations, prompt optimization, endpoints; nothing is overwritten',
   )
-  .option('--lab', 'runs in the words of Hosted Training, in configs/lab')
+  .option('--lab', 'runs in the words of Hosted Training, in configs/rl')
   .option('--prime-rl', 'runs in the words of prime-rl, in configs/prime-rl')
   .option('--vf-rl', 'runs in the words of vf-rl, in configs/vf-rl')
   .option('--dry-run', 'say what would be written, and write nothing')
@@ -74,9 +74,15 @@ const nextHere = [
   '       npx ratchet train configs/rl/reverse-text.toml   trains in a minute, with nothing else installed',
 ];
 
+const withoutPrimeRl = [
+  '       prime-rl itself is not installed: these files are read here as prime-rl reads them, and trained by the engine that [ratchet.trainer]',
+  '       names: the embedded one, a Tinker or SkyRL server (docs/guide/tinker.md), or a module of yours (docs/guide/adapters.md)',
+];
+
 function nextElsewhere(kind: Exclude<StarterKind, 'ratchet'>): string[] {
   return [
-    `next   npx ratchet check configs/${kind}/reverse-text.toml     what it will do, and what it still needs here`,
+    `next   npx ratchet check ${runsFolder(kind)}/reverse-text.toml     what it will do, and what it still needs here`,
     '       npx ratchet env install primeintellect/reverse-text   or --builtin, for the environment that comes with Ratchet',
+    ...(kind === 'prime-rl' ? withoutPrimeRl : []),
   ];
 }

@@ -6,8 +6,8 @@ import { openRunStore } from '../../backends/store/index.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
 import { dryRun, type DryRunFlags, dryRunOptions } from '../dry-run.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
-import { refuseOtherKind } from '../other-kinds.ts';
 import { needsOf, uiLine, withProcesses } from '../processes.ts';
+import { typedDialect } from '../typed-dialect.ts';
 import { trainAgain, withoutResume } from '../typed-command.ts';
 import { StoredRollouts } from '../view/stored-rollouts.ts';
 import { watchRun } from '../watch-run.ts';
@@ -53,7 +53,7 @@ export function trainingCommand(name: string, description: string): Command {
     .addHelpText('after', filesHelp + resumeHelp)
     .allowUnknownOption()
     .action(async (file: string, rest: string[], options: TrainOptions) => {
-      process.exitCode = await train(readConfigLine([file, ...rest]), options);
+      process.exitCode = await train(readConfigLine([file, ...rest]), { ...options, command: name });
     });
 }
 
@@ -68,6 +68,8 @@ interface TrainOptions extends TellingOptions, Omit<DryRunFlags, 'json'> {
   readonly yes?: boolean;
   readonly dialect?: string;
   readonly dryRun?: boolean;
+  /** The command's name. */
+  readonly command?: string;
 }
 
 /** Trains or attaches until the run ends; the exit code. `rewind`: in a new lineage from this step on. */
@@ -77,8 +79,7 @@ export async function train(
 ): Promise<number> {
   const projectFolder = process.cwd();
   const read = await readRunFile(file, { projectFolder, over });
-  if (over.length === 0 && options.dialect === undefined) refuseOtherKind(read.toml);
-  const dialect = options.dialect === undefined ? {} : { dialect: options.dialect };
+  const dialect = typedDialect(read.toml, { ...options, isAlone: over.length === 0 });
   const named = { over, ...dialect };
   if (options.dryRun) {
     const run = options.name === undefined ? {} : { run: options.name };

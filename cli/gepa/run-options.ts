@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { providers } from '../../config/model-access-spec.ts';
 import { frontierTypes, selectionStrategies } from '../../core/gepa/tuning.ts';
 import { tellingOptions } from '../audience.ts';
 
@@ -85,7 +86,10 @@ export function gepaRunCommand(): Command {
     .option('-a, --env-args <json>', "the environment's arguments")
     .option('-x, --extra-env-kwargs <json>', 'set on a verifiers environment once it is loaded')
     .option('--pass-env <names>', 'variables that they may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN')
-    .option('-p, --env-dir-path <folder>', 'where environments of the project are (default: ./environments)')
+    .option(
+      '-p, --env-dir-path <folder>',
+      'where environments of the project are (default: ./environments); the name of a provider, as `prime eval run` takes it, is --provider',
+    )
     .option('--builtin', 'OWNER/NAME is the environment NAME that comes with Ratchet')
     .option('--seed <n>', 'of everything that is drawn (default: 0)')
     .option('--classic', "gepa's own search, with a budget that is never exceeded")
@@ -107,14 +111,16 @@ const examplesToCompareOn = '50';
 
 /** What was typed, as dotted keys of a file with [gepa]. */
 export function overridesOf(options: GepaRunOptions): Record<string, string> {
-  const { stateColumns, components } = options;
+  const { stateColumns, components, envDirPath } = options;
+  // A folder of that name is ./openai.
+  const isProvider = providers.some((name) => name === envDirPath);
   const listed = (names: readonly string[]) => JSON.stringify(names.flatMap((name) => name.split(',')));
   const given: Record<string, string | undefined> = {
     'env.env_args': options.envArgs,
     'env.extra_env_kwargs': options.extraEnvKwargs,
-    env_dir_path: options.envDirPath,
+    env_dir_path: isProvider ? undefined : envDirPath,
     endpoints_path: options.endpointsPath,
-    provider: options.provider,
+    provider: options.provider ?? (isProvider ? envDirPath : undefined),
     model: options.model,
     reflection_model: options.reflectionModel,
     api_base_url: options.apiBaseUrl,

@@ -31,6 +31,11 @@ export const flat: Dialect = {
     ...sameIn('difficulty_filter', 'enabled', 'min_reward_variance', 'max_reward', 'min_reward'),
     ...sameIn('kl_penalty', 'enabled', 'target_kl', 'beta'),
     ...sameIn('wandb', 'project', 'name', 'entity'),
+    // Not in the documents: as we have them, so that a file that has them as well is not taken for one of others.
+    ...same('name', 'seed', 'seq_len', 'max_async_level'),
+    ...sameIn('eval', 'interval', 'num_examples', 'rollouts_per_example', 'eval_base_model'),
+    ...sameIn('eval.env[]', 'id', 'name', 'args', 'num_examples', 'rollouts_per_example'),
+    ...sameIn('checkpoints', 'interval', 'keep_last'),
   },
   defaults: { trainer: { loss: maskedImportanceSampling } },
   together: emptyTablesAndRate,
@@ -38,7 +43,7 @@ export const flat: Dialect = {
 
 /** `[lora]` alone asks for LoRA. The rates are the documentation's: "1e-5 for LoRA, 1e-6 for full finetuning". */
 function emptyTablesAndRate(written: Table, own: Own): void {
-  for (const table of ['lora', 'difficulty_filter', 'kl_penalty', 'wandb']) {
+  for (const table of ['lora', 'difficulty_filter', 'kl_penalty', 'wandb', 'eval']) {
     if (written[table] !== undefined && own.get([table]) === undefined) own.set([table], {}, [table]);
   }
   const isLora = written['lora'] !== undefined && own.get(['lora', 'enabled']) !== false;

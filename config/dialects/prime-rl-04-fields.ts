@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { anyNumber, atLeastZero, choice, flag, text, whole } from '../values.ts';
 import { becomes, converted, type Field, ignored, only, refused, together } from './dialect.ts';
-import { all, ours, type Rows, same, shared, under, wordsOf } from './ours.ts';
+import { all, into, ours, type Rows, same, shared, under, wordsOf } from './ours.ts';
 import { gpuIds, noOther, port, primeRlFields, why } from './prime-rl-fields.ts';
 import { primeRlRenames } from './prime-rl-renames.ts';
 import { fieldsWithOldNames } from './renames.ts';
@@ -87,6 +87,9 @@ const texts = (reason: string): Field => ignored(reason, z.string().meta({ expec
 const otherwise: Rows = {
   inference_gpu_ids: together('`inference.gpu_ids`, and `inference.gpus`: how many', gpuIds(), { usual: '[0]' }),
   trainer_gpu_ids: together('`trainer.gpu_ids`, and `trainer.gpus`: how many', gpuIds(), { usual: '[1]' }),
+  // How many, of the months before: prime-rl gave the first GPUs to inference.
+  trainer_gpus: together('`trainer.gpus`', whole(1), { usual: '1' }),
+  inference_gpus: together('`inference.gpus`', whole(0), { usual: '1' }),
   ...all('ckpt.resume_step? trainer.ckpt.resume_step? orchestrator.ckpt.resume_step?', shared('ckpt.resume_step')),
   'resume.step': 'resume.step',
   ...all(
@@ -136,6 +139,8 @@ const otherwise: Rows = {
     }),
     'sampling.temperature?': 'sampling.temperature',
     'sampling.max_tokens?': ours('sampling.max_tokens', { usual: 'seq_len' }),
+    // The documents of the months before have them here; 0.4 itself takes them in extra_body.
+    ...under('sampling', into('sampling', 'top_p? top_k? min_p?')),
     'env[].id': ours('env[].id', { usual: 'reverse-text' }),
     'eval.env[].id': ours('eval.env[].id', { usual: 'reverse-text' }),
     'eval.sampling.temperature?': 'eval.sampling.temperature',

@@ -71,7 +71,20 @@ function setModel(written: Table, own: Own): void {
   warnOfOtherModels(written, own, places);
 }
 
+/** The number of them alone, as `--trainer-gpus 1` had it. */
+function setGpuCounts(written: Table, own: Own): void {
+  for (const role of ['trainer', 'inference']) {
+    const [count, ids] = [found(written, `${role}_gpus`), found(written, `${role}_gpu_ids`)];
+    if (count === undefined) continue;
+    own.set([role, 'gpus'], count.value, count.at);
+    if (ids === undefined || idsOf(ids).length === count.value) continue;
+    const expected = `${idsOf(ids).length}, as many as ${role}_gpu_ids lists, or only one of the two`;
+    own.refuse({ paths: [count.at, ids.at], expected, received: String(count.value) });
+  }
+}
+
 function setGpus(written: Table, own: Own): void {
+  setGpuCounts(written, own);
   const [train, infer] = ['trainer', 'inference'].map((role) => found(written, `${role}_gpu_ids`));
   const both = idsOf(train).filter((id) => idsOf(infer).includes(id));
   if (both.length > 0) {
@@ -104,9 +117,9 @@ const sentAnyway: Readonly<Record<string, string>> = {
   min_tokens: 'write orchestrator.sampling.min_tokens',
   repetition_penalty: 'write orchestrator.sampling.repetition_penalty',
   seed: 'write orchestrator.sampling.seed',
-  top_p: 'write [ratchet.sampling] top_p',
-  top_k: 'write [ratchet.sampling] top_k',
-  min_p: 'write [ratchet.sampling] min_p',
+  top_p: 'write orchestrator.sampling.top_p',
+  top_k: 'write orchestrator.sampling.top_k',
+  min_p: 'write orchestrator.sampling.min_p',
   logprobs: 'leave it out: they are always asked for',
   return_token_ids: 'leave it out: they are always asked for',
 };

@@ -1,7 +1,7 @@
 /** Every command line of the documents, with `ratchet` in place of `uv run` and `prime`. None of them starts anything here. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -30,15 +30,19 @@ before(() => {
     'seeds/vf-rl-wiki-search.toml': 'configs/vf-rl/wiki-search.toml',
   };
   for (const [from, to] of Object.entries(copies)) cpSync(path.join(configsFolder, from), path.join(folder, to));
+  cpSync(path.join(configsFolder, 'seeds/flat-wiki-search.toml'), path.join(folder, 'wiki-search.toml'));
+  const withGpus = readFileSync(path.join(configsFolder, 'seeds/prime-rl.toml'), 'utf8');
+  writeFileSync(path.join(folder, 'gpus.toml'), withGpus.replaceAll(/^\w+_gpu_ids.*$/gm, ''));
   writeFileSync(path.join(folder, 'mine.toml'), 'max_steps = 7\n');
   writeFileSync(path.join(folder, 't.toml'), '[optim]\nlr = 2e-5\n');
   there = readdirSync(folder, { recursive: true, encoding: 'utf8' }).toSorted();
 });
 after(() => rmSync(folder, { recursive: true, force: true }));
 
-function typed(line: string): Promise<Answer> {
+function typed(line: string, variables: Record<string, string> = {}): Promise<Answer> {
+  const env = { ...process.env, ...variables };
   return new Promise((resolve) => {
-    execFile(process.execPath, [program, ...line.split(' ')], { cwd: folder }, (error, out, err) => {
+    execFile(process.execPath, [program, ...line.split(' ')], { cwd: folder, env }, (error, out, err) => {
       resolve({ code: typeof error?.code === 'number' ? error.code : 0, out, err });
     });
   });
@@ -59,6 +63,16 @@ describe('a command line that trains', () => {
     'prime-rl configs/prime-rl/wiki-search.toml': ({ rolloutsPerExample }) => rolloutsPerExample,
     'vf-rl @ configs/vf-rl/wiki-search.toml': ({ batchSize }) => batchSize,
     'train configs/prime-rl/wiki-search.toml --dialect flat': ({ learningRate }) => learningRate,
+    'train configs/prime-rl/wiki-search.toml': ({ learningRate }) => learningRate,
+    'prime-rl wiki-search.toml': ({ learningRate, lora }) => [learningRate, lora],
+    'uv run rl @ configs/prime-rl/my-config.toml --inference-gpu-ids 0,1 --orchestrator.sampling.top-p 0.9': (spec) => [
+      spec.later['inference.gpus'],
+      spec.sampling.topP,
+    ],
+    'rl @ gpus.toml --trainer-gpus 2 --inference-gpus 6': ({ later }) => [
+      later['trainer.gpus'],
+      later['inference.gpus'],
+    ],
   };
   const meant: readonly unknown[] = [
     ['my-config', 32],
@@ -70,6 +84,10 @@ describe('a command line that trains', () => {
     8,
     1024,
     1e-6,
+    1e-6,
+    [1e-6, null],
+    [2, 0.9],
+    [2, 6],
   ];
   for (const [i, [line, look]] of Object.entries(lines).entries()) {
     test(`ratchet ${line} --dry-run prints the run, and starts nothing`, async () => {
@@ -79,6 +97,16 @@ describe('a command line that trains', () => {
       assert.deepEqual(readdirSync(folder, { recursive: true, encoding: 'utf8' }).toSorted(), there);
     });
   }
+
+  test('is refused where it is one of several launches, each of which would be a run of its own', async () => {
+    const launch = { MASTER_ADDR: 'node0', MASTER_PORT: '29500', WORLD_SIZE: '4' };
+    const first = await typed('prime-rl configs/prime-rl/wiki-search.toml', { ...launch, RANK: '0' });
+    assert.equal(first.code, 2);
+    assert.match(first.err, /env -u WORLD_SIZE -u RANK npx ratchet train configs\/prime-rl\/wiki-search\.toml/);
+    const third = await typed('prime-rl configs/prime-rl/wiki-search.toml', { ...launch, RANK: '2' });
+    assert.equal(third.code, 2);
+    assert.match(third.err, /TEMPORAL_ADDRESS=node0:7233 npx ratchet worker --role rollout/);
+  });
 
   test('names the file in which something is wrong', async () => {
     writeFileSync(path.join(folder, 't.toml'), '[optim]\nlr = 2e-5\nlearning = 1\n');
@@ -101,6 +129,12 @@ test("prime's gepa run, typed as it is, says what it would do and what it may co
   assert.equal(small.code, 2);
   assert.match(small.err, /A budget of 9 calls tries next to nothing: 50 .* \+ 3 × \(3 .* \+ 50 .*\) = 209\./);
   assert.equal((await typed(`gepa run wiki-search --max-calls 9 ${models} --dry-run --yes`)).code, 0);
+});
+
+test("where gepa's -p names a provider, that is asked", async () => {
+  const { code, out, err } = await typed('prime gepa run wiki-search -p openai --dry-run');
+  assert.equal(code, 0, err);
+  assert.match(out, /https:\/\/api\.openai\.com\/v1/);
 });
 
 test('ratchet eval run reverse-text -m gpt-5-nano -p openai -n 20 --dry-run', async () => {
@@ -136,7 +170,7 @@ describe('a command line that evaluates is read as it is, and refused for what i
 
 describe('a command line that makes a place to work in', () => {
   for (const [line, first] of [
-    ['lab setup', 'configs/lab/'],
+    ['lab setup', 'configs/rl/'],
     ['lab setup --prime-rl', 'configs/prime-rl/'],
     ['lab setup --vf-rl', 'configs/vf-rl/'],
   ] as const) {

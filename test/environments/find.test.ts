@@ -53,6 +53,15 @@ test('owner/name is never the built-in of that name unless it is asked for, and 
   assert.match(taken.said!, /is the built-in reverse-text, as builtin asks.*its version 0\.1\.4 has no effect/);
 });
 
+test('where a built-in is asked for and there is none, those that there are are named', (t) => {
+  const refused = find(project(t), 'primeintellect/gsm8k', true);
+  assert(!refused.ok);
+  assert.match(
+    refused.suggestion!,
+    /env install primeintellect\/gsm8k .*no built-in is called gsm8k.*--env\.id word-problems/,
+  );
+});
+
 test('a built-in is not offered where there is none of that name', (t) => {
   const refused = find(project(t), 'primeintellect/gsm8k', true);
   assert(!refused.ok);
