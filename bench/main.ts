@@ -8,6 +8,7 @@ import { evalOnline } from './eval-online.ts';
 import { evalResume } from './eval-resume.ts';
 import { faults } from './faults.ts';
 import { faultsSeveral } from './faults-several.ts';
+import { fidelity } from './fidelity.ts';
 import { gepa } from './gepa.ts';
 import { inFlight } from './in-flight.ts';
 import { longRun } from './long-run.ts';
@@ -48,6 +49,7 @@ for (const command of [
   view,
   statusLatency,
   configs,
+  fidelity,
   badInput,
   rolloutsNative,
   rolloutsTail,

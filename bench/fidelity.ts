@@ -1,0 +1,79 @@
+import { parseRunConfig } from '../config/parse-run-config.ts';
+import { anyEnvironment, compared, type Difference, isOneLine } from '../test/config/home/compare.ts';
+import { type HomeFile, homeFiles } from '../test/config/home/files.ts';
+import { runFiles } from '../test/config/run-files.ts';
+import { type Bench, type Figures, measurement } from './measurement.ts';
+
+/**
+ * Whether a run file means here what it means at home. Home's values are those that its own config code gave (test/data/prime-rl); the
+ * files are read as `ratchet check` reads them, with environments stood in for by their names.
+ *
+ * - `files`: run files of prime-rl (its releases and its history) and of the documents that start a training.
+ * - `loaded`, `refused_in_one_line`: what becomes of them. Refused is: every reason is one line that says what was expected.
+ *   `files` less both, goal 0, are read as something else, or end in an error.
+ * - `silent_differences`, goal 0: values of the normalized run that are others at home, and that no line of `ratchet check` names.
+ */
+export const fidelity = measurement(
+  'fidelity',
+  'whether a run file of another system means here what it means there',
+  measure,
+)
+  .option('--show', 'print each difference and each refusal')
+  .addHelpText('after', '\nGoals: files = loaded + refused_in_one_line; silent_differences 0.');
+
+interface Options {
+  readonly show?: boolean;
+}
+
+const shownMax = 20;
+
+async function measure(bench: Bench, { show = false }: Options): Promise<Figures> {
+  const home = homeFiles();
+  const documents = [...runFiles('seeds'), ...runFiles('runs')];
+  bench.doing(`reading ${home.length + documents.length} run files`);
+  const figures = { loaded: 0, refused: 0, named: 0 };
+  const silent: string[] = [];
+  const notOneLine: string[] = [];
+  for (const file of home) {
+    bench.signal.throwIfAborted();
+    const comparison = compared(file);
+    if (comparison.kind === 'refused') {
+      const { problems } = comparison;
+      if (problems.every(isOneLine)) figures.refused++;
+      else notOneLine.push(nameOf(file));
+      if (show) for (const { path, expected } of problems) bench.say(`${nameOf(file)}: refused, ${path}: ${expected}`);
+      continue;
+    }
+    figures.loaded++;
+    for (const difference of comparison.differences) {
+      if (difference.line === null) silent.push(`${nameOf(file)}: ${shown(difference)}`);
+      else figures.named++;
+      if (show) bench.say(`${nameOf(file)}: ${shown(difference)} (${difference.line ?? 'silent'})`);
+    }
+  }
+  for (const { name, text } of documents) {
+    const run = parseRunConfig(text, { file: name, findEnvironment: anyEnvironment });
+    if (run.ok) figures.loaded++;
+    else if (run.problems.every(isOneLine)) figures.refused++;
+    else notOneLine.push(name);
+  }
+  return {
+    files: home.length + documents.length,
+    loaded: figures.loaded,
+    refused_in_one_line: figures.refused,
+    silent_differences: silent.length,
+    details: {
+      named_differences: figures.named,
+      silent: silent.slice(0, shownMax),
+      not_one_line: notOneLine.slice(0, shownMax),
+    },
+  };
+}
+
+function nameOf({ path, release, commit, date }: HomeFile): string {
+  return `${path} (${release ?? `${date} ${commit.slice(0, 9)}`})`;
+}
+
+function shown({ what, home, here }: Difference): string {
+  return `${what}: ${JSON.stringify(home)} at home, ${JSON.stringify(here)} here`;
+}

@@ -1,0 +1,60 @@
+import { wordsOf } from '../../../config/dialects/ours.ts';
+
+interface WithoutMeaning {
+  readonly because: string;
+  readonly fields: readonly string[];
+}
+
+function below(table: string, names: string): string[] {
+  return wordsOf(names).map((name) => `${table}.${name}`);
+}
+
+const processes =
+  wordsOf(`log monitors wandb heartbeat output_dir weight_broadcast rollout_transport env_vars metrics_server
+  memory_profiler_path trace_path prime_monitor file_monitor`);
+
+/** Fields that change nothing of what is trained, and why. */
+export const withoutMeaning: readonly WithoutMeaning[] = [
+  {
+    because: 'they say how fast the trainer computes, or with how much memory',
+    fields: below(
+      'trainer.model',
+      `attn compile ac ac_offloading fsdp_cpu_offload optim_cpu_offload full_offload impl reshard_after_forward dp_replicate ep
+      ep_comm_backend deepep_num_sms deepep_token_chunk_size tp cp cp_style moe_router_dtype moe_use_grouped_mm moe_fused_kernel
+      conversion_dir fused_lm_head_token_chunk_size fused_lm_head_chunk_size debug.force_balanced_routing trust_remote_code
+      load_using_meta liger_kernel`,
+    ),
+  },
+  {
+    because: 'they say how the trainer’s processes live',
+    fields: below('trainer', 'matmul_precision gc dist_timeout_seconds max_concurrent_runs enable_token_export'),
+  },
+  {
+    because: 'they say how rollouts are shared out among processes, and how many are played at once',
+    fields: below(
+      'orchestrator',
+      `concurrency max_concurrent max_inflight_rollouts workers_per_env num_train_workers bench max_env_worker_restarts
+      env_server_base_port pad_to_multiple_of use_token_client client model.client model.trust_remote_code
+      tokenizer.trust_remote_code collect_inference_metrics inference_metrics_roles reload_weights_on_start buffer.hash_keys
+      buffer.skip_verification train.source[].serve eval.source[].serve optim.lr eval.save eval.retry eval.per_rollout
+      eval.reasoning_field env_install_prerelease`,
+    ),
+  },
+  {
+    because: 'they say where things are kept, told and sent',
+    fields: processes.flatMap((key) => [key, `trainer.${key}`, `orchestrator.${key}`]),
+  },
+  {
+    because: 'they say what is started, where',
+    fields: wordsOf('bench clean dry_run deployment slurm run inference_gpu_ids trainer_gpu_ids'),
+  },
+  {
+    because: 'they are about the server that samples, beside its length and its weights, which are compared',
+    fields: ['inference'],
+  },
+  {
+    because: 'the trainer is given tokens; its tokenizer is only saved with the weights',
+    fields: wordsOf(`tokenizer.name tokenizer.trust_remote_code trainer.tokenizer.name
+      trainer.tokenizer.trust_remote_code`),
+  },
+];

@@ -1,0 +1,114 @@
+"""Records what prime-rl's own config code makes of its own run files.
+
+    python record.py PRIME_RL VERIFIERS PYTHON | gzip -9 > home.jsonl.gz
+
+PRIME_RL and VERIFIERS are git repositories with their history, PYTHON is an interpreter with what config code imports (README.md names
+the packages). Every TOML file of prime-rl's main branch is asked once for each of its contents, with the code of the first commit that
+has it; what lies in the trees of v0.4.0 and HEAD also with their code. Files that start no training (inference, evaluations) are left out.
+"""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+prime_rl, verifiers, python = sys.argv[1:4]
+releases = {"v0.4.0": "prime-rl-0.4", "HEAD": "prime-rl"}
+here = Path(__file__).parent
+scratch = Path(tempfile.mkdtemp(prefix="prime-rl-home-"))
+folders = ["src", "packages", "configs", "examples", "k8s", "open_diloco"]
+
+
+def git(repository, *words, binary=False):
+    made = subprocess.run(["git", "-C", repository, *words], capture_output=True, check=True).stdout
+    return made if binary else made.decode(errors="replace")
+
+
+def is_run_file(path):
+    return path.endswith(".toml") and not path.endswith("pyproject.toml") and path.split("/")[0] in ("configs", "examples", "k8s")
+
+
+def versions():
+    """By commit, in order: the files whose content it is the first to have."""
+    seen, found = set(), defaultdict(list)
+    log = git(prime_rl, "log", "--reverse", "--full-history", "-m", "--format=@%H", "--raw", "--no-abbrev", "HEAD", "--", "*.toml")
+    for line in log.splitlines():
+        if line.startswith("@"):
+            commit = line[1:]
+        elif line.startswith(":"):
+            blob, path = line.split()[3], line.split("\t")[-1]
+            if set(blob) == {"0"} or not is_run_file(path) or blob in seen:
+                continue
+            seen.add(blob)
+            found[commit].append(path)
+    return found
+
+
+def unpacked(repository, commit, paths, name):
+    folder = scratch / name
+    if folder.exists():
+        return folder
+    folder.mkdir()
+    present = set(git(repository, "ls-tree", "--name-only", commit).split())
+    archive = git(repository, "archive", commit, *[path for path in paths if path in present], binary=True)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        wanted = [one for one in files.getmembers() if one.isfile() and one.size < 300_000]
+        files.extractall(folder, members=wanted, filter="data")
+    return folder
+
+
+def verifiers_of(commit, date):
+    """The folders of verifiers that this commit names: its submodule, or the revision in pyproject.toml."""
+    pin = git(prime_rl, "ls-tree", commit, "deps/verifiers").split()
+    named = re.search(r'verifiers\.git", rev = "(\w+)"', git(prime_rl, "show", f"{commit}:pyproject.toml"))
+    revision = pin[2] if len(pin) > 2 else named and named[1]
+    try:
+        revision = git(verifiers, "rev-parse", "--verify", f"{revision}^{{commit}}").strip()
+    except subprocess.CalledProcessError:
+        revision = git(verifiers, "rev-list", "-1", f"--before={date}", "HEAD").strip()
+    if not revision:
+        return []
+    root = unpacked(verifiers, revision, ["verifiers", "environments"], f"verifiers-{revision[:9]}")
+    return [root, *sorted((root / "environments").glob("*"))] if (root / "environments").exists() else [root]
+
+
+def asked(commit, paths):
+    date = git(prime_rl, "show", "-s", "--format=%cI", commit).strip()
+    root = unpacked(prime_rl, commit, folders, commit[:9])
+    names = [path for path in paths if (root / path).exists()]
+    worker = [python, str(here / "home.py"), str(root), *map(str, verifiers_of(commit, date))]
+    made = subprocess.run(worker, input=json.dumps(names), capture_output=True, text=True)
+    answers = [json.loads(line) for line in made.stdout.splitlines()]
+    if len(answers) < len(names):
+        print(f"{commit[:9]}: {made.stderr[-600:]}", file=sys.stderr)
+    for answer in answers:
+        if answer["entry"] in ("inference", "eval"):
+            continue
+        text = (root / answer["path"]).read_text()
+        yield {"commit": commit[:12], "date": date[:10], **answer, "text": text}
+    subprocess.run(["rm", "-rf", str(root)])
+
+
+def main():
+    only = os.environ.get("ONLY", "releases history").split()
+    if "releases" in only:
+        for release in releases:
+            commit = git(prime_rl, "rev-parse", f"{release}^{{commit}}").strip()
+            paths = [path for path in git(prime_rl, "ls-tree", "-r", "--name-only", commit).split("\n") if is_run_file(path)]
+            for answer in asked(commit, paths):
+                print(json.dumps({"release": release, **answer}), flush=True)
+    if "history" in only:
+        found = versions()
+        for i, (commit, paths) in enumerate(found.items()):
+            print(f"{i + 1}/{len(found)} {commit[:9]} {len(paths)}", file=sys.stderr)
+            for answer in asked(commit, paths):
+                print(json.dumps(answer), flush=True)
+
+
+main()
