@@ -79,13 +79,19 @@ function summary(spec: RunSpec, { model, environments, notImported }: RunFileRep
     }),
     spec.maxSteps === 0
       ? '  each step     none: supervised training alone'
-      : `  each step     ${spec.batchSize / spec.rolloutsPerExample} groups × ${spec.rolloutsPerExample} rollouts, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
+      : `  each step     ${batchLine(spec)}, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
     `  trains        ${trainedPart(spec, model?.adapterCount ?? null)}`,
     `  loss          ${lossLine(spec)}`,
     `  warm-up       ${warmUpLine(spec)}`,
     ...(spec.gepa ? [`  branches      ${branchLine(spec.gepa)}`] : []),
     `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
   ];
+}
+
+function batchLine({ batchSize, rolloutsPerExample, tokenBatchSize }: RunSpec): string {
+  if (tokenBatchSize !== null)
+    return `groups of ${rolloutsPerExample} rollouts until they have ${tokenBatchSize} tokens`;
+  return `${batchSize / rolloutsPerExample} groups × ${rolloutsPerExample} rollouts`;
 }
 
 /** A model that can read already is ruined by a rate that is too high, and LoRA does not keep the warm-up from its weights. */

@@ -37,8 +37,8 @@ function* adviceOn(spec: RunSpec): Iterable<SettingAdvice> {
   if (!spec.model.startsWith('preset:')) yield* onPretrained(spec);
   const comparesGroups = spec.teacher?.role !== 'samples' && spec.loss.advantageTau > 0;
   if (comparesGroups) yield* onGroups(spec);
-  const { batchSize, kl } = spec;
-  if (batchSize < rules.batchSizeMin) {
+  const { batchSize, tokenBatchSize, kl } = spec;
+  if (tokenBatchSize === null && batchSize < rules.batchSizeMin) {
     const range = `at least ${rules.batchSizeMin}; 512 to 1024 for stability`;
     yield advice('batch_size', batchSize, range, 'gradients of few rollouts are noisy', ruleSources.P);
   }

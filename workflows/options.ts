@@ -1,5 +1,5 @@
 import { ActivityCancellationType, type ActivityFunctionWithOptions, proxyActivities } from '@temporalio/workflow';
-import type { EagerActivity } from '../activities/around/beating.ts';
+import type { EagerActivity, OpeningActivity } from '../activities/around/beating.ts';
 import type {
   LeaseActivities,
   OrchestratorActivities,
@@ -95,10 +95,11 @@ export const promptSearches = proxyActivities<RolloutActivities>({
   retry,
 });
 
-/** Needs no heartbeat: it is over in a second or its worker is dead. */
-export const opening = proxyActivities<OrchestratorActivities>({
+/** What is read before a run has its settings. A worker that dies of it is noticed as soon as any other one: nothing goes on before. */
+export const opening = proxyActivities<Pick<OrchestratorActivities, OpeningActivity>>({
   taskQueue: taskQueues.orchestrator,
-  startToCloseTimeout: '1m',
+  startToCloseTimeout: '10m',
+  heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
   retry,
 });
 

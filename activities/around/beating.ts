@@ -15,7 +15,12 @@ const eager = [
   'findUnpublished',
 ] as const;
 export type EagerActivity = (typeof eager)[number];
-const names: ReadonlySet<string> = new Set(eager);
+
+/** What a run is opened with: `opening` of workflows/options.ts has these and no others. */
+const opening = ['openRun', 'checkRewind', 'beginLineage', 'findEvaluation'] as const;
+export type OpeningActivity = (typeof opening)[number];
+
+const names: ReadonlySet<string> = new Set([...eager, ...opening]);
 
 /** Keeps them alive while they work: none of them says anything of itself. */
 export class Beating implements ActivityInboundCallsInterceptor {

@@ -365,7 +365,7 @@ const orchestrator: Rows = {
   'tasks_per_minute?': 'tasks_per_minute',
   env_server_base_port: processes(port()),
   'batch_size?': together('`batch_size`', whole(1), { usual: '128' }),
-  'token_batch_size?': together('refused: a batch is so many rollouts', whole(1)),
+  'token_batch_size?': together('`token_batch_size`, in whole groups', whole(1)),
   'concurrency.max_inflight': converted(
     'max_concurrent',
     z.union([whole(1), z.literal('None')]).meta({ expected: 'an integer ≥ 1, or "None"' }),

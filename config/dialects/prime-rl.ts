@@ -1,4 +1,4 @@
-import type { KeyPath } from '../positions.ts';
+import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import { setExtraBody, setRunName } from './common-words.ts';
 import type { Dialect, Found, Own } from './dialect.ts';
@@ -88,9 +88,9 @@ function together(written: Table, own: Own): void {
   setModel(written, own);
   setGpus(written, own);
   setDeployment(written, own);
-  setBatch(written, own);
   setSampling(written, own);
   setSources(written, own);
+  setBatch(written, own);
   setServerArguments(written, own);
   if (setLearning(written, own) === 'rl') setLoss(written, own);
   refuseOthers(written, own);
@@ -157,10 +157,19 @@ function setBatch(written: Table, own: Own): void {
   const size = take(written, own, 'orchestrator.batch_size', ['batch_size']);
   const tokens = found(written, 'orchestrator.token_batch_size');
   if (!tokens) return;
-  const expected = size
-    ? `nothing beside batch_size (${String(size.value)}): a batch has one size`
-    : 'batch_size: a batch is so many rollouts here, and each counts alike';
-  own.refuse({ paths: [tokens.at, ...(size ? [size.at] : [])], expected, received: String(tokens.value) });
+  if (size) {
+    const expected = `nothing beside batch_size (${String(size.value)}): a batch has one size`;
+    own.refuse({ paths: [tokens.at, size.at], expected, received: String(tokens.value) });
+    return;
+  }
+  own.set(['token_batch_size'], tokens.value, tokens.at);
+  // A row is no longer than this: a batch has as many rollouts at least.
+  const [group, longest] = ([['rollouts_per_example'], ['seq_len']] as const).map((key) => Number(own.get(key)));
+  const groups = Math.max(1, Math.floor(Number(tokens.value) / longest! / group!));
+  own.set(['batch_size'], groups * group!, tokens.at);
+  own.warn(
+    `${formatPath(tokens.at)}: a batch is whole groups here, up to the first with which it has ${String(tokens.value)} tokens; prime-rl cuts it between the rollouts of a group.`,
+  );
 }
 
 function setSampling(written: Table, own: Own): void {

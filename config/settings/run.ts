@@ -51,6 +51,10 @@ export const amount = {
     default: 128,
     most: rolloutsBound,
   }),
+  token_batch_size: setting(
+    whole(1),
+    'tokens per step: whole groups, oldest first, until their rows (prompts and answers) have so many; `batch_size` is then how many rollouts are sampled before it is known how long they are',
+  ),
   rollouts_per_example: setting(whole(1), 'rollouts of one example, the group: they are compared with one another', {
     default: 8,
     most: [groupRolloutsMax, 'a group is played and scored as one', 'more groups: a larger batch_size'],

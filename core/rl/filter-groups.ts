@@ -5,6 +5,7 @@ import { leavesNothing } from './filters.ts';
 import { recordOutcomes, type EndState, type EndedRanges, encodeRanges } from './ledger.ts';
 import type { ScoredGroup } from './rollout.ts';
 import type { KeptGroups, ObjectRef, SamplingRound } from './run-state.ts';
+import { rowsOfRollout, type TrajectorySettings } from './trajectories.ts';
 
 /** What groups were like in one environment. */
 export interface FilteredEnvironment {
@@ -22,7 +23,11 @@ export interface FilteredGroups {
   readonly failures?: RoundFailures;
   /** The same for each environment that had groups in it; absent where the run has one. */
   readonly environments?: Readonly<Record<string, FilteredEnvironment>>;
+  /** Of the rows of all groups that have rewards, kept or not, where a batch is so many tokens. */
+  readonly tokens?: number;
 }
+
+type FilterSettings = Pick<RunSpec, 'filter' | 'minGroupSize' | 'environments' | 'tokenBatchSize'> & TrajectorySettings;
 
 /** A group is judged by the rollouts that have a reward, and dropped as failed where too few have one. */
 export function filterGroups(
@@ -30,7 +35,7 @@ export function filterGroups(
   of: {
     readonly round: SamplingRound;
     readonly scored: ObjectRef;
-    readonly spec: Pick<RunSpec, 'filter' | 'minGroupSize' | 'environments'>;
+    readonly spec: FilterSettings;
     /** Without the bounds that the config chose. */
     readonly widened?: boolean;
   },
@@ -39,21 +44,47 @@ export function filterGroups(
   const { minGroupSize } = spec;
   const filter = widened ? widenedBounds(spec.filter) : spec.filter;
   const rewards = groups.map(rewardsOf);
-  const kept: number[] = [];
+  const kept: ScoredGroup[] = [];
   const ended: { ordinal: number; state: EndState }[] = [];
   for (const group of groups) {
     const state = endStateOf(group, filter, minGroupSize);
-    if (state === null) kept.push(group.ordinal);
+    if (state === null) kept.push(group);
     else ended.push({ ordinal: group.ordinal, state });
   }
   return {
-    kept: { scored, policyStep: round.policyStep, ordinals: encodeRanges(kept) },
+    kept: keptGroups(kept, of),
     ended: recordOutcomes({ step: round.step, pendingBefore: [], issued: [], ended }).ended,
     solved: solvedCounts(rewards),
     means: meanHistogram(rewards),
     failures: countFailures(groups, minGroupSize),
+    ...(spec.tokenBatchSize === null ? {} : { tokens: sum(groups.map((group) => tokensOf(group, spec))) }),
     ...(spec.environments.length > 1 ? { environments: byEnvironment(groups, minGroupSize) } : {}),
   };
+}
+
+function keptGroups(
+  kept: readonly ScoredGroup[],
+  of: { readonly round: SamplingRound; readonly scored: ObjectRef; readonly spec: FilterSettings },
+): KeptGroups {
+  const { round, scored, spec } = of;
+  const inOrder = kept.toSorted((a, b) => a.ordinal - b.ordinal);
+  return {
+    scored,
+    policyStep: round.policyStep,
+    ordinals: encodeRanges(inOrder.map(({ ordinal }) => ordinal)),
+    ...(spec.tokenBatchSize === null ? {} : { tokens: inOrder.map((group) => tokensOf(group, spec)) }),
+  };
+}
+
+/** Of the rows that its rollouts with a reward are trained as; prompts count, as in prime-rl's `payload_tokens` (orchestrator/train_sink.py). */
+function tokensOf({ rollouts }: ScoredGroup, settings: TrajectorySettings): number {
+  const rewarded = rollouts.filter(({ reward }) => reward !== null);
+  const rows = rewarded.flatMap((rollout) => rowsOfRollout(rollout, settings).rows);
+  return sum(rows.map(({ tokenIds }) => tokenIds.length));
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
 }
 
 function byEnvironment(

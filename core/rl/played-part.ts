@@ -1,6 +1,6 @@
 import { decodeRanges, encodeRanges } from './ledger.ts';
 import type { FilteredGroups } from './filter-groups.ts';
-import type { ObjectRef } from './run-state.ts';
+import type { KeptGroups, ObjectRef } from './run-state.ts';
 
 /** Groups of a chunk that were scored together: all of them, or those that ended at about the same time. */
 export interface PlayedPart {
@@ -37,12 +37,25 @@ export function restrictPart(part: PlayedPart, wanted: ReadonlySet<number>): Pla
 
 /** Only these groups are kept, or have ended; counts stay as they are. */
 export function restrictFiltered(filtered: FilteredGroups, wanted: ReadonlySet<number>): FilteredGroups {
-  const among = (ranges: string): string => encodeRanges(decodeRanges(ranges).filter((ordinal) => wanted.has(ordinal)));
   const { kept, ended } = filtered;
+  const among = (ranges: string): string => encodeRanges(decodeRanges(ranges).filter((ordinal) => wanted.has(ordinal)));
   const left = Object.entries(ended).map(([state, ranges = '']) => [state, among(ranges)] as const);
   return {
     ...filtered,
-    kept: { ...kept, ordinals: among(kept.ordinals) },
+    kept: restrictKept(kept, (ordinal) => wanted.has(ordinal)),
     ended: Object.fromEntries(left.filter(([, ranges]) => ranges !== '')),
+  };
+}
+
+/** Only these of them. */
+export function restrictKept(kept: KeptGroups, isWanted: (ordinal: number) => boolean): KeptGroups {
+  const all = decodeRanges(kept.ordinals);
+  const own = all.filter(isWanted);
+  if (own.length === all.length) return kept;
+  const { tokens } = kept;
+  return {
+    ...kept,
+    ordinals: encodeRanges(own),
+    ...(tokens === undefined ? {} : { tokens: tokens.filter((_, i) => isWanted(all[i]!)) }),
   };
 }

@@ -78,6 +78,8 @@ export interface KeptGroups {
   readonly policyStep: number;
   /** Ordinals, as ranges. */
   readonly ordinals: string;
+  /** Of the rows of each of these groups, in their order, where a batch is so many tokens (`token_batch_size`). */
+  readonly tokens?: readonly number[];
 }
 
 /** What was set while the run was running (`core/rl/live-settings.ts`), in place of the file's. */

@@ -57,8 +57,8 @@ async function step(test: TestRun, roles: Roles, from: Committed): Promise<Commi
     ordinals: `${round.first}-${round.last}`,
   };
   const kept = [...state.surplus, fresh];
-  const groupsPerBatch = 1; // of the two that are sampled: one is over, and grows stale
-  const selection = selectGroups({ step: next, groupsPerBatch, maxOffPolicySteps: spec.maxOffPolicySteps, kept });
+  const size = { groups: 1, tokens: null }; // of the two that are sampled: one is over, and grows stale
+  const selection = selectGroups({ step: next, size, maxOffPolicySteps: spec.maxOffPolicySteps, kept });
   const { packed } = await roles.packBatch({ run, step: next, trained: selection.trained, scored: [sampled.scored] });
   const planned = await roles.planStep({
     run,

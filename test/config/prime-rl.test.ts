@@ -318,6 +318,13 @@ describe('difficulty', () => {
   });
 });
 
+test('a batch of so many tokens: whole groups of them, and as many rollouts at first as it has at least', () => {
+  const text = today.replace('group_size = 8', 'group_size = 8\ntoken_batch_size = 100_000');
+  const { spec, warnings } = accept(text);
+  assert.deepEqual([spec.tokenBatchSize, spec.batchSize], [100_000, 48]); // no row is longer than 2,048 tokens
+  assert.match(warnings.join('\n'), /token_batch_size: a batch is whole groups here/);
+});
+
 test('checkpoints: none is written down, an empty table is one at the end, and what is not limited is kept', () => {
   const of = (text: string) => accept(today + text).spec.checkpoints;
   assert.deepEqual(of('[ckpt]\n'), { interval: 100, keepLast: 1, keepInterval: 100 });

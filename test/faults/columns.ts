@@ -24,6 +24,8 @@ export interface Gap {
 }
 
 export const columns = {
+  // The run's folder has its settings, and its workflow does not know it.
+  open: { failpoint: 'openRun.done', at: 1 },
   'warm-up': { failpoint: 'warmUp.done', at: 1 },
   lease: { failpoint: 'leaseGroups.done', at: 2 },
   generate: { failpoint: 'generate.part', at: 2, sampleMs: slowSampleMs },

@@ -4,6 +4,7 @@ import { after, describe, test } from 'node:test';
 import { RatchetError } from '../../core/errors.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
 import { noFailures, type RoundFailures } from '../../core/rl/failures.ts';
+import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
 import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
 import { type FakeRun, Gate, type Input, refOf } from './fake-run.ts';
 import { filtering, groupsIn } from './fake-training.ts';
@@ -47,7 +48,42 @@ function batches(run: BegunRun): string[] {
 const surplusOf = (fake: FakeRun) =>
   fake.commits().map(({ state }) => state.surplus.map(({ ordinals }) => ordinals).join());
 
+/** As if the rows of each group had so many tokens, and these groups alone had a signal. */
+function sized(tokens: number, isKept: (ordinal: number) => boolean = () => true) {
+  return filtering(async (_, { usual }) => {
+    const filtered = await usual();
+    const all = decodeRanges(filtered.kept.ordinals);
+    const kept = all.filter(isKept);
+    const ended = encodeRanges(all.filter((ordinal) => !isKept(ordinal)));
+    return {
+      ...filtered,
+      kept: { ...filtered.kept, ordinals: encodeRanges(kept), tokens: kept.map(() => tokens) },
+      ended: ended === '' ? {} : { 'filtered:too_easy': ended },
+      tokens: all.length * tokens,
+    };
+  });
+}
+
 describe('the groups of a step', { concurrency: 8 }, () => {
+  test('a batch of so many tokens is as many groups as have them: how many are missing is told by those that are there', async () => {
+    const run = await begin({ settings: { ...oneStep, batchSize: 16, tokenBatchSize: 95 }, fakes: sized(10) });
+    const { ledger } = await run.result();
+    assert.deepEqual(
+      run.inputs('leaseGroups').map(({ count }) => count),
+      [4, 6],
+    );
+    assert.deepEqual(batches(run), ['1-10']);
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 10]);
+  });
+
+  test('once so many tokens were sampled, what was kept of them is the batch where the file says so', async () => {
+    const settings = { ...oneStep, batchSize: 16, tokenBatchSize: 75, batchFill: 'once' } as const;
+    const run = await begin({ settings, fakes: sized(10, (ordinal) => ordinal % 2 === 0) });
+    const { ledger } = await run.result();
+    assert.deepEqual(batches(run), ['2,4,6,8']);
+    assert.deepEqual([ledger.isSound, ledger.counts['trained'], ledger.issued], [true, 4, 8]);
+  });
+
   test('half a batch is trained; with less another round is leased, for what is missing', async () => {
     const run = await begin({
       settings: { ...oneStep, batchSize: 16, batchFill: 'half' },

@@ -88,7 +88,12 @@ describe('what a commit says became of the groups', () => {
                 ordinals.filter((_, j) => keeps[j]),
               );
               const dropped: EndedRanges = { 'filtered:no_signal': encodeRanges(ordinals.filter((_, j) => !keeps[j])) };
-              const selection = selectGroups({ step, groupsPerBatch, maxOffPolicySteps, kept: [...surplus, round] });
+              const selection = selectGroups({
+                step,
+                size: { groups: groupsPerBatch, tokens: null },
+                maxOffPolicySteps,
+                kept: [...surplus, round],
+              });
               surplus = selection.surplus;
               return collected({
                 ...selection,

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { ApplicationFailure } from '@temporalio/common';
+import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import { RatchetError } from '../../core/errors.ts';
 import { timeMetrics } from '../../core/rl/effectiveness.ts';
 import { type Fakes, Gate, holdingStep } from './fake-run.ts';
@@ -251,6 +252,19 @@ describe('a run', { concurrency: 8 }, () => {
     assert.equal((await run.handle.describe()).historyLength, historyLength);
     gate.isOpen = true;
     assert.equal((await run.result()).step, 3);
+  });
+
+  test('every activity is heard of while it works: a worker that dies of it is noticed in seconds', async () => {
+    const run = await begin({ settings: { maxSteps: 2 } });
+    await run.result();
+    const { events } = await run.handle.fetchHistory();
+    const scheduled = (events ?? []).flatMap(({ activityTaskScheduledEventAttributes: one }) => (one ? [one] : []));
+    const silent = scheduled.filter(({ heartbeatTimeout }) => !(optionalTsToMs(heartbeatTimeout) ?? 0));
+    assert.ok(scheduled.length > 10);
+    assert.deepEqual(
+      silent.map(({ activityType }) => activityType?.name),
+      [],
+    );
   });
 
   test('what is refused by name is not asked again, and ends the run', async () => {

@@ -1,13 +1,13 @@
 import { roundsBeforeWidening, samplingRoundsMax } from '../../core/limits.ts';
 import type { CurriculumState } from '../../core/rl/curriculum.ts';
-import { countGroups, isBatch, selectGroups } from '../../core/rl/selection.ts';
+import { type BatchSize, batchSizeOf, countGroups, isBatch, selectGroups } from '../../core/rl/selection.ts';
 import { decodeRanges, encodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import type { KeptGroups, ObjectRef, OpenRound, RunHandle, TaughtBatch } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { eager, rolloutsFor } from '../options.ts';
 import type { RunControl } from '../control/run-control.ts';
-import type { SamplingWindow, WindowContext } from './sampling-window.ts';
+import type { ReadyGroups, SamplingWindow, WindowContext } from './sampling-window.ts';
 
 export interface CollectedStep {
   readonly packed: ObjectRef;
@@ -81,38 +81,38 @@ class Collection {
   readonly #context: WindowContext;
   readonly #window: SamplingWindow;
   readonly #asked: Asked;
-  readonly #groupsPerBatch: number;
   #ready: Ready | null = null;
 
   constructor(context: WindowContext, window: SamplingWindow, asked: Asked) {
     this.#context = context;
     this.#window = window;
     this.#asked = asked;
-    this.#groupsPerBatch = context.spec.batchSize / context.spec.rolloutsPerExample;
   }
 
   ready(): Ready {
-    const { maxOffPolicySteps } = this.#context.spec;
+    const { spec } = this.#context;
+    const { maxOffPolicySteps } = spec;
     const { step } = this.#asked;
     this.#window.giveUpStale(step);
     const kept = this.#window.ready;
     if (this.#ready?.kept === kept) return this.#ready;
-    const selection = selectGroups({ step, groupsPerBatch: this.#groupsPerBatch, maxOffPolicySteps, kept });
+    const selection = selectGroups({ step, size: this.#size(), maxOffPolicySteps, kept });
     const groups = countGroups(selection.trained);
     this.#ready = { kept, selection, groups, waiting: groups + countGroups(selection.surplus) };
     return this.#ready;
   }
 
   /** Sampled round by round, it is decided on when nothing is in play; continuously, when it is whole, or much was sampled for little. */
-  isBatch({ groups }: Ready): boolean {
+  isBatch({ selection: { share } }: Ready): boolean {
     const { isInPlay, isContinuous, isWidened, harvest } = this.#window;
-    const isWhole = groups === this.#groupsPerBatch;
-    const { batchFill: fill } = this.#context.spec;
+    const { batchFill, tokenBatchSize } = this.#context.spec;
     const { hasRounds: hasSampled, fruitlessRounds } = harvest;
     const isLong = fruitlessRounds >= roundsBeforeWidening;
-    const isDecided = isContinuous ? isWhole || isLong || (fill === 'once' && fruitlessRounds >= 1) : !isInPlay;
-    const groupsPerBatch = this.#groupsPerBatch;
-    return isDecided && isBatch({ ready: groups, groupsPerBatch, hasSampled, isWidened, fill, isLong });
+    const isOnce = batchFill === 'once' && fruitlessRounds >= 1;
+    // A round of a batch of so many tokens may have had too few groups, whatever was kept of them.
+    const fill = batchFill === 'once' && tokenBatchSize !== null && !isOnce ? 'full' : batchFill;
+    const isDecided = isContinuous ? share === 1 || isLong || isOnce : !isInPlay;
+    return isDecided && isBatch({ share, hasSampled, isWidened, fill, isLong });
   }
 
   /** The batch; null where not a word of it is to be trained on: its groups are not trained, the rest stands for the next round. */
@@ -183,14 +183,14 @@ class Collection {
     this.#tellWarning(`[difficulty_filter] widened after ${Math.round(harvest.fruitlessRounds)} sampling rounds`);
   }
 
-  async pauseIfFruitless({ groups }: Ready): Promise<void> {
+  async pauseIfFruitless({ groups, selection: { groupsPerBatch } }: Ready): Promise<void> {
     const { harvest } = this.#window;
     if (harvest.fruitlessRounds < samplingRoundsMax) return;
     const { name } = this.#context.run;
     const { step } = this.#asked;
     const { all, none } = harvest.solved;
     const reason = [
-      `no-signal: ${Math.round(harvest.fruitlessRounds)} sampling rounds for step ${step} kept ${groups} of the ${this.#groupsPerBatch} groups a batch needs (${all} groups all right, ${none} all wrong).`,
+      `no-signal: ${Math.round(harvest.fruitlessRounds)} sampling rounds for step ${step} kept ${groups} of the ${groupsPerBatch} groups a batch needs (${all} groups all right, ${none} all wrong).`,
       ...harvest.account.describe(),
       all > groups + none
         ? `The policy solves nearly all of these examples, and resuming alone will not help: end the run with its evaluations (npx ratchet stop ${name}), or train a new one on harder examples.`
@@ -201,21 +201,39 @@ class Collection {
   }
 
   /** Has more sampled, and waits until there is something new. */
-  async sampleOn({ groups }: Ready): Promise<void> {
+  async sampleOn(collected: Ready): Promise<void> {
     const { spec } = this.#context;
     const { step, steps } = this.#asked;
     const window = this.#window;
-    const missing = Math.ceil((this.#groupsPerBatch - groups) * spec.oversamplingFactor);
-    const ready = (): number => this.ready().waiting;
+    const missing = Math.ceil(this.#missing(collected) * spec.oversamplingFactor);
+    const ready = (): ReadyGroups => {
+      const { waiting, selection } = this.ready();
+      return { waiting, isWhole: selection.share === 1, groupsPerBatch: selection.groupsPerBatch };
+    };
     const hasExamples = window.isContinuous
       ? await window.fill(step, { ...steps(), ready })
       : window.isInPlay || (await window.openRound(step, missing));
     if (hasExamples) {
-      if (!window.isContinuous || ready() < this.#groupsPerBatch) await window.next();
+      if (!window.isContinuous || !ready().isWhole) await window.next();
       return;
     }
     await this.#pause(noExamplesReason(spec, step));
     window.drawAll();
+  }
+
+  /** A batch of so many tokens is as many groups as those take that were sampled for it; before that, as many as the file says. */
+  #size(): BatchSize {
+    const size = batchSizeOf(this.#context.spec);
+    const { tokensPerGroup } = this.#window.harvest;
+    if (size.tokens === null || tokensPerGroup === null) return size;
+    return { ...size, groups: Math.ceil(size.tokens / tokensPerGroup) };
+  }
+
+  /** Groups that a batch lacks; where it is what was kept of so many tokens, groups that those lack. */
+  #missing({ groups, selection: { groupsPerBatch } }: Ready): number {
+    const { batchFill, tokenBatchSize } = this.#context.spec;
+    if (batchFill !== 'once' || tokenBatchSize === null) return groupsPerBatch - groups;
+    return this.#size().groups * (1 - (this.#window.harvest.fruitlessRounds % 1));
   }
 
   /** Where too much of what was sampled failed. */

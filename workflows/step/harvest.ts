@@ -34,6 +34,7 @@ export class Harvest {
   readonly #solved = { all: 0, none: 0 };
   readonly #generating: (readonly [fromMs: number, toMs: number])[] = [];
   readonly #spent = { scoreS: 0, adopted: 0 };
+  readonly #sampled = { groups: 0, tokens: 0 };
   #parts: ScoredPart[] = [];
   #kept: readonly KeptGroups[] | null = null;
   #fruitless = 0;
@@ -60,6 +61,12 @@ export class Harvest {
     return Math.round(this.#fruitless * 1e6) / 1e6; // chunks of a round are fractions of it
   }
 
+  /** Of the rows of a group, kept or not, on average; null where nothing was sampled, or nobody counts them. */
+  get tokensPerGroup(): number | null {
+    const { groups, tokens } = this.#sampled;
+    return tokens === 0 ? null : tokens / groups;
+  }
+
   get solved(): { readonly all: number; readonly none: number } {
     return this.#solved;
   }
@@ -84,6 +91,8 @@ export class Harvest {
     this.#solved.none += solved.none;
     this.#generating.push([spent.generatedAt - spent.generateS * 1000, spent.generatedAt]);
     this.#spent.scoreS += spent.scoreS;
+    this.#sampled.groups += one.ordinals.length;
+    this.#sampled.tokens += one.filtered.tokens ?? 0;
     this.account.add(one.filtered);
   }
 

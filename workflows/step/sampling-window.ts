@@ -15,7 +15,7 @@ import type {
   RunState,
   SamplingRound,
 } from '../../core/rl/run-state.ts';
-import { countGroups } from '../../core/rl/selection.ts';
+import { batchSizeOf, countGroups } from '../../core/rl/selection.ts';
 import { isStale } from '../../core/rl/staleness.ts';
 import {
   chunkGroups,
@@ -63,6 +63,15 @@ interface Leased {
 /** Groups whose time says how long the next will take. */
 const partsRemembered = 16;
 
+/** Kept groups of the batch that is collected. */
+export interface ReadyGroups {
+  /** Those that wait for the next one included. */
+  readonly waiting: number;
+  readonly isWhole: boolean;
+  /** Of a whole one. */
+  readonly groupsPerBatch: number;
+}
+
 /**
  * Groups that are leased and not trained yet: those in play, and kept ones that wait for a batch. It goes on from step to step: at level 0 it is
  * empty between them, beyond it groups are in play while steps train. What it holds at a batch is in that batch's commit.
@@ -77,6 +86,8 @@ export class SamplingWindow {
   #batchAt = Date.now();
   /** Groups that may be in play. */
   #size: number;
+  /** As far as it is known where a batch is so many tokens. */
+  #groupsPerBatch: number;
   #utilisation: number | null = null;
   #curriculum: CurriculumState;
   #surplus: readonly KeptGroups[];
@@ -99,7 +110,8 @@ export class SamplingWindow {
     this.#context = context;
     this.#curriculum = curriculum;
     this.#surplus = surplus;
-    this.#size = context.spec.batchSize / context.spec.rolloutsPerExample;
+    this.#groupsPerBatch = batchSizeOf(context.spec).groups;
+    this.#size = this.#groupsPerBatch;
     if (open.length > 0 || context.flow.isCarrying) this.#playS.push(slowPlayS); // at level 1 nothing else is in play at a commit
     const [only] = context.spec.environments;
     context.control.progress.inPlay = () => this.#inPlay.byEnvironment(only?.name ?? '');
@@ -129,7 +141,7 @@ export class SamplingWindow {
   /** A batch is collected from here on, for whoever watches. */
   collects(step: number): void {
     const { spec, control } = this.#context;
-    const needed = spec.batchSize / spec.rolloutsPerExample;
+    const needed = this.#groupsPerBatch;
     const inPlay = this.#inPlay.groups * spec.rolloutsPerExample;
     control.progress.collects({ step, needed, kept: countGroups(this.ready), inPlay });
   }
@@ -202,20 +214,21 @@ export class SamplingWindow {
     }
   }
 
-  /** Opens rounds until the window is full, or a batch is ready. `ready` counts groups that wait for one. False: there is no example to draw. */
+  /** Opens rounds until the window is full, or a batch is ready. False: there is no example to draw. */
   async fill(
     step: number,
-    { left: stepsLeft, toEnd: stepsToEnd, ready }: StepsAhead & { readonly ready: () => number },
+    { left: stepsLeft, toEnd: stepsToEnd, ready }: StepsAhead & { readonly ready: () => ReadyGroups },
   ): Promise<boolean> {
     const { spec } = this.#context;
-    const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
+    const { groupsPerBatch } = ready();
+    this.#groupsPerBatch = groupsPerBatch;
     const pace = this.#pace;
     const { maxAsyncLevel: level } = spec;
     const window = windowGroups({ ...spec, groupsPerBatch, level, stepsLeft, stepsToEnd, pace });
     const size = this.#chunkGroups(window);
     this.#size = window;
     for (;;) {
-      const waiting = ready(); // chunks end while others are leased
+      const { waiting, isWhole } = ready(); // chunks end while others are leased
       // Stragglers, leased for a step that is made, hold up nobody.
       const inPlay = this.#inPlay.groupsFor(step);
       const held = waiting + inPlay;
@@ -229,7 +242,7 @@ export class SamplingWindow {
         pace,
       });
       // A part of a chunk is waited for, unless nothing else would come.
-      if (waiting >= groupsPerBatch || room === 0 || (room < size && inPlay > 0)) return true;
+      if (isWhole || room === 0 || (room < size && inPlay > 0)) return true;
       const target = Math.min(step + Math.floor(held / groupsPerBatch), step + stepsToEnd - 1);
       const count = Math.min(room, groupsPerBatch - (held % groupsPerBatch));
       if (!(await this.openRound(target, count, size))) return false;
@@ -328,9 +341,7 @@ export class SamplingWindow {
   }
 
   #chunkGroups(window: number): number {
-    const { spec } = this.#context;
-    const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
-    return chunkGroups({ groupsPerBatch, window, workers: this.#workers, pace: this.#pace });
+    return chunkGroups({ groupsPerBatch: this.#groupsPerBatch, window, workers: this.#workers, pace: this.#pace });
   }
 
   /** What it fails of is told to whoever asks for a batch. */
@@ -446,12 +457,18 @@ export class SamplingWindow {
     const { generateS, scoreS, occupancy, scored, rollouts } = known;
     remember(this.#playS, generateS);
     if (occupancy !== null) remember(this.#occupancies, occupancy);
-    const share =
-      ordinals.length / (this.isContinuous ? spec.batchSize / spec.rolloutsPerExample : groupsOf(one.round));
+    const share = this.#shareOf(one.round, filtered, ordinals.length);
     const generatedAt = Date.now() - scoreS * 1000;
     this.#harvest.add({ round: one.round, scored, filtered, ordinals }, { generateS, scoreS, generatedAt }, share);
     control.progress.played(rollouts);
     control.progress.filtered(this.ready, filtered.ended);
+  }
+
+  /** How much of a batch was sampled with a part. */
+  #shareOf(round: SamplingRound, { tokens }: FilteredGroups, groups: number): number {
+    const size = batchSizeOf(this.#context.spec);
+    if (size.tokens !== null) return (tokens ?? 0) / size.tokens;
+    return groups / (this.isContinuous ? size.groups : groupsOf(round));
   }
 
   /** As its worker judged it, unless the filter is another one by now; examples move between pools in one order. */

@@ -3,20 +3,21 @@ import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { decodeRanges, encodeRanges } from '../../../core/rl/ledger.ts';
 import type { KeptGroups } from '../../../core/rl/run-state.ts';
-import { countGroups, isBatch, selectGroups } from '../../../core/rl/selection.ts';
+import { type BatchSize, countGroups, isBatch, selectGroups } from '../../../core/rl/selection.ts';
 
 const kept = (key: string, policyStep: number, ordinals: readonly number[]): KeptGroups => ({
   scored: { key, sha256: key, bytes: 1 },
   policyStep,
   ordinals: encodeRanges(ordinals),
 });
+const ofGroups = (groups: number): BatchSize => ({ groups, tokens: null });
 const ordinalsOf = (sources: readonly KeptGroups[]) => sources.flatMap(({ ordinals }) => decodeRanges(ordinals));
 
 /** Rounds as a run leaves them: every ordinal in one round at most, rounds in any order, later rounds no older. */
 const selectionInput = fc
   .record({
     step: fc.integer({ min: 1, max: 12 }),
-    groupsPerBatch: fc.integer({ min: 1, max: 12 }),
+    size: fc.record({ groups: fc.integer({ min: 1, max: 12 }), tokens: fc.constant(null) }),
     maxOffPolicySteps: fc.nat(4),
     rounds: fc.array(fc.array(fc.boolean(), { minLength: 1, maxLength: 9 }), { maxLength: 5 }),
     ages: fc.array(fc.nat(6), { minLength: 5, maxLength: 5 }),
@@ -58,7 +59,7 @@ describe('choosing the groups of a batch', () => {
     fc.assert(
       fc.property(selectionInput, (input) => {
         const { trained, surplus } = selectGroups(input);
-        assert.equal(countGroups(trained), Math.min(input.groupsPerBatch, countGroups(trained) + countGroups(surplus)));
+        assert.equal(countGroups(trained), Math.min(input.size.groups, countGroups(trained) + countGroups(surplus)));
       }),
     ));
 
@@ -101,7 +102,7 @@ describe('choosing the groups of a batch', () => {
 
   test('a group is stale one step after the last that may train it', () => {
     const groups = [kept('a', 3, [1, 2])];
-    const at = (step: number) => selectGroups({ step, groupsPerBatch: 8, maxOffPolicySteps: 2, kept: groups });
+    const at = (step: number) => selectGroups({ step, size: ofGroups(8), maxOffPolicySteps: 2, kept: groups });
     assert.deepEqual([countGroups(at(6).trained), at(6).stale], [2, '']); // v3 trained onto v5: two steps off policy
     assert.deepEqual([countGroups(at(7).trained), at(7).stale], [0, '1-2']);
   });
@@ -109,7 +110,7 @@ describe('choosing the groups of a batch', () => {
   test('what no batch has room for waits, split from the round it came with', () => {
     const { trained, surplus, stale } = selectGroups({
       step: 2,
-      groupsPerBatch: 3,
+      size: ofGroups(3),
       maxOffPolicySteps: 1,
       kept: [kept('b', 1, [5, 6, 9]), kept('a', 0, [2, 4])],
     });
@@ -119,9 +120,39 @@ describe('choosing the groups of a batch', () => {
   });
 });
 
+describe('a batch of so many tokens', () => {
+  const sized = (key: string, tokens: Readonly<Record<number, number>>): KeptGroups => ({
+    ...kept(key, 1, Object.keys(tokens).map(Number)),
+    tokens: Object.values(tokens),
+  });
+  const of = (sources: readonly KeptGroups[], tokens = 100, groups = 4) =>
+    selectGroups({ step: 2, size: { groups, tokens }, maxOffPolicySteps: 1, kept: sources });
+
+  test('is cut after the group with which it has them, oldest first; what waits keeps its tokens', () => {
+    const { trained, surplus, share, groupsPerBatch } = of([
+      sized('b', { 4: 50, 5: 7, 9: 1 }),
+      sized('a', { 1: 30, 3: 40 }),
+    ]);
+    assert.deepEqual(trained, [sized('b', { 4: 50 }), sized('a', { 1: 30, 3: 40 })]);
+    assert.deepEqual(surplus, [sized('b', { 5: 7, 9: 1 })]);
+    assert.deepEqual([share, groupsPerBatch], [1, 3]);
+  });
+
+  test('says how much of it is there, and about how many groups it takes: more than there are while it is not whole', () => {
+    assert.deepEqual(shareOf(of([])), [0, 4]);
+    assert.deepEqual(shareOf(of([sized('a', { 1: 10, 2: 10 })])), [0.2, 10]);
+    assert.deepEqual(shareOf(of([sized('a', { 1: 99 })])), [0.99, 2]);
+    assert.deepEqual(shareOf(of([sized('a', { 1: 1000, 2: 5 })])), [1, 1]);
+  });
+
+  function shareOf({ share, groupsPerBatch }: ReturnType<typeof selectGroups>): readonly number[] {
+    return [share, groupsPerBatch];
+  }
+});
+
 test('a step trains on half a batch where that is asked for, once widened on an eighth, and on surplus alone only where that is whole', () => {
   const of = (ready: number, more: Partial<Parameters<typeof isBatch>[0]> = {}) =>
-    isBatch({ ready, groupsPerBatch: 80, hasSampled: true, isWidened: false, fill: 'half', isLong: false, ...more });
+    isBatch({ share: ready / 80, hasSampled: true, isWidened: false, fill: 'half', isLong: false, ...more });
   assert.deepEqual([of(39), of(40), of(80)], [false, true, true]);
   assert.deepEqual([of(9, { isWidened: true }), of(10, { isWidened: true })], [false, true]);
   assert.deepEqual([of(79, { hasSampled: false }), of(80, { hasSampled: false })], [false, true]);
