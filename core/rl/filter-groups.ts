@@ -40,7 +40,7 @@ export function filterGroups(
     readonly widened?: boolean;
   },
 ): FilteredGroups {
-  const { round, scored, spec, widened = false } = of;
+  const { round, spec, widened = false } = of;
   const { minGroupSize } = spec;
   const filter = widened ? widenedBounds(spec.filter) : spec.filter;
   const rewards = groups.map(rewardsOf);

@@ -441,7 +441,7 @@ export class SamplingWindow {
 
   /** Adds groups to what there is; those that were given up, or told of before, are none of it. */
   async #addPart(whole: PlayedPart): Promise<void> {
-    const { spec, control } = this.#context;
+    const { control } = this.#context;
     const one = decodeRanges(whole.ordinals)
       .map((ordinal) => this.#inPlay.of(ordinal))
       .find((found) => found);
