@@ -1,6 +1,6 @@
 import { layout } from '../runs/layout.ts';
 import { teacherRowsAtOnce } from '../core/limits.ts';
-import type { TrainSample } from '../core/rl/batch.ts';
+import type { PackedRow } from '../core/rl/batch.ts';
 import type { ObjectRef, RunHandle, TaughtBatch } from '../core/rl/run-state.ts';
 import { decodeNumbers, encodeRows } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
@@ -33,7 +33,7 @@ async function askTeacher(
   const spec = await specOf(run);
   const store = storeOf(run);
   const { batch } = await readJson<PackedBatch>(run, packed);
-  const samples = await readRows<TrainSample>(run, batch);
+  const samples = await readRows<PackedRow>(run, batch);
   const scorer = await openScorer(dependencies, spec);
   const key = (part: string): string => layout.taught(run.lineage, step, packed.sha256, part);
   const rows: TaughtRow[] = [];
@@ -64,13 +64,18 @@ async function askTeacher(
   };
 }
 
-/** Mean over tokens of log π − log π_T at the policy that sampled them: an estimate of KL(policy ‖ teacher), nats per token. */
-function meanLead(samples: readonly TrainSample[], rows: readonly TaughtRow[]): number {
+/**
+ * Mean over tokens of log π − log π_T at the policy that sampled them: an estimate of KL(policy ‖ teacher), nats per token. Where
+ * its server told the sampler's alone, log π is taken from that.
+ */
+function meanLead(samples: readonly PackedRow[], rows: readonly TaughtRow[]): number {
   let [sum, count] = [0, 0];
-  for (const [r, { lossMask, behaviorLogprobs }] of samples.entries()) {
+  for (const [r, { lossMask, behaviorLogprobs, samplingLogprobs }] of samples.entries()) {
+    const told = behaviorLogprobs ?? samplingLogprobs;
+    if (told === undefined) continue;
     for (const [t, mask] of lossMask.entries()) {
       if (mask === 0) continue;
-      sum += behaviorLogprobs[t]! - rows[r]![t]!;
+      sum += told[t]! - rows[r]![t]!;
       count += 1;
     }
   }

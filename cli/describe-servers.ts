@@ -155,6 +155,6 @@ function logprobLines({ sampling }: RunSpec, { logprobsAreRaw, givesTokenIds }: 
   const harm =
     sampling.temperature === 1
       ? 'that is right at temperature 1 alone, which this run has'
-      : `the loss of this run would be wrong, at temperature ${sampling.temperature}`;
+      : `this run, at temperature ${sampling.temperature}, is refused`;
   return [`  → its log probabilities are those before the temperature: ${harm}; start vLLM with ${flag}`];
 }

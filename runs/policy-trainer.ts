@@ -5,7 +5,7 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import { canaryTokens } from '../core/limits.ts';
 import { firstLineage } from '../core/names.ts';
-import type { TrainSample } from '../core/rl/batch.ts';
+import type { PackedRow, TrainSample } from '../core/rl/batch.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
@@ -110,7 +110,7 @@ export class PolicyTrainer {
 
   async train(run: RunHandle, plan: StepPlan): Promise<TrainOutcome> {
     const store = storeOf(run);
-    const samples = await taughtSamples(run, plan);
+    const samples = await this.#withBehavior(await taughtRows(run, plan), plan);
     const reference = `${run.store}${run.name}/${plan.reference.sums.key}#${plan.reference.sums.sha256}`;
     if (this.#reference !== reference) await verifyVersion(store, plan.reference); // throws when a byte of it changed
     this.#reference = reference;
@@ -280,9 +280,32 @@ export class PolicyTrainer {
     return difference;
   }
 
+  /**
+   * Rows whose server told the sampler's log probabilities alone get the policy's from the weights that the step begins from. So does
+   * verl (`old_log_probs`, trainer/ppo/ray_trainer.py): the trust region is around those weights, and the weight of a token is of
+   * them over the sampler (decoupled objective, Hilton et al. 2022, §3). The weights that sampled would not do: a turn may be of
+   * several versions, some of which may be gone when the batch is trained again.
+   */
+  async #withBehavior(rows: readonly PackedRow[], { loss, temperature }: StepPlan): Promise<TrainSample[]> {
+    const unknown = rows.filter(({ behaviorLogprobs }) => behaviorLogprobs === undefined);
+    if (unknown.length === 0 || loss.type === 'cross_entropy') return rows.map(asTold);
+    const scored = await this.#use(async (trainer) => trainer.logprobs?.(rows, temperature));
+    if (!scored) {
+      throw new RatchetError(
+        'Unsupported',
+        `The inference server gave ${unknown.length} of ${rows.length} rows with the log probabilities of truncated sampling alone, and this trainer cannot compute the policy's: expected \`logprobs\` of the trainer module, or no top_p, top_k, min_p, min_tokens and penalties in [sampling].`,
+      );
+    }
+    return rows.map((row, r) =>
+      row.behaviorLogprobs === undefined
+        ? { ...row, behaviorLogprobs: row.lossMask.map((mask, t) => (mask === 0 ? 0 : scored[r]![t]!)) }
+        : asTold(row),
+    );
+  }
+
   /** A few tokens of the first row as the trainer sees them now. Two rows: an engine never computes one alone. */
   async #canary(run: RunHandle, batch: ObjectRef, digest: string): Promise<Canary | null> {
-    const rows = (await readRows<TrainSample>(run, batch)).slice(0, 2);
+    const rows = (await readRows<PackedRow>(run, batch)).slice(0, 2);
     const logprobs = await this.#use(async (trainer) => trainer.logprobs?.(rows, 1));
     if (!logprobs) return null;
     const { tokenIds, lossMask } = rows[0]!;
@@ -319,11 +342,16 @@ export class PolicyTrainer {
 }
 
 /** A batch's rows, with what the teacher said of them where the plan has it. */
-async function taughtSamples(run: RunHandle, { batch, taught }: StepPlan): Promise<TrainSample[]> {
-  const samples = await readRows<TrainSample>(run, batch);
+async function taughtRows(run: RunHandle, { batch, taught }: StepPlan): Promise<PackedRow[]> {
+  const samples = await readRows<PackedRow>(run, batch);
   if (!taught) return samples;
   const rows = decodeNumbers(await storeOf(run).get(taught.logprobs), taught.logprobs.key);
   return samples.map((sample, r) => ({ ...sample, teacherLogprobs: rows[r]! }));
+}
+
+/** A supervised loss compares with nobody who sampled. */
+function asTold(row: PackedRow): TrainSample {
+  return { ...row, behaviorLogprobs: row.behaviorLogprobs ?? row.lossMask.map(() => 0) };
 }
 
 interface PendingWish {

@@ -73,7 +73,8 @@ async function complete({ server }: PoolMember, requests: readonly SampleRequest
     ...samplingBody(requests[0]!),
     ...withTokenIds,
   };
-  return samplesIn(await server.post('/v1/completions', body, { signal }), requests.length, server.root);
+  const answer = await server.post('/v1/completions', body, { signal });
+  return samplesIn(answer, { count: requests.length, root: server.root });
 }
 
 interface Waiting {

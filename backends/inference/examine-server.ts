@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { ModelServer, type ServerAddress } from './model-server.ts';
 import { readFloatType } from './vllm-routes.ts';
-import { samplesIn, withTokenIds } from './openai-bodies.ts';
+import { hasRawLogprobs } from './raw-logprobs.ts';
 
 /** What could be learned of an OpenAI-compatible server by asking it, before a run does. null = it could not be told. */
 export interface ServerReport {
@@ -30,10 +30,6 @@ export interface ServerReport {
 
 /** A person waits for it. */
 const askMs = 5_000;
-/** Any tokens will do: it is the shape of the answer that is looked at. */
-const promptTokenIds = [1, 2, 3];
-/** Log probabilities of one token under the same distribution differ by less. */
-const sameLogprob = 1e-4;
 
 const Version = z.object({ version: z.string() });
 const Models = z.object({ data: z.array(z.object({ id: z.string() })) });
@@ -102,20 +98,8 @@ function notTold(error: unknown): null {
 type Tokens = Pick<ServerReport, 'givesTokenIds' | 'why' | 'logprobsAreRaw'>;
 
 async function askForTokens(server: ModelServer, model: string): Promise<Tokens> {
-  const first = async (temperature: number): Promise<{ token: number; logprob: number }> => {
-    const body = { model, prompt: promptTokenIds, max_tokens: 1, temperature, top_k: 1, seed: 0, ...withTokenIds };
-    const [sample] = samplesIn(await server.post('/v1/completions', body), 1, server.root);
-    return { token: sample!.tokenIds[0]!, logprob: sample!.logprobs[0]! };
-  };
   try {
-    const [cold, usual] = [await first(0.5), await first(1)];
-    const isTold = cold.token === usual.token && usual.logprob < -sameLogprob;
-    return {
-      givesTokenIds: true,
-      why: null,
-      // Of the likeliest token: the temperature changes how likely it is, unless it was not looked at yet.
-      logprobsAreRaw: isTold ? Math.abs(cold.logprob - usual.logprob) < sameLogprob : false,
-    };
+    return { givesTokenIds: true, why: null, logprobsAreRaw: await hasRawLogprobs(server, model) };
   } catch (error) {
     if (!(error instanceof RatchetError)) throw error;
     // Where there is no such route, it says of the model that it is not there.

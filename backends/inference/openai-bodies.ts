@@ -51,8 +51,26 @@ const Completions = z.object({
   ),
 });
 
-/** The samples of an answer of `/v1/completions`, in the order of the prompts. */
-export function samplesIn(answer: unknown, count: number, root: string): Sample[] {
+/** Whether what is drawn from is another distribution than softmax(logits / temperature). */
+export function changesDistribution(request: SamplingModifiers): boolean {
+  const { topP = 1, topK = null, minP = 0, minTokens = 0 } = request;
+  const { repetitionPenalty = 1, presencePenalty = 0, frequencyPenalty = 0 } = request;
+  const isCut = topP < 1 || topK !== null || minP > 0 || minTokens > 0;
+  return isCut || repetitionPenalty !== 1 || presencePenalty !== 0 || frequencyPenalty !== 0;
+}
+
+/**
+ * The samples of an answer of `/v1/completions`, in the order of the prompts. `tellsSamplers`: the log probabilities in it are the
+ * sampler's, of a distribution that was changed, where the answer does not tell two of each token.
+ */
+export function samplesIn(
+  answer: unknown,
+  {
+    count,
+    root,
+    tellsSamplers = false,
+  }: { readonly count: number; readonly root: string; readonly tellsSamplers?: boolean },
+): Sample[] {
   const read = Completions.safeParse(answer);
   if (!read.success || read.data.choices.length !== count) {
     const received = read.success ? `${read.data.choices.length} choices` : z.prettifyError(read.error).slice(0, 500);
@@ -64,10 +82,17 @@ export function samplesIn(answer: unknown, count: number, root: string): Sample[
   const inOrder = read.data.choices.toSorted((a, b) => a.index - b.index);
   return inOrder.map((choice) => ({
     tokenIds: choice.token_ids,
-    logprobs: choice.logprobs.token_logprobs,
-    ...(choice.sampling_logprobs ? { samplingLogprobs: choice.sampling_logprobs } : {}),
+    ...bothLogprobs(choice, tellsSamplers),
     finishReason: finishOf(choice.finish_reason, root),
   }));
+}
+
+function bothLogprobs(
+  { logprobs: { token_logprobs: told }, sampling_logprobs: drawn }: z.infer<typeof Completions>['choices'][number],
+  tellsSamplers: boolean,
+): Pick<Sample, 'logprobs' | 'samplingLogprobs'> {
+  if (drawn) return { logprobs: told, samplingLogprobs: drawn };
+  return tellsSamplers ? { logprobs: null, samplingLogprobs: told } : { logprobs: told };
 }
 
 const PromptLogprobs = z.object({

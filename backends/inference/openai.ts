@@ -14,7 +14,16 @@ import type {
   ServerDrift,
 } from './types.ts';
 import { askFor, bringAll, compareAll, holdAll, releaseAll, scoreAll } from './all-servers.ts';
-import { chatBody, promptLogprobsIn, samplesIn, samplingBody, turnIn, withTokenIds } from './openai-bodies.ts';
+import {
+  changesDistribution,
+  chatBody,
+  promptLogprobsIn,
+  samplesIn,
+  samplingBody,
+  turnIn,
+  withTokenIds,
+} from './openai-bodies.ts';
+import { requireLogprobsAt } from './raw-logprobs.ts';
 
 interface OpenAiOptions {
   /** Told before a turn is asked of a server. What it returns is called once that has answered, and says which weights it had. */
@@ -27,8 +36,9 @@ type ServedSteps = Pick<Sample, 'servedStep' | 'servedThrough'>;
  * OpenAI-compatible servers, one request for each turn. Turns of training are token ids in, token ids out
  * (`/v1/completions` of vLLM and of our own server); messages go to `/v1/chat/completions`, which any server has.
  *
- * vLLM gives logprobs before the temperature unless it is started with `--logprobs-mode processed_logprobs`: at temperature 1
- * they are the same.
+ * A vLLM that was started with `--logprobs-mode processed_logprobs` tells the sampler's logprobs, after temperature, truncation and
+ * penalties: where the last two are used, the policy's are not told. Without that flag they are those before the temperature, which
+ * at another one than 1 is refused for training.
  */
 export class OpenAiInference implements Inference {
   readonly #pool: ServerPool;
@@ -41,6 +51,7 @@ export class OpenAiInference implements Inference {
 
   sample(request: SampleRequest): Promise<Sample> {
     return askFor(this.#pool, request.policy, request, async (member, model) => {
+      if (request.isTrained) await requireLogprobsAt(request.temperature, member.server, model);
       const servedSteps = this.#watchTurn(member, request.policy);
       const sample = await complete(member, model, request);
       return { ...sample, ...(await servedSteps()) };
@@ -71,7 +82,7 @@ export class OpenAiInference implements Inference {
           const prompt = { policy, promptTokenIds: tokenIds.slice(0, position), maxTokens: 1, temperature: 1, seed: 0 };
           // One forced token: its logprob is that of the whole vocabulary all the same.
           const sample = await complete(member, model, prompt, { allowed_token_ids: [tokenIds[position]!] });
-          return sample.logprobs[0]!;
+          return sample.logprobs![0]!;
         }),
       ),
     );
@@ -119,6 +130,7 @@ async function complete(
     cache_salt: policy.name,
     ...more,
   };
-  const [sample] = samplesIn(await server.post('/v1/completions', body, { signal, session }), 1, server.root);
+  const answer = await server.post('/v1/completions', body, { signal, session });
+  const [sample] = samplesIn(answer, { count: 1, root: server.root, tellsSamplers: changesDistribution(request) });
   return sample!;
 }

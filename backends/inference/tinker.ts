@@ -5,6 +5,7 @@ import type { TinkerInferenceSpec } from '../../config/run-spec.ts';
 import { isTrouble, type SampleOutput, TinkerClient, type TinkerModel, TinkerTrouble } from '../tinker/index.ts';
 import { loadModel } from '../tinker/load-model.ts';
 import { readVersion, type TinkerVersion } from '../tinker/version-files.ts';
+import { changesDistribution } from './openai-bodies.ts';
 import { askPatiently } from './patience.ts';
 import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';
 
@@ -70,7 +71,11 @@ export class TinkerInference implements Inference {
     if (sequence.logprobs.length !== sequence.tokens.length) {
       throw rejected(this.#spec.url, `gave ${sequence.tokens.length} tokens and ${sequence.logprobs.length} logprobs`);
     }
-    return { tokenIds: sequence.tokens, logprobs: sequence.logprobs, finishReason: sequence.stopReason };
+    // Nothing says whether they are before or after top_p and top_k: taken for the sampler's, either is made good before the step.
+    const told = changesDistribution(request)
+      ? { logprobs: null, samplingLogprobs: sequence.logprobs }
+      : { logprobs: sequence.logprobs };
+    return { tokenIds: sequence.tokens, ...told, finishReason: sequence.stopReason };
   }
 
   async score({ policy, tokenIds, positions }: ScoreRequest): Promise<readonly number[] | null> {

@@ -37,6 +37,8 @@ export interface SampleRequest extends SamplingModifiers, SamplePlace {
   readonly temperature: number;
   /** Random numbers of this turn are keyed by it and the position, never by the neighbours in a batch. */
   readonly seed: number;
+  /** What is said will be trained on: a server whose log probabilities are of no use for that is refused (`Unsupported`). */
+  readonly isTrained?: boolean;
   readonly signal?: AbortSignal | undefined;
 }
 
@@ -65,9 +67,9 @@ export interface PromptScoreRequest {
 
 export interface Sample {
   readonly tokenIds: readonly number[];
-  /** log softmax(logits / temperature) at each sampled token. */
-  readonly logprobs: readonly number[];
-  /** The same of the distribution really drawn from; absent where it is no other. */
+  /** The policy's: log softmax(logits / temperature) at each sampled token. null where the server tells the sampler's alone, or neither. */
+  readonly logprobs: readonly number[] | null;
+  /** The sampler's: the same of the distribution really drawn from; absent where it is no other, or nobody tells. */
   readonly samplingLogprobs?: readonly number[];
   readonly finishReason: 'stop' | 'length';
   /** The step of the weights it began with, where the server exchanges weights in place and has later ones; absent: as asked. */

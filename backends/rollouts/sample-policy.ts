@@ -19,6 +19,8 @@ export interface SamplePolicyOptions {
   readonly promptTokensMax?: number | null;
   /** Whose turns these are, for servers that keep what belongs together. */
   readonly place?: SamplePlace;
+  /** What is said will be trained on. */
+  readonly isTrained?: boolean;
   /** Turns that this rollout finished before; each is given again instead of sampled, while the prompts agree. */
   readonly recorded?: readonly Turn[];
   /** Who says the turns in place of the policy; missing = the policy does. */
@@ -43,6 +45,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
   const { inference, tokenizer, served, newest = () => served, signal, place, recorded = [], onTurn } = options;
   const speak: Speak = options.speak ?? ((request) => inference.sample(request));
   const { templateArguments, contextTokens = Infinity, ...sampling } = options.sampling;
+  const trained = options.isTrained === true ? { isTrained: true } : {};
   const prompts = new ConversationPrompts(tokenizer);
   const turns: Turn[] = [];
   let asked = 0;
@@ -71,7 +74,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         // One token at least: a prompt that leaves none is the server's to refuse, in its own words.
         const maxTokens = Math.max(1, Math.min(sampling.maxTokens, contextTokens - promptTokenIds.length));
         const policy = await newest();
-        const request = { ...sampling, ...place, policy, promptTokenIds, maxTokens, seed, signal };
+        const request = { ...sampling, ...place, ...trained, policy, promptTokenIds, maxTokens, seed, signal };
         const sample = await speak(request, { messages, tools });
         requireTokens(sample);
         requireFinite(sample);
@@ -132,11 +135,12 @@ function beforeStop(text: string, stop: readonly string[]): string {
 }
 
 /** What is not a number cannot be told from a policy that is certain: it must not reach a batch. */
-function requireFinite({ tokenIds, logprobs, samplingLogprobs = [] }: Sample): void {
-  const strange = [...logprobs, ...samplingLogprobs].find((logprob) => !Number.isFinite(logprob));
-  if (strange !== undefined) throw new Error(`The inference server gave a token the log probability ${strange}.`);
-  if (logprobs.length !== tokenIds.length) {
-    throw new Error(`The inference server gave ${tokenIds.length} tokens and ${logprobs.length} log probabilities.`);
+function requireFinite({ tokenIds, logprobs, samplingLogprobs }: Sample): void {
+  for (const given of [logprobs, samplingLogprobs]) {
+    const strange = given?.find((logprob) => !Number.isFinite(logprob));
+    if (strange !== undefined) throw new Error(`The inference server gave a token the log probability ${strange}.`);
+    if (given && given.length !== tokenIds.length)
+      throw new Error(`The inference server gave ${tokenIds.length} tokens and ${given.length} log probabilities.`);
   }
 }
 

@@ -92,7 +92,7 @@ async function sayByMessages(
   const whole = tokenizer.renderChatText([...messages, messageOf(said)], { ...options, addGenerationPrompt: false });
   const text = whole.startsWith(before) ? whole.slice(before.length) : said.text;
   const tokenIds = spokenTokens(tokenizer, { before, text }, said.finishReason);
-  return { tokenIds, logprobs: tokenIds.map(() => 0), finishReason: said.finishReason };
+  return { tokenIds, logprobs: null, finishReason: said.finishReason };
 }
 
 /** Up to the token that ends the turn: what stands behind it is the template's; a turn that was cut has not ended. */

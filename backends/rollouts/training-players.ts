@@ -80,6 +80,7 @@ export async function openPlayers(
               served,
               newest,
               sampling,
+              isTrained: !isTaught,
               signal,
               ...speak,
               promptTokensMax: spec.maxPromptTokens,

@@ -77,7 +77,10 @@ export async function runBatch(
 }
 
 /** Log probabilities of all tokens, aligned; the first of a row has none. */
-export async function tokenLogprobs(model: TinkerModel, samples: readonly TrainSample[]): Promise<Float32Array[]> {
+export async function tokenLogprobs(
+  model: TinkerModel,
+  samples: readonly Pick<TrainSample, 'tokenIds'>[],
+): Promise<Float32Array[]> {
   const outputs = await Promise.all(inRequests(scoreData(samples)).map((part) => model.forward(part)));
   return outputs.flatMap(({ logprobs }) => logprobs).map((row) => Float32Array.from([0, ...row]));
 }

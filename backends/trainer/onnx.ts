@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../core/errors.ts';
-import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+import type { PackedRow, TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import {
   engineFingerprint,
@@ -99,7 +99,7 @@ export class OnnxTrainer implements Trainer {
     await this.#engine().exportWeights(folder, { base });
   }
 
-  logprobs(samples: readonly TrainSample[], temperature: number): Promise<readonly Float32Array[]> {
+  logprobs(samples: readonly PackedRow[], temperature: number): Promise<readonly Float32Array[]> {
     return this.#engine().forwardLogprobs(samples, { temperature });
   }
 

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+import type { PackedRow, TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { OptimizerSpec, TinkerTrainerSpec } from '../../config/run-spec.ts';
 import { isTinkerLoss } from '../../config/tinker-spec.ts';
@@ -174,7 +174,7 @@ export class TinkerTrainer implements Trainer {
     await writeVersion(folder, this.#held());
   }
 
-  async logprobs(samples: readonly TrainSample[], temperature: number): Promise<readonly Float32Array[]> {
+  async logprobs(samples: readonly PackedRow[], temperature: number): Promise<readonly Float32Array[]> {
     assert.equal(temperature, 1, 'these servers train at temperature 1');
     return this.#translated(async () => {
       const model = this.#served.at(-1) ?? (await this.#ready());

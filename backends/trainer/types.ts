@@ -1,4 +1,4 @@
-import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+import type { PackedRow, TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { LoraSpec, OptimizerSpec } from '../../config/run-spec.ts';
 
@@ -61,8 +61,11 @@ export interface Trainer {
    * folder that the files will lie in.
    */
   exportTo(folder: string, options: { readonly base: string }): Promise<void>;
-  /** log softmax(logits / temperature) of every token under the weights it holds; absent where it cannot say. */
-  logprobs?(samples: readonly TrainSample[], temperature: number): Promise<readonly Float32Array[]>;
+  /**
+   * log softmax(logits / temperature) of every token under the weights it holds, of those whose mask is 0 whatever it likes. The
+   * canary is made of them, and what a server does not tell of the policy that sampled. Absent where it cannot say.
+   */
+  logprobs?(samples: readonly PackedRow[], temperature: number): Promise<readonly Float32Array[]>;
   /** What its bits depend on besides its inputs; equal ones promise equal bits. Absent where nothing is promised. */
   fingerprint?(): Promise<string>;
   /** The optimizer's state as bytes; `restoreOptimizer` takes them back, null = a fresh optimizer. */

@@ -140,7 +140,10 @@ function readAdam(state: Uint8Array): Adam {
   return { step, mean: Float64Array.from(mean), square: Float64Array.from(square) };
 }
 
-function tokensOf({ tokenIds, lossMask }: TrainSample): { t: number; read: number; said: number }[] {
+function tokensOf({
+  tokenIds,
+  lossMask,
+}: Pick<TrainSample, 'tokenIds' | 'lossMask'>): { t: number; read: number; said: number }[] {
   const first = lossMask.indexOf(1);
   const prompt = tokenIds.slice(0, first);
   return tokenIds.flatMap((said, t) => (lossMask[t] === 1 ? [{ t, read: readAt(prompt, t - first), said }] : []));

@@ -1,15 +1,18 @@
 /** What a trainer gets: token rows with masks, in an order fixed by the plan. */
 
-/** One row of a training batch. The four arrays are aligned and equally long; position t speaks of token t itself. */
-export interface TrainSample {
+/** One row as it is packed and stored. The arrays are aligned and equally long; position t speaks of token t itself. */
+export interface PackedRow {
   readonly tokenIds: readonly number[];
   /** 1 where the token was sampled by the policy and counts in the loss. Position 0 is always 0. */
   readonly lossMask: readonly number[];
-  /** The sampler's log probability of the token; 0 where the mask is 0. */
-  readonly behaviorLogprobs: readonly number[];
   /**
-   * Log probability under the distribution that was really drawn from, where penalties, top_p, top_k or min_p made it
-   * another one than softmax(logits / temperature). Absent where it is the same.
+   * The policy's log probability of the token when it was sampled, log softmax(logits / temperature); 0 where the mask is 0. Absent
+   * where its server did not tell it.
+   */
+  readonly behaviorLogprobs?: readonly number[];
+  /**
+   * The sampler's: log probability under the distribution that was really drawn from, where penalties, top_p, top_k or min_p made it
+   * another one than softmax(logits / temperature). Absent where it is the same, or nobody told it.
    */
   readonly samplingLogprobs?: readonly number[];
   readonly advantages: readonly number[];
@@ -25,6 +28,11 @@ interface RolloutOfRow {
   readonly index: number;
   /** How many the batch has, those without a row included. */
   readonly of: number;
+}
+
+/** One row as a trainer gets it: what no server told of the policy is the trainer's own, of the weights that the step begins from. */
+export interface TrainSample extends PackedRow {
+  readonly behaviorLogprobs: readonly number[];
 }
 
 export interface TrainBatch {

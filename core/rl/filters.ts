@@ -35,12 +35,13 @@ function matches(
 
 /** A rare token (its id is high) that the policy itself found less likely than one drawn blindly, e^−offset of that. */
 function isGibberish(
-  { tokenIds, logprobs }: Turn,
+  turn: Turn,
   { tokenIdThreshold, logprobOffset }: Extract<RolloutFilterSpec, { type: 'gibberish' }>,
   vocabularySize: number,
 ): boolean {
   const least = -Math.log(vocabularySize) - logprobOffset;
-  return tokenIds.some((id, i) => id > tokenIdThreshold && logprobs[i]! < least);
+  const logprobs = toldLogprobs(turn);
+  return logprobs !== undefined && turn.tokenIds.some((id, i) => id > tokenIdThreshold && logprobs[i]! < least);
 }
 
 /** So many sampled tokens in a row, over all turns, that the policy was all but sure of. */
@@ -50,13 +51,18 @@ function isRepetition(
 ): boolean {
   const most = Math.log(probThreshold);
   let inRow = 0;
-  for (const { logprobs } of turns) {
-    for (const logprob of logprobs) {
+  for (const turn of turns) {
+    for (const logprob of toldLogprobs(turn) ?? []) {
       inRow = logprob > most ? inRow + 1 : 0;
       if (inRow >= window) return true;
     }
   }
   return false;
+}
+
+/** What its server told of a turn's tokens: the policy's, else the sampler's, as prime-rl takes them. */
+function toldLogprobs({ logprobs, samplingLogprobs }: Turn): readonly number[] | undefined {
+  return logprobs ?? samplingLogprobs;
 }
 
 /** The flags of a rollout once its advantage is known; a filter that stands earlier in its slot has flagged it before. */

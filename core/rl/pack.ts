@@ -1,5 +1,5 @@
 import { type AdvantageFunction, type AdvantageKind, customAdvantages, groupAdvantages } from './advantage.ts';
-import type { TrainBatch, TrainSample } from './batch.ts';
+import type { PackedRow } from './batch.ts';
 import { allFlags, isEnforced } from './filters.ts';
 import type { ScoredGroup, ScoredRollout } from './rollout.ts';
 import { rowsOfRollout, type TokenRow, type TrajectorySettings, usualTrajectories } from './trajectories.ts';
@@ -42,9 +42,13 @@ interface PackOptions extends Partial<TrajectorySettings> {
 export function packSamples(
   groups: readonly ScoredGroup[],
   { advantage: kind, rolloutFilters: filters = { pre: [], post: [] }, ...trajectories }: PackOptions,
-): { readonly batch: TrainBatch; readonly stats: PackStats; readonly setAside: SetAside } {
+): {
+  readonly batch: { readonly samples: readonly PackedRow[] };
+  readonly stats: PackStats;
+  readonly setAside: SetAside;
+} {
   const settings = { ...usualTrajectories, ...trajectories };
-  const samples: TrainSample[] = [];
+  const samples: PackedRow[] = [];
   const rolloutOfRow: number[] = [];
   let [rollouts, overlongRows, maskedRollouts, filteredRollouts] = [0, 0, 0, 0];
   for (const group of groups.toSorted((a, b) => a.ordinal - b.ordinal)) {
@@ -91,29 +95,29 @@ export function advantagesOf(group: ScoredGroup, kind: AdvantageKind | Advantage
 function withAdvantage(
   { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs }: TokenRow,
   advantage: number,
-): TrainSample {
+): PackedRow {
   const advantages = lossMask.map((mask) => (mask === 1 ? advantage : 0));
   return {
     tokenIds,
     lossMask,
-    behaviorLogprobs,
+    ...(behaviorLogprobs === undefined ? {} : { behaviorLogprobs }),
     advantages,
     ...(samplingLogprobs === undefined ? {} : { samplingLogprobs }),
   };
 }
 
-function countSignal({ lossMask, advantages }: TrainSample): number {
+function countSignal({ lossMask, advantages }: PackedRow): number {
   return lossMask.filter((mask, t) => mask === 1 && advantages[t] !== 0).length;
 }
 
 /** Whatever came before, nothing that is not a finite number enters a batch, and no token without its log probability. */
 function requireSound(rollout: ScoredRollout, advantage: number): void {
   const place = `Rollout ${rollout.group}/${rollout.index}`;
-  const uneven = rollout.turns.find(({ tokenIds, logprobs }) => tokenIds.length !== logprobs.length);
-  if (uneven !== undefined) {
-    throw new Error(`${place} has ${uneven.tokenIds.length} sampled tokens but ${uneven.logprobs.length} logprobs.`);
+  for (const { tokenIds, logprobs, samplingLogprobs } of rollout.turns) {
+    const uneven = [logprobs, samplingLogprobs].find((given) => given && given.length !== tokenIds.length);
+    if (uneven) throw new Error(`${place} has ${tokenIds.length} sampled tokens but ${uneven.length} logprobs.`);
   }
-  const logprobs = rollout.turns.flatMap((turn) => [...turn.logprobs, ...(turn.samplingLogprobs ?? [])]);
+  const logprobs = rollout.turns.flatMap((turn) => [...(turn.logprobs ?? []), ...(turn.samplingLogprobs ?? [])]);
   for (const [what, values] of [
     ['reward', [rollout.reward]],
     ['advantage', [advantage]],

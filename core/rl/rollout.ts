@@ -51,9 +51,12 @@ export interface Turn {
   readonly promptTokenIds: readonly number[];
   /** Sampled ids, the end-of-sequence token included when it was sampled. */
   readonly tokenIds: readonly number[];
-  /** log π(token) under the sampler, natural log, of softmax(logits / temperature); one per sampled id. */
-  readonly logprobs: readonly number[];
-  /** The same under the distribution really drawn from, where penalties or truncation made it another one. */
+  /**
+   * The policy's: log π(token) of softmax(logits / temperature), natural log; one per sampled id. null where the server does not
+   * tell them: then the trainer computes them before the step.
+   */
+  readonly logprobs: readonly number[] | null;
+  /** The sampler's: the same under the distribution really drawn from, where penalties or truncation made it another one. */
   readonly samplingLogprobs?: readonly number[];
   /** All that was said, calls of tools included as they were written. */
   readonly text: string;

@@ -1,5 +1,5 @@
 import type { RunSpec } from '../../config/run-spec.ts';
-import type { TrainSample } from './batch.ts';
+import type { PackedRow } from './batch.ts';
 import type { Rollout, Turn } from './rollout.ts';
 
 /** From the turns of a rollout to token rows: exactly what the server saw and sampled, never a text tokenized again. */
@@ -16,7 +16,7 @@ export const usualTrajectories: TrajectorySettings = {
 };
 
 /** A row before it has an advantage. */
-export type TokenRow = Omit<TrainSample, 'advantages'>;
+export type TokenRow = Omit<PackedRow, 'advantages'>;
 
 interface RolloutRows {
   /** Only those in which a token counts in the loss. */
@@ -80,11 +80,12 @@ export function missingTokens({ turns }: Pick<Rollout, 'turns'>): string | null 
   return null;
 }
 
+/** Log probabilities may be missing while it grows: of a row that lacks one of the policy's, or of the sampler's, none is kept. */
 interface GrowingRow {
   readonly tokenIds: number[];
   readonly lossMask: number[];
-  readonly behaviorLogprobs: number[];
-  readonly samplingLogprobs: number[];
+  readonly behaviorLogprobs: (number | null)[];
+  readonly samplingLogprobs: (number | null)[];
 }
 
 function emptyRow(): GrowingRow {
@@ -92,9 +93,18 @@ function emptyRow(): GrowingRow {
 }
 
 /** Sampling logprobs are kept where they say something of their own. */
-function finish({ samplingLogprobs, ...row }: GrowingRow): TokenRow {
-  const isOwn = samplingLogprobs.some((logprob, t) => logprob !== row.behaviorLogprobs[t]);
-  return isOwn ? { ...row, samplingLogprobs } : row;
+function finish({ tokenIds, lossMask, behaviorLogprobs, samplingLogprobs }: GrowingRow): TokenRow {
+  const isOwn = samplingLogprobs.some((logprob, t) => logprob !== behaviorLogprobs[t]);
+  return {
+    tokenIds,
+    lossMask,
+    ...(isWhole(behaviorLogprobs) ? { behaviorLogprobs } : {}),
+    ...(isOwn && isWhole(samplingLogprobs) ? { samplingLogprobs } : {}),
+  };
+}
+
+function isWhole(values: readonly (number | null)[]): values is readonly number[] {
+  return !values.includes(null);
 }
 
 /** Appends what the turn adds to a row: the rest of its prompt, then what was sampled. */
@@ -102,7 +112,7 @@ function extend(row: GrowingRow, turn: Turn): GrowingRow {
   for (const tokenId of turn.promptTokenIds.slice(row.tokenIds.length)) append(row, { ...context, tokenId });
   for (const [i, tokenId] of turn.tokenIds.entries()) {
     // The first token of a row has nothing before it, so no model gives it a probability.
-    const logprob = turn.logprobs[i]!;
+    const logprob = turn.logprobs === null ? null : turn.logprobs[i]!;
     const samplingLogprob = turn.samplingLogprobs?.[i] ?? logprob;
     if (row.tokenIds.length === 0) append(row, { ...context, tokenId });
     else append(row, { tokenId, mask: 1, logprob, samplingLogprob });
@@ -115,7 +125,7 @@ const context = { mask: 0, logprob: 0, samplingLogprob: 0 } as const;
 
 function append(
   row: GrowingRow,
-  token: { tokenId: number; mask: 0 | 1; logprob: number; samplingLogprob: number },
+  token: { tokenId: number; mask: 0 | 1; logprob: number | null; samplingLogprob: number | null },
 ): void {
   row.tokenIds.push(token.tokenId);
   row.lossMask.push(token.mask);
@@ -127,7 +137,7 @@ function firstTokens({ tokenIds, lossMask, behaviorLogprobs, samplingLogprobs }:
   return {
     tokenIds: tokenIds.slice(0, count),
     lossMask: lossMask.slice(0, count),
-    behaviorLogprobs: behaviorLogprobs.slice(0, count),
+    ...(behaviorLogprobs === undefined ? {} : { behaviorLogprobs: behaviorLogprobs.slice(0, count) }),
     ...(samplingLogprobs === undefined ? {} : { samplingLogprobs: samplingLogprobs.slice(0, count) }),
   };
 }

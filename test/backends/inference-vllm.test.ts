@@ -381,3 +381,42 @@ test('a server with a key is asked with it', async (t) => {
   await vllm.bringTo(policy);
   assert.equal((await vllm.sample({ ...prompt, policy })).tokenIds.length > 0, true);
 });
+
+const truncated = { topP: 0.6, temperature: 0.7, maxTokens: 6 };
+
+test('what vLLM tells of truncated sampling is the sampler’s, and the policy’s is not known', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions);
+  const vllm = openVllm(t, [server.url]);
+  await vllm.bringTo(versions.v0);
+  const {
+    tokenIds: said,
+    logprobs,
+    samplingLogprobs,
+  } = await vllm.sample({ ...prompt, ...truncated, policy: versions.v0 });
+  assert.equal(logprobs, null);
+  assert.equal(samplingLogprobs?.length, said.length);
+  const whole = await vllm.sample({ ...prompt, temperature: 0.7, policy: versions.v0 });
+  assert.ok(whole.logprobs && !('samplingLogprobs' in whole), 'without truncation they are one');
+});
+
+test('a vLLM whose log probabilities are before the temperature is refused for training at another one than 1', async (t) => {
+  const versions = await makeVersions(t);
+  const server = await standIn(t, versions, { hasRawLogprobs: true });
+  const vllm = openVllm(t, [server.url]);
+  const policy = versions.v0;
+  await vllm.bringTo(policy);
+  await assert.rejects(vllm.sample({ ...prompt, policy, isTrained: true }), {
+    code: 'Unsupported',
+    message: /before the temperature, and this run samples at 0\.7.*--logprobs-mode processed_logprobs/,
+  });
+  assert.ok(await vllm.sample({ ...prompt, policy }), 'nothing of an evaluation depends on them');
+  assert.ok(
+    await vllm.sample({ ...prompt, policy, temperature: 1, isTrained: true }),
+    'at temperature 1 they are the same',
+  );
+  const sound = await standIn(t, versions);
+  const other = openVllm(t, [sound.url]);
+  await other.bringTo(policy);
+  assert.ok(await other.sample({ ...prompt, policy, isTrained: true }));
+});

@@ -100,10 +100,10 @@ test('a policy with adapters is trained, exported beside its base, and served to
   const scored = await engine.forwardLogprobs(samples, { temperature: 0.8 });
   turns.forEach(({ logprobs, samplingLogprobs }, row) => {
     const trained = scored[row]!.slice(promptTokenIds.length);
-    logprobs.forEach((logprob, i) => assert.ok(Math.abs(logprob - trained[i]!) < 1e-4));
+    logprobs!.forEach((logprob, i) => assert.ok(Math.abs(logprob - trained[i]!) < 1e-4));
     // Cut to nine tenths of the mass, what was drawn was likelier than before.
-    assert.equal(samplingLogprobs?.length, logprobs.length);
-    samplingLogprobs.forEach((logprob, i) => assert.ok(logprob >= logprobs[i]! - 1e-6));
+    assert.equal(samplingLogprobs?.length, logprobs!.length);
+    samplingLogprobs.forEach((logprob, i) => assert.ok(logprob >= logprobs![i]! - 1e-6));
   });
 });
 

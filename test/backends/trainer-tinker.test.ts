@@ -182,9 +182,9 @@ describe('a trainer on a Tinker server', () => {
       advantages: tokenIds.map(() => 0),
     };
     const [own] = await trainer.logprobs([row, row], 1);
-    before.logprobs.forEach((logprob, i) => assertClose(logprob, own![i + 3]!, 1e-4));
+    before.logprobs!.forEach((logprob, i) => assertClose(logprob, own![i + 3]!, 1e-4));
     const scored = await inference.score({ policy, tokenIds, positions: [3, 4] });
-    scored!.forEach((logprob, i) => assertClose(logprob, before.logprobs[i]!, 1e-4));
+    scored!.forEach((logprob, i) => assertClose(logprob, before.logprobs![i]!, 1e-4));
     for (const step of [1, 2]) await trainer.trainStep(stepOf(planOf(cispo, 50), step));
     assert.deepEqual(await sample(), before, 'the same version, though its trainer continued');
     inference.close();

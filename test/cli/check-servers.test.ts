@@ -85,7 +85,7 @@ describe('what `ratchet check` says of OpenAI-compatible servers', () => {
     const raw = { '/v1/completions': completion(() => -1.5, [7]) };
     const [report, said] = await ask(t, raw, '[sampling]\ntemperature = 0.7\n');
     assert.equal(report.logprobsAreRaw, true);
-    assert.match(said, /would be wrong, at temperature 0\.7; start vLLM with --logprobs-mode processed_logprobs/);
+    assert.match(said, /at temperature 0\.7, is refused; start vLLM with --logprobs-mode processed_logprobs/);
     const [, usual] = await ask(t, raw);
     assert.match(usual, /right at temperature 1 alone, which this run has/);
   });

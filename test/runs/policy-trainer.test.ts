@@ -13,12 +13,15 @@ import { RatchetError } from '../../core/errors.ts';
 import { engineFailuresMax } from '../../core/limits.ts';
 import { layout } from '../../runs/layout.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
+import type { PackedRow, TrainSample } from '../../core/rl/batch.ts';
+import type { SampleRequest } from '../../backends/inference/index.ts';
 import { hasCode, text } from '../backends/store.contract.ts';
 import {
   act,
   advance,
   type Committed,
   commitFirst,
+  ChainTrainer,
   damage,
   makeRun,
   openRoles,
@@ -27,6 +30,7 @@ import {
   runIn,
   type Roles,
   type TestRun,
+  WordsInference,
 } from '../activities/runs.ts';
 
 /** A run of five committed steps with checkpoints 0, 2 and 4. */
@@ -309,5 +313,65 @@ describe('a train step', () => {
       assert.equal(await act(roles.publishVersion, { run, policy: policy!, optimizer }), true);
       await store.get(policy!.file);
     }
+  });
+});
+
+/** As vLLM with top_p: of each token the log probability under what it was drawn from, and nothing of the policy's. */
+class TellsTheSamplers extends WordsInference {
+  override async sample(request: SampleRequest) {
+    const { logprobs, ...sample } = await super.sample(request);
+    return { ...sample, logprobs: null as never, samplingLogprobs: logprobs.map((logprob) => logprob / 2) };
+  }
+}
+
+/** What is trained, and what was scored for it. */
+class ScoringTrainer extends ChainTrainer {
+  readonly batches: TrainSample[][] = [];
+  readonly scoredAt: string[] = [];
+
+  override trainStep(input: Parameters<ChainTrainer['trainStep']>[0]) {
+    this.batches.push([...input.batch.samples]);
+    return super.trainStep(input);
+  }
+
+  logprobs(rows: readonly PackedRow[], temperature: number): Promise<Float32Array[]> {
+    this.scoredAt.push(`${this.weights} at ${temperature}`);
+    return Promise.resolve(rows.map(({ tokenIds }) => Float32Array.from(tokenIds, (id) => -id / 8)));
+  }
+}
+
+describe('log probabilities that no server told', () => {
+  test('are computed from the weights that the step begins from, and trained again as they were', async (t) => {
+    const test = await makeRun(t);
+    const made: ScoringTrainer[] = [];
+    const makeTrainer = () => made[made.push(new ScoringTrainer()) - 1]!;
+    const roles = openRoles(new TellsTheSamplers(), { makeTrainer });
+    const first = await commitFirst(test, roles);
+    const second = await advance(test, roles, first);
+    assert.equal(made[0]!.scoredAt[0], `${first.state.policy.digest} at ${test.spec.sampling.temperature}`);
+    const [row] = made[0]!.batches[0]!;
+    const { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs } = row!;
+    assert.deepEqual(
+      behaviorLogprobs,
+      tokenIds.map((id, i) => (lossMask[i] === 1 ? -id / 8 : 0)),
+    );
+    assert.deepEqual(
+      samplingLogprobs,
+      tokenIds.map((id, i) => (lossMask[i] === 1 ? -id / 20 : 0)),
+    );
+    const other = openRoles(new TellsTheSamplers(), { makeTrainer });
+    const recovery = await other.policyTrainer.bringTo(test.run, second.state.policy);
+    assert.equal(recovery?.differs, null);
+    assert.deepEqual(made[1]!.batches[0], made[0]!.batches[0]);
+  });
+
+  test('are refused in a line by a trainer that cannot compute them', async (t) => {
+    const test = await makeRun(t);
+    const roles = openRoles(new TellsTheSamplers());
+    const { plan } = await planNext(test, roles, await commitFirst(test, roles));
+    await assert.rejects(act(roles.trainStep, { run: test.run, plan }), {
+      code: 'Unsupported',
+      message: /log probabilities of truncated sampling alone, and this trainer cannot compute the policy's/,
+    });
   });
 });

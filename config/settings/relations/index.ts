@@ -7,6 +7,7 @@ import { importRelation, lossRelations } from './loss.ts';
 import { problem, type RelationProblem, type Relations } from './problem.ts';
 import { branchRelations } from './prompt-branches.ts';
 import { ownSamplingRelations, rolloutRelations, rolloutWarnings } from './rollouts.ts';
+import { samplingWarnings } from './sampling.ts';
 import { teacherRelations } from './teacher.ts';
 import { tinkerRelations, tinkerWarnings } from './tinker.ts';
 
@@ -181,7 +182,7 @@ function* duplicateNames(
 
 /** What is legal but probably not meant. */
 export function warningsOf(config: RatchetConfig): string[] {
-  return [...ownWarnings(config), ...rolloutWarnings(config), ...tinkerWarnings(config)];
+  return [...ownWarnings(config), ...rolloutWarnings(config), ...tinkerWarnings(config), ...samplingWarnings(config)];
 }
 
 function* ownWarnings({ checkpoints, kl_penalty, max_steps, trainer, warmup_steps }: RatchetConfig): Iterable<string> {

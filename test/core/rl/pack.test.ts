@@ -46,6 +46,16 @@ describe('packing', () => {
     assert.ok(!('samplingLogprobs' in batch.samples[1]!));
   });
 
+  test('a row of which one turn lacks the policy’s has none, and keeps what its tokens were drawn with', () => {
+    const drawn: Turn = { ...turn([1, 2], [7, 0]), logprobs: null, samplingLogprobs: [-0.01, -0.02] };
+    const next = turn([1, 2, 7, 0, 3], [8]);
+    const told: Turn = { ...turn([1, 2], [7]), logprobs: null };
+    const { batch } = packSamples([group(1, [rollout(0, 1, [drawn, next]), rollout(1, 0, [told])])], centered);
+    assert.ok(!('behaviorLogprobs' in batch.samples[0]!));
+    assert.deepEqual(batch.samples[0]?.samplingLogprobs, [0, 0, -0.01, -0.02, 0, -0.08]);
+    assert.ok(!('behaviorLogprobs' in batch.samples[1]!) && !('samplingLogprobs' in batch.samples[1]!));
+  });
+
   test('rows say which rollout they are of where a rollout is not one row', () => {
     const broken = [turn([1, 2], [7, 0]), turn([1, 2, 5], [8]), turn([1, 6], [9])];
     const rollouts = [rollout(0, 1), rollout(1, null), rollout(2, 0, broken), rollout(3, 0.5)];
@@ -160,7 +170,7 @@ describe('packing', () => {
           ),
         );
         for (const sample of packSamples([group(1, rollouts)], centered).batch.samples) {
-          const { tokenIds, lossMask, behaviorLogprobs, advantages } = sample;
+          const { tokenIds, lossMask, behaviorLogprobs = [], advantages } = sample;
           for (const array of [lossMask, behaviorLogprobs, advantages]) assert.equal(array.length, tokenIds.length);
           assert.equal(lossMask[0], 0);
           assert.ok(lossMask.includes(1));

@@ -80,10 +80,10 @@ describe('trajectories', () => {
           const trained = (strategy: 'interleaved' | 'branching') =>
             trajectoryRows(played, strategy)
               .flatMap(({ tokenIds, lossMask, behaviorLogprobs }) =>
-                tokenIds.flatMap((id, t) => (lossMask[t] === 1 ? [`${id} ${behaviorLogprobs[t]}`] : [])),
+                tokenIds.flatMap((id, t) => (lossMask[t] === 1 ? [`${id} ${behaviorLogprobs![t]}`] : [])),
               )
               .sort();
-          const sampled = played.flatMap(({ tokenIds, logprobs }) => tokenIds.map((id, t) => `${id} ${logprobs[t]}`));
+          const sampled = played.flatMap(({ tokenIds, logprobs }) => tokenIds.map((id, t) => `${id} ${logprobs![t]}`));
           assert.deepEqual(trained('interleaved'), sampled.toSorted());
           assert.deepEqual(trained('branching'), sampled.toSorted());
           assert.ok(trajectoryRows(played, 'interleaved').length <= trajectoryRows(played, 'branching').length);

@@ -7,6 +7,12 @@ import type { Faults } from './server.ts';
 
 const engineIsDead = 'EngineCore encountered an issue. See stack trace (above) for the root cause.';
 
+type Choice = Body & {
+  readonly token_ids: readonly number[];
+  readonly logprobs?: { readonly token_logprobs: readonly number[] } | null;
+  readonly sampling_logprobs?: readonly number[];
+};
+
 /** What the stand-in has of weights, and how it computes with them: a policy server of ours behind it, whose versions have names of its own. */
 export class Engine {
   readonly #inner: string;
@@ -19,10 +25,13 @@ export class Engine {
   isPaused = false;
   #isHalfLoaded = false;
 
-  constructor(inner: string, scratch: string, faults: Faults) {
+  readonly #hasRawLogprobs: boolean;
+
+  constructor(inner: string, scratch: string, { faults, hasRawLogprobs }: { faults: Faults; hasRawLogprobs: boolean }) {
     this.#inner = inner;
     this.#scratch = scratch;
     this.#faults = faults;
+    this.#hasRawLogprobs = hasRawLogprobs;
   }
 
   get adapters(): string[] {
@@ -127,7 +136,24 @@ export class Engine {
       throw new Refused(500, 'Internal Server Error');
     }
     const answer = (await this.#ask(route, { ...known, model })) as Body;
-    return { ...answer, model: body['model'] };
+    const { choices } = answer as { readonly choices: readonly Choice[] };
+    const told =
+      route === '/v1/completions'
+        ? { choices: await Promise.all(choices.map((one) => this.#asVllm(one, body, model))) }
+        : {};
+    return { ...answer, ...told, model: body['model'] };
+  }
+
+  /** One logprob of each token: the sampler's, or with `raw_logprobs` that before the temperature. */
+  async #asVllm({ sampling_logprobs: drawn, ...choice }: Choice, { prompt }: Body, model: string): Promise<Choice> {
+    if (!choice.logprobs) return choice;
+    if (!this.#hasRawLogprobs)
+      return drawn ? { ...choice, logprobs: { ...choice.logprobs, token_logprobs: drawn } } : choice;
+    const whole = [...(prompt as number[]), ...choice.token_ids];
+    const raw = await this.#logprobsOf(model, whole);
+    const ofToken = (id: number, i: number): number =>
+      (raw[(prompt as number[]).length + i] as Record<string, { logprob: number }>)[id]!.logprob;
+    return { ...choice, logprobs: { ...choice.logprobs, token_logprobs: choice.token_ids.map(ofToken) } };
   }
 
   #idOf(model: unknown, servedName: string): string {

@@ -25,6 +25,8 @@ export interface StandInOptions {
   readonly isPrimeRl?: boolean;
   /** What it says that it computes in; the arithmetic is float32 all the same. */
   readonly dtype?: string;
+  /** Started without `--logprobs-mode processed_logprobs`. */
+  readonly hasRawLogprobs?: boolean;
   /** Asked for below /v1, and nowhere else. */
   readonly apiKey?: string | undefined;
   /** A file: a line for each completion that was heard, `SampledLine`. Single tokens are none: they ask whether it lives. */
@@ -62,7 +64,7 @@ export async function startVllmStandIn(options: StandInOptions): Promise<VllmSta
   const scratch = await mkdtemp(path.join(os.tmpdir(), 'vllm-stand-in-'));
   const inner = await startPolicyServer({ threads: 1, allowRoots: ['/'], maxVersions: 64 });
   const faults: Faults = { isEngineDead: false, failures: 0, keepsWeights: false, breaksOff: false };
-  const engine = new Engine(inner.url, scratch, faults);
+  const engine = new Engine(inner.url, scratch, { faults, hasRawLogprobs: options.hasRawLogprobs === true });
   await engine.loadBase(options.model);
   const asked: string[] = [];
   const context: Context = { options, engine, faults, startedAt: Date.now() / 1000 };
