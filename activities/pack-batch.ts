@@ -98,13 +98,18 @@ export async function packBatch(input: {
   ];
   return {
     packed,
-    hasSignal: (spec.filter.keepsEqual ? stats.trainedTokens : stats.signalTokens) > 0,
+    hasSignal: (asksForAdvantages(spec) ? stats.signalTokens : stats.trainedTokens) > 0,
     rows: stats.rows,
     reward: metrics['train/reward'] ?? null,
     metrics: Object.fromEntries(
       [...headline, ...Object.keys(pools)].flatMap((name) => (name in metrics ? [[name, metrics[name]!]] : [])),
     ),
   };
+}
+
+/** Whether a token without an advantage teaches nothing. */
+function asksForAdvantages({ loss }: RunSpec): boolean {
+  return loss.type !== 'cross_entropy' && loss.teacherTau === 0;
 }
 
 /** Of rollout filters, over all that has a reward. A custom advantage is asked for the groups of the batch alone. */

@@ -15,6 +15,15 @@ import type { Own } from './dialect.ts';
  */
 export const maskedImportanceSampling: Table = { type: 'importance_sampling', mask_low: 0.125, mask_high: 8 };
 
+/**
+ * Batches of prime-rl since v0.6: groups whose rewards are all equal fill them like others. What has no advantage is taken out of a batch that
+ * is full, and nothing takes its place (`filter_zero_advantages`; until v0.8.0 a filter of full batches).
+ */
+export const prunedBatches: Table = {
+  difficulty_filter: { keep_equal: true },
+  post_batch_filters: [{ type: 'zero_advantage' }],
+};
+
 /** A run's name is a folder's and a workflow's as well, so it may have to change. */
 export function setRunName(own: Own, written: unknown, from: KeyPath): void {
   if (typeof written !== 'string') return;

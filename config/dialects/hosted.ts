@@ -7,6 +7,7 @@ import {
   checkTemperatureCourse,
   filters,
   maskedImportanceSampling,
+  prunedBatches,
   setExtraBody,
   setRunName,
   withVersion,
@@ -151,7 +152,7 @@ const defaults: Table = {
   trainer: { loss: maskedImportanceSampling },
 };
 
-const defaultsSince: Table = { ...defaults, batch_fill: 'once', trainer: { loss: { type: 'dppo' } } };
+const defaultsSince: Table = { ...defaults, batch_fill: 'once', ...prunedBatches, trainer: { loss: { type: 'dppo' } } };
 
 const before = { fields: { ...shared, ...older }, defaults, together: olderTogether };
 const since = { fields: { ...shared, ...newer }, defaults: defaultsSince, together: newerTogether };

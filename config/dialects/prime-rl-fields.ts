@@ -265,14 +265,19 @@ const train: Rows = {
     'curriculum.sampler.type': together('pools or none', choice('standard', 'difficulty_pool')),
     'curriculum.sampler.seed': ignored(why.seed, whole(0)),
     'curriculum.sampler.pools': together('`env[].buffer`', args()),
-    'curriculum.gates': together('none is needed to drop groups without advantage; others are refused', args()),
+    'curriculum.gates': together(
+      'advantage_range from 0 to 0: `difficulty_filter.keep_equal` = false; others are refused',
+      args(),
+    ),
   }),
   ...under('sampling', {
     ...sampling,
     ...into('sampling', 'temp_scheduler.type temp_scheduler.start_temperature temp_scheduler.end_temperature'),
     ...into('sampling', 'temp_scheduler.total_steps? repetition_penalty min_tokens seed?'),
   }),
-  filter_zero_advantages: ignored('groups without any advantage are never trained on', flag()),
+  filter_zero_advantages: together('`post_batch_filters`: zero_advantage, unless it is false', flag(), {
+    usual: 'true',
+  }),
   max_retries: ignored(why.retry, whole(0)),
   num_workers: processes(workers()),
 };

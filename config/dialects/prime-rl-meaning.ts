@@ -165,7 +165,10 @@ function setWandb(written: Table, own: Own, { wandb }: Version): void {
   if (isOn && own.get(['wandb', 'project']) === undefined) own.set(['wandb', 'project'], 'prime-rl');
 }
 
-/** constant, linear (up, level, down) and cosine. */
+/** What a factor of 0 is in prime-rl's LinearLR, which takes none. */
+const leastFactor = 1e-8;
+
+/** constant, linear (up, level, down) and cosine. The warm-up begins where the rate will end. */
 function setScheduler(written: Table, own: Own, maxSteps: number): void {
   const at = ['trainer', 'scheduler'];
   const scheduler = valueAt(written, at);
@@ -187,7 +190,9 @@ function setScheduler(written: Table, own: Own, maxSteps: number): void {
   own.set(['trainer', 'warmup_steps'], warmup, from('warmup_steps'));
   const peak = Number(valueAt(own.table, ['learning_rate']));
   const least = Number(scheduler['min_lr'] ?? 0);
-  if (peak > 0) own.set(['trainer', 'min_lr_ratio'], Math.min(1, least / peak), from('min_lr'));
+  const ratio = least > 0 && peak > 0 ? Math.min(1, least / peak) : leastFactor;
+  if (warmup > 0) own.set(['trainer', 'warmup_from'], ratio, from('min_lr'));
+  own.set(['trainer', 'min_lr_ratio'], type === 'cosine' && least === 0 ? 0 : ratio, from('min_lr'));
   if (least > peak) {
     const expected = `at most trainer.optim.lr (${peak}): the rate falls to it`;
     own.refuse({ paths: [from('min_lr'), ['trainer', 'optim', 'lr']], expected, received: String(least) });
@@ -199,8 +204,10 @@ function setScheduler(written: Table, own: Own, maxSteps: number): void {
     return;
   }
   const decay = Number(scheduler['decay_steps'] ?? 10);
-  if (decay > 0) own.set(['trainer', 'decay_steps'], decay, from('decay_steps'));
-  else own.set(['trainer', 'schedule'], 'constant', from('type'));
+  if (decay > 0) {
+    own.set(['trainer', 'decay_steps'], decay, from('decay_steps'));
+    own.set(['trainer', 'min_lr_at_end'], true, from('decay_steps'));
+  } else own.set(['trainer', 'schedule'], 'constant', from('type'));
   if (warmup === 0 && decay === 0) {
     const expected = 'warmup_steps or decay_steps above 0: the schedule is linear nowhere';
     own.refuse({ paths: [from('decay_steps'), from('type')], expected, received: '0 and 0' });

@@ -11,11 +11,13 @@ import { found } from './prime-rl-words.ts';
 /** `[[orchestrator.train.source]]` and `[[orchestrator.eval.source]]` in our own words. */
 export function setSources(written: Table, own: Own): void {
   const train = sourcesAt(written, ['orchestrator', 'train', 'source']);
+  const gated: KeyPath[] = [];
   for (const [i, source] of train.entries()) {
     setEnvironment(own, source, ['env', i]);
-    setCurriculum(own, source, ['env', i]);
+    if (setCurriculum(own, source, ['env', i])) gated.push(source.at);
     for (const key of ['algo', 'advantage']) refuseOwn(own, source, key);
   }
+  if (gated.length > 0) dropWithoutAdvantage(own, { gated, count: train.length });
   setGroupSizes(written, own, train);
   setSamplings(written, own, train);
   setRatios(written, own, train.length, 'orchestrator.train.source');
@@ -136,18 +138,19 @@ function setSamplings(written: Table, own: Own, sources: readonly Found[]): void
   }
 }
 
-/** Pools called hard, normal and easy are ours; groups without any advantage are dropped with or without a gate. */
-function setCurriculum(own: Own, { value, at }: Found, ours: KeyPath): void {
+/** Pools called hard, normal and easy are ours. Returns whether a gate rejects groups without any advantage. */
+function setCurriculum(own: Own, { value, at }: Found, ours: KeyPath): boolean {
   const curriculum = (value as Table)['curriculum'];
-  if (!isTable(curriculum)) return;
+  if (!isTable(curriculum)) return false;
   const place = [...at, 'curriculum'];
   const sampler = isTable(curriculum['sampler']) ? curriculum['sampler'] : {};
   if (sampler['type'] === 'difficulty_pool') setPools(own, sampler['pools'], [...place, 'sampler'], ours);
   const gates = isTable(curriculum['gates']) ? curriculum['gates'] : {};
+  let isGated = false;
   for (const [name, gate] of Object.entries(gates)) {
     const { type = 'advantage_range', reject_min: low = 0, reject_max: high = 0 } = isTable(gate) ? gate : {};
     if (type === 'advantage_range' && low === 0 && high === 0) {
-      own.warn(`the gate ${name} is always there: groups without any advantage are dropped`);
+      isGated = true;
       continue;
     }
     own.refuse({
@@ -156,6 +159,16 @@ function setCurriculum(own: Own, { value, at }: Found, ours: KeyPath): void {
       received: `${JSON.stringify(type)} from ${String(low)} to ${String(high)}`,
     });
   }
+  return isGated;
+}
+
+/** Groups that a gate rejects leave their place in a batch to others; here those of one environment do as those of all. */
+function dropWithoutAdvantage(own: Own, { gated, count }: { gated: readonly KeyPath[]; count: number }): void {
+  own.set(['difficulty_filter', 'keep_equal'], false, [...gated[0]!, 'curriculum', 'gates']);
+  if (gated.length === count) return;
+  own.warn(
+    `${formatPath(gated[0]!)} has a gate that rejects groups without any advantage: here such groups of every environment leave their place in a batch to others.`,
+  );
 }
 
 const usualPools: Table = {

@@ -1,6 +1,6 @@
 import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
-import { setExtraBody, setRunName } from './common-words.ts';
+import { prunedBatches, setExtraBody, setRunName } from './common-words.ts';
 import type { Dialect, Found, Own } from './dialect.ts';
 import { placed, placesOf } from './places.ts';
 import { primeRlFields, primeRlTables } from './prime-rl-fields.ts';
@@ -30,6 +30,7 @@ export const primeRl: Dialect = {
   defaults: {
     ...usual,
     batch_fill: 'once',
+    ...prunedBatches,
     trainer: { ...usualTrainer, ac_freq: 1, ac_offloading: true, optim_cpu_offload: true, loss: { type: 'dppo' } },
   },
   prepare: (table) => withoutNulls(withSwitches(table), primeRl, primeRlTables),
@@ -88,6 +89,8 @@ function together(written: Table, own: Own): void {
   setModel(written, own);
   setGpus(written, own);
   setDeployment(written, own);
+  const pruned = found(written, 'orchestrator.train.filter_zero_advantages');
+  if (pruned?.value === false) own.set(['post_batch_filters'], [], pruned.at);
   setSampling(written, own);
   setSources(written, own);
   setBatch(written, own);

@@ -14,12 +14,15 @@ const starvation = {
   ),
 };
 export const difficultyFilter = optionalTable({
-  enabled: setting(flag(), 'whether the bounds below apply; groups whose rewards are all equal are always dropped', {
-    default: true,
-  }),
+  enabled: setting(flag(), 'whether the bounds below apply', { default: true }),
   min_reward_variance: setting(atLeastZero(), 'population variance of a group’s rewards'),
   min_reward: setting(anyNumber(), 'a group’s mean reward, below which it is too hard'),
   max_reward: setting(anyNumber(), 'above which it is too easy'),
+  keep_equal: setting(
+    flag(),
+    'whether groups whose rewards are all equal have their place in a batch, though they have no advantage; else others take it',
+    { default: false },
+  ),
   ...starvation,
 });
 
@@ -30,7 +33,7 @@ export const DifficultyFilterSpec = z.strictObject({
   maxReward: z.number(),
   /** Drops groups whose rollouts are all right or all wrong (mean reward 1 or 0), as prime-rl's switch of that name. */
   onlineDifficultyFiltering: z.boolean(),
-  /** Keeps groups whose rewards are all equal: what is trained does not ask for advantages. */
+  /** Keeps groups whose rewards are all equal: the config says so, or what is trained does not ask for advantages. */
   keepsEqual: z.boolean().default(false),
   ...specFields(starvation),
 });
@@ -39,13 +42,14 @@ export type DifficultyFilterSpec = z.infer<typeof DifficultyFilterSpec>;
 export function filterSpec(config: RatchetConfig): DifficultyFilterSpec {
   const { difficulty_filter: written, buffer } = config;
   const bounds = written?.enabled === true ? written : undefined;
+  const leaveEarly = rolloutFilterSpecs(config).pre.some(({ type, enforce }) => type === 'zero_advantage' && enforce);
   return {
     minRewardVariance: bounds?.min_reward_variance ?? 0,
     // Bounds that keep every group: JSON has no infinity.
     minReward: bounds?.min_reward ?? -Number.MAX_VALUE,
     maxReward: bounds?.max_reward ?? Number.MAX_VALUE,
     onlineDifficultyFiltering: buffer.online_difficulty_filtering,
-    keepsEqual: !learnsFromRewards(config),
+    keepsEqual: !learnsFromRewards(config) || (written?.keep_equal === true && !leaveEarly),
     onStarvation: written?.on_starvation ?? 'pause',
   };
 }

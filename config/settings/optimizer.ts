@@ -49,6 +49,11 @@ export const schedule = {
     as: 'type',
   }),
   warmup_steps: setting(whole(0), 'steps over which the learning rate rises from 0', { neutral: 0 }),
+  warmup_from: setting(
+    fraction(),
+    'fraction of the learning rate that the first step of the warm-up has; 1 / `warmup_steps` when missing',
+    { isLeftOut: true },
+  ),
   decay_steps: setting(
     whole(1),
     'of the linear schedule: the rate stays at its peak until this many steps before the end',
@@ -58,6 +63,11 @@ export const schedule = {
     default: 0,
     as: 'minRatio',
   }),
+  min_lr_at_end: setting(
+    flag(),
+    'of `decay_steps`: the last step has what the rate falls towards; else the step behind it would have it',
+    { isLeftOut: true },
+  ),
 };
 export const ScheduleSpec = z.strictObject(specFields(schedule));
 export type ScheduleSpec = z.infer<typeof ScheduleSpec>;

@@ -5,16 +5,16 @@ import type { ScheduleSpec } from '../../config/run-spec.ts';
 /**
  * Learning rate at step n of N (from 1), with w warm-up steps and the final fraction ρ = minRatio:
  *
- *     n ≤ w      peak · n / w
+ *     n ≤ w      peak · n / w, so that the first step trains; or, from a fraction f = warmupFrom, peak · (f + (1 − f) · (n − 1) / w)
  *     constant   peak
  *     linear     peak · (1 − (1 − ρ) · p), with p = (n − 1 − w) / (N − w) of the decay behind the step
- *                with d decay steps: peak until n = N − d, and p = (n − 1 − N + d) / d; prime-rl (trainer/scheduler.py) takes
- *                d − 1 for d there, so that its last step has the rate peak · ρ, and with ρ = 0 trains nothing: that is not copied
+ *                with d decay steps: peak until n = N − d, and p = (n − 1 − N + d) / d; with minLrAtEnd d − 1 for d, so that the
+ *                last step has the rate peak · ρ
  *     cosine     peak · (ρ + (1 − ρ) · (1 + cos(π p)) / 2), likewise
  *
- * as `get_linear_schedule_with_warmup` and `get_cosine_schedule_with_warmup` of transformers (optimization.py), whose n-th step has the
- * rate of λ(n − 1): the last one still trains, at 1 / (N − w) of the peak where ρ = 0. Only the warm-up is counted from 1, so that
- * the first step trains, too. Beyond the last step the rate stays where it ended. Serves RL and the supervised warm-up alike.
+ * With f = 0 it is `get_linear_schedule_with_warmup` and `get_cosine_schedule_with_warmup` of transformers (optimization.py), whose n-th
+ * step has the rate of λ(n − 1). With f = ρ, d and minLrAtEnd it is prime-rl's (trainer/scheduler.py), which takes 1e-8 for a ρ of 0.
+ * Beyond the last step the rate stays where it ended. Serves RL and the supervised warm-up alike.
  */
 export function learningRateAt(input: {
   readonly step: number;
@@ -23,11 +23,15 @@ export function learningRateAt(input: {
   readonly schedule: ScheduleSpec;
 }): number {
   const { step, maxSteps, peak, schedule } = input;
-  const { type, warmupSteps, decaySteps, minRatio } = schedule;
-  if (step <= warmupSteps) return (peak * step) / warmupSteps;
+  const { type, warmupSteps, warmupFrom: from, decaySteps, minRatio } = schedule;
+  if (step <= warmupSteps) {
+    return peak * (from === undefined ? step / warmupSteps : from + ((1 - from) * (step - 1)) / warmupSteps);
+  }
   if (type === 'constant') return peak;
-  const begin = type === 'linear' && decaySteps !== undefined ? maxSteps - decaySteps : warmupSteps;
-  const done = Math.max(0, (Math.min(step, maxSteps) - 1 - begin) / (maxSteps - begin));
+  const isLate = type === 'linear' && decaySteps !== undefined;
+  const begin = isLate ? maxSteps - decaySteps : warmupSteps;
+  const length = maxSteps - begin - (isLate && schedule.minLrAtEnd === true ? 1 : 0);
+  const done = length === 0 ? 0 : Math.max(0, (Math.min(step, maxSteps) - 1 - begin) / length);
   const left = type === 'linear' ? 1 - done : (1 + Math.cos(Math.PI * done)) / 2;
   return peak * (minRatio + (1 - minRatio) * left);
 }

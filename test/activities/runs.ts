@@ -206,6 +206,7 @@ export function openRoles(
     failure,
     stages = false,
     makeTrainer = () => new ChainTrainer(),
+    engine,
     projectFolder = tmpdir(),
   }: {
     readonly environments?: Environments;
@@ -215,11 +216,14 @@ export function openRoles(
     /** New versions wait in the run's own folder. */
     readonly stages?: boolean;
     readonly makeTrainer?: () => ChainTrainer;
+    /** In place of a chain of hashes: a trainer that trains. */
+    readonly engine?: () => Trainer;
     readonly projectFolder?: string;
   } = {},
 ) {
   const trainers: ChainTrainer[] = [];
   const policyTrainer = new PolicyTrainer(() => {
+    if (engine) return Promise.resolve(engine());
     const trainer = makeTrainer();
     trainer.salt = salt;
     if (failure) trainer.failure = failure;

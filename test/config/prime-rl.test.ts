@@ -332,15 +332,30 @@ test('checkpoints: none is written down, an empty table is one at the end, and w
   assert.deepEqual(of('[ckpt]\ninterval = 10\nkeep_interval = 50\n'), { interval: 10, keepLast: 1, keepInterval: 50 });
 });
 
+test('a batch is filled by groups without any advantage, too, and trained without them, as filter_zero_advantages has it', () => {
+  const of = (text: string) => {
+    const { filter, rolloutFilters } = accept(today + text).spec;
+    return [filter.keepsEqual, rolloutFilters.post];
+  };
+  const pruned = [{ type: 'zero_advantage', enforce: true }];
+  assert.deepEqual(of(''), [true, pruned]);
+  assert.deepEqual(of('[orchestrator.train]\nfilter_zero_advantages = false\n'), [true, []]);
+  assert.deepEqual(of('[[orchestrator.filters]]\ntype = "gibberish"\n')[0], true, 'as v0.5 had it');
+  const gate =
+    '[[orchestrator.train.source]]\nenv = { taskset = { id = "a" } }\n[orchestrator.train.source.curriculum.gates.any]\n';
+  const gated = accept(`model = { name = "m" }\n[orchestrator]\ngroup_size = 4\n${gate}type = "advantage_range"\n`);
+  assert.equal(gated.spec.filter.keepsEqual, false, 'a gate rejects them before they have a place');
+});
+
 test('prime-rl’s linear schedule: up, level, and down over its last steps', () => {
   const text = `${today}[trainer.optim]\nlr = 1e-5\n[trainer.scheduler]\ntype = "linear"\nwarmup_steps = 10\ndecay_steps = 20\n`;
   const { schedule, maxSteps } = accept(text).spec;
-  const at = (step: number): number => learningRateAt({ step, maxSteps, peak: 1e-5, schedule });
-  assert.deepEqual([at(5), at(10), at(50), at(80)], [5e-6, 1e-5, 1e-5, 1e-5]);
-  // LinearLR(1 → 1e-8, total_iters = decay_steps − 1) behind step 80, trainer/scheduler.py; the last step trains here.
-  for (let step = 81; step <= 100; step++) {
-    const home = 1e-5 * (1 - (step - 81) / 19);
-    assert.ok(at(step) > 0 && Math.abs(at(step) - home) <= 1e-5 / 20 + 1e-18, `step ${step}: ${at(step)}, ${home}`);
+  // trainer/scheduler.py: LinearLR(1e-8 → 1, total_iters = 10), 1, LinearLR(1 → 1e-8, total_iters = decay_steps − 1)
+  const home = (step: number): number =>
+    step <= 10 ? 1e-8 + (1 - 1e-8) * ((step - 1) / 10) : step <= 80 ? 1 : 1 - (1 - 1e-8) * ((step - 81) / 19);
+  for (let step = 1; step <= 100; step++) {
+    const rate = learningRateAt({ step, maxSteps, peak: 1e-5, schedule });
+    assert.ok(Math.abs(rate - 1e-5 * home(step)) < 1e-20, `step ${step}: ${rate}, ${home(step)}`);
   }
 });
 

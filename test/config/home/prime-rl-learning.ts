@@ -57,7 +57,11 @@ export const learningMeanings: readonly Meaning[] = [
     reads: ['orchestrator.train.filter_zero_advantages', 'orchestrator.buffer.online_difficulty_filtering'],
     says: ['filter_zero_advantages', 'without any advantage', 'online_difficulty_filtering'],
     home: (home) => zeroAdvantagesOf(home),
-    here: ({ spec }) => ({ trained: spec.filter.keepsEqual, dropsAllOrNone: spec.filter.onlineDifficultyFiltering }),
+    here: ({ spec: { filter, rolloutFilters } }) => ({
+      trained:
+        filter.keepsEqual && !rolloutFilters.post.some(({ type, enforce }) => type === 'zero_advantage' && enforce),
+      dropsAllOrNone: filter.onlineDifficultyFiltering,
+    }),
   },
   {
     what: 'filters of rollouts',
@@ -65,10 +69,12 @@ export const learningMeanings: readonly Meaning[] = [
     says: ['filters'],
     home: (home) =>
       ['pre_batch_filters', 'post_batch_filters', 'filters'].map((key) => typesOf(home.at(`orchestrator.${key}`))),
-    here: ({ spec: { rolloutFilters } }, home) =>
-      home.has('orchestrator.filters')
-        ? [[], [], typesOf(rolloutFilters.post)]
-        : [typesOf(rolloutFilters.pre), typesOf(rolloutFilters.post), []],
+    here: ({ spec: { rolloutFilters } }, home) => {
+      // Since v0.8.1 filter_zero_advantages says it, which is above.
+      const isPruned = home.has('orchestrator.train.filter_zero_advantages');
+      const post = typesOf(rolloutFilters.post.filter(({ type }) => !isPruned || type !== 'zero_advantage'));
+      return home.has('orchestrator.filters') ? [[], [], post] : [typesOf(rolloutFilters.pre), post, []];
+    },
   },
   {
     what: 'turns as rows',
