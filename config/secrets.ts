@@ -24,6 +24,10 @@ const secretShapes: readonly RegExp[] = [
 /** `api_key`, `token`, `client_secret`, but neither `max_tokens` nor `api_key_var`. */
 const secretName = /(?:^|[_-])(?:key|apikey|token|secret|password|passwd|credentials?|authorization|cookie)$/i;
 
+/** `question_key = "prompt"`: where in a dataset something stands. The name speaks of no access, and its value is a word. */
+const columnName = /^(?!.*(?:api|access|auth|secret|private|sign|license|encrypt|client|service)).+_key$/i;
+const columnValue = /^[a-z]+(?:[_.-][a-z]+)*$/i;
+
 /** A table whose values are names of environment variables, whatever its keys are: `headers_from_env`. */
 const namesVariables = /_from_env$/;
 
@@ -62,6 +66,7 @@ export function findSecrets(value: unknown, path: KeyPath = []): KeyPath[] {
   if (typeof value === 'string') {
     const [name = '', table] = path.filter((part) => typeof part === 'string').reverse();
     const isNamed = secretName.test(name) && !(table !== undefined && namesVariables.test(table)) && value.length > 0;
+    if (isNamed && columnName.test(name) && columnValue.test(value)) return [];
     return looksSecret(value) || isNamed ? [path] : [];
   }
   if (typeof value !== 'object' || value === null || value instanceof Date) return [];

@@ -2,6 +2,7 @@ import { isTable, type Table, valueAt } from '../tables.ts';
 import { maskedImportanceSampling, setExtraBody } from './common-words.ts';
 import type { Dialect, Found, Own } from './dialect.ts';
 import { primeRl04Fields, primeRl04Tables } from './prime-rl-04-fields.ts';
+import { sayDifferences } from './prime-rl-differs.ts';
 import {
   advantageHint,
   refuseGroupOfOne,
@@ -63,6 +64,11 @@ function together(written: Table, own: Own): void {
   setEvaluation(written, own);
   refuseOtherLosses(written, own);
   setScoringTeacher(written, own);
+  sayDifferences(written, own, { ...version, evaluated: 'orchestrator.eval.env[]' });
+  if (teachesAlone(written)) return;
+  own.warn(
+    'groups without any advantage are not trained on: prime-rl 0.4 trains them as well, where they only add to the tokens that the loss is divided by.',
+  );
 }
 
 function setModel(written: Table, own: Own): void {
@@ -163,13 +169,6 @@ function setEvaluation(written: Table, own: Own): void {
   if (!isTable(valueAt(written, at))) return;
   nameEnvironments(written, own, [...at, 'env'], ['eval', 'env']);
   setExtraBody(own, written, { at: [...at, 'sampling'], ours: ['eval', 'sampling'] });
-  const missing = ['temperature', 'max_tokens'].filter(
-    (key) => found(written, `orchestrator.eval.sampling.${key}`) === undefined,
-  );
-  if (missing.length === 0) return;
-  own.warn(
-    `orchestrator.eval.sampling: ${missing.join(' and ')} not written, which prime-rl leaves to its server; evaluations here are sampled as orchestrator.sampling says.`,
-  );
 }
 
 /** The token mask and the ratio are the engine's; sequences are not masked as a whole. */

@@ -3,6 +3,7 @@ import { isTable, type Table, valueAt } from '../tables.ts';
 import { prunedBatches, setExtraBody, setRunName } from './common-words.ts';
 import type { Dialect, Found, Own } from './dialect.ts';
 import { placed, placesOf } from './places.ts';
+import { sayDifferences } from './prime-rl-differs.ts';
 import { primeRlFields, primeRlTables } from './prime-rl-fields.ts';
 import {
   advantageHint,
@@ -97,6 +98,18 @@ function together(written: Table, own: Own): void {
   setServerArguments(written, own);
   if (setLearning(written, own) === 'rl') setLoss(written, own);
   refuseOthers(written, own);
+  setNoClipping(written, own);
+  sayDifferences(written, own, { ...version, evaluated: 'orchestrator.eval.source[]' });
+}
+
+/** Without clipping, as prime-rl turns it off itself: for what updates weights while gradients are still computed, and with DeepEP. */
+function setNoClipping(written: Table, own: Own): void {
+  const full = found(written, 'trainer.model.full_offload');
+  const backend = found(written, 'trainer.model.ep_comm_backend');
+  const cause = full && full.value !== false ? full : backend?.value === 'deepep' ? backend : undefined;
+  if (!cause) return;
+  own.set(['trainer', 'max_grad_norm'], Number.MAX_VALUE, cause.at);
+  own.warn(`${formatPath(cause.at)}: gradients are not clipped (trainer.optim.max_norm), as in prime-rl.`);
 }
 
 function setModel(written: Table, own: Own): void {

@@ -304,6 +304,12 @@ describe('secrets', () => {
     assert.match(only(`${minimal}args = { api_key = "short" }\n`).suggestion ?? '', /environment variable/);
     accept(`${minimal}args = { api_key_var = "OPENAI_API_KEY", max_tokens = 5, tokenizer = "x" }\n`);
   });
+
+  test('the name of a column under question_key is none, anything else there is', () => {
+    accept(`${minimal}args = { question_key = "prompt", answer_key = "ground_truth" }\n`);
+    only(`${minimal}args = { question_key = "p4Qz81" }\n`);
+    only(`${minimal}args = { client_key = "short" }\n`);
+  });
 });
 
 describe('overrides from the command line', () => {

@@ -43,10 +43,18 @@ function playersOf(source: Home): unknown {
   });
 }
 
+/** A table without a type is given to verifiers as it is, whose default is a sandbox (loadRequest). */
 function playersHere({ agent }: Entry): unknown {
   const { harness, runtime, model, sampling } = tableOr(agent);
   const own = [model, sampling].filter((one) => one !== undefined);
-  return [['agent', tableOr(harness)['id'] ?? 'null', tableOr(runtime)['type'] ?? 'subprocess', ...own]];
+  return [
+    [
+      'agent',
+      tableOr(harness)['id'] ?? 'null',
+      tableOr(runtime)['type'] ?? (runtime === undefined ? 'subprocess' : 'prime'),
+      ...own,
+    ],
+  ];
 }
 
 function limitsOf(source: Home): unknown {

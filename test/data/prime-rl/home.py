@@ -1,8 +1,9 @@
 """What prime-rl's own config code makes of run files. Started by record.py, once for each commit whose code is asked.
 
-    python home.py ROOT [FOLDER …] < names.json > answers.jsonl
+    python home.py [FOLDER …] < asked.jsonl > answers.jsonl
 
-ROOT is a work tree of prime-rl, FOLDER further folders with Python packages (verifiers of that time and its environments).
+Each line names a work tree of prime-rl and files in it: {"root": "…", "files": ["…"]}. FOLDER are folders with Python packages (verifiers
+of that time and its environments). Each work tree is asked by a process of its own, forked once verifiers is imported.
 Libraries that config code names without needing them (torch, vllm, …) are stood in for where they are not installed, and so are
 environments: their settings are taken as they are written. Everything else is prime-rl's code as it was.
 """
@@ -22,10 +23,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-root, *folders = [os.path.abspath(folder) for folder in sys.argv[1:]]
-os.chdir(root)
-sources = ["packages/prime-rl-configs/src", "src", "."]
-sys.path[:0] = [os.path.join(root, source) for source in sources if os.path.isdir(os.path.join(root, source))] + folders
+sys.path[:0] = [os.path.abspath(folder) for folder in sys.argv[1:]]
 for name in [name for name in os.environ if name.startswith(("PRIME_", "WANDB_", "CUDA_"))]:
     del os.environ[name]
 uuid.uuid4 = lambda: uuid.UUID(int=0)  # names of runs that are drawn
@@ -189,7 +187,7 @@ def ask(found, kind, file):
 
 def told(error):
     text = re.sub(r"\s*For further information visit \S+", "", str(error))
-    return f"{type(error).__name__}: {' '.join(text.split())}".replace(root, ".")[:400]
+    return f"{type(error).__name__}: {' '.join(text.split())}".replace(os.getcwd(), ".")[:400]
 
 
 def dumped(config):
@@ -209,10 +207,10 @@ def hinted(file):
     return next((command for word, command in words.items() if re.search(word, file)), "rl")
 
 
-def main():
-    files = json.load(sys.stdin)
-    older_arguments()
-    stand_in_for_environments()
+def answer(root, files):
+    os.chdir(root)
+    sources = ["packages/prime-rl-configs/src", "src", "."]
+    sys.path[:0] = [os.path.join(root, source) for source in sources if os.path.isdir(os.path.join(root, source))]
     known = list(classes())
     found = parser()
     stand_in_for_environments()
@@ -230,7 +228,23 @@ def main():
                 refused.setdefault(command, told(error))
         if answer["entry"] is None:
             answer["refused"] = refused.get(meant(file)) or next(iter(refused.values()), "no config code")
-        print(json.dumps(answer), file=real)
+        print(json.dumps(answer), file=real, flush=True)
+
+
+def main():
+    older_arguments()
+    stand_in_for_environments()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            try:
+                answer(asked["root"], asked["files"])
+            except BaseException as error:
+                print(told(error), file=sys.stderr, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print("", file=real, flush=True)
 
 
 real = sys.stdout

@@ -54,9 +54,9 @@ def unpacked(repository, commit, paths, name):
     folder = scratch / name
     if folder.exists():
         return folder
-    folder.mkdir()
     present = set(git(repository, "ls-tree", "--name-only", commit).split())
     archive = git(repository, "archive", commit, *[path for path in paths if path in present], binary=True)
+    folder.mkdir()
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         wanted = [one for one in files.getmembers() if one.isfile() and one.size < 300_000]
         files.extractall(folder, members=wanted, filter="data")
@@ -68,25 +68,42 @@ def verifiers_of(commit, date):
     pin = git(prime_rl, "ls-tree", commit, "deps/verifiers").split()
     named = re.search(r'verifiers\.git", rev = "(\w+)"', git(prime_rl, "show", f"{commit}:pyproject.toml"))
     revision = pin[2] if len(pin) > 2 else named and named[1]
-    try:
-        revision = git(verifiers, "rev-parse", "--verify", f"{revision}^{{commit}}").strip()
-    except subprocess.CalledProcessError:
-        revision = git(verifiers, "rev-list", "-1", f"--before={date}", "HEAD").strip()
-    if not revision:
+    nearest = git(verifiers, "rev-list", "-1", f"--before={date}", "HEAD").strip()
+    for known in filter(None, [revision, nearest]):  # a branch that named it may be gone
+        try:
+            root = unpacked(verifiers, known, ["verifiers", "environments"], f"verifiers-{known[:9]}")
+            break
+        except subprocess.CalledProcessError:
+            continue
+    else:
         return []
-    root = unpacked(verifiers, revision, ["verifiers", "environments"], f"verifiers-{revision[:9]}")
     return [root, *sorted((root / "environments").glob("*"))] if (root / "environments").exists() else [root]
+
+
+workers = {}
+
+
+def worker_of(folders):
+    """A process that has imported this verifiers; one is kept."""
+    key = tuple(map(str, folders))
+    if key not in workers:
+        for other in workers.values():
+            other.stdin.close()
+        workers.clear()
+        workers[key] = subprocess.Popen([python, str(here / "home.py"), *key], stdin=-1, stdout=-1, stderr=-3, text=True)
+    return workers[key]
 
 
 def asked(commit, paths):
     date = git(prime_rl, "show", "-s", "--format=%cI", commit).strip()
     root = unpacked(prime_rl, commit, folders, commit[:9])
     names = [path for path in paths if (root / path).exists()]
-    worker = [python, str(here / "home.py"), str(root), *map(str, verifiers_of(commit, date))]
-    made = subprocess.run(worker, input=json.dumps(names), capture_output=True, text=True)
-    answers = [json.loads(line) for line in made.stdout.splitlines()]
+    worker = worker_of(verifiers_of(commit, date))
+    worker.stdin.write(json.dumps({"root": str(root), "files": names}) + "\n")
+    worker.stdin.flush()
+    answers = [json.loads(line) for line in iter(worker.stdout.readline, "\n")]
     if len(answers) < len(names):
-        print(f"{commit[:9]}: {made.stderr[-600:]}", file=sys.stderr)
+        print(f"{commit[:9]}: {len(answers)} answers for {len(names)} files", file=sys.stderr)
     for answer in answers:
         if answer["entry"] in ("inference", "eval"):
             continue
@@ -105,7 +122,9 @@ def main():
                 print(json.dumps({"release": release, **answer}), flush=True)
     if "history" in only:
         found = versions()
-        for i, (commit, paths) in enumerate(found.items()):
+        for i, (commit, paths) in enumerate(reversed(found.items())):
+            if i < int(os.environ.get("SKIP", 0)):
+                continue
             print(f"{i + 1}/{len(found)} {commit[:9]} {len(paths)}", file=sys.stderr)
             for answer in asked(commit, paths):
                 print(json.dumps(answer), flush=True)

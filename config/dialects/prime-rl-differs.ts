@@ -1,0 +1,89 @@
+import { formatPath } from '../positions.ts';
+import { type Table, valueAt } from '../tables.ts';
+import type { Own } from './dialect.ts';
+import { placesOf } from './places.ts';
+import { hasTable } from './prime-rl-words.ts';
+
+/**
+ * Where a run here differs from prime-rl's though the file is right, or says nothing: each difference is a line. `bench fidelity` finds
+ * those that have none.
+ */
+export interface Differing {
+  /** The table of the sampling, and its limit of an answer. */
+  readonly sampling: string;
+  readonly answers: string;
+  /** Evaluated environments. */
+  readonly evaluated: string;
+}
+
+export function sayDifferences(written: Table, own: Own, differing: Differing): void {
+  sayCheckpoints(written, own);
+  sayAnswerLimit(written, own, differing);
+  sayEvaluationSampling(written, own, differing);
+  saySchedule(own);
+  sayPlayers(written, own);
+}
+
+function sayCheckpoints(written: Table, own: Own): void {
+  if (['ckpt', 'trainer.ckpt', 'orchestrator.ckpt'].some((table) => hasTable(written, table))) return;
+  if (own.get(['checkpoints', 'interval']) !== undefined) return;
+  own.warn('no [ckpt] is written: prime-rl would leave no checkpoint; a run here leaves one every 20 steps.');
+}
+
+function sayAnswerLimit(written: Table, own: Own, { sampling, answers }: Differing): void {
+  const limits = [`${sampling}.${answers}`, `${sampling.replace(/sampling$/, 'source[].sampling')}.${answers}`];
+  if (limits.some((path) => placesOf(path, written).length > 0)) return;
+  if (own.get(['sampling', 'context_tokens']) !== undefined) return;
+  own.warn(
+    `${sampling}.${answers} is not written: prime-rl’s server would go on to the end of the model’s context; a turn here has ${String(own.get(['sampling', 'max_tokens']))} tokens at most, as many as a row that is trained.`,
+  );
+}
+
+const leftToServer = ['temperature', 'top_p', 'top_k', 'min_p'];
+
+/** vLLM takes what a request does not say from the model's generation_config.json. */
+function sayEvaluationSampling(written: Table, own: Own, { sampling, answers, evaluated }: Differing): void {
+  if (!hasTable(written, 'orchestrator.eval')) return;
+  const ofSources = placesOf(evaluated, written).map((at) => [...at, 'sampling']);
+  const tables = [['orchestrator', 'eval', 'sampling'], ...ofSources];
+  const missing = [...leftToServer, answers].filter((key) =>
+    tables.every((at) => valueAt(written, [...at, key]) === undefined),
+  );
+  if (missing.length === 0) return;
+  own.warn(
+    `orchestrator.eval.sampling: ${missing.join(', ')} ${missing.length === 1 ? 'is' : 'are'} not written, which prime-rl leaves to its server, as the model’s generation_config.json has them; evaluations here are sampled as ${sampling} says.`,
+  );
+}
+
+/** trainer/scheduler.py. The first step of a warm-up there has the rate that others end with, or 1e-8 of the peak. */
+function saySchedule(own: Own): void {
+  const at = (key: string): unknown => own.get(['trainer', key]);
+  const from = (key: string): string => formatPath(own.writtenAt(['trainer', key]) ?? ['trainer', 'scheduler']);
+  const warmup = Number(at('warmup_steps') ?? 0);
+  const decay = Number(at('decay_steps') ?? 0);
+  if (warmup > 0) {
+    own.warn(
+      `${from('warmup_steps')} = ${warmup}: step n of a warm-up has n/${warmup} of the rate here, (n − 1)/${warmup} and the least rate in prime-rl, whose first step trains all but nothing.`,
+    );
+  }
+  if (at('schedule') === 'linear' && decay > 1) {
+    own.warn(
+      `${from('decay_steps')} = ${decay}: step n of the decay (from 0) has 1 − n/${decay} of the rate here, 1 − n/${decay - 1} in prime-rl’s trainer.scheduler, whose last step has the least rate.`,
+    );
+  }
+}
+
+/** verifiers’ own defaults (AgentConfig). */
+function sayPlayers(written: Table, own: Own): void {
+  const sources = ['train', 'eval'].flatMap((split) => placesOf(`orchestrator.${split}.source[].env`, written));
+  for (const [key, there, here] of [
+    ['harness', 'with the harness of the taskset, or "bash"', 'with "null"'],
+    ['runtime', 'in a sandbox of Prime Intellect’s', 'in a process of this machine'],
+  ] as const) {
+    const without = sources.filter((at) => valueAt(written, [...at, 'agent', key]) === undefined);
+    if (without.length === 0) continue;
+    own.warn(
+      `${formatPath(without[0]!)}.agent.${key} is not written: prime-rl would play it ${there}, a run here plays it ${here}${without.length > 1 ? ` (and ${without.length - 1} more)` : ''}.`,
+    );
+  }
+}

@@ -1,0 +1,36 @@
+/** Run files of other systems: what they mean here is what their own config code makes of them, or a line says that it is not. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { compared, isOneLine } from './home/compare.ts';
+import { homeFiles } from './home/files.ts';
+
+const files = homeFiles();
+const comparisons = files.map((file) => ({ file, comparison: compared(file) }));
+const nameOf = ({ path, release, date, commit }: (typeof files)[number]): string =>
+  `${path} of ${release ?? `${date} (${commit})`}`;
+
+describe('run files of prime-rl', () => {
+  test('a value that is another at home is named in a line', () => {
+    const silent = comparisons.flatMap(({ file, comparison }) =>
+      comparison.kind === 'refused'
+        ? []
+        : comparison.differences
+            .filter(({ line }) => line === null)
+            .map(({ what, home, here }) => `${nameOf(file)}: ${what}: ${JSON.stringify([home, here])}`),
+    );
+    assert.deepEqual(silent, []);
+  });
+
+  test('what is refused is refused in lines that say what was expected', () => {
+    const unclear = comparisons.flatMap(({ file, comparison }) =>
+      comparison.kind === 'refused' && !comparison.problems.every(isOneLine) ? [nameOf(file)] : [],
+    );
+    assert.deepEqual(unclear, []);
+  });
+
+  test('most of what starts a run of prime-rl 0.4 and of today loads', () => {
+    const starts = comparisons.filter(({ file }) => file.release !== undefined && file.entry === 'rl');
+    const loaded = starts.filter(({ comparison }) => comparison.kind === 'loaded');
+    assert.ok(starts.length >= 70 && loaded.length >= 51, `${loaded.length} of ${starts.length}`);
+  });
+});
