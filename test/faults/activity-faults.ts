@@ -24,6 +24,7 @@ export const activityFaults = {
     action: 'hold',
     strike: answerLate,
     cannot: {
+      open: local,
       lease: local,
       plan: local,
       commit: local,

@@ -37,6 +37,7 @@ export const processFaults = {
     stage: 'two GPU workers',
     action: 'hold',
     strike: loseHolder,
+    cannot: { open: 'no GPU worker has the run by then' },
     losesNothing: true,
   },
   'engine process killed (real engine)': {
