@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 /** The command. */
 import module from 'node:module';
-import { builtProgram } from './built.mjs';
+import { builtProgram } from '../workers/built.mjs';
 
 // Node 20 has no such thing.
 if ('enableCompileCache' in module && typeof module.enableCompileCache === 'function') module.enableCompileCache();

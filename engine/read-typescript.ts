@@ -1,7 +1,7 @@
 let reading: Promise<void> | null = null;
 
 /**
- * From now on this process reads TypeScript: files that a user wrote. From source it does already; the program as built (`cli/built.mjs`)
+ * From now on this process reads TypeScript: files that a user wrote. From source it does already; the program as built (`workers/built.mjs`)
  * does without the loader until it meets the first of them.
  */
 export function readTypeScript(): Promise<void> {

@@ -8,7 +8,7 @@ import { readdir, readFile, rm, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { build } from 'esbuild';
-import { asModules } from '../cli/built.mjs';
+import { asModules } from '../workers/built.mjs';
 
 const root = fileURLToPath(new URL('../', import.meta.url));
 const folder = path.join(root, 'node_modules/.cache/ratchet-tests');
@@ -68,7 +68,9 @@ function asFromSource(joined) {
       bundler.onLoad({ filter: /\.(?:ts|mjs)$/ }, async ({ path: file }) => {
         const url = JSON.stringify(pathToFileURL(file).href);
         const place = `const __moduleUrl = ${url}, __moduleFolder = ${JSON.stringify(path.dirname(file))}; `;
-        return { contents: place + (await readFile(file, 'utf8')), loader: file.endsWith('.ts') ? 'ts' : 'js' };
+        const contents = await readFile(file, 'utf8');
+        const resolved = contents.replaceAll(/import\.meta\.resolve\(('\.[^']*')\)/g, 'new URL($1, __moduleUrl).href');
+        return { contents: place + resolved, loader: file.endsWith('.ts') ? 'ts' : 'js' };
       });
     },
   };

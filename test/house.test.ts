@@ -81,14 +81,17 @@ const house: Readonly<Record<string, Room>> = {
   workers: {
     rooms: ['core', 'config', 'runs', 'engine', 'backends', 'activities'],
     packages: ['node:*', '@temporalio/worker', '@temporalio/client', '@temporalio/common', '@temporalio/proto', 'zod'],
-    also: { 'workers/workflow-bundle.ts': ['esbuild'] },
+    also: {
+      'workers/workflow-bundle.ts': ['esbuild'],
+      'workers/built.mjs': ['esbuild'],
+      'workers/program.mjs': [computed, 'tsx/esm/api'],
+    },
   },
   cli: {
     rooms: ['core', 'config', 'runs', 'engine', 'backends', 'activities', 'workers'],
     packages: ['node:*', 'commander', '@temporalio/client', '@temporalio/common', '@temporalio/proto'],
     also: {
       'cli/ratchet.mjs': [computed, 'tsx/esm/api'],
-      'cli/built.mjs': ['esbuild'],
       'cli/ndjson.ts': ['zod'],
       'cli/view': ['log-update', 'slice-ansi', 'string-width'],
     },

@@ -1,4 +1,3 @@
-import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import {
   environmentForPython,
@@ -56,7 +55,7 @@ export function localRoles({
   const policyServer: Role = {
     name: 'policy server',
     args: [
-      ...programArguments('../engine/server/main'),
+      ...programArguments('policy-server'),
       '--host',
       '127.0.0.1',
       '--port',
@@ -73,7 +72,7 @@ export function localRoles({
     Array.from({ length: count[role] ?? 1 }, (_, i) => ({
       name: i === 0 ? `${role} worker` : `${role} worker ${i + 1}`,
       args: [
-        ...programArguments('./main'),
+        ...programArguments('worker'),
         '--role',
         role,
         ...(graceS === undefined ? [] : ['--grace', String(graceS)]),
@@ -100,7 +99,7 @@ export function localRoles({
   );
   const metrics: Role = {
     name: 'metrics worker',
-    args: [...programArguments('./main'), '--role', 'metrics'],
+    args: [...programArguments('worker'), '--role', 'metrics'],
     takesSecrets: true,
     aloud: 'metrics: ',
     passEnv: [...environmentForStore, ...wandbVariables, ...environmentForPython],
@@ -118,9 +117,7 @@ export async function choosePolicyPort(): Promise<number> {
   return choosePort(usualPolicyPort);
 }
 
-/** Arguments of node for one of our programs: from source through tsx, or as built. */
-export function programArguments(relative: string): string[] {
-  const extension = path.extname(import.meta.url);
-  const entry = fileURLToPath(new URL(`${relative}${extension}`, import.meta.url));
-  return extension === '.ts' ? ['--import', import.meta.resolve('tsx'), entry] : [entry];
+/** Arguments of node for one of our programs, by its name in `built.mjs`. */
+export function programArguments(name: 'worker' | 'policy-server'): string[] {
+  return [fileURLToPath(new URL('./program.mjs', import.meta.url)), name];
 }

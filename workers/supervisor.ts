@@ -26,6 +26,7 @@ import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings }
 import { ensureTemporalCli, type TemporalCli } from './temporal-cli.ts';
 import { remoteTemporal } from './temporal-settings.ts';
 import { hiddenLoopback, openUiFront, type UiFront } from './ui-front.ts';
+import { builtProgram } from './built.mjs';
 
 /** One process that the stack keeps alive. */
 export interface Role {
@@ -110,6 +111,7 @@ export async function startStack(options: StackOptions): Promise<Stack> {
   const { hideSecrets } = await import('../engine/hide-secrets.ts');
   hideSecrets(Object.keys(process.env).filter(isSecretVariable));
   refuseBadCredentials(environment);
+  await builtProgram(); // once, and not by each of the processes at the same time
   const hold = await holdProject(options.projectFolder);
   options.onHold?.();
   const folders = { projectFolder: hold.projectFolder, stateFolder: join(hold.projectFolder, '.ratchet') };

@@ -65,7 +65,7 @@ export async function serveModel(
     {
       name: 'model server',
       command: process.execPath,
-      args: programArguments('../engine/server/main').concat(
+      args: programArguments('policy-server').concat(
         ['--port', String(port), '--threads', '1'],
         ['--allow-root', absolute, '--load', `${model}=${absolute}`],
       ),

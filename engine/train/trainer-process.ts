@@ -44,8 +44,7 @@ export class TrainerProcess implements Optimizer {
   }
 
   static async open(model: string, options: OptimizerOptions): Promise<TrainerProcess> {
-    const extension = import.meta.url.endsWith('.ts') ? 'ts' : 'js';
-    const entry = fileURLToPath(new URL(`./trainer-main.${extension}`, import.meta.url));
+    const entry = fileURLToPath(import.meta.resolve('./trainer-main.ts'));
     const child = fork(entry, [], {
       serialization: 'advanced',
       execArgv: loaderArguments(process.execArgv, entry),

@@ -5,22 +5,25 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { builtProgram } from '../../cli/built.mjs';
+import { builtProgram, programs } from '../../workers/built.mjs';
 
 const repository = fileURLToPath(new URL('../../', import.meta.url));
 
 describe('the program as built', () => {
   let root: string;
-  let programs: string;
+  let folder: string;
   before(() => {
     root = mkdtempSync(path.join(tmpdir(), 'built-'));
-    programs = path.join(root, 'node_modules', '.cache', 'ratchet');
-    for (const folder of ['cli', 'backends/environments']) mkdirSync(path.join(root, folder), { recursive: true });
-    for (const file of ['package.json', 'package-lock.json', 'cli/built.mjs']) {
+    folder = path.join(root, 'node_modules', '.cache', 'ratchet');
+    for (const folder of ['cli', 'workers', 'engine/server', 'engine/train', 'backends/environments'])
+      mkdirSync(path.join(root, folder), { recursive: true });
+    for (const file of ['package.json', 'package-lock.json', 'workers/built.mjs']) {
       cpSync(path.join(repository, file), path.join(root, file));
     }
     writeFileSync(path.join(root, 'backends/environments/kit.ts'), `export { shared } from '../shared.ts';\n`);
     writeFileSync(path.join(root, 'backends/shared.ts'), 'export const shared = Symbol();\n');
+    for (const source of Object.values(programs))
+      writeFileSync(path.join(root, source), 'export const word = "another";\n');
     writeMain('first');
   });
   after(() => rmSync(root, { recursive: true }));
@@ -35,20 +38,20 @@ export const isOne = async () => (await import(import.meta.resolve('./kit.ts')))
 `,
     );
   const load = async (): Promise<{ word: string; ownUrl: string; isOne(): Promise<boolean> }> => {
-    const url = await builtProgram(root);
+    const url = await builtProgram({ root });
     assert.ok(url);
     return import(url);
   };
 
   test('it is made once, and made anew when a source has changed', async () => {
-    const first = await builtProgram(root);
-    assert.equal(await builtProgram(root), first);
+    const first = await builtProgram({ root });
+    assert.equal(await builtProgram({ root }), first);
     assert.equal((await load()).word, 'first');
     writeMain('second one');
-    assert.notEqual(await builtProgram(root), first);
+    assert.notEqual(await builtProgram({ root }), first);
     assert.equal((await load()).word, 'second one');
     assert.equal((await load()).ownUrl, `file://${path.join(root, 'cli/main.ts')}`);
-    assert.equal(readdirSync(programs).length, 3, 'a run that began with the first may still load parts of it');
+    assert.equal(readdirSync(folder).length, 3, 'a run that began with the first may still load parts of it');
   });
 
   test("what it shares with the kit of a user's environment is there once", async () => {
@@ -56,14 +59,15 @@ export const isOne = async () => (await import(import.meta.resolve('./kit.ts')))
   });
 
   test('a program that is not whole is made anew', async () => {
-    writeFileSync(path.join(programs, 'current.json'), '{ "na');
+    const [current] = readdirSync(folder).filter((name) => name.endsWith('.json'));
+    writeFileSync(path.join(folder, current!), '{ "na');
     assert.equal((await load()).word, 'second one');
   });
 
   test('where it cannot be written, there is none', async () => {
-    rmSync(programs, { recursive: true });
-    writeFileSync(programs, 'a file where the folder should be');
-    assert.equal(await builtProgram(root), undefined);
+    rmSync(folder, { recursive: true });
+    writeFileSync(folder, 'a file where the folder should be');
+    assert.equal(await builtProgram({ root }), undefined);
   });
 });
 

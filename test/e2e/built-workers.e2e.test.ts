@@ -7,7 +7,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { Client, Connection } from '@temporalio/client';
-import { builtProgram } from '../../cli/built.mjs';
+import { builtProgram } from '../../workers/built.mjs';
 import { workerRoles } from '../../core/names.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { localRoles, policyUrlAt } from '../../workers/roles.ts';

@@ -1,8 +1,8 @@
 /**
- * The program, put together from its sources by esbuild, so that a command answers at once: loading 300 TypeScript files one by one
- * takes longer than most commands. Made again when a source has changed, kept with the packages it was made with.
+ * The programs, put together from their sources by esbuild, so that a command answers at once and a worker that was killed is soon back: loading
+ * 300 TypeScript files one by one takes longer than most commands. Made again when a source has changed, kept with the packages they were made with.
  */
-import { randomUUID } from 'node:crypto';
+import { createHash, randomUUID } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
@@ -10,25 +10,44 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 
 const ownRoot = fileURLToPath(new URL('../', import.meta.url));
 
+/** What runs in processes of its own, by name, with its source. @type {Readonly<Record<string, string>>} */
+export const programs = {
+  main: 'cli/main.ts',
+  worker: 'workers/main.ts',
+  'policy-server': 'engine/server/main.ts',
+  trainer: 'engine/train/trainer-main.ts',
+};
+
+/** What one program asks for of another, as it says it, and what that is as built. */
+const others = { './kit.ts': './kit.mjs', './trainer-main.ts': './trainer.mjs' };
+
 /** How long a program that is no longer current is kept: a run that was started with it may still load parts of it. */
 const keptMs = 30 * 24 * 3_600_000;
 
 /** Packages of many small files that every command reads: they become part of the program, the others stay where they are. */
 const putIn = /^(?:zod|smol-toml)$/;
 
-const currentFile = 'current.json';
+/**
+ * What is current: of each copy of the sources its own, where two of them share their packages.
+ *
+ * @param {string} root
+ */
+function currentFile(root) {
+  return `current-${createHash('sha256').update(root).digest('hex').slice(0, 16)}.json`;
+}
 
 /**
- * The URL of the program as built, made now where it is missing or older than its sources. Undefined where it cannot be
+ * The URL of a program as built, made now where it is missing or older than its sources. Undefined where it cannot be
  * written (to a folder of another user's, on a full disk): then it runs from source.
  *
+ * @param {{ name?: string, root?: string }} [of]
  * @returns {Promise<string | undefined>}
  */
-export async function builtProgram(root = ownRoot) {
+export async function builtProgram({ name: program = 'main', root = ownRoot } = {}) {
   const folder = path.join(root, 'node_modules', '.cache', 'ratchet');
   try {
     const name = readCurrent(root, folder) ?? (await build(root, folder));
-    return pathToFileURL(path.join(folder, name, 'main.mjs')).href;
+    return pathToFileURL(path.join(folder, name, `${program}.mjs`)).href;
   } catch (error) {
     if (error instanceof Error && 'syscall' in error) return undefined;
     throw error;
@@ -44,7 +63,7 @@ export async function builtProgram(root = ownRoot) {
 function readCurrent(root, folder) {
   try {
     /** @type {{ name: string, sources: Record<string, string> }} */
-    const { name, sources } = JSON.parse(readFileSync(path.join(folder, currentFile), 'utf8'));
+    const { name, sources } = JSON.parse(readFileSync(path.join(folder, currentFile(root)), 'utf8'));
     for (const [file, state] of Object.entries(sources)) if (stateOf(path.join(root, file)) !== state) return undefined;
     statSync(path.join(folder, name, 'main.mjs'));
     return name;
@@ -84,11 +103,11 @@ async function build(root, folder) {
   const name = randomUUID();
   const outdir = path.join(folder, name);
   await mkdir(outdir, { recursive: true });
-  for (const file of ['package.json', 'package-lock.json', 'cli/built.mjs'])
+  for (const file of ['package.json', 'package-lock.json', 'workers/built.mjs'])
     sources[file] = stateOf(path.join(root, file));
   await bundle({
     absWorkingDir: root,
-    entryPoints: { main: 'cli/main.ts', kit: 'backends/environments/kit.ts' },
+    entryPoints: { ...programs, kit: 'backends/environments/kit.ts' },
     outdir,
     ...asModules,
     plugins: [
@@ -106,9 +125,9 @@ async function build(root, folder) {
       },
     ],
   });
-  const written = path.join(outdir, currentFile);
+  const written = path.join(outdir, currentFile(root));
   await writeFile(written, JSON.stringify({ name, sources }));
-  await rename(written, path.join(folder, currentFile));
+  await rename(written, path.join(folder, currentFile(root)));
   await removeOld(folder);
   return name;
 }
@@ -121,9 +140,10 @@ async function build(root, folder) {
  * @param {string} file
  */
 function fromSource(contents, file) {
-  return contents
-    .replaceAll('import.meta.url', JSON.stringify(pathToFileURL(file).href))
-    .replaceAll("import.meta.resolve('./kit.ts')", "import.meta.resolve('./kit.mjs')");
+  return Object.entries(others).reduce(
+    (text, [source, built]) => text.replaceAll(`import.meta.resolve('${source}')`, `import.meta.resolve('${built}')`),
+    contents.replaceAll('import.meta.url', JSON.stringify(pathToFileURL(file).href)),
+  );
 }
 
 /** @param {string} folder */
