@@ -25,6 +25,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'convert a run file to another format; endpoints.py to TOML',
       load: async () => (await import('./commands/config.ts')).configCommand,
     },
+    model: {
+      line: 'fetch a model of the Hugging Face Hub',
+      load: async () => (await import('./commands/model.ts')).modelCommand,
+    },
     baseline: {
       line: 'before training: too hard, too easy, no signal?',
       load: async () => (await import('./commands/baseline.ts')).baselineCommand,

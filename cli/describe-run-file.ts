@@ -1,6 +1,6 @@
 import { type Obstacle, type RunFileReport, runsOfFile } from '../backends/configs/examine-run-file.ts';
 import { showStoreUri } from '../backends/store/store-uri.ts';
-import { namedServers } from '../core/names.ts';
+import { modelName, namedServers } from '../core/names.ts';
 import type { Advice, NotYet, ReadAs } from '../config/parse-run-config.ts';
 import { formatPlace, formatProblems } from '../config/problems.ts';
 import type { PythonEnvironmentSpec, RunSpec } from '../config/run-spec.ts';
@@ -72,7 +72,7 @@ function summary(spec: RunSpec, { model, environments, notImported }: RunFileRep
     ...(spec.eval?.environments ?? []).map((entry) => ['eval          ', entry] as const),
   ];
   return [
-    `  model         ${spec.model}${size}`,
+    `  model         ${modelName(spec.model)}${size}`,
     ...names.map(([label, entry]) => {
       const { name, id, python } = entry;
       return `  ${label}${name}${id === name ? '' : ` (${id})`}${python ? packageOf(python) : environments.has(name) ? '' : isLeft(entry) ? ', not imported' : ', not here'}`;

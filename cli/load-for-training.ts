@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { layout } from '../runs/layout.ts';
 import { RatchetError } from '../core/errors.ts';
+import { getMissing } from './get-missing.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { slowStepWarning } from '../config/step-cost.ts';
 import { checkModel } from '../backends/configs/check-model.ts';
@@ -11,9 +12,7 @@ import { grantNamed, namedIn } from '../backends/configs/grant.ts';
 import { readAsLines } from './read-as.ts';
 import { refuseOneOfMany } from './one-of-many.ts';
 import { notYetLine, obstacleLines } from './describe-run-file.ts';
-import { installEnvironment } from './python-environments/install.ts';
 import { toldWhenSlow } from './told-when-slow.ts';
-import { print } from './print.ts';
 
 type LoadedRunConfig = Awaited<ReturnType<typeof loadRunConfig>>;
 
@@ -31,7 +30,7 @@ export async function openTraining(
   say: (line: string) => void,
 ): Promise<LoadedRunConfig & { readonly run: string; readonly isUsualName: boolean }> {
   refuseOneOfMany(file, process.env);
-  if (yes === true) await installMissing(file, load);
+  if (yes === true) await getMissing(file, load);
   const usual = await loadForTraining(file, load);
   const usualName = usual.spec.name;
   const run = fresh ? await freshName(name, usual.spec) : (name ?? usualName);
@@ -66,13 +65,4 @@ async function loadForTraining(
       cause: error,
     });
   }
-}
-
-/** Installs the environments that the file names and that are not here. What is still missing then is refused as ever. */
-async function installMissing(file: string, options: LoadOptions): Promise<void> {
-  const { missing } = await loadRunConfig(file, { ...options, isOnlyLookedAt: true });
-  const wanted = new Set(missing.flatMap(({ install }) => install ?? []));
-  const log = print;
-  for (const environment of wanted)
-    await installEnvironment(environment, { projectFolder: options.projectFolder, log });
 }

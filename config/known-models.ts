@@ -34,6 +34,12 @@ const mixture = (sizes: Sizes, feedForwardSize: number) =>
     experts: { count: 128, perToken: 8, shared: 0, feedForwardSize, denseLayers: 0 },
   });
 
+/** GLM 4.5 Air, on which INTELLECT-3 is trained. */
+const glmAir = decoder([46, 4096, 96, 8, 128, 10_944, 151_552], {
+  queryKeyValueBias: true,
+  experts: { count: 128, perToken: 8, shared: 1, feedForwardSize: 1408, denseLayers: 1 },
+});
+
 const shapes: Readonly<Record<string, ModelShape>> = {
   'qwen2.5-0.5b': qwen2([24, 896, 14, 2, 64, 4864, 151_936], true),
   'qwen2.5-1.5b': qwen2([28, 1536, 12, 2, 128, 8960, 151_936], true),
@@ -50,6 +56,8 @@ const shapes: Readonly<Record<string, ModelShape>> = {
   'qwen3-32b': qwen3([64, 5120, 64, 8, 128, 25_600, 151_936]),
   'qwen3-30b-a3b': mixture([48, 2048, 32, 4, 128, 6144, 151_936], 768),
   'qwen3-235b-a22b': mixture([94, 4096, 64, 4, 128, 12_288, 151_936], 1536),
+  'glm-4.5-air': glmAir,
+  'intellect-3': glmAir,
   'llama-3.1-8b': llama([32, 4096, 32, 8, 128, 14_336, 128_256]),
   'llama-3.2-1b': llama([16, 2048, 32, 8, 64, 8192, 128_256], true),
   'llama-3.2-3b': llama([28, 3072, 24, 8, 128, 8192, 128_256], true),
@@ -66,4 +74,20 @@ export function knownModel(id: string): { readonly name: string; readonly shape:
   const meant = { 'qwen3-30b': 'qwen3-30b-a3b', 'qwen3-235b': 'qwen3-235b-a22b' }[name] ?? name;
   const shape = Object.hasOwn(shapes, meant) ? shapes[meant] : undefined;
   return shape && { name: meant, shape };
+}
+
+/** The models of Hosted Training, as its documents name them. */
+const hostedModels: readonly string[] = [
+  'Qwen/Qwen3-4B-Instruct-2507',
+  'Qwen/Qwen3-4B-Thinking-2507',
+  'Qwen/Qwen3-30B-Instruct-2507',
+  'Qwen/Qwen3-30B-Thinking-2507',
+  'Qwen/Qwen3-235B-Instruct-2507',
+  'Qwen/Qwen3-235B-Thinking-2507',
+  'PrimeIntellect/INTELLECT-3',
+];
+
+/** Whether it is one of them; on the Hub the names of mixtures also have the size of what is active. */
+export function isHostedModel(id: string): boolean {
+  return hostedModels.includes(id.replace(/-A\d+B(?=-)/, ''));
 }

@@ -181,3 +181,10 @@ export const weightsReadWholeBytesMax = 2 * 2 ** 30;
 
 /** An inference server keeps a version that nobody asks for again no longer than this. */
 export const versionHeldS = 300;
+
+/** An answer of the Hugging Face Hub is waited for so long, and so is a connection on which nothing comes. */
+export const hubAnswerMsMax = 30_000;
+export const hubStallMsMax = 60_000;
+/** Attempts in a row that bring nothing before fetching a file ends, and the pause after the first; it doubles. */
+export const hubAttemptsMax = 5;
+export const hubPauseMs = 500;

@@ -143,6 +143,14 @@ export function isHubId(model: string): boolean {
   return /^[A-Za-z0-9][\w.-]*\/[A-Za-z0-9][\w.-]*$/.test(model);
 }
 
+const inHubCache = /(?:^|[\\/])models--([\w.-]+?)--([\w.-]+)[\\/]snapshots[\\/]([0-9a-f]{40})[\\/]?$/;
+
+/** What people call a model: `Qwen/Qwen3-0.6B@1a2b3c4d…` for its folder in a Hugging Face cache, on whatever machine; else as it is. */
+export function modelName(model: string): string {
+  const [, owner, name, commit] = inHubCache.exec(model) ?? [];
+  return commit === undefined ? model : `${owner}/${name}@${commit}`;
+}
+
 const environmentFilePattern = /^(?:\.{1,2}\/|\/).*[^/]\.m?[jt]s$/;
 
 /**

@@ -1,6 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { openRunStore } from '../backends/store/index.ts';
 import { RatchetError } from '../core/errors.ts';
+import { modelName } from '../core/names.ts';
 import { layout } from './layout.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { runRecordIn } from './record-shapes.ts';
@@ -36,7 +37,9 @@ function identityOf(spec: RunSpec): Identity {
     return { id: sha256 === undefined ? id : '', name, args, weight, ...(sampling ? { sampling } : {}) };
   });
   const chatTemplate = spec.chatTemplate && { ...spec.chatTemplate, path: null };
-  return { ...spec, environments, advantage, sft, chatTemplate, lossCode: spec.loss.import?.sha256 ?? null };
+  // A cache may lie elsewhere on another machine.
+  const model = modelName(spec.model);
+  return { ...spec, model, environments, advantage, sft, chatTemplate, lossCode: spec.loss.import?.sha256 ?? null };
 }
 
 /** Refuses settings with which a run that is there cannot go on, before anything is started for them. */

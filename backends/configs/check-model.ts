@@ -7,6 +7,7 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import { adapterParameterCount } from '../../engine/model/adapter-layout.ts';
 import { type ModelConfig, parseModelConfig } from '../../engine/model/config.ts';
 import { copiesForPasses, copiesInTraining, requireMemory } from '../../engine/model/memory.ts';
+import { hubSettings } from '../hub/hub-settings.ts';
 import { parameterCount } from '../../engine/model/parameter-layout.ts';
 import { requiredFiles } from '../../engine/model/text-files.ts';
 import { presetFiles } from '../../engine/model/preset-files.ts';
@@ -26,9 +27,19 @@ export interface ModelSize {
  * large it is. Where there is a warm-up it trains all weights, whatever the run trains after it.
  */
 export async function checkModel(use: ModelUse): Promise<ModelSize | null> {
-  const { model, lora, sft, numIterations = 1, trainer } = use;
-  if (trainer?.kind === 'tinker') return checkTexts(model);
-  const config = await readModelConfig(model);
+  if (use.trainer?.kind === 'tinker') return checkTexts(use.model);
+  return checkConfig(await readModelConfig(use.model), use);
+}
+
+/** The same of the text of a config.json alone; `where` is where it is, for messages. */
+export function checkConfigText(text: string, where: string, use: Omit<ModelUse, 'model'>): ModelSize | null {
+  return use.trainer?.kind === 'tinker' ? null : checkConfig(parseModelConfig(text, where), use);
+}
+
+function checkConfig(
+  config: ModelConfig,
+  { lora, sft, numIterations = 1, trainer }: Omit<ModelUse, 'model'>,
+): ModelSize {
   const size = { parameterCount: parameterCount(config), adapterCount: lora && adapterParameterCount(config, lora) };
   if (trainer?.kind === 'module') return size; // what it can hold is its own affair
   const copies = copiesInTraining + (numIterations > 1 ? copiesForPasses : 0);
@@ -43,10 +54,9 @@ async function checkTexts(model: string): Promise<ModelSize | null> {
   if (!model.startsWith('preset:')) {
     const missing = requiredFiles.filter((name) => !existsSync(path.join(model, name)));
     if (missing.length > 0) {
-      const [name, to] = isHubId(model) ? [model, `models/${path.basename(model)}`] : ['OWNER/NAME', model];
       throw new RatchetError(
         'ModelUnsupported',
-        `model: expected a folder with the model’s ${requiredFiles.join(', ')} (prompts are made here; the weights stay on the server), but ${model} has no ${missing.join(', ')}. Nothing is downloaded by itself: hf download ${name} ${requiredFiles.join(' ')} generation_config.json --local-dir ${to}${isHubId(model) ? `, and name that folder` : ''}`,
+        `model: expected a folder with the model’s ${requiredFiles.join(', ')} (prompts are made here; the weights stay on the server), but ${model} has no ${missing.join(', ')}. Fetch them: npx ratchet model get ${isHubId(model) ? model : 'OWNER/NAME'} --texts`,
       );
     }
   }
@@ -65,12 +75,9 @@ async function readModelConfig(model: string): Promise<ModelConfig> {
     return parseModelConfig(await readRegularText(file), file);
   } catch (cause) {
     if (cause instanceof RatchetError) throw cause;
-    const fetched = isHubId(model)
-      ? `hf download ${model} --local-dir models/${path.basename(model)}`
-      : 'hf download OWNER/NAME --local-dir FOLDER';
     throw new RatchetError(
       'ModelUnsupported',
-      `model: expected a preset (preset:reverse-text-0.2m) or a folder with Hugging Face files, but ${isHubId(model) ? `${model} is no folder here` : `${model} has no config.json`}. Nothing is downloaded by itself: fetch the model into a folder first (${fetched}) and name that.`,
+      `model: expected a preset (preset:reverse-text-0.2m), a folder with Hugging Face files, or a name on the Hugging Face Hub, but ${isHubId(model) ? `${model} is neither a folder here nor in ${hubSettings().cache}. Fetch it: npx ratchet model get ${model} (ratchet train --yes does it)` : `${model} has no config.json. A model of the Hub is fetched by: npx ratchet model get OWNER/NAME, and then named so`}.`,
       { cause },
     );
   }

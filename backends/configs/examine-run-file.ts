@@ -1,4 +1,3 @@
-import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { isEnvironmentFile, isHubId } from '../../core/names.ts';
 import type { Advice, MissingEnvironment, NotYet, ReadAs } from '../../config/parse-run-config.ts';
@@ -9,6 +8,7 @@ import { whyNoDemonstrations } from '../environments/demonstrations.ts';
 import { openEnvironment } from '../environments/index.ts';
 import { missingVariables, variablesFor } from '../environments/variables.ts';
 import type { Environment } from '../environments/types.ts';
+import { notHere } from './model-of-hub.ts';
 import { checkModel, type ModelSize } from './check-model.ts';
 import { checkTemplate } from './check-template.ts';
 import { type LoadedConfig, loadRunConfig, type LoadOptions } from './load-run-config.ts';
@@ -207,17 +207,9 @@ function variableObstacles(spec: RunSpec): Obstacle[] {
 }
 
 /** `key`: where the file names its model. */
-function modelObstacle({ model, trainer }: RunSpec, error: RatchetError, key: string): Obstacle {
-  if (!isHubId(model) || trainer.kind === 'tinker') return { about: 'model', says: error.message, remedies: [] };
-  return {
-    about: 'model',
-    says: `${model} is a name on the Hugging Face Hub, and no folder here has it. Nothing is downloaded by itself.`,
-    remedies: [
-      `fetch it into a folder: hf download ${model} --local-dir models/${path.basename(model)}`,
-      `name that folder: ${key} = "models/${path.basename(model)}" (on the command line: --${key} models/${path.basename(model)})`,
-      'the embedded engine then trains it where its weights fit into this machine several times over; a Tinker or SkyRL server trains it by that name, without a folder here: [trainer] kind = "tinker" (docs/guide/tinker.md); vLLM samples what is trained here: [inference] kind = "vllm" (docs/guide/vllm.md)',
-    ],
-  };
+function modelObstacle(spec: RunSpec, error: RatchetError, key: string): Obstacle {
+  if (!isHubId(spec.model)) return { about: 'model', says: error.message, remedies: [] };
+  return { about: 'model', ...notHere(spec, key) };
 }
 
 function environmentObstacle({ received, suggestion }: MissingEnvironment): Obstacle {

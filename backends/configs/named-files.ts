@@ -1,11 +1,10 @@
-import { isHubId } from '../../core/names.ts';
 import type { ReadAs, RunConfig } from '../../config/parse-run-config.ts';
 import { ConfigProblems } from '../../config/problems.ts';
 import { readKept } from './kept-files.ts';
 import type { LoadedConfig, LoadOptions, ReadRunFile } from './load-run-config.ts';
+import { resolveModel } from './model-of-hub.ts';
 import { readCodeOf, readEnvironments, runsCode, withCode } from './named-code.ts';
 import { readServers, readTeacher } from './named-servers.ts';
-import { type Folders, isThere, resolvePath } from './paths.ts';
 import { trying } from './refused.ts';
 import { digestsOf, refuseOthers } from './sent-files.ts';
 import { requireStoreFolder } from './store-folder.ts';
@@ -27,6 +26,7 @@ export async function withFiles(
   const mayLook = reachesStore || spec.store.uri.startsWith('file:');
   const inference = await readServers(spec.inference, folders, tried);
   const teacher = await readTeacher(spec.teacher, folders, tried);
+  const named = await resolveModel(spec, folders);
   const { data, template } = await readKept(spec, { folders, mayLook }, tried);
   if (problems.size > 0 && !isOnlyLookedAt) throw new ConfigProblems([...problems.values()], readAs);
   const refs = [...Object.values(code), ...environments.files];
@@ -41,10 +41,10 @@ export async function withFiles(
       chatTemplate: template?.ref ?? null,
       loss: { ...spec.loss, import: code.loss },
       advantage: code.advantage === null ? spec.advantage : { import: code.advantage },
-      trainer: withCode(spec.trainer, code.trainer),
+      trainer: withCode(named.trainer, code.trainer),
       inference: withCode(inference, code.inference),
       teacher,
-      model: await resolveModel(spec.model, folders),
+      model: named.model,
     },
     resumeStep,
     readAs,
@@ -63,14 +63,4 @@ export async function withFiles(
       ...refs.filter((ref) => ref !== null).map(runsCode),
     ],
   };
-}
-
-/**
- * `preset:NAME` stays; a path becomes absolute, from the config's folder if it begins with a dot. A name on the Hub that is no
- * folder here stays as well, so that whoever refuses it can say what it is.
- */
-async function resolveModel(model: string, folders: Folders): Promise<string> {
-  if (model.startsWith('preset:')) return model;
-  const folder = resolvePath(model, folders);
-  return isHubId(model) && !(await isThere(folder)) ? model : folder;
 }

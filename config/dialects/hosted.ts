@@ -1,3 +1,5 @@
+import { isHubId } from '../../core/names.ts';
+import { isHostedModel } from '../known-models.ts';
 import { describe } from '../reporter.ts';
 import type { KeyPath } from '../positions.ts';
 import { serverUrls } from '../model-access.ts';
@@ -163,6 +165,7 @@ export const hosted0561: Dialect = { ...before, name: 'hosted-0.5.61', title: 'H
 
 function sharedTogether(written: Table, own: Own): void {
   setRunName(own, written['name'], ['name']);
+  warnOfModel(written, own);
   setOversampling(written, own);
   setEnvFiles(written, own);
   setExtraBody(own, written, { at: ['sampling'] });
@@ -170,6 +173,14 @@ function sharedTogether(written: Table, own: Own): void {
   setEnvironments(written, own, ['eval', 'env']);
   if (isTable(written['eval'])) setEvaluation(written, own);
   checkTemperatureCourse(own, written, ['sampling']);
+}
+
+/** What a file asks for that its own system does not train is trained here as any other, and that is said. */
+function warnOfModel({ model }: Table, own: Own): void {
+  if (typeof model !== 'string' || isHostedModel(model) || !isHubId(model)) return;
+  own.warn(
+    `model: ${model} is none of the seven that Hosted Training's documents name (Qwen3 2507 of 4B, 30B and 235B, Instruct and Thinking, and INTELLECT-3)`,
+  );
 }
 
 function setEnvFiles(written: Table, own: Own): void {

@@ -112,7 +112,7 @@ describe('ratchet check', () => {
     const obstacles = /in the way of training here:\n([^]*?)(?=\n\S)/.exec(stdout)?.[1] ?? '';
     assert.match(
       obstacles,
-      /model: Qwen\/Qwen3-8B is a name on the Hugging Face Hub[^]*hf download Qwen\/Qwen3-8B --local-dir/,
+      /model: Qwen\/Qwen3-8B is a name on the Hugging Face Hub \(qwen3-8b, 8\.19 billion parameters, 15\.3 GiB in bfloat16\)[^]*model get Qwen\/Qwen3-8B/,
     );
     assert.match(obstacles, /environment: .*"my-env"[^]*ratchet env install/);
     assert.match(
@@ -125,7 +125,10 @@ describe('ratchet check', () => {
     const { ratchet, folder } = await project(t, { 'hub.toml': onTheHub.replace('"my-env"', '"reverse-text"') });
     const { code, stdout, stderr } = await ratchet('train', 'hub.toml', '--plain');
     assert.notEqual(code, 0);
-    assert.match(`${stdout}${stderr}`, /Qwen\/Qwen3-8B is no folder here.*hf download Qwen\/Qwen3-8B/s);
+    assert.match(
+      `${stdout}${stderr}`,
+      /Qwen\/Qwen3-8B is neither a folder here nor in .*ratchet model get Qwen\/Qwen3-8B/s,
+    );
     assert.deepEqual(await readdir(folder), ['hub.toml']);
   });
 
@@ -135,7 +138,7 @@ describe('ratchet check', () => {
     assert.equal(code, 2);
     assert.match(
       stderr,
-      /^hub\.toml: in the way of training here:\n {2}model: [^]*hf download[^]*\n {2}environment: "my-env"/,
+      /^hub\.toml: in the way of training here:\n {2}model: [^]*model get[^]*\n {2}environment: "my-env"/,
     );
     assert.deepEqual(await readdir(folder), ['hub.toml']);
   });
@@ -233,13 +236,11 @@ describe('files of other kinds and files that are laid over one another', () => 
   });
 
   test('a remedy names the key of the model as the file’s dialect does', async (t) => {
-    const run = '[model]\nname = "o/m"\n[orchestrator]\nrollouts_per_example = 8\n[[orchestrator.env]]\nid = "a"\n';
+    const run =
+      '[model]\nname = "PrimeIntellect/INTELLECT-3"\n[orchestrator]\nrollouts_per_example = 8\n[[orchestrator.env]]\nid = "a"\n';
     const { ratchet } = await project(t, { 'run.toml': run });
     const { stdout } = await ratchet('check', 'run.toml');
-    assert.match(
-      stdout,
-      /name that folder: model\.name = "models\/m" \(on the command line: --model\.name models\/m\)/,
-    );
+    assert.match(stdout, /it has 128 experts a layer[^]*name a smaller model: model\.name = /);
     const named = await ratchet('check', 'run.toml', '--model.name', 'models/m');
     assert.equal(named.code, 1, 'the file is right, and neither model nor environment is here');
   });

@@ -30,7 +30,7 @@ for (const file of configs.filter((name) => !isOfPackage(name) && !isOfEvaluatio
     else
       await assert.rejects(
         checkModel(spec),
-        /has no config\.json, .*hf download/,
+        /has no config\.json, .*ratchet model get/,
         'models for such servers are fetched',
       );
     for (const entry of [...spec.environments, ...(spec.eval?.environments ?? [])]) {

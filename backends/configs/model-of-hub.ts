@@ -1,0 +1,90 @@
+import { isHubId } from '../../core/names.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { knownModel } from '../../config/known-models.ts';
+import { loraParameterCount, parameterCountOf } from '../../config/model-shape.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import { copiesForPasses, copiesInTraining, requireMemory } from '../../engine/model/memory.ts';
+import { findCached } from '../hub/hub-cache.ts';
+import { hubSettings } from '../hub/hub-settings.ts';
+import type { ModelParts } from '../hub/model-files.ts';
+import { type Folders, isThere, resolvePath } from './paths.ts';
+
+/** A model that a run file names by its id on the Hugging Face Hub. */
+
+type Named = Pick<RunSpec, 'model' | 'trainer'>;
+
+/** A Tinker server has the weights; prompts are made here. */
+export function partsFor({ kind }: Pick<RunSpec['trainer'], 'kind'>): ModelParts {
+  return kind === 'tinker' ? 'texts' : 'weights';
+}
+
+/**
+ * `preset:NAME` stays; a path becomes absolute, from the config's folder if it begins with a dot. A name on the Hub that is no folder here
+ * becomes its folder in the Hugging Face cache; where it is not there it stays, so that whoever refuses it can say what it is.
+ */
+export async function resolveModel({ model, trainer }: Named, folders: Folders): Promise<Named> {
+  if (model.startsWith('preset:')) return { model, trainer };
+  const folder = resolvePath(model, folders);
+  if (!isHubId(model) || (await isThere(folder))) return { model: folder, trainer };
+  const found = findCached(hubSettings().cache, model, partsFor(trainer));
+  const isWhole = found !== null && found.missing.length === 0;
+  // A server calls a model as the Hub does.
+  const named = trainer.kind === 'tinker' && trainer.baseModel === null ? { ...trainer, baseModel: model } : trainer;
+  return { model: isWhole ? found.folder : model, trainer: named };
+}
+
+/** Why a model is not here, and what to do, in the order in which it is done. `key`: where the file names it. */
+export function notHere(spec: RunSpec, key: string): { readonly says: string; readonly remedies: readonly string[] } {
+  const { model, trainer } = spec;
+  const { cache } = hubSettings();
+  const found = findCached(cache, model, partsFor(trainer));
+  const lacks =
+    found === null
+      ? `neither a folder here nor in ${cache}`
+      : `not whole in ${found.folder}: ${found.missing.join(', ')} is missing`;
+  const says = `${model} is a name on the Hugging Face Hub${sizeOf(model)}, and ${lacks}.`;
+  const tinker = `a Tinker or SkyRL server trains it by that name: [trainer] kind = "tinker" (docs/guide/tinker.md); of the model itself only its tokenizer is needed then: npx ratchet model get ${model} --texts`;
+  const module = 'an engine of yours trains it: [trainer] kind = "module" (docs/guide/adapters.md)';
+  if (trainer.kind === 'tinker')
+    return { says, remedies: [`fetch its tokenizer: npx ratchet model get ${model} --texts`] };
+  const why = whyNotEmbedded(spec);
+  if (why !== null && trainer.kind === 'onnx') {
+    const smaller = `or name a smaller model: ${key} = "Qwen/Qwen3-0.6B", or "preset:reverse-text-0.2m", which comes with Ratchet`;
+    return { says: `${says} The embedded engine cannot train it here: ${why}`, remedies: [tinker, module, smaller] };
+  }
+  const get = `fetch it: npx ratchet model get ${model}, or train with --yes`;
+  return {
+    says,
+    remedies: [
+      get,
+      `or ${tinker}`,
+      `vLLM samples what is trained here: [inference] kind = "vllm" (docs/guide/vllm.md)`,
+    ],
+  };
+}
+
+function sizeOf(model: string): string {
+  const known = knownModel(model);
+  if (known === undefined) return '';
+  const count = parameterCountOf(known.shape);
+  return ` (${known.name}, ${(count / 1e9).toFixed(2)} billion parameters, ${((2 * count) / 2 ** 30).toFixed(1)} GiB in bfloat16)`;
+}
+
+/** null where the embedded engine can, or where the model's shape is known only from its config.json. */
+function whyNotEmbedded({ model, lora, sft, numIterations }: RunSpec): string | null {
+  const known = knownModel(model);
+  if (known === undefined) return null;
+  const { shape } = known;
+  if (shape.experts !== null)
+    return `it has ${shape.experts.count} experts a layer, and the engine computes dense models.`;
+  const count = parameterCountOf(shape);
+  const copies = copiesInTraining + (numIterations > 1 ? copiesForPasses : 0);
+  try {
+    if (lora === null || sft !== null) requireMemory(count, copies, 'training it');
+    else requireMemory(count, copies, 'training its adapters', { adapterCount: loraParameterCount(shape, lora) });
+    return null;
+  } catch (error) {
+    if (error instanceof RatchetError && error.code === 'ModelUnsupported') return error.message;
+    throw error;
+  }
+}

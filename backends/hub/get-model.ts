@@ -1,0 +1,185 @@
+import { mkdir, readFile, rename, rm, rmdir, statfs, symlink, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import { hubAttemptsMax, hubPauseMs } from '../../core/limits.ts';
+import { requiredFiles } from '../../engine/model/text-files.ts';
+import { fetchBlob } from './fetch-blob.ts';
+import { findCached, repositoryFolder } from './hub-cache.ts';
+import { askedAgain, HubClient, type HubFile, type HubModel } from './hub-client.ts';
+import type { HubSettings } from './hub-settings.ts';
+import { type ModelParts, shardsOf, textFilesOf, weightsIndex, wholeWeights } from './model-files.ts';
+
+interface Asked {
+  /** OWNER/NAME. */
+  readonly id: string;
+  /** A branch, a tag or a commit. */
+  readonly revision?: string;
+  readonly parts: ModelParts;
+  /** Looks at config.json before anything large is fetched; what it throws ends the matter. */
+  readonly accept?: (config: string) => void;
+  readonly onProgress?: (progress: HubProgress) => void;
+}
+
+export interface HubProgress {
+  readonly file: string;
+  /** Of all that is fetched. */
+  readonly bytes: number;
+  readonly totalBytes: number;
+}
+
+export interface GotModel {
+  readonly folder: string;
+  readonly commit: string;
+  /** Files of it, those that were here among them. */
+  readonly files: readonly string[];
+  readonly bytes: number;
+  /** Nothing was fetched. */
+  readonly wasHere: boolean;
+}
+
+/**
+ * A model of the Hub in the Hugging Face cache, where other tools find it: fetched where it is not there, each file compared with its digest.
+ * May be broken off at any time and done again; of two processes at once one waits for the other. Throws ModelUnsupported, ServerUnavailable,
+ * StoreFull, and CheckpointDamaged for what has another digest.
+ */
+export async function getModel(settings: HubSettings, asked: Asked): Promise<GotModel> {
+  const { id, revision = 'main', parts } = asked;
+  if (!/^\w[\w.-]*(?:\/\w[\w.-]*)*$/.test(revision)) {
+    throw new RatchetError('ConfigInvalid', `expected a branch, a tag or a commit, got ${JSON.stringify(revision)}.`);
+  }
+  if (settings.isOffline) return fromCache(settings, asked);
+  const client = new HubClient(settings);
+  const model = await again(() => client.model(id, revision));
+  const into = new Snapshot(client, settings, id, model.commit);
+  requireTexts(id, model);
+  const before = findCached(settings.cache, id, parts, model.commit);
+  const wasHere = before !== null && before.missing.length === 0;
+  const first = await fileOf(client, id, model, 'config.json');
+  const config = await addConfig(into, first, repositoryFolder(settings.cache, id));
+  asked.accept?.(await readFile(config, 'utf8'));
+  const wanted: HubFile[] = [];
+  const names = [...textFilesOf(model.names), ...(parts === 'texts' ? [] : await weightNames(client, into, id, model))];
+  for (const name of names) wanted.push(await fileOf(client, id, model, name));
+  const totalBytes = wanted.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0);
+  if (!wasHere) await requireRoom(settings.cache, id, totalBytes);
+  let done = 0;
+  for (const file of wanted) {
+    await into.add(file, (bytes) => asked.onProgress?.({ file: file.name, bytes: done + bytes, totalBytes }));
+    done += file.sizeBytes;
+  }
+  await into.name(revision);
+  return { folder: into.folder, commit: model.commit, files: names, bytes: totalBytes, wasHere };
+}
+
+/** The first file. Where it is refused nothing is left: other tools take a model's folder without a snapshot for a damaged one. */
+async function addConfig(into: Snapshot, file: HubFile, repository: string): Promise<string> {
+  try {
+    return await into.add(file, () => undefined);
+  } catch (error) {
+    // A folder that holds something stays.
+    for (const folder of [path.join(repository, 'blobs'), repository]) await rmdir(folder).catch(() => undefined);
+    throw error;
+  }
+}
+
+function fromCache({ cache }: HubSettings, { id, revision, parts, accept }: Asked): Promise<GotModel> {
+  const found = findCached(cache, id, parts, revision);
+  if (found === null || found.missing.length > 0) {
+    const lacks = found === null ? `is not in ${cache}` : `lacks ${found.missing.join(', ')} in ${found.folder}`;
+    const message = `${id} ${lacks}, and HF_HUB_OFFLINE says that nothing is fetched. Unset it, or copy the cache here.`;
+    return Promise.reject(new RatchetError('ModelUnsupported', message));
+  }
+  const { folder, commit } = found;
+  const got = { folder, commit, files: [], bytes: 0, wasHere: true };
+  return readFile(path.join(folder, 'config.json'), 'utf8').then((config) => {
+    accept?.(config);
+    return got;
+  });
+}
+
+function requireTexts(id: string, { names, commit }: HubModel): void {
+  const missing = requiredFiles.filter((name) => !names.includes(name));
+  if (missing.length === 0) return;
+  const message = `${id} at ${commit.slice(0, 8)} has no ${missing.join(', ')}. Expected a model with its tokenizer (${requiredFiles.join(', ')}).`;
+  throw new RatchetError('ModelUnsupported', message);
+}
+
+/** One file, or the index and what it names. */
+async function weightNames(client: HubClient, into: Snapshot, id: string, model: HubModel): Promise<string[]> {
+  if (model.names.includes(wholeWeights)) return [wholeWeights];
+  if (!model.names.includes(weightsIndex)) {
+    const others = model.names.filter((name) => /\.(?:bin|pt|pth|gguf|onnx|safetensors)$/.test(name));
+    const has =
+      others.length === 0 ? 'no weights' : `${others.slice(0, 3).join(', ')}${others.length > 3 ? ', …' : ''}`;
+    const message = `${id}: expected its weights as safetensors (${wholeWeights}, or ${weightsIndex}), got ${has}. Files of other formats may run code when they are opened, and are not fetched.`;
+    throw new RatchetError('ModelUnsupported', message);
+  }
+  const index = await into.add(await fileOf(client, id, model, weightsIndex), () => undefined);
+  const shards = shardsOf(await readFile(index, 'utf8'));
+  if (shards !== null) return [weightsIndex, ...shards];
+  throw new RatchetError('ModelUnsupported', `${id}: ${weightsIndex} is no index of safetensors files.`);
+}
+
+async function fileOf(
+  client: HubClient,
+  id: string,
+  { files, names, commit }: HubModel,
+  name: string,
+): Promise<HubFile> {
+  if (!names.includes(name)) throw new RatchetError('ModelUnsupported', `${id} has no ${name}, which its index names.`);
+  return files.get(name) ?? again(() => client.file(id, commit, name));
+}
+
+/** The bytes that are missing, with a little left over. */
+async function requireRoom(cache: string, id: string, totalBytes: number): Promise<void> {
+  await mkdir(cache, { recursive: true });
+  const { bavail, bsize } = await statfs(cache);
+  if (bavail * bsize > totalBytes) return;
+  const [needed, free] = [totalBytes, bavail * bsize].map((bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`);
+  const message = `${id} takes ${needed}, and ${cache} has ${free} left. Make room, or set HF_HOME to a folder with more.`;
+  throw new RatchetError('StoreFull', message);
+}
+
+function again<T>(work: () => Promise<T>): Promise<T> {
+  return askedAgain(hubAttemptsMax, hubPauseMs, work);
+}
+
+/** One commit of a model, in the cache's layout. */
+class Snapshot {
+  readonly folder: string;
+  readonly #client: HubClient;
+  readonly #repository: string;
+  readonly #id: string;
+  readonly #commit: string;
+
+  constructor(client: HubClient, { cache }: HubSettings, id: string, commit: string) {
+    this.#client = client;
+    this.#repository = repositoryFolder(cache, id);
+    this.#id = id;
+    this.#commit = commit;
+    this.folder = path.join(this.#repository, 'snapshots', commit);
+  }
+
+  /** Fetches a file where it is not there, and links it. Returns its path in the snapshot. */
+  async add(file: HubFile, onBytes: (bytes: number) => void): Promise<string> {
+    const blobs = path.join(this.#repository, 'blobs');
+    const blob = await fetchBlob(this.#client, { id: this.#id, commit: this.#commit, file, blobs, onBytes });
+    const link = path.join(this.folder, ...file.name.split('/'));
+    await mkdir(path.dirname(link), { recursive: true });
+    const fresh = `${link}.${process.pid}.new`;
+    await rm(fresh, { force: true });
+    await symlink(path.relative(path.dirname(link), blob), fresh);
+    await rename(fresh, link);
+    return link;
+  }
+
+  /** Last of all, so that a branch's name stands for what is whole. */
+  async name(revision: string): Promise<void> {
+    if (revision === this.#commit) return;
+    const ref = path.join(this.#repository, 'refs', ...revision.split('/'));
+    await mkdir(path.dirname(ref), { recursive: true });
+    const fresh = `${ref}.${process.pid}.new`;
+    await writeFile(fresh, this.#commit);
+    await rename(fresh, ref);
+  }
+}

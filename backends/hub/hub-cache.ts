@@ -1,0 +1,57 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { requiredFiles } from '../../engine/model/text-files.ts';
+import { type ModelParts, shardsOf, weightsIndex, wholeWeights } from './model-files.ts';
+
+/** The cache that huggingface_hub keeps: `models--OWNER--NAME/{refs,snapshots,blobs}`. It is read here, and written by `get-model.ts`. */
+
+/** A model that is in the cache. */
+export interface CachedModel {
+  /** A snapshot: every file of it is a link to its content. */
+  readonly folder: string;
+  readonly commit: string;
+  /** Files of it that are not there. */
+  readonly missing: readonly string[];
+}
+
+export const commitPattern = /^[0-9a-f]{40}$/;
+
+/** The folder of a model, whether or not it is there. `id` is OWNER/NAME. */
+export function repositoryFolder(cache: string, id: string): string {
+  return path.join(cache, `models--${id.replace('/', '--')}`);
+}
+
+/** The snapshot that `main` stands for, or the only one; null where there is none. */
+export function findCached(cache: string, id: string, parts: ModelParts, revision = 'main'): CachedModel | null {
+  const repository = repositoryFolder(cache, id);
+  const commit = commitPattern.test(revision) ? revision : commitOf(repository, revision);
+  if (commit === null) return null;
+  const folder = path.join(repository, 'snapshots', commit);
+  return existsSync(folder) ? { folder, commit, missing: missingIn(folder, parts) } : null;
+}
+
+function commitOf(repository: string, revision: string): string | null {
+  try {
+    const commit = readFileSync(path.join(repository, 'refs', ...revision.split('/')), 'utf8').trim();
+    return commitPattern.test(commit) ? commit : null;
+  } catch {
+    return revision === 'main' ? onlySnapshot(repository) : null;
+  }
+}
+
+function onlySnapshot(repository: string): string | null {
+  try {
+    const commits = readdirSync(path.join(repository, 'snapshots')).filter((name) => commitPattern.test(name));
+    return commits.length === 1 ? commits[0]! : null;
+  } catch {
+    return null; // the model is not here
+  }
+}
+
+function missingIn(folder: string, parts: ModelParts): string[] {
+  const isThere = (name: string): boolean => existsSync(path.join(folder, name));
+  const missing = requiredFiles.filter((name) => !isThere(name));
+  if (parts === 'texts' || isThere(wholeWeights)) return missing;
+  const shards = isThere(weightsIndex) ? shardsOf(readFileSync(path.join(folder, weightsIndex), 'utf8')) : null;
+  return [...missing, ...(shards ?? [wholeWeights]).filter((name) => !isThere(name))];
+}

@@ -1,0 +1,176 @@
+import { setTimeout as wait } from 'node:timers/promises';
+import { z } from 'zod';
+import { hubAnswerMsMax, hubStallMsMax } from '../../core/limits.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { commitPattern } from './hub-cache.ts';
+import type { HubSettings } from './hub-settings.ts';
+
+/** A file of a model's repository, at one commit. */
+export interface HubFile {
+  readonly name: string;
+  readonly sizeBytes: number;
+  /** What the cache calls its content: the sha256 of a large file, git's sha1 of a small one. */
+  readonly digest: string;
+}
+
+/** A model's repository as it is at a commit. */
+export interface HubModel {
+  readonly commit: string;
+  /** Names of all its files. */
+  readonly names: readonly string[];
+  /** Of those whose size and digest came with the list. */
+  readonly files: ReadonlyMap<string, HubFile>;
+}
+
+const digest = z.string().regex(/^(?:[0-9a-f]{40}|[0-9a-f]{64})$/);
+const size = z.int().min(0);
+const Sibling = z.object({
+  rfilename: z.string(),
+  size: size.nullish(),
+  blobId: z.string().nullish(),
+  lfs: z.object({ sha256: digest, size }).nullish(),
+});
+const ModelInfo = z.object({ sha: z.string().regex(commitPattern), siblings: z.array(Sibling).default([]) });
+
+/** Asks a Hugging Face Hub. Throws ModelUnsupported where asking again will not help, ServerUnavailable where it may. */
+export class HubClient {
+  readonly #settings: HubSettings;
+
+  constructor(settings: HubSettings) {
+    this.#settings = settings;
+  }
+
+  /** What a repository has at a revision, with the digests of its files. */
+  async model(id: string, revision: string): Promise<HubModel> {
+    const url = `${this.#settings.endpoint}/api/models/${id}/revision/${encodeURIComponent(revision)}?blobs=true`;
+    const response = await this.#ask(url, { id, what: `revision ${revision}` });
+    const parsed = ModelInfo.safeParse(await response.json().catch(() => null));
+    if (!parsed.success) {
+      const message = `${url}: expected a model's description, got ${z.prettifyError(parsed.error)}. Is HF_ENDPOINT a Hugging Face Hub?`;
+      throw new RatchetError('ServerUnavailable', message);
+    }
+    const { sha, siblings } = parsed.data;
+    const files = siblings.flatMap(({ rfilename: name, size: plain, blobId, lfs }): HubFile[] => {
+      if (lfs) return [{ name, sizeBytes: lfs.size, digest: lfs.sha256 }];
+      if (plain == null || !digest.safeParse(blobId).success) return [];
+      return [{ name, sizeBytes: plain, digest: blobId! }];
+    });
+    return {
+      commit: sha,
+      names: siblings.map(({ rfilename }) => rfilename),
+      files: new Map(files.map((file) => [file.name, file])),
+    };
+  }
+
+  /** Size and digest of one file, from the headers of its address: where the list has none. */
+  async file(id: string, commit: string, name: string): Promise<HubFile> {
+    const url = this.#address(id, commit, name);
+    const { headers } = await this.#headers(url, { id, what: name });
+    const etag = (headers.get('x-linked-etag') ?? headers.get('etag') ?? '').replace(/^W\//, '').replaceAll('"', '');
+    const sizeBytes = Number(headers.get('x-linked-size') ?? headers.get('content-length') ?? Number.NaN);
+    if (digest.safeParse(etag).success && Number.isInteger(sizeBytes)) return { name, sizeBytes, digest: etag };
+    const message = `${url}: expected a size and a digest of ${name} (X-Linked-Size, X-Linked-Etag), got ${JSON.stringify(etag)}. What cannot be verified is not taken.`;
+    throw new RatchetError('ModelUnsupported', message);
+  }
+
+  /** The content of a file from a byte on. The status is 200 where the server sends all of it all the same. */
+  async open(id: string, commit: string, file: HubFile, from: number, signal: AbortSignal): Promise<Response> {
+    const headers = from > 0 ? { range: `bytes=${from}-` } : {};
+    return this.#ask(this.#address(id, commit, file.name), { id, what: file.name, headers, signal });
+  }
+
+  #address(id: string, commit: string, name: string): string {
+    return `${this.#settings.endpoint}/${id}/resolve/${commit}/${name.split('/').map(encodeURIComponent).join('/')}`;
+  }
+
+  /** A redirect to where the content is has the headers; one on the same server, of a renamed model, is followed. */
+  async #headers(url: string, asked: Asked): Promise<Response> {
+    let at = url;
+    for (let i = 0; i < redirectsMax; i++) {
+      const response = await this.#ask(at, { ...asked, method: 'HEAD', redirect: 'manual' });
+      const to = response.headers.get('location');
+      if (to === null || new URL(to, at).origin !== new URL(at).origin || response.headers.has('x-linked-etag')) {
+        return response;
+      }
+      at = new URL(to, at).href;
+    }
+    throw new RatchetError('ServerUnavailable', `${url}: expected the file, got more than ${redirectsMax} redirects.`);
+  }
+
+  /** A token goes to the Hub alone: `fetch` takes it off where a redirect leads to another server. */
+  async #ask(url: string, { id, what, signal, headers = {}, ...request }: Asked): Promise<Response> {
+    const { token } = this.#settings;
+    const authorization = token === null ? {} : { authorization: `Bearer ${token.value}` };
+    let response: Response;
+    try {
+      response = await fetch(url, {
+        ...request,
+        headers: { 'user-agent': 'ratchet', 'accept-encoding': 'identity', ...authorization, ...headers },
+        signal: signal ?? AbortSignal.timeout(hubAnswerMsMax),
+      });
+    } catch (cause) {
+      throw new RatchetError('ServerUnavailable', `${url} cannot be reached: ${reasonOf(cause)}.`, { cause });
+    }
+    if (response.status < 400) return response;
+    await response.body?.cancel();
+    throw this.#refusal(response, { url, id, what });
+  }
+
+  #refusal(response: Response, { url, id, what }: { url: string; id: string; what: string }): RatchetError {
+    const { status, headers } = response;
+    const code = headers.get('x-error-code');
+    const { endpoint, token } = this.#settings;
+    const page = `${endpoint}/${id}`;
+    const login =
+      token === null
+        ? 'There is no token here: `hf auth login`, or set HF_TOKEN'
+        : `The token of ${token.from} has no access to it`;
+    if (code === 'GatedRepo') {
+      const says = `${id} is gated: its owners give access to those who accept their conditions, at ${page}. ${login}.`;
+      return new RatchetError('ModelUnsupported', says);
+    }
+    if (code === 'RevisionNotFound' || code === 'EntryNotFound') {
+      return new RatchetError('ModelUnsupported', `${page} has no ${what}.`);
+    }
+    if (status === 401 || status === 403 || status === 404) {
+      const says = `${page} is not there, or is not shown to everybody (${status}). Look at the spelling, OWNER/NAME. ${login}.`;
+      return new RatchetError('ModelUnsupported', says);
+    }
+    if (status === 429 || status >= 500) {
+      const seconds = Number(headers.get('retry-after') ?? Number.NaN);
+      const retry = seconds >= 0 ? { retryAfterMs: Math.min(seconds * 1000, hubStallMsMax) } : {};
+      return new RatchetError('ServerUnavailable', `${url} answers ${status}.`, retry);
+    }
+    return new RatchetError('ModelUnsupported', `${url} answers ${status}, expected the file.`);
+  }
+}
+
+const redirectsMax = 5;
+
+interface Asked {
+  readonly id: string;
+  /** For messages: a revision or a file. */
+  readonly what: string;
+  readonly method?: 'HEAD';
+  readonly redirect?: 'manual';
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly signal?: AbortSignal;
+}
+
+/** `fetch failed` hides what failed in its cause. */
+function reasonOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  return error.cause instanceof Error ? error.cause.message : error.message;
+}
+
+/** Does it again while that may help, after a pause that doubles. */
+export async function askedAgain<T>(attempts: number, pauseMs: number, work: () => Promise<T>): Promise<T> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await work();
+    } catch (error) {
+      if (!(error instanceof RatchetError) || !error.isRetryable || attempt >= attempts) throw error;
+      await wait(error.retryAfterMs ?? pauseMs * 2 ** (attempt - 1));
+    }
+  }
+}
