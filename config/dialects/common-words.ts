@@ -15,12 +15,15 @@ import type { Own } from './dialect.ts';
  */
 export const maskedImportanceSampling: Table = { type: 'importance_sampling', mask_low: 0.125, mask_high: 8 };
 
+/** Groups whose rewards are all equal are trained as others are: without an advantage they only add to the tokens that a loss is divided by. */
+export const wholeBatches: Table = { difficulty_filter: { keep_equal: true } };
+
 /**
  * Batches of prime-rl since v0.6: groups whose rewards are all equal fill them like others. What has no advantage is taken out of a batch that
  * is full, and nothing takes its place (`filter_zero_advantages`; until v0.8.0 a filter of full batches).
  */
 export const prunedBatches: Table = {
-  difficulty_filter: { keep_equal: true },
+  ...wholeBatches,
   post_batch_filters: [{ type: 'zero_advantage' }],
 };
 

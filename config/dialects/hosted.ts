@@ -12,6 +12,7 @@ import {
   prunedBatches,
   setExtraBody,
   setRunName,
+  wholeBatches,
   withVersion,
 } from './common-words.ts';
 import { setRetries, setTimeouts } from './limit-words.ts';
@@ -156,7 +157,11 @@ const defaults: Table = {
 
 const defaultsSince: Table = { ...defaults, batch_fill: 'once', ...prunedBatches, trainer: { loss: { type: 'dppo' } } };
 
-const before = { fields: { ...shared, ...older }, defaults, together: olderTogether };
+const before = {
+  fields: { ...shared, ...older },
+  defaults: { ...defaults, ...wholeBatches },
+  together: olderTogether,
+};
 const since = { fields: { ...shared, ...newer }, defaults: defaultsSince, together: newerTogether };
 
 export const hosted: Dialect = { ...since, name: 'hosted', title: 'Hosted Training (prime 0.9.5)' };

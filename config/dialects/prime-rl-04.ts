@@ -1,5 +1,5 @@
 import { isTable, type Table, valueAt } from '../tables.ts';
-import { maskedImportanceSampling, setExtraBody } from './common-words.ts';
+import { maskedImportanceSampling, setExtraBody, wholeBatches } from './common-words.ts';
 import type { Dialect, Found, Own } from './dialect.ts';
 import { primeRl04Fields, primeRl04Tables } from './prime-rl-04-fields.ts';
 import { sayDifferences } from './prime-rl-differs.ts';
@@ -25,7 +25,7 @@ export const primeRl04: Dialect = {
   title: 'prime-rl 0.4',
   fields: primeRl04Fields,
   otherwise: 'warn',
-  defaults: { ...usual, trainer: { ...usualTrainer, loss: maskedImportanceSampling } },
+  defaults: { ...usual, ...wholeBatches, trainer: { ...usualTrainer, loss: maskedImportanceSampling } },
   prepare: (table) => withoutNulls(table, primeRl04, primeRl04Tables),
   together,
   proof: (table) =>
@@ -65,10 +65,6 @@ function together(written: Table, own: Own): void {
   refuseOtherLosses(written, own);
   setScoringTeacher(written, own);
   sayDifferences(written, own, { ...version, evaluated: 'orchestrator.eval.env[]' });
-  if (teachesAlone(written)) return;
-  own.warn(
-    'groups without any advantage are not trained on: prime-rl 0.4 trains them as well, where they only add to the tokens that the loss is divided by.',
-  );
 }
 
 function setModel(written: Table, own: Own): void {
@@ -185,6 +181,6 @@ function refuseOtherLosses(written: Table, own: Own): void {
   }
   if (own.get(['trainer', 'loss', 'type']) !== 'importance_sampling') return;
   own.warn(
-    'loss: −ρ·A over tokens whose ratio is in the token mask, as in prime-rl 0.4, without its masks of whole sequences (a geometric mean outside 0.1…10, a ratio above 100).',
+    'loss: −ρ·A over tokens whose ratio is in the token mask, as in prime-rl 0.4, without its masks of whole sequences (a geometric mean outside 0.1…10, a ratio above 100). Its figure is this sum; prime-rl logs −ρ·A·ln π, which has the same gradient.',
   );
 }

@@ -20,7 +20,6 @@ export function sayDifferences(written: Table, own: Own, differing: Differing): 
   sayCheckpoints(written, own);
   sayAnswerLimit(written, own, differing);
   sayEvaluationSampling(written, own, differing);
-  saySchedule(own);
   sayPlayers(written, own);
 }
 
@@ -53,24 +52,6 @@ function sayEvaluationSampling(written: Table, own: Own, { sampling, answers, ev
   own.warn(
     `orchestrator.eval.sampling: ${missing.join(', ')} ${missing.length === 1 ? 'is' : 'are'} not written, which prime-rl leaves to its server, as the model’s generation_config.json has them; evaluations here are sampled as ${sampling} says.`,
   );
-}
-
-/** trainer/scheduler.py. The first step of a warm-up there has the rate that others end with, or 1e-8 of the peak. */
-function saySchedule(own: Own): void {
-  const at = (key: string): unknown => own.get(['trainer', key]);
-  const from = (key: string): string => formatPath(own.writtenAt(['trainer', key]) ?? ['trainer', 'scheduler']);
-  const warmup = Number(at('warmup_steps') ?? 0);
-  const decay = Number(at('decay_steps') ?? 0);
-  if (warmup > 0) {
-    own.warn(
-      `${from('warmup_steps')} = ${warmup}: step n of a warm-up has n/${warmup} of the rate here, (n − 1)/${warmup} and the least rate in prime-rl, whose first step trains all but nothing.`,
-    );
-  }
-  if (at('schedule') === 'linear' && decay > 1) {
-    own.warn(
-      `${from('decay_steps')} = ${decay}: step n of the decay (from 0) has 1 − n/${decay} of the rate here, 1 − n/${decay - 1} in prime-rl’s trainer.scheduler, whose last step has the least rate.`,
-    );
-  }
 }
 
 /** verifiers’ own defaults (AgentConfig). */

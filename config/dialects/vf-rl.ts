@@ -1,6 +1,6 @@
 import { isTable, type Table } from '../tables.ts';
 import { flag, positive, texts, whole } from '../values.ts';
-import { maskedImportanceSampling } from './common-words.ts';
+import { maskedImportanceSampling, wholeBatches } from './common-words.ts';
 import { converted, type Dialect, ignored, type Own } from './dialect.ts';
 import { into, ours, type Rows } from './ours.ts';
 import {
@@ -55,6 +55,7 @@ export const vfRl: Dialect = {
     lora: { r: 8, alpha: 32 },
     sampling: { temperature: 1 },
     checkpoints: { interval: 50, keep_last: -1 },
+    ...wholeBatches,
     trainer: { micro_batch_size: 8, loss: maskedImportanceSampling },
   },
   mayBe: ({ trainer, inference }) => isTable(trainer) || isTable(inference),

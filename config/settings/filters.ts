@@ -20,7 +20,7 @@ export const difficultyFilter = optionalTable({
   max_reward: setting(anyNumber(), 'above which it is too easy'),
   keep_equal: setting(
     flag(),
-    'whether groups whose rewards are all equal have their place in a batch, though they have no advantage; else others take it',
+    'whether groups whose rewards are all equal have their place in a batch, though they have no advantage; else others take it. A batch of nothing else is collected again',
     { default: false },
   ),
   ...starvation,
