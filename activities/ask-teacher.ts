@@ -1,16 +1,14 @@
 import { layout } from '../runs/layout.ts';
 import { teacherRowsAtOnce } from '../core/limits.ts';
 import type { PackedRow } from '../core/rl/batch.ts';
-import type { ObjectRef, RunHandle, TaughtBatch } from '../core/rl/run-state.ts';
-import { decodeNumbers, encodeRows } from '../backends/store/objects.ts';
+import type { ObjectRef, RunHandle, TaughtBatch, TaughtRows } from '../core/rl/run-state.ts';
+import { damaged, putJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
-import type { PackedBatch } from './pack-batch.ts';
-import { readJson, readRows, specOf, storeOf } from '../runs/run-access.ts';
+import { decodeTaught, encodeTaught, numbersOf } from '../runs/batch-parts.ts';
+import { openBatch } from '../runs/batches.ts';
+import { specOf, storeOf } from '../runs/run-access.ts';
 import { openScorer, type TeacherDependencies } from '../backends/rollouts/teacher.ts';
-
-/** A row of what a teacher said: aligned with the row's tokens, 0 where they do not count. */
-type TaughtRow = readonly number[];
 
 /**
  * What the teacher would have given each token of a packed batch, stored before the step is planned: training it again does the same
@@ -32,57 +30,73 @@ async function askTeacher(
   const startedAt = performance.now();
   const spec = await specOf(run);
   const store = storeOf(run);
-  const { batch } = await readJson<PackedBatch>(run, packed);
-  const samples = await readRows<PackedRow>(run, batch);
+  const batch = await openBatch(run, { packed });
   const scorer = await openScorer(dependencies, spec);
-  const key = (part: string): string => layout.taught(run.lineage, step, packed.sha256, part);
-  const rows: TaughtRow[] = [];
-  for (let first = 0; first < samples.length; first += teacherRowsAtOnce) {
-    const part = key(`.part_${first}`);
-    const asked = samples.slice(first, first + teacherRowsAtOnce);
-    const known = await store.read(part);
-    if (known) {
-      rows.push(...decodeNumbers(known, part));
-      continue;
-    }
-    const scored = await scorer.score(
-      asked.map(({ tokenIds }) => tokenIds),
-      signal,
-    );
-    const own = asked.map(({ lossMask }, r) =>
-      lossMask.map((mask, t) => (mask === 0 ? 0 : requireFinite(scored[r]![t]!))),
-    );
-    const { bytes } = await store.putIfAbsent(part, encodeRows(own));
-    rows.push(...decodeNumbers(bytes, part));
+  const parts: ObjectRef[] = [];
+  const lead = new MeanLead();
+  for (let first = 0; first < batch.rows.length; first += teacherRowsAtOnce) {
+    const key = layout.taughtPart(run.lineage, step, packed.sha256, first);
+    const places = [...batch.rows.keys()].slice(first, first + teacherRowsAtOnce);
+    const samples = await batch.read(places);
+    const bytes = (await store.read(key)) ?? (await store.putIfAbsent(key, await asked(scorer, samples, signal))).bytes;
+    const rows = decodeTaught(bytes, store.uri + key);
+    for (const [r, sample] of samples.entries()) lead.add(sample, requireRow(rows[r], sample, store.uri + key));
+    parts.push({ key, sha256: sha256(bytes), bytes: bytes.byteLength, count: rows.length });
   }
-  const { bytes } = await store.putIfAbsent(key(''), encodeRows(rows));
-  return {
-    logprobs: { key: key(''), sha256: sha256(bytes), bytes: bytes.byteLength, count: rows.length },
-    teacher: scorer.name,
-    kl: meanLead(samples, rows),
-    seconds: (performance.now() - startedAt) / 1000,
-  };
+  const key = layout.taught(run.lineage, step, packed.sha256);
+  const taught: TaughtRows = { parts, rowsOfPart: teacherRowsAtOnce };
+  const logprobs = { ...(await putJson(store, key, taught)), count: batch.rows.length };
+  return { logprobs, teacher: scorer.name, kl: lead.mean, seconds: (performance.now() - startedAt) / 1000 };
+}
+
+async function asked(
+  scorer: Awaited<ReturnType<typeof openScorer>>,
+  samples: readonly PackedRow[],
+  signal: AbortSignal,
+): Promise<Uint8Array> {
+  const scored = await scorer.score(
+    samples.map(({ tokenIds }) => tokenIds),
+    signal,
+  );
+  return encodeTaught(
+    samples.map(({ lossMask }, r) => {
+      const places = [...lossMask.keys()].filter((t) => lossMask[t] !== 0);
+      for (const t of places) requireFinite(scored[r]![t]!);
+      return numbersOf(scored[r]!, places);
+    }),
+  );
 }
 
 /**
  * Mean over tokens of log π − log π_T at the policy that sampled them: an estimate of KL(policy ‖ teacher), nats per token. Where
  * its server told the sampler's alone, log π is taken from that.
  */
-function meanLead(samples: readonly PackedRow[], rows: readonly TaughtRow[]): number {
-  let [sum, count] = [0, 0];
-  for (const [r, { lossMask, behaviorLogprobs, samplingLogprobs }] of samples.entries()) {
+class MeanLead {
+  #sum = 0;
+  #count = 0;
+
+  get mean(): number {
+    return this.#count === 0 ? 0 : this.#sum / this.#count;
+  }
+
+  add({ lossMask, behaviorLogprobs, samplingLogprobs }: PackedRow, taught: ArrayLike<number>): void {
     const told = behaviorLogprobs ?? samplingLogprobs;
-    if (told === undefined) continue;
+    if (told === undefined) return;
+    let next = 0;
     for (const [t, mask] of lossMask.entries()) {
       if (mask === 0) continue;
-      sum += told[t]! - rows[r]![t]!;
-      count += 1;
+      this.#sum += told[t]! - taught[next++]!;
+      this.#count += 1;
     }
   }
-  return count === 0 ? 0 : sum / count;
 }
 
-function requireFinite(logprob: number): number {
-  if (Number.isFinite(logprob)) return logprob;
-  throw new Error(`The teacher gave a token the log probability ${logprob}.`);
+function requireRow(row: ArrayLike<number> | undefined, { lossMask }: PackedRow, where: string): ArrayLike<number> {
+  const counted = lossMask.filter((mask) => mask !== 0).length;
+  if (row && row.length === counted) return row;
+  throw damaged(where, `expected ${counted} numbers of a row, found ${row?.length ?? 'none'}`);
+}
+
+function requireFinite(logprob: number): void {
+  if (!Number.isFinite(logprob)) throw new Error(`The teacher gave a token the log probability ${logprob}.`);
 }

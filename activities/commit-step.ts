@@ -5,8 +5,8 @@ import { runStateBytesMax } from '../core/limits.ts';
 import type { ObjectRef, RunHandle, RunState, StepCommit, StepPlan } from '../core/rl/run-state.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
+import { readPacked } from '../runs/batches.ts';
 import { refuseBehind } from '../runs/lineages.ts';
-import type { PackedBatch } from './pack-batch.ts';
 import { recordCommit } from '../runs/record-metrics.ts';
 import { commitIn } from '../runs/record-shapes.ts';
 import { isLastStep, readCommit, readJson, storeOf } from '../runs/run-access.ts';
@@ -45,7 +45,7 @@ export const createCommitStep = (codeVersion: string) => {
       );
     }
     const planned = plan && (await readJson<StepPlan>(run, plan));
-    const batchMetrics = planned ? (await readJson<PackedBatch>(run, planned.packed)).metrics : {};
+    const batchMetrics = planned ? (await readPacked(run, planned.packed)).metrics : {};
     const commit: StepCommit = {
       schemaVersion: 1,
       codeVersion,

@@ -1,39 +1,27 @@
-import { layout } from '../runs/layout.ts';
 import { widenedBounds } from '../core/rl/difficulty.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { environmentReward, stepMetrics } from '../core/rl/metrics.ts';
 import { poolMetrics } from '../core/rl/pools.ts';
-import { allFlags, filterMetrics } from '../core/rl/filters.ts';
-import { type PromptsOfBatch, promptsOfBatch } from '../core/rl/prompts-of-batch.ts';
-import { advantagesOf, packSamples, type SetAside } from '../core/rl/pack.ts';
+import { filterMetrics } from '../core/rl/filters.ts';
+import { factsOfGroup, type GroupFacts } from '../core/rl/group-facts.ts';
+import { promptsOfBatch } from '../core/rl/prompts-of-batch.ts';
+import { advantagesOf, Packer, type SetAside } from '../core/rl/pack.ts';
 import type { AdvantageFunction, AdvantageKind } from '../core/rl/advantage.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { KeptGroups, ObjectRef, RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { importUserFunction } from '../engine/index.ts';
-import { encodeRows, putJson } from '../backends/store/objects.ts';
-import { sha256 } from '../backends/store/file-store.ts';
 import type { LeaseInput } from './lease-groups.ts';
+import { BatchWriter, putPacked } from '../runs/batches.ts';
 import { poolsOf } from '../runs/pools.ts';
-import { readRows, specOf, storeOf } from '../runs/run-access.ts';
+import { specOf } from '../runs/run-access.ts';
+import { GroupsInOrder } from '../runs/scored-groups.ts';
 
 /** Tokens that count in the loss; `batch/signal_tokens` are those of them whose advantage is not 0. */
 export const trainedTokens = 'batch/trained_tokens';
 
-/** What a step's rollouts were packed into. */
-export interface PackedBatch {
-  readonly batch: ObjectRef;
-  readonly metrics: Readonly<Record<string, number>>;
-  /** As in {@link StepPlan}. */
-  readonly prompts?: PromptsOfBatch;
-}
-
-/**
- * Packs the chosen groups into rows, in ordinal order, and measures everything that was sampled for the step. A batch
- * without a token that has an advantage says so; it is never planned.
- */
-export async function packBatch(input: {
+interface PackInput {
   readonly run: RunHandle;
   readonly step: number;
   readonly trained: readonly KeptGroups[];
@@ -44,7 +32,14 @@ export async function packBatch(input: {
   /** As these groups left it, for the sizes of its pools. */
   readonly curriculum?: CurriculumState;
   readonly datasets?: LeaseInput['datasets'];
-}): Promise<{
+}
+
+/**
+ * Packs the chosen groups into rows, in ordinal order, and measures everything that was sampled for the step. A batch
+ * without a token that has an advantage says so; it is never planned. Packed again, or after a death in the middle of it, its parts are the
+ * same objects.
+ */
+export async function packBatch(input: PackInput): Promise<{
   packed: ObjectRef;
   hasSignal: boolean;
   rows: number;
@@ -52,41 +47,25 @@ export async function packBatch(input: {
   reward: number | null;
   metrics: Readonly<Record<string, number>>;
 }> {
-  const { run, step } = input;
+  const { run, step, curriculum, datasets } = input;
   const spec = await specOf(run);
-  const store = storeOf(run);
-  const sources = await Promise.all(
-    input.trained.map(async ({ scored, ordinals }) => {
-      return { scored, ordinals: new Set(decodeRanges(ordinals)), groups: await readRows<ScoredGroup>(run, scored) };
-    }),
-  );
-  const trained = sources.flatMap(({ ordinals, groups }) => groups.filter(({ ordinal }) => ordinals.has(ordinal)));
-  const finished = (await Promise.all(input.scored.map((ref) => readRows<ScoredGroup>(run, ref)))).flat();
   const advantage = await advantageOf(spec);
-  const { batch, stats, setAside } = packSamples(trained, { ...spec, advantage });
+  const { rows, finished, trained, packer } = await packRows(input, { ...spec, advantage });
+  const { stats, setAside } = packer;
   const filter = input.widened === true ? widenedBounds(spec.filter) : spec.filter;
-  const { curriculum, datasets } = input;
   const pools = curriculum && datasets ? await poolFigures(run, spec, curriculum, datasets) : {};
   const metrics: Record<string, number> = {
     ...stepMetrics({ step, finished, trained, filter, environments: spec.environments.map(({ name }) => name) }),
     ...pools,
     ...(input.widened === true ? { 'filter/widened': 1 } : {}),
-    ...flagMetrics({ finished, trained, spec, advantage }),
+    ...flagMetrics(finished, spec),
     ...cutMetrics(finished, spec, setAside),
     'batch/rows': stats.rows,
     [trainedTokens]: stats.trainedTokens,
     'batch/signal_tokens': stats.signalTokens,
   };
-  // By content: another batch for the same step (after a refusal) never takes the place of one that a plan refers to.
-  const bytes = encodeRows(batch.samples);
-  const digest = sha256(bytes);
-  const stored = await store.put(layout.batch(run.lineage, step, digest), bytes);
   const prompts = promptsOfBatch(trained);
-  const packed = await putJson(store, layout.packed(run.lineage, step, digest), {
-    batch: { ...stored, count: batch.samples.length },
-    metrics,
-    ...(prompts ? { prompts } : {}),
-  } satisfies PackedBatch);
+  const packed = await putPacked(run, step, { rows, metrics, ...(prompts ? { prompts } : {}) });
   const headline = [
     'train/agg/all/metrics/exact_match',
     'train/agg/all/solved_all',
@@ -112,37 +91,58 @@ function asksForAdvantages({ loss }: RunSpec): boolean {
   return loss.type !== 'cross_entropy' && loss.teacherTau === 0;
 }
 
-/** Of rollout filters, over all that has a reward. A custom advantage is asked for the groups of the batch alone. */
-function flagMetrics({
-  finished,
-  trained,
-  spec: { rolloutFilters: filters },
-  advantage,
-}: {
-  readonly finished: readonly ScoredGroup[];
-  readonly trained: readonly ScoredGroup[];
-  readonly spec: RunSpec;
-  readonly advantage: AdvantageKind | AdvantageFunction;
-}): Record<string, number> {
-  if (filters.pre.length + filters.post.length === 0) return {};
-  const inBatch = new Set(trained.map(({ ordinal }) => ordinal));
-  const flagged = finished.flatMap((group) => {
-    const isAsked = typeof advantage === 'string' || inBatch.has(group.ordinal);
-    const advantages = advantagesOf(group, isAsked ? advantage : 'centered');
-    return group.rollouts.flatMap((rollout, i) =>
-      rollout.reward === null ? [] : [{ flags: allFlags(rollout, { advantage: advantages[i]!, filters }) }],
-    );
-  });
-  return filterMetrics(flagged, filters);
+/** Reads every group once, and keeps of it what its figures need. */
+async function packRows(
+  { run, step, trained, scored }: Pick<PackInput, 'run' | 'step' | 'trained' | 'scored'>,
+  options: Omit<RunSpec, 'advantage'> & { readonly advantage: AdvantageKind | AdvantageFunction },
+) {
+  const { advantage, rolloutFilters: filters } = options;
+  const packer = new Packer(options);
+  const writer = new BatchWriter(run, step);
+  const facts = new Map<string, Map<number, GroupFacts>>();
+  const note = (key: string, group: ScoredGroup, advantageOf: (index: number) => number): void => {
+    facts.get(key)!.set(group.ordinal, factsOfGroup(group, { advantageOf, filters }));
+  };
+  const sources = trained.map(({ scored: ref, ordinals }) => ({ ref, ordinals: decodeRanges(ordinals) }));
+  const groups = new GroupsInOrder(run, sources, scored);
+  for (const { key } of groups.refs) facts.set(key, new Map());
+  // Of a group that is not in the batch a custom advantage is not asked.
+  const usual = typeof advantage === 'string' ? advantage : 'centered';
+  for await (const { key, group, isWanted } of groups) {
+    if (!isWanted) {
+      const found = filters.pre.length + filters.post.length === 0 ? [] : advantagesOf(group, usual);
+      note(key, group, (index) => found[group.rollouts.findIndex((rollout) => rollout.index === index)]!);
+      continue;
+    }
+    const { rows, advantages } = packer.pack(group);
+    note(key, group, (index) => advantages.get(index)!);
+    for (const { sample, rollout } of rows) await writer.add(sample, rollout);
+  }
+  const inFile = (key: string): GroupFacts[] => [...facts.get(key)!.values()].toSorted((a, b) => a.ordinal - b.ordinal);
+  return {
+    packer,
+    rows: await writer.end({ of: packer.stats.rollouts }),
+    finished: scored.flatMap(({ key }) => inFile(key)),
+    trained: sources.flatMap(({ ref, ordinals }) => {
+      const chosen = new Set(ordinals);
+      return inFile(ref.key).filter(({ ordinal }) => chosen.has(ordinal));
+    }),
+  };
+}
+
+/** Of rollout filters, over all that has a reward. */
+function flagMetrics(finished: readonly GroupFacts[], { rolloutFilters: filters }: RunSpec): Record<string, number> {
+  const rewarded = finished.flatMap(({ rollouts }) => rollouts.filter(({ reward }) => reward !== null));
+  return filterMetrics(rewarded, filters);
 }
 
 /** What was cut, where the config says what becomes of it. */
 function cutMetrics(
-  finished: readonly ScoredGroup[],
+  finished: readonly GroupFacts[],
   { seqLen, overlongRows, maskTruncated, zeroTruncated }: RunSpec,
   setAside: SetAside,
 ): Record<string, number> {
-  const zeroed = finished.flatMap(({ rollouts }) => rollouts.filter((one) => one.rewardBeforeCut !== undefined));
+  const zeroed = finished.flatMap(({ rollouts }) => rollouts.filter(({ isZeroed }) => isZeroed));
   return {
     ...(seqLen === null ? {} : { 'batch/overlong_rows': setAside.overlongRows }),
     ...(maskTruncated || overlongRows === 'mask' ? { 'batch/masked_rollouts': setAside.maskedRollouts } : {}),

@@ -7,8 +7,9 @@ import { decodeJson, encodeJson, isRecord, type Shape } from '../backends/store/
 import { layout } from '../runs/layout.ts';
 import { refuseBehind } from '../runs/lineages.ts';
 import { isRef, isVersion } from '../runs/record-shapes.ts';
-import { readJson, specOf, storeOf } from '../runs/run-access.ts';
-import { type PackedBatch, trainedTokens } from './pack-batch.ts';
+import { readPacked } from '../runs/batches.ts';
+import { specOf, storeOf } from '../runs/run-access.ts';
+import { trainedTokens } from './pack-batch.ts';
 
 /** Fixes everything that decides the step's bits. A plan that is already stored for these groups stands. */
 export async function planStep(input: {
@@ -28,7 +29,7 @@ export async function planStep(input: {
   await refuseBehind(run, step);
   const spec = await specOf(run);
   const store = storeOf(run);
-  const { batch, metrics, prompts } = await readJson<PackedBatch>(run, input.packed);
+  const { metrics, prompts } = await readPacked(run, input.packed);
   if (metrics[trainedTokens] === 0) {
     throw new RatchetError(
       'Unsupported',
@@ -43,7 +44,6 @@ export async function planStep(input: {
     step,
     attempt,
     from,
-    batch,
     packed: input.packed,
     ...(prompts ? { prompts } : {}),
     ...(input.taught ? { taught: { logprobs: input.taught.logprobs, teacher: input.taught.teacher } } : {}),
@@ -66,10 +66,10 @@ export async function planStep(input: {
   return { plan: ref, learningRate: plan.learningRate, snapshot: plan.snapshot };
 }
 
-const planShape: Shape = ({ step, from, batch, packed, learningRate, reference, loss, optimizer, snapshot }) => ({
+const planShape: Shape = ({ step, from, packed, learningRate, reference, loss, optimizer, snapshot }) => ({
   'a step': Number.isSafeInteger(step),
   'the versions it is trained from and compared with': isVersion(from) && isVersion(reference),
-  'its batch': isRef(batch) && isRef(packed),
+  'its batch': isRef(packed),
   'a learning rate, a loss and an optimizer':
     typeof learningRate === 'number' && isRecord(loss) && isRecord(optimizer) && typeof snapshot === 'boolean',
 });

@@ -98,7 +98,7 @@ export const createTrainStep = ({ trainer, pending, lease }: TrainDependencies) 
       }
       await failpoint('train.applied');
       await mayGoOn();
-      const { step, snapshot, batch: canary } = plan;
+      const { step, snapshot, packed: canary } = plan;
       const made = outcome.applied
         ? await trainer.keepPending(pending, run, { version: { step, digest: outcome.digest }, snapshot, canary })
         : null;
@@ -223,5 +223,5 @@ async function remake({ trainer, pending }: TrainDependencies, run: RunHandle, a
   if (await isStored(run, asked, optimizer)) return;
   const plan = isCommitted && found.commit.plan ? await readJson<StepPlan>(run, found.commit.plan) : null;
   const { file: _, ...version } = asked;
-  await trainer.keepPending(pending, run, { version, snapshot: optimizer !== null, canary: plan?.batch ?? null });
+  await trainer.keepPending(pending, run, { version, snapshot: optimizer !== null, canary: plan?.packed ?? null });
 }

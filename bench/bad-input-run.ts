@@ -3,6 +3,9 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { sha256 } from '../backends/store/file-store.ts';
+import { teacherRowsAtOnce } from '../core/limits.ts';
+import { encodeTaught } from '../runs/batch-parts.ts';
 import { layout } from '../runs/layout.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import type { Bench } from './measurement.ts';
@@ -42,7 +45,7 @@ export async function trainRun(bench: Bench, folder: string, run: string): Promi
 
 /** What lies in a run's folder only after a death, a drift or a repair, and what a teacher or wandb leave: as they would be, of its own files. */
 function leaveRest(place: string): void {
-  const put = (key: string, text: string): void => {
+  const put = (key: string, text: string | Uint8Array): void => {
     mkdirSync(path.dirname(path.join(place, key)), { recursive: true });
     writeFileSync(path.join(place, key), text);
   };
@@ -53,7 +56,11 @@ function leaveRest(place: string): void {
   copied(policy.weights, `${layout.pending('l2', 3, `${digest.slice(0, 16)}.0a1b2c3d`)}weights/`);
   copied(layout.commit('l2', 3), layout.quarantined(layout.commit('l2', 4), digest));
   put(layout.quarantinedServers('l2', 3), '["http://127.0.0.1:9"]\n');
-  for (const part of ['', '.part_0']) put(layout.taught('l2', 3, digest, part), '[-0.5,-1.25]\n[-2]\n');
+  const part = encodeTaught([Float32Array.of(-0.5, -1.25), Float32Array.of(-2)]);
+  const key = layout.taughtPart('l2', 3, digest, 0);
+  put(key, part);
+  const ref = { key, sha256: sha256(part), bytes: part.byteLength, count: 2 };
+  put(layout.taught('l2', 3, digest), `${JSON.stringify({ parts: [ref], rowsOfPart: teacherRowsAtOnce })}\n`);
   put(`${layout.warmUp(0)}state.json`, `${JSON.stringify({ step: 0, policy, optimizer: null, loss: null })}\n`);
   put(`${layout.wandb()}offline-run/files/config.yaml`, 'seed: 3\n');
 }

@@ -175,7 +175,7 @@ async function inTurn(
   await delay(pauseMs);
   const wall = performance.now();
   const cpu = process.cpuUsage();
-  const step = await trainer.trainStep({ samples }, options);
+  const step = await trainer.trainStep(samples, options);
   const { user, system } = process.cpuUsage(cpu);
   const wall_s = (performance.now() - wall) / 1000;
   if (!step.applied) throw new Error(`Our step was refused: ${step.reason}`);

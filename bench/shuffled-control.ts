@@ -87,23 +87,15 @@ export async function trainOnShuffledRewards(
     const isAhead = spec.maxAsyncLevel > 0 && step < spec.maxSteps;
     const next = isAhead ? await collect(step + 1) : null;
     if (typeof spec.advantage !== 'string') throw new Error('the control knows the built-in advantages only');
-    const { batch } = packSamples(collected, { advantage: spec.advantage });
-    const samples = batch.samples.map((row) => ({ ...row, behaviorLogprobs: row.behaviorLogprobs! })); // its sampler tells them
-    const result = await trainer.trainStep(
-      { samples },
-      {
-        learningRate: learningRateAt({
-          step,
-          maxSteps: spec.maxSteps,
-          peak: spec.learningRate,
-          schedule: spec.schedule,
-        }),
-        optimizer: spec.optimizer,
-        loss: spec.loss,
-        temperature: spec.sampling.temperature,
-        klBeta: 0,
-      },
-    );
+    const { samples } = packSamples(collected, { advantage: spec.advantage });
+    const told = samples.map((row) => ({ ...row, behaviorLogprobs: row.behaviorLogprobs! })); // its sampler tells them
+    const result = await trainer.trainStep(told, {
+      learningRate: learningRateAt({ step, maxSteps: spec.maxSteps, peak: spec.learningRate, schedule: spec.schedule }),
+      optimizer: spec.optimizer,
+      loss: spec.loss,
+      temperature: spec.sampling.temperature,
+      klBeta: 0,
+    });
     if (!result.applied) throw new Error(`Step ${step} of the control was refused: ${result.reason}`);
     if (step % 10 === 0) say(`  control, step ${step}/${spec.maxSteps}`);
     collected = isAhead || step === spec.maxSteps ? next : await collect(step + 1);

@@ -13,7 +13,8 @@ import {
   stretchesOf,
 } from '../runs/run-access.ts';
 import { type MetricsRow, readMetrics } from '../runs/metrics.ts';
-import { damaged, decodeRows, isRecord, type Shape } from '../backends/store/objects.ts';
+import { damaged, decodeRows } from '../backends/store/objects.ts';
+import { scoredShape } from '../runs/scored-groups.ts';
 import type { ChatTokenizer } from '../engine/index.ts';
 
 /** All numbers of one step: its training and its evaluations. */
@@ -62,12 +63,6 @@ export async function lineageOfStep(run: RunPlace, step: number): Promise<string
   const stretches = await stretchesOf({ ...run, lineage: await currentLineage(run) });
   return (stretches.find(({ from, upTo }) => step <= upTo && (step > from || from === 0)) ?? stretches[0]!).lineage;
 }
-
-const scoredShape: Shape = ({ ordinal, environment, rollouts }) => ({
-  'a group with its number and environment': Number.isSafeInteger(ordinal) && typeof environment === 'string',
-  'rollouts with turns':
-    Array.isArray(rollouts) && rollouts.every((one) => isRecord(one) && Array.isArray(one['turns'])),
-});
 
 /** What was sampled for a step and scored, by ordinal; of steps in progress, what is scored already. */
 export async function scoredGroups(run: RunPlace, step: number): Promise<ScoredGroup[]> {

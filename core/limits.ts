@@ -136,6 +136,24 @@ export const policyVersionsHeld = 8;
 /** Rows that a teacher is asked to score in one request: what a retry may have to pay again. */
 export const teacherRowsAtOnce = 32;
 
+/**
+ * A part of a batch is one object: written, read and compared as a whole, and small beside what a process has. Of so many parts the rows are
+ * held while a batch is read, for micro-batches take rows of one length from all over it.
+ */
+export const batchPartBytesMax = 32 * 1024 * 1024;
+export const batchPartsHeld = 8;
+
+/**
+ * Tokens of rows that are in memory at once where rows are not taken one by one: some 50 MB. Those of a smaller batch go to the trainer's
+ * process with the call; of a larger one it asks for a micro-batch at a time.
+ */
+export const rowsAtOnceTokensMax = 1 << 20;
+
+/** Stored rows of JSON that are read more than once are kept as values up to this size; larger ones are read a row at a time where that matters. */
+export const rowsKeptBytesMax = 2 * 1024 * 1024;
+/** Scored groups that are fetched before it is their turn: a bucket takes its time for each, and none of them is large. */
+export const scoredReadAhead = 8;
+
 /** Python processes of one virtual environment in one worker, each with one event loop; RATCHET_PYTHON_CHILDREN says otherwise. */
 export const pythonChildrenDefault = 2;
 

@@ -3,7 +3,10 @@ import { layout } from './layout.ts';
 import type { ObjectRef, PolicyVersion, StepPlan } from '../core/rl/run-state.ts';
 import type { Store } from '../backends/store/types.ts';
 import { damaged, decodeJson } from '../backends/store/objects.ts';
+import { sha256 } from '../backends/store/file-store.ts';
 import type { ReadAnew } from '../backends/store/version-files.ts';
+import { decodePart, decodeTaught } from './batch-parts.ts';
+import { partsOfPlan } from './batches.ts';
 import { faultOfVersion, foldersOf } from './kept-versions.ts';
 import { listCheckpoints } from './list-checkpoints.ts';
 import { settingsAgain } from './repair-store.ts';
@@ -67,7 +70,7 @@ export async function examineStore(run: RunPlace): Promise<Examined> {
       const { plan, policy, spec } = found.commit;
       if (spec) await store.get(spec).catch((error: unknown) => note(spec.key, error, meaningOf(spec.key)));
       if (kept.has(policy.weights)) await examineVersion(store, policy, { faults, anew });
-      if (plan && keys.includes(plan.key)) await examinePlan(store, plan, faults);
+      if (plan && keys.includes(plan.key)) await examinePlan(run, plan, faults);
     }
   }
   if (faults.found.every(({ key }) => !key.includes('/steps/'))) await examineCheckpoints(run, { faults, anew });
@@ -112,15 +115,22 @@ async function examineVersion(store: Store, policy: PolicyVersion, { faults, ane
   if (fault !== null) faults.note(policy.weights, fault, meaning);
 }
 
-async function examinePlan(store: Store, ref: ObjectRef, faults: Faults): Promise<void> {
-  const meaning = 'the step cannot be trained again: it is reached from a later checkpoint only';
-  try {
-    const { batch, packed } = decodeJson<StepPlan>(await store.get(ref), ref.key);
-    for (const part of [batch, packed])
-      await store.get(part).catch((error: unknown) => faults.note(part.key, error, meaning));
-  } catch (error) {
-    faults.note(ref.key, error, meaning);
+const needed = 'the step cannot be trained again: it is reached from a later checkpoint only';
+
+async function examinePlan(run: RunPlace, ref: ObjectRef, faults: Faults): Promise<void> {
+  const store = storeOf(run);
+  const plan = await store.get(ref).then(
+    (bytes) => decodeJson<StepPlan>(bytes, ref.key),
+    (error: unknown) => faults.note(ref.key, error, needed),
+  );
+  if (!plan) return;
+  for (const object of [plan.packed, ...(plan.taught ? [plan.taught.logprobs] : [])]) {
+    await store.get(object).catch((error: unknown) => faults.note(object.key, error, needed));
+    if (faults.isKnown(object.key)) return;
   }
+  const parts = await partsOfPlan(run, plan).catch((error: unknown) => faults.note(plan.packed.key, error, needed));
+  for (const part of parts ?? [])
+    await store.verify(part).catch((error: unknown) => faults.note(part.key, error, needed));
 }
 
 async function examineCheckpoints(run: RunPlace, { faults, anew }: Examining): Promise<void> {
@@ -135,15 +145,28 @@ async function examineCheckpoints(run: RunPlace, { faults, anew }: Examining): P
 async function examineRecord(store: Store, key: string, faults: Faults): Promise<void> {
   const kind = kindOfRecord(key);
   const isRows = key.endsWith('.jsonl');
-  if (!kind && !isRows && !key.endsWith('.json')) return;
+  const ofBatch = layout.isBatchPart(key) || layout.isTaughtPart(key);
+  if (!kind && !isRows && !ofBatch && !key.endsWith('.json')) return;
   try {
     const bytes = await store.read(key);
     if (!bytes) return; // or gone since it was listed
-    if (kind) kind.read(bytes, key);
+    if (ofBatch) examinePart(bytes, key);
+    else if (kind) kind.read(bytes, key);
     else examineText(bytes, key, isRows);
   } catch (error) {
     faults.note(key, error, meaningOf(key));
   }
+}
+
+/** A part of a batch is named by its content, whether a plan names it or not. */
+function examinePart(bytes: Uint8Array, key: string): void {
+  if (layout.isTaughtPart(key)) {
+    decodeTaught(bytes, key);
+    return;
+  }
+  decodePart(bytes, key);
+  const found = sha256(bytes);
+  if (!layout.isNamedBy(key, found)) throw damaged(key, `expected what its name says, found sha256 ${found}`);
 }
 
 function examineText(bytes: Uint8Array, key: string, isRows: boolean): void {
@@ -196,6 +219,7 @@ async function whyUnreadable(run: LineagePlace, key: string): Promise<unknown> {
 
 function meaningOf(key: string): string {
   const known: readonly (readonly [string, string])[] = [
+    ['batches/', needed],
     ['rollouts/', 'what cannot be read of rollouts is generated again, where it is still needed'],
     ['results/', 'people read it; the run does not'],
     ['evals/', 'the evaluation is to be made again'],

@@ -38,13 +38,20 @@ export const layout = {
   /** All rounds of a step. */
   rounds: (lineage: string, step: number) => `${layout.allRounds(lineage)}step_${step}/`,
   allBatches: (lineage: string) => `${branch(lineage)}batches/`,
-  batch: (lineage: string, step: number, digest: string) =>
-    `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.jsonl`,
+  /** Rows of a batch, a part of them; by content. */
+  batchPart: (lineage: string, step: number, digest: string) =>
+    `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 16)}.rows`,
+  isBatchPart: (key: string) => /(?:^|\/)batches\/step_\d+\.[^/]+\.rows$/.test(key),
+  isNamedBy: (key: string, digest: string) => key.endsWith(`.${digest.slice(0, 16)}.rows`),
   packed: (lineage: string, step: number, digest: string) =>
     `${layout.allBatches(lineage)}step_${step}.${digest.slice(0, 8)}.json`,
-  /** A teacher's log probabilities of a packed batch, and while they are asked for parts of them. */
-  taught: (lineage: string, step: number, packedDigest: string, part = '') =>
-    `${layout.allBatches(lineage)}step_${step}.${packedDigest.slice(0, 8)}.teacher${part}.jsonl`,
+  /** Which parts a teacher's log probabilities of a packed batch are in. */
+  taught: (lineage: string, step: number, packedDigest: string) =>
+    `${layout.allBatches(lineage)}step_${step}.${packedDigest.slice(0, 8)}.teacher.json`,
+  /** Those of the rows from `first` on. */
+  taughtPart: (lineage: string, step: number, packedDigest: string, first: number) =>
+    `${layout.allBatches(lineage)}step_${step}.${packedDigest.slice(0, 8)}.teacher_from_${first}.logprobs`,
+  isTaughtPart: (key: string) => /(?:^|\/)batches\/step_\d+\.[^/]+\.logprobs$/.test(key),
   plan: (lineage: string, step: number, attempt: number, packedDigest: string, fromReplay = 0) =>
     `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}${packedDigest.slice(0, 8)}${fromReplay === 0 ? '' : `.onto.r${fromReplay}`}.plan.json`,
   /** `replay` as in `PolicyVersion`. */

@@ -3,16 +3,23 @@ import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
-import { canaryTokens } from '../core/limits.ts';
+import { canaryTokens, rowsAtOnceTokensMax } from '../core/limits.ts';
 import { firstLineage } from '../core/names.ts';
-import type { PackedRow, TrainSample } from '../core/rl/batch.ts';
+import {
+  batchOf,
+  type PackedRow,
+  type RowSource,
+  type TrainBatch,
+  type TrainSample,
+  windowsOf,
+} from '../core/rl/batch.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
 import { sumFolder, type VersionFiles, verifyVersion } from '../backends/store/version-files.ts';
-import { decodeNumbers } from '../backends/store/objects.ts';
 import { weightsFolder } from '../backends/store/weights-folder.ts';
-import { readCommit, readJson, readRows, requireCommit, specOf, storeOf } from './run-access.ts';
+import { openBatch, type StoredBatch } from './batches.ts';
+import { readCommit, readJson, requireCommit, specOf, storeOf } from './run-access.ts';
 import { trainerFailure } from '../core/rl/engine-failures.ts';
 import { readManifest, sealedFor, type CheckpointManifest } from './checkpoints.ts';
 import type { Canary, PendingVersion, PendingVersions } from './pending-versions.ts';
@@ -60,6 +67,8 @@ export class PolicyTrainer {
   #openedFor: { readonly run: string; readonly settings: RunSpec['trainer'] } | null = null;
   /** The reference policy whose file has been looked at. */
   #reference: string | null = null;
+  /** The batch that was trained last: its first rows are the canary's. */
+  #batch: { readonly of: string; readonly batch: StoredBatch } | null = null;
 
   constructor(open: (run: RunHandle) => Promise<Trainer>) {
     this.#open = open;
@@ -110,12 +119,12 @@ export class PolicyTrainer {
 
   async train(run: RunHandle, plan: StepPlan): Promise<TrainOutcome> {
     const store = storeOf(run);
-    const samples = await this.#withBehavior(await taughtRows(run, plan), plan);
+    const batch = await this.#withBehavior(await this.#batchOf(run, plan), plan);
     const reference = `${run.store}${run.name}/${plan.reference.sums.key}#${plan.reference.sums.sha256}`;
     if (this.#reference !== reference) await verifyVersion(store, plan.reference); // throws when a byte of it changed
     this.#reference = reference;
     const referenceFolder = await weightsFolder(store, plan.reference.weights);
-    const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch: { samples }, referenceFolder }));
+    const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch, referenceFolder }));
     if (outcome.applied) {
       this.#digest = outcome.digest;
       this.#step = plan.step;
@@ -286,26 +295,50 @@ export class PolicyTrainer {
    * them over the sampler (decoupled objective, Hilton et al. 2022, §3). The weights that sampled would not do: a turn may be of
    * several versions, some of which may be gone when the batch is trained again.
    */
-  async #withBehavior(rows: readonly PackedRow[], { loss, temperature }: StepPlan): Promise<TrainSample[]> {
-    const unknown = rows.filter(({ behaviorLogprobs }) => behaviorLogprobs === undefined);
-    if (unknown.length === 0 || loss.type === 'cross_entropy') return rows.map(asTold);
-    const scored = await this.#use(async (trainer) => trainer.logprobs?.(rows, temperature));
-    if (!scored) {
+  async #withBehavior(batch: StoredBatch, { loss, temperature }: StepPlan): Promise<TrainBatch> {
+    const { rows, untold } = batch;
+    const isAsked = untold.length > 0 && loss.type !== 'cross_entropy';
+    const scored = isAsked ? await this.#score(batch, temperature) : null;
+    if (isAsked && !scored) {
       throw new RatchetError(
         'Unsupported',
-        `The inference server gave ${unknown.length} of ${rows.length} rows with the log probabilities of truncated sampling alone, and this trainer cannot compute the policy's: expected \`logprobs\` of the trainer module, or no top_p, top_k, min_p, min_tokens and penalties in [sampling].`,
+        `The inference server gave ${untold.length} of ${rows.length} rows with the log probabilities of truncated sampling alone, and this trainer cannot compute the policy's: expected \`logprobs\` of the trainer module, or no top_p, top_k, min_p, min_tokens and penalties in [sampling].`,
       );
     }
-    return rows.map((row, r) =>
-      row.behaviorLogprobs === undefined
-        ? { ...row, behaviorLogprobs: row.lossMask.map((mask, t) => (mask === 0 ? 0 : scored[r]![t]!)) }
-        : asTold(row),
-    );
+    const told = (row: PackedRow, place: number): TrainSample => {
+      if (row.behaviorLogprobs !== undefined) return { ...row, behaviorLogprobs: row.behaviorLogprobs };
+      // A supervised loss compares with nobody who sampled.
+      return { ...row, behaviorLogprobs: row.lossMask.map((mask, t) => (mask === 0 ? 0 : (scored?.[place]![t] ?? 0))) };
+    };
+    return batchOf({
+      rows,
+      read: async (places) => (await batch.read(places)).map((row, i) => told(row, places[i]!)),
+    });
+  }
+
+  /** All rows, in windows of so many tokens; null where the trainer cannot. The numbers of all stay in memory. */
+  async #score(batch: RowSource<PackedRow>, temperature: number): Promise<Float32Array[] | null> {
+    const scored: Float32Array[] = [];
+    for (const places of windowsOf(batch.rows, rowsAtOnceTokensMax)) {
+      const samples = await batch.read(places);
+      const found = await this.#use(async (trainer) => trainer.logprobs?.(samples, temperature));
+      if (!found) return null;
+      scored.push(...found);
+    }
+    return scored;
+  }
+
+  /** With what the teacher said of it where the plan has that. */
+  async #batchOf(run: RunHandle, plan: Pick<StepPlan, 'packed' | 'taught'>): Promise<StoredBatch> {
+    const of = `${ownerOf(run)}#${plan.packed.sha256}`;
+    if (this.#batch?.of !== of || plan.taught) this.#batch = { of, batch: await openBatch(run, plan) };
+    return this.#batch.batch;
   }
 
   /** A few tokens of the first row as the trainer sees them now. Two rows: an engine never computes one alone. */
-  async #canary(run: RunHandle, batch: ObjectRef, digest: string): Promise<Canary | null> {
-    const rows = (await readRows<PackedRow>(run, batch)).slice(0, 2);
+  async #canary(run: RunHandle, packed: ObjectRef, digest: string): Promise<Canary | null> {
+    const batch = await this.#batchOf(run, { packed });
+    const rows = await batch.read([...batch.rows.keys()].slice(0, 2));
     const logprobs = await this.#use(async (trainer) => trainer.logprobs?.(rows, 1));
     if (!logprobs) return null;
     const { tokenIds, lossMask } = rows[0]!;
@@ -341,25 +374,12 @@ export class PolicyTrainer {
   }
 }
 
-/** A batch's rows, with what the teacher said of them where the plan has it. */
-async function taughtRows(run: RunHandle, { batch, taught }: StepPlan): Promise<PackedRow[]> {
-  const samples = await readRows<PackedRow>(run, batch);
-  if (!taught) return samples;
-  const rows = decodeNumbers(await storeOf(run).get(taught.logprobs), taught.logprobs.key);
-  return samples.map((sample, r) => ({ ...sample, teacherLogprobs: rows[r]! }));
-}
-
-/** A supervised loss compares with nobody who sampled. */
-function asTold(row: PackedRow): TrainSample {
-  return { ...row, behaviorLogprobs: row.behaviorLogprobs ?? row.lossMask.map(() => 0) };
-}
-
 interface PendingWish {
   /** `weights`: the folder it belongs into; this lineage's usual one when absent. */
   readonly version: Pick<PolicyVersion, 'step' | 'digest' | 'replay'> & Partial<Pick<PolicyVersion, 'weights'>>;
   /** With the optimizer's state. */
   readonly snapshot: boolean;
-  /** The batch whose first row is the canary; null = none. */
+  /** What was packed, whose first row is the canary; null = none. */
   readonly canary: ObjectRef | null;
 }
 

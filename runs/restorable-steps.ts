@@ -5,6 +5,7 @@ import { firstLineage } from '../core/names.ts';
 import type { ObjectRef, PolicyVersion, StepPlan } from '../core/rl/run-state.ts';
 import { decodeJson } from '../backends/store/objects.ts';
 import { type ReadAnew, verifyVersion } from '../backends/store/version-files.ts';
+import { partsOfPlan } from './batches.ts';
 import { readManifest, sealedFor } from './checkpoints.ts';
 import { committedSteps, type FoundCommit, type LineagePlace, readCommit, storeOf, stretchesOf } from './run-access.ts';
 
@@ -137,12 +138,15 @@ export class RestorableSteps {
   #leadsOn(ref: ObjectRef): Promise<boolean> {
     return this.#passes(async () => {
       const store = storeOf(this.#run);
-      const { batch, reference, taught } = decodeJson<StepPlan>(await store.get(ref), ref.key);
-      for (const part of [batch, ...(taught ? [taught.logprobs] : [])]) {
-        if (!this.#keys.has(part.key)) return false;
-        if (this.#mayRead(part)) await store.get(part);
-      }
-      return this.#isWhole(reference);
+      const plan = decodeJson<StepPlan>(await store.get(ref), ref.key);
+      const isThere = async (object: ObjectRef): Promise<boolean> => {
+        if (this.#keys.has(object.key) && this.#mayRead(object)) await store.verify(object);
+        return this.#keys.has(object.key);
+      };
+      for (const object of [plan.packed, ...(plan.taught ? [plan.taught.logprobs] : [])])
+        if (!(await isThere(object))) return false;
+      for (const part of await partsOfPlan(this.#run, plan)) if (!(await isThere(part))) return false;
+      return this.#isWhole(plan.reference);
     });
   }
 

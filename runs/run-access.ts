@@ -5,9 +5,9 @@ import type { LineageOrigin, ObjectRef, PolicyVersion, RunHandle, StepCommit } f
 import type { RunSpec } from '../config/run-spec.ts';
 import type { ServedPolicy } from '../backends/inference/index.ts';
 import { openRunStore, type Store } from '../backends/store/index.ts';
-import { decodeJson, decodeRows, decodeTexts } from '../backends/store/objects.ts';
+import { decodeJson, decodeRows, decodeTexts, type Shape } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { weightsReadWholeBytesMax } from '../core/limits.ts';
+import { rowsKeptBytesMax, weightsReadWholeBytesMax } from '../core/limits.ts';
 import { verifyVersion } from '../backends/store/version-files.ts';
 import { commitIn, lineageRecordIn, specIn } from './record-shapes.ts';
 import { weightsFolder } from '../backends/store/weights-folder.ts';
@@ -32,12 +32,12 @@ export async function readSpec({ run }: { readonly run: RunHandle }): Promise<Ru
   return specOf(run);
 }
 
-export async function readJson<T>(run: RunPlace, ref: ObjectRef): Promise<T> {
-  return cached(run, ref, async (bytes) => decodeJson<T>(bytes, ref.key));
+export async function readJson<T>(run: RunPlace, ref: ObjectRef, shape?: Shape): Promise<T> {
+  return cached(run, ref, async (bytes) => decodeJson<T>(bytes, ref.key, shape));
 }
 
-export async function readRows<T>(run: RunPlace, ref: ObjectRef): Promise<T[]> {
-  return cached(run, ref, async (bytes) => decodeRows<T>(bytes, ref.key));
+export async function readRows<T>(run: RunPlace, ref: ObjectRef, shape?: Shape): Promise<T[]> {
+  return cached(run, ref, async (bytes) => decodeRows<T>(bytes, ref.key, shape));
 }
 
 /** A commit and the sha256 of its bytes, which its child names as parent. */
@@ -192,7 +192,7 @@ export async function servedPolicy(
   return { name: policyName(run.name, run.lineage, version.step, version.replay), version, folder, ...avoid };
 }
 
-/** Parsed objects by content. Bounded: a few steps' worth of rollouts. */
+/** Parsed objects by content. Bounded: a few steps' worth of rollouts, none of which is large. */
 const parsed = new Map<string, unknown>();
 const parsedMax = 24;
 
@@ -200,6 +200,7 @@ async function cached<T>(run: RunPlace, ref: ObjectRef, parse: (bytes: Uint8Arra
   const key = `${run.store}${run.name}/${ref.key}#${ref.sha256}`;
   if (parsed.has(key)) return parsed.get(key) as T;
   const value = await parse(await storeOf(run).get(ref));
+  if (ref.bytes > rowsKeptBytesMax) return value;
   parsed.set(key, value);
   if (parsed.size > parsedMax) parsed.delete(parsed.keys().next().value!);
   return value;

@@ -5,7 +5,7 @@ import type { ObjectRef } from '../../core/rl/run-state.ts';
 import type { Store } from './types.ts';
 
 /** Node's longest string has some more characters. */
-const textBytesMax = 500 * 1024 * 1024;
+export const textBytesMax = 500 * 1024 * 1024;
 
 /** JSON and JSON lines as objects. Canonical by construction: the same value gives the same bytes. */
 export async function putJson(store: Store, key: string, value: unknown): Promise<ObjectRef> {
@@ -51,9 +51,13 @@ export async function packRows(rows: readonly unknown[]): Promise<Uint8Array> {
 
 const compress = promisify<Uint8Array, Buffer>(gzip);
 
+export function isZipped(bytes: Uint8Array): boolean {
+  return bytes[0] === 0x1f && bytes[1] === 0x8b;
+}
+
 /** What was stored, compressed or not. */
 export function unpacked(bytes: Uint8Array, key: string): Uint8Array {
-  if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return bytes;
+  if (!isZipped(bytes)) return bytes;
   try {
     return gunzipSync(bytes, { maxOutputLength: textBytesMax });
   } catch (cause) {
@@ -68,24 +72,18 @@ export function decodeRows<T>(bytes: Uint8Array, key: string, shape?: Shape): T[
   return textOf(bytes, key)
     .split('\n')
     .filter((line) => line.length > 0)
-    .map((line, i) => {
-      const where = `${key}, line ${i + 1}`;
-      const row = parse(line, where);
-      requireShape(row, where, shape);
-      return row as T;
-    });
+    .map((line, i) => rowIn<T>(line, `${key}, line ${i + 1}`, shape));
 }
 
-/** Rows that are lists of numbers. */
-export function decodeNumbers(bytes: Uint8Array, key: string): number[][] {
-  return textOf(bytes, key)
-    .split('\n')
-    .filter((line) => line.length > 0)
-    .map((line, i) => {
-      const row = parse(line, `${key}, line ${i + 1}`);
-      if (Array.isArray(row) && row.every((value) => typeof value === 'number')) return row;
-      throw damaged(`${key}, line ${i + 1}`, `expected a list of numbers, found ${kindOf(row)}`);
-    });
+/** One of them. */
+export function decodeRow<T>(line: Uint8Array, where: string, shape?: Shape): T {
+  return rowIn(textOf(line, where), where, shape);
+}
+
+function rowIn<T>(line: string, where: string, shape?: Shape): T {
+  const row = parse(line, where);
+  requireShape(row, where, shape);
+  return row as T;
 }
 
 /** The run whose commits, lineages, claims or settings cannot be read, in `file:///…/outputs/RUN/lineages/main/steps/step_4.json`. */

@@ -3,7 +3,7 @@
  * ones. docs/guide/adapters.md shows how.
  */
 export type { CodeRef, LoraSpec, LossSettings, OptimizerSpec } from '../../config/run-spec.ts';
-export type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+export { batchOf, type TrainBatch, type TrainSample } from '../../core/rl/batch.ts';
 export type { PolicyVersion, StepPlan } from '../../core/rl/run-state.ts';
 export { type ErrorCode, RatchetError } from '../../core/errors.ts';
 export type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from '../inference/index.ts';

@@ -56,7 +56,6 @@ export function planOf(given: Partial<StepPlan> & Pick<StepPlan, 'loss'>): StepP
     attempt: 1,
     from: noVersion,
     reference: noVersion,
-    batch: noVersion.file,
     packed: noVersion.file,
     learningRate: 1e-2,
     temperature: 1,

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdir, readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
-import type { TrainSample } from '../../core/rl/batch.ts';
+import { batchOf, type TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { decisions } from './decisions.ts';
@@ -424,7 +424,7 @@ class Stage {
     samples: readonly TrainSample[] = this.rows,
   ): Promise<TrainOutcome> {
     const whole = planOf({ ...plan, ...(this.#part.lora ? { dropoutSeed: plan.step ?? 1 } : {}) });
-    return trainer.trainStep({ plan: whole, batch: { samples }, referenceFolder: this.model });
+    return trainer.trainStep({ plan: whole, batch: batchOf(samples), referenceFolder: this.model });
   }
 
   /** A new folder with what it holds. */

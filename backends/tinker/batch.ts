@@ -1,4 +1,4 @@
-import type { TrainSample } from '../../core/rl/batch.ts';
+import type { MaskedSample, RowFacts, TrainSample } from '../../core/rl/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { type Aggregation, aggregationOf, correctedAdvantages } from '../../engine/index.ts';
 import type { Datum, LossCall, LossReduction } from './types.ts';
@@ -14,49 +14,47 @@ import type { Datum, LossCall, LossReduction } from './types.ts';
  * N counts the rows of all requests before the step. Rows without loss are left out: the server would count them. A loss that no
  * server has is sent as its gradient: Σ (∂L/∂ℓ_t) ℓ_t, which is linear in the log probabilities.
  */
-export interface ServerBatch {
-  readonly data: readonly Datum[];
+export interface ServerBatch<Row extends MaskedSample = TrainSample> {
   readonly loss: LossCall;
-  /** Which sample each datum is. */
+  /** Those of the batch that are sent, in their order. */
   readonly rows: readonly number[];
+  /** Of one of them; `place` is its place in `rows`. */
+  readonly datum: (sample: Row, place: number) => Datum;
 }
 
-/** Of a loss that the server computes itself. */
-export function policyBatch(
-  samples: readonly TrainSample[],
-  loss: LossSettings,
-  reduction: LossReduction,
-): ServerBatch {
-  if (loss.type === 'cross_entropy') return supervisedBatch(samples, reduction, loss);
-  const rows = rowsWithLoss(samples);
-  const factors = rescaled(samples, rows, aggregationOf(samples, loss), reduction);
+/** Of a loss that the server computes itself. `facts` are those of all rows. */
+export function policyBatch(facts: readonly RowFacts[], loss: LossSettings, reduction: LossReduction): ServerBatch {
+  if (loss.type === 'cross_entropy') return supervisedBatch(facts, reduction, loss);
+  const rows = rowsWithLoss(facts);
+  const factors = rescaled(facts, rows, aggregationOf(facts, loss), reduction);
   const { advantageTau = 1 } = loss;
-  const data = rows.map((row, i) =>
-    policyDatum(samples[row]!, correctedAdvantages(samples[row]!, advantageTau), factors[i]!, reduction),
-  );
-  return { data, loss: lossCall(loss), rows };
+  return {
+    loss: lossCall(loss),
+    rows,
+    datum: (sample, place) =>
+      policyDatum(sample, correctedAdvantages(sample, advantageTau), factors[place]!, reduction),
+  };
 }
 
 /** −Σ m ℓ / Σ m: the supervised loss of a warm-up. */
 export function supervisedBatch(
-  samples: readonly TrainSample[],
+  facts: readonly RowFacts[],
   reduction: LossReduction,
   loss: Pick<LossSettings, 'aggregation' | 'maxTokens'> = { aggregation: 'token' },
 ): ServerBatch {
-  const rows = rowsWithLoss(samples);
-  const factors = rescaled(samples, rows, aggregationOf(samples, loss), reduction);
-  return linearBatch(samples, (row, t, i) => samples[row]!.lossMask[t]! * factors[i]!, reduction);
+  const factors = rescaled(facts, rowsWithLoss(facts), aggregationOf(facts, loss), reduction);
+  return linearBatch(facts, ({ mask, place }) => mask * factors[place]!, reduction);
 }
 
 /** −Σ w ℓ with w = −∂L/∂ℓ: the gradient of any loss L. What the Tinker package's forward_backward_custom sends. */
 export function gradientBatch(
-  samples: readonly TrainSample[],
+  facts: readonly RowFacts[],
   gradients: readonly ArrayLike<number>[],
   reduction: LossReduction,
 ): ServerBatch {
-  const rows = rowsWithLoss(samples);
-  const factors = rows.map((row) => (reduction === 'sum' ? 1 : rows.length * maskOf(samples[row]!)));
-  return linearBatch(samples, (row, t, i) => -gradients[row]![t]! * factors[i]!, reduction);
+  const rows = rowsWithLoss(facts);
+  const factors = rows.map((row) => (reduction === 'sum' ? 1 : rows.length * facts[row]!.weight));
+  return linearBatch(facts, ({ place, t }) => -gradients[rows[place]!]![t]! * factors[place]!, reduction);
 }
 
 /** The loss that is linear in log probabilities, as a server of this reduction knows it. */
@@ -67,33 +65,29 @@ export function linearLoss(reduction: LossReduction): LossCall {
   return { lossFn: 'cispo', config: { clip_low_threshold: 1, clip_high_threshold: 1 } };
 }
 
-/** `weightOf` gives a token's weight by its row, its position and the row's place among those with loss. */
+/** `weightOf` gives a token's weight by its position, its mask, and the place of its row among those with loss. */
 function linearBatch(
-  samples: readonly TrainSample[],
-  weightOf: (row: number, t: number, place: number) => number,
+  facts: readonly RowFacts[],
+  weightOf: (token: { readonly place: number; readonly t: number; readonly mask: number }) => number,
   reduction: LossReduction,
 ): ServerBatch {
-  const rows = rowsWithLoss(samples);
-  const data = rows.map((row, i) => {
-    const sample = samples[row]!;
+  const datum: ServerBatch['datum'] = (sample, place) => {
     const { tokenIds, lossMask } = sample;
-    const weights = lossMask.map((mask, t) => (mask === 0 ? 0 : weightOf(row, t, i)));
+    const weights = lossMask.map((mask, t) => (mask === 0 ? 0 : weightOf({ place, t, mask })));
     if (reduction !== 'sum') {
       const advantages = weights.map((weight, t) => (weight === 0 ? 0 : weight / lossMask[t]!));
       return policyDatum({ ...sample, behaviorLogprobs: lossMask.map(() => 0) }, advantages, 1, reduction);
     }
     return supervisedDatum(tokenIds, weights);
-  });
-  return { data, loss: linearLoss(reduction), rows };
+  };
+  return { loss: linearLoss(reduction), rows: rowsWithLoss(facts), datum };
 }
 
 /** What asks for log probabilities alone. */
-export function scoreData(samples: readonly Pick<TrainSample, 'tokenIds'>[]): Datum[] {
-  return samples.map(({ tokenIds }) =>
-    supervisedDatum(
-      tokenIds,
-      tokenIds.map(() => 1),
-    ),
+export function scoreDatum({ tokenIds }: Pick<TrainSample, 'tokenIds'>): Datum {
+  return supervisedDatum(
+    tokenIds,
+    tokenIds.map(() => 1),
   );
 }
 
@@ -109,16 +103,12 @@ function lossCall({ type, clipLow = 0, clipHigh }: LossSettings): LossCall {
   return { lossFn: 'importance_sampling', config: null };
 }
 
-function maskOf({ lossMask }: TrainSample): number {
-  return lossMask.reduce((sum, mask) => sum + mask, 0);
-}
-
-function rowsWithLoss(samples: readonly TrainSample[]): number[] {
-  return samples.flatMap(({ lossMask }, row) => (lossMask.some((mask) => mask > 0) ? [row] : []));
+function rowsWithLoss(facts: readonly RowFacts[]): number[] {
+  return facts.flatMap(({ counted }, row) => (counted > 0 ? [row] : []));
 }
 
 function rescaled(
-  samples: readonly TrainSample[],
+  facts: readonly RowFacts[],
   rows: readonly number[],
   { factors, normalizer }: Aggregation,
   reduction: LossReduction,
@@ -126,7 +116,7 @@ function rescaled(
   return rows.map((row) => {
     const wanted = factors[row]! / normalizer;
     if (reduction === 'sum') return wanted;
-    return wanted * rows.length * maskOf(samples[row]!);
+    return wanted * rows.length * facts[row]!.weight;
   });
 }
 
@@ -169,17 +159,17 @@ const requestBytesMax = 5_000_000;
 /** A token in bytes: itself, its target, and three numbers of four bytes. */
 const bytesPerToken = 24;
 
-/** Parts that a server takes, in order. */
-export function inRequests(data: readonly Datum[]): Datum[][] {
-  const requests: Datum[][] = [];
+/** The places of rows, in as many requests as a server takes them in, in order. */
+export function inRequests(rows: readonly Pick<RowFacts, 'tokens'>[]): number[][] {
+  const requests: number[][] = [];
   let bytes = Infinity;
-  for (const datum of data) {
-    const size = datum.tokens.length * bytesPerToken;
+  for (const [place, { tokens }] of rows.entries()) {
+    const size = (tokens - 1) * bytesPerToken;
     if (bytes + size > requestBytesMax || requests.at(-1)!.length >= datumsMax) {
       requests.push([]);
       bytes = 0;
     }
-    requests.at(-1)!.push(datum);
+    requests.at(-1)!.push(place);
     bytes += size;
   }
   return requests;

@@ -1,16 +1,18 @@
-import type { TrainSample } from '../../core/rl/batch.ts';
+import { type Rows, rowsOf, type TrainSample } from '../../core/rl/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { aggregationOf } from '../../engine/index.ts';
 
 /** −Σ m ℓ, aggregated: over Σ m unless the loss says otherwise. `logprobs` are aligned with each row's tokens. */
-export function supervisedPassMetrics(
-  samples: readonly TrainSample[],
+export async function supervisedPassMetrics(
+  batch: Rows<TrainSample>,
   logprobs: readonly ArrayLike<number>[],
   loss: Pick<LossSettings, 'aggregation' | 'maxTokens'> = { aggregation: 'token' },
-): Record<string, number> {
-  const { factors, normalizer } = aggregationOf(samples, loss);
+): Promise<Record<string, number>> {
+  const source = rowsOf(batch);
+  const { factors, normalizer } = aggregationOf(source.rows, loss);
   let [total, tokens] = [0, 0];
-  for (const [row, { lossMask }] of samples.entries()) {
+  for (const row of source.rows.keys()) {
+    const [{ lossMask }] = (await source.read([row])) as [TrainSample];
     for (const [t, mask] of lossMask.entries()) {
       if (mask === 0) continue;
       total -= mask * factors[row]! * logprobs[row]![t]!;

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../core/errors.ts';
-import type { PackedRow, TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+import type { PackedRow, RowSource, TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import {
   engineFingerprint,
@@ -64,12 +64,12 @@ export class OnnxTrainer implements Trainer {
     };
     if (loss.type === 'cross_entropy') {
       requireSupervised(plan);
-      const reported = await this.#reportedKl(batch.samples, 1, referenceFolder);
-      const result = await engine.sftStep(batch.samples, { learningRate, optimizer, ...cut });
+      const reported = await this.#reportedKl(batch, 1, referenceFolder);
+      const result = await engine.sftStep(batch, { learningRate, optimizer, ...cut });
       return { ...outcomeOf(result, { kl_divergence: reported }), digest: await engine.digest() };
     }
     const isPenalized = klBeta > 0;
-    const reported = isPenalized ? null : await this.#reportedKl(batch.samples, temperature, referenceFolder);
+    const reported = isPenalized ? null : await this.#reportedKl(batch, temperature, referenceFolder);
     const result = await engine.trainStep(batch, {
       learningRate,
       optimizer,
@@ -79,7 +79,7 @@ export class OnnxTrainer implements Trainer {
       iterations: numIterations,
       ...cut,
       ...(isPenalized
-        ? { referenceLogprobs: await engine.forwardLogprobs(batch.samples, { temperature, weights: referenceFolder }) }
+        ? { referenceLogprobs: await engine.forwardLogprobs(batch, { temperature, weights: referenceFolder }) }
         : {}),
     });
     const outcome = outcomeOf(result, reported === null ? {} : { kl_divergence: reported });
@@ -126,9 +126,9 @@ export class OnnxTrainer implements Trainer {
   }
 
   /** k3 estimate (Schulman, "Approximating KL divergence") of KL(current ‖ reference) over evenly spread rows. */
-  async #reportedKl(samples: readonly TrainSample[], temperature: number, referenceFolder: string): Promise<number> {
-    const stride = Math.max(1, Math.ceil(samples.length / reportedKlRowsMax));
-    const rows = samples.filter((_, i) => i % stride === 0);
+  async #reportedKl(batch: RowSource<TrainSample>, temperature: number, referenceFolder: string): Promise<number> {
+    const stride = Math.max(1, Math.ceil(batch.rows.length / reportedKlRowsMax));
+    const rows = await batch.read([...batch.rows.keys()].filter((row) => row % stride === 0));
     const engine = this.#engine();
     const current = await engine.forwardLogprobs(rows, { temperature });
     const reference = await engine.forwardLogprobs(rows, { temperature, weights: referenceFolder });

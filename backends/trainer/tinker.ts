@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import type { PackedRow, TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+import { type PackedRow, type Rows, rowsOf, type TrainBatch, type TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { OptimizerSpec, TinkerTrainerSpec } from '../../config/run-spec.ts';
 import { isTinkerLoss } from '../../config/tinker-spec.ts';
@@ -10,7 +10,7 @@ import { readTextFiles } from '../../engine/index.ts';
 import { failpoint } from '../failpoints.ts';
 import { processesOpen } from '../processes-open.ts';
 import { supervisedBatch } from '../tinker/batch.ts';
-import { BatchGradient, runBatch, tokenLogprobs } from '../tinker/batch-gradient.ts';
+import { BatchGradient, notFinite, runBatch, tokenLogprobs } from '../tinker/batch-gradient.ts';
 import { type ClientOptions, downloadAdapter, isTrouble, TinkerClient, type TinkerModel } from '../tinker/index.ts';
 import { loadModel, onlyModelOf, trainerError } from '../tinker/load-model.ts';
 import { refusalOf, supervisedPassMetrics } from '../tinker/pass-metrics.ts';
@@ -149,8 +149,10 @@ export class TinkerTrainer implements Trainer {
     const { samples, learningRate, optimizer } = input;
     return this.#translated(async () => {
       const model = await this.#ready();
-      const batch = supervisedBatch(samples, this.#spec.reduction);
-      const metrics = supervisedPassMetrics(samples, await runBatch(model, batch, samples));
+      const batch = supervisedBatch(rowsOf(samples).rows, this.#spec.reduction);
+      const logprobs = await runBatch(model, batch, samples);
+      if (logprobs === null) return { applied: false, reason: notFinite, metrics: {} };
+      const metrics = await supervisedPassMetrics(samples, logprobs);
       const reason = refusalOf(metrics);
       if (reason !== null) return { applied: false, reason, metrics };
       this.#hasMoved = true;
@@ -219,7 +221,7 @@ export class TinkerTrainer implements Trainer {
     const { optimizer, learningRate, numIterations, klBeta } = plan;
     const { digest } = this.#held().version;
     requireKnown(plan);
-    const referenceLogprobs = klBeta > 0 ? await this.#referenceScores(referenceFolder, batch.samples) : undefined;
+    const referenceLogprobs = klBeta > 0 ? await this.#referenceScores(referenceFolder, batch) : undefined;
     const model = await this.#ready();
     let metrics: Record<string, number> = {};
     for (let pass = 1; pass <= numIterations; pass++) {
@@ -258,7 +260,7 @@ export class TinkerTrainer implements Trainer {
   }
 
   /** Of the policy that a KL penalty is measured from, which stays in a model of its own. */
-  async #referenceScores(folder: string | undefined, samples: readonly TrainSample[]): Promise<Float32Array[]> {
+  async #referenceScores(folder: string | undefined, batch: Rows<TrainSample>): Promise<Float32Array[]> {
     assert(folder !== undefined, 'a KL penalty comes with its reference');
     const { digest, ...version } = await readVersion(folder);
     if (this.#reference?.digest !== digest) {
@@ -269,7 +271,7 @@ export class TinkerTrainer implements Trainer {
         model: this.#loaded({ baseModel, rank, seed, from: trainingPath, optimizer: false }),
       };
     }
-    return tokenLogprobs(await this.#reference.model, samples);
+    return tokenLogprobs(await this.#reference.model, batch);
   }
 
   async #forgetReference(): Promise<void> {

@@ -49,13 +49,14 @@ export default function createTrainer(): Trainer {
           `expected the loss importance_sampling by token, one pass and no KL penalty; got ${loss.type} by ${loss.aggregation}, ${numIterations} and ${klBeta}`,
         );
       }
-      const rows = batch.samples.flatMap((sample) =>
-        tokensOf(sample).map(({ read, said, t }) => {
+      const rows: Row[] = [];
+      for await (const sample of batch.samples()) {
+        for (const { read, said, t } of tokensOf(sample)) {
           const now = logSoftmax(table, read, temperature)[said]!;
           const weight = Math.exp(now - sample.behaviorLogprobs[t]!) * sample.advantages[t]!; // ρ · A
-          return { read, said, weight, temperature, objective: weight };
-        }),
-      );
+          rows.push({ read, said, weight, temperature, objective: weight });
+        }
+      }
       return { ...apply(rows, plan), digest: digest() };
     },
 

@@ -23,7 +23,7 @@ export interface PackedRow {
 }
 
 /** A rollout may be several rows, where its chat template rewrites the past, or none, where it carries no loss. */
-interface RolloutOfRow {
+export interface RolloutOfRow {
   /** Among the batch's, from 0. */
   readonly index: number;
   /** How many the batch has, those without a row included. */
@@ -35,6 +35,77 @@ export interface TrainSample extends PackedRow {
   readonly behaviorLogprobs: readonly number[];
 }
 
-export interface TrainBatch {
-  readonly samples: readonly TrainSample[];
+/** What every loss needs of a row. */
+export type MaskedSample = Pick<PackedRow, 'tokenIds' | 'lossMask' | 'rollout'>;
+
+/** What is known of a row without reading its tokens. */
+export interface RowFacts {
+  readonly tokens: number;
+  /** How many of them count in the loss. */
+  readonly counted: number;
+  /** Σ mask: the same, where masks are 0 and 1. */
+  readonly weight: number;
+  readonly rollout?: RolloutOfRow;
+}
+
+/** Rows that are read when they are needed: all of them may be more than fits into memory. */
+export interface RowSource<Row extends MaskedSample> {
+  readonly rows: readonly RowFacts[];
+  /** Rows by their places in `rows`, in the order asked for. Throws `CheckpointDamaged` where they are not what was stored. */
+  read(places: readonly number[]): Promise<readonly Row[]>;
+}
+
+/** The rows that one step is trained on. */
+export interface TrainBatch extends RowSource<TrainSample> {
+  /** All of them in their order; one is in memory at a time. */
+  samples(): AsyncIterable<TrainSample>;
+}
+
+/** Rows that are in memory already, or will be read. */
+export type Rows<Row extends MaskedSample> = readonly Row[] | RowSource<Row>;
+
+export function rowsOf<Row extends MaskedSample>(rows: Rows<Row>): RowSource<Row> {
+  if (!isHeld(rows)) return rows;
+  return { rows: rows.map(factsOf), read: (places) => Promise.resolve(places.map((place) => rows[place]!)) };
+}
+
+export function isHeld<Row extends MaskedSample>(rows: Rows<Row>): rows is readonly Row[] {
+  return Array.isArray(rows);
+}
+
+/** A batch of rows that are in memory, or are read from somewhere. */
+export function batchOf(given: Rows<TrainSample>): TrainBatch {
+  const source = rowsOf(given);
+  return {
+    rows: source.rows,
+    read: (places) => source.read(places),
+    async *samples() {
+      for (const place of source.rows.keys()) yield* await source.read([place]);
+    },
+  };
+}
+
+/** Consecutive places, of so many tokens together; a longer row is by itself. */
+export function windowsOf(rows: readonly Pick<RowFacts, 'tokens'>[], tokensMax: number): number[][] {
+  const windows: number[][] = [];
+  let sum = 0;
+  for (const [place, { tokens }] of rows.entries()) {
+    const open = windows.at(-1);
+    sum += tokens;
+    if (open && sum <= tokensMax) open.push(place);
+    else {
+      windows.push([place]);
+      sum = tokens;
+    }
+  }
+  return windows;
+}
+
+export function factsOf({ tokenIds, lossMask, rollout }: MaskedSample): RowFacts {
+  let [counted, weight] = [0, 0];
+  for (const mask of lossMask) {
+    if (mask !== 0) counted += 1;
+    weight += mask;
+  }
+  return { tokens: tokenIds.length, counted, weight, ...(rollout ? { rollout } : {}) };
 }

@@ -70,13 +70,13 @@ const rowsAtOnceUsual = 64;
  * halve, or it has been. A process that was killed once is no proof, and half the rows give other bits: the same is done again first.
  */
 export function halvedRows(
-  { microBatchSize, isHalved, batch }: StepPlan,
+  { microBatchSize, isHalved, packed }: StepPlan,
   error: unknown,
   { diedBefore }: { readonly diedBefore: boolean },
 ): number | null {
   if (!(error instanceof RatchetError) || error.code !== 'OutOfMemory' || isHalved === true) return null;
   const { message } = error.cause instanceof Error ? error.cause : error;
   if (saysOnlyKilled(message) && !diedBefore) return null;
-  const rows = Math.min(microBatchSize ?? rowsAtOnceUsual, batch.count ?? rowsAtOnceUsual);
+  const rows = Math.min(microBatchSize ?? rowsAtOnceUsual, packed.count ?? rowsAtOnceUsual);
   return rows < 2 ? null : Math.floor(rows / 2);
 }

@@ -1,6 +1,7 @@
 import { judgeGroup, solvedCounts } from './difficulty.ts';
 import type { DifficultyBounds, DropReason } from './difficulty.ts';
-import { failedOutcomes, type RewardedRollout, type ScoredGroup, type ScoredRollout } from './rollout.ts';
+import type { GroupFacts } from './group-facts.ts';
+import { failedOutcomes } from './rollout.ts';
 import { staleness } from './staleness.ts';
 
 /**
@@ -13,9 +14,9 @@ type Metrics = Record<string, number>;
 interface StepMetricsInput {
   readonly step: number;
   /** Every group that finished for this step, kept or not: the mean over kept groups alone would flatter or slander. */
-  readonly finished: readonly ScoredGroup[];
+  readonly finished: readonly GroupFacts[];
   /** The groups in the batch. */
-  readonly trained: readonly ScoredGroup[];
+  readonly trained: readonly GroupFacts[];
   readonly filter: DifficultyBounds;
   /** Names of the run's environments; with several, each has metrics of its own. */
   readonly environments: readonly string[];
@@ -44,8 +45,8 @@ export function stepMetrics({ step, finished, trained, filter, environments }: S
     'rollout/mean_length',
     finished
       .flatMap(({ rollouts }) => rollouts)
-      .filter(isRewarded)
-      .map(sampledTokens),
+      .filter(({ reward }) => reward !== null)
+      .map(({ tokens }) => tokens),
   );
   addSubset(metrics, 'train/agg/all', finished);
   addSubset(metrics, 'train/agg/effective', trained);
@@ -70,13 +71,6 @@ export interface MeasuredRollout {
 }
 
 /** Mean reward and the mean of each reward function over some rollouts, for evaluations and reports. */
-function rolloutMetrics(rollouts: readonly ScoredRollout[]): Metrics {
-  return measuredMetrics(
-    rollouts.map((rollout) => ({ ...rollout, tokens: sampledTokens(rollout), turns: rollout.turns.length })),
-  );
-}
-
-/** The same of rollouts that are read from elsewhere. */
 export function measuredMetrics(rollouts: readonly MeasuredRollout[]): Metrics {
   const metrics: Metrics = {};
   const rewarded = rollouts.filter(({ reward }) => reward !== null);
@@ -120,21 +114,13 @@ export function measuredMetrics(rollouts: readonly MeasuredRollout[]): Metrics {
   return metrics;
 }
 
-function isRewarded(rollout: ScoredRollout): rollout is RewardedRollout {
-  return rollout.reward !== null;
+function rewardsOf(group: GroupFacts): number[] {
+  return group.rollouts.flatMap(({ reward }) => reward ?? []);
 }
 
-function rewardsOf(group: ScoredGroup): number[] {
-  return group.rollouts.filter(isRewarded).map(({ reward }) => reward);
-}
-
-function sampledTokens(rollout: ScoredRollout): number {
-  return rollout.turns.reduce((sum, turn) => sum + turn.tokenIds.length, 0);
-}
-
-function addSubset(metrics: Metrics, prefix: string, groups: readonly ScoredGroup[]): void {
+function addSubset(metrics: Metrics, prefix: string, groups: readonly GroupFacts[]): void {
   const rollouts = groups.flatMap((group) => group.rollouts);
-  for (const [name, value] of Object.entries(rolloutMetrics(rollouts))) metrics[`${prefix}/${name}`] = value;
+  for (const [name, value] of Object.entries(measuredMetrics(rollouts))) metrics[`${prefix}/${name}`] = value;
 }
 
 /** What is there for all environments together, for one: prime-rl's `train/<env>/…`, `reward/<env>/mean` and `batch/<env>`. */
@@ -143,7 +129,7 @@ function addEnvironment(
   name: string,
   { finished, trained }: Pick<StepMetricsInput, 'finished' | 'trained'>,
 ): void {
-  const ofIt = (groups: readonly ScoredGroup[]) => groups.filter(({ environment }) => environment === name);
+  const ofIt = (groups: readonly GroupFacts[]) => groups.filter(({ environment }) => environment === name);
   addMean(metrics, environmentReward(name), ofIt(finished).flatMap(rewardsOf));
   addSubset(metrics, `train/${name}/all`, ofIt(finished));
   addSubset(metrics, `train/${name}/effective`, ofIt(trained));
@@ -151,14 +137,14 @@ function addEnvironment(
   metrics[`batch/${name}`] = ofIt(trained).flatMap(rewardsOf).length;
 }
 
-function addSolved(metrics: Metrics, prefix: string, groups: readonly ScoredGroup[]): void {
+function addSolved(metrics: Metrics, prefix: string, groups: readonly GroupFacts[]): void {
   const solved = solvedCounts(groups.map(rewardsOf));
   const total = solved.all + solved.none + solved.some;
   if (total === 0) return;
   for (const kind of ['all', 'none', 'some'] as const) metrics[`${prefix}/solved_${kind}`] = solved[kind] / total;
 }
 
-function addDropped(metrics: Metrics, groups: readonly ScoredGroup[], filter: DifficultyBounds): void {
+function addDropped(metrics: Metrics, groups: readonly GroupFacts[], filter: DifficultyBounds): void {
   const counts: Record<DropReason, number> = { too_easy: 0, too_hard: 0, low_variance: 0, no_signal: 0, non_finite: 0 };
   for (const group of groups) {
     const verdict = judgeGroup(rewardsOf(group), filter);
@@ -167,7 +153,7 @@ function addDropped(metrics: Metrics, groups: readonly ScoredGroup[], filter: Di
   for (const [reason, count] of Object.entries(counts)) metrics[`filter/${reason}`] = count;
 }
 
-function addOffPolicy(metrics: Metrics, groups: readonly ScoredGroup[], step: number): void {
+function addOffPolicy(metrics: Metrics, groups: readonly GroupFacts[], step: number): void {
   const levels = groups.map(({ policyStep }) => staleness(step, policyStep));
   addMean(metrics, 'off_policy/mean', levels);
   if (levels.length > 0) metrics['off_policy/max'] = Math.max(...levels);

@@ -34,53 +34,89 @@ interface PackOptions extends Partial<TrajectorySettings> {
   readonly rolloutFilters?: RunSpec['rolloutFilters'];
 }
 
+/** What one group gives. */
+interface PackedGroup {
+  /** With the rollout that each is of, among those of all groups. */
+  readonly rows: readonly { readonly sample: PackedRow; readonly rollout: number }[];
+  /** By the index of the rollout; 0 where there is no reward. */
+  readonly advantages: ReadonlyMap<number, number>;
+}
+
 /**
- * Packs groups by ordinal and rollouts by index, whatever the order they arrived in; trajectories.ts says what the rows of a
+ * Packs groups one after the other, which come by ordinal, and rollouts by index; trajectories.ts says what the rows of a
  * rollout are. Every sampled token has its rollout's advantage. Advantages are of the whole group: a rollout that a filter,
- * or its length, takes the loss of counts in the baseline.
+ * or its length, takes the loss of counts in the baseline. Of a group nothing is kept but counts.
  */
+export class Packer {
+  readonly #advantage: PackOptions['advantage'];
+  readonly #filters: RunSpec['rolloutFilters'];
+  readonly #settings: TrajectorySettings;
+  readonly #stats = { groups: 0, rollouts: 0, rows: 0, totalTokens: 0, trainedTokens: 0, signalTokens: 0 };
+  readonly #setAside = { overlongRows: 0, maskedRollouts: 0, filteredRollouts: 0 };
+
+  constructor({ advantage, rolloutFilters = { pre: [], post: [] }, ...trajectories }: PackOptions) {
+    this.#advantage = advantage;
+    this.#filters = rolloutFilters;
+    this.#settings = { ...usualTrajectories, ...trajectories };
+  }
+
+  get stats(): PackStats {
+    return this.#stats;
+  }
+
+  get setAside(): SetAside {
+    return this.#setAside;
+  }
+
+  pack(group: ScoredGroup): PackedGroup {
+    const inOrder = group.rollouts.toSorted((a, b) => a.index - b.index);
+    const advantages = advantagesOf({ ...group, rollouts: inOrder }, this.#advantage);
+    this.#stats.groups += 1;
+    return {
+      rows: inOrder.flatMap((rollout, i) => this.#rowsOf(rollout, advantages[i]!)),
+      advantages: new Map(inOrder.map(({ index }, i) => [index, advantages[i]!])),
+    };
+  }
+
+  #rowsOf(rollout: ScoredRollout, advantage: number): PackedGroup['rows'] {
+    if (rollout.reward === null) return [];
+    requireSound(rollout, advantage);
+    const index = this.#stats.rollouts++;
+    if (isEnforced(allFlags(rollout, { advantage, filters: this.#filters }))) {
+      this.#setAside.filteredRollouts += 1;
+      return [];
+    }
+    const made = rowsOfRollout(rollout, this.#settings);
+    this.#setAside.overlongRows += made.overlongRows;
+    this.#setAside.maskedRollouts += made.isMasked ? 1 : 0;
+    return made.rows.map((row) => {
+      const sample = withAdvantage(row, advantage);
+      this.#count(sample);
+      return { sample, rollout: index };
+    });
+  }
+
+  #count(sample: PackedRow): void {
+    this.#stats.rows += 1;
+    this.#stats.totalTokens += sample.tokenIds.length;
+    this.#stats.trainedTokens += sum(sample.lossMask);
+    this.#stats.signalTokens += countSignal(sample);
+  }
+}
+
+/** Groups that are in memory, whatever the order they arrived in. */
 export function packSamples(
   groups: readonly ScoredGroup[],
-  { advantage: kind, rolloutFilters: filters = { pre: [], post: [] }, ...trajectories }: PackOptions,
-): {
-  readonly batch: { readonly samples: readonly PackedRow[] };
-  readonly stats: PackStats;
-  readonly setAside: SetAside;
-} {
-  const settings = { ...usualTrajectories, ...trajectories };
-  const samples: PackedRow[] = [];
-  const rolloutOfRow: number[] = [];
-  let [rollouts, overlongRows, maskedRollouts, filteredRollouts] = [0, 0, 0, 0];
-  for (const group of groups.toSorted((a, b) => a.ordinal - b.ordinal)) {
-    const inOrder = group.rollouts.toSorted((a, b) => a.index - b.index);
-    for (const [i, advantage] of advantagesOf({ ...group, rollouts: inOrder }, kind).entries()) {
-      const rollout = inOrder[i]!;
-      if (rollout.reward === null) continue;
-      requireSound(rollout, advantage);
-      rollouts += 1;
-      if (isEnforced(allFlags(rollout, { advantage, filters }))) {
-        filteredRollouts += 1;
-        continue;
-      }
-      const made = rowsOfRollout(rollout, settings);
-      overlongRows += made.overlongRows;
-      maskedRollouts += made.isMasked ? 1 : 0;
-      samples.push(...made.rows.map((row) => withAdvantage(row, advantage)));
-      rolloutOfRow.push(...made.rows.map(() => rollouts - 1));
-    }
-  }
-  const isEachOne = rolloutOfRow.length === rollouts && rolloutOfRow.every((index, row) => index === row);
-  const rows = isEachOne
-    ? samples
-    : samples.map((row, i) => ({ ...row, rollout: { index: rolloutOfRow[i]!, of: rollouts } }));
-  const totalTokens = sum(samples.map(({ tokenIds }) => tokenIds.length));
-  const trainedTokens = sum(samples.map(({ lossMask }) => sum(lossMask)));
-  const signalTokens = sum(samples.map(countSignal));
-  return {
-    batch: { samples: rows },
-    stats: { groups: groups.length, rollouts, rows: samples.length, totalTokens, trainedTokens, signalTokens },
-    setAside: { overlongRows, maskedRollouts, filteredRollouts },
-  };
+  options: PackOptions,
+): { readonly samples: readonly PackedRow[]; readonly stats: PackStats; readonly setAside: SetAside } {
+  const packer = new Packer(options);
+  const rows = groups.toSorted((a, b) => a.ordinal - b.ordinal).flatMap((group) => packer.pack(group).rows);
+  const { stats, setAside } = packer;
+  const isEachOne = rows.length === stats.rollouts && rows.every(({ rollout }, row) => rollout === row);
+  const samples = rows.map(({ sample, rollout }) =>
+    isEachOne ? sample : { ...sample, rollout: { index: rollout, of: stats.rollouts } },
+  );
+  return { samples, stats, setAside };
 }
 
 /** Aligned with the group's rollouts; 0 where there is no reward. */
@@ -107,7 +143,7 @@ function withAdvantage(
 }
 
 function countSignal({ lossMask, advantages }: PackedRow): number {
-  return lossMask.filter((mask, t) => mask === 1 && advantages[t] !== 0).length;
+  return lossMask.reduce((count, mask, t) => (mask === 1 && advantages[t] !== 0 ? count + 1 : count), 0);
 }
 
 /** Whatever came before, nothing that is not a finite number enters a batch, and no token without its log probability. */
@@ -117,11 +153,11 @@ function requireSound(rollout: ScoredRollout, advantage: number): void {
     const uneven = [logprobs, samplingLogprobs].find((given) => given && given.length !== tokenIds.length);
     if (uneven) throw new Error(`${place} has ${tokenIds.length} sampled tokens but ${uneven.length} logprobs.`);
   }
-  const logprobs = rollout.turns.flatMap((turn) => [...(turn.logprobs ?? []), ...(turn.samplingLogprobs ?? [])]);
+  const logprobs = rollout.turns.flatMap(({ logprobs: own, samplingLogprobs = [] }) => [own ?? [], samplingLogprobs]);
   for (const [what, values] of [
     ['reward', [rollout.reward]],
     ['advantage', [advantage]],
-    ['log probability', logprobs],
+    ...logprobs.map((list) => ['log probability', list] as const),
   ] as const) {
     const strange = values.find((value) => !Number.isFinite(value));
     if (strange === undefined) continue;

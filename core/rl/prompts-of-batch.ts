@@ -1,10 +1,15 @@
-import { isRewardedOutcome, type ScoredGroup } from './rollout.ts';
+import { type GroupLease, isRewardedOutcome, type Rollout } from './rollout.ts';
 
 /** By environment and digest of the system prompt (`own` = the environment's), how many of a batch's groups were played with it. */
 export type PromptsOfBatch = Readonly<Record<string, Readonly<Record<string, number>>>>;
 
+/** A group, and what its rollouts say of their prompt. */
+type PlayedGroup = Pick<GroupLease, 'ordinal' | 'environment' | 'prompt'> & {
+  readonly rollouts: readonly Pick<Rollout, 'index' | 'outcome' | 'prompt'>[];
+};
+
 /** undefined where all have their environment's own. Throws where rollouts of one group say another prompt than the group. */
-export function promptsOfBatch(groups: readonly ScoredGroup[]): PromptsOfBatch | undefined {
+export function promptsOfBatch(groups: readonly PlayedGroup[]): PromptsOfBatch | undefined {
   for (const group of groups) requireOnePrompt(group);
   if (groups.every(({ prompt }) => prompt === undefined)) return undefined;
   const counts: Record<string, Record<string, number>> = {};
@@ -16,7 +21,7 @@ export function promptsOfBatch(groups: readonly ScoredGroup[]): PromptsOfBatch |
 }
 
 /** A baseline over rollouts of two prompts would be of neither: such a group is a bug, and nothing is trained on it. */
-function requireOnePrompt({ ordinal, environment, prompt, rollouts }: ScoredGroup): void {
+function requireOnePrompt({ ordinal, environment, prompt, rollouts }: PlayedGroup): void {
   const other = rollouts.find((rollout) => isRewardedOutcome(rollout.outcome) && rollout.prompt !== prompt);
   if (other === undefined) return;
   throw new Error(

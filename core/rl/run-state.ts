@@ -174,7 +174,7 @@ export interface LeasedGroups {
 
 /** What a teacher said of a packed batch, fixed before it is trained. */
 export interface TaughtBatch {
-  /** Rows of log probabilities, aligned with the batch's. */
+  /** → {@link TaughtRows} */
   readonly logprobs: ObjectRef;
   /** Which weights or which server. */
   readonly teacher: string;
@@ -183,14 +183,39 @@ export interface TaughtBatch {
   readonly seconds: number;
 }
 
+/** Rows of token ids in parts, each an object by its content: what a batch is stored as, in the order of its plan. */
+export interface StoredRows {
+  readonly parts: readonly ObjectRef[];
+  /** Of each row; and how many of them count in the loss. */
+  readonly tokens: readonly number[];
+  readonly counted: readonly number[];
+  /** Rows without the policy's log probabilities; absent where there are none. */
+  readonly untold?: readonly number[];
+  /** Which rollout each row is of, and how many there are; absent where each is a rollout of its own, and there are no others. */
+  readonly rollouts?: { readonly indices: readonly number[]; readonly of: number };
+}
+
+/** What a step's rollouts were packed into. */
+export interface PackedBatch {
+  readonly rows: StoredRows;
+  readonly metrics: Readonly<Record<string, number>>;
+  /** As in {@link StepPlan}. */
+  readonly prompts?: PromptsOfBatch;
+}
+
+/** A teacher's log probabilities of a batch's rows, so many of them in each part. */
+export interface TaughtRows {
+  readonly parts: readonly ObjectRef[];
+  readonly rowsOfPart: number;
+}
+
 /** One immutable object: all that decides what a train step does. Training it again does the same again. */
 export interface StepPlan {
   readonly lineage: string;
   readonly step: number;
   readonly attempt: number;
   readonly from: PolicyVersion;
-  readonly batch: ObjectRef;
-  /** The batch's metrics. */
+  /** → {@link PackedBatch}; `count` = its rows. */
   readonly packed: ObjectRef;
   /** What its groups were played with. Absent where all had their environment's own prompt. */
   readonly prompts?: PromptsOfBatch;

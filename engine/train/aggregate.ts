@@ -1,6 +1,6 @@
 import { RatchetError } from '../../core/errors.ts';
+import type { RowFacts } from '../../core/rl/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
-import type { MaskedSample } from './micro-batches.ts';
 
 /** How the losses of tokens become the loss of a batch: Σ over rows of factor · Σ mask · loss, over the normalizer. */
 export interface Aggregation {
@@ -15,23 +15,23 @@ export interface Aggregation {
  * TRL's GRPO trainer does it; of rows that do not say so each is a rollout of its own, and none where it has no loss.
  */
 export function aggregationOf(
-  samples: readonly MaskedSample[],
+  rows: readonly RowFacts[],
   { aggregation, maxTokens = null }: Pick<LossSettings, 'aggregation' | 'maxTokens'>,
 ): Aggregation {
-  const totals = samples.map(({ lossMask }) => total(lossMask));
+  const totals = rows.map(({ weight }) => weight);
   const tokensOf = new Map<number, number>();
-  for (const [row, { rollout }] of samples.entries()) {
+  for (const [row, { rollout }] of rows.entries()) {
     if (rollout) tokensOf.set(rollout.index, (tokensOf.get(rollout.index) ?? 0) + totals[row]!);
   }
-  const said = samples.find(({ rollout }) => rollout !== undefined)?.rollout?.of;
+  const said = rows.find(({ rollout }) => rollout !== undefined)?.rollout?.of;
   const rolloutCount = said ?? totals.filter((tokens) => tokens > 0).length;
-  const ones = new Float64Array(samples.length).fill(1);
+  const ones = new Float64Array(rows.length).fill(1);
   switch (aggregation) {
     case 'token':
       return { factors: ones, normalizer: total(totals) };
     case 'sequence':
       return {
-        factors: Float64Array.from(samples, ({ rollout }, row) => {
+        factors: Float64Array.from(rows, ({ rollout }, row) => {
           const tokens = rollout ? tokensOf.get(rollout.index)! : totals[row]!;
           return tokens > 0 ? 1 / tokens : 0;
         }),

@@ -1,16 +1,19 @@
-import type { TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+import { isHeld, type MaskedSample, type RowFacts, type Rows, type TrainSample } from '../../core/rl/batch.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { floats, floatScalar, ints, longs } from '../onnx/session.ts';
 import type { Tensor } from '../onnx/runtime.ts';
 import { type Aggregation, aggregationOf } from './aggregate.ts';
-import { gather, type MaskedSample, type MicroBatch, requireAligned } from './micro-batches.ts';
+import { gather, type MicroBatch, requireAligned } from './micro-batches.ts';
 import type { PolicyLossOptions } from './types.ts';
 
 /**
  * What the loss of a micro-batch is computed from, as inputs of a train graph. A graph that sees only some positions of its rows is
  * told what the loss wants to know of all of them.
  */
-export type LossFeeds = (micro: MicroBatch, rows?: RowDifferences) => Record<string, Tensor>;
+export type LossFeeds<Row extends MaskedSample> = (
+  micro: MicroBatch<Row>,
+  rows?: RowDifferences,
+) => Record<string, Tensor>;
 
 /** By row of the batch: the mean of ℓ − μ over its tokens. */
 export type RowDifferences = ReadonlyMap<number, number>;
@@ -35,23 +38,23 @@ export function scoreFeeds(micro: MicroBatch, temperature: number): Record<strin
   };
 }
 
-export function supervisedFeeds(samples: readonly MaskedSample[]): LossFeeds {
-  const aggregation = aggregationOf(samples, { aggregation: 'token' });
-  return (micro) => ({ ...scoreFeeds(micro, 1), ...weightFeeds(micro, samples, aggregation) });
+/** `facts`: of all rows of the batch. */
+export function supervisedFeeds(facts: readonly RowFacts[]): LossFeeds<MaskedSample> {
+  const aggregation = aggregationOf(facts, { aggregation: 'token' });
+  return (micro) => ({ ...scoreFeeds(micro, 1), ...weightFeeds(micro, aggregation) });
 }
 
-export function policyFeeds({ samples }: TrainBatch, options: PolicyLossOptions): LossFeeds {
+export function policyFeeds(facts: readonly RowFacts[], options: PolicyLossOptions): LossFeeds<TrainSample> {
   const { loss, referenceLogprobs, temperature, klBeta } = options;
-  const aggregation = aggregationOf(samples, loss);
-  const advantages = samples.map((sample) => correctedAdvantages(sample, loss.advantageTau ?? 1));
+  const aggregation = aggregationOf(facts, loss);
   return (micro, rows) => ({
     ...scoreFeeds(micro, temperature),
-    ...weightFeeds(micro, samples, aggregation),
+    ...weightFeeds(micro, aggregation),
     ...boundFeeds(loss),
-    ...(loss.type === 'gspo' ? rowFeeds(micro, samples, rows) : {}),
-    ...teacherFeeds(micro, samples, loss),
-    advantages: vectorTensor(micro, (row) => advantages[row]!),
-    behavior_logprobs: vectorTensor(micro, (row) => samples[row]!.behaviorLogprobs),
+    ...(loss.type === 'gspo' ? rowFeeds(micro, rows) : {}),
+    ...teacherFeeds(micro, loss),
+    advantages: vectorTensor(micro, (row) => correctedAdvantages(micro.samples.get(row)!, loss.advantageTau ?? 1)),
+    behavior_logprobs: vectorTensor(micro, (row) => micro.samples.get(row)!.behaviorLogprobs),
     ...(referenceLogprobs && {
       reference_logprobs: vectorTensor(micro, (row) => referenceLogprobs[row]!),
       beta: floatScalar(klBeta),
@@ -61,8 +64,7 @@ export function policyFeeds({ samples }: TrainBatch, options: PolicyLossOptions)
 
 /** A teacher's log probabilities; where a row has none, they are as far from the policy's as a weight of 0 makes them. */
 function teacherFeeds(
-  micro: MicroBatch,
-  samples: readonly TrainSample[],
+  micro: MicroBatch<TrainSample>,
   { teacherTau = 0 }: PolicyLossOptions['loss'],
 ): Record<string, Tensor> {
   const without = new Float32Array(micro.sourceRow.length);
@@ -71,16 +73,12 @@ function teacherFeeds(
     teacher_logprobs:
       teacherTau === 0
         ? floats(without, [without.length])
-        : vectorTensor(micro, (row) => samples[row]!.teacherLogprobs ?? []),
+        : vectorTensor(micro, (row) => micro.samples.get(row)!.teacherLogprobs ?? []),
   };
 }
 
 /** Of a graph that sees whole rows the shares of their tokens, else the means themselves. */
-function rowFeeds(
-  micro: MicroBatch,
-  samples: readonly MaskedSample[],
-  rows: RowDifferences | undefined,
-): Record<string, Tensor> {
+function rowFeeds(micro: MicroBatch, rows: RowDifferences | undefined): Record<string, Tensor> {
   const { sourceRow } = micro;
   const count = sourceRow.length;
   if (rows)
@@ -90,7 +88,7 @@ function rowFeeds(
         [count],
       ),
     };
-  const mask = gather(micro, (row) => samples[row]!.lossMask);
+  const mask = gather(micro, (row) => micro.samples.get(row)!.lossMask);
   const placeOf = new Map(micro.rows.map((row, place) => [row, place]));
   const rowOf = Array.from(sourceRow, (row) => placeOf.get(row)!);
   const totals = new Float64Array(micro.rows.length);
@@ -104,13 +102,9 @@ function rowFeeds(
 }
 
 /** From the policy's log probabilities, [selected]. */
-export function rowDifferences(
-  micro: MicroBatch,
-  logprobs: Float32Array,
-  samples: readonly TrainSample[],
-): RowDifferences {
-  const mask = gather(micro, (row) => samples[row]!.lossMask);
-  const behavior = gather(micro, (row) => samples[row]!.behaviorLogprobs);
+export function rowDifferences(micro: MicroBatch<TrainSample>, logprobs: Float32Array): RowDifferences {
+  const mask = gather(micro, (row) => micro.samples.get(row)!.lossMask);
+  const behavior = gather(micro, (row) => micro.samples.get(row)!.behaviorLogprobs);
   const sums = new Map<number, { difference: number; total: number }>();
   micro.sourceRow.forEach((row, i) => {
     const { difference = 0, total = 0 } = sums.get(row) ?? {};
@@ -133,15 +127,23 @@ function boundFeeds(loss: PolicyLossOptions['loss']): Record<string, Tensor> {
   return { clip_low: floatScalar(low ?? 0), clip_high: floatScalar(high), kl_tau: floatScalar(loss.klTau ?? 0) };
 }
 
-export function requirePolicyInputs({ samples }: TrainBatch, options: PolicyLossOptions): void {
-  const { referenceLogprobs, klBeta, temperature, loss } = options;
-  samples.forEach((sample, row) => {
-    requireAligned(sample.behaviorLogprobs, sample, `behaviour logprobs in row ${row}`);
-    requireAligned(sample.advantages, sample, `advantages in row ${row}`);
-    if (sample.samplingLogprobs) requireAligned(sample.samplingLogprobs, sample, `sampling logprobs in row ${row}`);
-    if (referenceLogprobs) requireAligned(referenceLogprobs[row], sample, `reference logprobs in row ${row}`);
-    if (loss.teacherTau) requireAligned(sample.teacherLogprobs, sample, `teacher logprobs in row ${row}`);
-  });
+/** Throws unless a row has what the loss is computed from. */
+export function requirePolicyRow(
+  sample: TrainSample,
+  row: number,
+  { referenceLogprobs, loss }: PolicyLossOptions,
+): void {
+  requireAligned(sample.behaviorLogprobs, sample, `behaviour logprobs in row ${row}`);
+  requireAligned(sample.advantages, sample, `advantages in row ${row}`);
+  if (sample.samplingLogprobs) requireAligned(sample.samplingLogprobs, sample, `sampling logprobs in row ${row}`);
+  if (referenceLogprobs) requireAligned(referenceLogprobs[row], sample, `reference logprobs in row ${row}`);
+  if (loss.teacherTau) requireAligned(sample.teacherLogprobs, sample, `teacher logprobs in row ${row}`);
+}
+
+/** Of rows that are not in memory each is looked at as it is read. */
+export function requirePolicyInputs(given: Rows<TrainSample>, options: PolicyLossOptions): void {
+  const { referenceLogprobs, klBeta, temperature } = options;
+  if (isHeld(given)) for (const [row, sample] of given.entries()) requirePolicyRow(sample, row, options);
   if (klBeta > 0 && !referenceLogprobs) {
     throw new RatchetError('Unsupported', `A KL term of ${klBeta} needs reference logprobs; none were given.`);
   }
@@ -166,12 +168,8 @@ export function correctedAdvantages(
   });
 }
 
-function weightFeeds(
-  micro: MicroBatch,
-  samples: readonly MaskedSample[],
-  { factors, normalizer }: Aggregation,
-): Record<string, Tensor> {
-  const mask = gather(micro, (row) => samples[row]!.lossMask);
+function weightFeeds(micro: MicroBatch, { factors, normalizer }: Aggregation): Record<string, Tensor> {
+  const mask = gather(micro, (row) => micro.samples.get(row)!.lossMask);
   const weights = mask.map((value, i) => value * factors[micro.sourceRow[i]!]!);
   return {
     mask: floats(mask, [mask.length]),

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { trainLogitsMax, trainPositionsMax } from '../limits.ts';
+import { type MaskedSample, type RowFacts, type Rows, rowsOf } from '../../core/rl/batch.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
 import { outputLayerName } from '../model/parameter-layout.ts';
@@ -10,7 +11,14 @@ import { floats, openSession, type SessionOptions } from '../onnx/session.ts';
 import { type DropoutKey, dropoutFeeds } from './dropout.ts';
 import { type LossFeeds, type RowDifferences, scoreFeeds, tokenFeeds } from './feeds.ts';
 import type { TokenLoss } from './loss.ts';
-import { type MaskedSample, type MicroBatch, packMicroBatches, scatter, slicePositions } from './micro-batches.ts';
+import {
+  cutMicroBatches,
+  type MicroBatch,
+  readMicroBatches,
+  requireRow,
+  scatter,
+  slicePositions,
+} from './micro-batches.ts';
 import { addMetrics, type Sums } from './step-metrics.ts';
 import type { PolicyWeights } from './trained-policy.ts';
 import {
@@ -29,15 +37,17 @@ export interface CustomLoss {
 }
 
 /** What one pass over a batch computes. */
-export interface Pass {
+export interface Pass<Row extends MaskedSample = MaskedSample> {
   readonly kind: GradientKind;
-  readonly samples: readonly MaskedSample[];
-  readonly lossFeeds: LossFeeds;
+  readonly rows: Rows<Row>;
+  readonly lossFeeds: LossFeeds<Row>;
+  /** Throws for a row that the loss cannot be computed of. */
+  readonly requireRow?: (sample: Row, row: number) => void;
   readonly customLoss?: CustomLoss;
   /** Of a loss that compares rows: what it makes of the log probabilities of a micro-batch, and at which temperature they are. */
   readonly compareRows?: {
     readonly temperature: number;
-    readonly of: (micro: MicroBatch, logprobs: Float32Array) => RowDifferences;
+    readonly of: (micro: MicroBatch<Row>, logprobs: Float32Array) => RowDifferences;
   };
   readonly microBatchPositions?: number;
   readonly microBatchRows?: number;
@@ -70,13 +80,23 @@ export class GradientComputer {
   }
 
   /** Overwrites `gradient` with the gradient of the pass; `scratch` holds those of micro-batches meanwhile. */
-  async accumulate(pass: Pass, weights: PolicyWeights, gradient: FlatTensors, scratch: FlatTensors): Promise<Sums> {
-    const microBatches = this.#cut(pass.samples, pass);
+  async accumulate<Row extends MaskedSample>(
+    pass: Pass<Row>,
+    weights: PolicyWeights,
+    gradient: FlatTensors,
+    scratch: FlatTensors,
+  ): Promise<Sums> {
+    const source = rowsOf(pass.rows);
+    const cut = this.#cut(source.rows, pass);
     const sums: Sums = {};
     // One micro-batch overwrites all of it.
-    if (microBatches.length !== 1) gradient.flat.fill(0);
-    for (const micro of microBatches) {
-      const target = microBatches.length === 1 ? gradient : scratch;
+    if (cut.length !== 1) gradient.flat.fill(0);
+    const check = (sample: Row, row: number): void => {
+      requireRow(sample, row, this.#config);
+      pass.requireRow?.(sample, row);
+    };
+    for await (const micro of readMicroBatches(source, cut, check)) {
+      const target = cut.length === 1 ? gradient : scratch;
       const compute = this.#isWhole(micro) ? this.#whole(pass, micro) : this.#inParts(pass, micro);
       for (const metrics of await compute(weights, target)) addMetrics(sums, pass.kind, metrics);
       if (target === scratch) addInto(gradient.flat, scratch.flat);
@@ -85,9 +105,11 @@ export class GradientComputer {
   }
 
   /** Log probability of every token that counts; 0 elsewhere. */
-  async score(samples: readonly MaskedSample[], weights: PolicyWeights, temperature: number): Promise<Float32Array[]> {
-    const results = samples.map((sample) => new Float32Array(sample.tokenIds.length));
-    for (const micro of this.#cut(samples, {})) {
+  async score(rows: Rows<MaskedSample>, weights: PolicyWeights, temperature: number): Promise<Float32Array[]> {
+    const source = rowsOf(rows);
+    const results = source.rows.map(({ tokens }) => new Float32Array(tokens));
+    const check = (sample: MaskedSample, row: number): void => requireRow(sample, row, this.#config);
+    for await (const micro of readMicroBatches(source, this.#cut(source.rows, {}), check)) {
       if (this.#isWhole(micro)) {
         const lora = weights.adapter?.lora ?? null;
         const session = await this.#session(weights, `score ${lora !== null}`, () =>
@@ -110,10 +132,10 @@ export class GradientComputer {
     this.#sessions.clear();
   }
 
-  #cut(samples: readonly MaskedSample[], limits: Pick<Pass, 'microBatchPositions' | 'microBatchRows'>): MicroBatch[] {
+  #cut(rows: readonly RowFacts[], limits: Pick<Pass, 'microBatchPositions' | 'microBatchRows'>): (readonly number[])[] {
     const { microBatchPositions = trainPositionsMax, microBatchRows } = limits;
     const selectedMax = Math.floor(this.#logitsMax / this.#config.vocabularySize);
-    return packMicroBatches(samples, microBatchPositions, {
+    return cutMicroBatches(rows, microBatchPositions, {
       selectedMax,
       ...(microBatchRows === undefined ? {} : { rowsMax: microBatchRows }),
     });
@@ -123,7 +145,7 @@ export class GradientComputer {
     return micro.selected.length * this.#config.vocabularySize <= this.#logitsMax;
   }
 
-  #whole(pass: Pass, micro: MicroBatch) {
+  #whole<Row extends MaskedSample>(pass: Pass<Row>, micro: MicroBatch<Row>) {
     return async (weights: PolicyWeights, target: FlatTensors): Promise<Float32Array[]> => {
       const session = await this.#gradientSession('whole', pass, weights);
       const dropout = this.#dropoutFeeds(micro, weights, pass, session);
@@ -135,7 +157,7 @@ export class GradientComputer {
   }
 
   /** The trunk once, the head over a part of the positions at a time, the trunk again with the gradient of its output. */
-  #inParts(pass: Pass, micro: MicroBatch) {
+  #inParts<Row extends MaskedSample>(pass: Pass<Row>, micro: MicroBatch<Row>) {
     return async (weights: PolicyWeights, target: FlatTensors): Promise<Float32Array[]> => {
       const outputLayer = outputLayerName(this.#config);
       const outputGradient = weights.adapter ? null : floatsOf(target.tensors, outputLayer);
@@ -163,7 +185,7 @@ export class GradientComputer {
 
   /** Writes the gradients of the trunk. A tied output layer is also the embedding: it gets its share added. */
   async #trunkGradient(
-    pass: Pass,
+    pass: GraphPass,
     micro: MicroBatch,
     weights: PolicyWeights,
     { target, hiddenGradient }: { readonly target: FlatTensors; readonly hiddenGradient: Float32Array },
@@ -216,9 +238,9 @@ export class GradientComputer {
   }
 
   /** Before any part of a row is looked at by itself. */
-  async #compareRows(
-    { compareRows }: Pass,
-    micro: MicroBatch,
+  async #compareRows<Row extends MaskedSample>(
+    { compareRows }: Pass<Row>,
+    micro: MicroBatch<Row>,
     hidden: Float32Array,
     weights: PolicyWeights,
   ): Promise<RowDifferences | undefined> {
@@ -231,7 +253,7 @@ export class GradientComputer {
   }
 
   /** What the output layer reads; with dropout when it is for a pass of training. */
-  async #hidden(micro: MicroBatch, weights: PolicyWeights, pass?: Pass): Promise<Float32Array> {
+  async #hidden(micro: MicroBatch, weights: PolicyWeights, pass?: GraphPass): Promise<Float32Array> {
     const options = graphOptions(weights, pass);
     const session = await this.#session(weights, `trunk ${JSON.stringify(options)}`, () =>
       buildTrunkGraph(this.#config, options),
@@ -248,7 +270,7 @@ export class GradientComputer {
   #dropoutFeeds(
     micro: MicroBatch,
     { adapter }: PolicyWeights,
-    { dropout }: Pass,
+    { dropout }: GraphPass,
     { inputNames }: InferenceSession,
   ): Record<string, Tensor> {
     if (!adapter || !dropout || adapter.lora.dropout === 0) return {};
@@ -256,7 +278,7 @@ export class GradientComputer {
   }
 
   /** Equal parts of a micro-batch's positions, as few as fit. */
-  #parts(micro: MicroBatch): Part[] {
+  #parts<Row extends MaskedSample>(micro: MicroBatch<Row>): Part<Row>[] {
     const total = micro.selected.length;
     const count = Math.ceil(total / Math.max(1, Math.floor(this.#logitsMax / this.#config.vocabularySize)));
     return Array.from({ length: count }, (_, i) => {
@@ -278,7 +300,7 @@ export class GradientComputer {
     return (this.#outputGradient ??= floats(new Float32Array(outputLayer.size), outputLayer.dims));
   }
 
-  #gradientSession(part: 'whole' | 'head', pass: Pass, weights: PolicyWeights): Promise<InferenceSession> {
+  #gradientSession(part: 'whole' | 'head', pass: GraphPass, weights: PolicyWeights): Promise<InferenceSession> {
     const { kind, customLoss } = pass;
     const build = part === 'whole' ? buildTrainGraph : buildHeadGraph;
     const options = graphOptions(weights, pass);
@@ -303,18 +325,21 @@ export class GradientComputer {
 }
 
 /** Positions `first` to before `end` of a micro-batch. */
-interface Part {
+interface Part<Row extends MaskedSample = MaskedSample> {
   readonly first: number;
   readonly end: number;
-  readonly positions: MicroBatch;
+  readonly positions: MicroBatch<Row>;
 }
+
+/** What of a pass decides its graphs. */
+type GraphPass = Pick<Pass, 'kind' | 'customLoss' | 'dropout'>;
 
 function tensorsOf({ parameters, adapter }: PolicyWeights): Record<string, Tensor> {
   return { ...parameters.tensors, ...adapter?.tensors };
 }
 
 /** Dropout belongs to training: a policy that is scored has none. */
-function graphOptions({ adapter }: PolicyWeights, pass?: Pass): { lora: LoraConfig | null; hasDropout: boolean } {
+function graphOptions({ adapter }: PolicyWeights, pass?: GraphPass): { lora: LoraConfig | null; hasDropout: boolean } {
   const lora = adapter?.lora ?? null;
   return { lora, hasDropout: pass?.dropout !== undefined && lora !== null && lora.dropout > 0 };
 }

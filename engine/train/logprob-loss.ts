@@ -1,12 +1,13 @@
-import type { TrainBatch } from '../../core/rl/batch.ts';
+import { type Rows, rowsOf, type TrainSample } from '../../core/rl/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
+import { rowsAtOnceTokensMax } from '../../core/limits.ts';
 import { trainPositionsMax } from '../limits.ts';
 import type { InferenceSession } from '../onnx/runtime.ts';
 import { floats, openSession, type SessionOptions } from '../onnx/session.ts';
-import { policyFeeds, requirePolicyInputs, rowDifferences } from './feeds.ts';
+import { policyFeeds, requirePolicyInputs, requirePolicyRow, rowDifferences } from './feeds.ts';
 import { floatsOf } from './gradient-computer.ts';
 import { comparesRows } from './loss.ts';
-import { gather, maskTotal, packMicroBatches, scatter } from './micro-batches.ts';
+import { cutInWindows, gather, maskTotal, readMicroBatches, scatter } from './micro-batches.ts';
 import { addMetrics, policyMetrics, type Sums } from './step-metrics.ts';
 import { buildLogprobLossGraph, gradientName, type PolicyKind, policyKind } from './train-graph.ts';
 import type { PolicyLossOptions, TrainMetrics } from './types.ts';
@@ -33,28 +34,30 @@ export class LogprobLoss {
 
   /** `logprobs` are aligned with each sample's tokens, at the options' temperature. */
   async pass(
-    batch: TrainBatch,
+    batch: Rows<TrainSample>,
     options: PolicyLossOptions,
     logprobs: readonly ArrayLike<number>[],
   ): Promise<LogprobPass> {
     requirePolicyInputs(batch, options);
-    const { samples } = batch;
+    const source = rowsOf(batch);
     const { loss } = options;
     const kind = policyKind(loss, options.referenceLogprobs !== undefined);
     const session = await this.#session(kind, loss);
-    const lossFeeds = policyFeeds(batch, options);
-    const gradients = samples.map(({ tokenIds }) => new Float32Array(tokenIds.length));
+    const lossFeeds = policyFeeds(source.rows, options);
+    const gradients = source.rows.map(({ tokens }) => new Float32Array(tokens));
     const sums: Sums = {};
-    for (const micro of packMicroBatches(samples, trainPositionsMax)) {
+    const cut = cutInWindows(source.rows, trainPositionsMax, rowsAtOnceTokensMax);
+    const check = (sample: TrainSample, row: number): void => requirePolicyRow(sample, row, options);
+    for await (const micro of readMicroBatches(source, cut, check)) {
       const found = gather(micro, (row) => logprobs[row]!);
-      const rows = comparesRows(loss.type) ? rowDifferences(micro, found, samples) : undefined;
+      const rows = comparesRows(loss.type) ? rowDifferences(micro, found) : undefined;
       const feeds = { ...lossFeeds(micro, rows), logprobs: floats(found, [found.length]) };
       const known = Object.entries(feeds).filter(([name]) => session.inputNames.includes(name));
       const output = await session.run(Object.fromEntries(known));
       addMetrics(sums, kind, floatsOf(output, 'metrics'));
       scatter(micro, floatsOf(output, gradientName('logprobs')), gradients);
     }
-    const { entropy: _, gradNorm: __, ...metrics } = policyMetrics(sums, maskTotal(samples), 0);
+    const { entropy: _, gradNorm: __, ...metrics } = policyMetrics(sums, maskTotal(source.rows), 0);
     return { gradients, metrics };
   }
 

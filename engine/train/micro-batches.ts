@@ -1,15 +1,22 @@
 import { RatchetError } from '../../core/errors.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
+import {
+  isHeld,
+  type MaskedSample,
+  type RowFacts,
+  type Rows,
+  type RowSource,
+  rowsOf,
+  windowsOf,
+} from '../../core/rl/batch.ts';
 import { trainRowsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 
-/** What every loss needs of a row. */
-export type MaskedSample = Pick<TrainSample, 'tokenIds' | 'lossMask' | 'rollout'>;
-
 /** Rows of similar length, padded to the longest. Vectors speak of the positions that carry loss, row by row. */
-export interface MicroBatch {
+export interface MicroBatch<Row extends MaskedSample = MaskedSample> {
   /** Index of each row in the batch it was cut from. */
   readonly rows: readonly number[];
+  /** The rows themselves, by that index. */
+  readonly samples: ReadonlyMap<number, Row>;
   /** Tokens fed per row: the longest row without its last token, which predicts nothing. */
   readonly width: number;
   /** [rows · width]. */
@@ -34,16 +41,16 @@ interface MicroBatchLimits {
 }
 
 /**
- * Cuts a batch into micro-batches, by length so that little is padding. The cut depends on the rows alone: the same
+ * Cuts a batch into micro-batches, by length so that little is padding: the rows of each. The cut depends on the rows alone: the same
  * batch gives the same sums in the same order. Rows without loss are left out.
  */
-export function packMicroBatches(
-  samples: readonly MaskedSample[],
+export function cutMicroBatches(
+  facts: readonly RowFacts[],
   positionsMax: number,
   { rowsMax = rowsTarget, selectedMax = Infinity }: MicroBatchLimits = {},
-): MicroBatch[] {
-  const rows = samples
-    .map(({ tokenIds, lossMask }, row) => ({ row, length: tokenIds.length, selected: countLoss(lossMask) }))
+): (readonly number[])[] {
+  const rows = facts
+    .map(({ tokens, counted }, row) => ({ row, length: tokens, selected: counted }))
     .filter(({ selected }) => selected > 0)
     .toSorted((a, b) => a.length - b.length || a.row - b.row);
   const batches: { rows: number[]; selected: number }[] = [];
@@ -56,17 +63,49 @@ export function packMicroBatches(
       batch.selected = total;
     } else batches.push({ rows: [row], selected });
   }
-  return batches.map((batch) => packMicroBatch(samples, batch.rows));
+  return batches.map((batch) => batch.rows);
 }
 
-function countLoss(lossMask: readonly number[]): number {
-  let count = 0;
-  for (const mask of lossMask) if (mask !== 0) count++;
-  return count;
+/**
+ * The same in windows of consecutive rows, for rows that are read from somewhere: those of a micro-batch lie near one another. Only where the
+ * order of sums is no matter.
+ */
+export function cutInWindows(
+  facts: readonly RowFacts[],
+  positionsMax: number,
+  tokensOfWindow: number,
+): (readonly number[])[] {
+  const cut: (readonly number[])[] = [];
+  for (const places of windowsOf(facts, tokensOfWindow)) {
+    const own = cutMicroBatches(
+      places.map((place) => facts[place]!),
+      positionsMax,
+    );
+    cut.push(...own.map((rows) => rows.map((row) => places[row]!)));
+  }
+  return cut;
+}
+
+/** One after the other, as they are computed: of a large batch no more is read. Throws for rows that no graph can compute. */
+export async function* readMicroBatches<Row extends MaskedSample>(
+  source: RowSource<Row>,
+  cut: readonly (readonly number[])[],
+  requireRow: (sample: Row, row: number) => void = () => undefined,
+): AsyncGenerator<MicroBatch<Row>> {
+  for (const rows of cut) {
+    const read = await source.read(rows);
+    const samples = new Map(rows.map((row, i) => [row, read[i]!]));
+    for (const [row, sample] of samples) requireRow(sample, row);
+    yield packMicroBatch(samples, rows);
+  }
 }
 
 /** The positions with loss from `first` to before `end`, of the same rows: what a part of the loss is computed from. */
-export function slicePositions(batch: MicroBatch, first: number, end: number): MicroBatch {
+export function slicePositions<Row extends MaskedSample>(
+  batch: MicroBatch<Row>,
+  first: number,
+  end: number,
+): MicroBatch<Row> {
   return {
     ...batch,
     selected: batch.selected.subarray(first, end),
@@ -76,10 +115,8 @@ export function slicePositions(batch: MicroBatch, first: number, end: number): M
   };
 }
 
-export function maskTotal(samples: readonly MaskedSample[]): number {
-  let total = 0;
-  for (const { lossMask } of samples) for (const mask of lossMask) total += mask;
-  return total;
+export function maskTotal(rows: readonly RowFacts[]): number {
+  return rows.reduce((total, { weight }) => total + weight, 0);
 }
 
 /** A per-token quantity of the samples at the positions that carry loss. */
@@ -104,19 +141,19 @@ export function scatter(batch: MicroBatch, values: Float32Array, results: readon
   for (let i = 0; i < values.length; i++) results[sourceRow[i]!]![sourcePosition[i]!] = values[i]!;
 }
 
-/** Throws for rows no graph can compute: these come from outside the engine. */
-export function requireTrainable(samples: readonly MaskedSample[], config: ModelConfig): void {
-  if (samples.length > trainRowsMax) throw badBatch(`at most ${trainRowsMax} rows`, `${samples.length}`);
-  samples.forEach((sample, row) => requireRow(sample, row, config));
+/** Throws for a batch no graph can compute: it comes from outside the engine. Rows that are not in memory are looked at as they are read. */
+export function requireTrainable(given: Rows<MaskedSample>, config: ModelConfig): void {
+  const { rows } = rowsOf(given);
+  if (rows.length > trainRowsMax) throw badBatch(`at most ${trainRowsMax} rows`, `${rows.length}`);
+  const row = rows.findIndex(({ tokens }) => tokens - 1 > config.positionsMax);
+  if (row >= 0) throw badBatch(`at most ${config.positionsMax + 1} tokens in row ${row}`, `${rows[row]!.tokens}`);
+  if (isHeld(given)) for (const [place, sample] of given.entries()) requireRow(sample, place, config);
 }
 
-function requireRow({ tokenIds, lossMask }: MaskedSample, row: number, config: ModelConfig): void {
+export function requireRow({ tokenIds, lossMask }: MaskedSample, row: number, config: ModelConfig): void {
   const where = `row ${row}`;
   if (lossMask.length !== tokenIds.length) {
     throw badBatch(`as many mask values as tokens in ${where}`, `${lossMask.length} for ${tokenIds.length}`);
-  }
-  if (tokenIds.length - 1 > config.positionsMax) {
-    throw badBatch(`at most ${config.positionsMax + 1} tokens in ${where}`, `${tokenIds.length}`);
   }
   if ((lossMask[0] ?? 0) !== 0) throw badBatch(`a mask of 0 at position 0 of ${where}`, `${lossMask[0]}`);
   const foreign = tokenIds.find((id) => !Number.isInteger(id) || id < 0 || id >= config.vocabularySize);
@@ -133,15 +170,18 @@ function badBatch(expected: string, received: string): RatchetError {
   return new RatchetError('Unsupported', `The training batch is malformed: expected ${expected}, got ${received}.`);
 }
 
-function packMicroBatch(samples: readonly MaskedSample[], rows: readonly number[]): MicroBatch {
-  const width = Math.max(...rows.map((row) => samples[row]!.tokenIds.length - 1));
+function packMicroBatch<Row extends MaskedSample>(
+  samples: ReadonlyMap<number, Row>,
+  rows: readonly number[],
+): MicroBatch<Row> {
+  const width = Math.max(...rows.map((row) => samples.get(row)!.tokenIds.length - 1));
   const tokens = new Int32Array(rows.length * width);
   const selected: number[] = [];
   const targets: number[] = [];
   const sourceRow: number[] = [];
   const sourcePosition: number[] = [];
   rows.forEach((row, b) => {
-    const { tokenIds, lossMask } = samples[row]!;
+    const { tokenIds, lossMask } = samples.get(row)!;
     for (let t = 0; t + 1 < tokenIds.length; t++) {
       tokens[b * width + t] = tokenIds[t]!;
       if (lossMask[t + 1] === 0) continue;
@@ -153,6 +193,7 @@ function packMicroBatch(samples: readonly MaskedSample[], rows: readonly number[
   });
   return {
     rows,
+    samples,
     width,
     tokens,
     selected: BigInt64Array.from(selected, BigInt),

@@ -1,5 +1,5 @@
 import { present } from '../../core/present.ts';
-import type { TrainBatch } from '../../core/rl/batch.ts';
+import { type MaskedSample, type Rows, type RowSource, rowsOf, type TrainSample } from '../../core/rl/batch.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
 import type { AdapterParameters } from '../model/lora.ts';
 import { copiesForPasses, copiesInTraining, requireMemory } from '../model/memory.ts';
@@ -7,10 +7,10 @@ import type { ModelFolder } from '../model/model-folder.ts';
 import type { FlatTensors } from '../model/parameters.ts';
 import type { SessionOptions } from '../onnx/session.ts';
 import { AdamW } from './adamw.ts';
-import { policyFeeds, requirePolicyInputs, rowDifferences, supervisedFeeds } from './feeds.ts';
+import { policyFeeds, requirePolicyInputs, requirePolicyRow, rowDifferences, supervisedFeeds } from './feeds.ts';
 import { GradientComputer, type Pass } from './gradient-computer.ts';
 import { comparesRows } from './loss.ts';
-import { maskTotal, type MaskedSample, type MicroBatch, requireTrainable } from './micro-batches.ts';
+import { maskTotal, requireTrainable } from './micro-batches.ts';
 import { meanOfPasses, policyMetrics, refusalReason, type Sums, supervisedMetrics } from './step-metrics.ts';
 import { policyKind } from './train-graph.ts';
 import { TrainedPolicy } from './trained-policy.ts';
@@ -80,14 +80,15 @@ export class EngineOptimizer implements Optimizer {
     return this.#policy.adapter;
   }
 
-  sftStep(samples: readonly MaskedSample[], options: SftOptions): Promise<StepResult<SftMetrics>> {
+  sftStep(given: Rows<MaskedSample>, options: SftOptions): Promise<StepResult<SftMetrics>> {
     return this.#inTurn(async () => {
-      requireTrainable(samples, this.#policy.model.config);
-      const pass = { kind: 'sft' as const, samples, lossFeeds: supervisedFeeds(samples) };
+      const rows = rowsOf(given);
+      requireTrainable(given, this.#policy.model.config);
+      const pass = { kind: 'sft' as const, rows, lossFeeds: supervisedFeeds(rows.rows) };
       const sums = await this.#accumulate(pass, options, 1);
       const metrics = supervisedMetrics(
         sums,
-        maskTotal(samples),
+        maskTotal(rows.rows),
         await this.#optimizer.globalNorm(this.#gradient.flat),
       );
       const reason = refusalReason(metrics);
@@ -97,10 +98,11 @@ export class EngineOptimizer implements Optimizer {
     });
   }
 
-  trainStep(batch: TrainBatch, options: TrainOptions): Promise<StepResult<TrainMetrics>> {
+  trainStep(given: Rows<TrainSample>, options: TrainOptions): Promise<StepResult<TrainMetrics>> {
     return this.#inTurn(async () => {
-      requireTrainable(batch.samples, this.#policy.model.config);
-      requirePolicyInputs(batch, options);
+      const batch = rowsOf(given);
+      requireTrainable(given, this.#policy.model.config);
+      requirePolicyInputs(given, options);
       const { iterations = 1 } = options;
       if (iterations === 1) return this.#trainPass(batch, options, 1);
       const copies = { copies: copiesInTraining + copiesForPasses, copiesHeld: this.adapter ? 1 : copiesInTraining };
@@ -118,12 +120,13 @@ export class EngineOptimizer implements Optimizer {
     });
   }
 
-  forwardLogprobs(samples: readonly MaskedSample[], options: LogprobOptions): Promise<Float32Array[]> {
+  forwardLogprobs(given: Rows<MaskedSample>, options: LogprobOptions): Promise<Float32Array[]> {
     return this.#inTurn(async () => {
-      requireTrainable(samples, this.#policy.model.config);
+      const rows = rowsOf(given);
+      requireTrainable(given, this.#policy.model.config);
       const { weights: folder, temperature } = options;
       const weights = folder === undefined ? this.#policy : await this.#policy.reference(folder);
-      return this.#computer.score(samples, weights, temperature);
+      return this.#computer.score(rows, weights, temperature);
     });
   }
 
@@ -167,23 +170,32 @@ export class EngineOptimizer implements Optimizer {
     return this.#gradient;
   }
 
-  async #trainPass(batch: TrainBatch, options: TrainOptions, number: number): Promise<StepResult<TrainMetrics>> {
-    const { samples } = batch;
+  async #trainPass(
+    batch: RowSource<TrainSample>,
+    options: TrainOptions,
+    number: number,
+  ): Promise<StepResult<TrainMetrics>> {
     const { loss, referenceLogprobs, temperature } = options;
     const kind = policyKind(loss, referenceLogprobs !== undefined);
     const custom = loss.type === 'custom' ? { customLoss: await customLossOf(loss) } : {};
-    const of = (micro: MicroBatch, logprobs: Float32Array) => rowDifferences(micro, logprobs, samples);
-    const compared = comparesRows(loss.type) ? { compareRows: { temperature, of } } : {};
-    const pass = { kind, samples, lossFeeds: policyFeeds(batch, options), ...custom, ...compared };
+    const compared = comparesRows(loss.type) ? { compareRows: { temperature, of: rowDifferences } } : {};
+    const pass: Pass<TrainSample> = {
+      kind,
+      rows: batch,
+      lossFeeds: policyFeeds(batch.rows, options),
+      requireRow: (sample, row) => requirePolicyRow(sample, row, options),
+      ...custom,
+      ...compared,
+    };
     const sums = await this.#accumulate(pass, options, number);
-    const metrics = policyMetrics(sums, maskTotal(samples), await this.#optimizer.globalNorm(this.#gradient.flat));
+    const metrics = policyMetrics(sums, maskTotal(batch.rows), await this.#optimizer.globalNorm(this.#gradient.flat));
     const reason = refusalReason(metrics);
     if (reason !== null) return { applied: false, reason, metrics };
     await this.#apply(metrics.gradNorm, options);
     return { applied: true, metrics };
   }
 
-  #accumulate(pass: Pass, options: SftOptions, number: number): Promise<Sums> {
+  #accumulate<Row extends MaskedSample>(pass: Pass<Row>, options: SftOptions, number: number): Promise<Sums> {
     const { microBatchPositions, microBatchRows, dropoutSeed = 0 } = options;
     const more = {
       dropout: { seed: dropoutSeed, pass: number },

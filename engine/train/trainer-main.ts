@@ -1,13 +1,52 @@
 /** Entry of a trainer's process. It lives as long as its IPC channel: when the owner is gone, so is the trainer. */
+import type { MaskedSample, RowSource } from '../../core/rl/batch.ts';
 import { EngineOptimizer } from './optimizer.ts';
-import { type OpenArguments, toWire, type TrainerCall, type TrainerReply } from './trainer-protocol.ts';
+import {
+  areRemote,
+  fromWire,
+  type OpenArguments,
+  type RemoteRows,
+  type RowsAnswer,
+  type RowsRequest,
+  toWire,
+  type TrainerCall,
+  type TrainerReply,
+} from './trainer-protocol.ts';
 
 let trainer: EngineOptimizer | null = null;
 
 // Ctrl-C in a terminal reaches the whole process group; the owner decides when training ends.
 process.on('SIGINT', () => undefined);
 process.on('disconnect', () => process.exit(0));
-process.on('message', (call: TrainerCall) => void answer(call));
+process.on('message', (message: TrainerCall | RowsAnswer) => {
+  if ('ask' in message) taken(message);
+  else void answer(message);
+});
+
+const asked = new Map<number, (answer: RowsAnswer) => void>();
+let asks = 0;
+
+function taken(answer: RowsAnswer): void {
+  asked.get(answer.ask)?.(answer);
+  asked.delete(answer.ask);
+}
+
+/** Rows of the owner's, which are asked for when they are needed. */
+function remoteRows({ rowsOfCall, rows }: RemoteRows): RowSource<MaskedSample> {
+  return {
+    rows,
+    async read(places) {
+      const ask = asks++;
+      const request: RowsRequest = { ask, rowsOfCall, places };
+      const answer = await new Promise<RowsAnswer>((resolve) => {
+        asked.set(ask, resolve);
+        process.send?.(request);
+      });
+      if ('error' in answer) throw fromWire(answer.error);
+      return answer.samples;
+    },
+  };
+}
 
 async function answer(call: TrainerCall): Promise<void> {
   const reply: TrainerReply = await perform(call).then(
@@ -26,5 +65,5 @@ async function perform({ method, args }: TrainerCall): Promise<unknown> {
   if (!trainer) throw new Error(`${method} was called before the trainer was opened`);
   // The owner is the same program: the types were checked where the call was written.
   const call = trainer[method].bind(trainer) as (...args: readonly unknown[]) => Promise<unknown>;
-  return call(...args);
+  return call(...args.map((value) => (areRemote(value) ? remoteRows(value) : value)));
 }

@@ -3,9 +3,18 @@ import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { environmentForAll, selectEnvironment, trustedRootsVariable } from '../../core/child-environment.ts';
 import { RatchetError } from '../../core/errors.ts';
-import type { TrainBatch } from '../../core/rl/batch.ts';
-import type { MaskedSample } from './micro-batches.ts';
-import { fromWire, type OpenArguments, type TrainerCall, type TrainerReply } from './trainer-protocol.ts';
+import type { MaskedSample, Rows, RowSource, TrainSample } from '../../core/rl/batch.ts';
+import { rowsAtOnceTokensMax } from '../../core/limits.ts';
+import {
+  fromWire,
+  type OpenArguments,
+  type RemoteRows,
+  type RowsAnswer,
+  type RowsRequest,
+  toWire,
+  type TrainerCall,
+  type TrainerReply,
+} from './trainer-protocol.ts';
 import type { OptimizerOptions } from './optimizer.ts';
 import type {
   ExportOptions,
@@ -30,20 +39,32 @@ interface Pending {
  */
 export class TrainerProcess implements Optimizer {
   readonly #child: ChildProcess;
+  readonly #tokensSentMax: number;
   readonly #pending = new Map<number, Pending>();
+  /** What a call under way is about, where the process has not got it. */
+  readonly #rows = new Map<number, RowSource<MaskedSample>>();
   #nextId = 0;
   #death: RatchetError | null = null;
 
-  private constructor(child: ChildProcess) {
+  private constructor(child: ChildProcess, tokensSentMax: number) {
     this.#child = child;
-    child.on('message', (reply: TrainerReply) => this.#settle(reply));
+    this.#tokensSentMax = tokensSentMax;
+    child.on('message', (message: TrainerReply | RowsRequest) => {
+      if ('ask' in message) void this.#give(message);
+      else this.#settle(message);
+    });
     child.on('exit', (code, signal) =>
       this.#die(signal ? `it was killed by ${signal}` : `it exited with code ${code}`),
     );
     child.on('error', (error) => this.#die(error.message));
   }
 
-  static async open(model: string, options: OptimizerOptions): Promise<TrainerProcess> {
+  /** Rows of more tokens than `tokensSentMax` stay with the owner, and are asked for. */
+  static async open(
+    model: string,
+    options: OptimizerOptions,
+    { tokensSentMax = rowsAtOnceTokensMax } = {},
+  ): Promise<TrainerProcess> {
     const entry = fileURLToPath(import.meta.resolve('./trainer-main.ts'));
     const child = fork(entry, [], {
       serialization: 'advanced',
@@ -51,7 +72,7 @@ export class TrainerProcess implements Optimizer {
       // It may run a loss of the user's, and needs no credential of ours.
       env: selectEnvironment([...environmentForAll, trustedRootsVariable], process.env),
     });
-    const trainer = new TrainerProcess(child);
+    const trainer = new TrainerProcess(child, tokensSentMax);
     try {
       await trainer.#call('open', { model, options } satisfies OpenArguments);
     } catch (error) {
@@ -70,16 +91,16 @@ export class TrainerProcess implements Optimizer {
     return this.#death === null;
   }
 
-  async sftStep(samples: readonly MaskedSample[], options: SftOptions): Promise<StepResult<SftMetrics>> {
-    return (await this.#call('sftStep', samples, options)) as StepResult<SftMetrics>;
+  async sftStep(rows: Rows<MaskedSample>, options: SftOptions): Promise<StepResult<SftMetrics>> {
+    return (await this.#callWith(rows, 'sftStep', options)) as StepResult<SftMetrics>;
   }
 
-  async trainStep(batch: TrainBatch, options: TrainOptions): Promise<StepResult<TrainMetrics>> {
-    return (await this.#call('trainStep', batch, options)) as StepResult<TrainMetrics>;
+  async trainStep(rows: Rows<TrainSample>, options: TrainOptions): Promise<StepResult<TrainMetrics>> {
+    return (await this.#callWith(rows, 'trainStep', options)) as StepResult<TrainMetrics>;
   }
 
-  async forwardLogprobs(samples: readonly MaskedSample[], options: LogprobOptions): Promise<Float32Array[]> {
-    return (await this.#call('forwardLogprobs', samples, options)) as Float32Array[];
+  async forwardLogprobs(rows: Rows<MaskedSample>, options: LogprobOptions): Promise<Float32Array[]> {
+    return (await this.#callWith(rows, 'forwardLogprobs', options)) as Float32Array[];
   }
 
   async digest(): Promise<string> {
@@ -114,14 +135,41 @@ export class TrainerProcess implements Optimizer {
     await exit;
   }
 
+  /** Few rows go with the call; of many it asks for those that it needs. */
+  async #callWith(rows: Rows<MaskedSample>, method: TrainerCall['method'], options: object): Promise<unknown> {
+    if (!('read' in rows)) return this.#call(method, rows, options);
+    const tokens = rows.rows.reduce((sum, row) => sum + row.tokens, 0);
+    if (tokens <= this.#tokensSentMax) return this.#call(method, await rows.read([...rows.rows.keys()]), options);
+    const rowsOfCall = this.#nextId++;
+    this.#rows.set(rowsOfCall, rows);
+    try {
+      return await this.#call(method, { rowsOfCall, rows: rows.rows } satisfies RemoteRows, options);
+    } finally {
+      this.#rows.delete(rowsOfCall);
+    }
+  }
+
   #call(method: TrainerCall['method'], ...args: readonly unknown[]): Promise<unknown> {
     return new Promise((resolve, reject) => {
       if (this.#death) return reject(this.#death);
       const call: TrainerCall = { id: this.#nextId++, method, args };
       this.#pending.set(call.id, { resolve, reject });
-      this.#child.send(call, (error) => {
-        if (error) this.#die(error.message);
-      });
+      this.#send(call);
+    });
+  }
+
+  async #give({ ask, rowsOfCall, places }: RowsRequest): Promise<void> {
+    const read = this.#rows.get(rowsOfCall)?.read(places) ?? Promise.reject(new Error('its call is over'));
+    const answer = await read.then(
+      (samples): RowsAnswer => ({ ask, samples }),
+      (error: unknown): RowsAnswer => ({ ask, error: toWire(error) }),
+    );
+    if (!this.#death) this.#send(answer);
+  }
+
+  #send(message: TrainerCall | RowsAnswer): void {
+    this.#child.send(message, (error) => {
+      if (error) this.#die(error.message);
     });
   }
 

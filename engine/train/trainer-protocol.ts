@@ -1,4 +1,5 @@
 import { type ErrorCode, errorCodes, RatchetError } from '../../core/errors.ts';
+import type { MaskedSample, RowFacts } from '../../core/rl/batch.ts';
 import type { Optimizer } from './types.ts';
 import type { OptimizerOptions } from './optimizer.ts';
 
@@ -13,6 +14,27 @@ export interface TrainerCall {
 
 export type TrainerReply =
   { readonly id: number; readonly result: unknown } | { readonly id: number; readonly error: WireError };
+
+/** Rows that stay with the owner: the trainer's process asks for them as it needs them. */
+export interface RemoteRows {
+  /** The call that they belong to. */
+  readonly rowsOfCall: number;
+  readonly rows: readonly RowFacts[];
+}
+
+export interface RowsRequest {
+  readonly ask: number;
+  readonly rowsOfCall: number;
+  readonly places: readonly number[];
+}
+
+export type RowsAnswer =
+  | { readonly ask: number; readonly samples: readonly MaskedSample[] }
+  | { readonly ask: number; readonly error: WireError };
+
+export function areRemote(value: unknown): value is RemoteRows {
+  return typeof value === 'object' && value !== null && 'rowsOfCall' in value;
+}
 
 interface WireError {
   readonly code: string | null;

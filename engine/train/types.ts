@@ -1,6 +1,5 @@
-import type { TrainBatch } from '../../core/rl/batch.ts';
+import type { MaskedSample, Rows, TrainSample } from '../../core/rl/batch.ts';
 import type { LossSettings, OptimizerSpec } from '../../config/run-spec.ts';
-import type { MaskedSample } from './micro-batches.ts';
 
 export interface SftOptions {
   readonly learningRate: number;
@@ -73,12 +72,12 @@ export interface ExportOptions {
   readonly base?: string;
 }
 
-/** A trainer, in this process or another. */
+/** A trainer, in this process or another. Rows that are not in memory are read a micro-batch at a time, each pass anew. */
 export interface Optimizer {
-  sftStep(samples: readonly MaskedSample[], options: SftOptions): Promise<StepResult<SftMetrics>>;
-  trainStep(batch: TrainBatch, options: TrainOptions): Promise<StepResult<TrainMetrics>>;
+  sftStep(rows: Rows<MaskedSample>, options: SftOptions): Promise<StepResult<SftMetrics>>;
+  trainStep(rows: Rows<TrainSample>, options: TrainOptions): Promise<StepResult<TrainMetrics>>;
   /** Log probability of every token that counts; 0 elsewhere. Aligned with each sample's tokens. */
-  forwardLogprobs(samples: readonly MaskedSample[], options: LogprobOptions): Promise<Float32Array[]>;
+  forwardLogprobs(rows: Rows<MaskedSample>, options: LogprobOptions): Promise<Float32Array[]>;
   /** SHA-256 of the weights: the digest of the policy version. */
   digest(): Promise<string>;
   /**

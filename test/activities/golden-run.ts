@@ -10,11 +10,11 @@ import { resolveStoreUri } from '../../backends/store/index.ts';
 import { putJson, putRows } from '../../backends/store/objects.ts';
 import { OnnxTrainer } from '../../backends/trainer/onnx.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
 import type { ScoredGroup, ScoredRollout, Turn } from '../../core/rl/rollout.ts';
 import type { ObjectRef, StepPlan } from '../../core/rl/run-state.ts';
 import { presetFiles } from '../../engine/index.ts';
-import { readJson, readRows, storeOf } from '../../runs/run-access.ts';
+import { openBatch } from '../../runs/batches.ts';
+import { readJson, storeOf } from '../../runs/run-access.ts';
 import { act, commitFirst, type Committed, openRoles, type Roles, type TestRun } from './runs.ts';
 
 const folder = fileURLToPath(new URL('../data/golden-runs/', import.meta.url));
@@ -143,8 +143,8 @@ async function playStep(
 }
 
 async function plannedRows(run: TestRun['run'], ref: ObjectRef): Promise<GoldenRow[]> {
-  const { batch } = await readJson<StepPlan>(run, ref);
-  const rows = await readRows<TrainSample>(run, batch);
+  const batch = await openBatch(run, await readJson<StepPlan>(run, ref));
+  const rows = await batch.read([...batch.rows.keys()]);
   return rows.map(({ tokenIds, lossMask, advantages }) => ({ tokens: tokenIds, mask: lossMask, advantages }));
 }
 

@@ -124,8 +124,10 @@ export class ChainTrainer implements Trainer {
   async trainStep(input: Parameters<Trainer['trainStep']>[0]): Promise<TrainOutcome> {
     const { plan, batch, referenceFolder } = input;
     const reference = await readFile(path.join(referenceFolder, 'model.safetensors'));
+    const samples: unknown[] = [];
+    for await (const sample of batch.samples()) samples.push(sample);
     return this.#apply(`step ${plan.step}`, [
-      JSON.stringify([batch, plan.learningRate, plan.loss, plan.klBeta]),
+      JSON.stringify([samples, plan.learningRate, plan.loss, plan.klBeta]),
       sha(reference.toString('hex')),
     ]);
   }

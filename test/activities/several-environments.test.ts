@@ -7,7 +7,6 @@ import { poolsOf } from '../../runs/pools.ts';
 import { readJson, readRows, storeOf } from '../../runs/run-access.ts';
 import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
 import type { PlayedPart } from '../../core/rl/played-part.ts';
-import type { PackedBatch } from '../../activities/pack-batch.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
 import { encodeJson } from '../../backends/store/objects.ts';
 import { rolloutsAtOnce } from '../../core/rl/chunks.ts';
@@ -17,6 +16,7 @@ import { encodeRanges } from '../../core/rl/ledger.ts';
 import type { Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
 import type { KeptGroups, LeasedGroups } from '../../core/rl/run-state.ts';
 import { act, advance, commitFirst, makeRun, openRoles, type Roles, type TestRun, WordsInference } from './runs.ts';
+import type { PackedBatch } from '../../core/rl/run-state.ts';
 
 const entries = [
   '{ id = "reverse-text", name = "well", args = { max_length = 5 }, weight = 0.7 }',

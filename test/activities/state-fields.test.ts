@@ -3,11 +3,11 @@ import { cp, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
-import { readCommit, readJson, readRows, storeOf } from '../../runs/run-access.ts';
+import { readCommit, readJson, storeOf } from '../../runs/run-access.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { openTrainer } from '../../backends/trainer/index.ts';
 import type { Trainer } from '../../backends/trainer/types.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
+import { batchOf } from '../../core/rl/batch.ts';
 import { decodeSafetensors, encodeSafetensors, type NamedTensor } from '../../engine/index.ts';
 import { layout } from '../../runs/layout.ts';
 import { nothingLost } from '../../core/rl/lost-work.ts';
@@ -16,6 +16,7 @@ import type { KeptGroups, LeasedGroups, RunState, StepPlan } from '../../core/rl
 import { selectGroups } from '../../core/rl/selection.ts';
 import { stepOutcomes } from '../../workflows/step/step-outcomes.ts';
 import { act, type Committed, commitFirst, makeRun, openRoles, sampleRound, type Roles, type TestRun } from './runs.ts';
+import { openBatch } from '../../runs/batches.ts';
 
 /**
  * Everything a commit and its checkpoint hold is there because N + N steps would differ from 2N without it. Here two
@@ -205,11 +206,16 @@ describe('the engine, restored with a part of its checkpoint forgotten, ends wit
     const first = await commitFirst(test, roles);
     const made = await step(test, roles, first);
     const committed = await planOf(test, made);
-    const samples = await readRows<TrainSample>(test.run, committed.batch);
+    const packed = await openBatch(test.run, committed);
+    const samples = await packed.read([...packed.rows.keys()]);
     // Every row has something to learn, whatever this sampling's rewards were.
-    const batch = {
-      samples: samples.map((row, i) => ({ ...row, advantages: row.advantages.map(() => (i % 2 ? 1 : -0.5)) })),
-    };
+    const batch = batchOf(
+      samples.map((row, i) => ({
+        ...row,
+        behaviorLogprobs: row.behaviorLogprobs!,
+        advantages: row.advantages.map(() => (i % 2 ? 1 : -0.5)),
+      })),
+    );
     const v0 = await test.store.localFolder(layout.weights('main', 0));
     const trainer = await openTrainer({ kind: 'onnx', threads: 1, provider: 'cpu' });
     t.after(() => trainer.close());

@@ -3,13 +3,12 @@ import { writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import fc from 'fast-check';
-import { readHead, readJson, readRows } from '../../runs/run-access.ts';
+import { readHead, readJson } from '../../runs/run-access.ts';
 import { keptCheckpoints } from '../../activities/save-checkpoint.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
 import { runStateBytesMax } from '../../core/limits.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { hasCode } from '../backends/store.contract.ts';
 import {
@@ -25,6 +24,7 @@ import {
   type Roles,
   type TestRun,
 } from './runs.ts';
+import { openBatch } from '../../runs/batches.ts';
 
 async function started(t: TestContext, overrides: Readonly<Record<string, string>> = {}) {
   const test = await makeRun(t, overrides);
@@ -53,8 +53,8 @@ describe('packing a batch', () => {
     const other = await roles.packBatch({ run, step: 1, trained: source('2'), scored: [scored] });
     assert.notEqual(other.packed.key, once.packed.key);
     assert.equal(once.rows, 8);
-    const { batch } = await readJson<Pick<StepPlan, 'batch'>>(run, once.packed);
-    assert.equal((await readRows<TrainSample>(run, batch)).length, 8);
+    const batch = await openBatch(run, { packed: once.packed });
+    assert.equal((await batch.read([...batch.rows.keys()])).length, 8);
   });
 });
 

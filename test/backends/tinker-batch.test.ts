@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { gradientBatch } from '../../backends/tinker/batch.ts';
+import { factsOf } from '../../core/rl/batch.ts';
 import type { Datum } from '../../backends/tinker/types.ts';
 
 const samples = [
@@ -26,7 +27,8 @@ const slopes = {
 
 for (const reduction of ['sum', 'sequence_mean'] as const) {
   test(`a loss that is sent as its gradient has that gradient, where a server takes the ${reduction}`, () => {
-    const { data, rows, loss } = gradientBatch(samples, gradients, reduction);
+    const { datum, rows, loss } = gradientBatch(samples.map(factsOf), gradients, reduction);
+    const data = rows.map((row, place) => datum(samples[row]!, place));
     assert.deepEqual(rows, [0, 2], 'rows without loss are left out');
     assert.equal(loss.lossFn, reduction === 'sum' ? 'cross_entropy' : 'cispo');
     data.forEach((datum, i) => assert.deepEqual(slopes[reduction](datum, data.length), gradients[rows[i]!]!.slice(1)));

@@ -16,6 +16,7 @@ import {
 import { readVersion } from '../../backends/tinker/version-files.ts';
 import { TinkerTrainer } from '../../backends/trainer/tinker.ts';
 import { presetFiles } from '../../engine/index.ts';
+import { batchOf } from '../../core/rl/batch.ts';
 
 const part = {
   lora: {
@@ -77,7 +78,7 @@ export function tinkerContracts(name: string, { preset, start, startsAfresh, ski
       const samples = await rowsOf(first, { count: 32, seed: 5 });
       const made: ServedPolicy[] = [];
       for (const step of [1, 2]) {
-        const batch = { samples: samples.slice(16 * (step - 1), 16 * step) };
+        const batch = batchOf(samples.slice(16 * (step - 1), 16 * step));
         for (let pass = 0; pass < 4; pass++)
           await trainer.trainStep({ plan: planOf({ loss: lossOf('cross_entropy'), learningRate: 2e-2 }), batch });
         const to = path.join(root, `step_${step}`);

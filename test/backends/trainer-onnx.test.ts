@@ -11,6 +11,7 @@ import { createPreset, EngineOptimizer, saveModelFolder, startPolicyServer } fro
 import { assembleModel } from '../../engine/model/model-folder.ts';
 import type { Trainer } from '../../backends/trainer/types.ts';
 import { optimizer, randomBatch } from '../engine/models.ts';
+import { batchOf } from '../../core/rl/batch.ts';
 
 const lora = { r: 4, alpha: 8, dropout: 0.1, targetModules: ['q_proj', 'k_proj', 'v_proj', 'o_proj'] };
 
@@ -39,7 +40,6 @@ test('a policy with adapters is trained, exported beside its base, and served to
     attempt: 1,
     from: version,
     reference: version,
-    batch: version.file,
     packed: version.file,
     learningRate: 1e-2,
     temperature: 0.8,
@@ -51,11 +51,12 @@ test('a policy with adapters is trained, exported beside its base, and served to
     dropoutSeed: 11,
     snapshot: false,
   };
-  const batch = { samples: randomBatch(model.config, 16, 4) };
+  const rows = randomBatch(model.config, 16, 4);
+  const batch = batchOf(rows);
   const outcome = await trainer.trainStep({ plan, batch, referenceFolder: base });
   assert.ok(outcome.applied && outcome.metrics['kl_divergence']! >= 0);
   // As the trainer sees it now, for the canary.
-  const canary = batch.samples.slice(0, 2);
+  const canary = rows.slice(0, 2);
   const positions = canary[0]!.lossMask.flatMap((mask, i) => (mask > 0 && i > 0 ? [i] : [])).slice(0, 3);
   assert.equal(positions.length, 3);
   const expected = await trainer.logprobs!(canary, 1);

@@ -5,7 +5,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { setTimeout as delay } from 'node:timers/promises';
 import { after, before, describe, test } from 'node:test';
-import type { TrainSample } from '../../core/rl/batch.ts';
+import { batchOf, type TrainSample } from '../../core/rl/batch.ts';
 import { randomStream } from '../../core/random.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
@@ -129,7 +129,7 @@ describe('a trainer on a Tinker server', () => {
     const trainer = openTrainer(server.url);
     const { digest } = await trainer.makeBase(path.join(folder, 'refused'), { ...part, files: presetFiles(model) });
     const flat = rows(1).map((row) => ({ ...row, advantages: row.advantages.map(() => 0) }));
-    const outcome = await trainer.trainStep({ plan: planOf(cispo, 0.1), batch: { samples: flat } });
+    const outcome = await trainer.trainStep({ plan: planOf(cispo, 0.1), batch: batchOf(flat) });
     assert.deepEqual([outcome.applied, outcome.digest], [false, digest]);
     assert.match(outcome.reason!, /gradient is 0/);
     assert.equal((await trainer.trainStep(stepOf(planOf(cispo, 0.1), 1))).applied, true);
@@ -309,7 +309,7 @@ async function updates(url: string, loss: LossSettings) {
   assert.ok(outcome.applied, outcome.reason);
   const engine = await engineLike(base);
   const options = { learningRate: 1e5, optimizer, loss, temperature: 1, klBeta: 0 };
-  const expected = await engine.trainStep({ samples: rows(1) }, options);
+  const expected = await engine.trainStep(rows(1), options);
   await assertSameAdapter(after, engine);
   await engine.close();
   return { outcome, expected };
@@ -335,7 +335,7 @@ function planOf(loss: LossSettings, learningRate: number): StepPlan {
 }
 
 function stepOf(plan: StepPlan, seed: number) {
-  return { plan, batch: { samples: rows(seed) } };
+  return { plan, batch: batchOf(rows(seed)) };
 }
 
 /** Rows of different lengths and masks, one of them without loss. */

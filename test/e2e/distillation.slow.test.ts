@@ -8,8 +8,7 @@ import { layout } from '../../runs/layout.ts';
 import { randomStream } from '../../core/random.ts';
 import type { StepCommit, StepPlan } from '../../core/rl/run-state.ts';
 import { openRunStore } from '../../backends/store/index.ts';
-import { decodeJson, decodeNumbers, decodeRows } from '../../backends/store/objects.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
+import { decodeJson, decodeRows } from '../../backends/store/objects.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import { EngineOptimizer, type PolicyServer, saveModelFolder, startPolicyServer } from '../../engine/index.ts';
 import { choosePort } from '../../workers/ports.ts';
@@ -17,6 +16,7 @@ import { statusQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
 import { until } from '../eventually.ts';
+import { openBatch } from '../../runs/batches.ts';
 
 const optimizer = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
 let project: SmallProject;
@@ -118,12 +118,9 @@ test('on-policy distillation brings the policy towards a teacher in a folder, to
 
   const plan = await planOf('opd', 3);
   assert.match(plan.taught?.teacher ?? '', /^teacher:weights:[0-9a-f]{16}$/);
-  const batch = decodeRows<TrainSample>(await storeOf('opd').get(plan.batch), plan.batch.key);
-  const rows = decodeNumbers(await storeOf('opd').get(plan.taught!.logprobs), plan.taught!.logprobs.key);
-  assert.deepEqual(
-    rows.map((row) => row.length),
-    batch.map(({ tokenIds }) => tokenIds.length),
-  );
+  const batch = await openBatch({ name: 'opd', store: `file:${path.join(project.folder, 'outputs')}/` }, plan);
+  for (const { tokenIds, teacherLogprobs } of await batch.read([...batch.rows.keys()]))
+    assert.equal(teacherLogprobs?.length, tokenIds.length);
 
   const disturbed = await start('opd-killed', 12, more);
   await until('step 5', () => project.commit('opd-killed', 5));

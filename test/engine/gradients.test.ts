@@ -2,9 +2,10 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { parameterCount, Parameters } from '../../engine/index.ts';
 import { floats, floatScalar, ints, longs, openSession } from '../../engine/onnx/session.ts';
-import { gather, maskTotal, packMicroBatches } from '../../engine/train/micro-batches.ts';
+import { factsOf } from '../../core/rl/batch.ts';
+import { gather, maskTotal } from '../../engine/train/micro-batches.ts';
 import { buildTrainGraph, gradientName, type TrainGraphKind } from '../../engine/train/train-graph.ts';
-import { randomBatch, randomParameters, tinyConfig } from './models.ts';
+import { microBatchesOf, randomBatch, randomParameters, tinyConfig } from './models.ts';
 
 /** CISPO's weight is a constant of its gradient, so the loss to differentiate is the one with the weight held fixed. */
 interface LossCase {
@@ -64,14 +65,14 @@ interface Losses {
 /** The loss is computed in double precision from the graph's logprobs, so only the model itself is the graph's. */
 async function openLosses(config: typeof tinyConfig, lossCase: LossCase, parameters: Parameters): Promise<Losses> {
   const samples = randomBatch(config, 6, 2);
-  const [micro, ...others] = packMicroBatches(samples, 10_000);
+  const [micro, ...others] = await microBatchesOf(samples);
   assert.ok(micro && others.length === 0);
   const vector = (values: Float32Array): ReturnType<typeof floats> => floats(values, [values.length]);
   const mask = gather(micro, (row) => samples[row]!.lossMask);
   const advantages = gather(micro, (row) => samples[row]!.advantages);
   const behavior = gather(micro, (row) => samples[row]!.behaviorLogprobs);
   const reference = behavior.map((value, i) => value + 0.3 * Math.sin(i));
-  const total = maskTotal(samples);
+  const total = maskTotal(samples.map(factsOf));
   const tokens = {
     tokens: ints(micro.tokens, [micro.rows.length, micro.width]),
     selected: longs(micro.selected, [micro.selected.length]),

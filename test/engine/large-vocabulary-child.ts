@@ -19,16 +19,13 @@ const sample = {
   advantages: tokenIds.map(() => 2 * random() - 1),
 };
 const openedBytes = process.resourceUsage().maxRSS * 1024;
-const { metrics } = await trainer.trainStep(
-  { samples: [sample] },
-  {
-    learningRate: 1e-3,
-    optimizer,
-    loss: { type: 'grpo', clipLow: 0.8, clipHigh: 1.2, aggregation: 'token' },
-    temperature: 1,
-    klBeta: 0,
-  },
-);
+const { metrics } = await trainer.trainStep([sample], {
+  learningRate: 1e-3,
+  optimizer,
+  loss: { type: 'grpo', clipLow: 0.8, clipHigh: 1.2, aggregation: 'token' },
+  temperature: 1,
+  klBeta: 0,
+});
 const trainedBytes = process.resourceUsage().maxRSS * 1024;
 const { flat } = trainer.gradient;
 await writeFile(gradientFile, new Uint8Array(flat.buffer, flat.byteOffset, flat.byteLength));

@@ -47,13 +47,13 @@ test('a new adapter is its base: the same digest, the same log probabilities, no
   const reference = await trainer.forwardLogprobs(samples, { temperature: 0.8, weights: baseFolder });
   own.forEach((row, r) => row.forEach((value, i) => assert.ok(Math.abs(value - reference[r]![i]!) < 1e-6)));
   const withKl = { ...options, temperature: 0.8, klBeta: 0.1, referenceLogprobs: reference };
-  const { metrics } = await trainer.trainStep({ samples }, withKl);
+  const { metrics } = await trainer.trainStep(samples, withKl);
   assert.ok(metrics.klDivergence! < 1e-9);
 });
 
 test('adapters have the gradient that the chain rule takes from the merged weights; the base has none and stays', async (t) => {
   const { trainer, folder, open } = await openStage(t);
-  for (let i = 0; i < 3; i++) await trainer.trainStep({ samples }, options);
+  for (let i = 0; i < 3; i++) await trainer.trainStep(samples, options);
   assert.equal(trainer.model.parameters.digest(), base.parameters.digest());
   assert.equal(trainer.gradient.flat.length, adapterParameterCount(base.config, lora));
 
@@ -61,8 +61,8 @@ test('adapters have the gradient that the chain rule takes from the merged weigh
   await saveModelFolder({ ...base, parameters: mergeAdapter(base.parameters, trainer.adapter!) }, merged);
   const full = await open(merged, { lora: null });
   const still = { ...options, learningRate: 0 };
-  const { metrics } = await full.trainStep({ samples }, still);
-  const own = await trainer.trainStep({ samples }, still);
+  const { metrics } = await full.trainStep(samples, still);
+  const own = await trainer.trainStep(samples, still);
   assert.ok(Math.abs(own.metrics.loss - metrics.loss) < 1e-6);
   for (const { weight, a, b, inputs, outputs } of adaptedLayers(base.config, lora)) {
     const of = full.gradient.view(weight);
@@ -99,17 +99,17 @@ test('training continues bit for bit from an exported adapter, which everybody e
   const { trainer, folder, open } = await openStage(t);
   const adapterFolder = join(folder, 'step_2');
   await mkdir(adapterFolder);
-  for (let i = 0; i < 2; i++) await trainer.trainStep({ samples }, options);
+  for (let i = 0; i < 2; i++) await trainer.trainStep(samples, options);
   const digest = await trainer.exportWeights(adapterFolder, { base: '../base' });
   assert.equal(await trainer.digest(), digest);
   assert.equal((await loadParameters(adapterFolder)).digest(), digest);
   const state = await trainer.saveState();
-  for (let i = 0; i < 2; i++) await trainer.trainStep({ samples }, options);
+  for (let i = 0; i < 2; i++) await trainer.trainStep(samples, options);
 
   const resumed = await open(adapterFolder);
   assert.equal(await resumed.digest(), digest);
   await resumed.restoreState(state);
-  for (let i = 0; i < 2; i++) await resumed.trainStep({ samples }, options);
+  for (let i = 0; i < 2; i++) await resumed.trainStep(samples, options);
   assert.equal(await resumed.digest(), await trainer.digest());
   assert.notEqual(await resumed.digest(), digest);
 
@@ -121,7 +121,7 @@ test('training continues bit for bit from an exported adapter, which everybody e
 test('an adapter of another kind is refused, and so is one where all weights are trained', async (t) => {
   const { trainer, folder, baseFolder, open } = await openStage(t);
   const adapterFolder = join(folder, 'adapter');
-  await trainer.trainStep({ samples }, options);
+  await trainer.trainStep(samples, options);
   await trainer.exportWeights(adapterFolder);
   const refused = { code: 'ModelUnsupported', message: /holds an adapter/ };
   await assert.rejects(open(adapterFolder, { lora: { ...lora, r: 8 } }), refused);
@@ -138,9 +138,9 @@ test('an adapter of another kind is refused, and so is one where all weights are
 
 test('what is dropped is keyed: by the seed and the row, not by the micro-batch or the part', async (t) => {
   const { trainer, open, baseFolder } = await openStage(t, { lora: { ...lora, dropout: 0.3 } });
-  await trainer.trainStep({ samples }, options); // B is 0 before, and hides A's inputs
+  await trainer.trainStep(samples, options); // B is 0 before, and hides A's inputs
   const gradientOf = async (over: Partial<TrainOptions>, by = trainer): Promise<Float32Array> => {
-    await by.trainStep({ samples }, { ...options, learningRate: 0, ...over });
+    await by.trainStep(samples, { ...options, learningRate: 0, ...over });
     return by.gradient.flat.slice();
   };
   const first = await gradientOf({ dropoutSeed: 1 });
@@ -175,7 +175,7 @@ test('a base that sessions keep gives the same step, and another one after it wa
   await saveModelFolder(preset(4), otherFolder);
   for (const load of [null, otherFolder]) {
     if (load) for (const trainer of [fed, kept]) await trainer.loadWeights(load);
-    const [a, b] = [await fed.trainStep({ samples }, options), await kept.trainStep({ samples }, options)];
+    const [a, b] = [await fed.trainStep(samples, options), await kept.trainStep(samples, options)];
     assert.ok(Math.abs(a.metrics.loss - b.metrics.loss) < 1e-5, `${a.metrics.loss} ≠ ${b.metrics.loss}`);
     assert.ok(Math.abs(a.metrics.gradNorm / b.metrics.gradNorm - 1) < 1e-5);
     fed.gradient.flat.forEach((value, i) => assert.ok(Math.abs(value - kept.gradient.flat[i]!) < 1e-5));

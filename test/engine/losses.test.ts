@@ -3,18 +3,18 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import type { TrainSample } from '../../core/rl/batch.ts';
+import { factsOf, type TrainSample } from '../../core/rl/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { aggregationOf, EngineOptimizer, type TrainMetrics, type TrainOptions } from '../../engine/index.ts';
 import { floats, floatScalar, ints, longs, openSession } from '../../engine/onnx/session.ts';
-import { gather, packMicroBatches } from '../../engine/train/micro-batches.ts';
+import { gather } from '../../engine/train/micro-batches.ts';
 import { buildTrainGraph, type GradientKind, gradientName, metricNames } from '../../engine/train/train-graph.ts';
-import { optimizer, randomBatch, randomParameters, temporaryFolder, tinyConfig } from './models.ts';
+import { microBatchesOf, optimizer, randomBatch, randomParameters, temporaryFolder, tinyConfig } from './models.ts';
 
 const config = { ...tinyConfig, layerCount: 1 };
 const parameters = randomParameters(config, 4);
 const samples = randomBatch(config, 8, 2);
-const [micro] = packMicroBatches(samples, 10_000);
+const [micro] = await microBatchesOf(samples);
 assert.ok(micro);
 const mask = gather(micro, (row) => samples[row]!.lossMask);
 const advantages = gather(micro, (row) => samples[row]!.advantages);
@@ -213,7 +213,7 @@ async function gradientOf(
   rows: readonly TrainSample[] = batch,
   by: EngineOptimizer = trainer,
 ): Promise<{ gradient: Float32Array; metrics: TrainMetrics }> {
-  const { metrics } = await by.trainStep({ samples: rows }, { ...options, ...over });
+  const { metrics } = await by.trainStep(rows, { ...options, ...over });
   return { gradient: by.gradient.flat.slice(), metrics };
 }
 
@@ -284,13 +284,13 @@ describe('aggregation', () => {
       row([0, 1], 2),
       row([0, 1, 1], 3),
     ];
-    const sequence = aggregationOf(rows, { aggregation: 'sequence' });
+    const sequence = aggregationOf(rows.map(factsOf), { aggregation: 'sequence' });
     assert.deepEqual([...sequence.factors], [1 / 2, 1 / 3, 1 / 4, 1 / 4, 1 / 4, 1 / 2]);
     assert.equal(sequence.normalizer, 5);
-    assert.equal(aggregationOf(rows, { aggregation: 'dr_grpo', maxTokens: 10 }).normalizer, 50);
-    assert.equal(aggregationOf(rows, { aggregation: 'token' }).normalizer, 11);
+    assert.equal(aggregationOf(rows.map(factsOf), { aggregation: 'dr_grpo', maxTokens: 10 }).normalizer, 50);
+    assert.equal(aggregationOf(rows.map(factsOf), { aggregation: 'token' }).normalizer, 11);
     const alone = [row([0, 1, 1]), row([0, 1]), row([0, 0])];
-    assert.equal(aggregationOf(alone, { aggregation: 'dr_grpo', maxTokens: 10 }).normalizer, 20);
+    assert.equal(aggregationOf(alone.map(factsOf), { aggregation: 'dr_grpo', maxTokens: 10 }).normalizer, 20);
   });
 
   for (const aggregation of ['token', 'sequence', 'dr_grpo'] as const) {
@@ -333,9 +333,9 @@ describe('several passes over a batch', () => {
 
   test('each is an optimizer step with the same behaviour logprobs', async () => {
     const [atOnce, oneByOne] = [await open(), await open()];
-    const together = await atOnce.trainStep({ samples: batch }, { ...rate, iterations: 3 });
+    const together = await atOnce.trainStep(batch, { ...rate, iterations: 3 });
     const passes = [];
-    for (let i = 0; i < 3; i++) passes.push((await oneByOne.trainStep({ samples: batch }, rate)).metrics);
+    for (let i = 0; i < 3; i++) passes.push((await oneByOne.trainStep(batch, rate)).metrics);
     assert.equal(await atOnce.digest(), await oneByOne.digest());
     assert.deepEqual(await atOnce.saveState(), await oneByOne.saveState());
     assert.equal(together.metrics.gradNorm, passes[2]!.gradNorm);
@@ -345,9 +345,9 @@ describe('several passes over a batch', () => {
 
   test('a refused later pass leaves weights and optimizer as they were before the first', async () => {
     const fresh = await open();
-    await fresh.trainStep({ samples: batch }, rate);
+    await fresh.trainStep(batch, rate);
     const before = [await fresh.digest(), await fresh.saveState()];
-    const result = await fresh.trainStep({ samples: batch }, { ...rate, learningRate: 1e38, iterations: 2 });
+    const result = await fresh.trainStep(batch, { ...rate, learningRate: 1e38, iterations: 2 });
     assert.ok(!result.applied && /in pass 2 of 2/.test(result.reason));
     assert.deepEqual([await fresh.digest(), await fresh.saveState()], before);
     await fresh.close();

@@ -4,7 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { randomStream } from '../../core/random.ts';
-import type { TrainSample } from '../../core/rl/batch.ts';
+import { rowsOf, type TrainSample } from '../../core/rl/batch.ts';
+import { cutMicroBatches, type MicroBatch, readMicroBatches } from '../../engine/train/micro-batches.ts';
 import type { OptimizerSpec } from '../../config/run-spec.ts';
 import {
   createPreset,
@@ -91,4 +92,12 @@ export function overflowing(): ModelFolder {
   model.parameters.view('model.norm.weight').fill(3e38);
   model.parameters.view('model.embed_tokens.weight').fill(3e38, -model.config.hiddenSize); // of the letter z
   return model;
+}
+
+/** As a gradient is computed from them. */
+export async function microBatchesOf(samples: readonly TrainSample[]): Promise<MicroBatch<TrainSample>[]> {
+  const source = rowsOf(samples);
+  const micros: MicroBatch<TrainSample>[] = [];
+  for await (const micro of readMicroBatches(source, cutMicroBatches(source.rows, 10_000))) micros.push(micro);
+  return micros;
 }

@@ -53,7 +53,7 @@ for (const temperature of [1, 0.6, 1.7]) {
     samples.forEach((sample, row) => {
       sample.behaviorLogprobs.forEach((logprob, t) => assert.ok(Math.abs(logprob - scored[row]![t]!) < 1e-4));
     });
-    const { metrics } = await trainer.trainStep({ samples }, { ...options, temperature, learningRate: 0 });
+    const { metrics } = await trainer.trainStep(samples, { ...options, temperature, learningRate: 0 });
     assert.ok(metrics.maxLogprobDifference < 1e-4 && metrics.mismatchKl < 1e-6);
     assert.ok(Math.abs(metrics.ratioMean - 1) < 1e-5 && metrics.clipFraction === 0);
   });
@@ -64,7 +64,7 @@ test('a step is the same whatever the order of its rows, and the same again', as
   const digests: string[] = [];
   for (let i = 0; i < 2; i++) {
     const fresh = await open();
-    results.push(await fresh.trainStep({ samples: batch }, options));
+    results.push(await fresh.trainStep(batch, options));
     digests.push(await fresh.digest());
     await fresh.close();
   }
@@ -101,14 +101,14 @@ async function gradientOf(
   over: TrainOptions,
   samples: readonly TrainSample[] = batch,
 ): Promise<{ gradient: Float32Array; metrics: TrainMetrics }> {
-  const { metrics } = await trainer.trainStep({ samples }, { ...over, learningRate: 0 });
+  const { metrics } = await trainer.trainStep(samples, { ...over, learningRate: 0 });
   return { gradient: trainer.gradient.flat.slice(), metrics };
 }
 
 test('training continues bit for bit from saved weights and optimizer state', async (t) => {
   const folder = await temporaryFolder(t);
   const undisturbed = await open();
-  const steps = Array.from({ length: 4 }, (_, i) => ({ samples: randomBatch(trainer.model.config, 8, i) }));
+  const steps = Array.from({ length: 4 }, (_, i) => randomBatch(trainer.model.config, 8, i));
   for (const step of steps.slice(0, 2)) await undisturbed.trainStep(step, options);
   const digest = await undisturbed.exportWeights(folder);
   const state = await undisturbed.saveState();
@@ -143,7 +143,7 @@ test('an exported folder is complete and leaves nothing else behind', async (t) 
 
 test('damaged optimizer state is refused and changes nothing', async () => {
   const fresh = await open();
-  await fresh.trainStep({ samples: batch }, options);
+  await fresh.trainStep(batch, options);
   const state = await fresh.saveState();
   await assert.rejects(fresh.restoreState(state.slice(0, -1)), { code: 'CheckpointDamaged' });
   await assert.rejects(fresh.restoreState(new Uint8Array(0)), { code: 'CheckpointDamaged' });
@@ -155,11 +155,11 @@ test('a loss or gradient that is not finite is refused: nothing is applied', asy
   const fresh = await open();
   const before = [await fresh.digest(), await fresh.saveState()];
   const poisoned = batch.map((sample) => ({ ...sample, advantages: sample.advantages.map(() => Infinity) }));
-  const result = await fresh.trainStep({ samples: poisoned }, options);
+  const result = await fresh.trainStep(poisoned, options);
   assert.ok(!result.applied && /loss is/.test(result.reason));
   const empty = await fresh.sftStep([{ tokenIds: [3, 4], lossMask: [0, 0] }], options);
   assert.ok(!empty.applied && /no token/.test(empty.reason));
-  assert.ok(!(await fresh.trainStep({ samples: [] }, options)).applied);
+  assert.ok(!(await fresh.trainStep([], options)).applied);
   assert.deepEqual([await fresh.digest(), await fresh.saveState()], before);
   await fresh.close();
 });
@@ -168,18 +168,18 @@ test('the KL term pulls towards the reference and is reported without being adde
   const folder = await temporaryFolder(t);
   const fresh = await open();
   await fresh.exportWeights(folder);
-  for (let i = 0; i < 3; i++) await fresh.trainStep({ samples: batch }, { ...options, learningRate: 1e-2 });
+  for (let i = 0; i < 3; i++) await fresh.trainStep(batch, { ...options, learningRate: 1e-2 });
   const referenceLogprobs = await fresh.forwardLogprobs(batch, { temperature: 1, weights: folder });
   const klOnly = batch.map((sample) => ({ ...sample, advantages: sample.advantages.map(() => 0) }));
-  const reported = await fresh.trainStep({ samples: klOnly }, { ...options, learningRate: 0, referenceLogprobs });
+  const reported = await fresh.trainStep(klOnly, { ...options, learningRate: 0, referenceLogprobs });
   assert.ok(reported.metrics.loss === 0 && reported.metrics.klDivergence! > 1e-3);
   const penalized = { ...options, learningRate: 1e-3, klBeta: 1, referenceLogprobs };
-  const first = await fresh.trainStep({ samples: klOnly }, penalized);
+  const first = await fresh.trainStep(klOnly, penalized);
   assert.ok(Math.abs(first.metrics.loss - first.metrics.klDivergence!) < 1e-6);
-  for (let i = 0; i < 10; i++) await fresh.trainStep({ samples: klOnly }, penalized);
-  const last = await fresh.trainStep({ samples: klOnly }, penalized);
+  for (let i = 0; i < 10; i++) await fresh.trainStep(klOnly, penalized);
+  const last = await fresh.trainStep(klOnly, penalized);
   assert.ok(last.metrics.klDivergence! < 0.5 * first.metrics.klDivergence!);
-  await assert.rejects(fresh.trainStep({ samples: batch }, { ...options, klBeta: 1 }), { code: 'Unsupported' });
+  await assert.rejects(fresh.trainStep(batch, { ...options, klBeta: 1 }), { code: 'Unsupported' });
   await fresh.close();
 });
 
@@ -196,7 +196,7 @@ test('supervised training lowers the loss', async () => {
 test('a malformed batch is refused with the row at fault', async () => {
   const [sample] = batch;
   const refuses = (change: Partial<TrainSample>, message: RegExp): Promise<void> =>
-    assert.rejects(trainer.trainStep({ samples: [{ ...sample!, ...change }] }, options), {
+    assert.rejects(trainer.trainStep([{ ...sample!, ...change }], options), {
       code: 'Unsupported',
       message,
     });

@@ -2,9 +2,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { type ModelConfig, type Parameters, Sampler } from '../../engine/index.ts';
 import { floatScalar, ints, longs, openSession } from '../../engine/onnx/session.ts';
-import { packMicroBatches } from '../../engine/train/micro-batches.ts';
 import { buildTrainGraph } from '../../engine/train/train-graph.ts';
-import { randomBatch, randomParameters, tinyConfig } from './models.ts';
+import { microBatchesOf, randomBatch, randomParameters, tinyConfig } from './models.ts';
 
 /** Qwen3 in plain double-precision loops, after transformers' modeling_qwen3.py, to hold the graphs against. */
 type Row = number[];
@@ -91,7 +90,7 @@ for (const tiedEmbeddings of [true, false]) {
 
 async function requireTrainGraphAgrees(parameters: Parameters, temperature: number): Promise<void> {
   const samples = randomBatch(parameters.config, 5, 6);
-  const [micro] = packMicroBatches(samples, 10_000);
+  const [micro] = await microBatchesOf(samples);
   const session = await openSession(buildTrainGraph(parameters.config, 'score'), { threads: 1 });
   const output = await session.run({
     ...parameters.tensors,

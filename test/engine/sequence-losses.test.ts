@@ -28,7 +28,7 @@ async function gradientOf(
   rows: readonly TrainSample[] = batch,
   by: EngineOptimizer = trainer,
 ): Promise<{ gradient: Float32Array; metrics: TrainMetrics }> {
-  const { metrics } = await by.trainStep({ samples: rows }, { ...options, ...over });
+  const { metrics } = await by.trainStep(rows, { ...options, ...over });
   return { gradient: by.gradient.flat.slice(), metrics };
 }
 

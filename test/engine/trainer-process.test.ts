@@ -23,7 +23,7 @@ test('a trainer in its own process gives the bits of one in this process', async
   const far = await TrainerProcess.open(presetName, { threads: 1, seed: 5 });
   t.after(() => far.close());
   const samples = randomBatch(near.model.config, 12, 1);
-  assert.deepEqual(await far.trainStep({ samples }, options), await near.trainStep({ samples }, options));
+  assert.deepEqual(await far.trainStep(samples, options), await near.trainStep(samples, options));
   assert.deepEqual(
     await far.sftStep(samples, { learningRate: 1e-3, optimizer }),
     await near.sftStep(samples, { learningRate: 1e-3, optimizer }),

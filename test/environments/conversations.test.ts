@@ -320,8 +320,8 @@ describe('a conversation, as it is trained', () => {
       metrics: {},
     }));
     const lease = { ordinal: 1, environment: 'e', exampleId: 0, epoch: 0, policyStep: 0 };
-    const { batch } = packSamples([{ ...lease, rollouts }], { advantage: 'std_normalized' });
-    return { turns, samples: batch.samples };
+    const { samples } = packSamples([{ ...lease, rollouts }], { advantage: 'std_normalized' });
+    return { turns, samples: samples };
   };
   const spans = ({ tokenIds, lossMask }: { tokenIds: readonly number[]; lossMask: readonly number[] }) =>
     tokenizer.decode(

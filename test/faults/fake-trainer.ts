@@ -35,7 +35,14 @@ export default function createTrainer({ stepMs = 0 }: { readonly stepMs?: number
     },
     async trainStep({ plan, batch }) {
       const { step, learningRate, klBeta, reference, loss } = plan;
-      await advance({ step, learningRate, klBeta, reference: reference.digest, loss, batch });
+      await advance({
+        step,
+        learningRate,
+        klBeta,
+        reference: reference.digest,
+        loss,
+        samples: await batch.read([...batch.rows.keys()]),
+      });
       const metrics = { loss: 1, grad_norm: 1, entropy: 1, kl_divergence: 0 };
       return { applied: true, metrics, digest };
     },

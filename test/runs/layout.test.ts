@@ -15,7 +15,7 @@ describe('where things are in a run', () => {
         const keys = [
           layout.commit(lineage, step),
           layout.scored(lineage, { step, first: 1, last: 64 }, 'chunk_1_of_2'),
-          layout.batch(lineage, step, digest),
+          layout.batchPart(lineage, step, digest),
           layout.packed(lineage, step, digest),
           layout.plan(lineage, step, attempt, digest),
           `${layout.weights(lineage, step)}model.safetensors`,
@@ -49,7 +49,7 @@ describe('where things are in a run', () => {
             layout.plan(lineage, step, 1, digest),
             layout.plan(lineage, step, 2, digest),
             layout.plan(lineage, step, 1, digest.replace('a', 'b')),
-            layout.batch(lineage, step, digest),
+            layout.batchPart(lineage, step, digest),
             layout.packed(lineage, step, digest),
             layout.weights(lineage, step),
             layout.checkpoint(lineage, step),
@@ -72,7 +72,7 @@ describe('where things are in a run', () => {
       assert(layout.weights(lineage, 3).startsWith(layout.allWeights(lineage)));
       assert(layout.checkpoint(lineage, 3).startsWith(layout.allCheckpoints(lineage)));
       assert(layout.commit(lineage, 3).startsWith(layout.commits(lineage)));
-      assert(layout.batch(lineage, 3, digest).startsWith(layout.allBatches(lineage)));
+      assert(layout.batchPart(lineage, 3, digest).startsWith(layout.allBatches(lineage)));
       assert(layout.packed(lineage, 3, digest).startsWith(layout.allBatches(lineage)));
       assert(layout.plan(lineage, 3, 2, digest).startsWith(layout.allBatches(lineage)));
     }

@@ -29,6 +29,7 @@ import {
   type Roles,
   type TestRun,
 } from '../activities/runs.ts';
+import { partsOfPlan } from '../../runs/batches.ts';
 
 /** A run of `count` committed steps, with a checkpoint at every second one. */
 async function started(t: TestContext, count: number, overrides: Readonly<Record<string, string>> = {}) {
@@ -170,8 +171,8 @@ describe('a rewind', () => {
     const run = await started(t, 8, { max_off_policy_steps: '0', 'checkpoints.keep_last': '3' });
     assert.deepEqual((await listCheckpoints(run.test.run)).reachable, [0, 4, 5, 6, 7, 8]);
     const { commit } = (await readCommit(run.test.run, 5))!;
-    const { batch } = await readJson<StepPlan>(run.test.run, commit.plan!);
-    await damage(run.test, batch.key);
+    const [part] = await partsOfPlan(run.test.run, await readJson<StepPlan>(run.test.run, commit.plan!));
+    await damage(run.test, part!.key);
     assert.deepEqual((await listCheckpoints(run.test.run)).reachable, [0, 4, 6, 7, 8]);
     await damage(run.test, `${layout.checkpoint('main', 6)}optimizer.safetensors`);
     assert.deepEqual((await listCheckpoints(run.test.run)).reachable, [0, 4, 8]);

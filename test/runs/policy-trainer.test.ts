@@ -240,8 +240,8 @@ describe('a train step', () => {
     const { from, reference, klBeta } = await readJson<StepPlan>(test.run, plan);
     const again = { run: test.run, step, attempt: 2, from, reference, klBeta, overrides: {}, packed, halvedTo };
     const halved = await roles.planStep(again);
-    const { microBatchSize, batch } = await readJson<StepPlan>(test.run, halved.plan);
-    assert.equal(microBatchSize, Math.floor(batch.count! / 2));
+    const { microBatchSize, packed: rows } = await readJson<StepPlan>(test.run, halved.plan);
+    assert.equal(microBatchSize, Math.floor(rows.count! / 2));
     await assert.rejects(
       act(roles.trainStep, { run: test.run, plan: halved.plan }),
       hasCode('OutOfMemory', 'size 1073741824', 'micro_batch_size'),
@@ -329,8 +329,9 @@ class ScoringTrainer extends ChainTrainer {
   readonly batches: TrainSample[][] = [];
   readonly scoredAt: string[] = [];
 
-  override trainStep(input: Parameters<ChainTrainer['trainStep']>[0]) {
-    this.batches.push([...input.batch.samples]);
+  override async trainStep(input: Parameters<ChainTrainer['trainStep']>[0]) {
+    const { batch } = input;
+    this.batches.push([...(await batch.read([...batch.rows.keys()]))]);
     return super.trainStep(input);
   }
 

@@ -7,6 +7,7 @@ import { nextBeta } from '../../../core/rl/kl-controller.ts';
 import { learningRateAt } from '../../../core/rl/schedule.ts';
 import { stepMetrics } from '../../../core/rl/metrics.ts';
 import { isStale, staleness } from '../../../core/rl/staleness.ts';
+import { factsOfGroup } from '../../../core/rl/group-facts.ts';
 
 const near = (actual: number, expected: number, tolerance = 1e-9) =>
   assert.ok(Math.abs(actual - expected) <= tolerance, `${actual} is not ${expected}`);
@@ -217,7 +218,8 @@ describe('staleness', () => {
     const fresh = { ...leased, ordinal: 2, policyStep: 5 };
     const trained = [leased, fresh];
     const filter = { minReward: 0, maxReward: 1, minRewardVariance: 0, onlineDifficultyFiltering: false };
-    const metrics = stepMetrics({ step: 6, finished: trained, trained, filter, environments: ['e'] });
+    const facts = trained.map((group) => factsOfGroup(group));
+    const metrics = stepMetrics({ step: 6, finished: facts, trained: facts, filter, environments: ['e'] });
     assert.deepEqual([metrics['off_policy/max'], metrics['off_policy/mean']], [2, 1]);
     assert.deepEqual(
       trained.map((group) => isStale(group, 6, 1)),

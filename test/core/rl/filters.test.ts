@@ -114,16 +114,16 @@ describe('filters of rollouts', () => {
 
   test('an enforced one takes the loss of its rollout away, which counts in the mean all the same', () => {
     const flags: RolloutFlag[] = [{ slot: 'post', name: 'gibberish', isEnforced: true }];
-    const { batch, setAside } = packSamples([group(rollout(0, 1, flags), rollout(1, 0))], {
+    const { samples, setAside } = packSamples([group(rollout(0, 1, flags), rollout(1, 0))], {
       advantage: 'centered',
       rolloutFilters: { pre: [], post: [gibberish(true)] },
     });
-    assert.deepEqual([batch.samples.length, setAside.filteredRollouts], [1, 1]);
-    assert.equal(batch.samples[0]!.advantages.at(-1), -0.5);
+    assert.deepEqual([samples.length, setAside.filteredRollouts], [1, 1]);
+    assert.equal(samples[0]!.advantages.at(-1), -0.5);
     const onlyCounted = packSamples([group(rollout(0, 1, [{ ...flags[0]!, isEnforced: false }]), rollout(1, 0))], {
       advantage: 'centered',
     });
-    assert.equal(onlyCounted.batch.samples.length, 2);
+    assert.equal(onlyCounted.samples.length, 2);
   });
 
   test('a group of which filters before the batch leave nothing makes room for another one', () => {

@@ -4,6 +4,7 @@ import fc from 'fast-check';
 import { stepMetrics } from '../../../core/rl/metrics.ts';
 import { packSamples } from '../../../core/rl/pack.ts';
 import type { ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout.ts';
+import { factsOfGroup } from '../../../core/rl/group-facts.ts';
 
 const turn = (promptTokenIds: number[], tokenIds: number[], finishReason: Turn['finishReason'] = 'stop'): Turn => ({
   promptTokenIds,
@@ -40,47 +41,47 @@ describe('packing', () => {
     const drawn: Turn = { ...turn([1, 2], [7, 0]), samplingLogprobs: [-0.01, -0] };
     const next = turn([1, 2, 7, 0, 3], [8]);
     const same: Turn = { ...turn([1, 2], [7, 0]), samplingLogprobs: [-0.07, -0] };
-    const { batch } = packSamples([group(1, [rollout(0, 1, [drawn, next]), rollout(1, 0, [same])])], centered);
-    assert.deepEqual(batch.samples[0]?.behaviorLogprobs, [0, 0, -0.07, -0, 0, -0.08]);
-    assert.deepEqual(batch.samples[0]?.samplingLogprobs, [0, 0, -0.01, -0, 0, -0.08]);
-    assert.ok(!('samplingLogprobs' in batch.samples[1]!));
+    const { samples } = packSamples([group(1, [rollout(0, 1, [drawn, next]), rollout(1, 0, [same])])], centered);
+    assert.deepEqual(samples[0]?.behaviorLogprobs, [0, 0, -0.07, -0, 0, -0.08]);
+    assert.deepEqual(samples[0]?.samplingLogprobs, [0, 0, -0.01, -0, 0, -0.08]);
+    assert.ok(!('samplingLogprobs' in samples[1]!));
   });
 
   test('a row of which one turn lacks the policy’s has none, and keeps what its tokens were drawn with', () => {
     const drawn: Turn = { ...turn([1, 2], [7, 0]), logprobs: null, samplingLogprobs: [-0.01, -0.02] };
     const next = turn([1, 2, 7, 0, 3], [8]);
     const told: Turn = { ...turn([1, 2], [7]), logprobs: null };
-    const { batch } = packSamples([group(1, [rollout(0, 1, [drawn, next]), rollout(1, 0, [told])])], centered);
-    assert.ok(!('behaviorLogprobs' in batch.samples[0]!));
-    assert.deepEqual(batch.samples[0]?.samplingLogprobs, [0, 0, -0.01, -0.02, 0, -0.08]);
-    assert.ok(!('behaviorLogprobs' in batch.samples[1]!) && !('samplingLogprobs' in batch.samples[1]!));
+    const { samples } = packSamples([group(1, [rollout(0, 1, [drawn, next]), rollout(1, 0, [told])])], centered);
+    assert.ok(!('behaviorLogprobs' in samples[0]!));
+    assert.deepEqual(samples[0]?.samplingLogprobs, [0, 0, -0.01, -0.02, 0, -0.08]);
+    assert.ok(!('behaviorLogprobs' in samples[1]!) && !('samplingLogprobs' in samples[1]!));
   });
 
   test('rows say which rollout they are of where a rollout is not one row', () => {
     const broken = [turn([1, 2], [7, 0]), turn([1, 2, 5], [8]), turn([1, 6], [9])];
     const rollouts = [rollout(0, 1), rollout(1, null), rollout(2, 0, broken), rollout(3, 0.5)];
-    const { batch } = packSamples([group(1, rollouts)], centered);
+    const { samples } = packSamples([group(1, rollouts)], centered);
     assert.deepEqual(
-      batch.samples.map((row) => row.rollout),
+      samples.map((row) => row.rollout),
       [0, 1, 1, 1, 2].map((index) => ({ index, of: 3 })),
     );
     const cut = { ...rollout(1, 0), outcome: 'truncated' as const, reward: 0 };
     const masked = packSamples([group(1, [rollout(0, 1), cut, rollout(2, 1)])], { ...centered, maskTruncated: true });
     assert.deepEqual(
-      masked.batch.samples.map((row) => row.rollout),
+      masked.samples.map((row) => row.rollout),
       [0, 2].map((index) => ({ index, of: 3 })),
     );
     const plain = packSamples([group(1, [rollout(0, 1), rollout(1, 0)])], centered);
-    assert.ok(plain.batch.samples.every((row) => !('rollout' in row)));
+    assert.ok(plain.samples.every((row) => !('rollout' in row)));
   });
 
   test("a user's advantage sees the rewarded rollouts in order, and what it gives is checked", () => {
     const rollouts = [rollout(2, 0.5), rollout(0, 1), rollout(1, null)];
-    const { batch } = packSamples([group(1, rollouts)], {
+    const { samples } = packSamples([group(1, rollouts)], {
       advantage: (rewards, { rollouts: seen }) => rewards.map((reward, i) => 10 * reward + seen[i]!.index),
     });
     assert.deepEqual(
-      batch.samples.map(({ advantages }) => advantages.at(-1)),
+      samples.map(({ advantages }) => advantages.at(-1)),
       [10, 7],
     );
     for (const wrong of [[1], [1, NaN], [1, 'a'], [1, 1n], Array(2), 'none', null, undefined]) {
@@ -103,37 +104,37 @@ describe('packing', () => {
   });
 
   test('a single turn is one row; only sampled tokens are trained, each with the advantage of its rollout', () => {
-    const { batch, stats } = packSamples([group(1, [rollout(0, 1), rollout(1, 0)])], centered);
-    assert.deepEqual(batch.samples[0], {
+    const { samples, stats } = packSamples([group(1, [rollout(0, 1), rollout(1, 0)])], centered);
+    assert.deepEqual(samples[0], {
       tokenIds: [1, 2, 7, 0],
       lossMask: [0, 0, 1, 1],
       behaviorLogprobs: [0, 0, -0.07, -0],
       advantages: [0, 0, 0.5, 0.5],
     });
-    assert.deepEqual(batch.samples[1]?.advantages, [0, 0, -0.5, -0.5]);
+    assert.deepEqual(samples[1]?.advantages, [0, 0, -0.5, -0.5]);
     assert.deepEqual(stats, { groups: 1, rollouts: 2, rows: 2, totalTokens: 8, trainedTokens: 4, signalTokens: 4 });
   });
 
   test('turns that only append to the conversation share one row with several trained spans', () => {
     const turns = [turn([1, 2], [7, 8]), turn([1, 2, 7, 8, 3], [9])];
-    const { batch } = packSamples([group(1, [rollout(0, 1, turns), rollout(1, 0)])], centered);
-    assert.deepEqual(batch.samples[0]?.tokenIds, [1, 2, 7, 8, 3, 9]);
-    assert.deepEqual(batch.samples[0]?.lossMask, [0, 0, 1, 1, 0, 1]);
+    const { samples } = packSamples([group(1, [rollout(0, 1, turns), rollout(1, 0)])], centered);
+    assert.deepEqual(samples[0]?.tokenIds, [1, 2, 7, 8, 3, 9]);
+    assert.deepEqual(samples[0]?.lossMask, [0, 0, 1, 1, 0, 1]);
   });
 
   test('a turn that rewrites the past begins a row of its own', () => {
     const turns = [turn([1, 2], [7, 8]), turn([1, 2, 8, 3], [9]), turn([1, 2, 8, 3, 9], [5])];
-    const { batch } = packSamples([group(1, [rollout(0, 1, turns), rollout(1, 0)])], centered);
-    assert.deepEqual(batch.samples.map(({ tokenIds }) => tokenIds).slice(0, 2), [
+    const { samples } = packSamples([group(1, [rollout(0, 1, turns), rollout(1, 0)])], centered);
+    assert.deepEqual(samples.map(({ tokenIds }) => tokenIds).slice(0, 2), [
       [1, 2, 7, 8],
       [1, 2, 8, 3, 9, 5],
     ]);
   });
 
   test('rollouts without a reward are left out and do not count in the baseline', () => {
-    const { batch, stats } = packSamples([group(1, [rollout(0, 1), rollout(1, null), rollout(2, 0)])], centered);
+    const { samples, stats } = packSamples([group(1, [rollout(0, 1), rollout(1, null), rollout(2, 0)])], centered);
     assert.deepEqual(
-      batch.samples.map(({ advantages }) => advantages.at(-1)),
+      samples.map(({ advantages }) => advantages.at(-1)),
       [0.5, -0.5],
     );
     assert.equal(stats.rollouts, 2);
@@ -145,9 +146,9 @@ describe('packing', () => {
         ordinal,
         [1, 0].map((i) => rollout(i, i, [turn([ordinal], [i])])),
       );
-    const { batch } = packSamples([tagged(12), tagged(3)], centered);
+    const { samples } = packSamples([tagged(12), tagged(3)], centered);
     assert.deepEqual(
-      batch.samples.map(({ tokenIds }) => tokenIds),
+      samples.map(({ tokenIds }) => tokenIds),
       [
         [3, 0],
         [3, 1],
@@ -169,7 +170,7 @@ describe('packing', () => {
             turns.map(([prompt, ids]) => turn(prompt, ids)),
           ),
         );
-        for (const sample of packSamples([group(1, rollouts)], centered).batch.samples) {
+        for (const sample of packSamples([group(1, rollouts)], centered).samples) {
           const { tokenIds, lossMask, behaviorLogprobs = [], advantages } = sample;
           for (const array of [lossMask, behaviorLogprobs, advantages]) assert.equal(array.length, tokenIds.length);
           assert.equal(lossMask[0], 0);
@@ -189,7 +190,7 @@ describe('packing', () => {
   });
 
   test('no groups make an empty batch', () => {
-    assert.deepEqual(packSamples([], centered).batch, { samples: [] });
+    assert.deepEqual(packSamples([], centered).samples, []);
   });
 });
 
@@ -199,8 +200,8 @@ describe('step metrics', () => {
   const mixed = group(2, [rollout(0, 1), { ...rollout(1, 0), outcome: 'truncated', reward: 0 }, rollout(2, null)], 1);
   const metrics = stepMetrics({
     step: 3,
-    finished: [solved, mixed],
-    trained: [mixed],
+    finished: [solved, mixed].map((one) => factsOfGroup(one)),
+    trained: [factsOfGroup(mixed)],
     filter,
     environments: ['words'],
   });

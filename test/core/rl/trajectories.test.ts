@@ -96,10 +96,10 @@ describe('trajectories', () => {
     const cut = rollout(1, 0, { outcome: 'truncated' });
     const packed = (maskTruncated: boolean) =>
       packSamples([group(rollout(0, 1), cut)], { advantage: 'centered', maskTruncated });
-    assert.deepEqual([packed(false).batch.samples.length, packed(false).setAside.maskedRollouts], [4, 0]);
-    const { batch, setAside } = packed(true);
-    assert.deepEqual([batch.samples.length, setAside.maskedRollouts], [2, 1]);
-    assert.equal(batch.samples[0]!.advantages.at(-1), 0.5, 'the mean is that of both');
+    assert.deepEqual([packed(false).samples.length, packed(false).setAside.maskedRollouts], [4, 0]);
+    const { samples, setAside } = packed(true);
+    assert.deepEqual([samples.length, setAside.maskedRollouts], [2, 1]);
+    assert.equal(samples[0]!.advantages.at(-1), 0.5, 'the mean is that of both');
   });
 
   test('rows over seq_len are cut, left out, or take the loss of their rollout away; they are always counted', () => {

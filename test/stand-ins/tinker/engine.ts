@@ -104,17 +104,17 @@ export class SlotModel {
         behaviorLogprobs: [0, -80],
         advantages: [0, 1e-12],
       };
-      await this.#trainer.trainStep(
-        { samples: [nothing, nothing] },
-        { ...options, loss: { type: 'cispo', clipHigh: 1, aggregation: 'sequence' } },
-      );
+      await this.#trainer.trainStep([nothing, nothing], {
+        ...options,
+        loss: { type: 'cispo', clipHigh: 1, aggregation: 'sequence' },
+      });
       return { gradNorm: 0 };
     }
     const toSample = this.#addsUp ? summedSampleOf : sampleOf;
     const samples = requests.flatMap((request) => request.data.map((datum) => toSample(datum, request)));
     const sum = { aggregation: 'dr_grpo', maxTokens: 1 / samples.length } as const; // divided by rows · maxTokens = 1
     const loss = { ...lossOf(first), ...(this.#addsUp ? sum : {}) };
-    const result = await this.#trainer.trainStep({ samples }, { ...options, loss });
+    const result = await this.#trainer.trainStep(samples, { ...options, loss });
     return { gradNorm: result.metrics.gradNorm };
   }
 

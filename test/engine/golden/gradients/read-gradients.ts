@@ -87,15 +87,12 @@ export async function computeCase(
   const { samples } = golden;
   const common = { learningRate: 0, optimizer, ...limits };
   if (type === 'sft') return (await trainer.sftStep(samples, common)).metrics;
-  const result = await trainer.trainStep(
-    { samples },
-    {
-      ...common,
-      loss: { type, aggregation, ...bounds, maxTokens },
-      temperature,
-      klBeta: beta,
-      ...(beta > 0 && { referenceLogprobs: samples.map(({ referenceLogprobs }) => referenceLogprobs) }),
-    },
-  );
+  const result = await trainer.trainStep(samples, {
+    ...common,
+    loss: { type, aggregation, ...bounds, maxTokens },
+    temperature,
+    klBeta: beta,
+    ...(beta > 0 && { referenceLogprobs: samples.map(({ referenceLogprobs }) => referenceLogprobs) }),
+  });
   return result.metrics;
 }

@@ -1,0 +1,61 @@
+import type { RunSpec } from '../../config/run-spec.ts';
+import { allFlags } from './filters.ts';
+import type { MeasuredRollout } from './metrics.ts';
+import type { GroupLease, Outcome, RolloutFlag, ScoredGroup, ScoredRollout } from './rollout.ts';
+
+/** What is kept of a group once it is packed: its figures need no tokens. */
+export interface GroupFacts extends GroupLease {
+  readonly rollouts: readonly RolloutFacts[];
+}
+
+interface RolloutFacts extends MeasuredRollout {
+  readonly index: number;
+  readonly outcome: Outcome;
+  readonly prompt?: string;
+  /** Its rubric gave it a reward, and it has 0 because it was cut. */
+  readonly isZeroed: boolean;
+  /** Of all filters. */
+  readonly flags: readonly RolloutFlag[];
+}
+
+/** `advantageOf` is asked for those with a reward. */
+export function factsOfGroup(
+  { rollouts, ordinal, environment, exampleId, epoch, policyStep, prompt }: ScoredGroup,
+  {
+    advantageOf = () => 0,
+    filters = { pre: [], post: [] },
+  }: { readonly advantageOf?: (index: number) => number; readonly filters?: RunSpec['rolloutFilters'] } = {},
+): GroupFacts {
+  return {
+    ordinal,
+    environment,
+    exampleId,
+    epoch,
+    policyStep,
+    ...(prompt === undefined ? {} : { prompt }),
+    rollouts: rollouts.map((rollout) => {
+      const { index, outcome, reward, metrics, turns } = rollout;
+      return {
+        index,
+        outcome,
+        reward,
+        metrics,
+        tokens: sampledTokens(rollout),
+        turns: turns.length,
+        ...(rollout.prompt === undefined ? {} : { prompt: rollout.prompt }),
+        isZeroed: rollout.rewardBeforeCut !== undefined,
+        flags:
+          reward === null
+            ? []
+            : allFlags(rollout, {
+                advantage: advantageOf(index),
+                filters,
+              }),
+      };
+    }),
+  };
+}
+
+function sampledTokens({ turns }: ScoredRollout): number {
+  return turns.reduce((sum, { tokenIds }) => sum + tokenIds.length, 0);
+}

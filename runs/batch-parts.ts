@@ -1,0 +1,274 @@
+import type { PackedRow } from '../core/rl/batch.ts';
+import { damaged, isRecord } from '../backends/store/objects.ts';
+
+/**
+ * Rows of a batch, and what a teacher says of them, as bytes, little endian:
+ *
+ *     8 bytes    "ratchetB", of a teacher's "ratchetT"
+ *     4 bytes    length of the head
+ *     head       JSON, { rows: [{ tokens, counted, … }, …] }, filled up with spaces
+ *     columns    of one row after the other, each filled up to 8 bytes; of a teacher's rows the log probabilities alone
+ *                token ids     int32    of every token
+ *                mask          bits     of every token, the first in the lowest bit
+ *                logprobs      float32, or float64 where a number is none of those, where the row has them: of the tokens that count
+ *                sampling      the same, where the row has them
+ *                advantages    float64, where they are not one for the whole row
+ *
+ * The numbers come out as they went in, but that −0 becomes 0. Token ids, and the digits of log probabilities, are all but random: gzip
+ * takes a quarter off them, and three times as long as everything else.
+ */
+export interface RowHead {
+  readonly tokens: number;
+  readonly counted: number;
+  /** Among the rollouts of its batch. */
+  readonly rollout: number;
+  /** Of every token that counts; null: each has its own. */
+  readonly advantage: number | null;
+  /** Absent where its server did not tell them. */
+  readonly logprobs?: Width;
+  readonly sampling?: Width;
+}
+
+/** Bytes of a number. */
+type Width = 4 | 8;
+
+const magics = { rows: 'ratchetB', taught: 'ratchetT' } as const;
+const magicBytes = 8;
+const prefixBytes = magicBytes + 4;
+const alignment = 8;
+
+export interface EncodedRow<Head = RowHead> {
+  readonly head: Head;
+  readonly columns: readonly Uint8Array[];
+  readonly bytes: number;
+}
+
+/** Throws for what only a bug can make: numbers where no token counts, or that are none. */
+export function encodeRow(sample: Omit<PackedRow, 'rollout' | 'teacherLogprobs'>, rollout: number): EncodedRow {
+  const { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, advantages } = sample;
+  const mask = new Uint8Array(Math.ceil(tokenIds.length / 8));
+  const places: number[] = [];
+  for (let t = 0; t < tokenIds.length; t++) {
+    if (lossMask[t] === 1) {
+      mask[t >> 3]! |= 1 << (t & 7);
+      places.push(t);
+    } else if (
+      lossMask[t] !== 0 ||
+      (behaviorLogprobs?.[t] ?? 0) !== 0 ||
+      (samplingLogprobs?.[t] ?? 0) !== 0 ||
+      advantages[t] !== 0
+    )
+      throw new Error(`token ${t} of a row does not count, and has a number: mask ${lossMask[t]}`);
+  }
+  const logprobs = behaviorLogprobs && numbersOf(behaviorLogprobs, places);
+  const sampling = samplingLogprobs && numbersOf(samplingLogprobs, places);
+  const ofEach = Float64Array.from(places, (t) => finite(advantages[t]!));
+  const isOne = ofEach.every((value) => value === ofEach[0]);
+  const columns = [
+    new Int32Array(tokenIds),
+    mask,
+    ...(logprobs ? [logprobs] : []),
+    ...(sampling ? [sampling] : []),
+    ...(isOne ? [] : [ofEach]),
+  ];
+  const head: RowHead = {
+    tokens: tokenIds.length,
+    counted: places.length,
+    rollout,
+    advantage: isOne ? (ofEach[0] ?? 0) : null,
+    ...(logprobs ? { logprobs: widthOf(logprobs) } : {}),
+    ...(sampling ? { sampling: widthOf(sampling) } : {}),
+  };
+  const padded = columns.map(filledUp);
+  return { head, columns: padded, bytes: padded.reduce((sum, { byteLength }) => sum + byteLength, 0) };
+}
+
+export function encodePart(rows: readonly EncodedRow[]): Uint8Array {
+  return encode(magics.rows, rows);
+}
+
+/** A teacher's log probabilities of the tokens that count, row by row. */
+export function encodeTaught(rows: readonly (Float32Array | Float64Array)[]): Uint8Array {
+  return encode(
+    magics.taught,
+    rows.map((values) => {
+      const column = filledUp(values);
+      const head = { counted: values.length, logprobs: widthOf(values) };
+      return { head, columns: [column], bytes: column.byteLength };
+    }),
+  );
+}
+
+export function decodeTaught(given: Uint8Array, where: string): readonly (Float32Array | Float64Array)[] {
+  const { heads, dataAt, bytes } = headsOf(given, { magic: magics.taught, isHead: isTaughtHead }, where);
+  let at = dataAt;
+  const places = heads.map(
+    ({ counted, logprobs }) => (at += aligned(counted * logprobs)) - aligned(counted * logprobs),
+  );
+  if (at !== bytes.byteLength) throw damaged(where, `expected ${at} bytes by its head, found ${bytes.byteLength}`);
+  return heads.map(({ counted, logprobs }, i) =>
+    numbersAt(bytes, bytes.byteOffset + places[i]!, { count: counted, width: logprobs }),
+  );
+}
+
+function encode(magic: string, rows: readonly EncodedRow<unknown>[]): Uint8Array {
+  const text = JSON.stringify({ rows: rows.map(({ head }) => head) });
+  const length = aligned(prefixBytes + Buffer.byteLength(text)) - prefixBytes;
+  const prefix = Buffer.alloc(prefixBytes + length, ' ');
+  prefix.write(magic, 0, 'latin1');
+  prefix.writeUInt32LE(length, magicBytes);
+  prefix.write(text, prefixBytes, 'utf8');
+  return Buffer.concat([prefix, ...rows.flatMap(({ columns }) => columns)]);
+}
+
+/** A part as it lies in memory. Its rows are made when they are asked for. */
+export interface OpenedPart {
+  readonly heads: readonly RowHead[];
+  readonly row: (place: number) => Omit<PackedRow, 'rollout'>;
+}
+
+/** `where` names the object in what is thrown: it is not what was stored. */
+export function decodePart(given: Uint8Array, where: string): OpenedPart {
+  const { heads, dataAt, bytes } = headsOf(given, { magic: magics.rows, isHead }, where);
+  const places: number[] = [];
+  let at = dataAt;
+  for (const head of heads) {
+    places.push(at);
+    at += rowBytes(head);
+  }
+  if (at !== bytes.byteLength) throw damaged(where, `expected ${at} bytes by its head, found ${bytes.byteLength}`);
+  return { heads, row: (place) => decodeRow(bytes, places[place]!, heads[place]!, where) };
+}
+
+function headsOf<Head>(
+  given: Uint8Array,
+  { magic, isHead: isIt }: { readonly magic: string; readonly isHead: (value: unknown) => value is Head },
+  where: string,
+): { readonly heads: readonly Head[]; readonly dataAt: number; readonly bytes: Uint8Array } {
+  // Columns are looked at where they lie, which has to be a multiple of 8.
+  const bytes = given.byteOffset % alignment === 0 ? given : new Uint8Array(given);
+  const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  if (bytes.byteLength < prefixBytes || view.toString('latin1', 0, magicBytes) !== magic)
+    throw damaged(where, 'expected rows of a batch, found other bytes');
+  const dataAt = prefixBytes + view.readUInt32LE(magicBytes);
+  let head: unknown = null;
+  try {
+    head = JSON.parse(view.toString('utf8', prefixBytes, dataAt));
+  } catch {
+    // told of below
+  }
+  const heads: unknown = isRecord(head) ? head['rows'] : null;
+  if (!Array.isArray(heads) || !heads.every(isIt) || dataAt % alignment !== 0)
+    throw damaged(where, 'expected the head of a part of a batch, found none');
+  return { heads, dataAt, bytes };
+}
+
+function isHead(value: unknown): value is RowHead {
+  if (!isRecord(value)) return false;
+  const { tokens, counted, rollout, advantage, logprobs = 4, sampling = 4 } = value;
+  return (
+    [tokens, counted, rollout].every((count) => Number.isSafeInteger(count) && Number(count) >= 0) &&
+    Number(counted) <= Number(tokens) &&
+    (advantage === null || Number.isFinite(advantage)) &&
+    [logprobs, sampling].every((width) => width === 4 || width === 8)
+  );
+}
+
+interface TaughtHead {
+  readonly counted: number;
+  readonly logprobs: Width;
+}
+
+function isTaughtHead(value: unknown): value is TaughtHead {
+  if (!isRecord(value)) return false;
+  const { counted, logprobs } = value;
+  return Number.isSafeInteger(counted) && Number(counted) >= 0 && (logprobs === 4 || logprobs === 8);
+}
+
+function rowBytes({ tokens, counted, advantage, logprobs, sampling }: RowHead): number {
+  const columns = [tokens * 4, Math.ceil(tokens / 8), counted * (logprobs ?? 0), counted * (sampling ?? 0)];
+  return columns.reduce((sum, bytes) => sum + aligned(bytes), 0) + (advantage === null ? counted * 8 : 0);
+}
+
+function decodeRow(bytes: Uint8Array, from: number, head: RowHead, where: string): Omit<PackedRow, 'rollout'> {
+  const { tokens, counted, advantage, logprobs, sampling } = head;
+  let at = bytes.byteOffset + from;
+  const take = (length: number): number => {
+    const begin = at;
+    at += aligned(length);
+    return begin;
+  };
+  const numbers = (width: Width): Float32Array | Float64Array => {
+    return numbersAt(bytes, take(counted * width), { count: counted, width });
+  };
+  const ids = new Int32Array(bytes.buffer, take(tokens * 4), tokens);
+  const bits = new Uint8Array(bytes.buffer, take(Math.ceil(tokens / 8)), Math.ceil(tokens / 8));
+  const lossMask: number[] = [];
+  let ones = 0;
+  for (let t = 0; t < tokens; t++) {
+    const mask = (bits[t >> 3]! >> (t & 7)) & 1;
+    lossMask.push(mask);
+    ones += mask;
+  }
+  if (ones !== counted) throw damaged(where, `expected a row with ${counted} tokens that count, found ${ones}`);
+  const behaviorLogprobs = logprobs && spread(lossMask, numbers(logprobs));
+  const samplingLogprobs = sampling && spread(lossMask, numbers(sampling));
+  const advantages =
+    advantage === null ? spread(lossMask, numbers(8)) : lossMask.map((mask) => (mask === 1 ? advantage : 0));
+  return {
+    tokenIds: plain(ids),
+    lossMask,
+    ...(behaviorLogprobs ? { behaviorLogprobs } : {}),
+    advantages,
+    ...(samplingLogprobs ? { samplingLogprobs } : {}),
+  };
+}
+
+function numbersAt(
+  { buffer }: Uint8Array,
+  begin: number,
+  { count, width }: { readonly count: number; readonly width: Width },
+): Float32Array | Float64Array {
+  return width === 4 ? new Float32Array(buffer, begin, count) : new Float64Array(buffer, begin, count);
+}
+
+/** Numbers of the tokens that count as those of all, 0 elsewhere. */
+export function spread(lossMask: readonly number[], values: ArrayLike<number>): number[] {
+  const all: number[] = [];
+  let next = 0;
+  for (const mask of lossMask) all.push(mask === 1 ? values[next++]! : 0);
+  return all;
+}
+
+function plain(values: ArrayLike<number>): number[] {
+  const all: number[] = [];
+  for (let i = 0; i < values.length; i++) all.push(values[i]!);
+  return all;
+}
+
+/** Of tokens that count; as float32 where that loses nothing. */
+export function numbersOf(values: ArrayLike<number>, places: readonly number[]): Float32Array | Float64Array {
+  const isShort = places.every((t) => Math.fround(values[t]!) === values[t]);
+  const picked = (t: number): number => finite(values[t]!);
+  return isShort ? Float32Array.from(places, picked) : Float64Array.from(places, picked);
+}
+
+/** JSON knows neither −0, which becomes 0, nor what is no number, which nothing may be trained on. */
+function finite(value: number): number {
+  if (!Number.isFinite(value)) throw new Error(`a row of a batch has the number ${value}`);
+  return value === 0 ? 0 : value;
+}
+
+function widthOf(values: Float32Array | Float64Array): Width {
+  return values instanceof Float32Array ? 4 : 8;
+}
+
+function filledUp({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {
+  const bytes = new Uint8Array(aligned(byteLength));
+  bytes.set(new Uint8Array(buffer, byteOffset, byteLength));
+  return bytes;
+}
+
+function aligned(bytes: number): number {
+  return Math.ceil(bytes / alignment) * alignment;
+}

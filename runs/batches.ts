@@ -1,0 +1,233 @@
+import { batchPartBytesMax, batchPartsHeld } from '../core/limits.ts';
+import type { PackedRow, RowFacts, RowSource } from '../core/rl/batch.ts';
+import type { ObjectRef, PackedBatch, StepPlan, StoredRows, TaughtRows } from '../core/rl/run-state.ts';
+import { damaged, encodeJson, isRecord, putJson, type Shape } from '../backends/store/objects.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import type { Store } from '../backends/store/index.ts';
+import {
+  decodePart,
+  decodeTaught,
+  type EncodedRow,
+  encodePart,
+  encodeRow,
+  type OpenedPart,
+  spread,
+} from './batch-parts.ts';
+import { layout } from './layout.ts';
+import { isRef } from './record-shapes.ts';
+import { type LineagePlace, readJson, type RunPlace, storeOf } from './run-access.ts';
+
+/**
+ * Writes the rows of a batch part by part. A part is named by its content: whoever packs the same rows again finds it there, and what an
+ * attempt left that died is a part of the next one's batch, or of none.
+ */
+export class BatchWriter {
+  readonly #store: Store;
+  readonly #place: { readonly lineage: string; readonly step: number };
+  readonly #partBytesMax: number;
+  readonly #parts: ObjectRef[] = [];
+  readonly #tokens: number[] = [];
+  readonly #counted: number[] = [];
+  readonly #rollouts: number[] = [];
+  readonly #untold: number[] = [];
+  #open: EncodedRow[] = [];
+  #openBytes = 0;
+
+  constructor(run: LineagePlace, step: number, { partBytesMax = batchPartBytesMax } = {}) {
+    this.#store = storeOf(run);
+    this.#place = { lineage: run.lineage, step };
+    this.#partBytesMax = partBytesMax;
+  }
+
+  /** `rollout`: which of the batch's rollouts the row is of. */
+  async add(sample: PackedRow, rollout: number): Promise<void> {
+    const row = encodeRow(sample, rollout);
+    if (this.#open.length > 0 && this.#openBytes + row.bytes > this.#partBytesMax) await this.#close();
+    this.#open.push(row);
+    this.#openBytes += row.bytes;
+    if (row.head.logprobs === undefined) this.#untold.push(this.#tokens.length);
+    this.#tokens.push(row.head.tokens);
+    this.#counted.push(row.head.counted);
+    this.#rollouts.push(rollout);
+  }
+
+  /** `of`: the batch's rollouts, those without a row included. */
+  async end({ of }: { readonly of: number }): Promise<StoredRows> {
+    if (this.#open.length > 0) await this.#close();
+    const isEachOne = this.#rollouts.length === of && this.#rollouts.every((rollout, row) => rollout === row);
+    return {
+      parts: this.#parts,
+      tokens: this.#tokens,
+      counted: this.#counted,
+      ...(this.#untold.length === 0 ? {} : { untold: this.#untold }),
+      ...(isEachOne ? {} : { rollouts: { indices: this.#rollouts, of } }),
+    };
+  }
+
+  async #close(): Promise<void> {
+    const bytes = encodePart(this.#open);
+    const count = this.#open.length;
+    [this.#open, this.#openBytes] = [[], 0];
+    const key = layout.batchPart(this.#place.lineage, this.#place.step, sha256(bytes));
+    this.#parts.push({ ...(await this.#store.put(key, bytes)), count });
+  }
+}
+
+/** By its rows: another batch for the same step (after a refusal) never takes the place of one that a plan refers to. */
+export async function putPacked(run: LineagePlace, step: number, packed: PackedBatch): Promise<ObjectRef> {
+  const key = layout.packed(run.lineage, step, sha256(encodeJson(packed.rows)));
+  return { ...(await putJson(storeOf(run), key, packed)), count: packed.rows.tokens.length };
+}
+
+export async function readPacked(run: RunPlace, ref: ObjectRef): Promise<PackedBatch> {
+  return readJson<PackedBatch>(run, ref, packedShape);
+}
+
+const packedShape: Shape = ({ rows, metrics }) => ({
+  'rows in parts, with the tokens of each': isRecord(rows) && areRows(rows),
+  metrics: isRecord(metrics),
+});
+
+function areRows({ parts, tokens, counted, rollouts, untold = [] }: Record<string, unknown>): boolean {
+  if (!Array.isArray(parts) || !parts.every(isPart) || !areCounts(tokens)) return false;
+  const rows = tokens.length;
+  const areOf = (value: unknown): boolean => areCounts(value) && value.length === rows;
+  return (
+    parts.reduce((sum, { count }) => sum + count, 0) === rows &&
+    areOf(counted) &&
+    areCounts(untold) &&
+    (rollouts === undefined || (isRecord(rollouts) && areOf(rollouts['indices']) && isCount(rollouts['of'])))
+  );
+}
+
+/** Which parts a teacher's log probabilities are in. */
+export async function readTaught(run: RunPlace, ref: ObjectRef): Promise<TaughtRows> {
+  return readJson<TaughtRows>(run, ref, ({ parts, rowsOfPart }) => ({
+    'parts, and how many rows are in each': Array.isArray(parts) && parts.every(isRef) && isCount(rowsOfPart),
+  }));
+}
+
+/** All that a plan is trained from lies in these objects, beside the plan itself and what it was packed into. */
+export async function partsOfPlan(run: RunPlace, { packed, taught }: StepPlan): Promise<ObjectRef[]> {
+  const { rows } = await readPacked(run, packed);
+  return [...rows.parts, ...(taught ? (await readTaught(run, taught.logprobs)).parts : [])];
+}
+
+/** As it lies in the store. */
+export interface StoredBatch extends RowSource<PackedRow> {
+  /** Rows without the policy's log probabilities: their server did not tell them. */
+  readonly untold: readonly number[];
+}
+
+/** The rows of a plan, with what the teacher said of them where it has one. They are read as they are needed. */
+export async function openBatch(
+  run: RunPlace,
+  { packed, taught }: Pick<StepPlan, 'packed' | 'taught'>,
+): Promise<StoredBatch> {
+  const store = storeOf(run);
+  const { rows } = await readPacked(run, packed);
+  const parts = new HeldParts(store, rows.parts, decodePart);
+  const said = taught && (await readTaught(run, taught.logprobs));
+  const taughtParts = said && new HeldParts(store, said.parts, decodeTaught);
+  const placeOf = rows.parts.flatMap(({ count = 0 }, part) =>
+    Array.from({ length: count }, (_, place) => ({ part, place })),
+  );
+  const read = async (row: number): Promise<PackedRow> => {
+    const { part, place } = placeOf[row]!;
+    const opened = await parts.at(part);
+    requireHead(
+      opened,
+      place,
+      { tokens: rows.tokens[row]!, counted: rows.counted[row]! },
+      store.uri + rows.parts[part]!.key,
+    );
+    const sample = opened.row(place);
+    const { rollouts } = rows;
+    return {
+      ...sample,
+      ...(rollouts ? { rollout: { index: rollouts.indices[row]!, of: rollouts.of } } : {}),
+      ...(taughtParts ? { teacherLogprobs: await taughtRow(row, sample) } : {}),
+    };
+  };
+  const taughtRow = async (row: number, { lossMask }: Pick<PackedRow, 'lossMask'>): Promise<number[]> => {
+    const part = Math.floor(row / said!.rowsOfPart);
+    const values = (await taughtParts!.at(part))[row % said!.rowsOfPart];
+    if (values && values.length === rows.counted[row]) return spread(lossMask, values);
+    const where = store.uri + said!.parts[part]!.key;
+    throw damaged(where, `expected ${rows.counted[row]} numbers of row ${row}, found ${values?.length ?? 'none'}`);
+  };
+  return {
+    rows: factsOfRows(rows),
+    untold: rows.untold ?? [],
+    async read(places) {
+      const samples: PackedRow[] = [];
+      for (const place of places) samples.push(await read(place));
+      return samples;
+    },
+  };
+}
+
+export function factsOfRows({ tokens, counted, rollouts }: StoredRows): RowFacts[] {
+  return tokens.map((count, row) => ({
+    tokens: count,
+    counted: counted[row]!,
+    weight: counted[row]!,
+    ...(rollouts ? { rollout: { index: rollouts.indices[row]!, of: rollouts.of } } : {}),
+  }));
+}
+
+function requireHead(
+  { heads }: OpenedPart,
+  place: number,
+  expected: Record<'tokens' | 'counted', number>,
+  where: string,
+): void {
+  const head = heads[place];
+  if (head?.tokens === expected.tokens && head.counted === expected.counted) return;
+  const found = head ? `${head.tokens}, of which ${head.counted} count` : 'none';
+  throw damaged(
+    where,
+    `expected a row ${place} of ${expected.tokens} tokens, of which ${expected.counted} count; found ${found}`,
+  );
+}
+
+/** The parts that were read last, whole: a row is a piece of one. */
+class HeldParts<Part> {
+  readonly #store: Store;
+  readonly #refs: readonly ObjectRef[];
+  readonly #decode: (bytes: Uint8Array, where: string) => Part;
+  /** The one that was asked for last comes last. */
+  readonly #held = new Map<number, Promise<Part>>();
+
+  constructor(store: Store, refs: readonly ObjectRef[], decode: (bytes: Uint8Array, where: string) => Part) {
+    this.#store = store;
+    this.#refs = refs;
+    this.#decode = decode;
+  }
+
+  /** Throws `CheckpointDamaged` with its name and the sha256 that was expected, where it is not what was stored. */
+  at(part: number): Promise<Part> {
+    const found = this.#held.get(part) ?? this.#read(this.#refs[part]!);
+    this.#held.delete(part);
+    this.#held.set(part, found);
+    found.catch(() => this.#held.delete(part)); // whoever asks again reads it again
+    if (this.#held.size > batchPartsHeld) this.#held.delete(this.#held.keys().next().value!);
+    return found;
+  }
+
+  async #read(ref: ObjectRef): Promise<Part> {
+    return this.#decode(await this.#store.get(ref), this.#store.uri + ref.key);
+  }
+}
+
+function isPart(value: unknown): value is ObjectRef & { readonly count: number } {
+  return isRef(value) && isCount(value.count);
+}
+
+function areCounts(value: unknown): value is number[] {
+  return Array.isArray(value) && value.every(isCount);
+}
+
+function isCount(value: unknown): boolean {
+  return Number.isSafeInteger(value) && Number(value) >= 0;
+}

@@ -1,0 +1,155 @@
+import { createGunzip } from 'node:zlib';
+import { Readable } from 'node:stream';
+import { rowsKeptBytesMax, scoredReadAhead } from '../core/limits.ts';
+import type { ScoredGroup } from '../core/rl/rollout.ts';
+import type { ObjectRef } from '../core/rl/run-state.ts';
+import { damaged, decodeRow, isRecord, isZipped, type Shape, textBytesMax } from '../backends/store/objects.ts';
+import { readRows, type RunPlace, storeOf } from './run-access.ts';
+
+export const scoredShape: Shape = ({ ordinal, environment, rollouts }) => ({
+  'a group with its number and environment': Number.isSafeInteger(ordinal) && typeof environment === 'string',
+  'rollouts with turns':
+    Array.isArray(rollouts) && rollouts.every((one) => isRecord(one) && Array.isArray(one['turns'])),
+});
+
+/** Groups of a chunk, or of a part of one, as they were stored: by ordinal. Of a large one a group at a time is unpacked and read. */
+export async function* scoredGroups(run: RunPlace, ref: ObjectRef): AsyncGenerator<ScoredGroup> {
+  if (ref.bytes <= rowsKeptBytesMax) {
+    yield* await readRows<ScoredGroup>(run, ref, scoredShape);
+    return;
+  }
+  const where = storeOf(run).uri + ref.key;
+  let number = 0;
+  for await (const line of linesOf(await storeOf(run).get(ref), where))
+    yield decodeRow<ScoredGroup>(line, `${where}, line ${++number}`, scoredShape);
+}
+
+const newline = 0x0a;
+/** Unpacked at once. */
+const chunkBytes = 1024 * 1024;
+
+async function* linesOf(bytes: Uint8Array, where: string): AsyncGenerator<Uint8Array> {
+  let open: Buffer[] = [];
+  let length = 0;
+  const add = (piece: Buffer): void => {
+    open.push(piece);
+    length += piece.byteLength;
+    if (length > textBytesMax)
+      throw damaged(where, `expected rows of at most ${textBytesMax} bytes, found a longer one`);
+  };
+  const close = (): Uint8Array => {
+    const line = Buffer.concat(open);
+    [open, length] = [[], 0];
+    return line;
+  };
+  for await (const chunk of unpackedChunks(bytes, where)) {
+    let from = 0;
+    for (let at = chunk.indexOf(newline); at >= 0; at = chunk.indexOf(newline, from)) {
+      add(chunk.subarray(from, at));
+      from = at + 1;
+      if (length > 0) yield close();
+    }
+    add(chunk.subarray(from));
+  }
+  if (length > 0) yield close();
+}
+
+async function* unpackedChunks(bytes: Uint8Array, where: string): AsyncGenerator<Buffer> {
+  const given = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  try {
+    if (!isZipped(bytes)) yield given;
+    else yield* Readable.from([given]).pipe(createGunzip({ chunkSize: chunkBytes })) as AsyncIterable<Buffer>;
+  } catch (cause) {
+    throw damaged(where, 'expected rows of JSON, found a gzip file that is cut or changed', cause);
+  }
+}
+
+async function* oneByOne<T>(items: Iterable<T>): AsyncGenerator<T, void> {
+  yield* items;
+}
+
+interface FoundGroup {
+  /** Of the object it was read from. */
+  readonly key: string;
+  readonly group: ScoredGroup;
+  readonly isWanted: boolean;
+}
+
+/**
+ * Groups of several objects, each object read once from its begin to its end. Those that are wanted come by ordinal, whichever objects they
+ * lie in; one that is read before its turn waits, which happens where the ordinals of an object do not ascend. All others come as they are read.
+ */
+export class GroupsInOrder implements AsyncIterable<FoundGroup> {
+  /** Each object once. */
+  readonly refs: readonly ObjectRef[];
+  readonly #run: RunPlace;
+  readonly #wanted: readonly { readonly ordinal: number; readonly key: string }[];
+  readonly #chosen = new Map<string, Set<number>>();
+  readonly #readers = new Map<string, AsyncIterator<ScoredGroup, void>>();
+  readonly #waiting = new Map<string, Map<number, ScoredGroup>>();
+  readonly #ahead = new Map<string, Promise<readonly ScoredGroup[]>>();
+
+  constructor(
+    run: RunPlace,
+    sources: readonly { readonly ref: ObjectRef; readonly ordinals: readonly number[] }[],
+    others: readonly ObjectRef[],
+  ) {
+    this.#run = run;
+    for (const { ref, ordinals } of sources)
+      this.#chosen.set(ref.key, new Set([...(this.#chosen.get(ref.key) ?? []), ...ordinals]));
+    this.#wanted = [...this.#chosen]
+      .flatMap(([key, ordinals]) => [...ordinals].map((ordinal) => ({ ordinal, key })))
+      .toSorted((a, b) => a.ordinal - b.ordinal);
+    const all = new Map([...sources.map(({ ref }) => ref), ...others].map((ref) => [ref.key, ref]));
+    const used = new Set(this.#wanted.map(({ key }) => key));
+    this.refs = [...used, ...[...all.keys()].filter((key) => !used.has(key))].map((key) => all.get(key)!);
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<FoundGroup> {
+    for (const { ordinal, key } of this.#wanted) {
+      const early = this.#waiting.get(key)?.get(ordinal);
+      if (early) {
+        this.#waiting.get(key)!.delete(ordinal);
+        yield { key, group: early, isWanted: true };
+        continue;
+      }
+      for (;;) {
+        const group = await this.#next(key);
+        if (group === null) {
+          const where = storeOf(this.#run).uri + key;
+          throw damaged(where, `expected the group ${ordinal} in it, found none`);
+        }
+        if (group.ordinal === ordinal) {
+          yield { key, group, isWanted: true };
+          break;
+        }
+        if (!this.#chosen.get(key)!.has(group.ordinal)) yield { key, group, isWanted: false };
+        else
+          this.#waiting.set(key, (this.#waiting.get(key) ?? new Map<number, ScoredGroup>()).set(group.ordinal, group));
+      }
+    }
+    for (const { key } of this.refs)
+      for (let group = await this.#next(key); group !== null; group = await this.#next(key))
+        yield { key, group, isWanted: false };
+  }
+
+  async #next(key: string): Promise<ScoredGroup | null> {
+    const reader = this.#readers.get(key) ?? (await this.#open(key));
+    this.#readers.set(key, reader);
+    const found = await reader.next();
+    return found.done ? null : found.value;
+  }
+
+  async #open(key: string): Promise<AsyncIterator<ScoredGroup, void>> {
+    const at = this.refs.findIndex((ref) => ref.key === key);
+    for (const ref of this.refs.slice(at, at + scoredReadAhead)) {
+      if (ref.bytes > rowsKeptBytesMax || this.#readers.has(ref.key) || this.#ahead.has(ref.key)) continue;
+      const rows = readRows<ScoredGroup>(this.#run, ref, scoredShape);
+      rows.catch(() => undefined); // told of when it is its turn
+      this.#ahead.set(ref.key, rows);
+    }
+    const rows = this.#ahead.get(key);
+    this.#ahead.delete(key);
+    return rows ? oneByOne(await rows) : scoredGroups(this.#run, this.refs[at]!);
+  }
+}
