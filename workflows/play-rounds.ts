@@ -60,7 +60,7 @@ export async function playRounds(input: PlayRoundsInput): Promise<void> {
     if (!isBusy) return;
     await condition(() => flow.isOver || !flow.isPlaying);
   }
-  flow.throwIfLeft();
+  flow.throwIfRunIsGone();
 }
 
 class Flow {
@@ -92,7 +92,7 @@ class Flow {
     return this.#isNobodys || (this.#isLeft && !this.isPlaying);
   }
 
-  throwIfLeft(): void {
+  throwIfRunIsGone(): void {
     if (this.#isNobodys) throw ApplicationFailure.nonRetryable('its run is gone', 'RunGone');
   }
 

@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import PQueue from 'p-queue';
 import { positionsOf } from '../../core/eval/chunks.ts';
@@ -14,7 +13,7 @@ import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
 import { environments as allEnvironments } from '../../backends/environments/index.ts';
 import { failedRollout } from '../../backends/environments/score.ts';
 import { scoreGroup } from '../../backends/environments/score-group.ts';
-import type { Environment, RolloutPlace } from '../../backends/environments/types.ts';
+import type { Environment } from '../../backends/environments/types.ts';
 import type { Store } from '../../backends/store/index.ts';
 import { encodeRows } from '../../backends/store/objects.ts';
 import { type AskDependencies, silentServers } from '../../backends/rollouts/asked-model.ts';
@@ -23,6 +22,7 @@ import { Slots, workerSlots } from '../../backends/rollouts/slots.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { tellWorkflow } from '../around/tell-workflow.ts';
 import { playRollout } from '../../backends/rollouts/play-rollout.ts';
+import { byGroup, groupsPlayed, type Together } from '../../backends/rollouts/played-together.ts';
 import { Part, RolloutJournal } from '../../runs/rollout-journal.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { Standstill } from '../../backends/rollouts/standstill.ts';
@@ -244,24 +244,13 @@ class ChunkWork {
   /** An environment may score an example's rollouts in place, when the last of them is there. */
   #letInTogether(missing: readonly Place[]): Place[][] {
     const { input, environment } = this.#options;
-    if (!isByGroups(input, environment)) return missing.map((place) => [place]);
-    const groups = new Map<number, Place[]>();
-    for (const place of missing) groups.set(place.group, [...(groups.get(place.group) ?? []), place]);
-    return [...groups.values()];
+    return isByGroups(input, environment) ? byGroup(missing, ({ group }) => group) : missing.map((place) => [place]);
   }
 
-  /** Which of what is to be played belongs together; named so that two attempts in one process share nothing. */
-  #together(
-    missing: readonly Place[],
-    brokenOff: AbortSignal,
-  ): (place: Place) => Pick<RolloutPlace, 'group' | 'size' | 'brokenOff'> {
-    const attempt = randomUUID();
-    const sizes = new Map<number, number>();
-    for (const { group } of missing) sizes.set(group, (sizes.get(group) ?? 0) + 1);
-    if (this.#options.input.independentScoring) {
-      return ({ group, index }) => ({ group: `${attempt}/${group}/${index}`, size: 1, brokenOff });
-    }
-    return ({ group }) => ({ group: `${attempt}/${group}`, size: sizes.get(group) ?? 0, brokenOff });
+  #together(missing: readonly Place[], brokenOff: AbortSignal): (place: Place) => Together {
+    const together = groupsPlayed(missing, brokenOff);
+    if (!this.#options.input.independentScoring) return together;
+    return (place) => ({ ...together(place), group: `${together(place).group}/${place.index}`, size: 1 });
   }
 
   #add(rollout: Rollout): void {

@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { layout } from '../../runs/layout.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
@@ -17,7 +16,8 @@ import type { GenerateDependencies } from './asked-model.ts';
 import { eachGroup } from './each-group.ts';
 import { Pace } from './pace.ts';
 import { slotsOf, workerSlots } from './slots.ts';
-import { openPlayers, type Place, type PlayObserver, type Together } from './training-players.ts';
+import { byGroup, groupsPlayed } from './played-together.ts';
+import { openPlayers, type Place, type PlayObserver } from './training-players.ts';
 
 /** What it takes to play the groups of a chunk, whenever they are scored. */
 
@@ -163,7 +163,10 @@ export async function playMissing(
   const { run, chunk } = input;
   const brokenOff = new AbortController();
   setMaxListeners(0, brokenOff.signal); // whoever waits for its group listens
-  const together = groupsPlayed(missing, brokenOff.signal);
+  const together = groupsPlayed(
+    missing.map(({ place }) => place),
+    brokenOff.signal,
+  );
   const pace = paceOf(chunk, spec);
   const atOnce = rolloutsAtOnce(chunk, spec, input.workers ?? 1);
   const slots = [slotsOf(`${run.store}/${run.name}`, chunk.environment, atOnce), workerSlots];
@@ -176,7 +179,7 @@ export async function playMissing(
     onFinished(rollout, playedS);
   };
   try {
-    const groups = groupsIn(missing);
+    const groups = byGroup(missing, ({ place }) => place.group);
     const playing = eachGroup(groups, { slots, stop: signal, brokenOff, begin }, async ({ lease, place }) => {
       attempt.begin(place);
       const since = performance.now();
@@ -208,23 +211,6 @@ function paceOf(chunk: RoundChunk, spec: RunSpec): Pace {
 
 function placeIn(lease: GroupLease, index: number): LeasedPlace {
   return { lease, place: { group: lease.ordinal, index, exampleId: lease.exampleId } };
-}
-
-export function groupsIn<T extends { readonly place: Place }>(missing: readonly T[]): T[][] {
-  const groups = new Map<number, T[]>();
-  for (const one of missing) groups.set(one.place.group, [...(groups.get(one.place.group) ?? []), one]);
-  return [...groups.values()];
-}
-
-/** Which of what is to be played belongs together; named so that two attempts in one process share nothing. */
-function groupsPlayed(
-  missing: readonly { readonly place: Place }[],
-  brokenOff: AbortSignal,
-): (place: Place) => Together {
-  const among = randomUUID();
-  const sizes = new Map<number, number>();
-  for (const { place } of missing) sizes.set(place.group, (sizes.get(place.group) ?? 0) + 1);
-  return ({ group }) => ({ group: `${among}/${group}`, size: sizes.get(group) ?? 0, brokenOff });
 }
 
 export function endOf(attempt: ChunkAttempt, cancelled: AbortSignal, deadline: AbortSignal): AttemptEnd {

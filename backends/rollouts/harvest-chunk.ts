@@ -8,7 +8,6 @@ import {
   chunkPlace,
   endOf,
   type GeneratedChunk,
-  groupsIn,
   type LeasedPlace,
   leaveUnfinished,
   leftBefore,
@@ -18,6 +17,7 @@ import {
   timedOut,
 } from './chunk-play.ts';
 import { GroupHarvest } from './group-harvest.ts';
+import { byGroup } from './played-together.ts';
 
 export interface HarvestedChunk extends GeneratedChunk {
   /** Those that the run may not have heard of. */
@@ -115,7 +115,7 @@ class GroupsOfChunk {
     }) => void,
   ) {
     this.#groups = new Map(
-      groupsIn(wanted).map((places) => {
+      byGroup(wanted, ({ place }) => place.group).map((places) => {
         const { lease } = places[0]!;
         const playedS: number[] = [];
         let begunAt = performance.now();

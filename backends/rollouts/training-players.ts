@@ -6,18 +6,15 @@ import { specOf } from '../../runs/run-access.ts';
 import { newestServed } from '../../runs/served-version.ts';
 import { policyTokenizer } from '../../runs/stored-template.ts';
 import { environments as allEnvironments } from '../environments/index.ts';
-import type { RolloutPlace } from '../environments/types.ts';
 import type { Inference, ServedPolicy } from '../inference/index.ts';
 import { sha256 } from '../store/file-store.ts';
 import type { GenerateDependencies } from './asked-model.ts';
 import { playRollout } from './play-rollout.ts';
+import type { Together } from './played-together.ts';
 import { samplePlace, samplePolicy, turnSeed } from './sample-policy.ts';
 import { openSpeaker, type Speak } from './teacher.ts';
 
 export type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
-
-/** Which rollouts are played together: of a group, in one attempt. */
-export type Together = Pick<RolloutPlace, 'group' | 'size' | 'brokenOff'>;
 
 /** Whoever counts what is under way, and keeps an eye on whether the servers answer. */
 export interface PlayObserver {
