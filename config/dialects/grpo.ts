@@ -90,6 +90,7 @@ export const grpo: Dialect = {
     checkpoints: { interval: 500, keep_last: -1 },
     trainer: {
       micro_batch_size: 8,
+      decay_matrices_only: true,
       schedule: 'linear',
       advantage: { type: 'centered' },
       loss: { type: 'grpo', clip_low: 0.8, clip_high: 1.2, aggregation: 'dr_grpo' },
@@ -102,7 +103,7 @@ export const grpo: Dialect = {
   synonyms: { rollouts_per_example: 'num_generations', micro_batch_size: 'per_device_train_batch_size' },
   together: (written, own) => {
     const given = argumentsOf(written, { names: Object.keys(trainerArguments), system: 'its trainer', own });
-    transformersTogether(given, own, { evalSteps: 500, saveSteps: 500 });
+    transformersTogether(given, own, { evalSteps: 500, saveSteps: 500, schedule: 'linear' });
     setServerArguments(written, own);
     if (given.value('max_steps') === undefined) {
       const expected = 'an integer ≥ 1: GRPOConfig would train whole epochs, which is not supported';

@@ -139,7 +139,7 @@ export function verifiersFields(
 export function transformersTogether(
   { value, path }: Arguments,
   own: Own,
-  usual: { readonly evalSteps: number; readonly saveSteps: number },
+  usual: { readonly evalSteps: number; readonly saveSteps: number; readonly schedule: 'constant' | 'linear' },
 ): void {
   setRunName(own, value('run_name'), path('run_name'));
   setWandb({ value, path }, own);
@@ -150,11 +150,7 @@ export function transformersTogether(
   if (typeof ratio === 'number' && !value('warmup_steps')) {
     own.set(['trainer', 'warmup_steps'], Math.ceil(ratio * maxSteps), path('warmup_ratio'));
   }
-  if (value('lr_scheduler_type') === 'constant' && Number(own.get(['trainer', 'warmup_steps']) ?? 0) > 0) {
-    own.warn(
-      'lr_scheduler_type = "constant" has no warm-up in transformers; here the rate rises over the steps that are asked for',
-    );
-  }
+  setSchedule({ value, path }, own, usual.schedule);
 
   const saveSteps = Number(value('save_steps') ?? usual.saveSteps);
   const isSaved = value('save_strategy') !== 'no';
@@ -170,6 +166,21 @@ export function transformersTogether(
   } else if (value('eval_steps') !== undefined || value('eval_on_start') !== undefined) {
     own.warn('eval_steps and eval_on_start have no effect without eval_strategy = "steps"');
   }
+}
+
+/** Of `get_scheduler` the constant one has no warm-up, and the others begin theirs at 0: the first step trains nothing. */
+function setSchedule({ value, path }: Arguments, own: Own, usual: 'constant' | 'linear'): void {
+  const warmup = Number(own.get(['trainer', 'warmup_steps']) ?? 0);
+  if (warmup === 0) return;
+  const from = path(value('warmup_steps') === undefined ? 'warmup_ratio' : 'warmup_steps');
+  if ((value('lr_scheduler_type') ?? usual) !== 'constant') {
+    own.set(['trainer', 'warmup_from'], 0, from);
+    return;
+  }
+  own.set(['trainer', 'warmup_steps'], undefined, from);
+  own.warn(
+    `${from.join('.')} has no effect with lr_scheduler_type = "constant", there as here: write "constant_with_warmup" for one.`,
+  );
 }
 
 /** Both trainers report to W&B unless told otherwise. */

@@ -56,7 +56,7 @@ export const vfRl: Dialect = {
     sampling: { temperature: 1 },
     checkpoints: { interval: 50, keep_last: -1 },
     ...wholeBatches,
-    trainer: { micro_batch_size: 8, loss: maskedImportanceSampling },
+    trainer: { micro_batch_size: 8, decay_matrices_only: true, loss: maskedImportanceSampling },
   },
   mayBe: ({ trainer, inference }) => isTable(trainer) || isTable(inference),
   synonyms: {
@@ -66,7 +66,7 @@ export const vfRl: Dialect = {
   },
   together: (written, own) => {
     const given = argumentsOf(written, { names: Object.keys(trainerArguments), system: 'vf-rl', own });
-    transformersTogether(given, own, { evalSteps: 50, saveSteps: 50 });
+    transformersTogether(given, own, { evalSteps: 50, saveSteps: 50, schedule: 'constant' });
     setServerArguments(written, own);
     if (given.value('max_tokens') === undefined) {
       own.set(['sampling', 'max_tokens'], own.get(['seq_len']), given.path('max_seq_len'));

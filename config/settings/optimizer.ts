@@ -35,6 +35,11 @@ export const optimizer = {
   beta2: setting(decay(), 'of AdamW', { default: 0.999 }),
   epsilon: setting(positive(), 'of AdamW', { default: 1e-8 }),
   weight_decay: setting(atLeastZero(), 'of AdamW', { default: 0 }),
+  decay_matrices_only: setting(
+    flag(),
+    'whether `weight_decay` spares norms and biases, as transformers’ Trainer has it; else it is of all weights, as in PyTorch and prime-rl',
+    { isLeftOut: true },
+  ),
   max_grad_norm: setting(positive(), 'gradients with a larger L2 norm are scaled down to it', {
     default: 1,
     live: liveSettings.max_grad_norm,

@@ -17,7 +17,7 @@ const chunksPerRun = 16;
 
 /**
  * AdamW (Loshchilov & Hutter 2019, algorithm 2) over flat weights, with the gradient clipped by its global norm, as
- * graphs over some chunks at a time. Agrees with torch.optim.AdamW; weight decay applies to every parameter, as there.
+ * graphs over some chunks at a time. Agrees with torch.optim.AdamW; weight decay applies to every parameter, as there, unless spans are spared.
  * Nothing crosses from element to element but in the norm, so the bits depend on the gradient alone.
  */
 export class AdamW {
@@ -61,6 +61,7 @@ export class AdamW {
     const scalars = Object.fromEntries(Object.entries(values).map(([name, value]) => [name, floatScalar(value)]));
     // At a rate of 0, or too small for single precision, the weights stay, and such a step is not divided by.
     const isStill = !Number.isFinite(Math.fround(values.root_scale));
+    const giveBack = isStill ? () => undefined : sparing(weights, update);
     const [ws, gs] = [this.#chunks(weights), this.#chunks(gradient)];
     const [firsts, seconds] = [this.#chunks(this.#firstMoment), this.#chunks(this.#secondMoment)];
     await this.#eachRun(ws.length, async (i) => {
@@ -69,6 +70,7 @@ export class AdamW {
       const fetches = isStill ? moments : { ...moments, new_weight: weight };
       await session.run({ ...scalars, ...numbered({ gradient: gs[i]!, weight, first, second }) }, numbered(fetches));
     });
+    giveBack();
   }
 
   async close(): Promise<void> {
@@ -136,6 +138,25 @@ interface UpdateOptions {
   readonly norm: number;
   readonly learningRate: number;
   readonly optimizer: OptimizerSpec;
+  /** Parts of the weights that do not decay. */
+  readonly spared?: readonly Span[];
+}
+
+interface Span {
+  readonly offset: number;
+  readonly length: number;
+}
+
+/** Remembers what must not decay; what it returns gives back what decay took of it, to the last rounding. */
+function sparing(weights: Float32Array, { spared = [], learningRate, optimizer }: UpdateOptions): () => void {
+  const taken = learningRate * optimizer.weightDecay;
+  if (taken === 0 || spared.length === 0) return () => undefined;
+  const before = spared.map(({ offset, length }) => weights.slice(offset, offset + length));
+  return () => {
+    for (const [i, { offset }] of spared.entries()) {
+      before[i]!.forEach((weight, at) => (weights[offset + at] = weights[offset + at]! + taken * weight));
+    }
+  };
 }
 
 /** Scalars of one update, in double precision until they are fed; `updateGraph` says what they are for. */

@@ -207,7 +207,8 @@ export class EngineOptimizer implements Optimizer {
   async #apply(norm: number, { learningRate, optimizer }: SftOptions): Promise<void> {
     this.#policy.isAdapterNew = false;
     const { trained } = this.#policy;
-    await this.#optimizer.apply(trained.flat, this.#gradient.flat, { norm, learningRate, optimizer });
+    const spared = optimizer.decayMatricesOnly === true ? trained.layout.filter(({ shape }) => shape.length === 1) : [];
+    await this.#optimizer.apply(trained.flat, this.#gradient.flat, { norm, learningRate, optimizer, spared });
     trained.changed();
   }
 

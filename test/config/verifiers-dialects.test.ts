@@ -34,6 +34,15 @@ describe('vf-rl', () => {
     assert.deepEqual([spec.schedule.type, spec.schedule.warmupSteps, spec.sampling.maxTokens], ['cosine', 20, 1024]);
   });
 
+  test('a warm-up begins at 0, and a constant rate has none, as transformers has it', () => {
+    const warm = accept(vfRl('lr_scheduler_type = "linear"\nwarmup_steps = 5\n')).spec.schedule;
+    assert.deepEqual([warm.type, warm.warmupSteps, warm.warmupFrom], ['linear', 5, 0]);
+    const { spec, warnings } = accept(vfRl('warmup_steps = 5\n'));
+    assert.deepEqual([spec.schedule.type, spec.schedule.warmupSteps], ['constant', 0]);
+    assert.match(warnings.join(), /trainer.args.warmup_steps has no effect with lr_scheduler_type = "constant"/);
+    assert.equal(spec.optimizer.decayMatricesOnly, true, 'norms and biases do not decay');
+  });
+
   test('evaluations and checkpoints are asked for as transformers has it', () => {
     const { spec } = accept(
       vfRl('eval_strategy = "steps"\neval_steps = 25\nsave_steps = 0.1\nmax_steps = 200\nsave_total_limit = 3\n'),

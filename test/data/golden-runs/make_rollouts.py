@@ -57,6 +57,9 @@ def make_model(rng: np.random.Generator) -> None:
     folder.mkdir(exist_ok=True)
     config.architectures = ["Qwen3ForCausalLM"]
     config.save_pretrained(folder)
+    # transformers 4 has the base of the rotary embedding in another place.
+    written = {**json.loads((folder / "config.json").read_text()), "rope_theta": config.rope_parameters["rope_theta"]}
+    (folder / "config.json").write_text(json.dumps(written, indent=2) + "\n")
     shapes = {name: tuple(p.shape) for name, p in Qwen3ForCausalLM(config).named_parameters()}
     weights = {
         name: torch.from_numpy(
