@@ -115,6 +115,21 @@ export function roomInWindow(input: {
   return Math.max(room, playing === 0 && window > held ? 1 : 0);
 }
 
+/**
+ * With less room than this nothing is leased: each round costs the run a task, an activity and a message. Two chunks, where those are a small
+ * part of the window and most of it is in play; what is leased ahead bridges the time.
+ */
+export function leastRoom(input: {
+  readonly window: number;
+  /** Groups of the window that are in play. */
+  readonly inPlay: number;
+  readonly chunkGroups: number;
+}): number {
+  const { window, inPlay, chunkGroups: size } = input;
+  if (inPlay === 0) return 0;
+  return 2 * inPlay < window ? size : Math.max(size, Math.min(2 * size, Math.floor(window / 16)));
+}
+
 /** Seconds that at least one of these intervals covers. */
 export function secondsCovered(intervals: readonly (readonly [from: number, to: number])[]): number {
   let [sum, end] = [0, -Infinity];

@@ -20,6 +20,7 @@ import { isStale } from '../../core/rl/staleness.ts';
 import {
   chunkGroups,
   isContinuous,
+  leastRoom,
   roomInWindow,
   type SamplingPace,
   slowPlayS,
@@ -241,8 +242,8 @@ export class SamplingWindow {
         chunkGroups: size,
         pace,
       });
-      // A part of a chunk is waited for, unless nothing else would come.
-      if (isWhole || room === 0 || (room < size && inPlay > 0)) return true;
+      // More room is waited for, unless nothing else would come.
+      if (isWhole || room === 0 || room < leastRoom({ window, inPlay, chunkGroups: size })) return true;
       const target = Math.min(step + Math.floor(held / groupsPerBatch), step + stepsToEnd - 1);
       const count = Math.min(room, groupsPerBatch - (held % groupsPerBatch));
       if (!(await this.openRound(target, count, size))) return false;

@@ -1,7 +1,14 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { chunksInPlayMax } from '../../../core/limits.ts';
-import { chunkGroups, isContinuous, roomInWindow, secondsCovered, windowGroups } from '../../../core/rl/window.ts';
+import {
+  chunkGroups,
+  isContinuous,
+  leastRoom,
+  roomInWindow,
+  secondsCovered,
+  windowGroups,
+} from '../../../core/rl/window.ts';
 
 const unmeasured = { playS: null, batchS: null, occupancy: 1 };
 const quick = { playS: 0.3, batchS: 0.5, occupancy: 1 };
@@ -103,4 +110,10 @@ test('time that several rounds took side by side counts once', () => {
     ]),
     6,
   );
+});
+
+test('rounds of two chunks are leased while most of a large window is in play, of any size where nothing is', () => {
+  const of = (window: number, inPlay: number, size: number) => leastRoom({ window, inPlay, chunkGroups: size });
+  assert.deepEqual([of(144, 140, 4), of(96, 90, 4), of(16, 15, 4), of(16, 15, 1)], [8, 6, 4, 1]);
+  assert.deepEqual([of(144, 20, 4), of(144, 0, 4)], [4, 0]);
 });
