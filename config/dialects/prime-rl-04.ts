@@ -1,4 +1,4 @@
-import { isTable, type Table, valueAt } from '../tables.ts';
+import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
 import { maskedImportanceSampling, setExtraBody, wholeBatches } from './common-words.ts';
 import type { Dialect, Found, Own } from './dialect.ts';
 import { primeRl04Fields, primeRl04Tables } from './prime-rl-04-fields.ts';
@@ -182,5 +182,9 @@ function refuseOtherLosses(written: Table, own: Own): void {
   if (own.get(['trainer', 'loss', 'type']) !== 'importance_sampling') return;
   own.warn(
     'loss: −ρ·A over tokens whose ratio is in the token mask, as in prime-rl 0.4, without its masks of whole sequences (a geometric mean outside 0.1…10, a ratio above 100). Its figure is this sum; prime-rl logs −ρ·A·ln π, which has the same gradient.',
+  );
+  if (Object.keys(tableOr(valueAt(written, ['trainer', 'loss']))).some((key) => /_mask_|ratio_type/.test(key))) return;
+  own.warn(
+    'trainer.loss: a file of March 2026 or later means dppo where it says nothing of it: --dialect prime-rl reads it so.',
   );
 }

@@ -24,8 +24,14 @@ export function sayDifferences(written: Table, own: Own, differing: Differing): 
 }
 
 function sayCheckpoints(written: Table, own: Own): void {
-  if (['ckpt', 'trainer.ckpt', 'orchestrator.ckpt'].some((table) => hasTable(written, table))) return;
-  if (own.get(['checkpoints', 'interval']) !== undefined) return;
+  const tables = ['ckpt', 'trainer.ckpt', 'orchestrator.ckpt'];
+  if (tables.some((table) => hasTable(written, table))) {
+    if (tables.some((table) => valueAt(written, [...table.split('.'), 'interval']) !== undefined)) return;
+    own.warn(
+      'ckpt.interval is not written: a checkpoint of the end alone, as since December 2025 (before, every 50 steps).',
+    );
+    return;
+  }
   own.warn('no [ckpt] is written: prime-rl would leave no checkpoint; a run here leaves one every 20 steps.');
 }
 
@@ -36,6 +42,26 @@ function sayAnswerLimit(written: Table, own: Own, { sampling, answers }: Differi
   own.warn(
     `${sampling}.${answers} is not written: prime-rl’s server would go on to the end of the model’s context; a turn here has ${String(own.get(['sampling', 'max_tokens']))} tokens at most, as many as a row that is trained.`,
   );
+}
+
+/**
+ * What is meant where nothing is written has changed with prime-rl's versions, and a file does not say of which it is. Its older names tell
+ * no more than that it is no newer than they are.
+ */
+export function sayOlderDefaults(written: Table, own: Own): void {
+  const list = own.writtenAt(['env', 0, 'id'])?.join('.') ?? '';
+  if (!/^orchestrator\.(?:train\.)?env\b/.test(list)) return;
+  if (valueAt(written, ['trainer', 'loss', 'type']) === undefined) {
+    own.warn(
+      'trainer.loss.type is not written: dppo, as since March 2026. A file from before has the loss of prime-rl 0.4, with its masks of whole sequences, and draws environments by the sizes of their datasets without buffer.env_ratios: --dialect prime-rl-0.4 reads it so.',
+    );
+  }
+  const filters = ['filters', 'post_batch_filters', 'pre_batch_filters'];
+  if (filters.every((key) => valueAt(written, ['orchestrator', key]) === undefined)) {
+    own.warn(
+      'orchestrator.filters is not written: groups without any advantage are taken out of a full batch, as since May 2026; before, they were trained on.',
+    );
+  }
 }
 
 const leftToServer = ['temperature', 'top_p', 'top_k', 'min_p'];

@@ -3,7 +3,7 @@ import { isTable, type Table, valueAt } from '../tables.ts';
 import { prunedBatches, setExtraBody, setRunName } from './common-words.ts';
 import type { Dialect, Found, Own } from './dialect.ts';
 import { placed, placesOf } from './places.ts';
-import { sayDifferences } from './prime-rl-differs.ts';
+import { sayDifferences, sayOlderDefaults } from './prime-rl-differs.ts';
 import { primeRlFields, primeRlTables } from './prime-rl-fields.ts';
 import {
   advantageHint,
@@ -100,6 +100,7 @@ function together(written: Table, own: Own): void {
   refuseOthers(written, own);
   setNoClipping(written, own);
   sayDifferences(written, own, { ...version, evaluated: 'orchestrator.eval.source[]' });
+  sayOlderDefaults(written, own);
 }
 
 /** Without clipping, as prime-rl turns it off itself: for what updates weights while gradients are still computed, and with DeepEP. */

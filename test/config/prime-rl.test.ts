@@ -68,7 +68,14 @@ describe('older names', () => {
     const said = old.warnings.filter((warning) => !now.warnings.includes(warning));
     assert.deepEqual(
       said.map((warning) => warning.split(' ')[0]),
-      ['orchestrator.train.env', 'orchestrator.rollouts_per_example', 'the', 'orchestrator.train.source[0].id'],
+      [
+        'orchestrator.train.env',
+        'orchestrator.rollouts_per_example',
+        'the',
+        'orchestrator.train.source[0].id',
+        'trainer.loss.type',
+        'orchestrator.filters',
+      ],
     );
   });
 

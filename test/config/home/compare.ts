@@ -38,7 +38,9 @@ export function compared({ path, text, home: values }: HomeFile, dialect?: strin
   const options = { file: path, findEnvironment: anyEnvironment };
   const run = parseRunConfig(text, dialect === undefined ? options : { ...options, dialect });
   if (!run.ok) return { kind: 'refused', problems: run.problems };
-  const home = new Home(values ?? {});
+  // What home itself refuses has no value there.
+  if (values === undefined) return { kind: 'loaded', run, differences: [] };
+  const home = new Home(values);
   const lines = [...run.warnings, ...run.notYet.map(notYetLine)];
   const differences = meanings.flatMap((meaning): Difference[] => {
     const [there, here] = [meaning.home(home), meaning.here(run, home)];

@@ -16,9 +16,17 @@ type Entry = Pick<RunSpec['environments'][number], 'id' | 'name' | 'args' | 'age
 
 /** Settings that a taskset adds by itself are its own matter: those are compared that a file has. */
 function identityOf(source: Home, here: Entry | undefined): unknown {
-  const { id, ...args } = source.at<Table>('env.taskset') ?? { id: source.at('id'), ...source.at<Table>('args') };
+  const { id, ...args } = tasksetOf(source);
   const written = Object.keys(here?.args ?? {});
   return { id: nameOf(id), args: Object.fromEntries(written.map((key) => [key, within(args[key], here?.args[key])])) };
+}
+
+/** Until 0.8.1 a source of the older API stood in `legacy`, until 0.8 in the source itself. */
+function tasksetOf(source: Home): Table {
+  const taskset = source.at<Table>('env.taskset', 'taskset');
+  if (taskset !== null && (taskset['id'] ?? '') !== '') return taskset;
+  const older = source.at<Table>('legacy') ?? { id: source.at('id'), args: source.at('args') };
+  return { id: older['id'], ...tableOr(older['args']) };
 }
 
 /** What a table has of the keys of another. */
@@ -34,7 +42,12 @@ function nameOf(id: unknown): string {
 /** Who plays: role, harness and runtime of each. */
 function playersOf(source: Home): unknown {
   const env = source.at<Table>('env');
-  if (env === null) return [['agent', 'null', 'subprocess']];
+  const isOlder =
+    source.at('legacy.id') !== null ||
+    (source.at('id') ?? '') !== '' ||
+    (env === null && !source.has('harness.runtime'));
+  if (isOlder) return [['agent', 'null', 'subprocess']];
+  if (env === null) return [['agent', source.at('harness.id') ?? 'null', source.at('harness.runtime.type')]];
   const roles = Object.entries(env).filter(([, value]) => isTable(value) && 'runtime' in value);
   return roles.map(([role, value]) => {
     const { harness, runtime, model, sampling } = value as Table;
@@ -151,6 +164,9 @@ const trained: readonly Meaning[] = [
       'orchestrator.train.env[].args',
       'orchestrator.train.source[].env.taskset',
       'orchestrator.train.source[].env.id',
+      'orchestrator.train.source[].legacy',
+      'orchestrator.train.env[].taskset',
+      'orchestrator.train.env[].legacy',
     ],
     says: ['env.taskset'],
     home: (home) => sourcesOf(home).length,
@@ -179,11 +195,16 @@ const trained: readonly Meaning[] = [
   },
   {
     what: 'ratios',
-    reads: ['orchestrator.train.source[].ratio', 'orchestrator.train.env[].ratio', 'orchestrator.buffer.env_ratios'],
+    reads: [
+      'orchestrator.train.source[].ratio',
+      'orchestrator.train.env[].ratio',
+      'orchestrator.buffer.env_ratios',
+      'orchestrator.env_mix',
+    ],
     says: ['env_ratios', 'ratio'],
     home: (home) =>
       sourcesOf(home).map((source, i, all) => {
-        const ratios = home.at<number[]>('orchestrator.buffer.env_ratios');
+        const ratios = home.at<number[]>('orchestrator.buffer.env_ratios', 'orchestrator.env_mix.probabilities');
         return source.at('ratio') ?? ratios?.[i] ?? (all.length === 1 || source.has('ratio') ? 1 : 'by size');
       }),
     here: ({ spec }, home) => sourcesOf(home).map((_, i) => spec.environments[i]!.weight),
@@ -208,14 +229,21 @@ const trained: readonly Meaning[] = [
   },
   {
     what: 'players',
-    reads: ['orchestrator.train.source[].env', 'orchestrator.train.env[].env'],
+    reads: ['orchestrator.train.source[].env', 'orchestrator.train.env[].env', 'orchestrator.train.env[].harness'],
     says: ['harness', 'env.agent', 'runtime'],
     home: (home) => sourcesOf(home).map(playersOf),
     here: ({ spec }, home) => sourcesOf(home).map((_, i) => playersHere(spec.environments[i]!)),
   },
   {
     what: 'limits of rollouts',
-    reads: ['orchestrator.train.env[].timeout', 'orchestrator.train.env[].max_total_completion_tokens'],
+    reads: [
+      'timeout',
+      'max_turns',
+      'max_input_tokens',
+      'max_output_tokens',
+      'max_total_tokens',
+      'max_total_completion_tokens',
+    ].flatMap((key) => [`orchestrator.train.env[].${key}`, `orchestrator.env[].${key}`]),
     says: ['max_turns', 'timeout', 'tokens'],
     home: (home) => sourcesOf(home).map(limitsOf),
     here: ({ spec }, home) => sourcesOf(home).map((_, i) => limitsHere(spec.environments[i]!)),

@@ -30,6 +30,8 @@ export const learningMeanings: readonly Meaning[] = [
     reads: [
       'orchestrator.algo.*',
       'orchestrator.train.source[].algo.*',
+      'orchestrator.train.env[].algo.*',
+      'orchestrator.train.env[].advantage.*',
       'orchestrator.advantage.*',
       'orchestrator.training_mode',
       'orchestrator.use_sft_loss',
@@ -99,9 +101,10 @@ export const learningMeanings: readonly Meaning[] = [
   },
 ];
 
+/** Those that take rollouts away; the others only count. What has no advantage is compared by itself. */
 function typesOf(filters: unknown): unknown[] {
   const list = Array.isArray(filters) ? (filters as Table[]) : [];
-  return list.map(({ type, enforce }) => [type, enforce]);
+  return list.flatMap(({ type, enforce }) => (enforce === true && type !== 'zero_advantage' ? [type] : []));
 }
 
 function kindOf(home: Home): string {
@@ -187,7 +190,9 @@ function zeroAdvantagesOf(home: Home): unknown {
   const isTrained = home.has('orchestrator.train.filter_zero_advantages')
     ? home.at('orchestrator.train.filter_zero_advantages') === false
     : !['filters', 'pre_batch_filters', 'post_batch_filters'].some((key) =>
-        typesOf(home.at(`orchestrator.${key}`)).some((one) => JSON.stringify(one) === '["zero_advantage",true]'),
+        home
+          .list(`orchestrator.${key}`)
+          .some((filter) => filter.at('type') === 'zero_advantage' && filter.at('enforce') === true),
       );
   return { trained: isTrained || ['opd', 'sft', 'opsd'].includes(kindOf(home)), dropsAllOrNone };
 }

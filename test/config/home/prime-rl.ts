@@ -27,15 +27,19 @@ const size: readonly Meaning[] = [
     home: (home) => home.at('trainer.model.name'),
     here: ({ spec }) => spec.model,
   },
-  ...['orchestrator.model.name', 'inference.vllm.model', 'inference.model.name', 'orchestrator.tokenizer.name'].map(
-    (path): Meaning => ({
-      what: path,
-      reads: [path],
-      says: [path, 'the model that is trained is'],
-      home: (home) => home.at(path) ?? home.at('trainer.model.name'),
-      here: ({ spec }) => spec.model,
-    }),
-  ),
+  ...[
+    'orchestrator.model.name',
+    'orchestrator.student.model.name',
+    'inference.vllm.model',
+    'inference.model.name',
+    'orchestrator.tokenizer.name',
+  ].map((path): Meaning => ({
+    what: path,
+    reads: [path],
+    says: [path, 'the model that is trained is'],
+    home: (home) => home.at(path) ?? home.at('trainer.model.name'),
+    here: ({ spec }) => spec.model,
+  })),
   {
     what: 'steps',
     reads: ['max_steps', 'trainer.max_steps', 'orchestrator.max_steps'],
@@ -58,6 +62,7 @@ const size: readonly Meaning[] = [
       'orchestrator.train.source[].group_size',
       'orchestrator.train.env[].group_size',
       'orchestrator.train.env[].rollouts_per_example',
+      'orchestrator.env[].rollouts_per_example',
     ],
     says: ['group_size', 'rollouts_per_example'],
     home: (home) => sourcesOf(home).map((one) => one.at('group_size', 'rollouts_per_example') ?? groupOf(home)),
@@ -68,7 +73,9 @@ const size: readonly Meaning[] = [
     what: 'length of the trainer',
     reads: ['trainer.model.seq_len'],
     says: ['seq_len'],
-    home: (home) => Math.min(home.number('trainer.model.seq_len')!, home.number('orchestrator.seq_len')!),
+    // Not longer than what is collected; until 2026 there was none.
+    home: (home) =>
+      Math.min(...['trainer.model.seq_len', 'orchestrator.seq_len'].flatMap((path) => home.number(path) ?? [])),
     here: ({ spec }) => spec.seqLen,
   },
   {
@@ -143,10 +150,15 @@ const optimizer: readonly Meaning[] = [
   },
   {
     what: 'adapters',
-    reads: ['trainer.model.lora.*', 'orchestrator.model.lora.*'],
+    reads: [
+      'trainer.model.lora.*',
+      'trainer.model.experimental.lora',
+      'orchestrator.model.lora.*',
+      'orchestrator.student.model.lora',
+    ],
     says: ['lora'],
     home: (home) => {
-      const lora = home.at('trainer.model.lora');
+      const lora = home.at('trainer.model.lora', 'trainer.model.experimental.lora');
       return isTable(lora)
         ? [lora['rank'], lora['alpha'], lora['dropout'], linear(lora['target_modules']), lora['modules_to_save']]
         : none;
@@ -168,7 +180,10 @@ const optimizer: readonly Meaning[] = [
     ['model.vlm', none],
     ['trainer.model.vlm', none],
     ['orchestrator.model.vlm', none],
-    ['trainer.bench', none],
+    ['orchestrator.student.model.vlm', none],
+    ['trainer.model.fp8', false],
+    ['bench', false],
+    ['orchestrator.verification.enabled', true],
   ].map(([path, meant]): Meaning => ({
     what: path as string,
     reads: [`${path as string}*`],

@@ -37,7 +37,19 @@ export const withoutMeaning: readonly WithoutMeaning[] = [
       env_server_base_port pad_to_multiple_of use_token_client client model.client model.trust_remote_code
       tokenizer.trust_remote_code collect_inference_metrics inference_metrics_roles reload_weights_on_start buffer.hash_keys
       buffer.skip_verification train.source[].serve eval.source[].serve optim.lr eval.save eval.retry eval.per_rollout
-      eval.reasoning_field env_install_prerelease`,
+      eval.reasoning_field env_install_prerelease max_inflight_episodes pool_size env[].address train.env[].address
+      train.env[].pool train.env[].num_workers train.env[].multiplex train.num_workers student.client student.model.trust_remote_code train.env[].state_columns lora_name use_renderer`,
+    ),
+  },
+  {
+    because: 'prime-rl sets them itself: environments stop where rows are cut; written, they are refused',
+    fields: ['orchestrator.train.env[].extra_env_kwargs', 'orchestrator.env[].extra_env_kwargs'],
+  },
+  {
+    because: 'they say how often what failed is tried again',
+    fields: below(
+      'orchestrator',
+      `max_error_reschedule_attempts train.max_retries train.env[].max_retries train.env[].retries env[].max_retries`,
     ),
   },
   {
@@ -46,7 +58,9 @@ export const withoutMeaning: readonly WithoutMeaning[] = [
   },
   {
     because: 'they say what is started, where',
-    fields: wordsOf('bench clean dry_run deployment slurm run inference_gpu_ids trainer_gpu_ids'),
+    fields: wordsOf(
+      'experimental trainer.experimental orchestrator.experimental trainer.bench clean clean_output_dir dump_config dry_run deployment slurm run inference_gpu_ids trainer_gpu_ids',
+    ),
   },
   {
     because: 'they are about the server that samples, beside its length and its weights, which are compared',

@@ -46,7 +46,8 @@ class Whatever(type):
 
 
 def stand_in(name):
-    return Whatever(name, (), {"__call__": lambda self, *args, **more: args[0] if args else None})
+    instance = {"__call__": lambda self, *args, **more: args[0] if args else None, "__index__": lambda self: 8}
+    return Whatever(name, (), instance)
 
 
 class Anything(types.ModuleType):
@@ -132,7 +133,7 @@ def stand_in_for_environments():
 
 # Command, module, class: the first module that is there.
 entries = [
-    ("rl", ["prime_rl.configs.rl", "prime_rl.rl"], ["RLConfig"]),
+    ("rl", ["prime_rl.configs.rl", "prime_rl.rl_config", "prime_rl.rl"], ["RLConfig"]),
     ("sft", ["prime_rl.configs.sft", "prime_rl.trainer.sft.config"], ["SFTConfig", "SFTTrainerConfig"]),
     ("trainer", ["prime_rl.configs.trainer", "prime_rl.trainer.rl.config", "prime_rl.trainer.config"], ["TrainerConfig", "RLTrainerConfig"]),
     ("orchestrator", ["prime_rl.configs.orchestrator", "prime_rl.orchestrator.config"], ["OrchestratorConfig"]),

@@ -37,10 +37,10 @@ def is_run_file(path):
 def versions():
     """By commit, in order: the files whose content it is the first to have."""
     seen, found = set(), defaultdict(list)
-    log = git(prime_rl, "log", "--reverse", "--full-history", "-m", "--format=@%H", "--raw", "--no-abbrev", "HEAD", "--", "*.toml")
+    log = git(prime_rl, "log", "--reverse", "--full-history", "-m", "--format=@%H %cI", "--raw", "--no-abbrev", "HEAD", "--", "*.toml")
     for line in log.splitlines():
         if line.startswith("@"):
-            commit = line[1:]
+            commit, dates[line[1:41]] = line[1:41], line[42:]
         elif line.startswith(":"):
             blob, path = line.split()[3], line.split("\t")[-1]
             if set(blob) == {"0"} or not is_run_file(path) or blob in seen:
@@ -80,7 +80,7 @@ def verifiers_of(commit, date):
     return [root, *sorted((root / "environments").glob("*"))] if (root / "environments").exists() else [root]
 
 
-workers = {}
+workers, dates = {}, {}
 
 
 def worker_of(folders):
@@ -95,7 +95,7 @@ def worker_of(folders):
 
 
 def asked(commit, paths):
-    date = git(prime_rl, "show", "-s", "--format=%cI", commit).strip()
+    date = dates.get(commit) or git(prime_rl, "log", "-1", "--format=%cI", commit).strip()
     root = unpacked(prime_rl, commit, folders, commit[:9])
     names = [path for path in paths if (root / path).exists()]
     worker = worker_of(verifiers_of(commit, date))
@@ -126,8 +126,11 @@ def main():
             if i < int(os.environ.get("SKIP", 0)):
                 continue
             print(f"{i + 1}/{len(found)} {commit[:9]} {len(paths)}", file=sys.stderr)
-            for answer in asked(commit, paths):
-                print(json.dumps(answer), flush=True)
+            try:
+                for answer in asked(commit, paths):
+                    print(json.dumps(answer), flush=True)
+            except subprocess.CalledProcessError as error:
+                print(f"{commit[:9]}: not read: {error}", file=sys.stderr)
 
 
 main()
