@@ -6,6 +6,7 @@
  */
 const known: ReadonlySet<string> = new Set([
   '.',
+  String.raw`[\s\S]`,
   // Qwen 2, 2.5 and 3
   String.raw`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
   // Llama 3

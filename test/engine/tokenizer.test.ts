@@ -6,6 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import type { TemplateMessage } from '../../engine/model/chat-template.ts';
 import { loadModelFolder, saveModelFolder } from '../../engine/model/model-folder.ts';
+import { hasUnknownExpression } from '../../engine/model/pre-tokenizing.ts';
 import { createPreset } from '../../engine/model/presets.ts';
 import { loadTokenizer } from '../../engine/model/load-tokenizer.ts';
 import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
@@ -127,6 +128,13 @@ test('prompts that differ in tools or template arguments are not taken for each 
     return templated.hermes.decode(first, { skipSpecialTokens: false });
   });
   assert.equal(new Set(prompts).size, 4);
+});
+
+test('no preset has an expression that has to be watched while it works: that costs more than most of its texts', () => {
+  for (const name of ['preset:reverse-text-0.2m', 'preset:reverse-text-vllm-0.2m', 'preset:chars-0.4m']) {
+    const { 'tokenizer.json': tokenizer } = createPreset(name, { seed: 0 }).files;
+    assert.equal(hasUnknownExpression(JSON.parse(tokenizer!)), false, name);
+  }
 });
 
 test('a folder may hold its templates in files of their own', async (t) => {
