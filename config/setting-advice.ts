@@ -37,7 +37,12 @@ function* adviceOn(spec: RunSpec): Iterable<SettingAdvice> {
   if (!spec.model.startsWith('preset:')) yield* onPretrained(spec);
   const comparesGroups = spec.teacher?.role !== 'samples' && spec.loss.advantageTau > 0;
   if (comparesGroups) yield* onGroups(spec);
-  const { batchSize, tokenBatchSize, kl } = spec;
+  const { batchSize, tokenBatchSize, kl, numIterations } = spec;
+  if (numIterations > rules.iterationsMax) {
+    const range = `1 for stability, 2 to ${rules.iterationsMax} to learn faster`;
+    const why = 'later passes train on what another policy sampled';
+    yield advice(['trainer.num_iterations', 'num_iterations'], numIterations, range, why, ruleSources.G);
+  }
   if (tokenBatchSize === null && batchSize < rules.batchSizeMin) {
     const range = `at least ${rules.batchSizeMin}; 512 to 1024 for stability`;
     yield advice('batch_size', batchSize, range, 'gradients of few rollouts are noisy', ruleSources.P);
@@ -80,14 +85,25 @@ function* onGroups({ rolloutsPerExample, sampling: { temperature } }: RunSpec): 
   yield advice('sampling.temperature', temperature, `from ${rules.temperatureMin} to 1`, why, ruleSources.M);
 }
 
-function* onAdapters({ lora, trainer }: RunSpec): Iterable<SettingAdvice> {
+function* onAdapters(spec: RunSpec): Iterable<SettingAdvice> {
+  const { lora, trainer } = spec;
   if (!lora || trainer.kind === 'tinker') return; // such a server's alpha is not the run's to choose
   const { alpha, r } = lora;
+  yield* onRank(spec.model, r);
   const { low, high } = rules.loraAlphaShare;
   if (alpha >= low * r && alpha <= high * r) return;
   const range = `from ${low * r} to ${high * r}, once to twice the rank`;
   const why = `the adapters' output is scaled by alpha / r = ${Number((alpha / r).toPrecision(3))}, which acts on the learning rate`;
   yield advice(['lora.alpha', 'lora_alpha'], alpha, range, why, ruleSources.M);
+}
+
+/** Presets are small enough for smaller ones. */
+function* onRank(model: string, r: number): Iterable<SettingAdvice> {
+  const { low, high } = rules.loraRank;
+  if (model.startsWith('preset:') || (r >= low && r <= high)) return;
+  const why =
+    r < low ? 'few directions in which the model can change' : 'more to train and to keep, seldom more to learn';
+  yield advice(['lora.r', 'lora_rank'], r, `from ${low} to ${high}`, why, ruleSources.M);
 }
 
 function* onMemory(spec: RunSpec): Iterable<SettingAdvice> {

@@ -30,8 +30,8 @@ export const tinkerVariables: readonly string[] = ['TINKER_API_KEY'];
 /** How the AWS chain finds credentials; for roles that reach the store, when it is S3. */
 export const environmentForStore: readonly string[] = ['AWS_*'];
 
-/** What W&B's client reads, its key among them: for the process that feeds metrics, and the client's own. */
-export const wandbVariables: readonly string[] = ['WANDB_*'];
+/** What W&B's client reads, its key among them, and where `wandb login` may have put it: for the process that feeds metrics, and the client's own. */
+export const wandbVariables: readonly string[] = ['WANDB_*', 'NETRC'];
 
 /** Of Temporal, of the store and of metrics: no environment has a use for them, whoever names them. */
 const keptFromEnvironments: readonly string[] = [

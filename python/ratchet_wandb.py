@@ -91,7 +91,7 @@ def has_key():
         return True
     host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
     with contextlib.suppress(OSError, netrc.NetrcParseError):
-        return netrc.netrc().authenticators(host) is not None
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
     return False
 
 

@@ -15,6 +15,8 @@ const WeightInfo = z.object({ weight_version: z.string() });
 interface VllmModelList {
   /** What it was started with, under the first of its names. */
   readonly base: string;
+  /** Of all that it has. */
+  readonly names: readonly string[];
   /** Oldest first. */
   readonly adapters: readonly { readonly id: string }[];
 }
@@ -56,7 +58,7 @@ export class VllmRoutes {
       );
     }
     this.#base = base.id;
-    return { base: base.id, adapters: all.filter(({ parent }) => parent != null) };
+    return { base: base.id, names: all.map(({ id }) => id), adapters: all.filter(({ parent }) => parent != null) };
   }
 
   async baseModel(): Promise<string> {

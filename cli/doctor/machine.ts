@@ -5,6 +5,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
 import { findPython, pythonForVerifiers } from '../../backends/python/interpreter.ts';
+import { hubToken } from '../../backends/hub/hub-settings.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { runtimePackage } from '../../engine/onnx/runtime-package.ts';
 import { findOnPath, ensureTemporalCli, placesOnThisMachine } from '../../workers/temporal-cli.ts';
@@ -188,15 +189,37 @@ const keyNames = [
   'RATCHET_PAYLOAD_KEY',
 ];
 
-/** Their names, never what they are. */
-export function checkKeys(environment: Readonly<NodeJS.ProcessEnv> = process.env): Check {
+/** Their names, never what they are; and what `wandb login` and `hf auth login` have left in files, which counts as well. */
+export function checkKeys(environment: Readonly<NodeJS.ProcessEnv> = process.env, home: string = os.homedir()): Check {
+  const logins: Readonly<Record<string, string | null>> = {
+    WANDB_API_KEY: wandbLogin(environment, home),
+    HF_TOKEN: hubToken(environment, home)?.from ?? null,
+  };
   const isSet = (name: string) => (environment[name] ?? '') !== '' || (environment[`${name}_FILE`] ?? '') !== '';
-  const [present, absent] = [keyNames.filter(isSet), keyNames.filter((name) => !isSet(name))];
+  const here = keyNames.flatMap((name) => {
+    if (isSet(name)) return [name];
+    const file = logins[name] ?? null;
+    return file === null ? [] : [`${name} (logged in: ${file})`];
+  });
+  const absent = keyNames.filter((name) => !isSet(name) && (logins[name] ?? null) === null);
   return {
     name: 'API keys',
     state: 'ok',
-    says: `present: ${present.join(', ') || 'none'}; absent: ${absent.join(', ') || 'none'}`,
+    says: `present: ${here.join(', ') || 'none'}; absent: ${absent.join(', ') || 'none'}`,
   };
+}
+
+/** The netrc file that has a login of W&B's server; null where none has. */
+function wandbLogin(environment: Readonly<NodeJS.ProcessEnv>, home: string): string | null {
+  const named = environment['NETRC'];
+  const file = named === undefined || named === '' ? path.join(home, '.netrc') : named;
+  try {
+    const host = new URL(environment['WANDB_BASE_URL'] || 'https://api.wandb.ai').hostname;
+    const machines = readFileSync(file, 'utf8').matchAll(/\bmachine\s+(\S+)/g);
+    return [...machines].some(([, machine]) => machine === host) ? file : null;
+  } catch {
+    return null; // nobody has logged in here
+  }
 }
 
 export async function checkGpu({ cuda }: Pick<Needs, 'cuda'>): Promise<Check[]> {

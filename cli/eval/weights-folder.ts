@@ -4,6 +4,7 @@ import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import type { CheckpointFigures } from '../../core/eval/checkpoint-curve.ts';
 import { selectSteps } from '../../core/eval/select-steps.ts';
+import { loadWeightsFolder, startedWith } from '../../backends/inference/load-weights-folder.ts';
 import { ModelServer } from '../../backends/inference/model-server.ts';
 import { choosePlace, newEvaluationId } from '../../backends/configs/evaluation-folders.ts';
 import { loadNamedEvaluations } from '../../backends/configs/load-evaluations.ts';
@@ -24,7 +25,7 @@ interface WeightsOptions extends CheckpointOptions {
 
 /**
  * prime-rl's `uv run eval --client.base-url U --weights-dir D`: the weights of a run of Ratchet are its checkpoints; other folders with
- * `step_N/` are loaded one after another by the server at U, which prime-rl's and ours can do (`/update_weights`).
+ * `step_N/` are loaded one after another by the server at U: a vLLM, prime-rl's or ours.
  */
 export async function evaluateWeights(options: WeightsOptions): Promise<number> {
   const folder = path.resolve(options.weightsDir);
@@ -53,29 +54,30 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
       `${folder}: expected folders step_N, ${missing.length > 0 ? `also of ${missing.join(', ')}` : 'one at least'}; there are ${[...found.keys()].join(', ') || 'none'}.`,
     );
   }
-  const withBase = includesBase && model !== undefined;
-  if (includesBase && !withBase) teller.say('the base model is left out: --model.name says what the server calls it');
   const server = new ModelServer(
     { url: baseUrl, apiKeyVar: null, headers: {}, headersFromEnv: {}, model: null },
     { timeoutMs: 600_000, provider: 'cpu' },
   );
+  // Before any weights are loaded: a vLLM has it no more then.
+  const base = includesBase ? (model ?? (await startedWith(server))) : null;
   const figures: CheckpointFigures[] = [];
   const storeUri = resolveStoreUri('file:outputs', process.cwd());
   return onStage({ storeUri, environments: [], teller }, async (stage) => {
     // One after another: a server may hold a single version.
-    for (const step of withBase ? [0, ...chosen.filter((step) => step !== 0)] : chosen) {
-      const weights = step === 0 && withBase ? null : found.get(step)!;
-      const name = weights === null ? model! : `${path.basename(folder)}-step_${step}`;
-      if (weights !== null) {
-        teller.say(`${server.root} loads ${weights}`);
-        await server.post('/update_weights', { weight_dir: weights, name });
-      }
-      const inputs = await inputsOf(env, { ...options, baseUrl }, name);
+    for (const step of base === null ? chosen : [0, ...chosen.filter((step) => step !== 0)]) {
+      const weights = step === 0 && base !== null ? null : found.get(step)!;
+      if (weights !== null) teller.say(`${server.root} loads ${weights}`);
+      const loaded =
+        weights === null
+          ? { model: base!, unload: () => Promise.resolve() }
+          : await loadWeightsFolder(server, weights, `${path.basename(folder)}-step_${step}`);
+      const inputs = await inputsOf(env, { ...options, baseUrl }, loaded.model);
       const results = await stage.evaluate(`eval.${path.basename(folder)}.${step}`, {
         inputs,
         title: `v${step} in ${folder}`,
         names: env.map((id, i) => `${i}`),
       });
+      await loaded.unload();
       if (results === null) return stage.interrupted.aborted ? 130 : 1;
       for (const result of results) figures.push(await checkpointFigures(step, result));
     }

@@ -1,8 +1,8 @@
 import { isTable, type Table } from '../tables.ts';
 import { flag, positive, texts, whole } from '../values.ts';
 import { maskedImportanceSampling, wholeBatches } from './common-words.ts';
-import { converted, type Dialect, ignored, type Own } from './dialect.ts';
-import { into, ours, type Rows } from './ours.ts';
+import { becomes, converted, type Dialect, ignored, type Own } from './dialect.ts';
+import { ours, type Rows, shared, wordsOf } from './ours.ts';
 import {
   argumentsOf,
   type Arguments,
@@ -19,8 +19,19 @@ import {
 
 const notRead = 'the trainer has it and does not read it';
 
+/** GRPOConfig's, which the documents of 0.1.7 have beside vf-rl's. Each means here what it meant there. */
+const olderArguments: Rows = {
+  num_generations: shared('rollouts_per_example'),
+  per_device_train_batch_size: shared('trainer.micro_batch_size'),
+  max_prompt_length: shared('max_prompt_len'),
+  num_iterations: 'trainer.num_iterations',
+  num_batches_ahead: becomes('max_async_level', whole(0)),
+  beta: 'kl_penalty.beta',
+};
+
 const trainerArguments: Rows = {
   ...transformersArguments,
+  ...olderArguments,
   use_liger: 'trainer.use_liger',
   use_lora: 'lora.enabled',
   lora_rank: 'lora.r',
@@ -29,11 +40,12 @@ const trainerArguments: Rows = {
   lora_target_modules: 'lora.target_modules',
   lora_modules_to_save: ignored(notRead, texts()),
   lora_use_rslora: ignored(notRead, flag()),
-  ...into('', 'rollouts_per_example batch_size'),
-  micro_batch_size: 'trainer.micro_batch_size',
+  batch_size: 'batch_size',
+  rollouts_per_example: shared('rollouts_per_example'),
+  micro_batch_size: shared('trainer.micro_batch_size'),
   gradient_accumulation_steps: ignored('it follows from batch_size and micro_batch_size, there as here', whole(1)),
   max_seq_len: 'seq_len',
-  max_prompt_len: 'max_prompt_len',
+  max_prompt_len: shared('max_prompt_len'),
   mask_ratio_low: 'trainer.loss.mask_low',
   mask_ratio_high: 'trainer.loss.mask_high',
   max_tokens: ours('sampling.max_tokens', { usual: 'max_seq_len' }),
@@ -58,22 +70,39 @@ export const vfRl: Dialect = {
     ...wholeBatches,
     trainer: { micro_batch_size: 8, decay_matrices_only: true, loss: maskedImportanceSampling },
   },
-  mayBe: ({ trainer, inference }) => isTable(trainer) || isTable(inference),
-  synonyms: {
-    num_generations: 'rollouts_per_example',
-    per_device_train_batch_size: 'micro_batch_size',
-    lr: 'learning_rate',
-  },
+  mayBe: ({ trainer, inference }) => (isTable(trainer) || isTable(inference)) && !isAllOlder(trainer),
+  synonyms: { lr: 'learning_rate' },
   together: (written, own) => {
     const given = argumentsOf(written, { names: Object.keys(trainerArguments), system: 'vf-rl', own });
     transformersTogether(given, own, { evalSteps: 50, saveSteps: 50, schedule: 'constant' });
     setServerArguments(written, own);
+    warnOfOlder(given, own);
     if (given.value('max_tokens') === undefined) {
       own.set(['sampling', 'max_tokens'], own.get(['seq_len']), given.path('max_seq_len'));
     }
     checkDivision(written, given, own);
   },
 };
+
+/** Arguments that GRPOConfig has not. */
+const itsOwn = wordsOf(
+  'use_liger use_lora lora_rank lora_alpha lora_dropout lora_target_modules rollouts_per_example batch_size micro_batch_size max_prompt_len mask_ratio_low mask_ratio_high generation_timeout',
+);
+
+/** GRPOConfig's arguments and none of vf-rl's: such a file is the older trainer's. */
+function isAllOlder(trainer: unknown): boolean {
+  const places = [trainer, isTable(trainer) ? trainer['args'] : undefined].filter(isTable);
+  const has = (names: readonly string[]): boolean => names.some((name) => places.some((place) => name in place));
+  return has(Object.keys(olderArguments)) && !has(itsOwn);
+}
+
+function warnOfOlder({ value }: Arguments, own: Own): void {
+  const older = Object.keys(olderArguments).filter((name) => value(name) !== undefined);
+  if (older.length === 0) return;
+  own.warn(
+    `${older.join(', ')}: of GRPOConfig, verifiers before 0.1.7; vf-rl's RLConfig does not read ${older.length === 1 ? 'it' : 'them'}. Here ${older.length === 1 ? 'it counts' : 'they count'}, under vf-rl's loss and defaults`,
+  );
+}
 
 /** As RLConfig asserts it. */
 function checkDivision(written: Table, { path }: Arguments, own: Own): void {

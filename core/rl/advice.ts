@@ -86,6 +86,7 @@ const rewardTrend: AdviceRule = ({ settings }, all) => {
         `npx ratchet rewind RUN --step ${best.steps.at(-1)}: continues from where it was good`,
         `rollouts_per_example 16 to 32 (now ${settings.rolloutsPerExample}), batch_size above ${settings.batchSize}: a fork`,
         '[kl_penalty] enabled = true, target_kl = 0.01, beta = 0.1',
+        `[trainer] num_iterations = 1; groups of ${rules.groupSizeStable.low} to ${rules.groupSizeStable.high} for all weights; a larger model (${rules.calmModelParameters / 1e9}B and more)`,
       ],
     };
   }
@@ -180,7 +181,7 @@ const gradientSpikes: AdviceRule = ({ settings }, all) => {
       'rewards of very different size',
     ],
     change: [
-      `npx ratchet set RUN max_grad_norm=${threeDigits(Math.min(settings.maxGradNorm, median(norms.values)))} (now ${threeDigits(settings.maxGradNorm)})`,
+      `npx ratchet set RUN max_grad_norm=${threeDigits(Math.min(settings.maxGradNorm, median(norms.values)))} (now ${threeDigits(settings.maxGradNorm)}; ${rules.maxGradNormStable.low} to ${rules.maxGradNormStable.high} where nothing else steadies it)`,
       `batch_size above ${settings.batchSize}: a fork`,
       '[trainer] advantage = "std_normalized"',
     ],
@@ -353,7 +354,7 @@ const bottleneck: AdviceRule = ({ settings }, all) => {
       ['answers are long, groups large, or the policy server slow'],
       [
         ...(settings.maxAsyncLevel === 0 ? ['max_async_level = 1: collects beside training'] : []),
-        '[sampling] max_tokens lower; rollouts_per_example 4 to 8',
+        '[sampling] max_tokens lower; rollouts_per_example 4 to 8; a smaller model',
         'a faster policy server ([inference] provider, or one elsewhere), more rollout workers',
       ],
     );
@@ -364,7 +365,7 @@ const bottleneck: AdviceRule = ({ settings }, all) => {
       ['the batch is large for this trainer'],
       [
         ...(settings.batchSize > 256 ? [`batch_size lower (now ${settings.batchSize}; 128 to 256 is usual)`] : []),
-        '[lora]: trains adapters alone',
+        '[lora]: trains adapters alone; or a smaller model',
         '[trainer] threads or provider',
       ],
     );

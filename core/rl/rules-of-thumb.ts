@@ -43,6 +43,16 @@ export const rules = {
   klBetaMax: 0.1,
   /** LoRA's alpha ÷ rank. [M] "Often same as rank or 2x rank" */
   loraAlphaShare: { low: 1, high: 2 },
+  /** LoRA's rank. [M] "16-64 typical" */
+  loraRank: { low: 16, high: 64 },
+  /** Passes over a batch from which the policy leaves the one that sampled it. [G] "num_iterations (2-4)" to be aggressive, 1 to be stable */
+  iterationsMax: 4,
+  /** Bound of the gradient norm that steadies a run. [G] "Decrease max_grad_norm (0.001-0.005)" */
+  maxGradNormStable: { low: 0.001, high: 0.005 },
+  /** Group sizes of the oldest trainer for stability. [G] "num_generations (32-64)" */
+  groupSizeStable: { low: 32, high: 64 },
+  /** Parameters from which models train more calmly. [V] "larger models (14B+)" */
+  calmModelParameters: 14e9,
   /** Part of a GPU's memory that the policy server takes. [M] "0.6-0.9 typical" */
   gpuMemoryUtilization: { low: 0.6, high: 0.9 },
   /** The largest variance that rewards from 0 to 1 can have: half of the group at either end. Arithmetic, not opinion. */

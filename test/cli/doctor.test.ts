@@ -1,12 +1,12 @@
 /** `ratchet doctor` as one types it, on a machine that lacks what a run needs. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import type { Check } from '../../cli/doctor/machine.ts';
+import { type Check, checkKeys } from '../../cli/doctor/machine.ts';
 
 const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
 const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-doctor-'));
@@ -46,6 +46,26 @@ export async function loadEnvironment() {
   return singleTurn({ name: 'own', dataset: data, evalDataset: data, rubric: rubric([{ name: 'one', weight: 1, score: () => 1 }]) });
 }
 `;
+
+test('a login of W&B or of the Hub counts as a key, and is named by its file', (t) => {
+  const home = mkdtempSync(path.join(tmpdir(), 'ratchet-logins-'));
+  t.after(() => rmSync(home, { recursive: true }));
+  assert.match(checkKeys({}, home).says, /absent: .*WANDB_API_KEY, HF_TOKEN/);
+  writeFileSync(
+    path.join(home, '.netrc'),
+    'machine example.com\n  login a\n  password b\nmachine api.wandb.ai login user password secret\n',
+  );
+  mkdirSync(path.join(home, '.cache/huggingface'), { recursive: true });
+  writeFileSync(path.join(home, '.cache/huggingface/token'), 'hf_secret');
+  const { says } = checkKeys({}, home);
+  assert.equal(
+    says.split('; absent')[0],
+    `present: WANDB_API_KEY (logged in: ${home}/.netrc), HF_TOKEN (logged in: ${home}/.cache/huggingface/token)`,
+  );
+  assert.doesNotMatch(says, /secret/);
+  assert.match(checkKeys({ WANDB_BASE_URL: 'https://wandb.example.com' }, home).says, /absent: .*WANDB_API_KEY/);
+  assert.match(checkKeys({ HF_TOKEN: 'x' }, home).says, /HF_TOKEN; absent/);
+});
 
 describe('doctor', () => {
   test("a sandbox that is missing matters to a run whose environment, also one of the user's own, asks for it", async () => {

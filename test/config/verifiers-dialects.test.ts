@@ -43,6 +43,22 @@ describe('vf-rl', () => {
     assert.equal(spec.optimizer.decayMatricesOnly, true, 'norms and biases do not decay');
   });
 
+  test('arguments of GRPOConfig beside its own count, and are said to; alone they are the older trainer’s', () => {
+    const mixed =
+      'num_generations = 8\nmicro_batch_size = 4\nbatch_size = 64\nuse_lora = true\nmax_prompt_len = 256\nnum_iterations = 2\nbeta = 0.05\nnum_batches_ahead = 0\n';
+    const { spec, readAs, warnings } = accept(vfRl(mixed));
+    assert.equal(readAs.dialect, 'vf-rl');
+    assert.deepEqual(
+      [spec.rolloutsPerExample, spec.numIterations, spec.kl.beta, spec.maxAsyncLevel, spec.loss.type],
+      [8, 2, 0.05, 0, 'importance_sampling'],
+    );
+    assert.match(warnings.join(), /num_generations, num_iterations, num_batches_ahead, beta: of GRPOConfig/);
+    const [problem] = refuse(vfRl(`${mixed}rollouts_per_example = 16\n`));
+    assert.match(problem!.expected, /they are one setting/);
+    const older = accept(vfRl('num_generations = 8\nper_device_train_batch_size = 8\nmax_steps = 5\n'));
+    assert.equal(older.readAs.dialect, 'grpo');
+  });
+
   test('evaluations and checkpoints are asked for as transformers has it', () => {
     const { spec } = accept(
       vfRl('eval_strategy = "steps"\neval_steps = 25\nsave_steps = 0.1\nmax_steps = 200\nsave_total_limit = 3\n'),
