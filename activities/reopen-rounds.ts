@@ -6,6 +6,7 @@ import type { LeasedGroups, OpenRound, RunHandle, SamplingRound } from '../core/
 import { damaged, decodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { layout, roundOf } from '../runs/layout.ts';
+import { playedPartIn } from '../runs/record-shapes.ts';
 import { storeOf } from '../runs/run-access.ts';
 import { leasesShape } from './lease-groups.ts';
 
@@ -74,7 +75,7 @@ async function reopened(
       .filter((key) => key.startsWith(folder) && layout.isPlayedPart(key))
       .map(async (key) => {
         const bytes = await storeOf(run).read(key);
-        const part = bytes && decodeJson<PlayedPart>(bytes, key);
+        const part = bytes && playedPartIn(bytes, storeOf(run).uri + key);
         return part && left ? restrictPart(part, left) : part;
       }),
   );

@@ -62,20 +62,20 @@ export function encodeRow(sample: Omit<PackedRow, 'rollout' | 'teacherLogprobs'>
   }
   const logprobs = behaviorLogprobs && numbersOf(behaviorLogprobs, places);
   const sampling = samplingLogprobs && numbersOf(samplingLogprobs, places);
-  const ofEach = Float64Array.from(places, (t) => finite(advantages[t]!));
-  const isOne = ofEach.every((value) => value === ofEach[0]);
+  const advantage = places.length === 0 ? 0 : finite(advantages[places[0]!]!);
+  const isOne = places.every((t) => advantages[t] === advantage);
   const columns = [
     new Int32Array(tokenIds),
     mask,
     ...(logprobs ? [logprobs] : []),
     ...(sampling ? [sampling] : []),
-    ...(isOne ? [] : [ofEach]),
+    ...(isOne ? [] : [Float64Array.from(places, (t) => finite(advantages[t]!))]),
   ];
   const head: RowHead = {
     tokens: tokenIds.length,
     counted: places.length,
     rollout,
-    advantage: isOne ? (ofEach[0] ?? 0) : null,
+    advantage: isOne ? advantage : null,
     ...(logprobs ? { logprobs: widthOf(logprobs) } : {}),
     ...(sampling ? { sampling: widthOf(sampling) } : {}),
   };
@@ -248,9 +248,13 @@ function plain(values: ArrayLike<number>): number[] {
 
 /** Of tokens that count; as float32 where that loses nothing. */
 export function numbersOf(values: ArrayLike<number>, places: readonly number[]): Float32Array | Float64Array {
-  const isShort = places.every((t) => Math.fround(values[t]!) === values[t]);
-  const picked = (t: number): number => finite(values[t]!);
-  return isShort ? Float32Array.from(places, picked) : Float64Array.from(places, picked);
+  const short = new Float32Array(places.length);
+  for (let i = 0; i < places.length; i++) {
+    const value = finite(values[places[i]!]!);
+    short[i] = value;
+    if (short[i] !== value) return Float64Array.from(places, (t) => finite(values[t]!));
+  }
+  return short;
 }
 
 /** JSON knows neither −0, which becomes 0, nor what is no number, which nothing may be trained on. */

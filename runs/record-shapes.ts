@@ -1,5 +1,6 @@
 import { lineageNumber } from '../core/names.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
+import type { PlayedPart } from '../core/rl/played-part.ts';
 import type { ObjectRef, StepCommit } from '../core/rl/run-state.ts';
 import { RunSpec } from '../config/run-spec.ts';
 import { damaged, decodeJson, isRecord, type Shape } from '../backends/store/objects.ts';
@@ -93,6 +94,30 @@ export function trainerClaimIn(bytes: Uint8Array, key: string): TrainerClaim {
     'an epoch': Number.isSafeInteger(epoch),
     'who holds the run': typeof holder === 'string',
   }));
+}
+
+/** `rollouts/…/chunk_k_of_n_from_G.json`: what became of the groups of a part of a chunk. */
+export function playedPartIn(bytes: Uint8Array, key: string): PlayedPart {
+  return decodeJson<PlayedPart>(bytes, key, ({ scored, filtered, ordinals, rollouts, tokens, ...more }) => ({
+    'a reference to its scored groups, and their numbers as ranges': isRef(scored) && areRanges(ordinals),
+    'which groups were kept, and how the others ended': isRecord(filtered) && areFiltered(filtered),
+    'how many rollouts and tokens it has': isCount(rollouts) && isCount(tokens),
+    'how long it took': [more['generateS'], more['scoreS']].every((seconds) => typeof seconds === 'number'),
+    'an occupancy, or null': more['occupancy'] === null || typeof more['occupancy'] === 'number',
+  }));
+}
+
+function areFiltered({ kept, ended, solved }: Record<string, unknown>): boolean {
+  return (
+    isRecord(kept) &&
+    isRef(kept['scored']) &&
+    isCount(kept['policyStep']) &&
+    areRanges(kept['ordinals']) &&
+    isRecord(ended) &&
+    Object.values(ended).every(areRanges) &&
+    isRecord(solved) &&
+    ['all', 'none', 'some'].every((kind) => isCount(solved[kind]))
+  );
 }
 
 export function isRef(value: unknown): value is ObjectRef {

@@ -86,6 +86,7 @@ export class GroupsInOrder implements AsyncIterable<FoundGroup> {
   readonly #wanted: readonly { readonly ordinal: number; readonly key: string }[];
   readonly #chosen = new Map<string, Set<number>>();
   readonly #readers = new Map<string, AsyncIterator<ScoredGroup, void>>();
+  readonly #opened = new Set<string>();
   readonly #waiting = new Map<string, Map<number, ScoredGroup>>();
   readonly #ahead = new Map<string, Promise<readonly ScoredGroup[]>>();
 
@@ -106,31 +107,35 @@ export class GroupsInOrder implements AsyncIterable<FoundGroup> {
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<FoundGroup> {
+    const last = new Map(this.#wanted.map(({ key, ordinal }) => [key, ordinal]));
     for (const { ordinal, key } of this.#wanted) {
-      const early = this.#waiting.get(key)?.get(ordinal);
-      if (early) {
-        this.#waiting.get(key)!.delete(ordinal);
-        yield { key, group: early, isWanted: true };
-        continue;
-      }
-      for (;;) {
-        const group = await this.#next(key);
-        if (group === null) {
-          const where = storeOf(this.#run).uri + key;
-          throw damaged(where, `expected the group ${ordinal} in it, found none`);
-        }
-        if (group.ordinal === ordinal) {
-          yield { key, group, isWanted: true };
-          break;
-        }
-        if (!this.#chosen.get(key)!.has(group.ordinal)) yield { key, group, isWanted: false };
-        else
-          this.#waiting.set(key, (this.#waiting.get(key) ?? new Map<number, ScoredGroup>()).set(group.ordinal, group));
-      }
+      yield* this.#upTo(key, ordinal);
+      // Read to its end now, an object is not held any longer.
+      if (last.get(key) === ordinal) yield* this.#rest(key);
     }
-    for (const { key } of this.refs)
-      for (let group = await this.#next(key); group !== null; group = await this.#next(key))
-        yield { key, group, isWanted: false };
+    for (const { key } of this.refs) if (!this.#opened.has(key)) yield* this.#rest(key);
+  }
+
+  /** The group itself, which is wanted, and before it those of its object that are not. */
+  async *#upTo(key: string, ordinal: number): AsyncGenerator<FoundGroup> {
+    const waiting = this.#waiting.get(key) ?? new Map<number, ScoredGroup>();
+    this.#waiting.set(key, waiting);
+    while (!waiting.has(ordinal)) {
+      const group = await this.#next(key);
+      if (group === null)
+        throw damaged(storeOf(this.#run).uri + key, `expected the group ${ordinal} in it, found none`);
+      if (this.#chosen.get(key)!.has(group.ordinal)) waiting.set(group.ordinal, group);
+      else yield { key, group, isWanted: false };
+    }
+    const group = waiting.get(ordinal)!;
+    waiting.delete(ordinal);
+    yield { key, group, isWanted: true };
+  }
+
+  async *#rest(key: string): AsyncGenerator<FoundGroup> {
+    for (let group = await this.#next(key); group !== null; group = await this.#next(key))
+      yield { key, group, isWanted: false };
+    this.#readers.delete(key);
   }
 
   async #next(key: string): Promise<ScoredGroup | null> {
@@ -141,9 +146,11 @@ export class GroupsInOrder implements AsyncIterable<FoundGroup> {
   }
 
   async #open(key: string): Promise<AsyncIterator<ScoredGroup, void>> {
+    this.#opened.add(key);
     const at = this.refs.findIndex((ref) => ref.key === key);
     for (const ref of this.refs.slice(at, at + scoredReadAhead)) {
-      if (ref.bytes > rowsKeptBytesMax || this.#readers.has(ref.key) || this.#ahead.has(ref.key)) continue;
+      if (ref.bytes > rowsKeptBytesMax || (ref.key !== key && this.#opened.has(ref.key)) || this.#ahead.has(ref.key))
+        continue;
       const rows = readRows<ScoredGroup>(this.#run, ref, scoredShape);
       rows.catch(() => undefined); // told of when it is its turn
       this.#ahead.set(ref.key, rows);

@@ -2,7 +2,7 @@ import { layout } from './layout.ts';
 import { damaged, decodeJson, decodeRows, decodeTexts, isRecord, type Shape } from '../backends/store/objects.ts';
 import { canaryIn } from './canary.ts';
 import { isMetricsRow } from './metrics.ts';
-import { claimIn, forkOriginIn, runRecordIn, specIn, trainerClaimIn } from './record-shapes.ts';
+import { claimIn, forkOriginIn, playedPartIn, runRecordIn, specIn, trainerClaimIn } from './record-shapes.ts';
 import { sinkStatesIn } from './sink-states.ts';
 import { specSourceIn } from './spec-source.ts';
 
@@ -84,6 +84,12 @@ const kinds: readonly RecordKind[] = [
     keys: /^canaries\/.*\.json$/,
     read: canaryIn,
     meaning: 'what servers answer with this version is not compared',
+    repair: 'set aside',
+  },
+  {
+    keys: /^rollouts\/step_\d+\/groups_[^/]+\/chunk_[^/]+_from_\d{1,16}\.json$/,
+    read: playedPartIn,
+    meaning: 'these groups are described again from the rollouts beside it when the run is opened',
     repair: 'set aside',
   },
   {

@@ -25,7 +25,7 @@ const retry = { initialInterval: '200ms', backoffCoefficient: 2, maximumInterval
 export const eager = withSummary(
   proxyActivities<OrchestratorActivities>({
     taskQueue: taskQueues.orchestrator,
-    startToCloseTimeout: '10m',
+    startToCloseTimeout: '2h', // a batch of 268 million tokens is packed in minutes; of a death the heartbeat tells
     heartbeatTimeout: heartbeatTimeoutDefaultS * 1000,
     retry,
   }),

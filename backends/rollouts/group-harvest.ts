@@ -5,10 +5,11 @@ import type { PlayedPart } from '../../core/rl/played-part.ts';
 import type { GroupLease, Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { layout } from '../../runs/layout.ts';
+import { playedPartIn } from '../../runs/record-shapes.ts';
 import { specOf, storeOf } from '../../runs/run-access.ts';
 import type { Environments } from '../environments/index.ts';
 import { failpoint } from '../failpoints.ts';
-import { decodeJson, encodeJson } from '../store/objects.ts';
+import { encodeJson } from '../store/objects.ts';
 import type { StoredWork } from './chunk-play.ts';
 import { type ChunkScorer, type OfChunk, openScorer, type PlayedGroups, type ScoredChunk } from './score-chunk.ts';
 
@@ -177,14 +178,14 @@ export class GroupHarvest {
     };
     const key = layout.playedPart(run.lineage, round, name);
     const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(part));
-    return decodeJson<PlayedPart>(bytes, key);
+    return playedPartIn(bytes, storeOf(run).uri + key);
   }
 
   async #read(name: string): Promise<PlayedPart | null> {
     const { run, round } = this.#of;
     const key = layout.playedPart(run.lineage, round, name);
     const bytes = await storeOf(run).read(key);
-    return bytes === null ? null : decodeJson<PlayedPart>(bytes, key);
+    return bytes === null ? null : playedPartIn(bytes, storeOf(run).uri + key);
   }
 
   #count(part: PlayedPart): void {

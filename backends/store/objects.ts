@@ -86,9 +86,11 @@ function rowIn<T>(line: string, where: string, shape?: Shape): T {
   return row as T;
 }
 
-/** The run whose commits, lineages, claims or settings cannot be read, in `file:///…/outputs/RUN/lineages/main/steps/step_4.json`. */
+/** The run whose commits, lineages, claims, settings, batches or rounds cannot be read, in `file:///…/outputs/RUN/lineages/main/steps/step_4.json`. */
 const runOf = (where: string): string | undefined =>
-  /([^/]+)\/(?:(?:lineages\/[^/]+\/steps|origins|claims|specs)\/|run\.json$)/.exec(where)?.[1];
+  /([^/]+)\/(?:(?:lineages\/[^/]+\/steps|origins|claims|specs)\/|(?:lineages\/[^/]+\/)?(?:batches\/step_|rollouts\/step_\d+\/groups_)|run\.json$)/.exec(
+    where,
+  )?.[1];
 
 /** An object that is there and is not what was stored: asking again does not help. `what`: expected …, found …. */
 export function damaged(where: string, what: string, cause?: unknown): RatchetError {

@@ -16,6 +16,9 @@ import { layout } from '../../runs/layout.ts';
 import { readRows } from '../../runs/run-access.ts';
 import { until } from '../workflows/look.ts';
 import { act, commitFirst, datasets, makeRun, openRoles, WordsInference } from './runs.ts';
+import { encodeJson } from '../../backends/store/objects.ts';
+import { examineStore } from '../../runs/examine-store.ts';
+import { hasCode } from '../backends/store.contract.ts';
 
 const chunk = { index: 0, count: 1 };
 const count = 4;
@@ -134,6 +137,29 @@ test('what was stored and not described when its worker died is neither sampled 
   const fresh = new WordsInference();
   const again = (await hearing().environment().run(openRoles(fresh).playGroups, input)) as PlayedChunk;
   assert.deepEqual([ordinalsIn(again.parts), fresh.asked.length], [[1, 2, 3, 4], 0]);
+});
+
+test('a part whose description was edited is refused by its name, and fsck says what --repair does about it', async (t) => {
+  const { run, store, roles, input } = await leased(t, new WordsInference());
+  await hearing().environment().run(roles.playGroups, input);
+  const key = (await store.list(layout.allRounds('main'))).find((name) => layout.isPlayedPart(name))!;
+  const whole = JSON.parse(Buffer.from((await store.read(key))!).toString()) as PlayedPart;
+  const { scored: _, ...unscored } = whole;
+  for (const [change, expected] of [
+    [unscored, 'a reference to its scored groups'],
+    [{ ...whole, ordinals: '3-1' }, 'their numbers as ranges'],
+    [{ ...whole, filtered: { ...whole.filtered, kept: null } }, 'which groups were kept'],
+    [{ ...whole, tokens: -1 }, 'how many rollouts and tokens'],
+  ] as const) {
+    await store.put(key, encodeJson(change));
+    const damaged = hasCode('CheckpointDamaged', key, expected, 'npx ratchet fsck');
+    await assert.rejects(hearing().environment().run(openRoles().playGroups, input), damaged);
+    const open = [{ step: 1, first: 1, last: 4, leases: input.round.leases.sha256 }];
+    const curriculum = { ...initialCurriculum, nextOrdinal: 5 };
+    await assert.rejects(roles.reopenRounds({ run, open, curriculum }), damaged);
+    const fault = (await examineStore(run)).faults.find((one) => one.key === key);
+    assert.deepEqual([fault?.repair, fault?.meaning.includes('described again')], ['set aside', true]);
+  }
 });
 
 test('a chunk that was begun as a whole is played to its end as one', async (t) => {

@@ -6,12 +6,13 @@ import { test, type TestContext } from 'node:test';
 import { examineStore } from '../../runs/examine-store.ts';
 import { setAside } from '../../runs/repair-store.ts';
 import { requireReachable } from '../../runs/lineages.ts';
-import { readHead } from '../../runs/run-access.ts';
+import { BatchWriter, partsOfPlan } from '../../runs/batches.ts';
+import { readCommit, readHead, readJson } from '../../runs/run-access.ts';
 import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
 import { layout } from '../../runs/layout.ts';
-import type { StepCommit } from '../../core/rl/run-state.ts';
+import type { StepCommit, StepPlan } from '../../core/rl/run-state.ts';
 import { hasCode } from '../backends/store.contract.ts';
-import { advance, commitFirst, makeRun, openRoles } from '../activities/runs.ts';
+import { advance, commitFirst, damage, makeRun, openRoles } from '../activities/runs.ts';
 
 /** Checkpoints 0, 2 and 4. */
 async function fourSteps(t: TestContext) {
@@ -59,4 +60,34 @@ test('a file that is no JSON any more is named, with what it means', async (t) =
   const { faults } = await examineStore(test.run);
   assert(faults.some(({ key, meaning }) => key === 'claims/claim_1.json' && meaning.includes('no workflow drives')));
   assert(faults.some(({ key, problem }) => key === layout.weights('main', 4) && problem.includes('config.json')));
+});
+
+test('a part of a batch that was damaged is named, whether a plan names it or not', async (t) => {
+  const { test, commits } = await fourSteps(t);
+  const writer = new BatchWriter(test.run, 5);
+  await writer.add({ tokenIds: [1, 2], lossMask: [0, 1], behaviorLogprobs: [0, -1], advantages: [0, 1] }, 0);
+  const left = (await writer.end({ of: 1 })).parts[0]!.key;
+  assert.deepEqual((await examineStore(test.run)).faults, []);
+
+  const { commit } = (await readCommit(test.run, commits[3]!.state.step))!;
+  const [planned] = await partsOfPlan(test.run, await readJson<StepPlan>(test.run, commit.plan!));
+  for (const key of [left, planned!.key]) await damage(test, key);
+  const { faults } = await examineStore(test.run);
+  assert.deepEqual(faults.map(({ key }) => key).toSorted(), [left, planned!.key].toSorted());
+  for (const { meaning } of faults) assert.match(meaning, /cannot be trained again/);
+
+  await test.store.removeAll(planned!.key);
+  const missing = (await examineStore(test.run)).faults.find(({ key }) => key === planned!.key);
+  assert.match(missing!.problem, /is missing/);
+});
+
+test('what packing left of a step that an attempt died in is removed with the other batches of that step', async (t) => {
+  const test = await makeRun(t);
+  const roles = openRoles();
+  let last = await commitFirst(test, roles);
+  const writer = new BatchWriter(test.run, 1);
+  await writer.add({ tokenIds: [1, 2], lossMask: [0, 1], behaviorLogprobs: [0, -1], advantages: [0, 1] }, 0);
+  const [left] = (await writer.end({ of: 1 })).parts;
+  while (last.state.step < 6) last = await advance(test, roles, last);
+  assert.ok(!(await test.store.list(layout.allBatches('main'))).includes(left!.key));
 });
