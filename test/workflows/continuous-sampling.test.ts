@@ -132,10 +132,14 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
           }
           return usual();
         },
+        // The run's end would tell it too.
+        trainStep: async (_, { nth, usual }) => {
+          if (nth === 6) await until('its activity is told', () => isCancelled);
+          return usual();
+        },
       },
     });
     const { ledger } = await run.result();
-    await until('its activity is told', () => isCancelled);
     assert.deepEqual([ledger.isSound, ledger.counts['stale'], ledger.counts['trained']], [true, 8, 6 * 16]);
     assert.ok(
       trained(run)
