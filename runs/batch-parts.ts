@@ -15,7 +15,7 @@ import { damaged, isRecord } from '../backends/store/objects.ts';
  *                advantages    float64, where they are not one for the whole row
  *
  * The numbers come out as they went in, but that −0 becomes 0. Token ids, and the digits of log probabilities, are all but random: gzip
- * would take a quarter off them (measured on ids as frequent as words are), and longer than the rest of packing.
+ * would take little more than a quarter off them (measured on ids as frequent as words are).
  */
 export interface RowHead {
   readonly tokens: number;
