@@ -155,7 +155,8 @@ function lossLine({ loss, advantage }: RunSpec): string {
   };
   const code = loss.import ? ` ${loss.import.path}` : '';
   const kind = typeof advantage === 'string' ? advantage : `custom ${advantage.import.path}`;
-  return `${type}${code}${bounds[type]}, by ${loss.aggregation}; advantage ${kind}`;
+  const compared = loss.oldLogprobs === 'trainer' ? ', ratios to the weights that a step begins from' : '';
+  return `${type}${code}${bounds[type]}${compared}, by ${loss.aggregation}; advantage ${kind}`;
 }
 
 function millions(count: number): string {

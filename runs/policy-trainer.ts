@@ -297,15 +297,24 @@ export class PolicyTrainer {
    */
   async #withBehavior(batch: StoredBatch, { loss, temperature }: StepPlan): Promise<TrainBatch> {
     const { rows, untold } = batch;
-    const isAsked = untold.length > 0 && loss.type !== 'cross_entropy';
+    const isOwn = loss.oldLogprobs === 'trainer';
+    const isAsked = (untold.length > 0 || isOwn) && loss.type !== 'cross_entropy';
     const scored = isAsked ? await this.#score(batch, temperature) : null;
     if (isAsked && !scored) {
+      if (isOwn) {
+        throw new RatchetError(
+          'Unsupported',
+          'This trainer cannot compute log probabilities before a step: expected `logprobs` of the trainer module, or [trainer.loss] old_logprobs = "sampler".',
+        );
+      }
       throw new RatchetError(
         'Unsupported',
         `The inference server gave ${untold.length} of ${rows.length} rows with the log probabilities of truncated sampling alone, and this trainer cannot compute the policy's: expected \`logprobs\` of the trainer module, or no top_p, top_k, min_p, min_tokens and penalties in [sampling].`,
       );
     }
-    const told = (row: PackedRow, place: number): TrainSample => {
+    const told = (given: PackedRow, place: number): TrainSample => {
+      const { behaviorLogprobs: _, samplingLogprobs: __, ...own } = given;
+      const row: PackedRow = isOwn ? own : given;
       if (row.behaviorLogprobs !== undefined) return { ...row, behaviorLogprobs: row.behaviorLogprobs };
       // A supervised loss compares with nobody who sampled.
       return { ...row, behaviorLogprobs: row.lossMask.map((mask, t) => (mask === 0 ? 0 : (scored?.[place]![t] ?? 0))) };

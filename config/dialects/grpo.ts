@@ -1,6 +1,8 @@
+import { formatPath } from '../positions.ts';
 import { describe } from '../reporter.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import { args, atLeastZero, choice, flag, positive, whole } from '../values.ts';
+import { wholeBatches } from './common-words.ts';
 import { becomes, converted, type Dialect, ignored, type Own, refused, together } from './dialect.ts';
 import { all, ours, type Rows } from './ours.ts';
 import {
@@ -93,8 +95,9 @@ export const grpo: Dialect = {
       decay_matrices_only: true,
       schedule: 'linear',
       advantage: { type: 'centered' },
-      loss: { type: 'grpo', clip_low: 0.8, clip_high: 1.2, aggregation: 'dr_grpo' },
+      loss: { type: 'grpo', clip_low: 0.8, clip_high: 1.2, aggregation: 'dr_grpo', old_logprobs: 'trainer' },
     },
+    ...wholeBatches,
   },
   mayBe: (table) =>
     [table, table['trainer'], valueAt(table, ['trainer', 'args'])].some(
@@ -113,8 +116,27 @@ export const grpo: Dialect = {
     setLengths(given, own);
     setLoss(given, own);
     setReference(given, own);
+    sayDifferences(given, own);
   },
 };
+
+/** What GRPOTrainer does that a run here does not. */
+function sayDifferences({ value, path }: Arguments, own: Own): void {
+  own.warn(
+    'attention: GRPOTrainer hides what carries no loss from the policy while it trains, prompts and answers of tools too; here a token is trained in its context.',
+  );
+  const parts = Number(own.get(['batch_size'])) / Number(own.get(['trainer', 'micro_batch_size']));
+  if (value('loss_type') === 'bnpo' && parts > 1) {
+    own.warn(
+      `${formatPath(path('loss_type'))} = "bnpo": GRPOTrainer divides each of the ${parts} parts of a batch by its own tokens, and takes their mean; here all are divided by those of the batch.`,
+    );
+  }
+  const passes = Number(value('num_iterations') ?? 1);
+  if (passes === 1) return;
+  own.warn(
+    `${formatPath(path('num_iterations'))} = ${passes}: a step here is a batch with its ${passes} passes, and GRPOTrainer counts each pass in max_steps and in the schedule of its learning rate.`,
+  );
+}
 
 /** Rollouts of an optimizer step: rows at once × GPUs × how often they are accumulated. */
 function setBatch({ value, path }: Arguments, own: Own): void {

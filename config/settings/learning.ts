@@ -43,6 +43,10 @@ export const loss = table({
     'weight of the teacher’s lead, log π_T − log π, beside the advantage; 0, and 1 with `loss = "opd"`',
   ),
   dr_grpo_tokens: setting(whole(1), 'of dr_grpo: what a rollout is divided by; `[sampling] max_tokens` when missing'),
+  old_logprobs: setting(
+    choice('sampler', 'trainer'),
+    'whose log probabilities a ratio compares with: those a token was sampled with, or those of the weights that the step begins from, for which the trainer makes a forward pass more; `sampler` when missing',
+  ),
   aggregation: setting(choice(...aggregations), 'how tokens are summed; `token` when missing, of gspo `sequence`'),
   import: setting(codeFile(), 'of type "custom": the file with the function'),
 });
@@ -118,6 +122,11 @@ export const LossSpec = z.strictObject({
    * dr_grpo = Σ / (rollouts · maxTokens) (Liu et al. 2025, Understanding R1-Zero-like training).
    */
   aggregation: z.enum(aggregations),
+  /**
+   * Whose μ is: of what sampled, or of the weights that the step begins from, as GRPO trainers without log probabilities of their server
+   * take it (TRL, verifiers until 0.1.6). Then ρ is 1 in the first pass, and what was drawn from is not corrected for.
+   */
+  oldLogprobs: z.enum(['sampler', 'trainer']).default('sampler'),
   /** What dr_grpo divides by: the sampling's maxTokens unless the config names another. */
   maxTokens: z.int().positive().nullable().default(null),
   /** Of a custom loss; null otherwise. */
@@ -171,6 +180,7 @@ export function lossSpec(config: RatchetConfig): LossSpec {
     advantageTau: adv_tau ?? (kind === 'opd' ? 0 : 1),
     teacherTau: teacher_tau ?? (kind === 'opd' ? 1 : 0),
     aggregation: aggregation ?? (type === 'gspo' ? 'sequence' : 'token'),
+    oldLogprobs: trainer.loss.old_logprobs ?? 'sampler',
     maxTokens: trainer.loss.dr_grpo_tokens ?? sampling.max_tokens,
     import: file === undefined ? null : codeRef(file),
   };

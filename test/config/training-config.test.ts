@@ -19,6 +19,7 @@ describe('what is trained and how', () => {
       teacherTau: 0,
       aggregation: 'token',
       maxTokens: 512,
+      oldLogprobs: 'sampler',
       import: null,
     });
     const grpo = at('[trainer]\nloss = "grpo"\n');

@@ -138,11 +138,22 @@ describe('GRPOConfig', () => {
     );
   });
 
+  test('ratios are to the weights that a step begins from, and what GRPOTrainer counts otherwise is said', () => {
+    const { spec, warnings } = accept(
+      grpo('num_generations = 4\ngradient_accumulation_steps = 2\nloss_type = "bnpo"\nnum_iterations = 2\n'),
+    );
+    assert.deepEqual([spec.loss.oldLogprobs, spec.filter.keepsEqual], ['trainer', true]);
+    assert.match(warnings.join('\n'), /"bnpo": GRPOTrainer divides each of the 2 parts of a batch by its own tokens/);
+    assert.match(warnings.join('\n'), /num_iterations = 2: a step here is a batch with its 2 passes/);
+  });
+
   test('a reference is renewed as a whole; one that is mixed is refused, and where it is the default that is said', () => {
     const { spec, warnings } = accept(grpo('beta = 0.1\nref_model_sync_steps = 50\n'));
     assert.equal(spec.kl.refSyncSteps, 50);
     assert.match(warnings.join(), /ref_model_mixup_alpha = 0.5, its default, mixes the two/);
-    assert.deepEqual(accept(grpo('beta = 0.1\nref_model_mixup_alpha = 1.0\n')).warnings, []);
+    const whole = accept(grpo('beta = 0.1\nref_model_mixup_alpha = 1.0\n'));
+    assert.equal(whole.warnings.length, 1);
+    assert.match(whole.warnings[0]!, /^attention: GRPOTrainer hides/);
     const mixed = parseRunConfig(grpo('beta = 0.1\nref_model_mixup_alpha = 0.6\n'), { file: 'run.toml' });
     assert(!mixed.ok);
     assert.match(mixed.problems.map(({ suggestion }) => suggestion).join(), /references that are mixed/);
