@@ -39,7 +39,7 @@ const alignment = 8;
 
 export interface EncodedRow<Head = RowHead> {
   readonly head: Head;
-  readonly columns: readonly Uint8Array[];
+  readonly columns: readonly ArrayBufferView[];
   readonly bytes: number;
 }
 
@@ -79,8 +79,7 @@ export function encodeRow(sample: Omit<PackedRow, 'rollout' | 'teacherLogprobs'>
     ...(logprobs ? { logprobs: widthOf(logprobs) } : {}),
     ...(sampling ? { sampling: widthOf(sampling) } : {}),
   };
-  const padded = columns.map(filledUp);
-  return { head, columns: padded, bytes: padded.reduce((sum, { byteLength }) => sum + byteLength, 0) };
+  return { head, columns, bytes: alignedBytes(columns) };
 }
 
 export function encodePart(rows: readonly EncodedRow[]): Uint8Array {
@@ -92,9 +91,8 @@ export function encodeTaught(rows: readonly (Float32Array | Float64Array)[]): Ui
   return encode(
     magics.taught,
     rows.map((values) => {
-      const column = filledUp(values);
       const head = { counted: values.length, logprobs: widthOf(values) };
-      return { head, columns: [column], bytes: column.byteLength };
+      return { head, columns: [values], bytes: alignedBytes([values]) };
     }),
   );
 }
@@ -114,11 +112,17 @@ export function decodeTaught(given: Uint8Array, where: string): readonly (Float3
 function encode(magic: string, rows: readonly EncodedRow<unknown>[]): Uint8Array {
   const text = JSON.stringify({ rows: rows.map(({ head }) => head) });
   const length = aligned(prefixBytes + Buffer.byteLength(text)) - prefixBytes;
-  const prefix = Buffer.alloc(prefixBytes + length, ' ');
-  prefix.write(magic, 0, 'latin1');
-  prefix.writeUInt32LE(length, magicBytes);
-  prefix.write(text, prefixBytes, 'utf8');
-  return Buffer.concat([prefix, ...rows.flatMap(({ columns }) => columns)]);
+  let at = prefixBytes + length;
+  const bytes = Buffer.alloc(at + rows.reduce((sum, row) => sum + row.bytes, 0));
+  bytes.fill(' ', 0, at);
+  bytes.write(magic, 0, 'latin1');
+  bytes.writeUInt32LE(length, magicBytes);
+  bytes.write(text, prefixBytes, 'utf8');
+  for (const { buffer, byteOffset, byteLength } of rows.flatMap(({ columns }) => columns)) {
+    bytes.set(new Uint8Array(buffer, byteOffset, byteLength), at);
+    at += aligned(byteLength);
+  }
+  return bytes;
 }
 
 /** A part as it lies in memory. Its rows are made when they are asked for. */
@@ -267,10 +271,8 @@ function widthOf(values: Float32Array | Float64Array): Width {
   return values instanceof Float32Array ? 4 : 8;
 }
 
-function filledUp({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {
-  const bytes = new Uint8Array(aligned(byteLength));
-  bytes.set(new Uint8Array(buffer, byteOffset, byteLength));
-  return bytes;
+function alignedBytes(columns: readonly ArrayBufferView[]): number {
+  return columns.reduce((sum, { byteLength }) => sum + aligned(byteLength), 0);
 }
 
 function aligned(bytes: number): number {
