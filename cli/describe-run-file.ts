@@ -2,6 +2,7 @@ import { type Obstacle, type RunFileReport, runsOfFile } from '../backends/confi
 import { showStoreUri } from '../backends/store/store-uri.ts';
 import { modelName, namedServers } from '../core/names.ts';
 import type { Advice, NotYet, ReadAs } from '../config/parse-run-config.ts';
+import { whenHonoured } from '../config/settings/later.ts';
 import { formatPlace, formatProblems } from '../config/problems.ts';
 import type { PythonEnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { alternativeLine } from './read-as.ts';
@@ -50,7 +51,7 @@ export function notYetLine({ value, feature, ...place }: NotYet): string {
   const text = JSON.stringify(value);
   const isDefault = place.line === null && place.file !== 'command line';
   const where = isDefault ? place.path : formatPlace(place);
-  return `${where} = ${text.length > 80 ? `${text.slice(0, 77)}...` : text}${isDefault ? ' (default)' : ''}   (to come: ${feature})`;
+  return `${where} = ${text.length > 80 ? `${text.slice(0, 77)}...` : text}${isDefault ? ' (default)' : ''}   (${whenHonoured(feature)})`;
 }
 
 export function obstacleLines({ about, says, remedies }: Obstacle): string[] {

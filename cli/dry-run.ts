@@ -1,3 +1,4 @@
+import { chooseSampler, withSampler } from './choose-sampler.ts';
 import { planDryRun } from '../backends/configs/dry-run.ts';
 import { examineRunFile } from '../backends/configs/examine-run-file.ts';
 import type { LoadOptions } from '../backends/configs/load-run-config.ts';
@@ -28,7 +29,9 @@ export const dryRunOptions = {
 
 /** Says what a run would be and take; the exit code. Starts nothing, contacts nothing. */
 export async function dryRun(file: string, options: LoadOptions, flags: DryRunFlags): Promise<number> {
-  const report = await examineRunFile(file, { ...options, imports: flags.import === true }, toldWhenSlow);
+  const sampler = await chooseSampler(file, options);
+  const asked = { ...options, overrides: sampler.overrides, imports: flags.import === true };
+  const report = withSampler(await examineRunFile(file, asked, toldWhenSlow), sampler);
   if (report.loaded === null) throw new ConfigProblems(report.problems, report.readAs);
   const { spec } = report.loaded;
   if (flags.json) {

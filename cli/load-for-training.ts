@@ -9,6 +9,7 @@ import { examineRunFile } from '../backends/configs/examine-run-file.ts';
 import { type ConfigLayer, loadRunConfig, type LoadOptions } from '../backends/configs/load-run-config.ts';
 import { openRunStore } from '../backends/store/index.ts';
 import { grantNamed, namedIn } from '../backends/configs/grant.ts';
+import { chooseSampler, type ChosenSampler, notYetBeside } from './choose-sampler.ts';
 import { readAsLines } from './read-as.ts';
 import { refuseOneOfMany } from './one-of-many.ts';
 import { notYetLine, obstacleLines } from './describe-run-file.ts';
@@ -25,21 +26,26 @@ interface Asked {
 /** Reads a run file that can be trained here, under the name that was asked for. What it names may be asked from now on. */
 export async function openTraining(
   file: string,
-  load: LoadOptions & { readonly over: readonly ConfigLayer[] },
+  asked: LoadOptions & { readonly over: readonly ConfigLayer[] },
   { name, fresh, yes }: Asked,
   say: (line: string) => void,
-): Promise<LoadedRunConfig & { readonly run: string; readonly isUsualName: boolean }> {
+): Promise<
+  LoadedRunConfig & Pick<ChosenSampler, 'overrides'> & { readonly run: string; readonly isUsualName: boolean }
+> {
   refuseOneOfMany(file, process.env);
-  if (yes === true) await getMissing(file, load);
+  if (yes === true) await getMissing(file, asked);
+  const sampler = await chooseSampler(file, asked);
+  const load = { ...asked, overrides: sampler.overrides };
   const usual = await loadForTraining(file, load);
   const usualName = usual.spec.name;
   const run = fresh ? await freshName(name, usual.spec) : (name ?? usualName);
   const loaded = run === usualName ? usual : await loadRunConfig(file, { ...load, run });
   for (const line of readAsLines(file, loaded.readAs)) say(line);
-  for (const field of loaded.notYet) say(`not yet honoured: ${notYetLine(field)}`);
+  if (sampler.says !== null) say(sampler.says);
+  for (const field of notYetBeside(loaded.notYet, sampler)) say(`not yet honoured: ${notYetLine(field)}`);
   if (usual.slow !== null) say(`warning: ${usual.slow}`);
   grantNamed(load.projectFolder, [file, ...load.over.map((layer) => layer.file), ...namedIn(loaded.spec)]);
-  return { ...loaded, run, isUsualName: run === usualName };
+  return { ...loaded, run, isUsualName: run === usualName, overrides: sampler.overrides };
 }
 
 /** A name that somebody gives stays as it is where nothing has it. */

@@ -21,7 +21,10 @@ export interface LaterSetting {
 export function laterSettings(file: Table, own: Own): LaterSetting[] {
   const told = new Set<string>();
   const isVllm = valueAt(own.table, ['inference', 'kind']) === 'vllm';
-  const isHonoured = (field: string): boolean => isVllm && ofVllm.has(field);
+  const isOneOnCuda =
+    valueAt(own.table, ['trainer', 'provider']) === 'cuda' && valueAt(own.table, ['trainer', 'gpus']) === 1;
+  const isHonoured = (field: string): boolean =>
+    (isVllm && ofVllm.has(field)) || (isOneOnCuda && field === 'trainer.gpus');
   return Object.entries(settingsToCome).flatMap(([field, { feature, instead = null }]) =>
     isHonoured(field)
       ? []

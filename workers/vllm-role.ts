@@ -100,9 +100,19 @@ export async function describeVllmStart(spec: RunSpec, projectFolder: string): P
   }
 }
 
+/** The Python, or the program `vllm`, that would be started where a file names none; null where there is none. */
+export async function pythonWithVllm(projectFolder: string): Promise<string | null> {
+  try {
+    return (await findVllm({ program: null }, projectFolder)).command;
+  } catch (error) {
+    if (error instanceof RatchetError) return null;
+    throw error;
+  }
+}
+
 /** What starts vLLM, up to its model: an interpreter that has it, or its own program. */
 async function findVllm(
-  { program }: VllmSpec,
+  { program }: Pick<VllmSpec, 'program'>,
   projectFolder: string,
 ): Promise<{ readonly command: string; readonly args: readonly string[] }> {
   const ownEnvironment = process.env['VIRTUAL_ENV'];

@@ -5,6 +5,7 @@ import { readRunFile } from '../../backends/configs/load-run-config.ts';
 import { ConfigProblems, type Problem } from '../../config/problems.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { describeVllmStart, programOf } from '../../workers/vllm-role.ts';
+import { chooseSampler, withSampler } from '../choose-sampler.ts';
 import { readConfigLine } from '../config-line.ts';
 import {
   examineReflection,
@@ -61,8 +62,14 @@ export const checkCommand = new Command('check')
       const load = { projectFolder: process.cwd(), over, overrides, ...dialect };
       const read = await readRunFile(file, load).catch(toldLater);
       const other = read && otherKind(read, load);
-      const examined = { ...load, ...(read && { read }), imports };
-      reports.push(other ?? (await reportOf(await examineRunFile(file, examined, toldWhenSlow), imports)));
+      if (other !== null) {
+        reports.push(other);
+        continue;
+      }
+      const asked = { ...load, ...(read && { read }) };
+      const sampler = await chooseSampler(file, asked);
+      const examined = { ...asked, overrides: sampler.overrides, imports };
+      reports.push(await reportOf(withSampler(await examineRunFile(file, examined, toldWhenSlow), sampler), imports));
     }
     const isOk = reports.every(({ problems }) => problems.length === 0);
     const trainsHere = reports.every(({ obstacles = 0 }) => obstacles === 0);

@@ -74,7 +74,7 @@ interface TrainOptions extends TellingOptions, Omit<DryRunFlags, 'json'> {
 
 /** Trains or attaches until the run ends; the exit code. `rewind`: in a new lineage from this step on. */
 export async function train(
-  { file, over, overrides }: ConfigLine,
+  { file, over, overrides: typedOverrides }: ConfigLine,
   options: TrainOptions & { readonly rewind?: number },
 ): Promise<number> {
   const projectFolder = process.cwd();
@@ -83,11 +83,12 @@ export async function train(
   const named = { over, ...dialect };
   if (options.dryRun) {
     const run = options.name === undefined ? {} : { run: options.name };
-    return dryRun(file, { projectFolder, overrides, read, ...named, ...run }, options);
+    return dryRun(file, { projectFolder, overrides: typedOverrides, read, ...named, ...run }, options);
   }
   const audience = openAudience(chooseTelling(options, process.env, process.stdout));
-  const load = { projectFolder, overrides, read, ...named };
-  const { spec, run, isUsualName, resumeStep, sent } = await openTraining(file, load, options, audience.say);
+  const load = { projectFolder, overrides: typedOverrides, read, ...named };
+  const opened = await openTraining(file, load, options, audience.say);
+  const { spec, run, isUsualName, resumeStep, sent, overrides } = opened;
   const command = { file, ...named, name: isUsualName ? null : run, overrides };
 
   const goOn = trainAgain(command);

@@ -16,7 +16,7 @@ interface LaterSetting extends Setting {
 const later =
   (feature: string) =>
   (type: z.ZodType, meaning: string): LaterSetting => ({
-    ...setting(type, `${meaning} (to come: ${feature})`),
+    ...setting(type, `${meaning} (${whenHonoured(feature)})`),
     feature,
   });
 /** Without it the run would train something else. */
@@ -27,7 +27,16 @@ const refused =
     feature,
     instead,
   });
-const onGpus = later('trainers and servers on GPUs');
+/** What is said of a vLLM in a file of another system: honoured where one samples. */
+export const vllmFeature = 'vLLM';
+
+/** How it is said that a field waits for something. */
+export function whenHonoured(feature: string): string {
+  return feature === vllmFeature ? 'where vLLM samples' : `to come: ${feature}`;
+}
+
+const onVllm = later(vllmFeature);
+const onGpus = later('trainers on several GPUs');
 const schedules = refused(
   'temperature schedules',
   '`temperature` in [sampling]; a fork (`ratchet fork`) continues with another one',
@@ -39,8 +48,8 @@ const validation = later('validation batches');
 const hostedSettings: Readonly<Record<string, LaterSetting>> = {
   'eval.env[].sampling.extra_body': furtherFields(args(), 'sent with each request'),
   'eval.sampling.extra_body': furtherFields(args(), 'sent with each request'),
-  'inference.gpus': onGpus(whole(0), 'GPUs that sample'),
-  'inference.vllm': onGpus(args(), 'arguments of vLLM’s server'),
+  'inference.gpus': onVllm(whole(0), 'GPUs that sample'),
+  'inference.vllm': onVllm(args(), 'arguments of vLLM’s server'),
   'kl_penalty.ref_mixup_alpha': refused('references that are mixed', '1: the reference is renewed as a whole')(
     atLeastZero(),
     'share of the policy in the renewed reference',
@@ -59,7 +68,7 @@ const hostedSettings: Readonly<Record<string, LaterSetting>> = {
 };
 
 const primeRlSettings: Readonly<Record<string, LaterSetting>> = {
-  'inference.client': onGpus(args(), 'what prime-rl says further of servers that run elsewhere'),
+  'inference.client': onVllm(args(), 'what prime-rl says further of servers that run elsewhere'),
   'trainer.ac_freq': onGpus(whole(1), 'activations of every n-th layer are computed again instead of kept'),
   'trainer.ac_offloading': onGpus(flag(), 'whether activations wait in the memory of the CPU'),
   'trainer.attn': onGpus(text(), 'the attention kernel'),

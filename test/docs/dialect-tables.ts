@@ -1,7 +1,7 @@
 /** docs/made/dialects.md: what every field of every dialect takes, its default, and what becomes of it. */
 import { type Dialect, type Field, schemaOf } from '../../config/dialects/dialect.ts';
 import { dialects } from '../../config/dialects/index.ts';
-import { settingsToCome } from '../../config/settings/later.ts';
+import { settingsToCome, whenHonoured } from '../../config/settings/later.ts';
 import { expectedAt } from '../../config/schema-reader.ts';
 import { valueAt } from '../../config/tables.ts';
 import { keysOfRunFiles } from './run-keys.ts';
@@ -78,7 +78,7 @@ export function becomesOf({ fate }: Field): string {
     case 'becomes': {
       const later = settingsToCome[fate.path];
       if (later?.instead !== undefined) return `refused: ${later.feature} are not there; ${later.instead}`;
-      return `\`${fate.path}\`${fate.convert ? ', converted' : ''}${later ? ` (to come: ${later.feature})` : ''}`;
+      return `\`${fate.path}\`${fate.convert ? ', converted' : ''}${later ? ` (${whenHonoured(later.feature)})` : ''}`;
     }
     case 'together':
       return fate.what;

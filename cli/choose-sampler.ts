@@ -1,0 +1,79 @@
+import type { RunFileReport } from '../backends/configs/examine-run-file.ts';
+import { loadRunConfig, type LoadedConfig, type LoadOptions } from '../backends/configs/load-run-config.ts';
+import type { NotYet } from '../config/parse-run-config.ts';
+import { ConfigProblems } from '../config/problems.ts';
+import { vllmFeature } from '../config/settings/later.ts';
+import { gpusHere } from '../workers/gpus-here.ts';
+import { pythonWithVllm } from '../workers/vllm-role.ts';
+
+/** Who samples a run whose file is another system's, and names GPUs or settings for that system's vLLM. */
+export interface ChosenSampler {
+  /** Those that were typed, and what makes vLLM sample where it does. */
+  readonly overrides: Readonly<Record<string, string>>;
+  /** Who samples and why, in a line; null where the file says it itself, or says nothing of vLLM. */
+  readonly says: string | null;
+}
+
+const setting = 'ratchet.inference.kind';
+
+/**
+ * vLLM, where the file names GPUs for it and both are on this machine; else the embedded engine. Looks for programs, and starts nothing. What
+ * is chosen is a setting of the command line, so that every worker reads the file alike.
+ */
+export async function chooseSampler(file: string, options: LoadOptions): Promise<ChosenSampler> {
+  const { overrides = {}, projectFolder } = options;
+  const nothing = { overrides, says: null };
+  const loaded = await loadRunConfig(file, { ...options, isOnlyLookedAt: true }).catch((error: unknown) => {
+    if (error instanceof ConfigProblems) return null; // told by who reads it next
+    throw error;
+  });
+  if (loaded === null || !leavesItOpen(loaded)) return nothing;
+  const { later } = loaded.spec;
+  const gpus = Number(later['inference.gpus'] ?? 0);
+  const settings = Object.keys((later['inference.vllm'] as object | undefined) ?? {});
+  const embedded = (why: string): ChosenSampler => ({
+    overrides,
+    says: `the embedded engine samples, and not the vLLM that the file has ${gpus > 0 ? counted(gpus) : `settings (${settings.join(', ')})`} for: ${why}`,
+  });
+  if (gpus === 0)
+    return settings.length === 0 ? nothing : embedded('it names no GPUs for it. To start one: --inference.kind vllm');
+  const there = await gpusHere();
+  if (there < gpus)
+    return embedded(
+      `this machine has ${there === 0 ? 'none' : counted(there)}. Elsewhere: --inference.kind vllm, or [ratchet.inference] url (docs/guide/vllm.md)`,
+    );
+  const python = await pythonWithVllm(projectFolder);
+  if (python === null)
+    return embedded(
+      'no Python here has it: uv venv .venv && uv pip install --python .venv/bin/python vllm (docs/guide/vllm.md)',
+    );
+  return {
+    overrides: { ...overrides, [setting]: 'vllm' },
+    says: `vLLM samples, started from ${python} on ${counted(gpus)}, as the file asks; the embedded engine does with --inference.kind embedded`,
+  };
+}
+
+/** What is read and not honoured, without what the line on the sampler says. */
+export function notYetBeside(notYet: readonly NotYet[], { says }: Pick<ChosenSampler, 'says'>): readonly NotYet[] {
+  return says === null ? notYet : notYet.filter(({ feature }) => feature !== vllmFeature);
+}
+
+/** A report of what is done with the file, with who samples among its warnings. */
+export function withSampler(report: RunFileReport, sampler: ChosenSampler): RunFileReport {
+  const { says } = sampler;
+  if (says === null) return report;
+  return { ...report, notYet: notYetBeside(report.notYet, sampler), warnings: [...report.warnings, says] };
+}
+
+/** A file in another system's words, on which nothing says who samples. */
+function leavesItOpen({ spec, readAs, placeOf }: LoadedConfig): boolean {
+  const { inference, trainer } = spec;
+  const { file, line } = placeOf(['inference', 'kind']);
+  const isSaid = line !== null || file === 'command line';
+  const isAlone = inference.kind === 'embedded' && inference.url === null && inference.endpoints === null;
+  return readAs.dialect !== 'ratchet' && isAlone && !isSaid && trainer.kind !== 'tinker';
+}
+
+function counted(gpus: number): string {
+  return `${gpus} GPU${gpus === 1 ? '' : 's'}`;
+}

@@ -1,0 +1,84 @@
+import assert from 'node:assert/strict';
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { describe, test, type TestContext } from 'node:test';
+import { chooseSampler } from '../../cli/choose-sampler.ts';
+import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+
+const vfRl =
+  'model = "Qwen/Qwen3-0.6B"\n[env]\nid = "reverse-text"\n[inference]\ngpus = 2\n[inference.args]\nmax_model_len = 64\n[trainer]\ngpus = 1\n[trainer.args]\nuse_lora = false\n';
+const ours = 'model = "preset:reverse-text-0.2m"\n[inference]\ngpus = 2\n[[env]]\nid = "reverse-text"\n';
+
+interface Machine {
+  /** As the driver counts them; none = there is no driver. */
+  readonly gpus?: number;
+  readonly hasVllm?: boolean;
+  readonly file?: string;
+}
+
+/** A project on a machine whose programs are stand-ins. */
+function project(t: TestContext, { gpus, hasVllm = false, file = vfRl }: Machine): string {
+  const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-sampler-'));
+  const bin = path.join(folder, 'bin');
+  mkdirSync(bin);
+  const program = (name: string, says: string): void => {
+    writeFileSync(path.join(bin, name), `#!/bin/sh\nprintf '${says}'\n`);
+    chmodSync(path.join(bin, name), 0o755);
+  };
+  program('python3', hasVllm ? 'True\\n' : 'False\\n');
+  program('python', 'False\\n');
+  if (gpus !== undefined) program('nvidia-smi', Array.from({ length: gpus }, (_, i) => `${i}\\n`).join(''));
+  writeFileSync(path.join(folder, 'run.toml'), file);
+  const before = { PATH: process.env['PATH'], VIRTUAL_ENV: process.env['VIRTUAL_ENV'] };
+  process.env['PATH'] = bin;
+  delete process.env['VIRTUAL_ENV'];
+  t.after(() => {
+    process.env['PATH'] = before.PATH;
+    if (before.VIRTUAL_ENV !== undefined) process.env['VIRTUAL_ENV'] = before.VIRTUAL_ENV;
+    rmSync(folder, { recursive: true, force: true });
+  });
+  return folder;
+}
+
+describe('a file of another system that names GPUs for its vLLM', () => {
+  test('is sampled by a vLLM that is started, where the GPUs and a vLLM are here', async (t) => {
+    const projectFolder = project(t, { gpus: 4, hasVllm: true });
+    const { overrides, says } = await chooseSampler('run.toml', { projectFolder });
+    assert.match(says!, /^vLLM samples, started from python3 on 2 GPUs/);
+    const { spec, notYet } = await loadRunConfig('run.toml', { projectFolder, overrides });
+    assert(spec.inference.kind === 'vllm');
+    assert.deepEqual(spec.inference.vllm.gpuIds, [0, 1]);
+    assert.deepEqual(spec.inference.vllm.args, { max_model_len: 64, data_parallel_size: 2 });
+    assert.deepEqual(
+      notYet.map(({ path: key }) => key),
+      ['trainer.gpus'],
+    );
+  });
+
+  test('is sampled by the embedded engine elsewhere, and a line says why', async (t) => {
+    const reasons: readonly (readonly [Machine, RegExp])[] = [
+      [{ hasVllm: true }, /this machine has none/],
+      [{ gpus: 1, hasVllm: true }, /this machine has 1 GPU/],
+      [{ gpus: 2 }, /no Python here has it: uv venv/],
+    ];
+    for (const [machine, why] of reasons) {
+      const projectFolder = project(t, machine);
+      const { overrides, says } = await chooseSampler('run.toml', { projectFolder });
+      assert.deepEqual(overrides, {});
+      assert.match(says!, /^the embedded engine samples, and not the vLLM that the file has 2 GPUs for/);
+      assert.match(says!, why);
+    }
+  });
+
+  test('is sampled by what the command line says', async (t) => {
+    const projectFolder = project(t, { gpus: 4, hasVllm: true });
+    const overrides = { 'inference.kind': 'embedded' };
+    assert.deepEqual(await chooseSampler('run.toml', { projectFolder, overrides }), { overrides, says: null });
+  });
+});
+
+test('a file in our own words says itself who samples', async (t) => {
+  const projectFolder = project(t, { gpus: 4, hasVllm: true, file: ours });
+  assert.equal((await chooseSampler('run.toml', { projectFolder })).says, null);
+});
