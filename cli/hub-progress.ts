@@ -1,28 +1,12 @@
 import type { HubProgress } from '../backends/hub/get-model.ts';
-import { printAside } from './print.ts';
+import { progressLine } from './progress-line.ts';
 
-/** How often a terminal is told, and a file or a pipe. */
-const terminalMs = 250;
-const otherwiseMs = 10_000;
-
-/** Says on stderr how much of a model is here: one line that is written over on a terminal, a line now and then elsewhere. */
+/** Says how much of a model is here. */
 export function hubProgress(id: string): { readonly tell: (progress: HubProgress) => void; readonly end: () => void } {
-  const isTerminal = process.stderr.isTTY;
-  let told = performance.now() - (isTerminal ? terminalMs : 0);
-  let isOpen = false;
+  const { tell, end } = progressLine();
   return {
-    tell: ({ file, bytes, totalBytes }) => {
-      const now = performance.now();
-      if (now - told < (isTerminal ? terminalMs : otherwiseMs)) return;
-      told = now;
-      const line = `${id}: ${size(bytes)} of ${size(totalBytes)}, ${file}`;
-      if (!isTerminal) return printAside(line);
-      isOpen = true;
-      process.stderr.write(`\r\u001b[2K${line}`);
-    },
-    end: () => {
-      if (isOpen) process.stderr.write('\r\u001b[2K');
-    },
+    tell: ({ file, bytes, totalBytes }) => tell(() => `${id}: ${size(bytes)} of ${size(totalBytes)}, ${file}`),
+    end,
   };
 }
 

@@ -47,6 +47,15 @@ export const safetensorsHeaderBytesMax = 32 * mebibyte;
 /** Tensors of one file: the largest mixtures of experts have some ten thousand in all. Checking so many takes two seconds. */
 export const safetensorsTensorsMax = 65_536;
 
+/** A GGUF header holds the tokenizer: some megabytes for 150,000 tokens and as many merges. */
+export const ggufHeaderBytesMax = 128 * mebibyte;
+
+/** Tensors of a GGUF file, as of a safetensors file. */
+export const ggufTensorsMax = safetensorsTensorsMax;
+
+/** Named values of a GGUF file, and entries of a list: vocabularies have some hundred thousand tokens. */
+export const ggufEntriesMax = 4_000_000;
+
 /** Steps of a chat template, some seconds: it takes some hundred a message, and its texts count as well. */
 export const templateWorkMax = 8_000_000;
 

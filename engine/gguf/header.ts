@@ -1,0 +1,141 @@
+import { RatchetError } from '../../core/errors.ts';
+import { ggufEntriesMax, ggufTensorsMax } from '../limits.ts';
+
+/**
+ * What a GGUF file says before its weights: named values, and where each tensor lies. Versions 2 and 3, little-endian.
+ * Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+ */
+export interface GgufHeader {
+  readonly values: ReadonlyMap<string, GgufValue>;
+  readonly tensors: ReadonlyMap<string, GgufTensor>;
+}
+
+/** 64-bit integers are numbers where a number holds them exactly. */
+export type GgufValue = number | bigint | boolean | string | readonly GgufValue[];
+
+export interface GgufTensor {
+  /** As PyTorch has it: rows first. The file has its dimensions the other way round. */
+  readonly shape: readonly number[];
+  /** Of `ggml_type`; `quants.ts` names those that are read. */
+  readonly type: number;
+  /** Of its first byte in the file. */
+  readonly start: number;
+}
+
+/** The header goes on behind the bytes that were given. */
+export class HeaderIsLonger extends Error {}
+
+const magic = 0x4655_4747; // "GGUF"
+const usualAlignment = 32;
+const dimensionsMax = 4;
+
+/** Reads the beginning of a file. Throws {@link HeaderIsLonger} where it ends too soon, and `CheckpointDamaged` for what is no GGUF. */
+export function decodeGgufHeader(beginning: Uint8Array, where: string): GgufHeader {
+  const reader = new HeaderReader(beginning, where);
+  const [found, version] = [reader.u32(), reader.u32()];
+  if (found !== magic) throw damaged(where, 'a GGUF file, which begins with "GGUF"', `0x${found.toString(16)}`);
+  if (version !== 2 && version !== 3) throw damaged(where, 'GGUF version 2 or 3, little-endian', String(version));
+  const tensorCount = reader.count('tensors', ggufTensorsMax);
+  const valueCount = reader.count('values', ggufEntriesMax);
+  const values = new Map<string, GgufValue>();
+  for (let i = 0; i < valueCount; i++) {
+    const name = reader.text();
+    values.set(name, reader.value(reader.u32()));
+  }
+  const described: (readonly [string, Omit<GgufTensor, 'start'>, offset: number])[] = [];
+  for (let i = 0; i < tensorCount; i++) {
+    const name = reader.text();
+    const rank = reader.u32();
+    if (rank > dimensionsMax) throw damaged(where, `at most ${dimensionsMax} dimensions of "${name}"`, String(rank));
+    const shape = Array.from({ length: rank }, () => reader.size()).reverse();
+    described.push([name, { shape, type: reader.u32() }, reader.size()]);
+  }
+  const alignment = Number(values.get('general.alignment') ?? usualAlignment);
+  if (!Number.isSafeInteger(alignment) || alignment < 1) throw damaged(where, 'an alignment ≥ 1', String(alignment));
+  const begin = Math.ceil(reader.position / alignment) * alignment;
+  return {
+    values,
+    tensors: new Map(described.map(([name, tensor, offset]) => [name, { ...tensor, start: begin + offset }])),
+  };
+}
+
+/** Sizes of the number types by their codes, and how each is read. */
+const numbers: Readonly<Record<number, readonly [bytes: number, read: (view: DataView, at: number) => number]>> = {
+  0: [1, (view, at) => view.getUint8(at)],
+  1: [1, (view, at) => view.getInt8(at)],
+  2: [2, (view, at) => view.getUint16(at, true)],
+  3: [2, (view, at) => view.getInt16(at, true)],
+  4: [4, (view, at) => view.getUint32(at, true)],
+  5: [4, (view, at) => view.getInt32(at, true)],
+  6: [4, (view, at) => view.getFloat32(at, true)],
+  12: [8, (view, at) => view.getFloat64(at, true)],
+};
+const [booleanType, textType, listType, unsigned64, signed64] = [7, 8, 9, 10, 11];
+
+class HeaderReader {
+  readonly #bytes: Uint8Array;
+  readonly #view: DataView;
+  readonly #where: string;
+  readonly #decoder = new TextDecoder('utf-8');
+  position = 0;
+
+  constructor(bytes: Uint8Array, where: string) {
+    this.#bytes = bytes;
+    this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    this.#where = where;
+  }
+
+  u32(): number {
+    return this.#view.getUint32(this.#take(4), true);
+  }
+
+  /** A 64-bit number of things, none of which may be further than a number counts. */
+  size(): number {
+    const size = this.#view.getBigUint64(this.#take(8), true);
+    if (size > BigInt(Number.MAX_SAFE_INTEGER)) throw damaged(this.#where, 'a size below 2^53', String(size));
+    return Number(size);
+  }
+
+  count(what: string, max: number): number {
+    const count = this.size();
+    if (count > max) throw damaged(this.#where, `at most ${max} ${what}`, String(count));
+    return count;
+  }
+
+  text(): string {
+    const length = this.size();
+    const at = this.#take(length);
+    return this.#decoder.decode(this.#bytes.subarray(at, at + length));
+  }
+
+  value(type: number, depth = 0): GgufValue {
+    const number = numbers[type];
+    if (number) return number[1](this.#view, this.#take(number[0]));
+    if (type === booleanType) return this.#view.getUint8(this.#take(1)) !== 0;
+    if (type === textType) return this.text();
+    if (type === unsigned64) return exact(this.#view.getBigUint64(this.#take(8), true));
+    if (type === signed64) return exact(this.#view.getBigInt64(this.#take(8), true));
+    if (type !== listType || depth > 1) throw damaged(this.#where, 'a value of a type that GGUF has', `type ${type}`);
+    const [of, length] = [this.u32(), this.count('entries of a list', ggufEntriesMax)];
+    return Array.from({ length }, () => this.value(of, depth + 1));
+  }
+
+  #take(count: number): number {
+    const at = this.position;
+    if (at + count > this.#bytes.length) throw new HeaderIsLonger(`${this.#where}: ${at + count} bytes and more`);
+    this.position += count;
+    return at;
+  }
+}
+
+function exact(value: bigint): number | bigint {
+  const number = Number(value);
+  return Number.isSafeInteger(number) ? number : value;
+}
+
+export function damaged(where: string, expected: string, received: string): RatchetError {
+  return new RatchetError(
+    'CheckpointDamaged',
+    `${where}: expected ${expected}, got ${received}. Fetch the file again.`,
+  );
+}

@@ -1,0 +1,293 @@
+import { RatchetError } from '../../core/errors.ts';
+import type { TextFiles } from '../model/text-files.ts';
+import { damaged, type GgufHeader, type GgufValue } from './header.ts';
+
+/**
+ * A GGUF file's values and names in the terms of a Hugging Face folder: what llama.cpp's `convert_hf_to_gguf.py` made of such a folder, the other
+ * way round.
+ */
+
+/** Families by `general.architecture`; `permutes`: rows of queries and keys lie in llama.cpp's order. */
+const architectures: Readonly<Record<string, { readonly modelType: string; readonly permutes: boolean }>> = {
+  llama: { modelType: 'llama', permutes: true },
+  qwen2: { modelType: 'qwen2', permutes: false },
+  qwen3: { modelType: 'qwen3', permutes: false },
+};
+
+/** How a text is cut before it is encoded, by `tokenizer.ggml.pre`. */
+const cuts: Readonly<Record<string, { readonly normalizer?: unknown; readonly pretokenizers: readonly unknown[] }>> = {
+  'gpt-2': { pretokenizers: [byteLevel({ cuts: true })] },
+  default: { pretokenizers: [byteLevel({ cuts: true })] },
+  smollm: { pretokenizers: [{ type: 'Digits', individual_digits: true }, byteLevel({ cuts: true })] },
+  qwen2: {
+    normalizer: { type: 'NFC' },
+    pretokenizers: [split(words(String.raw`\p{N}`)), byteLevel({ cuts: false })],
+  },
+  'llama-bpe': { pretokenizers: [split(words(String.raw`\p{N}{1,3}`)), byteLevel({ cuts: false })] },
+};
+/** Tokenizers that take a word as it is where it is a token, merged or not. */
+const ignoreMerges: ReadonlySet<string> = new Set(['llama-bpe']);
+
+const [controlToken, ownToken] = [3, 4];
+
+/** The texts of the folder. Throws `ModelUnsupported` for what the engine does not hold. */
+export function textsOfGguf(header: GgufHeader, where: string): TextFiles {
+  const file = new GgufFile(header, where);
+  return {
+    'config.json': json(configOf(file)),
+    'generation_config.json': json({
+      bos_token_id: file.id('bos'),
+      eos_token_id: file.ends,
+      pad_token_id: file.id('padding'),
+    }),
+    'tokenizer.json': json(tokenizerOf(file)),
+    'tokenizer_config.json': json(tokenizerConfigOf(file)),
+  };
+}
+
+/** What a tensor of a folder is called in the file, and in how many heads its rows are to be put back into order; null: as they lie. */
+export function tensorOfGguf(
+  header: GgufHeader,
+  name: string,
+): { readonly name: string; readonly heads: number | null } {
+  const file = new GgufFile(header, name);
+  const found = outer[name];
+  if (found !== undefined) return { name: found, heads: null };
+  const [, layer, part, kind] = /^model\.layers\.(\d+)\.(.+)\.(weight|bias)$/.exec(name) ?? [];
+  const own = part === undefined ? undefined : inner[part];
+  if (own === undefined) throw damaged(name, 'a tensor that this family has', 'another');
+  const { permutes } = file.architecture;
+  const heads =
+    part === 'self_attn.q_proj' ? file.headCount : part === 'self_attn.k_proj' ? file.keyValueHeadCount : null;
+  return { name: `blk.${layer}.${own}.${kind}`, heads: permutes ? heads : null };
+}
+
+const outer: Readonly<Record<string, string>> = {
+  'model.embed_tokens.weight': 'token_embd.weight',
+  'model.norm.weight': 'output_norm.weight',
+  'lm_head.weight': 'output.weight',
+};
+const inner: Readonly<Record<string, string>> = {
+  input_layernorm: 'attn_norm',
+  post_attention_layernorm: 'ffn_norm',
+  'self_attn.q_proj': 'attn_q',
+  'self_attn.k_proj': 'attn_k',
+  'self_attn.v_proj': 'attn_v',
+  'self_attn.o_proj': 'attn_output',
+  'self_attn.q_norm': 'attn_q_norm',
+  'self_attn.k_norm': 'attn_k_norm',
+  'mlp.gate_proj': 'ffn_gate',
+  'mlp.up_proj': 'ffn_up',
+  'mlp.down_proj': 'ffn_down',
+};
+
+/** Values by their names, each as what it has to be. */
+class GgufFile {
+  readonly #values: ReadonlyMap<string, GgufValue>;
+  readonly #where: string;
+  readonly tensors: GgufHeader['tensors'];
+
+  constructor({ values, tensors }: GgufHeader, where: string) {
+    this.#values = values;
+    this.tensors = tensors;
+    this.#where = where;
+  }
+
+  get architecture(): { readonly name: string; readonly modelType: string; readonly permutes: boolean } {
+    const name = this.text('general.architecture');
+    const known = Object.hasOwn(architectures, name) ? architectures[name] : undefined;
+    if (!known) throw this.unsupported(`one of the families ${Object.keys(architectures).join(', ')}`, `"${name}"`);
+    return { name, ...known };
+  }
+
+  get headCount(): number {
+    return this.number('attention.head_count');
+  }
+
+  get keyValueHeadCount(): number {
+    return this.maybe('attention.head_count_kv') ?? this.headCount;
+  }
+
+  get tokens(): readonly string[] {
+    return this.list('tokenizer.ggml.tokens', 'string');
+  }
+
+  /** Of the ends of a text, of a turn, of a message: one or several. */
+  get ends(): number | readonly number[] | null {
+    const ids = [...new Set(['eos', 'eot', 'eom'].flatMap((name) => this.id(name) ?? []))];
+    return ids.length > 1 ? ids : (ids[0] ?? null);
+  }
+
+  id(name: string): number | null {
+    const id = this.#values.get(`tokenizer.ggml.${name}_token_id`);
+    return typeof id === 'number' ? id : null;
+  }
+
+  token(name: string): string | null {
+    const id = this.id(name);
+    return id === null ? null : (this.tokens[id] ?? null);
+  }
+
+  /** Of its family: `llama.block_count`. */
+  number(name: string): number {
+    const value = this.maybe(name);
+    if (value === null) throw damaged(this.#where, `a number ${this.architecture.name}.${name}`, 'none');
+    return value;
+  }
+
+  maybe(name: string): number | null {
+    const value = this.#values.get(`${this.architecture.name}.${name}`);
+    return typeof value === 'number' ? value : null;
+  }
+
+  text(name: string): string {
+    const value = this.maybeText(name);
+    if (value === null) throw damaged(this.#where, `a text ${name}`, 'none');
+    return value;
+  }
+
+  maybeText(name: string): string | null {
+    const value = this.#values.get(name);
+    return typeof value === 'string' ? value : null;
+  }
+
+  isTrue(name: string): boolean {
+    return this.#values.get(name) === true;
+  }
+
+  list(name: string, of: 'string'): readonly string[];
+  list(name: string, of: 'number'): readonly number[];
+  list(name: string, of: 'string' | 'number'): readonly unknown[] {
+    const value = this.#values.get(name);
+    if (Array.isArray(value) && value.every((one) => typeof one === of)) return value;
+    throw damaged(this.#where, `a list ${name} of ${of}s`, typeof value);
+  }
+
+  unsupported(expected: string, received: string): RatchetError {
+    const instead = 'The same model as a Hugging Face folder may say it in a way that is held.';
+    return new RatchetError('ModelUnsupported', `${this.#where}: expected ${expected}, got ${received}. ${instead}`);
+  }
+}
+
+function configOf(file: GgufFile): Record<string, unknown> {
+  const { modelType } = file.architecture;
+  const hidden = file.number('embedding_length');
+  const bias = file.tensors.has('blk.0.attn_q.bias');
+  return {
+    architectures: [`${{ llama: 'Llama', qwen2: 'Qwen2', qwen3: 'Qwen3' }[modelType]}ForCausalLM`],
+    model_type: modelType,
+    vocab_size: file.tensors.get('token_embd.weight')?.shape[0] ?? file.tokens.length,
+    hidden_size: hidden,
+    intermediate_size: file.number('feed_forward_length'),
+    num_hidden_layers: file.number('block_count'),
+    num_attention_heads: file.headCount,
+    num_key_value_heads: file.keyValueHeadCount,
+    head_dim: file.maybe('attention.key_length') ?? file.maybe('rope.dimension_count') ?? hidden / file.headCount,
+    hidden_act: 'silu',
+    max_position_embeddings: file.number('context_length'),
+    rms_norm_eps: shortest(file.number('attention.layer_norm_rms_epsilon')),
+    rope_theta: shortest(file.maybe('rope.freq_base') ?? 10_000),
+    ...ropeScalingOf(file),
+    tie_word_embeddings: !file.tensors.has('output.weight'),
+    ...(modelType === 'llama' ? { attention_bias: bias, mlp_bias: file.tensors.has('blk.0.ffn_gate.bias') } : {}),
+    bos_token_id: file.id('bos'),
+    eos_token_id: file.ends,
+    pad_token_id: file.id('padding'),
+  };
+}
+
+function ropeScalingOf(file: GgufFile): Record<string, unknown> {
+  if (file.tensors.has('rope_freqs.weight')) {
+    throw file.unsupported('rotary positions that config.json can say', 'rope_freqs.weight (Llama 3.1 and newer)');
+  }
+  const type = file.maybeText(`${file.architecture.name}.rope.scaling.type`) ?? 'none';
+  if (type === 'none') return {};
+  if (type === 'linear') return { rope_scaling: { type, factor: file.number('rope.scaling.factor') } };
+  throw file.unsupported('rope.scaling.type "none" or "linear"', `"${type}"`);
+}
+
+function tokenizerOf(file: GgufFile): Record<string, unknown> {
+  const model = file.text('tokenizer.ggml.model');
+  if (model !== 'gpt2') throw file.unsupported('tokenizer.ggml.model "gpt2" (byte-level BPE)', `"${model}"`);
+  const pre = file.maybeText('tokenizer.ggml.pre') ?? 'default';
+  const cut = Object.hasOwn(cuts, pre) ? cuts[pre] : undefined;
+  if (!cut) throw file.unsupported(`tokenizer.ggml.pre as one of ${Object.keys(cuts).join(', ')}`, `"${pre}"`);
+  const types = file.list('tokenizer.ggml.token_type', 'number');
+  return {
+    version: '1.0',
+    truncation: null,
+    padding: null,
+    added_tokens: file.tokens.flatMap((content, id) => {
+      const isAdded = types[id] === controlToken || types[id] === ownToken;
+      const as = { single_word: false, lstrip: false, rstrip: false, normalized: false };
+      return isAdded ? [{ id, content, ...as, special: types[id] === controlToken }] : [];
+    }),
+    normalizer: cut.normalizer ?? null,
+    pre_tokenizer: { type: 'Sequence', pretokenizers: cut.pretokenizers },
+    post_processor: file.isTrue('tokenizer.ggml.add_bos_token') ? beginningWith(file) : null,
+    decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
+    model: {
+      type: 'BPE',
+      dropout: null,
+      unk_token: null,
+      continuing_subword_prefix: null,
+      end_of_word_suffix: null,
+      fuse_unk: false,
+      byte_fallback: false,
+      ignore_merges: ignoreMerges.has(pre),
+      vocab: Object.fromEntries(file.tokens.map((token, id) => [token, id])),
+      merges: file.list('tokenizer.ggml.merges', 'string'),
+    },
+  };
+}
+
+function beginningWith(file: GgufFile): unknown {
+  const [token, id] = [file.token('bos'), file.id('bos')];
+  if (token === null) throw file.unsupported('the token that texts begin with', 'add_bos_token without one');
+  const sequence = { Sequence: { id: 'A', type_id: 0 } };
+  return {
+    type: 'TemplateProcessing',
+    single: [{ SpecialToken: { id: token, type_id: 0 } }, sequence],
+    pair: [{ SpecialToken: { id: token, type_id: 0 } }, sequence, { Sequence: { id: 'B', type_id: 1 } }],
+    special_tokens: { [token]: { id: token, ids: [id], tokens: [token] } },
+  };
+}
+
+function tokenizerConfigOf(file: GgufFile): Record<string, unknown> {
+  const template = file.maybeText('tokenizer.chat_template');
+  return {
+    tokenizer_class: 'PreTrainedTokenizerFast',
+    model_max_length: file.number('context_length'),
+    add_bos_token: file.isTrue('tokenizer.ggml.add_bos_token'),
+    bos_token: file.token('bos'),
+    eos_token: file.token('eos'),
+    pad_token: file.token('padding'),
+    ...(template === null ? {} : { chat_template: template }),
+  };
+}
+
+function byteLevel({ cuts: usesRegex }: { readonly cuts: boolean }): unknown {
+  return { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: usesRegex };
+}
+
+function split(expression: string): unknown {
+  return { type: 'Split', pattern: { Regex: expression }, behavior: 'Isolated', invert: false };
+}
+
+/** The expression of Qwen 2 and Llama 3, which differ in how many digits are one piece. */
+function words(digits: string): string {
+  return String.raw`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|${digits}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`;
+}
+
+/** A 32-bit float as it was written by hand: 1e-05 and not 9.999999747378752e-06. */
+function shortest(value: number): number {
+  for (let digits = 1; digits < 10; digits++) {
+    const short = Number(value.toPrecision(digits));
+    if (Math.fround(short) === Math.fround(value)) return short;
+  }
+  return value;
+}
+
+function json(value: unknown): string {
+  return `${JSON.stringify(value, null, 1)}\n`;
+}

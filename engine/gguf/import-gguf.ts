@@ -1,0 +1,119 @@
+import type { FileHandle } from 'node:fs/promises';
+import { RatchetError } from '../../core/errors.ts';
+import { ggufHeaderBytesMax } from '../limits.ts';
+import { parseModelConfig } from '../model/config.ts';
+import { requireMemory } from '../model/memory.ts';
+import { assembleModel, type ModelFolder } from '../model/model-folder.ts';
+import { parameterCount } from '../model/parameter-layout.ts';
+import { Parameters } from '../model/parameters.ts';
+import { openRegular } from '../regular-file.ts';
+import { damaged, decodeGgufHeader, type GgufHeader, type GgufTensor, HeaderIsLonger } from './header.ts';
+import { tensorOfGguf, textsOfGguf } from './hugging-face.ts';
+import { packings } from './quants.ts';
+
+/** Of a file that is read to the end of its header: most are shorter. */
+const headerBytesAtFirst = 1 << 20;
+/** Weights are unpacked in about so many bytes at a time. */
+const chunkBytes = 1 << 22;
+
+/**
+ * A model from a GGUF file, with weights of 32-bit floats as llama.cpp computes with them. Nothing of the file is run. Throws `CheckpointDamaged` for a
+ * file that is no GGUF, or is cut off, and `ModelUnsupported` for what the engine does not hold, before any weight is read.
+ */
+export async function readGguf(
+  path: string,
+  onTensor: (done: number, of: number) => void = () => undefined,
+): Promise<ModelFolder> {
+  const file = await openRegular(path);
+  try {
+    const { size } = await file.stat();
+    const header = await readHeader(file, size, path);
+    const files = textsOfGguf(header, path);
+    const config = parseModelConfig(files['config.json']!, path);
+    requireMemory(parameterCount(config), 1, 'holding it');
+    const parameters = new Parameters(config);
+    for (const [i, { name, shape }] of parameters.layout.entries()) {
+      const { name: inFile, heads } = tensorOfGguf(header, name);
+      const tensor = header.tensors.get(inFile);
+      if (!tensor) throw damaged(path, `a tensor "${inFile}"`, 'none');
+      if (tensor.shape.join() !== shape.join()) {
+        throw damaged(path, `"${inFile}" of the shape [${shape.join(', ')}]`, `[${tensor.shape.join(', ')}]`);
+      }
+      const values = parameters.view(name);
+      await unpack(file, { tensor, size, where: `${path}: "${inFile}"` }, values);
+      if (heads !== null) putRowsInOrder(values, heads, shape);
+      onTensor(i + 1, parameters.layout.length);
+    }
+    return assembleModel(files, parameters);
+  } finally {
+    await file.close();
+  }
+}
+
+async function readHeader(file: FileHandle, size: number, path: string): Promise<GgufHeader> {
+  for (let length = headerBytesAtFirst; ; length *= 4) {
+    const bytes = new Uint8Array(Math.min(length, size, ggufHeaderBytesMax));
+    await readFully(file, bytes, 0, path);
+    try {
+      return decodeGgufHeader(bytes, path);
+    } catch (error) {
+      if (!(error instanceof HeaderIsLonger)) throw error;
+      if (bytes.length < Math.min(size, ggufHeaderBytesMax)) continue;
+      const expected = bytes.length === size ? 'a whole file' : `a header of at most ${ggufHeaderBytesMax} bytes`;
+      throw damaged(path, expected, `${bytes.length} bytes, and its header goes on`);
+    }
+  }
+}
+
+async function unpack(
+  file: FileHandle,
+  { tensor, size, where }: { readonly tensor: GgufTensor; readonly size: number; readonly where: string },
+  target: Float32Array,
+): Promise<void> {
+  const packing = packings[tensor.type];
+  if (!packing) {
+    const known = Object.values(packings).map(({ name }) => name);
+    throw new RatchetError(
+      'ModelUnsupported',
+      `${where}: expected weights as ${known.join(', ')}, got ggml type ${tensor.type}.`,
+    );
+  }
+  const { weights, bytes } = packing;
+  if (tensor.shape.at(-1)! % weights !== 0)
+    throw damaged(where, `rows of whole blocks of ${weights}`, String(tensor.shape.at(-1)));
+  const end = tensor.start + (target.length / weights) * bytes;
+  if (end > size) throw damaged(where, `a file of at least ${end} bytes`, `${size} bytes`);
+  const blocks = Math.max(1, Math.floor(chunkBytes / bytes));
+  for (let done = 0; done < target.length; done += blocks * weights) {
+    const part = target.subarray(done, done + blocks * weights);
+    const packed = new Uint8Array((part.length / weights) * bytes);
+    await readFully(file, packed, tensor.start + (done / weights) * bytes, where);
+    packing.unpack(packed, part);
+  }
+}
+
+/**
+ * llama.cpp turns neighbours, transformers the two halves of a head: its rows are (pair, half) there and (half, pair) here
+ * (`permute` of convert_hf_to_gguf.py, undone).
+ */
+function putRowsInOrder(values: Float32Array, heads: number, shape: readonly number[]): void {
+  const [rows, width] = [shape[0]!, shape[1] ?? 1];
+  const pairs = rows / heads / 2;
+  const from = values.slice();
+  for (let head = 0; head < heads; head++) {
+    for (let half = 0; half < 2; half++) {
+      for (let pair = 0; pair < pairs; pair++) {
+        const [to, source] = [head * 2 * pairs + half * pairs + pair, head * 2 * pairs + 2 * pair + half];
+        values.set(from.subarray(source * width, (source + 1) * width), to * width);
+      }
+    }
+  }
+}
+
+async function readFully(file: FileHandle, target: Uint8Array, position: number, where: string): Promise<void> {
+  for (let done = 0; done < target.length;) {
+    const { bytesRead } = await file.read(target, done, target.length - done, position + done);
+    if (bytesRead === 0) throw damaged(where, `${target.length} bytes from ${position} on`, `${done}`);
+    done += bytesRead;
+  }
+}

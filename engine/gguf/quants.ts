@@ -1,0 +1,154 @@
+import { fromBrainFloats, fromHalfFloats } from '../model/half-floats.ts';
+
+/**
+ * Weights as GGUF packs them, in blocks with scales of their own, made floats again: bit for bit what ggml's `dequantize_row_…` gives
+ * (ggml/src/ggml-quants.c), whose arithmetic is in 32-bit floats.
+ */
+export interface Packing {
+  readonly name: string;
+  /** Weights of a block, and its bytes. */
+  readonly weights: number;
+  readonly bytes: number;
+  /** Whole blocks. */
+  unpack(from: Uint8Array, target: Float32Array): void;
+}
+
+/** By the codes of `ggml_type`. */
+export const packings: Readonly<Record<number, Packing>> = {
+  0: { name: 'F32', weights: 1, bytes: 4, unpack: (from, target) => bytesOf(target).set(from) },
+  1: { name: 'F16', weights: 1, bytes: 2, unpack: (from, target) => fromHalfFloats(wordsOf(from), target) },
+  30: { name: 'BF16', weights: 1, bytes: 2, unpack: (from, target) => fromBrainFloats(wordsOf(from), target) },
+  2: inBlocks('Q4_0', 32, 18, unpackFour({ hasLeast: false })),
+  3: inBlocks('Q4_1', 32, 20, unpackFour({ hasLeast: true })),
+  6: inBlocks('Q5_0', 32, 22, unpackFive({ hasLeast: false })),
+  7: inBlocks('Q5_1', 32, 24, unpackFive({ hasLeast: true })),
+  8: inBlocks('Q8_0', 32, 34, (block, target) => {
+    const scale = half(block, 0);
+    for (let i = 0; i < 32; i++) target[i] = scale * signed(block[2 + i]!);
+  }),
+  12: inBlocks('Q4_K', 256, 144, unpackFourK),
+  13: inBlocks('Q5_K', 256, 176, unpackFiveK),
+  14: inBlocks('Q6_K', 256, 210, unpackSixK),
+};
+
+type Unpack = (block: Uint8Array, target: Float32Array) => void;
+
+function inBlocks(name: string, weights: number, bytes: number, unpack: Unpack): Packing {
+  return {
+    name,
+    weights,
+    bytes,
+    unpack(from, target) {
+      for (let block = 0; block * bytes < from.length; block++) {
+        unpack(
+          from.subarray(block * bytes, (block + 1) * bytes),
+          target.subarray(block * weights, (block + 1) * weights),
+        );
+      }
+    },
+  };
+}
+
+/** A scale, sometimes the least value, and 32 numbers of 4 bits: the first 16 in the lower halves of the bytes. */
+function unpackFour({ hasLeast }: { readonly hasLeast: boolean }): Unpack {
+  const first = hasLeast ? 4 : 2;
+  return (block, target) => {
+    const [scale, least] = [half(block, 0), hasLeast ? half(block, 2) : -0]; // -0 changes nothing that it is added to
+    const offset = hasLeast ? 0 : 8;
+    for (let i = 0; i < 16; i++) {
+      const byte = block[first + i]!;
+      target[i] = Math.fround(scale * ((byte & 0xf) - offset)) + least;
+      target[16 + i] = Math.fround(scale * ((byte >> 4) - offset)) + least;
+    }
+  };
+}
+
+/** The same with a fifth bit of each number in a word of 32 before them. */
+function unpackFive({ hasLeast }: { readonly hasLeast: boolean }): Unpack {
+  const high = hasLeast ? 4 : 2;
+  return (block, target) => {
+    const [scale, least] = [half(block, 0), hasLeast ? half(block, 2) : -0]; // -0 changes nothing that it is added to
+    const offset = hasLeast ? 0 : 16;
+    const fifth = (i: number): number => ((block[high + (i >> 3)]! >> (i & 7)) & 1) << 4;
+    for (let i = 0; i < 16; i++) {
+      const byte = block[high + 4 + i]!;
+      target[i] = Math.fround(scale * (((byte & 0xf) | fifth(i)) - offset)) + least;
+      target[16 + i] = Math.fround(scale * (((byte >> 4) | fifth(16 + i)) - offset)) + least;
+    }
+  };
+}
+
+/** Scale and least value of the j-th 32 of a block of 256: 6 bits each, packed into 12 bytes (`get_scale_min_k4`). */
+function scalesOf(packed: Uint8Array, j: number): readonly [scale: number, least: number] {
+  if (j < 4) return [packed[j]! & 63, packed[j + 4]! & 63];
+  const low = packed[j + 4]!;
+  return [(low & 0xf) | ((packed[j - 4]! >> 6) << 4), (low >> 4) | ((packed[j]! >> 6) << 4)];
+}
+
+/** Of each 64 numbers the first 32 are in the lower halves of 32 bytes. */
+function unpackK(
+  block: Uint8Array,
+  target: Float32Array,
+  first: number,
+  fifth: (pair: number, i: number) => number,
+): void {
+  const [scale, least] = [half(block, 0), half(block, 2)];
+  const packed = block.subarray(4, 16);
+  for (let pair = 0; pair < 8; pair++) {
+    const [ownScale, ownLeast] = scalesOf(packed, pair);
+    const [by, less] = [Math.fround(scale * ownScale), Math.fround(least * ownLeast)];
+    for (let i = 0; i < 32; i++) {
+      const byte = block[first + 32 * (pair >> 1) + i]!;
+      const number = (pair % 2 === 0 ? byte & 0xf : byte >> 4) + fifth(pair, i);
+      target[32 * pair + i] = Math.fround(by * number) - less;
+    }
+  }
+}
+
+function unpackFourK(block: Uint8Array, target: Float32Array): void {
+  unpackK(block, target, 16, () => 0);
+}
+
+function unpackFiveK(block: Uint8Array, target: Float32Array): void {
+  unpackK(block, target, 48, (pair, i) => ((block[16 + i]! >> pair) & 1) << 4);
+}
+
+/** 256 numbers of 6 bits, 4 lower and 2 upper ones apart, with a scale for each 16. */
+function unpackSixK(block: Uint8Array, target: Float32Array): void {
+  const scale = half(block, 208);
+  for (let upper = 0; upper < 2; upper++) {
+    for (let i = 0; i < 32; i++) {
+      const bits = block[128 + 32 * upper + i]!;
+      for (let quarter = 0; quarter < 4; quarter++) {
+        const byte = block[64 * upper + 32 * (quarter % 2) + i]!;
+        const low = quarter < 2 ? byte & 0xf : byte >> 4;
+        const number = (low | (((bits >> (2 * quarter)) & 3) << 4)) - 32;
+        const own = signed(block[192 + 8 * upper + 2 * quarter + (i >> 4)]!);
+        target[128 * upper + 32 * quarter + i] = Math.fround(scale * own) * number;
+      }
+    }
+  }
+}
+
+const word = new Uint16Array(1);
+const float = new Float32Array(1);
+
+function half(bytes: Uint8Array, at: number): number {
+  word[0] = bytes[at]! | (bytes[at + 1]! << 8);
+  fromHalfFloats(word, float);
+  return float[0]!;
+}
+
+function signed(byte: number): number {
+  return (byte << 24) >> 24;
+}
+
+function bytesOf(values: Float32Array): Uint8Array {
+  return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
+}
+
+/** A copy where they do not begin at an even place. */
+function wordsOf(bytes: Uint8Array): Uint16Array {
+  const own = bytes.byteOffset % 2 === 0 ? bytes : bytes.slice();
+  return new Uint16Array(own.buffer, own.byteOffset, own.byteLength / 2);
+}
