@@ -19,6 +19,7 @@ import { setRetries, setTimeouts } from './limit-words.ts';
 import { becomes, type Dialect, type Field, ignored, only, type Own, refused, together } from './dialect.ts';
 import { all, ours, same, sameIn } from './ours.ts';
 import { placesOf } from './places.ts';
+import { usualTrainer } from './prime-rl-meaning.ts';
 
 /**
  * Hosted Training, as the configs of the prime CLI have it (its classes RLConfig and what they hold; unknown keys are
@@ -152,10 +153,15 @@ const defaults: Table = {
   lora: { r: 16, alpha: 32 },
   sampling: { max_tokens: 2048, temperature: 1 },
   checkpoints: { interval: 100, keep_last: 5 },
-  trainer: { loss: maskedImportanceSampling },
+  trainer: { ...usualTrainer, loss: maskedImportanceSampling },
 };
 
-const defaultsSince: Table = { ...defaults, batch_fill: 'once', ...prunedBatches, trainer: { loss: { type: 'dppo' } } };
+const defaultsSince: Table = {
+  ...defaults,
+  batch_fill: 'once',
+  ...prunedBatches,
+  trainer: { ...usualTrainer, loss: { type: 'dppo' } },
+};
 
 const before = {
   fields: { ...shared, ...older },

@@ -23,6 +23,7 @@ const golden: readonly Golden[] = [
     without: { failures: true, rewriting: true },
     differs: { loss: /prime-rl logs −ρ·A·ln π, which has the same gradient/ },
   },
+  { name: 'hosted', dialect: 'hosted' },
   { name: 'vf-rl', dialect: 'vf-rl', without: { failures: true }, rows: 'turns' },
   { name: 'grpo', dialect: 'grpo', without: { failures: true, rewriting: true } },
 ];

@@ -5,11 +5,12 @@
 #   "jaxtyping>=0.3.2", "beartype>=0.21", "loguru>=0.7.3", "pandas>=2", "pybase64>=1.4.2", "aiolimiter>=1.2.1", "orjson>=3.10",
 # ]
 # ///
-"""What prime-rl's own code computes from `prime-rl.toml` and the recorded rollouts, on the CPU in float32.
+"""What prime-rl's own code computes from `prime-rl.toml`, or `hosted.toml`, and the recorded rollouts, on the CPU in float32.
 
     git clone https://github.com/PrimeIntellect-ai/prime-rl && git -C prime-rl checkout 559b447
     git clone https://github.com/PrimeIntellect-ai/verifiers && git -C verifiers checkout a60a606   # its submodule
-    uv run --no-project record_prime_rl.py prime-rl verifiers
+    uv run --no-project record_prime_rl.py prime-rl verifiers           # prime-rl.json.gz
+    uv run --no-project record_prime_rl.py prime-rl verifiers hosted    # hosted.json.gz
 
 Its trainer wants CUDA, so its functions are called here in the order in which `TrainSink` and `train` (trainer/rl/train.py) call
 them: `RLConfig` reads the file; `TrainSink.add` scores groups and prunes the batch; `prepare_batch` cuts and packs the rows;
@@ -17,6 +18,10 @@ them: `RLConfig` reads the file; `TrainSink.add` scores groups and prunes the ba
 are `selective_log_softmax` of logits / temperature, as in `train` where the output layer is not fused. Stubs are wandb and dion (Muon),
 which nothing here computes with; `torch.nn.utils.clip_grad_norm_` is what torchtitan's function of that name is on one device; the
 optimizer's states stay where they are (`optim_cpu_offload` is placement alone).
+
+Hosted Training has no code of its own that anyone sees: it trains with prime-rl. `hosted.toml` is taken as the prime-rl file with the same
+values, and prime-rl's defaults where it says nothing. Its adapters are `MultiLoRALinear`, which begin as `adapter/` here and there
+(`make-adapter.mts` made it: what a run of ours begins with).
 
 A batch is shipped at the end of each recorded step, as if the next one was not sampled yet: where a rollout failed it is one short.
 """
@@ -66,7 +71,35 @@ from verifiers.v1.graph import MessageNode  # noqa: E402
 from verifiers.v1.task import WireTaskData  # noqa: E402
 from verifiers.v1.types import AssistantMessage, UserMessage  # noqa: E402
 
-config = RLConfig.model_validate(tomllib.loads((here / f"{name}.toml").read_text()))
+
+
+def as_prime_rl(written: dict) -> dict:
+    """Hosted Training's words in prime-rl's."""
+    environment = {"taskset": {"id": "reverse-text"}, "agent": {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}}
+    return {
+        "max_steps": written["max_steps"],
+        "model": {"name": written["model"]},
+        "orchestrator": {
+            "batch_size": written["batch_size"],
+            "group_size": written["rollouts_per_example"],
+            "train": {
+                "source": [{"name": "reverse-text", "env": environment}],
+                "sampling": {
+                    "temperature": written["sampling"]["temperature"],
+                    "max_completion_tokens": written["sampling"]["max_tokens"],
+                },
+            },
+        },
+        "trainer": {
+            "optim": {"lr": written["learning_rate"]},
+            "model": {"lora": {"rank": 16, "alpha": written["lora_alpha"]}},
+        },
+        "inference": {},
+    }
+
+
+written = tomllib.loads((here / f"{name}.toml").read_text())
+config = RLConfig.model_validate(as_prime_rl(written) if name == "hosted" else written)
 source = config.orchestrator.train.source[0]
 
 
@@ -123,7 +156,28 @@ async def collect(sink: TrainSink, groups: list, step: int) -> list:
     return (batch or sink.process_batch()).samples
 
 
-def train_step(policy, optimizer, scheduler, loss_fn, micro_batches) -> dict:
+def with_adapters(policy, lora):
+    """`apply_lora_to_model` without its models and devices. Returns what tells the adapters how many tokens come."""
+    for package in ("prime_rl.trainer.models", "prime_rl.trainer.models.layers", "prime_rl.trainer.models.layers.lora"):
+        stub(package, __path__=[f"{checkout}/src/{package.replace('.', '/')}"])
+    from prime_rl.trainer.models.layers.lora import base
+    from prime_rl.trainer.models.layers.lora.multi_linear import MultiLoRALinear
+    from safetensors.torch import load_file
+
+    begins = load_file(here / "adapter" / "adapter_model.safetensors")
+    base.set_multilora_scaling(torch.tensor([lora.alpha / lora.rank]))
+    base.set_lora_num_tokens(torch.tensor([0], dtype=torch.int32))
+    policy.requires_grad_(False)
+    adapted = [n for n, m in policy.named_modules() if n.split(".")[-1] in lora.target_modules]
+    for place in adapted:
+        parent, _, last = place.rpartition(".")
+        layer = MultiLoRALinear(policy.get_submodule(place), rank=lora.rank, n_adapters=1, alpha=lora.alpha, use_grouped_mm=False)
+        layer.lora_A[0].data.copy_(begins[f"base_model.model.{place}.lora_A.weight"])
+        setattr(policy.get_submodule(parent), last, layer)
+    return base.set_lora_num_tokens
+
+
+def train_step(policy, optimizer, scheduler, loss_fn, micro_batches, tell_tokens) -> dict:
     rl_scale = sum(
         int((mb["loss_mask"] & (mb["rl_weights"] != 0)).sum())
         if mb["rl_weights"] is not None
@@ -132,6 +186,7 @@ def train_step(policy, optimizer, scheduler, loss_fn, micro_batches) -> dict:
     )
     total, entropies, masked = 0.0, [], []
     for mb in micro_batches:
+        tell_tokens(mb["lora_num_tokens"])
         logits = policy(input_ids=mb["input_ids"], position_ids=mb["position_ids"]).logits
         scaled = logits / mb["temperatures"].unsqueeze(-1)
         logprobs = selective_log_softmax(scaled, shift_tensor_left(mb["input_ids"]))
@@ -192,6 +247,7 @@ def main() -> None:
     )
     policy = model()
     trainer = config.trainer
+    tell_tokens = with_adapters(policy, trainer.model.lora) if trainer.model.lora else lambda _: None
     optimizer, _ = setup_optimizer(trainer.optim, list(policy.named_parameters()), None, cpu_offload=False)
     scheduler = setup_scheduler(optimizer, trainer.scheduler, trainer.max_steps, trainer.optim.lr)
     loss_fn = setup_rl_loss_fn(trainer.loss)
@@ -208,7 +264,7 @@ def main() -> None:
             has_loss = [m and w != 0 for m, w in zip(alone.loss_mask, weights, strict=True)]
             if any(has_loss):
                 rows.append(row(alone.input_ids, has_loss, alone.advantages))
-        step_of = train_step(policy, optimizer, scheduler, loss_fn, [tensors(None, mb) for mb in packed])
+        step_of = train_step(policy, optimizer, scheduler, loss_fn, [tensors(None, mb) for mb in packed], tell_tokens)
         steps.append({"rows": rows, **step_of})
     peer = {"prime-rl": commit(checkout), "verifiers": commit(verifiers_checkout), "torch": torch.__version__}
     write(name, peer, steps)
