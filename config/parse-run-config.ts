@@ -6,6 +6,7 @@ import type { FindEnvironment } from './find-environment.ts';
 import { type Layer, mergedLayers } from './layers.ts';
 import { parseToml, type TomlFile } from './parse-toml.ts';
 import { formatPath, type KeyPath } from './positions.ts';
+import { partOfPrimeRl } from './part-of-prime-rl.ts';
 import type { Place, Problem } from './problems.ts';
 import { readInDialect } from './read-in-dialect.ts';
 import type { JsonValue, RunSpec } from './run-spec.ts';
@@ -91,6 +92,8 @@ export function parseRunConfig(source: string | TomlFile, options: ParseOptions)
   if (problems.length > 0) return { ok: false, problems, readAs: null };
   const written = mergedLayers(parsed.flatMap(({ table }, i) => (table ? { layer: layers[i]!, table } : [])));
   const possible = dialectsIn(options.file, written, dialects);
+  const part = options.dialect === undefined ? partOfPrimeRl(written) : undefined;
+  if (part) return { ok: false, problems: [{ ...part, file: first.file, line: 1, column: 1 }], readAs: null };
   const candidates = options.dialect === undefined ? detectDialect(written, possible) : [dialectOf(options.dialect)];
   const [dialect, ...others] = candidates as [Dialect, ...Dialect[]];
   const read = readInDialect(dialect, written, layers, options);

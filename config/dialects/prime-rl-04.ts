@@ -14,6 +14,7 @@ import {
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
 import { setScoringTeacher, teachesAlone } from './prime-rl-teacher.ts';
+import { primeRl04Renames } from './prime-rl-renames.ts';
 import { found, take, withoutNulls } from './prime-rl-words.ts';
 
 /**
@@ -24,6 +25,7 @@ export const primeRl04: Dialect = {
   name: 'prime-rl-0.4',
   title: 'prime-rl 0.4',
   fields: primeRl04Fields,
+  renames: primeRl04Renames,
   otherwise: 'warn',
   defaults: { ...usual, ...wholeBatches, trainer: { ...usualTrainer, loss: maskedImportanceSampling } },
   prepare: (table) => withoutNulls(table, primeRl04, primeRl04Tables),

@@ -82,15 +82,19 @@ function sayEvaluationSampling(written: Table, own: Own, { sampling, answers, ev
 
 /** verifiers’ own defaults (AgentConfig). */
 function sayPlayers(written: Table, own: Own): void {
-  const sources = ['train', 'eval'].flatMap((split) => placesOf(`orchestrator.${split}.source[].env`, written));
+  const sources = ['train', 'eval'].flatMap((split) => placesOf(`orchestrator.${split}.source[]`, written));
   for (const [key, there, here] of [
     ['harness', 'with the harness of the taskset, or "bash"', 'with "null"'],
     ['runtime', 'in a sandbox of Prime Intellect’s', 'in a process of this machine'],
   ] as const) {
-    const without = sources.filter((at) => valueAt(written, [...at, 'agent', key]) === undefined);
+    const without = sources.filter((at) => {
+      const [agent, older] = [valueAt(written, [...at, 'env', 'agent', key]), valueAt(written, [...at, 'harness'])];
+      const isSaid = agent !== undefined || (key === 'harness' ? older : valueAt(older, ['runtime'])) !== undefined;
+      return !isSaid && valueAt(written, [...at, 'id']) === undefined;
+    });
     if (without.length === 0) continue;
     own.warn(
-      `${formatPath(without[0]!)}.agent.${key} is not written: prime-rl would play it ${there}, a run here plays it ${here}${without.length > 1 ? ` (and ${without.length - 1} more)` : ''}.`,
+      `${formatPath(without[0]!)}.env.agent.${key} is not written: prime-rl would play it ${there}, a run here plays it ${here}${without.length > 1 ? ` (and ${without.length - 1} more)` : ''}.`,
     );
   }
 }

@@ -12,6 +12,12 @@ const movedToVllm = wordsOf(`
   enable_expert_parallel enable_lora enable_prefix_caching enable_return_routed_experts gpu_memory_utilization
   lora_target_modules max_cpu_loras max_lora_rank max_loras quantization seed`);
 
+/** Of the months before v0.4. */
+export const primeRl04Renames: readonly Rename[] = [
+  renamed('0.4', 'trainer.model.experimental.lora', 'trainer.model.lora'),
+  renamed('0.4', 'orchestrator.lora_name', 'orchestrator.model.lora.name'),
+];
+
 export const primeRlRenames: readonly Rename[] = [
   renamed('0.6', 'orchestrator.env[]', 'orchestrator.train.source[]'),
   renamed('0.8', 'orchestrator.train.env[]', 'orchestrator.train.source[]'),
@@ -34,6 +40,7 @@ export const primeRlRenames: readonly Rename[] = [
   renamed('0.8.1', 'ckpt.resume_step', 'resume.step'),
   renamed('0.8.1', 'trainer.ckpt.resume_step', 'resume.step'),
   renamed('0.8.1', 'orchestrator.ckpt.resume_step', 'resume.step'),
+  ...primeRl04Renames,
   renamed('0.4', 'ckpt.keep', 'ckpt.keep_last'),
   renamed('0.8.1', 'clean_output_dir', 'clean'),
   renamed('0.8.1', 'wandb', 'monitors.wandb'),

@@ -1,6 +1,6 @@
 import { poolFractionMin } from '../../core/limits.ts';
 import { formatPath, type KeyPath } from '../positions.ts';
-import { isTable, type Table, valueAt } from '../tables.ts';
+import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
 import type { Found, Own } from './dialect.ts';
 import { setAgent } from './limit-words.ts';
 import { setExtraBody } from './common-words.ts';
@@ -39,15 +39,11 @@ function sourcesAt(written: Table, at: KeyPath): Found[] {
 /** `env = { taskset = { id, … }, agent = … }`, or `id` and `args` as they were written until 0.8. */
 function setEnvironment(own: Own, { value, at }: Found, ours: KeyPath): void {
   const source = value as Table;
-  const { taskset, agent, ...rest } = isTable(source['env']) ? source['env'] : {};
-  if (isTable(taskset)) {
-    const { id, ...args } = taskset;
-    const from = [...at, 'env', 'taskset'];
-    if (id !== undefined) own.set([...ours, 'id'], id, [...from, 'id']);
-    if (Object.keys(args).length > 0) own.set([...ours, 'args'], args, from);
-  }
+  const { taskset, agent, ...rest } = tableOr(source['env']);
+  if (isTable(taskset)) setTaskset(own, { table: taskset, from: [...at, 'env', 'taskset'], ours });
   setAgent(own, { table: tableOr(agent), from: [...at, 'env', 'agent'], ours });
   setEpisode(own, { table: rest, from: [...at, 'env'], ours });
+  setOlderEnvironment(own, { table: source, from: at, ours });
   if (source['id'] !== undefined) {
     own.warn(
       `${formatPath(at)}.id is an older way: prime-rl writes env = { taskset = { id = ${JSON.stringify(source['id'])} } } since 0.8.1. It is read as that.`,
@@ -60,6 +56,31 @@ function setEnvironment(own: Own, { value, at }: Found, ours: KeyPath): void {
     received: 'nothing',
   });
   own.set([...ours, 'id'], 'x');
+}
+
+function setTaskset(own: Own, { table: { id, ...args }, from, ours }: Parameters<typeof setAgent>[1]): void {
+  if (id !== undefined) own.set([...ours, 'id'], id, [...from, 'id']);
+  if (Object.keys(args).length > 0) own.set([...ours, 'args'], args, from);
+}
+
+/** Until 0.8 what `env` holds stood in the source itself, the runtime in its harness, and limits as stages of an episode. */
+function setOlderEnvironment(own: Own, { table, from, ours }: Parameters<typeof setAgent>[1]): void {
+  const { taskset, harness, timeout, retries } = table;
+  if (isTable(taskset)) setTaskset(own, { table: taskset, from: [...from, 'taskset'], ours });
+  const { runtime, ...program } = tableOr(harness);
+  const rollouts = isTable(retries) && isTable(retries['rollout']) ? retries['rollout'] : retries;
+  const agent: Table = {
+    ...(Object.keys(program).length > 0 ? { harness: program } : {}),
+    ...(runtime === undefined ? {} : { runtime }),
+    ...(timeout === undefined ? {} : { timeout }),
+    ...(rollouts === undefined ? {} : { retries: rollouts }),
+  };
+  setAgent(own, { table: agent, from, ours });
+  const older = ['taskset', 'harness'].filter((key) => table[key] !== undefined);
+  if (older.length === 0) return;
+  own.warn(
+    `${formatPath(from)}: ${older.join(' and ')} in the source itself ${older.length > 1 ? 'are' : 'is'} an older way: prime-rl writes env = { taskset = { … }, agent = { harness = { … }, runtime = { … } } } since 0.8.1. It is read as that.`,
+  );
 }
 
 /** What is said of whole episodes: limits, and knobs of verifiers' own processes. */
@@ -77,10 +98,6 @@ function setEpisode(own: Own, { table, from, ours }: Parameters<typeof setAgent>
       received: JSON.stringify(value),
     });
   }
-}
-
-function tableOr(value: unknown): Table {
-  return isTable(value) ? value : {};
 }
 
 /** Sources that say the same size say the size of all groups. */

@@ -28,6 +28,13 @@ describe('run files of prime-rl', () => {
     assert.deepEqual(unclear, []);
   });
 
+  test('a file of one of its commands alone starts no run, and most say so in one line with what took its place', () => {
+    const parts = comparisons.filter(({ file }) => file.entry !== null && file.entry !== 'rl');
+    const refused = parts.flatMap(({ comparison }) => (comparison.kind === 'refused' ? [comparison.problems] : []));
+    assert.equal(refused.length, parts.length);
+    assert.ok(refused.filter(({ length }) => length === 1).length >= 0.9 * parts.length);
+  });
+
   test('most of what starts a run of prime-rl 0.4 and of today loads', () => {
     const starts = comparisons.filter(({ file }) => file.release !== undefined && file.entry === 'rl');
     const loaded = starts.filter(({ comparison }) => comparison.kind === 'loaded');

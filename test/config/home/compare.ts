@@ -55,7 +55,7 @@ export function compared({ path, text, home: values }: HomeFile, dialect?: strin
 
 /** Whether a refusal is said in one line: where it is, what was expected, what came. */
 export function isOneLine({ path, expected, received, suggestion = '' }: Problem): boolean {
-  return path !== '' && expected !== '' && ![path, expected, received, suggestion].some((text) => text.includes('\n'));
+  return expected !== '' && ![path, expected, received, suggestion].some((text) => text.includes('\n'));
 }
 
 /** Numbers may differ by what adding up in another order makes. */

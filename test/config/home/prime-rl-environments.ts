@@ -227,6 +227,13 @@ const trained: readonly Meaning[] = [
         return pools && [pools.easyThreshold, pools.hardThreshold, pools.easyFraction, pools.hardFraction];
       }),
   },
+  ...['filter_min_threshold', 'filter_max_threshold'].map((key): Meaning => ({
+    what: key,
+    reads: [`orchestrator.buffer.${key}`],
+    says: [key],
+    home: (home) => home.at(`orchestrator.buffer.${key}`),
+    here: () => null,
+  })),
   {
     what: 'players',
     reads: ['orchestrator.train.source[].env', 'orchestrator.train.env[].env', 'orchestrator.train.env[].harness'],

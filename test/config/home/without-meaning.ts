@@ -27,7 +27,10 @@ export const withoutMeaning: readonly WithoutMeaning[] = [
   },
   {
     because: 'they say how the trainer’s processes live',
-    fields: below('trainer', 'matmul_precision gc dist_timeout_seconds max_concurrent_runs enable_token_export'),
+    fields: below(
+      'trainer',
+      'matmul_precision gc dist_timeout_seconds max_concurrent_runs enable_token_export weights',
+    ),
   },
   {
     because: 'they say how rollouts are shared out among processes, and how many are played at once',
@@ -38,7 +41,7 @@ export const withoutMeaning: readonly WithoutMeaning[] = [
       tokenizer.trust_remote_code collect_inference_metrics inference_metrics_roles reload_weights_on_start buffer.hash_keys
       buffer.skip_verification train.source[].serve eval.source[].serve optim.lr eval.save eval.retry eval.per_rollout
       eval.reasoning_field env_install_prerelease max_inflight_episodes pool_size env[].address train.env[].address
-      train.env[].pool train.env[].num_workers train.env[].multiplex train.num_workers student.client student.model.trust_remote_code train.env[].state_columns lora_name use_renderer`,
+      train.env[].pool train.env[].interception train.env[].num_workers train.env[].multiplex train.num_workers student.client student.model.trust_remote_code train.env[].state_columns lora_name use_renderer`,
     ),
   },
   {

@@ -122,8 +122,9 @@ def main():
                 print(json.dumps({"release": release, **answer}), flush=True)
     if "history" in only:
         found = versions()
+        chosen = os.environ.get("COMMITS", "").split()
         for i, (commit, paths) in enumerate(reversed(found.items())):
-            if i < int(os.environ.get("SKIP", 0)):
+            if chosen and commit[:12] not in chosen:
                 continue
             print(f"{i + 1}/{len(found)} {commit[:9]} {len(paths)}", file=sys.stderr)
             try:

@@ -1,0 +1,104 @@
+import type { Place } from './problems.ts';
+import { isTable, type Table } from './tables.ts';
+
+/**
+ * Files of one of prime-rl's commands alone, which start no run of reinforcement learning: until November 2025 a run was three files, and
+ * supervised training has one of its own. They are told by their tables, before any dialect is asked.
+ */
+
+interface Part {
+  readonly what: string;
+  /** What took its place. */
+  readonly instead: string;
+  /** Whether the file is one: its tables and keys at the top. */
+  readonly is: (table: Table) => string | undefined;
+}
+
+/** The first of the keys that is there. */
+const has =
+  (...keys: readonly string[]) =>
+  (table: Table): string | undefined =>
+    keys.find((key) => table[key] !== undefined);
+
+const tables =
+  (...keys: readonly string[]) =>
+  (table: Table): string | undefined =>
+    keys.find((key) => isTable(table[key]));
+
+const ofSampler = ['rewards', 'rollout_path', 'prompt_batch_size', 'rl_config', 'toploc'];
+
+const oneFile =
+  'its `rl` takes one file since November 2025, and so does `ratchet train`; or name them together: npx ratchet rl --trainer @ FILE --orchestrator @ FILE';
+
+const parts: readonly Part[] = [
+  {
+    what: 'a file of pretraining, as prime-rl’s repository had them until 2025',
+    instead: 'Ratchet trains models that are there; begin with a file of `ratchet init`',
+    is: has('name_model', 'type_model', 'diloco', 'hardware_failure'),
+  },
+  {
+    what: 'a file of the sampler of 2025 (infer.py)',
+    instead: `its sampling is [orchestrator.sampling] now, its environment [[orchestrator.env]]: ${oneFile}`,
+    is: has(...ofSampler),
+  },
+  {
+    what: 'a file of prime-rl’s `sft` alone: supervised training',
+    instead: 'write [sft] with data = "FILE" in a run file, with max_steps = 0 for nothing else',
+    is: (table) => {
+      const data = table['data'];
+      return isTable(data) && ['name', 'seq_len', 'micro_batch_size', 'type'].some((key) => data[key] !== undefined)
+        ? 'data'
+        : undefined;
+    },
+  },
+  {
+    what: 'a file of prime-rl’s `orchestrator` alone',
+    instead: `put it below [orchestrator], and the trainer’s file below [trainer]: ${oneFile}`,
+    is: (table) =>
+      has('rollouts_per_prompt', 'async_level', 'environment', 'client', 'weights_path', 'micro_batch_size')(table) ??
+      (has('rollouts_per_example', 'group_size', 'env')(table) === undefined
+        ? undefined
+        : tables('model', 'train')(table)) ??
+      (table['eval'] === undefined ? undefined : tables('model')(table)),
+  },
+  {
+    what: 'a file of prime-rl’s `trainer` alone',
+    instead: `put it below [trainer], and the orchestrator’s file below [orchestrator]: ${oneFile}`,
+    is: tables('optim', 'loss', 'scheduler', 'data', 'train', 'weights', 'weight_checkpoint', 'ac', 'compile', 'model'),
+  },
+  {
+    what: 'a file of prime-rl’s `inference` alone: a server',
+    instead: `put it below [inference] of a run file: ${oneFile}`,
+    is: tables('parallel', 'server', 'vllm'),
+  },
+  {
+    what: 'a file of prime-rl’s `trainer`, or of its evaluations, without a model',
+    instead: `put it below the table of its command in a run file: ${oneFile}`,
+    is: has('monitor', 'gpus_ids', 'benchmarks'),
+  },
+];
+
+/** What a run file has at its top, of whatever system: a model by its name, environments, or tables of prime-rl's processes. */
+function isRunFile(table: Table): boolean {
+  if (Array.isArray(table['env']) && isTable(table['model'])) return false; // of the orchestrator
+  if (['trainer', 'orchestrator', 'inference'].some((key) => isTable(table[key]))) {
+    return isTable(table['trainer']) || isTable(table['orchestrator']) || Array.isArray(table['env']);
+  }
+  return (typeof table['model'] === 'string' && has(...ofSampler)(table) === undefined) || Array.isArray(table['env']);
+}
+
+export interface PartOfRun extends Pick<Place, 'path'> {
+  readonly expected: string;
+  readonly received: string;
+  readonly suggestion: string;
+}
+
+/** What is wrong with a file that is one part of a run of prime-rl's; undefined for any other. */
+export function partOfPrimeRl(table: Table): PartOfRun | undefined {
+  if (isRunFile(table)) return undefined;
+  for (const { what, instead, is } of parts) {
+    const path = is(table);
+    if (path !== undefined) return { path, expected: 'a run file', received: what, suggestion: instead };
+  }
+  return undefined;
+}
