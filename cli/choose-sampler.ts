@@ -4,6 +4,7 @@ import type { NotYet } from '../config/parse-run-config.ts';
 import { ConfigProblems } from '../config/problems.ts';
 import { vllmFeature } from '../config/settings/later.ts';
 import { gpusHere } from '../workers/gpus-here.ts';
+import { readRunningStack } from '../workers/project-lock.ts';
 import { pythonWithVllm } from '../workers/vllm-role.ts';
 
 /** Who samples a run whose file is another system's, and names GPUs or settings for that system's vLLM. */
@@ -37,6 +38,8 @@ export async function chooseSampler(file: string, options: LoadOptions): Promise
   });
   if (gpus === 0)
     return settings.length === 0 ? nothing : embedded('it names no GPUs for it. To start one: --inference.kind vllm');
+  const others = await othersWork(projectFolder);
+  if (others !== null) return embedded(`${others}. With a vLLM of theirs: --inference.kind vllm (docs/guide/vllm.md)`);
   const there = await gpusHere();
   if (there < gpus)
     return embedded(
@@ -63,6 +66,12 @@ export function withSampler(report: RunFileReport, sampler: ChosenSampler): RunF
   const { says } = sampler;
   if (says === null) return report;
   return { ...report, notYet: notYetBeside(report.notYet, sampler), warnings: [...report.warnings, says] };
+}
+
+/** Who plays the run in place of processes that `train` would start, and may have no vLLM; null where it starts them. */
+async function othersWork(projectFolder: string): Promise<string | null> {
+  if ((process.env['TEMPORAL_ADDRESS'] ?? '') !== '') return 'TEMPORAL_ADDRESS has workers of its own';
+  return (await readRunningStack(projectFolder)) === null ? null : 'the processes of this folder were started already';
 }
 
 /** A file in another system's words, on which nothing says who samples. */

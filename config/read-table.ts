@@ -10,6 +10,8 @@ import { copied, isTable, type Table, valueAt } from './tables.ts';
 /** How a table is read: its schema, and what else is known of its words. */
 export interface Reading {
   readonly schema: z.ZodObject;
+  /** Our own words, which a file of another system may have below [ratchet]. */
+  readonly own?: z.ZodObject;
   /** Fields that are known and refused, by path without positions, and what to do instead. */
   readonly refused?: Readonly<Record<string, string>>;
   /** What other systems call a field of this schema. */
@@ -142,7 +144,7 @@ function keySuggestion(
   key: string,
   table: KeyPath,
   keys: readonly string[],
-  { schema, synonyms }: Reading,
+  { schema, own, synonyms }: Reading,
 ): string | undefined {
   const here = tableName(table);
   const canonical = key.toLowerCase().replaceAll('-', '_');
@@ -165,6 +167,11 @@ function keySuggestion(
   const isClose = near.length > 0 && editDistance(canonical, near[0]!) === 1;
   if (other !== undefined) return isClose ? `${didYouMean(near)} Else ${other}` : other;
   if (near.length > 0) return didYouMean(near);
+  const ours = own && schemaAt(own, [...table, canonical]);
+  if (ours !== undefined) {
+    const place = ['ratchet', here, ours.type === 'object' ? canonical : ''].filter((part) => part !== '').join('.');
+    return `it is Ratchet's own: ${ours.type === 'object' ? `[${place}]` : `write it below [${place}]`}`;
+  }
   const far = nearestName(key, [...tablesOf(schema).values()].flat());
   return far === undefined ? undefined : `did you mean "${far}"? It belongs ${anyOf(far)}`;
 

@@ -14,7 +14,13 @@ export async function readRunText(absolute: string, file: string, sent: SentFile
   } catch (cause) {
     if (cause instanceof RatchetError && !(cause instanceof NotAFile)) throw cause;
     const what = whyUnreadable(cause);
-    const meant = existsSync(`${absolute}.toml`) ? { suggestion: `did you mean ${file}.toml?` } : {};
+    // Older documents have the runs of `lab setup` in configs/lab.
+    const newer = (name: string): string => name.replace(/(^|\/)configs\/lab\/(?=[^/]+$)/, '$1configs/rl/');
+    const other = [
+      { name: `${file}.toml`, at: `${absolute}.toml` },
+      { name: newer(file), at: newer(absolute) },
+    ].find(({ name, at }) => name !== file && existsSync(at));
+    const meant = other === undefined ? {} : { suggestion: `did you mean ${other.name}?` };
     const place = { file, line: null, column: null, path: '' };
     throw new ConfigProblems([{ ...place, expected: 'a TOML file', received: `${what}: ${absolute}`, ...meant }]);
   }

@@ -23,6 +23,7 @@ export function readingOf(dialect: Dialect): Reading {
   return {
     ...ratchetReading,
     schema: schemaOf(dialect),
+    own: RatchetConfig,
     refused: refusedFields(dialect),
     synonyms: { ...synonyms, ...dialect.synonyms },
     keysIn: 'docs/guide/dialects/',

@@ -71,6 +71,15 @@ describe('a file of another system that names GPUs for its vLLM', () => {
     }
   });
 
+  test('is left to the workers of another Temporal server as they are', async (t) => {
+    const projectFolder = project(t, { gpus: 4, hasVllm: true });
+    process.env['TEMPORAL_ADDRESS'] = '127.0.0.1:1';
+    t.after(() => delete process.env['TEMPORAL_ADDRESS']);
+    const { overrides, says } = await chooseSampler('run.toml', { projectFolder });
+    assert.deepEqual(overrides, {});
+    assert.match(says!, /TEMPORAL_ADDRESS has workers of its own/);
+  });
+
   test('is sampled by what the command line says', async (t) => {
     const projectFolder = project(t, { gpus: 4, hasVllm: true });
     const overrides = { 'inference.kind': 'embedded' };

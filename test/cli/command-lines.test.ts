@@ -108,6 +108,15 @@ describe('a command line that trains', () => {
     assert.match(third.err, /TEMPORAL_ADDRESS=node0:7233 npx ratchet worker --role rollout/);
   });
 
+  test('finds in configs/rl what older documents have in configs/lab', async (t) => {
+    mkdirSync(path.join(folder, 'configs/rl'), { recursive: true });
+    t.after(() => rmSync(path.join(folder, 'configs/rl'), { recursive: true }));
+    writeFileSync(path.join(folder, 'configs/rl/gsm8k.toml'), 'max_steps = 7\n');
+    const { code, err } = await typed('train configs/lab/gsm8k.toml --builtin');
+    assert.equal(code, 2);
+    assert.match(err, /did you mean configs\/rl\/gsm8k\.toml\?/);
+  });
+
   test('names the file in which something is wrong', async () => {
     writeFileSync(path.join(folder, 't.toml'), '[optim]\nlr = 2e-5\nlearning = 1\n');
     const { code, err } = await typed('rl @ configs/prime-rl/my-config.toml --trainer @ t.toml --dry-run');

@@ -174,3 +174,12 @@ describe('GRPOConfig', () => {
     assert.match(refuse(grpo('steps_per_generation = 4\n'))[0]!.expected, /one optimizer step at a time/);
   });
 });
+
+test('a key that is ours alone is refused in a file of prime-rl’s folder, with where it goes', () => {
+  const text =
+    'model = "a/b"\nmax_steps = 5\nbatch_size = 8\nrollouts_per_example = 8\n[[env]]\nid = "a/b"\n[store]\nuri = "file:x"\n';
+  const parsed = parseRunConfig(text, { file: 'configs/prime-rl/x.toml' });
+  assert(!parsed.ok);
+  assert.equal(parsed.readAs?.dialect, 'flat');
+  assert.equal(parsed.problems[0]?.suggestion, "it is Ratchet's own: [ratchet.store]");
+});
