@@ -265,6 +265,14 @@ const launcherOwns: readonly string[] = [
   'WANDB_SHARED_PRIMARY',
 ];
 
+/** Algorithms that are not here, and what comes next to them. */
+const insteadOf: Readonly<Record<string, string>> = {
+  echo: 'type = "grpo": tokens that an environment says are never trained on here, so echo is its grpo part alone',
+  opsd: 'type = "opd" with a teacher: the policy is no teacher of its own here',
+  rae: 'type = "grpo" with one trained role: baselines by role, for self-play, are not kept here',
+  hierarchical_grpo: 'type = "grpo" with one trained role: roles of an episode are not compared by themselves here',
+};
+
 /** grpo, without a penalty of lengths, is the reward less the mean of its group. */
 function refuseOtherAlgorithms(own: Own, { value, at }: Found): void {
   const { type = 'grpo', length_penalty: penalty = null, ...rest } = isTable(value) ? value : {};
@@ -273,9 +281,13 @@ function refuseOtherAlgorithms(own: Own, { value, at }: Found): void {
   const source = isTable(sampling) ? (sampling['source'] ?? 'policy') : 'policy';
   const isPlain = type === 'grpo' && penalty === null && source === 'policy' && Object.keys(others).length === 0;
   if (isPlain) return;
+  if (type === 'max_rl' && source === 'policy' && Object.keys(others).length === 0 && penalty === null) {
+    own.set(['trainer', 'advantage', 'type'], 'max_rl', at);
+    return;
+  }
   own.refuse({
     paths: [at],
-    expected: 'type = "grpo" alone, "opd" or "sft": the advantage is the reward less the mean of its group',
+    expected: insteadOf[String(type)] ?? 'type = "grpo" without a length_penalty, "max_rl", "opd" or "sft"',
     received: JSON.stringify(value),
   });
 }

@@ -61,8 +61,8 @@ export const otherClip = {
 /** An advantage without settings may be written as a text: `advantage = "std_normalized"`. */
 export const advantage = table({
   type: setting(
-    choice('centered', 'std_normalized', 'custom'),
-    'reward − mean of the group, or that divided by its standard deviation; a text will do',
+    choice('centered', 'std_normalized', 'max_rl', 'custom'),
+    'reward − mean of the group, or that divided by its standard deviation (`std_normalized`) or by the mean (`max_rl`); a text will do',
     { default: 'centered' },
   ),
   import: setting(codeFile(), 'of type "custom": the file with the function'),
@@ -70,9 +70,12 @@ export const advantage = table({
 
 /**
  * What each rollout of a group gets. centered subtracts the group's mean reward; std_normalized also divides by
- * the sample's standard deviation + 1e-4; an import is a function (rewards, group) → advantages.
+ * the sample's standard deviation + 1e-4, max_rl by the mean; an import is a function (rewards, group) → advantages.
  */
-export const AdvantageSpec = z.union([z.enum(['centered', 'std_normalized']), z.strictObject({ import: CodeRef })]);
+export const AdvantageSpec = z.union([
+  z.enum(['centered', 'std_normalized', 'max_rl']),
+  z.strictObject({ import: CodeRef }),
+]);
 export type AdvantageSpec = z.infer<typeof AdvantageSpec>;
 
 export function advantageSpec({ trainer: { advantage } }: RatchetConfig): AdvantageSpec {

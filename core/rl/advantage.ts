@@ -12,6 +12,8 @@ const stdEpsilon = 1e-4;
  *
  *     centered        A_i = r_i − mean(r)                          (Dr. GRPO, Liu et al. 2025; prime-rl's `grpo`)
  *     std_normalized  A_i = (r_i − mean(r)) / (std(r) + 1e-4)      (GRPO, Shao et al. 2024, §4.1)
+ *     max_rl          A_i = (r_i − mean(r)) / mean(r), 0 where mean(r) ≤ 0   (MaxRL, arXiv:2602.02710; prime-rl's `max_rl`,
+ *                                                                  orchestrator/algo/max_rl.py); for rewards that are not negative
  *
  * The deviation is the sample's, over n − 1, as TRL (trainer/grpo_trainer.py) and verifiers take it with torch's `std`.
  * A rollout without a reward (null) is not part of the baseline and has advantage 0.
@@ -19,7 +21,7 @@ const stdEpsilon = 1e-4;
 export function groupAdvantages(rewards: readonly (number | null)[], kind: AdvantageKind): number[] {
   const { count, mean, variance } = rewardMoments(rewards);
   const deviation = Math.sqrt((variance * count) / Math.max(1, count - 1));
-  const scale = kind === 'std_normalized' ? 1 / (deviation + stdEpsilon) : 1;
+  const scale = { centered: 1, std_normalized: 1 / (deviation + stdEpsilon), max_rl: mean > 0 ? 1 / mean : 0 }[kind];
   return rewards.map((reward) => (reward === null ? 0 : (reward - mean) * scale));
 }
 

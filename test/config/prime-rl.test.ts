@@ -257,7 +257,7 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
     'an algorithm that is not grpo': [
       today.replace('group_size = 8', 'group_size = 8\nalgo = { type = "rae" }'),
       'orchestrator.algo',
-      /"grpo" alone/,
+      /"grpo" with one trained role/,
     ],
     'a group of one': [today.replace('group_size = 8', 'group_size = 1'), 'orchestrator.group_size', /one alone/],
     'rows that the trainer cannot hold': [

@@ -160,6 +160,7 @@ function algorithmOf(home: Home, source: Home): unknown {
       : Object.values(older).every((value) => value === 'default' || value === false || value === null);
   if (kind === 'grpo') return { type: 'centered', penalty, ...(isUsual ? {} : { advantage: older }) };
   if (kind === 'opd' || kind === 'sft') return { type: kind };
+  if (kind === 'max_rl') return { type: kind, penalty };
   return { type: kind, ...rest };
 }
 

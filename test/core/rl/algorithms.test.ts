@@ -29,6 +29,20 @@ describe('advantages', () => {
     assert.deepEqual(groupAdvantages([1], 'std_normalized'), [0]);
   });
 
+  test('max_rl divides by the mean, as prime-rl’s MaxRLAlgorithm (559b44772) computes it', () => {
+    assert.deepEqual(groupAdvantages([1, 0, 0, 0], 'max_rl'), [3, -1, -1, -1]);
+    assert.deepEqual(groupAdvantages([0.5, 0.25, 0, 0.75, 1], 'max_rl'), [0, -0.5, -1, 0.5, 1]);
+    for (const [i, expected] of [0.3333333432674408, 0.3333333432674408, 0.3333333432674408, -1].entries()) {
+      assert.ok(Math.abs(groupAdvantages([1, 1, 1, 0], 'max_rl')[i]! - expected) < 1e-7);
+    }
+    for (const group of [
+      [0, 0, 0],
+      [1, -2, 0],
+    ]) {
+      assert.ok(groupAdvantages(group, 'max_rl').every((advantage) => advantage === 0));
+    }
+  });
+
   test('advantages of a group sum to zero, with either kind', () => {
     fc.assert(
       fc.property(rewards, fc.constantFrom('centered' as const, 'std_normalized' as const), (group, kind) => {
