@@ -5,18 +5,32 @@ import { getModel } from '../backends/hub/get-model.ts';
 import { hubSettings } from '../backends/hub/hub-settings.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { isHubId } from '../core/names.ts';
+import { aboutPackaged, getPackagedModel } from '../backends/hub/packaged-models.ts';
+import { progressLine } from './progress-line.ts';
 import { hubProgress } from './hub-progress.ts';
 import { print } from './print.ts';
 import { installEnvironment } from './python-environments/install.ts';
 
-/** Installs the environments that the file names and fetches its model, where they are not here. What is still missing then is refused as ever. */
-export async function getMissing(file: string, options: LoadOptions): Promise<void> {
+/**
+ * Fetches a model that comes as a package, which is pinned. Where it is asked for, installs the environments that the file names and fetches its
+ * model of the Hub as well. What is still missing then is refused as ever.
+ */
+export async function getMissing(file: string, options: LoadOptions, isAsked: boolean): Promise<void> {
   const { missing, spec } = await loadRunConfig(file, { ...options, isOnlyLookedAt: true });
+  if (aboutPackaged(spec.model) !== null) await fetchPackaged(spec.model);
+  if (!isAsked) return;
   const wanted = new Set(missing.flatMap(({ install }) => install ?? []));
   const log = print;
   for (const environment of wanted)
     await installEnvironment(environment, { projectFolder: options.projectFolder, log });
   if (isHubId(spec.model)) await fetchModelOf(spec);
+}
+
+export async function fetchPackaged(name: string): Promise<string> {
+  const progress = progressLine();
+  const onTensor = (done: number, of: number): void => progress.tell(() => `${name}: ${done} of ${of} tensors`);
+  const { folder } = await getPackagedModel(name, { say: print, onTensor }).finally(progress.end);
+  return folder;
 }
 
 async function fetchModelOf(spec: RunSpec): Promise<void> {

@@ -33,7 +33,7 @@ export async function openTraining(
   LoadedRunConfig & Pick<ChosenSampler, 'overrides'> & { readonly run: string; readonly isUsualName: boolean }
 > {
   refuseOneOfMany(file, process.env);
-  if (yes === true) await getMissing(file, asked);
+  await getMissing(file, asked, yes === true);
   const sampler = await chooseSampler(file, asked);
   const load = { ...asked, overrides: sampler.overrides };
   const usual = await loadForTraining(file, load);

