@@ -54,6 +54,7 @@ export async function planStep(input: {
     loss: spec.loss,
     optimizer: { ...spec.optimizer, maxGradNorm: overrides.maxGradNorm ?? spec.optimizer.maxGradNorm },
     numIterations: spec.numIterations,
+    ...(spec.numMiniBatches === 1 ? {} : { numMiniBatches: spec.numMiniBatches }),
     microBatchSize: input.halvedTo ?? spec.microBatchSize,
     ...(input.halvedTo === undefined ? {} : { isHalved: true }),
     ...(spec.lora === null ? {} : { dropoutSeed: hash32('dropout', spec.seed, run.lineage, step) }),

@@ -124,14 +124,18 @@ function sampledBy(inference: RunSpec['inference']): string {
   return inference.provider === 'cpu' ? '' : `, sampled on ${inference.provider}`;
 }
 
-function trainedPart({ lora, numIterations, trainer, schedule }: RunSpec, adapterCount: number | null): string {
+function trainedPart(
+  { lora, numIterations, numMiniBatches, trainer, schedule }: RunSpec,
+  adapterCount: number | null,
+): string {
   const size = adapterCount === null ? '' : ` of ${millions(adapterCount)} parameters`;
   const what = lora
     ? `adapters${size} (r ${lora.r}, alpha ${lora.alpha}, dropout ${lora.dropout}) on ${lora.targetModules.join(', ')}`
     : 'all weights';
   const passes = numIterations === 1 ? '' : `, ${numIterations} passes over a batch`;
+  const parts = numMiniBatches === 1 ? '' : `, in ${numMiniBatches} parts, a step each`;
   const by = trainedBy(trainer);
-  return `${what}${passes}, ${schedule.type} learning rate, ${by}`;
+  return `${what}${passes}${parts}, ${schedule.type} learning rate, ${by}`;
 }
 
 function trainedBy(trainer: RunSpec['trainer']): string {
@@ -157,7 +161,24 @@ function lossLine({ loss, advantage }: RunSpec): string {
   const code = loss.import ? ` ${loss.import.path}` : '';
   const kind = typeof advantage === 'string' ? advantage : `custom ${advantage.import.path}`;
   const compared = loss.oldLogprobs === 'trainer' ? ', ratios to the weights that a step begins from' : '';
-  return `${type}${code}${bounds[type]}${compared}, by ${loss.aggregation}; advantage ${kind}`;
+  const corrected = correctionPart(loss.correction);
+  return `${type}${code}${bounds[type]}${compared}, by ${loss.aggregation}; advantage ${kind}${corrected}`;
+}
+
+/** What differs from a token's own weight, at most 2. */
+function correctionPart(correction: RunSpec['loss']['correction']): string {
+  const { weight, weightMin, weightMax, ...masks } = correction;
+  const masked = Object.entries(masks).flatMap(([name, bounds]) =>
+    bounds === null ? [] : [`${name.replace('Mask', '')} ratios from ${bounds[0]} to ${bounds[1]}`],
+  );
+  const cut = `${weightMin > 0 ? `${weightMin} to ` : '≤ '}${weightMax}`;
+  const said = [
+    ...(weight === 'token' && cut === '≤ 2'
+      ? []
+      : [weight === 'none' ? 'no weights' : `weights of a ${weight} ${cut}`]),
+    ...masked,
+  ];
+  return said.length === 0 ? '' : `; corrected by ${said.join(', ')}`;
 }
 
 function millions(count: number): string {

@@ -82,6 +82,7 @@ export type LossSettings = z.input<typeof LossSpec>;
 export type { JsonValue } from './values.ts';
 export type { CheckpointSpec } from './settings/checkpoints.ts';
 export type { CodeRef } from './settings/code.ts';
+export { CorrectionSpec } from './settings/correction.ts';
 export type { EnvironmentSpec, PoolSpec, PythonEnvironmentSpec } from './settings/environments.ts';
 export type { EvalSpec } from './settings/evaluation.ts';
 export type { DifficultyFilterSpec, RolloutFilterSpec } from './settings/filters.ts';

@@ -5,20 +5,14 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import { canaryTokens, rowsAtOnceTokensMax } from '../core/limits.ts';
 import { firstLineage } from '../core/names.ts';
-import {
-  batchOf,
-  type PackedRow,
-  type RowSource,
-  type TrainBatch,
-  type TrainSample,
-  windowsOf,
-} from '../core/rl/batch.ts';
+import { type PackedRow, type RowSource, windowsOf } from '../core/rl/batch.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
 import { sumFolder, type VersionFiles, verifyVersion } from '../backends/store/version-files.ts';
 import { weightsFolder } from '../backends/store/weights-folder.ts';
 import { openBatch, type StoredBatch } from './batches.ts';
+import { correctBatch } from './correct-batch.ts';
 import { readCommit, readJson, requireCommit, specOf, storeOf } from './run-access.ts';
 import { trainerFailure } from '../core/rl/engine-failures.ts';
 import { readManifest, sealedFor, type CheckpointManifest } from './checkpoints.ts';
@@ -119,7 +113,8 @@ export class PolicyTrainer {
 
   async train(run: RunHandle, plan: StepPlan): Promise<TrainOutcome> {
     const store = storeOf(run);
-    const batch = await this.#withBehavior(await this.#batchOf(run, plan), plan);
+    const stored = await this.#batchOf(run, plan);
+    const { batch, told } = await correctBatch(stored, plan, () => this.#score(stored, plan.temperature));
     const reference = `${run.store}${run.name}/${plan.reference.sums.key}#${plan.reference.sums.sha256}`;
     if (this.#reference !== reference) await verifyVersion(store, plan.reference); // throws when a byte of it changed
     this.#reference = reference;
@@ -130,7 +125,7 @@ export class PolicyTrainer {
       this.#step = plan.step;
       this.#standsFor = null;
     }
-    return outcome;
+    return { ...outcome, metrics: { ...outcome.metrics, ...told() } };
   }
 
   /** Starts from a folder of weights with the given state of the optimizer. A warm-up trains all of them, adapters or not. */
@@ -287,42 +282,6 @@ export class PolicyTrainer {
     const difference = { ...first, digest: this.#digest! };
     this.#standsFor = { digest: version.digest, difference };
     return difference;
-  }
-
-  /**
-   * Rows whose server told the sampler's log probabilities alone get the policy's from the weights that the step begins from. So does
-   * verl (`old_log_probs`, trainer/ppo/ray_trainer.py): the trust region is around those weights, and the weight of a token is of
-   * them over the sampler (decoupled objective, Hilton et al. 2022, §3). The weights that sampled would not do: a turn may be of
-   * several versions, some of which may be gone when the batch is trained again.
-   */
-  async #withBehavior(batch: StoredBatch, { loss, temperature }: StepPlan): Promise<TrainBatch> {
-    const { rows, untold } = batch;
-    const isOwn = loss.oldLogprobs === 'trainer';
-    const isAsked = (untold.length > 0 || isOwn) && loss.type !== 'cross_entropy';
-    const scored = isAsked ? await this.#score(batch, temperature) : null;
-    if (isAsked && !scored) {
-      if (isOwn) {
-        throw new RatchetError(
-          'Unsupported',
-          'This trainer cannot compute log probabilities before a step: expected `logprobs` of the trainer module, or [trainer.loss] old_logprobs = "sampler".',
-        );
-      }
-      throw new RatchetError(
-        'Unsupported',
-        `The inference server gave ${untold.length} of ${rows.length} rows with the log probabilities of truncated sampling alone, and this trainer cannot compute the policy's: expected \`logprobs\` of the trainer module, or no top_p, top_k, min_p, min_tokens and penalties in [sampling].`,
-      );
-    }
-    const told = (given: PackedRow, place: number): TrainSample => {
-      const { behaviorLogprobs: _, samplingLogprobs: __, ...own } = given;
-      const row: PackedRow = isOwn ? own : given;
-      if (row.behaviorLogprobs !== undefined) return { ...row, behaviorLogprobs: row.behaviorLogprobs };
-      // A supervised loss compares with nobody who sampled.
-      return { ...row, behaviorLogprobs: row.lossMask.map((mask, t) => (mask === 0 ? 0 : (scored?.[place]![t] ?? 0))) };
-    };
-    return batchOf({
-      rows,
-      read: async (places) => (await batch.read(places)).map((row, i) => told(row, places[i]!)),
-    });
   }
 
   /** All rows, in windows of so many tokens; null where the trainer cannot. The numbers of all stay in memory. */

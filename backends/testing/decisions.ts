@@ -14,6 +14,7 @@ export function decisions(type: ContractLoss): Decision[] {
     { what: 'the learning rate', plan: ({ learningRate }) => ({ learningRate: learningRate / 3 }) },
     { what: 'β1 of the optimizer', plan: () => ({ optimizer: { ...contractOptimizer, beta1: 0.5 } }) },
     { what: 'the number of passes over a batch', plan: () => ({ numIterations: 2 }) },
+    { what: 'the parts of a batch that are a step each', plan: () => ({ numMiniBatches: 2 }) },
   ];
   if (type === 'cross_entropy') return always;
   const shifts = [0.3, -0.1, 0.2];

@@ -77,6 +77,7 @@ export class OnnxTrainer implements Trainer {
       temperature,
       klBeta,
       iterations: numIterations,
+      miniBatches: plan.numMiniBatches ?? 1,
       ...cut,
       ...(isPenalized
         ? { referenceLogprobs: await engine.forwardLogprobs(batch, { temperature, weights: referenceFolder }) }

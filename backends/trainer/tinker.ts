@@ -2,7 +2,15 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import { type PackedRow, type Rows, rowsOf, type TrainBatch, type TrainSample } from '../../core/rl/batch.ts';
+import {
+  batchOf,
+  miniBatches,
+  type PackedRow,
+  type Rows,
+  rowsOf,
+  type TrainBatch,
+  type TrainSample,
+} from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { OptimizerSpec, TinkerTrainerSpec } from '../../config/run-spec.ts';
 import { isTinkerLoss } from '../../config/tinker-spec.ts';
@@ -224,11 +232,15 @@ export class TinkerTrainer implements Trainer {
     const referenceLogprobs = klBeta > 0 ? await this.#referenceScores(referenceFolder, batch) : undefined;
     const model = await this.#ready();
     let metrics: Record<string, number> = {};
-    for (let pass = 1; pass <= numIterations; pass++) {
+    const parts = miniBatches(batch, plan.numMiniBatches ?? 1);
+    for (let number = 0; number < numIterations * parts.length; number++) {
+      const part = parts[number % parts.length]!;
       const computed = await this.#gradients.compute(model, {
         plan,
-        batch,
-        ...(referenceLogprobs && { referenceLogprobs }),
+        batch: batchOf(part),
+        ...(referenceLogprobs && {
+          referenceLogprobs: referenceLogprobs.slice(part.first, part.first + part.rows.length),
+        }),
       });
       metrics = computed.metrics;
       const refused = computed.refused ?? refusalOf(metrics);

@@ -9,10 +9,7 @@ import type { Own } from './dialect.ts';
 
 /** What several dialects mean alike, in our own words. */
 
-/**
- * The loss of prime-rl 0.4 and of verifiers' RLTrainer: −ρ·A over the tokens whose ratio the mask keeps. (prime-rl's further
- * masks, of whole sequences whose ratios reach 100 or average 10, are out of reach of runs that learn.)
- */
+/** The loss of prime-rl 0.4 and of verifiers' RLTrainer: −ρ·A over the tokens whose ratio the mask keeps. */
 export const maskedImportanceSampling: Table = { type: 'importance_sampling', mask_low: 0.125, mask_high: 8 };
 
 /** Groups whose rewards are all equal are trained as others are: without an advantage they only add to the tokens that a loss is divided by. */

@@ -94,6 +94,8 @@ export const grpo: Dialect = {
       micro_batch_size: 8,
       decay_matrices_only: true,
       schedule: 'linear',
+      // Nothing is known of the policy that sampled (grpo_trainer.py of 0.1.6).
+      correction: { weight: 'none' },
       advantage: { type: 'centered' },
       loss: { type: 'grpo', clip_low: 0.8, clip_high: 1.2, aggregation: 'dr_grpo', old_logprobs: 'trainer' },
     },

@@ -64,7 +64,7 @@ function together(written: Table, own: Own): void {
   setGroups(written, own);
   setEnvironments(written, own);
   setEvaluation(written, own);
-  refuseOtherLosses(written, own);
+  setMasks(written, own);
   setScoringTeacher(written, own);
   sayDifferences(written, own, { ...version, evaluated: 'orchestrator.eval.env[]' });
 }
@@ -169,22 +169,29 @@ function setEvaluation(written: Table, own: Own): void {
   setExtraBody(own, written, { at: [...at, 'sampling'], ours: ['eval', 'sampling'] });
 }
 
-/** The token mask and the ratio are the engine's; sequences are not masked as a whole. */
-function refuseOtherLosses(written: Table, own: Own): void {
+/**
+ * The token mask is the loss's own. Those of whole rows, by the geometric mean of their ratios and by the least and the largest of them,
+ * are the correction's: a step makes one pass over its batch, so the policy in training is the one that the step begins from.
+ */
+function setMasks(written: Table, own: Own): void {
   const masks = { token: [0.125, 8], geo: [0.1, 10], sequence: [0, 100] } as const;
+  const ofRows = { token: null, geo: 'geometric_mask', sequence: 'extreme_mask' } as const;
+  const isOurs = own.get(['trainer', 'loss', 'type']) === 'importance_sampling';
   for (const [mask, [lowUsual, highUsual]] of Object.entries(masks)) {
     const [low, high] = [`trainer.loss.${mask}_mask_low`, `trainer.loss.${mask}_mask_high`];
     const [below, above] = [found(written, low), found(written, high)];
     const values = [Number(below?.value ?? lowUsual), Number(above?.value ?? highUsual)] as const;
+    const key = ofRows[mask as keyof typeof masks];
+    const from = below?.at ?? above?.at ?? ['trainer', 'loss'];
+    if (key !== null && isOurs) own.set(['trainer', 'correction', key], [...values], from);
     if (values[0] < values[1]) continue;
     const first = below?.at ?? low.split('.');
     const expected = `less than ${high} (${values[1]})`;
     own.refuse({ paths: [first, above?.at ?? first], expected, received: String(values[0]) });
   }
-  if (own.get(['trainer', 'loss', 'type']) !== 'importance_sampling') return;
-  own.warn(
-    'loss: −ρ·A over tokens whose ratio is in the token mask, as in prime-rl 0.4, without its masks of whole sequences (a geometric mean outside 0.1…10, a ratio above 100). Its figure is this sum; prime-rl logs −ρ·A·ln π, which has the same gradient.',
-  );
+  if (!isOurs) return;
+  own.set(['trainer', 'correction', 'weight'], 'none', ['trainer', 'loss']);
+  own.warn('the loss: its figure is a sum of −ρ·A; prime-rl logs −ρ·A·ln π, which has the same gradient.');
   if (Object.keys(tableOr(valueAt(written, ['trainer', 'loss']))).some((key) => /_mask_|ratio_type/.test(key))) return;
   own.warn(
     'trainer.loss: a file of March 2026 or later means dppo where it says nothing of it: --dialect prime-rl reads it so.',

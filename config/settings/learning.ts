@@ -4,6 +4,7 @@ import { inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../../cor
 import { headerTable, keyVariable, serverUrls, variableName } from '../model-access.ts';
 import { atLeastZero, choice, positive, text, whole } from '../values.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
+import { correctionSpec, CorrectionSpec } from './correction.ts';
 import type { RatchetConfig } from './index.ts';
 import { laidOver, samplingSettings, SamplingSpec, samplingSpec } from './sampling.ts';
 import { EndpointsRef, endpointsSpec } from './server-pool.ts';
@@ -127,11 +128,13 @@ export const LossSpec = z.strictObject({
   aggregation: z.enum(aggregations),
   /**
    * Whose μ is: of what sampled, or of the weights that the step begins from, as GRPO trainers without log probabilities of their server
-   * take it (TRL, verifiers until 0.1.6). Then ρ is 1 in the first pass, and what was drawn from is not corrected for.
+   * take it (verifiers until 0.1.6). Then ρ is 1 in the first pass, and `correction` has the weights for what was drawn from.
    */
   oldLogprobs: z.enum(['sampler', 'trainer']).default('sampler'),
   /** What dr_grpo divides by: the sampling's maxTokens unless the config names another. */
   maxTokens: z.int().positive().nullable().default(null),
+  /** What is made of the advantages before any loss, where tokens were drawn from another distribution (core/rl/correction.ts). */
+  correction: CorrectionSpec.prefault({}),
   /** Of a custom loss; null otherwise. */
   import: CodeRef.nullable().default(null),
 });
@@ -185,6 +188,7 @@ export function lossSpec(config: RatchetConfig): LossSpec {
     aggregation: aggregation ?? (type === 'gspo' ? 'sequence' : 'token'),
     oldLogprobs: trainer.loss.old_logprobs ?? 'sampler',
     maxTokens: trainer.loss.dr_grpo_tokens ?? sampling.max_tokens,
+    correction: correctionSpec(trainer.correction),
     import: file === undefined ? null : codeRef(file),
   };
 }

@@ -13,6 +13,11 @@ export const passes = {
     default: 1,
     most: [1_000, 'each is a pass over the batch', 'more steps (max_steps)'],
   }),
+  num_mini_batches: setting(
+    whole(1),
+    'parts of a batch that are an optimizer step each, one after the other, in every pass (verl’s batch ÷ `ppo_mini_batch_size`, tinker-cookbook’s `num_substeps`)',
+    { default: 1, most: [batchRolloutsMax, 'no batch has more rollouts', 'fewer, each of some groups'] },
+  ),
   micro_batch_size: setting(
     whole(1),
     'rows computed at once; bounds memory, the gradient stays the same but for rounding',

@@ -6,6 +6,7 @@ import { otherResume } from './checkpoints.ts';
 import { codeFile, CodeRef, codeRef } from './code.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
+import { correction } from './correction.ts';
 import { advantage, loss, otherClip } from './learning.ts';
 import { optimizer, passes, schedule } from './optimizer.ts';
 import { inSpec, setting, specFields, table } from './setting.ts';
@@ -70,6 +71,7 @@ export const trainer = table({
   loss,
   ...otherClip,
   advantage,
+  correction,
   ...passes,
   ...optimizer,
   ...schedule,

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { copyFile, readdir } from 'node:fs/promises';
 import path from 'node:path';
-import type { OptimizerSpec, SftOutcome, Trainer, TrainSample } from 'ratchet/testing';
+import type { OptimizerSpec, SftOutcome, StepPlan, Trainer, TrainSample } from 'ratchet/testing';
 import { bytesOf, logSoftmax, readAt, readTable, type Table, writeTable } from './table.ts';
 
 /** A trainer of one's own: what `[trainer] path` names, called with its `options`. `docs/guide/adapters.md` goes through it. */
@@ -43,12 +43,8 @@ export default function createTrainer(): Trainer {
     },
 
     async trainStep({ plan, batch }) {
-      const { loss, temperature, klBeta, numIterations } = plan;
-      if (loss.type !== 'importance_sampling' || loss.aggregation !== 'token' || klBeta !== 0 || numIterations !== 1) {
-        throw refusal(
-          `expected the loss importance_sampling by token, one pass and no KL penalty; got ${loss.type} by ${loss.aggregation}, ${numIterations} and ${klBeta}`,
-        );
-      }
+      requireKnown(plan);
+      const { temperature } = plan;
       const rows: Row[] = [];
       for await (const sample of batch.samples()) {
         for (const { read, said, t } of tokensOf(sample)) {
@@ -139,6 +135,15 @@ function freshAdam(length: number): Adam {
 function readAdam(state: Uint8Array): Adam {
   const { step, mean, square } = JSON.parse(Buffer.from(state).toString('utf8')) as Record<keyof Adam, never>;
   return { step, mean: Float64Array.from(mean), square: Float64Array.from(square) };
+}
+
+/** Never another loss in silence. */
+function requireKnown({ loss, klBeta, numIterations, numMiniBatches = 1 }: StepPlan): void {
+  const steps = numIterations * numMiniBatches;
+  if (loss.type === 'importance_sampling' && loss.aggregation === 'token' && klBeta === 0 && steps === 1) return;
+  throw refusal(
+    `expected the loss importance_sampling by token, one step and no KL penalty; got ${loss.type} by ${loss.aggregation}, ${steps} and ${klBeta}`,
+  );
 }
 
 function tokensOf({

@@ -109,3 +109,43 @@ export function factsOf({ tokenIds, lossMask, rollout }: MaskedSample): RowFacts
   }
   return { tokens: tokenIds.length, counted, weight, ...(rollout ? { rollout } : {}) };
 }
+
+/** A part of a batch that is an optimizer step of its own. */
+interface MiniBatch extends RowSource<TrainSample> {
+  /** Where its rows begin in the batch. */
+  readonly first: number;
+}
+
+/**
+ * Cuts a batch into parts of as many rollouts each, in the order of its rows; those of one rollout stay together. There are fewer parts
+ * where there are fewer rollouts. So do verl (`ppo_mini_batch_size`) and tinker-cookbook (`num_substeps`); each part divides its loss by
+ * what is in it.
+ */
+export function miniBatches(batch: RowSource<TrainSample>, count: number): MiniBatch[] {
+  const { rows } = batch;
+  const starts = [...rows.keys()].filter((row) => !isOfSameRollout(rows[row - 1], rows[row]!));
+  const parts = Math.min(count, starts.length);
+  if (parts <= 1) return [{ rows, first: 0, read: (places) => batch.read(places) }];
+  const firsts = Array.from({ length: parts }, (_, i) => starts[Math.floor((i * starts.length) / parts)]!);
+  return firsts.map((first, i) => {
+    const end = firsts[i + 1] ?? rows.length;
+    const recount = rolloutsOf(rows, first, end);
+    return {
+      rows: rows.slice(first, end).map(recount),
+      first,
+      read: async (places) => (await batch.read(places.map((place) => first + place))).map(recount),
+    };
+  });
+}
+
+function isOfSameRollout(before: RowFacts | undefined, { rollout }: RowFacts): boolean {
+  return rollout !== undefined && before?.rollout?.index === rollout.index;
+}
+
+/** Counts the rollouts of a part from 0; those without a row belong to the part before them. */
+function rolloutsOf(rows: readonly RowFacts[], first: number, end: number) {
+  const from = first === 0 ? 0 : (rows[first]?.rollout?.index ?? 0);
+  const of = (rows[end]?.rollout?.index ?? rows[first]?.rollout?.of ?? 0) - from;
+  return <Row extends Pick<RowFacts, 'rollout'>>(row: Row): Row =>
+    row.rollout === undefined ? row : { ...row, rollout: { index: row.rollout.index - from, of } };
+}

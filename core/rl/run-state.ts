@@ -227,6 +227,8 @@ export interface StepPlan {
   readonly optimizer: RunSpec['optimizer'];
   /** Optimizer steps on this batch. */
   readonly numIterations: number;
+  /** Parts of it that are a step each, in every pass; 1 when absent. */
+  readonly numMiniBatches?: number;
   /** Rows computed at once; null = as many as suit the engine. It decides the order of sums, so bits. */
   readonly microBatchSize: number | null;
   /** `microBatchSize` is half of what it was when this step ran out of memory; not halved again. */

@@ -1,5 +1,6 @@
 import { isHeld, type MaskedSample, type RowFacts, type Rows, type TrainSample } from '../../core/rl/batch.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { usualWeightMax } from '../../core/rl/correction.ts';
 import { floats, floatScalar, ints, longs } from '../onnx/session.ts';
 import type { Tensor } from '../onnx/runtime.ts';
 import { type Aggregation, aggregationOf } from './aggregate.ts';
@@ -17,12 +18,6 @@ export type LossFeeds<Row extends MaskedSample> = (
 
 /** By row of the batch: the mean of ℓ − μ over its tokens. */
 export type RowDifferences = ReadonlyMap<number, number>;
-
-/**
- * Largest weight of a token drawn from a modified distribution. Truncated importance sampling (Ionides 2008); the bound
- * is that of Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training.
- */
-const samplingWeightMax = 2;
 
 export function tokenFeeds(micro: MicroBatch): Record<string, Tensor> {
   return {
@@ -164,7 +159,7 @@ export function correctedAdvantages(
   if (!samplingLogprobs) return advantages;
   return advantages.map((advantage, t) => {
     const weight = Math.exp(behaviorLogprobs[t]! - samplingLogprobs[t]!);
-    return advantage * Math.min(samplingWeightMax, weight);
+    return advantage * Math.min(usualWeightMax, weight);
   });
 }
 

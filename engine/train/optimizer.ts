@@ -1,5 +1,12 @@
 import { present } from '../../core/present.ts';
-import { type MaskedSample, type Rows, type RowSource, rowsOf, type TrainSample } from '../../core/rl/batch.ts';
+import {
+  type MaskedSample,
+  miniBatches,
+  type Rows,
+  type RowSource,
+  rowsOf,
+  type TrainSample,
+} from '../../core/rl/batch.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
 import type { AdapterParameters } from '../model/lora.ts';
 import { copiesForPasses, copiesInTraining, requireMemory } from '../model/memory.ts';
@@ -11,7 +18,7 @@ import { policyFeeds, requirePolicyInputs, requirePolicyRow, rowDifferences, sup
 import { GradientComputer, type Pass } from './gradient-computer.ts';
 import { comparesRows } from './loss.ts';
 import { maskTotal, requireTrainable } from './micro-batches.ts';
-import { meanOfPasses, policyMetrics, refusalReason, type Sums, supervisedMetrics } from './step-metrics.ts';
+import { isFlat, meanOfPasses, policyMetrics, refusalReason, type Sums, supervisedMetrics } from './step-metrics.ts';
 import { policyKind } from './train-graph.ts';
 import { TrainedPolicy } from './trained-policy.ts';
 import { customLossOf } from './user-code.ts';
@@ -104,19 +111,28 @@ export class EngineOptimizer implements Optimizer {
       requireTrainable(given, this.#policy.model.config);
       requirePolicyInputs(given, options);
       const { iterations = 1 } = options;
-      if (iterations === 1) return this.#trainPass(batch, options, 1);
+      const parts = miniBatches(batch, options.miniBatches ?? 1);
+      if (iterations === 1 && parts.length === 1) return this.#trainPass(batch, options, 1);
       const copies = { copies: copiesInTraining + copiesForPasses, copiesHeld: this.adapter ? 1 : copiesInTraining };
-      requireRoom(this.#policy, copies, `training it in ${iterations} passes`);
+      requireRoom(this.#policy, copies, `training it in ${iterations * parts.length} steps`);
       const goBack = this.#checkpoint();
-      const passes: TrainMetrics[] = [];
+      const applied: TrainMetrics[] = [];
+      let flat: StepResult<TrainMetrics> | null = null;
       for (let pass = 1; pass <= iterations; pass++) {
-        const result = await this.#trainPass(batch, options, pass);
-        passes.push(result.metrics);
-        if (result.applied) continue;
-        goBack();
-        return { ...result, reason: `${result.reason}, in pass ${pass} of ${iterations}` };
+        for (const [i, part] of parts.entries()) {
+          const number = (pass - 1) * parts.length + i + 1;
+          const result = await this.#trainPass(part, { ...options, ...referenceOf(part, options) }, number);
+          if (result.applied) applied.push(result.metrics);
+          else if (parts.length > 1 && isFlat(result.metrics))
+            flat = result; // nothing in this part says which way to go
+          else {
+            goBack();
+            const where = parts.length === 1 ? '' : `, in part ${i + 1} of ${parts.length}`;
+            return { ...result, reason: `${result.reason}, in pass ${pass} of ${iterations}${where}` };
+          }
+        }
       }
-      return { applied: true, metrics: meanOfPasses(passes) };
+      return applied.length === 0 && flat ? flat : { applied: true, metrics: meanOfPasses(applied) };
     });
   }
 
@@ -230,6 +246,13 @@ export class EngineOptimizer implements Optimizer {
     this.#tail = turn.catch(() => undefined);
     return turn;
   }
+}
+
+function referenceOf(
+  { first, rows }: { readonly first: number; readonly rows: readonly unknown[] },
+  { referenceLogprobs: of }: TrainOptions,
+): Pick<TrainOptions, 'referenceLogprobs'> {
+  return of ? { referenceLogprobs: of.slice(first, first + rows.length) } : {};
 }
 
 /** Refuses what would not fit beside what is there already. */

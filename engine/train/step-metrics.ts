@@ -60,9 +60,14 @@ export function refusalReason(metrics: SftMetrics | TrainMetrics): string | null
   if (tokenCount === 0) return 'no token of the batch carries loss';
   if (!Number.isFinite(loss)) return `the loss is ${loss}`;
   if (!Number.isFinite(gradNorm)) return `the gradient norm is ${gradNorm}`;
-  if (gradNorm === 0) return 'the gradient is 0: nothing in the batch says which way to go';
+  if (isFlat(metrics)) return 'the gradient is 0: nothing in the batch says which way to go';
   const strange = Object.entries(metrics).find(([, value]) => typeof value === 'number' && !Number.isFinite(value));
   return strange === undefined ? null : `the metric ${strange[0]} is ${String(strange[1])}`;
+}
+
+/** Whether a step has tokens, and no direction. */
+export function isFlat({ loss, gradNorm }: Pick<SftMetrics, 'loss' | 'gradNorm'>): boolean {
+  return Number.isFinite(loss) && gradNorm === 0;
 }
 
 /** Metrics in snake case, as they appear in files and curves; what is not known is left out. */

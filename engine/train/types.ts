@@ -26,6 +26,8 @@ export interface PolicyLossOptions {
 export interface TrainOptions extends SftOptions, PolicyLossOptions {
   /** Passes over the batch, each an optimizer step with the same behaviour logprobs; 1 when left out. */
   readonly iterations?: number;
+  /** Parts of the batch that each pass makes a step of, one after the other; 1 when left out. */
+  readonly miniBatches?: number;
 }
 
 export interface SftMetrics {

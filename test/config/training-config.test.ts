@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { InferenceSpec, RunSpec } from '../../config/run-spec.ts';
+import { CorrectionSpec, InferenceSpec, RunSpec } from '../../config/run-spec.ts';
 import { accept, only } from './read-run.ts';
 
 const minimal = 'model = "preset:x"\n[[env]]\nid = "reverse-text"\n';
@@ -20,6 +20,7 @@ describe('what is trained and how', () => {
       aggregation: 'token',
       maxTokens: 512,
       oldLogprobs: 'sampler',
+      correction: CorrectionSpec.parse({}),
       import: null,
     });
     const grpo = at('[trainer]\nloss = "grpo"\n');

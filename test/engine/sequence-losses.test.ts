@@ -166,3 +166,16 @@ describe('a teacher', () => {
     assert.ok(Math.abs(metrics.loss - mean) < 1e-5, `${metrics.loss} against ${mean}`);
   });
 });
+
+test('mini-batches of a step are steps of their own, one after the other, with the log probabilities of before', async () => {
+  const grpo: LossSettings = { type: 'grpo', clipLow: 0.8, clipHigh: 1.2, aggregation: 'sequence' };
+  const open = () => EngineOptimizer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3 });
+  const taken = { ...options, learningRate: 1e-3, loss: grpo };
+  const [together, apart] = [await open(), await open()];
+  const step = await together.trainStep(batch, { ...taken, miniBatches: 3 });
+  assert.ok(step.applied);
+  for (const first of [0, 8, 16]) assert.ok((await apart.trainStep(batch.slice(first, first + 8), taken)).applied);
+  assert.equal(await together.digest(), await apart.digest());
+  await together.close();
+  await apart.close();
+});

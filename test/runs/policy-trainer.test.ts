@@ -372,7 +372,7 @@ describe('log probabilities that no server told', () => {
     const { plan } = await planNext(test, roles, await commitFirst(test, roles));
     await assert.rejects(act(roles.trainStep, { run: test.run, plan }), {
       code: 'Unsupported',
-      message: /log probabilities of truncated sampling alone, and this trainer cannot compute the policy's/,
+      message: /cannot compute the policy's log probabilities, which the inference server did not tell/,
     });
   });
 });

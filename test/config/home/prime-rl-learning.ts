@@ -23,7 +23,10 @@ export const learningMeanings: readonly Meaning[] = [
       ['geo_mask_low', 'geo_mask_high', 'sequence_mask_low', 'sequence_mask_high'].map((key) =>
         home.at(`trainer.loss.${key}`),
       ),
-    here: () => [none, none, none, none],
+    here: ({ spec: { loss } }, home) =>
+      home.has('trainer.loss.geo_mask_low')
+        ? [...(loss.correction.geometricMask ?? [none, none]), ...(loss.correction.extremeMask ?? [none, none])]
+        : [none, none, none, none],
   },
   {
     what: 'algorithm',

@@ -1,0 +1,141 @@
+import type { CorrectionSpec, LossSpec } from '../../config/run-spec.ts';
+import type { PackedRow, TrainSample } from './batch.ts';
+
+/** What makes good that tokens were drawn from another distribution than the one that is trained. */
+
+/** A row as the trainer's loss gets it. */
+interface CorrectedRow {
+  readonly sample: TrainSample;
+  /** null where the engine corrects it. */
+  readonly tally: CorrectionTally | null;
+}
+
+/** What a correction did to the tokens of a row that count. */
+export interface CorrectionTally {
+  readonly tokens: number;
+  /** Sum of what their advantages were multiplied by. */
+  readonly weight: number;
+  readonly masked: number;
+}
+
+/** With whose log probabilities the ratio of the loss is taken to. */
+export type Correction = CorrectionSpec & Pick<LossSpec, 'oldLogprobs'>;
+
+type Bounds = readonly [low: number, high: number];
+
+/** Whether the policy's log probabilities at the start of the step are asked for, whatever the servers told. */
+export function asksForProximal(correction: Correction): boolean {
+  return correction.oldLogprobs === 'trainer' || masksOf(correction).length > 0;
+}
+
+/**
+ * With q the sampler's probability of a token, π the policy's at the start of the step (the proximal one), and π_old the one that the
+ * ratio of the loss is taken to (`oldLogprobs`: π, or the policy's as its server told it):
+ *
+ *     weight     w = π_old / q, of a token or the product over its row, cut to weightMin … weightMax; the advantage is multiplied by it
+ *     token      tokens whose π / q lies outside the bounds get the weight 0
+ *     sequence   rows whose product of π / q does
+ *     geometric  rows whose exp(mean of ln π − ln q) does
+ *     extreme    rows whose least or largest π / q of a token does
+ *
+ * A token with the weight 0 counts in what the loss is divided by. So do verl (trainer/ppo/rollout_corr_helper.py: `rollout_is` and the
+ * k1 options of `rollout_rs`, decoupled and bypass mode) and TRL (trainer/grpo_trainer.py, `vllm_importance_sampling_mode`), of which
+ * verl takes masked tokens out of the denominator as well; `extreme` is prime-rl 0.4's mask of whole sequences.
+ */
+export function correctRow(row: PackedRow, proximal: ArrayLike<number> | null, correction: Correction): CorrectedRow {
+  const old = oldLogprobs(row, proximal, correction);
+  if (isUsual(correction)) return { sample: { ...row, behaviorLogprobs: old }, tally: null };
+  const { samplingLogprobs, ...rest } = row; // their part is in the advantages now
+  const drawn = samplingLogprobs ?? row.behaviorLogprobs ?? old;
+  const counted = row.lossMask.flatMap((mask, t) => (mask > 0 ? [t] : []));
+  const weights = weightsOf(old, drawn, counted, correction);
+  const kept = proximal === null ? null : keptTokens(proximal, drawn, counted, correction);
+  const advantages = row.lossMask.map(() => 0);
+  let sum = 0;
+  for (const t of counted) {
+    const weight = kept === null || kept.has(t) ? weights(t) : 0;
+    advantages[t] = row.advantages[t]! * weight;
+    sum += weight;
+  }
+  return {
+    sample: { ...rest, behaviorLogprobs: old, advantages },
+    tally: { tokens: counted.length, weight: sum, masked: kept === null ? 0 : counted.length - kept.size },
+  };
+}
+
+/** Over all rows; empty where the engine corrected them. */
+export function correctionMetrics(tallies: readonly CorrectionTally[]): Record<string, number> {
+  if (tallies.length === 0) return {};
+  const total = (of: (tally: CorrectionTally) => number): number => tallies.reduce((sum, one) => sum + of(one), 0);
+  const tokens = Math.max(
+    1,
+    total((tally) => tally.tokens),
+  );
+  return {
+    'correction/weight': total(({ weight }) => weight) / tokens,
+    'correction/masked_tokens': total(({ masked }) => masked) / tokens,
+    'correction/masked_rows':
+      total((tally) => Number(tally.tokens > 0 && tally.masked === tally.tokens)) / tallies.length,
+  };
+}
+
+/** What the engine does by itself: a token's own weight, at most 2, of rows that were drawn from a changed distribution. */
+function isUsual(correction: Correction): boolean {
+  const { oldLogprobs: old, weight, weightMin, weightMax } = correction;
+  const isToken = weight === 'token' && weightMin === 0 && weightMax === usualWeightMax;
+  return old === 'sampler' && isToken && masksOf(correction).length === 0;
+}
+
+/**
+ * Largest weight of a token drawn from a changed distribution. Truncated importance sampling (Ionides 2008); the bound is that of
+ * Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training.
+ */
+export const usualWeightMax = 2;
+
+function oldLogprobs(
+  { lossMask, behaviorLogprobs }: PackedRow,
+  proximal: ArrayLike<number> | null,
+  { oldLogprobs: whose }: Correction,
+): readonly number[] {
+  if (behaviorLogprobs !== undefined && (whose === 'sampler' || proximal === null)) return behaviorLogprobs;
+  return lossMask.map((mask, t) => (mask === 0 ? 0 : (proximal?.[t] ?? 0)));
+}
+
+function weightsOf(
+  old: ArrayLike<number>,
+  drawn: ArrayLike<number>,
+  counted: readonly number[],
+  { weight, weightMin, weightMax }: Correction,
+): (t: number) => number {
+  const cut = (logRatio: number): number => Math.max(weightMin, Math.min(weightMax, Math.exp(logRatio)));
+  if (weight === 'none') return () => 1;
+  if (weight === 'token') return (t) => cut(old[t]! - drawn[t]!);
+  const whole = cut(sumOf(counted, (t) => old[t]! - drawn[t]!));
+  return () => whole;
+}
+
+function masksOf({ tokenMask, sequenceMask, geometricMask, extremeMask }: Correction): Bounds[] {
+  return [tokenMask, sequenceMask, geometricMask, extremeMask].filter((bounds) => bounds !== null);
+}
+
+function keptTokens(
+  proximal: ArrayLike<number>,
+  drawn: ArrayLike<number>,
+  counted: readonly number[],
+  { tokenMask, sequenceMask, geometricMask, extremeMask }: Correction,
+): ReadonlySet<number> {
+  const ratio = (t: number): number => proximal[t]! - drawn[t]!;
+  const isWithin = (logRatio: number, [low, high]: Bounds): boolean =>
+    logRatio >= Math.log(low) && logRatio <= Math.log(high);
+  const sum = sumOf(counted, ratio);
+  const isRowKept =
+    (sequenceMask === null || isWithin(sum, sequenceMask)) &&
+    (geometricMask === null || isWithin(sum / counted.length, geometricMask)) &&
+    (extremeMask === null || counted.every((t) => isWithin(ratio(t), extremeMask)));
+  if (!isRowKept) return new Set();
+  return new Set(tokenMask === null ? counted : counted.filter((t) => isWithin(ratio(t), tokenMask)));
+}
+
+function sumOf(positions: readonly number[], of: (t: number) => number): number {
+  return positions.reduce((sum, t) => sum + of(t), 0);
+}
