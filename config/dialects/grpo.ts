@@ -127,6 +127,9 @@ function sayDifferences({ value, path }: Arguments, own: Own): void {
   own.warn(
     'attention: GRPOTrainer hides what carries no loss from the policy while it trains, prompts and answers of tools too; here a token is trained in its context.',
   );
+  own.warn(
+    'failures: GRPOTrainer trains a rollout whose environment failed, with its reward of 0; here it is played again, and not trained where that does not help.',
+  );
   const parts = Number(own.get(['batch_size'])) / Number(own.get(['trainer', 'micro_batch_size']));
   if (value('loss_type') === 'bnpo' && parts > 1) {
     own.warn(

@@ -192,6 +192,9 @@ function setMasks(written: Table, own: Own): void {
   if (!isOurs) return;
   own.set(['trainer', 'correction', 'weight'], 'none', ['trainer', 'loss']);
   own.warn('the loss: its figure is a sum of −ρ·A; prime-rl logs −ρ·A·ln π, which has the same gradient.');
+  own.warn(
+    'failures: prime-rl 0.4 trains a rollout whose environment failed, with its reward of 0; here it is played again, and not trained where that does not help.',
+  );
   if (Object.keys(tableOr(valueAt(written, ['trainer', 'loss']))).some((key) => /_mask_|ratio_type/.test(key))) return;
   own.warn(
     'trainer.loss: a file of March 2026 or later means dppo where it says nothing of it: --dialect prime-rl reads it so.',

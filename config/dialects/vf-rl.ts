@@ -80,6 +80,9 @@ export const vfRl: Dialect = {
     if (given.value('max_tokens') === undefined) {
       own.set(['sampling', 'max_tokens'], own.get(['seq_len']), given.path('max_seq_len'));
     }
+    own.warn(
+      `max_seq_len: a row longer than ${String(own.get(['seq_len']))} tokens is cut here; RLTrainer trains it whole. A rollout whose environment failed is not trained here; there it counts with its reward, which is 0.`,
+    );
     checkDivision(written, given, own);
   },
 };
