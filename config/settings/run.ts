@@ -34,13 +34,10 @@ const runName = () =>
     .meta({ expected: 'up to 64 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit' });
 export const naming = {
   model: required(
-    z
-      .string()
-      .regex(/\S/)
-      .meta({
-        expected:
-          'a text: "preset:NAME", "smollm2-135m-instruct", a name on the Hugging Face Hub, or a folder of its files',
-      }),
+    z.string().regex(/\S/).meta({
+      expected:
+        'a text: "preset:NAME", "smollm2-135m-instruct", a name on the Hugging Face Hub, or a folder of its files',
+    }),
     'what is trained',
   ),
   name: setting(runName(), 'name of the run; else the name of the file, or `--name`'),
