@@ -110,7 +110,7 @@ async function packRows(
   const usual = typeof advantage === 'string' ? advantage : 'centered';
   for await (const { key, group, isWanted } of groups) {
     if (!isWanted) {
-      const found = filters.pre.length + filters.post.length === 0 ? [] : advantagesOf(group, usual);
+      const found = filters.pre.length + filters.post.length === 0 ? [] : advantagesOf(group, usual, options);
       note(key, group, (index) => found[group.rollouts.findIndex((rollout) => rollout.index === index)]!);
       continue;
     }

@@ -4,6 +4,7 @@ import { EnvironmentSpec } from './settings/environments.ts';
 import { EvalSpec } from './settings/evaluation.ts';
 import { DifficultyFilterSpec, RolloutFiltersSpec } from './settings/filters.ts';
 import { InferenceSpec } from './settings/inference.ts';
+import { LengthPenaltySpec, OverlongPenaltySpec } from './settings/length-penalty.ts';
 import { AdvantageSpec, LossSpec, TeacherSpec } from './settings/learning.ts';
 import { LoraSpec, OptimizerSpec, passes, ScheduleSpec } from './settings/optimizer.ts';
 import { PromptBranchSpec } from './settings/prompt-branches.ts';
@@ -42,6 +43,9 @@ export const RunSpec = z.strictObject({
   optimizer: OptimizerSpec,
   loss: LossSpec,
   advantage: AdvantageSpec,
+  /** What lengths take from rewards, for advantages alone (core/rl/length-penalty.ts). */
+  lengthPenalty: LengthPenaltySpec.nullable().default(null),
+  overlongPenalty: OverlongPenaltySpec.nullable().default(null),
   ...specFields(passes),
   /** null = all weights are trained. The warm-up always trains all of them: what it ends with is the adapters' base. */
   lora: LoraSpec.nullable().default(null),

@@ -273,21 +273,41 @@ const insteadOf: Readonly<Record<string, string>> = {
   hierarchical_grpo: 'type = "grpo" with one trained role: roles of an episode are not compared by themselves here',
 };
 
-/** grpo, without a penalty of lengths, is the reward less the mean of its group. */
+/** Weights of prime-rl's LinearLengthPenaltyConfig, with its defaults (configs/algorithm.py), and ours. False for anything else. */
+function setLengthPenalty(own: Own, penalty: unknown, at: KeyPath): boolean {
+  if (!isTable(penalty)) return false;
+  const { type = 'linear', ...written } = penalty;
+  const usual = { num_output_tokens_weight: 0.25, num_input_tokens_weight: 0.1, num_turns_weight: 0.1 };
+  const weights: Table = { ...usual, ...written };
+  const isKnown =
+    Object.keys(weights).length === 3 && Object.values(weights).every((one) => typeof one === 'number' && one >= 0);
+  if (type !== 'linear' || !isKnown) return false;
+  const ours = {
+    output_tokens: 'num_output_tokens_weight',
+    input_tokens: 'num_input_tokens_weight',
+    turns: 'num_turns_weight',
+  };
+  for (const [key, theirs] of Object.entries(ours)) own.set(['trainer', 'length_penalty', key], weights[theirs], at);
+  return true;
+}
+
+/** grpo is the reward, less what lengths take of it, less the mean of its group. */
 function refuseOtherAlgorithms(own: Own, { value, at }: Found): void {
   const { type = 'grpo', length_penalty: penalty = null, ...rest } = isTable(value) ? value : {};
   if (type === 'sft' || type === 'opd') return; // prime-rl-teacher.ts
   const { sampling, ...others } = rest;
   const source = isTable(sampling) ? (sampling['source'] ?? 'policy') : 'policy';
-  const isPlain = type === 'grpo' && penalty === null && source === 'policy' && Object.keys(others).length === 0;
-  if (isPlain) return;
+  const isPlain = type === 'grpo' && source === 'policy' && Object.keys(others).length === 0;
+  if (isPlain && (penalty === null || setLengthPenalty(own, penalty, at))) return;
   if (type === 'max_rl' && source === 'policy' && Object.keys(others).length === 0 && penalty === null) {
     own.set(['trainer', 'advantage', 'type'], 'max_rl', at);
     return;
   }
   own.refuse({
     paths: [at],
-    expected: insteadOf[String(type)] ?? 'type = "grpo" without a length_penalty, "max_rl", "opd" or "sft"',
+    expected:
+      insteadOf[String(type)] ??
+      'type = "grpo" with a length_penalty of type "linear" or none, "max_rl", "opd" or "sft"',
     received: JSON.stringify(value),
   });
 }

@@ -49,9 +49,14 @@ export function filterSpec(config: RatchetConfig): DifficultyFilterSpec {
     minReward: bounds?.min_reward ?? -Number.MAX_VALUE,
     maxReward: bounds?.max_reward ?? Number.MAX_VALUE,
     onlineDifficultyFiltering: buffer.online_difficulty_filtering,
-    keepsEqual: !learnsFromRewards(config) || (written?.keep_equal === true && !leaveEarly),
+    keepsEqual: !learnsFromRewards(config) || ((written?.keep_equal === true || countsLengths(config)) && !leaveEarly),
     onStarvation: written?.on_starvation ?? 'pause',
   };
+}
+
+/** Equal rewards are no equal advantages where lengths count. */
+function countsLengths({ trainer }: RatchetConfig): boolean {
+  return trainer.length_penalty !== undefined || trainer.overlong_penalty !== undefined;
 }
 
 /** What only filters of one type have, with prime-rl's defaults (v0.5 to v0.7). */

@@ -5,6 +5,7 @@ import { evalSpec, evaluation } from './evaluation.ts';
 import { difficultyFilter, filterSpec, postBatchFilters, preBatchFilters, rolloutFilterSpecs } from './filters.ts';
 import { inference, inferenceSpec } from './inference.ts';
 import { laterIn } from './later.ts';
+import { lengthPenaltySpec, overlongPenaltySpec } from './length-penalty.ts';
 import { advantageSpec, kindOfRun, lossSpec, teacher, teacherSpec } from './learning.ts';
 import { accumulation, lora, loraSpec, optimizer, otherAlpha, otherWarmup, passes, scheduleSpec } from './optimizer.ts';
 import { promptBranches, promptBranchSpec } from './prompt-branches.ts';
@@ -94,6 +95,8 @@ export function toRunSpec(config: RatchetConfig, name: string): Omit<RunSpec, 'l
     optimizer: inSpec(optimizer, config.trainer),
     loss: lossSpec(config),
     advantage: advantageSpec(config),
+    lengthPenalty: lengthPenaltySpec(config.trainer.length_penalty),
+    overlongPenalty: overlongPenaltySpec(config.trainer.overlong_penalty),
     ...inSpec(passes, config.trainer),
     lora: loraSpec(config),
     sampling: samplingSpec(config.sampling),

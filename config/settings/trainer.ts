@@ -10,6 +10,7 @@ import { correction } from './correction.ts';
 import { advantage, loss, otherClip } from './learning.ts';
 import { optimizer, passes, schedule } from './optimizer.ts';
 import { inSpec, setting, specFields, table } from './setting.ts';
+import { lengthPenalty, overlongPenalty } from './length-penalty.ts';
 
 /** `[trainer]`: who computes the update, and how. */
 
@@ -71,6 +72,8 @@ export const trainer = table({
   loss,
   ...otherClip,
   advantage,
+  length_penalty: lengthPenalty,
+  overlong_penalty: overlongPenalty,
   correction,
   ...passes,
   ...optimizer,

@@ -1,6 +1,7 @@
 import { type AdvantageFunction, type AdvantageKind, customAdvantages, groupAdvantages } from './advantage.ts';
 import type { PackedRow } from './batch.ts';
 import { allFlags, isEnforced } from './filters.ts';
+import { type LengthShaping, withLengthsCounted } from './length-penalty.ts';
 import type { ScoredGroup, ScoredRollout } from './rollout.ts';
 import { rowsOfRollout, type TokenRow, type TrajectorySettings, usualTrajectories } from './trajectories.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
@@ -29,7 +30,7 @@ export interface SetAside {
   readonly filteredRollouts: number;
 }
 
-interface PackOptions extends Partial<TrajectorySettings> {
+interface PackOptions extends Partial<TrajectorySettings>, LengthShaping {
   readonly advantage: AdvantageKind | AdvantageFunction;
   readonly rolloutFilters?: RunSpec['rolloutFilters'];
 }
@@ -51,10 +52,18 @@ export class Packer {
   readonly #advantage: PackOptions['advantage'];
   readonly #filters: RunSpec['rolloutFilters'];
   readonly #settings: TrajectorySettings;
+  readonly #shaping: LengthShaping;
   readonly #stats = { groups: 0, rollouts: 0, rows: 0, totalTokens: 0, trainedTokens: 0, signalTokens: 0 };
   readonly #setAside = { overlongRows: 0, maskedRollouts: 0, filteredRollouts: 0 };
 
-  constructor({ advantage, rolloutFilters = { pre: [], post: [] }, ...trajectories }: PackOptions) {
+  constructor({
+    advantage,
+    rolloutFilters = { pre: [], post: [] },
+    lengthPenalty = null,
+    overlongPenalty = null,
+    ...trajectories
+  }: PackOptions) {
+    this.#shaping = { lengthPenalty, overlongPenalty };
     this.#advantage = advantage;
     this.#filters = rolloutFilters;
     this.#settings = { ...usualTrajectories, ...trajectories };
@@ -70,7 +79,7 @@ export class Packer {
 
   pack(group: ScoredGroup): PackedGroup {
     const inOrder = group.rollouts.toSorted((a, b) => a.index - b.index);
-    const advantages = advantagesOf({ ...group, rollouts: inOrder }, this.#advantage);
+    const advantages = advantagesOf({ ...group, rollouts: inOrder }, this.#advantage, this.#shaping);
     this.#stats.groups += 1;
     return {
       rows: inOrder.flatMap((rollout, i) => this.#rowsOf(rollout, advantages[i]!)),
@@ -120,10 +129,15 @@ export function packSamples(
 }
 
 /** Aligned with the group's rollouts; 0 where there is no reward. */
-export function advantagesOf(group: ScoredGroup, kind: AdvantageKind | AdvantageFunction): number[] {
-  if (typeof kind !== 'string') return customAdvantages(group, kind);
+export function advantagesOf(
+  group: ScoredGroup,
+  kind: AdvantageKind | AdvantageFunction,
+  shaping: LengthShaping = {},
+): number[] {
+  const counted = withLengthsCounted(group, shaping);
+  if (typeof kind !== 'string') return customAdvantages(counted, kind);
   return groupAdvantages(
-    group.rollouts.map(({ reward }) => reward),
+    counted.rollouts.map(({ reward }) => reward),
     kind,
   );
 }

@@ -161,16 +161,31 @@ function algorithmOf(home: Home, source: Home): unknown {
     older === null
       ? !home.has('orchestrator.advantage')
       : Object.values(older).every((value) => value === 'default' || value === false || value === null);
-  if (kind === 'grpo') return { type: 'centered', penalty, ...(isUsual ? {} : { advantage: older }) };
+  if (kind === 'grpo')
+    return { type: 'centered', penalty: penaltyOf(penalty), ...(isUsual ? {} : { advantage: older }) };
   if (kind === 'opd' || kind === 'sft') return { type: kind };
   if (kind === 'max_rl') return { type: kind, penalty };
   return { type: kind, ...rest };
 }
 
-function algorithmHere({ loss, advantage, teacher }: RunSpec): unknown {
+/** Weights of tokens that were sampled, of others, and of turns. */
+function penaltyOf(penalty: unknown): unknown {
+  if (!isTable(penalty)) return penalty ?? none;
+  const {
+    type,
+    num_output_tokens_weight: output,
+    num_input_tokens_weight: input,
+    num_turns_weight: turns,
+    ...rest
+  } = penalty;
+  return type === 'linear' && Object.keys(rest).length === 0 ? [output, input, turns] : penalty;
+}
+
+function algorithmHere({ loss, advantage, teacher, lengthPenalty }: RunSpec): unknown {
   if (loss.type === 'cross_entropy') return { type: 'sft' };
   if (loss.advantageTau === 0 && loss.teacherTau > 0 && teacher) return { type: 'opd' };
-  return { type: advantage === 'centered' ? 'centered' : advantage, penalty: none };
+  const penalty = lengthPenalty && [lengthPenalty.outputTokens, lengthPenalty.inputTokens, lengthPenalty.turns];
+  return { type: advantage === 'centered' ? 'centered' : advantage, penalty: penalty ?? none };
 }
 
 function teacherOf(home: Home): unknown {
