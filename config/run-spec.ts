@@ -4,8 +4,7 @@ import { EnvironmentSpec } from './settings/environments.ts';
 import { EvalSpec } from './settings/evaluation.ts';
 import { DifficultyFilterSpec, RolloutFiltersSpec } from './settings/filters.ts';
 import { InferenceSpec } from './settings/inference.ts';
-import { LengthPenaltySpec, OverlongPenaltySpec } from './settings/length-penalty.ts';
-import { AdvantageSpec, LossSpec, TeacherSpec } from './settings/learning.ts';
+import { AdvantageSpec, LengthPenaltySpec, LossSpec, OverlongPenaltySpec, TeacherSpec } from './settings/learning.ts';
 import { LoraSpec, OptimizerSpec, passes, ScheduleSpec } from './settings/optimizer.ts';
 import { PromptBranchSpec } from './settings/prompt-branches.ts';
 import {

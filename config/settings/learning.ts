@@ -10,6 +10,8 @@ import { laidOver, samplingSettings, SamplingSpec, samplingSpec } from './sampli
 import { EndpointsRef, endpointsSpec } from './server-pool.ts';
 import { inSpec, optionalTable, setting, specFields, table } from './setting.ts';
 
+export { LengthPenaltySpec, OverlongPenaltySpec } from './length-penalty.ts';
+
 /** What a run learns from, `loss`, and by which loss, `[trainer.loss]` and `[trainer.advantage]`, and from whom, `[teacher]`. */
 
 export const kindOfRun = {
