@@ -34,7 +34,7 @@ describe('the program as built', () => {
       `import { shared } from '../backends/shared.ts';
 export const word: string = '${word}';
 export const ownUrl = import.meta.url;
-export const isOne = async () => (await import(import.meta.resolve('./kit.ts'))).shared === shared;
+export const isOne = async () => (await import(import.meta.${'resolve'}('./kit.ts'))).shared === shared;
 `,
     );
   const load = async (): Promise<{ word: string; ownUrl: string; isOne(): Promise<boolean> }> => {
