@@ -19,3 +19,8 @@ export function printJson(value: unknown, indent?: number): void {
 export function writeText(text: string): void {
   process.stdout.write(process.stdout.isTTY ? withoutControls(text) : text);
 }
+
+/** Beside the answer, on a terminal: a line in place of the one that was written so before. An empty text takes that one away. */
+export function printOver(text: string): void {
+  process.stderr.write(`\r\u001b[2K${withoutControls(text)}`);
+}

@@ -1,4 +1,4 @@
-import { printAside } from './print.ts';
+import { printAside, printOver } from './print.ts';
 
 /** How often a terminal is told, and a file or a pipe. */
 const terminalMs = 250;
@@ -16,10 +16,10 @@ export function progressLine(): { readonly tell: (line: () => string) => void; r
       told = now;
       if (!isTerminal) return printAside(line());
       isOpen = true;
-      process.stderr.write(`\r\u001b[2K${line()}`);
+      printOver(line());
     },
     end: () => {
-      if (isOpen) process.stderr.write('\r\u001b[2K');
+      if (isOpen) printOver('');
     },
   };
 }
