@@ -31,6 +31,7 @@ export {
 } from './model/lora.ts';
 export { parameterCount } from './model/parameter-layout.ts';
 export { Parameters } from './model/parameters.ts';
+export { batchOf } from '../core/rl/batch.ts';
 export { readGguf } from './gguf/import-gguf.ts';
 export { createPreset, openModel } from './model/presets.ts';
 export { presetFiles } from './model/preset-files.ts';
