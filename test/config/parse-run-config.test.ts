@@ -192,7 +192,7 @@ steps = 0
   test('a key in the wrong table is told where it belongs', () => {
     assert.equal(
       only(`max_tokens = 5\n${minimal}`).suggestion,
-      '"max_tokens" belongs in [sampling] or in [teacher.sampling], or in 3 other tables',
+      '"max_tokens" belongs in [sampling] or in [teacher.sampling], or in 4 other tables',
     );
     assert.equal(
       only(`${minimal}[sampling]\nbatch_size = 8\n`).suggestion,
@@ -200,7 +200,7 @@ steps = 0
     );
     assert.equal(
       only(`${minimal}temperatur = 1\n`).suggestion,
-      'did you mean "temperature"? It belongs in [sampling] or in [teacher.sampling], or in 3 other tables',
+      'did you mean "temperature"? It belongs in [sampling] or in [teacher.sampling], or in 4 other tables',
     );
   });
 
