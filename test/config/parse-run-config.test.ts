@@ -200,7 +200,7 @@ steps = 0
     );
     assert.equal(
       only(`${minimal}temperatur = 1\n`).suggestion,
-      'did you mean "temperature"? It belongs in [sampling] or in [teacher.sampling], or in 4 other tables',
+      'did you mean "temperature"? It belongs in [sampling] or in [teacher.sampling], or in 3 other tables',
     );
   });
 
