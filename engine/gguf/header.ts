@@ -1,4 +1,4 @@
-import { RatchetError } from '../../core/errors.ts';
+import { damagedFile } from '../model/safetensors.ts';
 import { ggufEntriesMax, ggufTensorsMax } from '../limits.ts';
 
 /**
@@ -33,8 +33,8 @@ const dimensionsMax = 4;
 export function decodeGgufHeader(beginning: Uint8Array, where: string): GgufHeader {
   const reader = new HeaderReader(beginning, where);
   const [found, version] = [reader.u32(), reader.u32()];
-  if (found !== magic) throw damaged(where, 'a GGUF file, which begins with "GGUF"', `0x${found.toString(16)}`);
-  if (version !== 2 && version !== 3) throw damaged(where, 'GGUF version 2 or 3, little-endian', String(version));
+  if (found !== magic) throw damagedFile(where, 'a GGUF file, which begins with "GGUF"', `0x${found.toString(16)}`);
+  if (version !== 2 && version !== 3) throw damagedFile(where, 'GGUF version 2 or 3, little-endian', String(version));
   const tensorCount = reader.count('tensors', ggufTensorsMax);
   const valueCount = reader.count('values', ggufEntriesMax);
   const values = new Map<string, GgufValue>();
@@ -46,12 +46,14 @@ export function decodeGgufHeader(beginning: Uint8Array, where: string): GgufHead
   for (let i = 0; i < tensorCount; i++) {
     const name = reader.text();
     const rank = reader.u32();
-    if (rank > dimensionsMax) throw damaged(where, `at most ${dimensionsMax} dimensions of "${name}"`, String(rank));
+    if (rank > dimensionsMax)
+      throw damagedFile(where, `at most ${dimensionsMax} dimensions of "${name}"`, String(rank));
     const shape = Array.from({ length: rank }, () => reader.size()).reverse();
     described.push([name, { shape, type: reader.u32() }, reader.size()]);
   }
   const alignment = Number(values.get('general.alignment') ?? usualAlignment);
-  if (!Number.isSafeInteger(alignment) || alignment < 1) throw damaged(where, 'an alignment ≥ 1', String(alignment));
+  if (!Number.isSafeInteger(alignment) || alignment < 1)
+    throw damagedFile(where, 'an alignment ≥ 1', String(alignment));
   const begin = Math.ceil(reader.position / alignment) * alignment;
   return {
     values,
@@ -92,13 +94,13 @@ class HeaderReader {
   /** A 64-bit number of things, none of which may be further than a number counts. */
   size(): number {
     const size = this.#view.getBigUint64(this.#take(8), true);
-    if (size > BigInt(Number.MAX_SAFE_INTEGER)) throw damaged(this.#where, 'a size below 2^53', String(size));
+    if (size > BigInt(Number.MAX_SAFE_INTEGER)) throw damagedFile(this.#where, 'a size below 2^53', String(size));
     return Number(size);
   }
 
   count(what: string, max: number): number {
     const count = this.size();
-    if (count > max) throw damaged(this.#where, `at most ${max} ${what}`, String(count));
+    if (count > max) throw damagedFile(this.#where, `at most ${max} ${what}`, String(count));
     return count;
   }
 
@@ -115,7 +117,8 @@ class HeaderReader {
     if (type === textType) return this.text();
     if (type === unsigned64) return exact(this.#view.getBigUint64(this.#take(8), true));
     if (type === signed64) return exact(this.#view.getBigInt64(this.#take(8), true));
-    if (type !== listType || depth > 1) throw damaged(this.#where, 'a value of a type that GGUF has', `type ${type}`);
+    if (type !== listType || depth > 1)
+      throw damagedFile(this.#where, 'a value of a type that GGUF has', `type ${type}`);
     const [of, length] = [this.u32(), this.count('entries of a list', ggufEntriesMax)];
     return Array.from({ length }, () => this.value(of, depth + 1));
   }
@@ -131,11 +134,4 @@ class HeaderReader {
 function exact(value: bigint): number | bigint {
   const number = Number(value);
   return Number.isSafeInteger(number) ? number : value;
-}
-
-export function damaged(where: string, expected: string, received: string): RatchetError {
-  return new RatchetError(
-    'CheckpointDamaged',
-    `${where}: expected ${expected}, got ${received}. Fetch the file again.`,
-  );
 }

@@ -1,6 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { TextFiles } from '../model/text-files.ts';
-import { damaged, type GgufHeader, type GgufValue } from './header.ts';
+import { damagedFile } from '../model/safetensors.ts';
+import type { GgufHeader, GgufValue } from './header.ts';
 
 /**
  * A GGUF file's values and names in the terms of a Hugging Face folder: what llama.cpp's `convert_hf_to_gguf.py` made of such a folder, the other
@@ -55,7 +56,7 @@ export function tensorOfGguf(
   if (found !== undefined) return { name: found, heads: null };
   const [, layer, part, kind] = /^model\.layers\.(\d+)\.(.+)\.(weight|bias)$/.exec(name) ?? [];
   const own = part === undefined ? undefined : inner[part];
-  if (own === undefined) throw damaged(name, 'a tensor that this family has', 'another');
+  if (own === undefined) throw damagedFile(name, 'a tensor that this family has', 'another');
   const { permutes } = file.architecture;
   const heads =
     part === 'self_attn.q_proj' ? file.headCount : part === 'self_attn.k_proj' ? file.keyValueHeadCount : null;
@@ -131,7 +132,7 @@ class GgufFile {
   /** Of its family: `llama.block_count`. */
   number(name: string): number {
     const value = this.maybe(name);
-    if (value === null) throw damaged(this.#where, `a number ${this.architecture.name}.${name}`, 'none');
+    if (value === null) throw damagedFile(this.#where, `a number ${this.architecture.name}.${name}`, 'none');
     return value;
   }
 
@@ -142,7 +143,7 @@ class GgufFile {
 
   text(name: string): string {
     const value = this.maybeText(name);
-    if (value === null) throw damaged(this.#where, `a text ${name}`, 'none');
+    if (value === null) throw damagedFile(this.#where, `a text ${name}`, 'none');
     return value;
   }
 
@@ -160,7 +161,7 @@ class GgufFile {
   list(name: string, of: 'string' | 'number'): readonly unknown[] {
     const value = this.#values.get(name);
     if (Array.isArray(value) && value.every((one) => typeof one === of)) return value;
-    throw damaged(this.#where, `a list ${name} of ${of}s`, typeof value);
+    throw damagedFile(this.#where, `a list ${name} of ${of}s`, typeof value);
   }
 
   unsupported(expected: string, received: string): RatchetError {

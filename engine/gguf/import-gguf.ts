@@ -6,8 +6,10 @@ import { requireMemory } from '../model/memory.ts';
 import { assembleModel, type ModelFolder } from '../model/model-folder.ts';
 import { parameterCount } from '../model/parameter-layout.ts';
 import { Parameters } from '../model/parameters.ts';
+import { damagedFile } from '../model/safetensors.ts';
+import { readFully } from '../model/safetensors-file.ts';
 import { openRegular } from '../regular-file.ts';
-import { damaged, decodeGgufHeader, type GgufHeader, type GgufTensor, HeaderIsLonger } from './header.ts';
+import { decodeGgufHeader, type GgufHeader, type GgufTensor, HeaderIsLonger } from './header.ts';
 import { tensorOfGguf, textsOfGguf } from './hugging-face.ts';
 import { packings } from './quants.ts';
 
@@ -35,9 +37,9 @@ export async function readGguf(
     for (const [i, { name, shape }] of parameters.layout.entries()) {
       const { name: inFile, heads } = tensorOfGguf(header, name);
       const tensor = header.tensors.get(inFile);
-      if (!tensor) throw damaged(path, `a tensor "${inFile}"`, 'none');
+      if (!tensor) throw damagedFile(path, `a tensor "${inFile}"`, 'none');
       if (tensor.shape.join() !== shape.join()) {
-        throw damaged(path, `"${inFile}" of the shape [${shape.join(', ')}]`, `[${tensor.shape.join(', ')}]`);
+        throw damagedFile(path, `"${inFile}" of the shape [${shape.join(', ')}]`, `[${tensor.shape.join(', ')}]`);
       }
       const values = parameters.view(name);
       await unpack(file, { tensor, size, where: `${path}: "${inFile}"` }, values);
@@ -60,7 +62,7 @@ async function readHeader(file: FileHandle, size: number, path: string): Promise
       if (!(error instanceof HeaderIsLonger)) throw error;
       if (bytes.length < Math.min(size, ggufHeaderBytesMax)) continue;
       const expected = bytes.length === size ? 'a whole file' : `a header of at most ${ggufHeaderBytesMax} bytes`;
-      throw damaged(path, expected, `${bytes.length} bytes, and its header goes on`);
+      throw damagedFile(path, expected, `${bytes.length} bytes, and its header goes on`);
     }
   }
 }
@@ -80,9 +82,9 @@ async function unpack(
   }
   const { weights, bytes } = packing;
   if (tensor.shape.at(-1)! % weights !== 0)
-    throw damaged(where, `rows of whole blocks of ${weights}`, String(tensor.shape.at(-1)));
+    throw damagedFile(where, `rows of whole blocks of ${weights}`, String(tensor.shape.at(-1)));
   const end = tensor.start + (target.length / weights) * bytes;
-  if (end > size) throw damaged(where, `a file of at least ${end} bytes`, `${size} bytes`);
+  if (end > size) throw damagedFile(where, `a file of at least ${end} bytes`, `${size} bytes`);
   const blocks = Math.max(1, Math.floor(chunkBytes / bytes));
   for (let done = 0; done < target.length; done += blocks * weights) {
     const part = target.subarray(done, done + blocks * weights);
@@ -107,13 +109,5 @@ function putRowsInOrder(values: Float32Array, heads: number, shape: readonly num
         values.set(from.subarray(source * width, (source + 1) * width), to * width);
       }
     }
-  }
-}
-
-async function readFully(file: FileHandle, target: Uint8Array, position: number, where: string): Promise<void> {
-  for (let done = 0; done < target.length;) {
-    const { bytesRead } = await file.read(target, done, target.length - done, position + done);
-    if (bytesRead === 0) throw damaged(where, `${target.length} bytes from ${position} on`, `${done}`);
-    done += bytesRead;
   }
 }

@@ -127,7 +127,8 @@ async function readHeader(file: FileHandle, where: string): Promise<SafetensorsH
   return decodeHeader(header, size, where);
 }
 
-async function readFully(file: FileHandle, target: Uint8Array, position: number, where: string): Promise<void> {
+/** Fills `target` from there on; `CheckpointDamaged` where the file ends before. */
+export async function readFully(file: FileHandle, target: Uint8Array, position: number, where: string): Promise<void> {
   for (let done = 0; done < target.length;) {
     const { bytesRead } = await file.read(target, done, target.length - done, position + done);
     if (bytesRead === 0) throw damagedFile(where, `${target.length} bytes at ${position}`, `${done}`);

@@ -4,6 +4,7 @@ import { lossSpec } from '../learning.ts';
 import { loraModules } from '../optimizer.ts';
 import { tinker, tinkerServerOf } from '../trainer.ts';
 import { problem, type Relations } from './problem.ts';
+import { neutralSampling } from './sampling.ts';
 
 /** What a run on a Tinker server says, held against what such servers do: refused here, before anything is started. */
 export function* tinkerRelations(config: RatchetConfig): Relations {
@@ -76,13 +77,7 @@ function* adapterRelations({ lora, lora_alpha }: RatchetConfig): Relations {
 }
 
 /** What of vLLM's sampling such a server does not know. */
-const unknownThere = {
-  min_p: 0,
-  repetition_penalty: 1,
-  presence_penalty: 0,
-  frequency_penalty: 0,
-  min_tokens: 0,
-} as const;
+const unknownThere = ['min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'min_tokens'] as const;
 
 function* samplingRelations({ env, eval: evaluation, sampling }: RatchetConfig): Relations {
   const tables = [
@@ -92,8 +87,8 @@ function* samplingRelations({ env, eval: evaluation, sampling }: RatchetConfig):
     ...(evaluation?.env ?? []).map((one, i) => ({ path: `eval.env.${i}.sampling`, table: one.sampling })),
   ];
   for (const { path, table = {} } of tables) {
-    for (const key of Object.keys(unknownThere) as (keyof typeof unknownThere)[]) {
-      const [value, neutral] = [table[key], unknownThere[key]];
+    for (const key of unknownThere) {
+      const [value, neutral] = [table[key], neutralSampling[key]];
       if (value === undefined || value === neutral) continue;
       const expected = `${neutral}, or nothing: a Tinker server samples by temperature, top_p and top_k alone`;
       yield problem([`${path}.${key}`, 'inference.kind'], expected, value);
