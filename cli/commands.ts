@@ -89,6 +89,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'what the policy said in a step, and its rewards',
       load: async () => (await import('./commands/rollouts.ts')).rolloutsCommand,
     },
+    index: {
+      line: 'index the rollouts of a run, for its page',
+      load: async () => (await import('./commands/index-run.ts')).indexCommand,
+    },
     logs: {
       line: "a run's logs, by role",
       load: async () => (await import('./commands/logs.ts')).logsCommand,

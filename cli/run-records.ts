@@ -1,21 +1,10 @@
-import { inTemporaryFolder } from '../backends/store/temporary-folder.ts';
-import { mkdir, writeFile } from 'node:fs/promises';
-import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
-import {
-  committedSteps,
-  currentLineage,
-  requireCommit,
-  type RunPlace,
-  storeOf,
-  stretchesOf,
-} from '../runs/run-access.ts';
+import { committedSteps, currentLineage, type RunPlace, storeOf, stretchesOf } from '../runs/run-access.ts';
 import { type MetricsRow, readMetrics } from '../runs/metrics.ts';
-import { damaged, decodeRows } from '../backends/store/objects.ts';
+import { decodeRows } from '../backends/store/objects.ts';
 import { scoredShape } from '../runs/scored-groups.ts';
-import type { ChatTokenizer } from '../engine/index.ts';
 
 /** All numbers of one step: its training and its evaluations. */
 export interface StepRecord {
@@ -74,39 +63,4 @@ export async function scoredGroups(run: RunPlace, step: number): Promise<ScoredG
     if (bytes) groups.push(...decodeRows<ScoredGroup>(bytes, storeOf(run).uri + key, scoredShape));
   }
   return groups.sort((a, b) => a.ordinal - b.ordinal);
-}
-
-const tokenizerFiles = [
-  'tokenizer.json',
-  'tokenizer_config.json',
-  'chat_template.jinja',
-  'additional_chat_templates/tool_use.jinja',
-];
-
-/** The tokenizer of a run's policy, without its weights. Null when none of its folders is there any more. */
-export async function tokenizerOf(run: RunPlace): Promise<ChatTokenizer | null> {
-  const store = storeOf(run);
-  const { commit } = await requireCommit({ ...run, lineage: await currentLineage(run) }, await headStep(run));
-  // An adapter's tokenizer may be its base's.
-  for (const weights of [commit.policy.weights, layout.weights(commit.lineage, 0), layout.weights('main', 0)]) {
-    const found = await Promise.all(
-      tokenizerFiles.map(async (name) => [name, await store.read(weights + name)] as const),
-    );
-    if (found[0]![1] === null || found[1]![1] === null) continue;
-    // Loaded here: how a run stands is told without the engine.
-    const { loadTokenizer } = await import('../engine/model/load-tokenizer.ts');
-    return inTemporaryFolder('tokenizer', async (folder) => {
-      for (const [name, bytes] of found) {
-        if (bytes === null) continue;
-        await mkdir(path.dirname(path.join(folder, name)), { recursive: true });
-        await writeFile(path.join(folder, name), bytes);
-      }
-      return loadTokenizer(folder).catch((cause: unknown) => {
-        if (!(cause instanceof RatchetError)) throw cause;
-        // Where it lies in the run, not where it was read from.
-        throw damaged(store.uri + weights, cause.message.replaceAll(`${folder}: `, '').replace(/\.$/, ''), cause);
-      });
-    });
-  }
-  return null;
 }

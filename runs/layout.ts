@@ -103,6 +103,11 @@ export const layout = {
   /** What `ratchet fsck --repair` took out of the way, by its sha256. */
   quarantined: (key: string, digest: string) => `${layout.allQuarantined()}${key}.${digest.slice(0, 8)}`,
   allQuarantined: () => 'quarantine/',
+  /** What the pages of `ratchet ui` look rollouts up in; made of commits and scored chunks, and made anew where it is missing. */
+  rolloutIndex: (lineage: string) => `${branch(lineage)}index/rollouts/`,
+  /** Rollouts of groups that ended in these steps: `columns` holds numbers, `text` what was said. */
+  indexBlock: (lineage: string, first: number, last: number, what: 'columns' | 'text') =>
+    `${layout.rolloutIndex(lineage)}steps_${first}-${last}.${what}`,
   metrics: () => 'metrics.jsonl',
   /** In which order the rows of metrics were handed on, one row's key a line: a row keeps its number whatever becomes of the file. */
   metricsOrder: () => 'sinks/order.jsonl',
@@ -149,6 +154,12 @@ export function chunkOfResults(folder: string): Required<RoundPlace> | null {
 
 function results(lineage: string, environment: string, run: string): string {
   return `${layout.allResults(lineage)}${environment}--${run.replaceAll('/', '--')}/`;
+}
+
+/** The steps that a block of the index is of; null for another key. */
+export function stepsOfBlock(key: string): { readonly first: number; readonly last: number } | null {
+  const match = /(?:^|\/)index\/rollouts\/steps_(\d+)-(\d+)\.columns$/.exec(key);
+  return match && { first: Number(match[1]), last: Number(match[2]) };
 }
 
 /** Whose an object is, by its key. */

@@ -153,6 +153,22 @@ export class FileStore implements Store {
     }
   }
 
+  async readRange(key: string, offset: number, bytes: number): Promise<Uint8Array | null> {
+    const file = await openRegular(await this.#inside(key)).catch((error: unknown) => {
+      if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
+      throw this.#readError(key, error);
+    });
+    if (!file) return null;
+    try {
+      const { size } = await file.stat();
+      const range = new Uint8Array(Math.max(0, Math.min(bytes, size - offset)));
+      const { bytesRead } = await file.read(range, 0, range.length, offset);
+      return range.subarray(0, bytesRead);
+    } finally {
+      await file.close();
+    }
+  }
+
   async append(key: string, line: string | Uint8Array): Promise<void> {
     const target = await this.#prepare(key);
     await naming(key, async () => {

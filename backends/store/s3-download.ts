@@ -39,6 +39,31 @@ export async function getObject(
   return head && { ...head, content };
 }
 
+/** So many bytes of an object from an offset on, or fewer where it ends; null when there is none. */
+export async function getObjectRange(
+  requests: S3Requests,
+  key: string,
+  offset: number,
+  bytes: number,
+): Promise<Uint8Array | null> {
+  if (bytes <= 0) return new Uint8Array();
+  return requests.run<Uint8Array | null>({
+    operation: 'GetObject',
+    key,
+    async send({ client, sdk }) {
+      const Range = `bytes=${offset}-${offset + bytes - 1}`;
+      const found = await client.send(new sdk.GetObjectCommand({ Bucket: requests.location.bucket, Key: key, Range }));
+      const content = new Uint8Array(found.ContentLength ?? 0);
+      await drain(found.Body as Readable, content.byteLength, (chunk, at) => content.set(chunk, at));
+      return content;
+    },
+    answers({ status, code }) {
+      if (status === 404 && code !== 'NoSuchBucket') return { value: null };
+      return status === 416 ? { value: new Uint8Array() } : undefined; // it ends before
+    },
+  });
+}
+
 /** Writes an object into a new file and returns its SHA-256, hashed from what lies there; null when there is no such object. */
 export async function getObjectToFile(
   requests: S3Requests,

@@ -4,7 +4,7 @@ import type { ObjectRef } from '../../core/rl/run-state.ts';
 import { outside, requireSha256, sha256, sha256OfFile } from './file-store.ts';
 import { isTailPart, tailOf } from './log-tail.ts';
 import { checkS3 } from './s3-check.ts';
-import { deleteObjects, getObject, listObjects } from './s3-download.ts';
+import { deleteObjects, getObject, getObjectRange, listObjects } from './s3-download.ts';
 import { copiesFolder, copyFolder, copyLimits, type CopyLimits, forgetCopy } from './s3-local-copies.ts';
 import { appendToLog, createObject, forgetLogs, joinLog } from './s3-log.ts';
 import { openS3Requests, s3Limits, type S3Limits, type S3Requests } from './s3-requests.ts';
@@ -106,6 +106,10 @@ export class S3Store implements Store {
   async readFrom(key: string, offset: number): Promise<Uint8Array | null> {
     const whole = await this.read(key);
     return whole === null || whole.byteLength < offset ? null : whole.subarray(offset);
+  }
+
+  async readRange(key: string, offset: number, bytes: number): Promise<Uint8Array | null> {
+    return getObjectRange(this.#requests, this.#inside(key), offset, bytes);
   }
 
   async append(key: string, line: string | Uint8Array): Promise<void> {

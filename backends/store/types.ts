@@ -24,6 +24,8 @@ export interface Store {
   append(key: string, line: string | Uint8Array): Promise<void>;
   /** A log from this byte on: empty where it is no longer than that, null when there is none or it is shorter. Perhaps not all of what is new. */
   readFrom(key: string, offset: number): Promise<Uint8Array | null>;
+  /** So many bytes of an object from an offset on, or fewer where it ends; null when there is none. Not of a log. */
+  readRange(key: string, offset: number, bytes: number): Promise<Uint8Array | null>;
   /** A folder on this machine, below `localRoot`, that holds the objects below a prefix, for programs that read files. */
   localFolder(prefix: string): Promise<string>;
   /** Files of writes that were cut off, older than this. Absent where a write leaves none. */

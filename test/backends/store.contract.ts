@@ -134,6 +134,15 @@ export function storeContract(name: string, open: (context: TestContext) => Prom
       assert.equal(await store.readFrom('metrics.jsonl', 7), null);
     });
 
+    test('a range of an object is read by itself, and ends where the object does', async (t) => {
+      const { store } = await open(t);
+      await store.put('o', bytes('0123456789'));
+      assert.equal(text(await store.readRange('o', 2, 3)), '234');
+      assert.equal(text(await store.readRange('o', 8, 30)), '89');
+      assert.equal((await store.readRange('o', 10, 5))?.length, 0);
+      assert.equal(await store.readRange('never', 0, 5), null);
+    });
+
     for (const key of ['../x', 'a/../../x', '/etc/x', '..']) {
       test(`the key ${key} leads out of the run and is refused by every operation`, async (t) => {
         const { store } = await open(t);
@@ -143,6 +152,7 @@ export function storeContract(name: string, open: (context: TestContext) => Prom
         await assert.rejects(store.read(key), refused);
         await assert.rejects(store.get({ key, sha256: '', bytes: 0 }), refused);
         await assert.rejects(store.append(key, ''), refused);
+        await assert.rejects(store.readRange(key, 0, 1), refused);
         await assert.rejects(store.list(`${key}/`), hasCode('Unsupported'));
         await assert.rejects(store.removeAll(key), refused);
         await assert.rejects(store.localFolder(key), refused);

@@ -1,0 +1,45 @@
+import { mkdir, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import type { ChatTokenizer } from '../../engine/index.ts';
+import { layout } from '../../runs/layout.ts';
+import { currentLineage, readHead, type RunPlace, storeOf } from '../../runs/run-access.ts';
+import { damaged } from '../store/objects.ts';
+import { inTemporaryFolder } from '../store/temporary-folder.ts';
+
+const tokenizerFiles = [
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'chat_template.jinja',
+  'additional_chat_templates/tool_use.jinja',
+];
+
+/** The tokenizer of a run's policy, without its weights. Null before its first version, and when none of its folders is there any more. */
+export async function tokenizerOf(run: RunPlace): Promise<ChatTokenizer | null> {
+  const store = storeOf(run);
+  const head = await readHead({ ...run, lineage: await currentLineage(run) });
+  if (head === null) return null;
+  const { commit } = head;
+  // An adapter's tokenizer may be its base's.
+  for (const weights of [commit.policy.weights, layout.weights(commit.lineage, 0), layout.weights('main', 0)]) {
+    const found = await Promise.all(
+      tokenizerFiles.map(async (name) => [name, await store.read(weights + name)] as const),
+    );
+    if (found[0]![1] === null || found[1]![1] === null) continue;
+    // Loaded here: how a run stands is told without the engine.
+    const { loadTokenizer } = await import('../../engine/model/load-tokenizer.ts');
+    return inTemporaryFolder('tokenizer', async (folder) => {
+      for (const [name, bytes] of found) {
+        if (bytes === null) continue;
+        await mkdir(path.dirname(path.join(folder, name)), { recursive: true });
+        await writeFile(path.join(folder, name), bytes);
+      }
+      return loadTokenizer(folder).catch((cause: unknown) => {
+        if (!(cause instanceof RatchetError)) throw cause;
+        // Where it lies in the run, not where it was read from.
+        throw damaged(store.uri + weights, cause.message.replaceAll(`${folder}: `, '').replace(/\.$/, ''), cause);
+      });
+    });
+  }
+  return null;
+}

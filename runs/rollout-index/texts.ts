@@ -1,0 +1,70 @@
+import { promisify } from 'node:util';
+import { deflateRaw, inflateRaw } from 'node:zlib';
+import { damaged } from '../../backends/store/objects.ts';
+import type { ScoredGroup, ScoredRollout } from '../../core/rl/rollout.ts';
+import type { Segment } from './block.ts';
+
+/** Rollouts whose texts are compressed together: one list of results opens a few segments. */
+export const rowsOfSegment = 64;
+/** Of one rollout, so much is found and shown in lists; all of it is where the rollout is stored. */
+export const charsKept = { asked: 2_000, said: 32_000 } as const;
+
+const [pack, unpack] = [promisify<Uint8Array, Buffer>(deflateRaw), promisify<Uint8Array, Buffer>(inflateRaw)];
+
+/** What was asked, and what the policy said: as the index keeps them. */
+export interface RolloutText {
+  readonly asked: string;
+  readonly said: string;
+}
+
+const between = '\u0001';
+const after = '\u0000';
+
+/** A rollout's words: the example's last question, and all turns with what the environment said between them. */
+export function textOf(group: ScoredGroup, rollout: ScoredRollout): RolloutText {
+  const asked = group.example?.prompt.findLast(({ role }) => role === 'user')?.content ?? '';
+  const said = rollout.turns.flatMap(({ heard = [], text }) => [...heard.map(({ content }) => content), text]);
+  return { asked: asked.slice(0, charsKept.asked), said: said.join('\n').slice(0, charsKept.said) };
+}
+
+/** Texts in rows' order, compressed in segments that lie one after another. */
+export async function encodeTexts(
+  texts: readonly RolloutText[],
+): Promise<{ readonly bytes: Uint8Array; readonly segments: readonly Segment[] }> {
+  const starts = Array.from({ length: Math.ceil(texts.length / rowsOfSegment) }, (_, i) => i * rowsOfSegment);
+  const packed = await Promise.all(
+    starts.map((start) => {
+      const rows = texts.slice(start, start + rowsOfSegment);
+      return pack(Buffer.from(rows.map(({ asked, said }) => clean(asked) + between + clean(said)).join(after)));
+    }),
+  );
+  let at = 0;
+  const segments = packed.map(({ byteLength }, i) => {
+    const segment = { row: starts[i]!, at, bytes: byteLength };
+    at += byteLength;
+    return segment;
+  });
+  return { bytes: Buffer.concat(packed), segments };
+}
+
+/** A segment as one text: whoever looks for a word need not take it apart where it has none. */
+export async function unpackSegment(bytes: Uint8Array, where: string): Promise<string> {
+  try {
+    return (await unpack(bytes)).toString('utf8');
+  } catch (cause) {
+    throw damaged(where, 'expected compressed texts of rollouts, found other bytes', cause);
+  }
+}
+
+export function textsOfSegment(unpacked: string): RolloutText[] {
+  return unpacked.split(after).map((text) => {
+    const [asked = '', said = ''] = text.split(between);
+    return { asked, said };
+  });
+}
+
+/** The two characters that divide texts. */
+function clean(text: string): string {
+  // oxlint-disable-next-line no-control-regex
+  return text.replaceAll(/[\u0000\u0001]/g, ' ');
+}
