@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { asyncLearning } from './async-learning.ts';
 import { badInput } from './bad-input.ts';
 import { configs } from './configs.ts';
 import { demoLearning } from './demo-learning.ts';
@@ -11,6 +12,7 @@ import { faultsSeveral } from './faults-several.ts';
 import { fidelity } from './fidelity.ts';
 import { gepa } from './gepa.ts';
 import { inFlight } from './in-flight.ts';
+import { failingRollouts } from './failing-rollouts.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { rolloutsNative } from './rollouts-native.ts';
@@ -34,11 +36,13 @@ const bench = new Command('bench')
 for (const command of [
   orchestration,
   demoLearning,
+  asyncLearning,
   trl,
   trlGeneration,
   engineTrain,
   engineDecode,
   serverFuzz,
+  failingRollouts,
   longRun,
   faults,
   faultsSeveral,

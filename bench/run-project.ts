@@ -51,9 +51,16 @@ export async function trainWithCli(
     run,
     overrides,
     config = demoConfig,
-  }: { folder: string; run: string; overrides: readonly string[]; config?: string },
+    variables = {},
+  }: {
+    folder: string;
+    run: string;
+    overrides: readonly string[];
+    config?: string;
+    variables?: Readonly<Record<string, string>>;
+  },
 ): Promise<CliRun> {
-  const env = { ...process.env };
+  const env = { ...process.env, ...variables };
   delete env['TEMPORAL_ADDRESS']; // what is measured is the embedded server
   const startedAt = Date.now();
   await runProgram(bench, process.execPath, [command, 'train', config, '--name', run, ...overrides], folder, env);
