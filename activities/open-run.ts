@@ -11,7 +11,7 @@ import { type Curves, curvesOf } from '../runs/curves.ts';
 import { isWholeHere } from '../runs/lineages.ts';
 import { recordMissing } from '../runs/record-metrics.ts';
 import { refuseUnfinishedFork } from '../runs/unfinished-fork.ts';
-import { isLastStep, readHead, specOf } from '../runs/run-access.ts';
+import { begunAtOf, isLastStep, readHead, specOf } from '../runs/run-access.ts';
 import { openLineage, openLineageAsAsked } from '../runs/open-lineage.ts';
 import { recordSettings, type Settings } from '../runs/record-settings.ts';
 import { openDatasets } from '../backends/environments/open-datasets.ts';
@@ -121,6 +121,7 @@ export const createOpenRun =
       lineage,
       spec: ref,
       attempt,
+      ...(await begunAtOf(place)),
     };
     const head = await readHead(handle);
     await recordMissing(place);

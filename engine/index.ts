@@ -39,7 +39,7 @@ export { readTextFiles, type TextFiles, writeTextFiles } from './model/text-file
 export type { SessionOptions } from './onnx/session.ts';
 export { decodeSafetensors, encodeSafetensors, type NamedTensor, type SafetensorsFile } from './model/safetensors.ts';
 export { ConversationPrompts } from './model/conversation-prompts.ts';
-export { loadTokenizer } from './model/load-tokenizer.ts';
+export { loadTokenizer, type Rendering } from './model/load-tokenizer.ts';
 export type { ChatOptions, TemplateMessage, TemplateToolCall } from './model/chat-template.ts';
 export { Detokenizer } from './model/detokenizer.ts';
 export { ChatTokenizer } from './model/tokenizer.ts';

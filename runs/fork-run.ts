@@ -14,7 +14,7 @@ import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
 import type { SpecSource } from './spec-source.ts';
 import { commitIn, forkOriginIn, runRecordIn } from './record-shapes.ts';
-import { currentLineage, type LineagePlace, requireCommit, type RunPlace, storeOf } from './run-access.ts';
+import { begunAtOf, currentLineage, type LineagePlace, requireCommit, type RunPlace, storeOf } from './run-access.ts';
 import { storedSpec } from './stored-spec.ts';
 import { storedTemplate } from './stored-template.ts';
 import type { ForkOrigin } from './unfinished-fork.ts';
@@ -67,7 +67,8 @@ export async function forkRun(input: {
   const keepsGroups = boundToGroups.every((key) => isDeepStrictEqual(before[key], spec[key]));
   await copy.verify(commit, { keepsGroups });
 
-  const ref = await beginFork(target, { spec, fork, source });
+  const begun = await begunAtOf(from);
+  const ref = await beginFork(target, { spec, fork, source, ...begun });
   if (template !== null) await target.put(layout.chatTemplate(), Buffer.from(template));
   // Adapters stand on v0, which lies in the first lineage of every run.
   if (spec.lora) await copy.folder(layout.weights(firstLineage, 0), layout.weights(firstLineage, 0));
@@ -176,9 +177,9 @@ async function finishedFork(target: Store, spec: RunSpec, fork: ForkOrigin): Pro
 /** Says in the new folder whose it is, and what it is to become, before anything else lies there. */
 async function beginFork(
   target: Store,
-  { spec, fork, source }: { readonly spec: RunSpec; readonly fork: ForkOrigin; readonly source: SpecSource },
+  { spec, fork, source, ...begun }: { spec: RunSpec; fork: ForkOrigin; source: SpecSource; begunAt?: string },
 ): Promise<ObjectRef> {
-  const record = encodeJson({ schemaVersion: 1, name: spec.name, fork, spec });
+  const record = encodeJson({ schemaVersion: 1, name: spec.name, ...begun, fork, spec });
   const { bytes: there } = await target.putIfAbsent(layout.run(), record);
   if (Buffer.compare(there, record) !== 0) {
     // What another one that was not finished has left would be taken for a part of this one.

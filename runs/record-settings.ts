@@ -1,5 +1,6 @@
 import path from 'node:path';
 import { layout } from './layout.ts';
+import { minuteOf } from '../core/minute-of.ts';
 import type { ObjectRef } from '../core/rl/run-state.ts';
 import { settingsWithoutResume } from '../config/resume-words.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
@@ -18,7 +19,7 @@ export async function recordSettings(
   { spec, sftRows, chatTemplate, attempt }: Settings & { readonly attempt: number },
 ): Promise<{ readonly ref: ObjectRef; readonly changed: readonly string[] }> {
   const store = openRunStore(spec.store.uri, spec.name);
-  const first = await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name: spec.name, spec }));
+  const first = await store.putIfAbsent(layout.run(), encodeJson(runRecord(spec)));
   const begun = runRecordIn(first.bytes, store.uri + layout.run());
   refuseOtherIdentity(spec, begun, store.uri);
   // They are what the identity says.
@@ -37,6 +38,11 @@ export async function recordSettings(
   };
   await store.put(layout.source(ref.key), encodeJson(source));
   return { ref, changed: changedEnvironments(spec, begun) };
+}
+
+/** `run.json` of a run that is begun now. */
+function runRecord(spec: RunSpec): unknown {
+  return { schemaVersion: 1, name: spec.name, begunAt: minuteOf(new Date()), spec };
 }
 
 /** What to say of environments whose files, or packages, are not what they were when the run began. */

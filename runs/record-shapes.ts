@@ -1,3 +1,4 @@
+import { minutePattern } from '../core/minute-of.ts';
 import { lineageNumber } from '../core/names.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
 import type { PlayedPart } from '../core/rl/played-part.ts';
@@ -50,6 +51,15 @@ export function lineageRecordIn(bytes: Uint8Array, key: string): LineageRecord {
 export function runRecordIn(bytes: Uint8Array, key: string): RunSpec {
   const { spec } = decodeJson<{ readonly spec: unknown }>(bytes, key);
   return settingsOf(spec, key);
+}
+
+/** `run.json`: when the run was begun; null where it is older than this. */
+export function begunAtIn(bytes: Uint8Array, key: string): string | null {
+  const { begunAt = null } = decodeJson<{ readonly begunAt?: string }>(bytes, key, ({ begunAt: said }) => ({
+    'when it was begun (2026-11-26T14:05), or nothing of it':
+      said === undefined || (typeof said === 'string' && minutePattern.test(said)),
+  }));
+  return begunAt;
 }
 
 /** `run.json` of a fork: the run and the step it begins with; null of a run that begins with a model. */

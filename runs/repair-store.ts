@@ -1,5 +1,6 @@
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
+import { minuteOf } from '../core/minute-of.ts';
 import { firstLineage } from '../core/names.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { Store } from '../backends/store/types.ts';
@@ -38,8 +39,8 @@ export async function repairRecord(run: RunPlace, key: string, repair: Repair): 
 }
 
 /**
- * `run.json` from the settings of the first commit, or these from `run.json`: the same bytes as were stored. Null where the
- * other one is not there, or is not the same.
+ * `run.json` from the settings of the first commit, or these from `run.json`: what was stored. Null where the other one is not
+ * there, or is not the same. When a run was begun is told by its first commit, which came soon after.
  */
 export async function settingsAgain(run: RunPlace, key: string): Promise<Uint8Array | null> {
   try {
@@ -58,7 +59,8 @@ async function runRecordAgain(run: RunPlace): Promise<Uint8Array | null> {
   const { origin } = commit;
   const fork = origin && origin.run !== run.name ? { fork: { from: origin.run, step: origin.step } } : {};
   const spec = decodeJson(await storeOf(run).get(commit.spec), commit.spec.key);
-  const bytes = encodeJson({ schemaVersion: 1, name: run.name, ...fork, spec });
+  const begunAt = minuteOf(new Date(commit.committedAt));
+  const bytes = encodeJson({ schemaVersion: 1, name: run.name, begunAt, ...fork, spec });
   runRecordIn(bytes, layout.run());
   return bytes;
 }

@@ -1,4 +1,5 @@
 import { RatchetError } from '../core/errors.ts';
+import { present } from '../core/present.ts';
 import { layout, stepOf } from './layout.ts';
 import { firstLineage, lineageNumber, policyName } from '../core/names.ts';
 import type { LineageOrigin, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
@@ -9,7 +10,7 @@ import { decodeJson, decodeRows, decodeTexts, type Shape } from '../backends/sto
 import { sha256 } from '../backends/store/file-store.ts';
 import { rowsKeptBytesMax, weightsReadWholeBytesMax } from '../core/limits.ts';
 import { verifyVersion } from '../backends/store/version-files.ts';
-import { commitIn, lineageRecordIn, specIn } from './record-shapes.ts';
+import { begunAtIn, commitIn, lineageRecordIn, specIn } from './record-shapes.ts';
 import { weightsFolder } from '../backends/store/weights-folder.ts';
 
 /** Enough of a handle to find a run's folder. */
@@ -20,6 +21,19 @@ export type LineagePlace = Pick<RunHandle, 'name' | 'store' | 'lineage'>;
 /** How activities reach a run: its store, its spec, its objects. Immutable objects are kept in memory a while. */
 export function storeOf(run: RunPlace): Store {
   return openRunStore(run.store, run.name);
+}
+
+/** `run.json` */
+export async function runRecordOf(run: RunPlace): Promise<Uint8Array> {
+  const store = storeOf(run);
+  const recorded = await store.read(layout.run());
+  if (recorded) return recorded;
+  throw new RatchetError('RunNotFound', `There is no run ${run.name}: ${store.uri} holds no run.json.`);
+}
+
+/** When a run was begun, as its handle says it; nothing of a run that is older than this. */
+export async function begunAtOf(run: RunPlace): Promise<Pick<RunHandle, 'begunAt'>> {
+  return present({ begunAt: begunAtIn(await runRecordOf(run), storeOf(run).uri + layout.run()) });
 }
 
 /** Settings that are younger than a stored spec have their defaults from here on: whoever works on a run reads it here. */
@@ -189,7 +203,8 @@ export async function servedPolicy(
   const key = layout.quarantinedServers(run.lineage, version.step, version.replay);
   const [folder, quarantined] = await Promise.all([weightsFolder(store, version.weights), store.read(key)]);
   const avoid = quarantined ? { avoid: decodeTexts(quarantined, key) } : {};
-  return { name: policyName(run.name, run.lineage, version.step, version.replay), version, folder, ...avoid };
+  const name = policyName(run.name, run.lineage, version.step, version.replay);
+  return { name, version, folder, ...present({ templateTime: run.begunAt }), ...avoid };
 }
 
 /** Parsed objects by content. Bounded: a few steps' worth of rollouts, none of which is large. */

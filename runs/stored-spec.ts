@@ -1,9 +1,8 @@
-import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { runRecordIn, specIn } from './record-shapes.ts';
-import { currentLineage, readHead, type RunPlace, storeOf } from './run-access.ts';
+import { currentLineage, readHead, type RunPlace, runRecordOf, storeOf } from './run-access.ts';
 import { specSourceIn, type SpecSource } from './spec-source.ts';
 
 /** The settings a run last went on with, and what they were read from; null where that was not written down. */
@@ -21,10 +20,7 @@ export async function storedSpec(
 
 /** The settings a run began with. */
 export async function readRunRecord(run: RunPlace): Promise<RunSpec> {
-  const store = storeOf(run);
-  const recorded = await store.read(layout.run());
-  if (!recorded) throw new RatchetError('RunNotFound', `There is no run ${run.name}: ${store.uri} holds no run.json.`);
-  return runRecordIn(recorded, store.uri + layout.run());
+  return runRecordIn(await runRecordOf(run), storeOf(run).uri + layout.run());
 }
 
 /**

@@ -1,21 +1,25 @@
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
+import type { RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import type { ChatTokenizer } from '../engine/index.ts';
+import type { ChatTokenizer, Rendering } from '../engine/index.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { type RunPlace, storeOf } from './run-access.ts';
 
-/** Opens the tokenizer of a folder of weights, with another chat template where one is given. */
-export type OpenTokenizer = (folder: string, chatTemplate?: string) => Promise<ChatTokenizer>;
+/** Opens the tokenizer of a folder of weights. */
+export type OpenTokenizer = (folder: string, rendering?: Rendering) => Promise<ChatTokenizer>;
 
-/** The tokenizer of one of a run's versions: with the run's own chat template, whatever whoever trained it wrote beside it. */
+/**
+ * The tokenizer of one of a run's versions: with the run's own chat template, whatever whoever trained it wrote beside it, which is
+ * told the time at which the run was begun, on whatever day and machine a prompt is rendered.
+ */
 export async function policyTokenizer(
-  run: RunPlace,
+  run: RunPlace & Pick<RunHandle, 'begunAt'>,
   spec: RunSpec,
   { folder, open }: { readonly folder: string; readonly open: OpenTokenizer },
 ): Promise<ChatTokenizer> {
   const template = await storedTemplate(run, spec);
-  return template === null ? open(folder) : open(folder, template);
+  return open(folder, { time: run.begunAt ?? null, ...(template === null ? {} : { chatTemplate: template }) });
 }
 
 /** The text of `[tokenizer] chat_template` as it was when the run began; null where the model's own holds. */

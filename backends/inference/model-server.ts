@@ -89,10 +89,11 @@ export class ModelServer {
 
   /** Brings it to a version: idempotent, and once for all who ask at the same time. */
   async load(policy: ServedPolicy): Promise<void> {
-    const { name, version, folder } = policy;
+    const { name, version, folder, templateTime } = policy;
     const known = this.#loading.get(name);
     if (known) return known;
-    const loading = this.#load({ name, weight_dir: folder, digest: version.digest, ...this.#where() });
+    const rendering = templateTime === undefined ? {} : { template_time: templateTime };
+    const loading = this.#load({ name, weight_dir: folder, digest: version.digest, ...rendering, ...this.#where() });
     this.#loading.set(name, loading);
     try {
       await loading;

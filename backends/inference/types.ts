@@ -7,6 +7,8 @@ export interface ServedPolicy {
   readonly name: string;
   readonly version: PolicyVersion;
   readonly folder: string;
+  /** What strftime_now tells its chat template, as `minuteOf` writes it; missing = the clock's. */
+  readonly templateTime?: string;
   /** Roots of servers that hold other weights under its name, as its broadcast found: nothing of it is asked there. */
   readonly avoid?: readonly string[];
 }

@@ -4,11 +4,18 @@ import { RatchetError } from '../../core/errors.ts';
 import type { ChatMessage } from '../../core/rl/rollout.ts';
 import { storedSpec } from '../../runs/stored-spec.ts';
 import { lineageOfStep, headStep } from '../run-records.ts';
-import { requireCommit, storeOf } from '../../runs/run-access.ts';
+import { begunAtOf, requireCommit, storeOf } from '../../runs/run-access.ts';
 import { storedTemplate } from '../../runs/stored-template.ts';
 import { verifyVersion } from '../../backends/store/version-files.ts';
 import { weightsFolder } from '../../backends/store/weights-folder.ts';
-import { Detokenizer, loadModelFolder, type ModelFolder, Sampler, withChatTemplate } from '../../engine/index.ts';
+import {
+  Detokenizer,
+  loadModelFolder,
+  type ModelFolder,
+  type ModelLoadOptions,
+  Sampler,
+  withChatTemplate,
+} from '../../engine/index.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
 import { withoutControls } from '../plain-text.ts';
 import { storeOption } from '../store-option.ts';
@@ -31,9 +38,10 @@ export const chatCommand = new Command('chat')
     const place = await findRunFolder(run, options.store);
     const step = options.step === undefined ? await headStep(place) : readStep(options.step);
     const { spec } = await storedSpec(place);
-    const opened = await openVersion(place, step);
+    const { begunAt: templateTime } = await begunAtOf(place);
+    const opened = await openVersion(place, step, { templateTime });
     const template = await storedTemplate(place, spec);
-    const model = template === null ? opened : withChatTemplate(opened, template);
+    const model = template === null ? opened : withChatTemplate(opened, template, { templateTime });
     const sampler = await Sampler.open(model.config, { threads: whole('--threads', options.threads, 1) });
     try {
       const conversation = new Conversation(model, sampler, {
@@ -81,7 +89,7 @@ interface Sampling {
 
 type Place = { readonly name: string; readonly store: string };
 
-async function openVersion(place: Place, step: number): Promise<ModelFolder> {
+async function openVersion(place: Place, step: number, options: ModelLoadOptions): Promise<ModelFolder> {
   const store = storeOf(place);
   const { commit } = await requireCommit({ ...place, lineage: await lineageOfStep(place, step) }, step).catch(
     (cause: unknown) => {
@@ -107,7 +115,7 @@ async function openVersion(place: Place, step: number): Promise<ModelFolder> {
     );
   }
   await verifyVersion(store, commit.policy); // a byte of it may have changed since it was stored
-  return loadModelFolder(await weightsFolder(store, weights));
+  return loadModelFolder(await weightsFolder(store, weights), options);
 }
 
 /** Messages so far, and the model that goes on with them. */

@@ -2,7 +2,7 @@ import { RatchetError } from '../../core/errors.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { storedSpec } from '../../runs/stored-spec.ts';
-import { requireCommit, storeOf } from '../../runs/run-access.ts';
+import { begunAtOf, requireCommit, storeOf } from '../../runs/run-access.ts';
 import { verifyVersion } from '../../backends/store/version-files.ts';
 import { weightsFolder } from '../../backends/store/weights-folder.ts';
 import type { EvaluatedModel } from '../../core/eval/evaluation.ts';
@@ -34,7 +34,7 @@ export async function versionOfRun(
     );
   });
   const { policy, spec: ref } = commit;
-  const handle: RunHandle = { ...place, lineage, spec: ref, attempt: 1 };
+  const handle: RunHandle = { ...place, lineage, spec: ref, attempt: 1, ...(await begunAtOf(place)) };
   const { spec } = await storedSpec(place);
   if (!(await storeOf(place).list(policy.weights)).includes(policy.file.key)) {
     throw new RatchetError(

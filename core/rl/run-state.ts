@@ -49,6 +49,11 @@ export interface RunHandle {
   readonly spec: ObjectRef;
   /** How often the run has been opened: names the folder of its logs. */
   readonly attempt: number;
+  /**
+   * When the run was begun, as `minuteOf` writes it: what a chat template that asks for the day is told, on every day of the run.
+   * Missing of a run that is older than this: its templates are told the day they are rendered on.
+   */
+  readonly begunAt?: string;
 }
 
 /** One sampling round of a step: the groups first … last, leased together. */

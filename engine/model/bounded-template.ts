@@ -1,18 +1,21 @@
 import { Environment, Interpreter, type Template } from '@huggingface/jinja';
+import { minuteOf } from '../../core/minute-of.ts';
 import { templateRangeMax, templateWorkMax } from '../limits.ts';
 
 /**
  * Renders a chat template as Template.render does, up to a bound of work: a template comes with a model's files, and a loop in it
  * would stop everything else of this process, or fill its memory. Counted are the steps of its evaluation and what they give, so
- * that the same template ends at the same place on every machine.
+ * that the same template ends at the same place on every machine. `time` is what the template's strftime_now tells, as
+ * {@link minuteOf} writes it; null = the clock's.
  */
 export function renderBounded(
   template: Template,
   variables: Readonly<Record<string, unknown>>,
-  workMax = templateWorkMax,
+  { time = null, workMax = templateWorkMax }: { readonly time?: string | null; readonly workMax?: number } = {},
 ): string {
   const scope = new NewScope();
-  for (const [name, value] of Object.entries({ ...globals, ...variables })) scope.set(name, value);
+  const strftime_now = (format: string): string => formatted(time ?? minuteOf(new Date()), format);
+  for (const [name, value] of Object.entries({ ...globals, strftime_now, ...variables })) scope.set(name, value);
   const rendered = new BoundedEvaluator(scope, workMax).run(template.parsed).value;
   if (typeof rendered === 'string') return rendered;
   throw new TypeError(`expected a template that gives a text, got ${typeof rendered}`);
@@ -76,22 +79,24 @@ const globals = {
     if (count <= templateRangeMax) return Array.from({ length: count }, (_, i) => start + i * step);
     throw new Error(`range() of ${count} numbers; expected at most ${templateRangeMax} and a step other than zero.`);
   },
-  strftime_now: (format: string) => formatted(new Date(), format),
 };
 
-/** The part of Python's strftime that templates use: `%d %b %Y`. */
-function formatted(date: Date, format: string): string {
-  const two = (value: number) => String(value).padStart(2, '0');
-  const month = (length: 'long' | 'short') => new Intl.DateTimeFormat('en', { month: length }).format(date);
+/** The part of Python's strftime that templates use: `%d %b %Y`. `time` as {@link minuteOf} writes it. */
+function formatted(time: string, format: string): string {
+  const date = new Date(`${time}Z`); // of no zone: read as UTC, and told as UTC
+  const named = (options: Intl.DateTimeFormatOptions) =>
+    new Intl.DateTimeFormat('en', { ...options, timeZone: 'UTC' }).format(date);
   const parts: Readonly<Record<string, () => string>> = {
-    '%Y': () => String(date.getFullYear()),
-    '%m': () => two(date.getMonth() + 1),
-    '%d': () => two(date.getDate()),
-    '%b': () => month('short'),
-    '%B': () => month('long'),
-    '%H': () => two(date.getHours()),
-    '%M': () => two(date.getMinutes()),
+    '%Y': () => time.slice(0, 4),
+    '%m': () => time.slice(5, 7),
+    '%d': () => time.slice(8, 10),
+    '%H': () => time.slice(11, 13),
+    '%M': () => time.slice(14, 16),
+    '%b': () => named({ month: 'short' }),
+    '%B': () => named({ month: 'long' }),
+    '%a': () => named({ weekday: 'short' }),
+    '%A': () => named({ weekday: 'long' }),
     '%%': () => '%',
   };
-  return format.replaceAll(/%[YmdbBHM%]/g, (token) => parts[token]!());
+  return format.replaceAll(/%[YmdHMbBaA%]/g, (token) => parts[token]!());
 }

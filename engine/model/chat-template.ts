@@ -48,9 +48,18 @@ export class ChatTemplates {
   readonly #default: Template | null;
   readonly #withTools: Template | null;
   readonly #tokens: Readonly<Record<string, string>>;
+  readonly #time: string | null;
 
-  /** `rawConfig` is the object of tokenizer_config.json; templates in files of their own win over those in it. */
-  constructor(rawConfig: Record<string, unknown>, files: { chatTemplate?: string; toolTemplate?: string }) {
+  /**
+   * `rawConfig` is the object of tokenizer_config.json; templates in files of their own win over those in it. `time` is what
+   * strftime_now tells them, as `minuteOf` writes it; null = the clock's.
+   */
+  constructor(
+    rawConfig: Record<string, unknown>,
+    files: { chatTemplate?: string; toolTemplate?: string },
+    time: string | null = null,
+  ) {
+    this.#time = time;
     const { chat_template: stated } = TokenizerConfig.parse(rawConfig);
     const named = files.chatTemplate === undefined ? namedTemplates(stated) : new Map<string, string>();
     this.#default = compiled(files.chatTemplate ?? named.get('default'));
@@ -78,7 +87,7 @@ export class ChatTemplates {
       ...templateArguments,
     };
     try {
-      return renderBounded(template, variables);
+      return renderBounded(template, variables, { time: this.#time });
     } catch (cause) {
       // A template says by raise_exception which conversations it does not take.
       const reason = cause instanceof Error ? cause.message : String(cause);

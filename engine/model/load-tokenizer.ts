@@ -6,11 +6,19 @@ import { ChatTokenizer } from './tokenizer.ts';
 const loadedMax = 4;
 const loaded = new Map<string, ChatTokenizer>();
 
-/**
- * The tokenizer of a model folder, without its weights. Folders with the same tokenizer share one instance. A chat template
- * that is given takes the place of all that the folder has.
- */
-export async function loadTokenizer(folder: string, givenTemplate?: string): Promise<ChatTokenizer> {
+/** How conversations are rendered otherwise than a folder says. */
+export interface Rendering {
+  /** Takes the place of all chat templates that the folder has; missing = its own. */
+  readonly chatTemplate?: string;
+  /** What strftime_now tells a chat template, as `minuteOf` writes it; null or missing = the clock's. */
+  readonly time?: string | null;
+}
+
+/** The tokenizer of a model folder, without its weights. Folders with the same tokenizer share one instance. */
+export async function loadTokenizer(
+  folder: string,
+  { chatTemplate: given, time = null }: Rendering = {},
+): Promise<ChatTokenizer> {
   const optional = (name: string): Promise<string | null> => readText(folder, name);
   const required = async (name: string): Promise<string> => {
     const text = await readText(folder, name);
@@ -23,12 +31,12 @@ export async function loadTokenizer(folder: string, givenTemplate?: string): Pro
     optional('chat_template.jinja'),
     optional('additional_chat_templates/tool_use.jinja'),
   ]);
-  const [chatTemplate, toolTemplate] = givenTemplate === undefined ? own : [givenTemplate, null];
-  const key = [tokenizer, config, chatTemplate, toolTemplate].join('\0');
+  const [chatTemplate, toolTemplate] = given === undefined ? own : [given, null];
+  const key = [tokenizer, config, chatTemplate, toolTemplate, time].join('\0');
   const known = loaded.get(key);
   if (known) return known;
   const templates = present({ chatTemplate, toolTemplate });
-  const made = new ChatTokenizer({ tokenizer, config, ...templates }, folder);
+  const made = new ChatTokenizer({ tokenizer, config, ...templates }, folder, time);
   loaded.set(key, made);
   if (loaded.size > loadedMax) loaded.delete(loaded.keys().next().value!);
   return made;

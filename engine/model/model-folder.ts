@@ -41,6 +41,8 @@ export interface ModelLoadOptions {
   readonly resolveBase?: (folder: string) => string | Promise<string>;
   /** Gives the base's weights where they are in memory already; they are left as they are. */
   readonly loadBase?: (folder: string) => Promise<Parameters>;
+  /** What strftime_now tells the chat template, as `minuteOf` writes it; null or missing = the clock's. */
+  readonly templateTime?: string | null | undefined;
 }
 
 const templateFile = 'chat_template.jinja';
@@ -50,7 +52,8 @@ const GenerationConfig = z.looseObject({ eos_token_id: z.union([z.int(), z.array
 /** A folder with a PEFT adapter gives its base with the adapter merged into it, and the base's text files. */
 export async function loadModelFolder(folder: string, options: ModelLoadOptions = {}): Promise<ModelFolder> {
   const files = await readModelFiles(folder, options);
-  return { ...describeModel(files, folder), parameters: await loadParameters(folder, options) };
+  const described = describeModel(files, folder, options.templateTime ?? null);
+  return { ...described, parameters: await loadParameters(folder, options) };
 }
 
 /** The weights alone, for a process that has the tokenizer already. */
@@ -67,9 +70,13 @@ export function assembleModel(files: TextFiles, parameters: Parameters): ModelFo
 }
 
 /** The model with another chat template in place of all it has, as its saved folder will have it. */
-export function withChatTemplate(model: ModelFolder, template: string): ModelFolder {
+export function withChatTemplate(
+  model: ModelFolder,
+  template: string,
+  { templateTime = null }: Pick<ModelLoadOptions, 'templateTime'> = {},
+): ModelFolder {
   const files = withTemplateFile(model.files, template);
-  return { ...describeModel(files, 'the model'), parameters: model.parameters };
+  return { ...describeModel(files, 'the model', templateTime), parameters: model.parameters };
 }
 
 /** The text files of a model with another chat template in place of all they have. */
@@ -140,7 +147,11 @@ async function readModelFiles(folder: string, options: ModelLoadOptions): Promis
   return files;
 }
 
-function describeModel(files: TextFiles, where: string): Pick<ModelFolder, 'config' | 'tokenizer' | 'files'> {
+function describeModel(
+  files: TextFiles,
+  where: string,
+  templateTime: string | null = null,
+): Pick<ModelFolder, 'config' | 'tokenizer' | 'files'> {
   const chatTemplate = files[templateFile];
   const toolTemplate = files[toolTemplateFile];
   const tokenizer = new ChatTokenizer(
@@ -150,6 +161,7 @@ function describeModel(files: TextFiles, where: string): Pick<ModelFolder, 'conf
       ...present({ chatTemplate, toolTemplate }),
     },
     where,
+    templateTime,
   );
   const config = parseModelConfig(files['config.json'] ?? '', join(where, 'config.json'));
   return { config: withGenerationConfig(config, files['generation_config.json'], where), tokenizer, files };

@@ -34,7 +34,8 @@ export class ChatTokenizer {
   /** Expressions of its own may take years over a text: those that cut it before it is encoded, and those that put it together. */
   readonly #isWatched: { readonly encoding: boolean; readonly decoding: boolean };
 
-  constructor(files: TokenizerFiles, where: string) {
+  /** `time`: what strftime_now tells its chat template, as `minuteOf` writes it; null = the clock's. */
+  constructor(files: TokenizerFiles, where: string, time: string | null = null) {
     const tokenizer = parseObject(files.tokenizer, `${where}/tokenizer.json`);
     const rawConfig = parseObject(files.config, `${where}/tokenizer_config.json`);
     this.#where = where;
@@ -44,7 +45,7 @@ export class ChatTokenizer {
     };
     try {
       this.#tokenizer = new Tokenizer(tokenizer, rawConfig);
-      this.#templates = new ChatTemplates(rawConfig, files);
+      this.#templates = new ChatTemplates(rawConfig, files, time);
     } catch (cause) {
       throw badTokenizer(where, whyNoTokenizer(cause), cause);
     }

@@ -14,7 +14,7 @@ import type { UpdateWeightsRequest } from './requests.ts';
 export interface HeldVersion {
   readonly name: string;
   readonly digest: string;
-  /** Of what lay beside its weights: tokenizer, template and config decide what the same weights say. */
+  /** Of what lay beside its weights: tokenizer, template and config decide what the same weights say. Of its template's time, too. */
   readonly texts: string;
   readonly step: number | null;
   readonly weightDir: string;
@@ -154,14 +154,15 @@ export class PolicyVersions {
 
   async #load(request: UpdateWeightsRequest): Promise<HeldVersion> {
     const held = this.#slots.get(request.name)?.version;
+    const textsAsAsked = (at: string): Promise<string> => textsOf(at, request);
     if (held && held.digest === request.digest) {
       // A folder may be gone by now, as retention removes them: what is held came from it.
-      const texts = await this.#resolveAllowed(request.weight_dir, 'weight_dir').then(textsOf, () => held.texts);
+      const texts = await this.#resolveAllowed(request.weight_dir, 'weight_dir').then(textsAsAsked, () => held.texts);
       if (texts === held.texts) return held;
     }
     const folder = await this.#resolveAllowed(request.weight_dir, 'weight_dir');
-    const texts = await textsOf(folder);
-    const model = await this.#loadModel(folder);
+    const texts = await textsAsAsked(folder);
+    const model = await this.#loadModel(folder, request);
     const digest = model.parameters.digest();
     requireDigest(request, digest);
     if (held?.digest === digest && held.texts === texts) return held;
@@ -179,8 +180,12 @@ export class PolicyVersions {
   }
 
   /** A folder without a tokenizer gets that of a held version with the same vocabulary. */
-  async #loadModel(folder: string): Promise<HeldVersion['model']> {
+  async #loadModel(
+    folder: string,
+    { template_time: templateTime }: UpdateWeightsRequest,
+  ): Promise<HeldVersion['model']> {
     const options: ModelLoadOptions = {
+      templateTime,
       resolveBase: (base) => this.#resolveAllowed(base, 'the base that its adapter_config.json names,'),
       loadBase: (base) => this.#loadBase(base),
     };
@@ -314,10 +319,10 @@ function isBelow(root: string, folder: string): boolean {
   return path !== '..' && !path.startsWith(`..${sep}`) && !isAbsolute(path);
 }
 
-/** The sha256 of all files of a folder but its weights. */
-async function textsOf(folder: string): Promise<string> {
+/** The sha256 of all files of a folder but its weights, and of what its chat template is told. */
+async function textsOf(folder: string, { template_time: time }: UpdateWeightsRequest): Promise<string> {
   const names = (await readdir(folder)).filter((name) => !name.endsWith('.safetensors')).sort();
-  const hash = createHash('sha256');
+  const hash = createHash('sha256').update(time ?? '');
   for (const name of names) {
     const bytes = await readRegular(join(folder, name)).catch(() => null); // a folder, say
     if (bytes !== null) hash.update(`${name} ${bytes.length}\n`).update(bytes);

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { minutePattern } from '../../core/minute-of.ts';
 import { HttpError } from './http-error.ts';
 import { refuseUnhonoured } from './fixed-parameters.ts';
 import { shortened } from './json.ts';
@@ -141,6 +142,8 @@ export const UpdateWeightsRequest = z.strictObject({
     .string()
     .regex(/^[0-9a-f]{64}$/, { error: 'expected a SHA-256, 64 hexadecimal digits' })
     .optional(),
+  /** What strftime_now tells its chat template, without a zone; left out = the clock's. */
+  template_time: z.string().regex(minutePattern, { error: 'expected a time such as 2026-11-26T14:05' }).optional(),
   /** The optimizer step that made the version; shown by GET /v1/models. */
   step: z.int().min(0).optional(),
 });

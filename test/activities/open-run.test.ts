@@ -5,7 +5,8 @@ import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { createOpenRun, type OpenedRun, type TakenOver, type TrainRunInput } from '../../activities/open-run.ts';
-import { nothingAsked } from '../../core/rl/run-state.ts';
+import { nothingAsked, type PolicyVersion } from '../../core/rl/run-state.ts';
+import { servedPolicy } from '../../runs/run-access.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { appendMetrics, readMetrics } from '../../runs/metrics.ts';
@@ -72,6 +73,26 @@ describe('opening a run', () => {
     }
     assert.deepEqual(await readdir(projectFolder), ['words.toml']);
     await openRun('words.toml', 'words-2026-11-21T16:57:45Z', 'execution');
+  });
+
+  test('the time it began at is told on every later day, and a run that is older than this opens without', async (t) => {
+    const { open, outputs } = await project(t);
+    t.mock.timers.enable({ apis: ['Date'], now: new Date(2026, 10, 26, 14, 5) });
+    assert.equal((await open()).handle.begunAt, '2026-11-26T14:05');
+    t.mock.timers.setTime(new Date(2026, 10, 29, 3, 0).getTime());
+    const again = await open({}, 'words', 'another day');
+    assert.equal(again.handle.begunAt, '2026-11-26T14:05');
+    assert.equal(
+      (await servedPolicy(again.handle, { step: 0, weights: 'weights/step_0/' } as PolicyVersion)).templateTime,
+      '2026-11-26T14:05',
+      'as policy servers are told it',
+    );
+    const record = path.join(outputs, 'words', layout.run());
+    const { begunAt: _, ...older } = JSON.parse(await readFile(record, 'utf8')) as Record<string, unknown>;
+    await writeFile(record, JSON.stringify(older));
+    assert.equal((await open()).handle.begunAt, undefined);
+    await writeFile(record, JSON.stringify({ ...older, begunAt: 'yesterday' }));
+    await assert.rejects(open(), hasCode('CheckpointDamaged', 'when it was begun'));
   });
 
   test('opened twice by the same workflow, it is the same run', async (t) => {

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -16,7 +17,16 @@ import { countFailures } from '../../core/rl/failures.ts';
 import type { ScoredGroup, Turn } from '../../core/rl/rollout.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { ConversationPrompts, createPreset, loadTokenizer } from '../../engine/index.ts';
+import {
+  ChatTokenizer,
+  ConversationPrompts,
+  createPreset,
+  loadTokenizer,
+  presetFiles,
+  type Rendering,
+} from '../../engine/index.ts';
+import { minuteOf } from '../../core/minute-of.ts';
+import { present } from '../../core/present.ts';
 import { act, commitFirst, makeRun, openRoles, sampleRound, type TestRun, WordsInference } from './runs.ts';
 
 /** Groups of a round of step 1 as they were scored. */
@@ -219,6 +229,41 @@ describe('a chat template of the config’s own', () => {
     const usual = createPreset('preset:reverse-text-0.2m', { seed: 0 }).tokenizer;
     assert.notEqual(usual.renderPrompt(conversation).text, rendered);
   });
+});
+
+test('a prompt that tells the day tells the one its run began on, whenever and wherever it is rendered', async (t) => {
+  const text = `{{ strftime_now('%A, %d %b %Y') }}: {{ messages[0].content }}`;
+  const folder = await folderWith(t, presetFiles('preset:reverse-text-0.2m'));
+  const chatTemplate = { path: null, sha256: sha256(Buffer.from(text)) };
+  const { run, spec, store } = await runWith(await makeRun(t), { chatTemplate });
+  await store.put(layout.chatTemplate(), Buffer.from(text));
+  const messages = [{ role: 'user', content: 'ab' }];
+  t.mock.timers.enable({ apis: ['Date'], now: new Date(2026, 10, 26, 23, 59) });
+  // Two workers: each makes its own tokenizer.
+  const rendered = async (at: typeof run): Promise<string> => {
+    const open = (from: string, rendering?: Rendering): Promise<ChatTokenizer> => {
+      const read = (name: string): string => readFileSync(path.join(from, name), 'utf8');
+      const files = { tokenizer: read('tokenizer.json'), config: read('tokenizer_config.json') };
+      const template = present({ chatTemplate: rendering?.chatTemplate });
+      return Promise.resolve(new ChatTokenizer({ ...files, ...template }, from, rendering?.time ?? null));
+    };
+    const tokenizer = await policyTokenizer(at, spec, { folder, open });
+    return new ConversationPrompts(tokenizer).render(messages).text;
+  };
+  const begun = { ...run, begunAt: minuteOf(new Date()) };
+  const older = [await rendered(run)];
+  assert.equal(await rendered(begun), 'Thursday, 26 Nov 2026: ab');
+  t.mock.timers.setTime(new Date(2026, 10, 27, 0, 1).getTime());
+  assert.equal(await rendered(begun), 'Thursday, 26 Nov 2026: ab', 'the next day');
+  assert.equal(
+    (await loadTokenizer(folder, { chatTemplate: text, time: begun.begunAt })).renderPrompt(messages).text,
+    'Thursday, 26 Nov 2026: ab',
+  );
+  assert.deepEqual(
+    [...older, await rendered(run)],
+    ['Thursday, 26 Nov 2026: ab', 'Friday, 27 Nov 2026: ab'],
+    'an older run',
+  );
 });
 
 /** The run with other settings. */

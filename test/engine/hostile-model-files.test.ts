@@ -65,7 +65,7 @@ test('a template that would loop, or fill the memory, is refused', () => {
     ['{% set ns = namespace(t="aaaa") %}{% for i in range(99) %}{% set ns.t = ns.t ~ ns.t %}{% endfor %}', /steps/],
     ['{% set ns = namespace(n=[1]) %}{% for i in range(99) %}{% set ns.n = ns.n + ns.n %}{% endfor %}', /steps/],
   ] as const) {
-    assert.throws(() => renderBounded(compileTemplate(template), {}, 300_000), reason, template);
+    assert.throws(() => renderBounded(compileTemplate(template), {}, { workMax: 300_000 }), reason, template);
   }
 });
 

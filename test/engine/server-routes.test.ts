@@ -4,11 +4,11 @@ import { mkdir } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { type ModelFolder, saveModelFolder } from '../../engine/index.ts';
+import { type ModelFolder, saveModelFolder, withChatTemplate } from '../../engine/index.ts';
 import { saveAdapterFolder } from '../../engine/model/adapter-folder.ts';
 import { createAdapter, mergeAdapter } from '../../engine/model/lora.ts';
 import { preset, temporaryFolder } from './models.ts';
-import { openStage } from './server-stage.ts';
+import { chainModel, openStage } from './server-stage.ts';
 
 const model = preset(1);
 const token_ids = model.tokenizer.encode('<bos>elephant<sep>');
@@ -100,6 +100,22 @@ test('a conversation continues token for token, as verifiers does it', async (t)
   const rendered = await ask<Chat>('/v1/chat/completions/tokens', { model: 'policy', messages, ...sampling });
   assert.deepEqual(rendered.choices, first.choices);
   assert.equal((await refusal('/v1/chat/completions/tokens', { model: 'policy', ...sampling })).param, 'tokens');
+});
+
+test('a chat template is told the time that weights are loaded with, and loaded with another one they are another model', async (t) => {
+  const { hold, ask, refusal, folder } = await openStage(t);
+  const time = '2026-11-26T23:59';
+  const dated = withChatTemplate(chainModel(['ab']), '{{ strftime_now("%d.%m.%Y %H:%M, %a %B") }}');
+  assert.equal((await hold('policy', dated, { template_time: time })).status, 200);
+  const rendered = async (): Promise<string> => {
+    const { tokens } = await ask<{ tokens: number[] }>('/tokenize', { messages: [{ role: 'user', content: 'x' }] });
+    return dated.tokenizer.decode(tokens);
+  };
+  assert.equal(await rendered(), '26.11.2026 23:59, Thu November');
+  assert.equal((await hold('policy', dated, { template_time: '2026-12-01T00:00' })).status, 200);
+  assert.equal(await rendered(), '01.12.2026 00:00, Tue December');
+  const { message } = await refusal('/update_weights', { name: 'policy', weight_dir: folder, template_time: 'today' });
+  assert.match(message, /template_time.*expected a time such as 2026-11-26T14:05/);
 });
 
 test('/tokenize and /detokenize speak for the tokenizer', async (t) => {
