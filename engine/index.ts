@@ -32,6 +32,7 @@ export {
 export { parameterCount } from './model/parameter-layout.ts';
 export { Parameters } from './model/parameters.ts';
 export { batchOf } from '../core/rl/batch.ts';
+export { type GgufType, ggufTypes, writeGguf } from './gguf/export-gguf.ts';
 export { readGguf } from './gguf/import-gguf.ts';
 export { createPreset, openModel } from './model/presets.ts';
 export { presetFiles } from './model/preset-files.ts';

@@ -3,16 +3,13 @@ import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import type { ChatMessage } from '../../core/rl/rollout.ts';
 import { storedSpec } from '../../runs/stored-spec.ts';
-import { lineageOfStep, headStep } from '../run-records.ts';
-import { begunAtOf, requireCommit, storeOf } from '../../runs/run-access.ts';
+import { openVersion } from '../open-version.ts';
+import { headStep } from '../run-records.ts';
+import { begunAtOf } from '../../runs/run-access.ts';
 import { storedTemplate } from '../../runs/stored-template.ts';
-import { verifyVersion } from '../../backends/store/version-files.ts';
-import { weightsFolder } from '../../backends/store/weights-folder.ts';
 import {
   Detokenizer,
-  loadModelFolder,
   type ModelFolder,
-  type ModelLoadOptions,
   Sampler,
   withChatTemplate,
 } from '../../engine/index.ts';
@@ -85,37 +82,6 @@ interface Sampling {
   readonly stop: readonly string[];
   readonly templateArguments: Readonly<Record<string, unknown>>;
   readonly seed: number;
-}
-
-type Place = { readonly name: string; readonly store: string };
-
-async function openVersion(place: Place, step: number, options: ModelLoadOptions): Promise<ModelFolder> {
-  const store = storeOf(place);
-  const { commit } = await requireCommit({ ...place, lineage: await lineageOfStep(place, step) }, step).catch(
-    (cause: unknown) => {
-      throw new RatchetError(
-        'RunNotFound',
-        `Step ${step} of ${place.name} is not committed. \`npx ratchet status ${place.name}\` says how far it is.`,
-        { cause },
-      );
-    },
-  );
-  const { weights, file } = commit.policy;
-  if (!(await store.list(weights)).includes(file.key)) {
-    const steps = (await store.list('weights/')).flatMap(
-      (key) => /^weights\/step_(\d+)\/.*\.safetensors$/.exec(key)?.[1] ?? [],
-    );
-    const there = steps
-      .map(Number)
-      .sort((a, b) => a - b)
-      .join(', ');
-    throw new RatchetError(
-      'RunNotFound',
-      `The weights of step ${step} are not in ${store.uri} (any more, or yet). Those that are: ${there || 'none'}. [checkpoints] keep_interval keeps some for good.`,
-    );
-  }
-  await verifyVersion(store, commit.policy); // a byte of it may have changed since it was stored
-  return loadModelFolder(await weightsFolder(store, weights), options);
 }
 
 /** Messages so far, and the model that goes on with them. */

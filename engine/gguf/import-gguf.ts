@@ -10,13 +10,16 @@ import { damagedFile } from '../model/safetensors.ts';
 import { readFully } from '../model/safetensors-file.ts';
 import { openRegular } from '../regular-file.ts';
 import { decodeGgufHeader, type GgufHeader, type GgufTensor, HeaderIsLonger } from './header.ts';
-import { tensorOfGguf, textsOfGguf } from './hugging-face.ts';
+import { ggufTensorOf, reorderRows } from './families.ts';
+import { textsOfGguf } from './hugging-face.ts';
 import { packings } from './quants.ts';
 
 /** Of a file that is read to the end of its header: most are shorter. */
 const headerBytesAtFirst = 1 << 20;
 /** Weights are unpacked in about so many bytes at a time. */
 const chunkBytes = 1 << 22;
+/** Beyond any model's. */
+const headSizeMax = 4096;
 
 /**
  * A model from a GGUF file, with weights of 32-bit floats as llama.cpp computes with them. Nothing of the file is run. Throws `CheckpointDamaged` for a
@@ -30,12 +33,12 @@ export async function readGguf(
   try {
     const { size } = await file.stat();
     const header = await readHeader(file, size, path);
-    const files = textsOfGguf(header, path);
+    const files = textsOfGguf(header, path, await rotaryFactorsOf(file, header, { size, path }));
     const config = parseModelConfig(files['config.json']!, path);
     requireMemory(parameterCount(config), 1, 'holding it');
     const parameters = new Parameters(config);
     for (const [i, { name, shape }] of parameters.layout.entries()) {
-      const { name: inFile, heads } = tensorOfGguf(header, name);
+      const { name: inFile, heads } = ggufTensorOf(config, name);
       const tensor = header.tensors.get(inFile);
       if (!tensor) throw damagedFile(path, `a tensor "${inFile}"`, 'none');
       if (tensor.shape.join() !== shape.join()) {
@@ -43,13 +46,29 @@ export async function readGguf(
       }
       const values = parameters.view(name);
       await unpack(file, { tensor, size, where: `${path}: "${inFile}"` }, values);
-      if (heads !== null) putRowsInOrder(values, heads, shape);
+      if (heads !== null) reorderRows(values, { heads, shape, to: 'halves' });
       onTensor(i + 1, parameters.layout.length);
     }
     return assembleModel(files, parameters);
   } finally {
     await file.close();
   }
+}
+
+async function rotaryFactorsOf(
+  file: FileHandle,
+  header: GgufHeader,
+  { size, path }: { readonly size: number; readonly path: string },
+): Promise<Float32Array | null> {
+  const name = 'rope_freqs.weight';
+  const tensor = header.tensors.get(name);
+  if (!tensor) return null;
+  const [count = 0, ...more] = tensor.shape;
+  if (more.length > 0 || count > headSizeMax)
+    throw damagedFile(path, `at most ${headSizeMax} factors in "${name}"`, tensor.shape.join(' × '));
+  const factors = new Float32Array(count);
+  await unpack(file, { tensor, size, where: `${path}: "${name}"` }, factors);
+  return factors;
 }
 
 async function readHeader(file: FileHandle, size: number, path: string): Promise<GgufHeader> {
@@ -91,23 +110,5 @@ async function unpack(
     const packed = new Uint8Array((part.length / weights) * bytes);
     await readFully(file, packed, tensor.start + (done / weights) * bytes, where);
     packing.unpack(packed, part);
-  }
-}
-
-/**
- * llama.cpp turns neighbours, transformers the two halves of a head: its rows are (pair, half) there and (half, pair) here
- * (`permute` of convert_hf_to_gguf.py, undone).
- */
-function putRowsInOrder(values: Float32Array, heads: number, shape: readonly number[]): void {
-  const [rows, width] = [shape[0]!, shape[1] ?? 1];
-  const pairs = rows / heads / 2;
-  const from = values.slice();
-  for (let head = 0; head < heads; head++) {
-    for (let half = 0; half < 2; half++) {
-      for (let pair = 0; pair < pairs; pair++) {
-        const [to, source] = [head * 2 * pairs + half * pairs + pair, head * 2 * pairs + 2 * pair + half];
-        values.set(from.subarray(source * width, (source + 1) * width), to * width);
-      }
-    }
   }
 }

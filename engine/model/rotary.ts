@@ -6,7 +6,11 @@ import type { ModelConfig } from './config.ts';
  * llama3: wavelengths beyond originalPositions / lowFrequencyFactor ÷ factor, those below originalPositions /
  * highFrequencyFactor as they were, a linear blend between (Llama 3 model card; transformers modeling_rope_utils.py).
  */
-export function rotaryFrequencies({ headSize, ropeTheta, ropeScaling }: ModelConfig): number[] {
+export function rotaryFrequencies({
+  headSize,
+  ropeTheta,
+  ropeScaling,
+}: Pick<ModelConfig, 'headSize' | 'ropeTheta' | 'ropeScaling'>): number[] {
   const plain = Array.from({ length: headSize / 2 }, (_, i) => ropeTheta ** ((-2 * i) / headSize));
   if (ropeScaling === null) return plain;
   const { factor } = ropeScaling;

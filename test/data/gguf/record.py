@@ -2,13 +2,13 @@
 
     uv venv /tmp/gguf && uv pip install --python /tmp/gguf/bin/python gguf==0.17.1 && /tmp/gguf/bin/python test/data/gguf/record.py
 
-blocks.json: for each ggml type random blocks (base64) and what gguf.quants.dequantize gives (32-bit floats, base64).
+blocks.json: for each ggml type random blocks (base64) and what gguf.quants.dequantize gives (32-bit floats, base64); and what quantize makes of floats.
 tiny-llama.gguf: two layers; weight i of a tensor is `number(name, i)`, queries and keys permuted as convert_hf_to_gguf.py permutes them.
 """
 import base64, json, os
 import numpy as np
 from gguf import GGMLQuantizationType as T, GGUFWriter
-from gguf.quants import dequantize
+from gguf.quants import dequantize, quantize
 
 here = os.path.dirname(os.path.abspath(__file__))
 rng = np.random.default_rng(0)
@@ -32,8 +32,10 @@ for kind, (weights, size, scales) in packings.items():
     assert values.size == blocks * weights and np.isfinite(values).all()
     encode = lambda array: base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
     recorded.append({"type": int(kind), "name": kind.name, "packed": encode(data), "values": encode(values)})
+values = np.concatenate([rng.standard_normal(96), np.zeros(32), 1e4 * rng.standard_normal(32), 1e-7 * rng.standard_normal(32), np.arange(-16, 16) * 127 / 16]).astype(np.float32)
+quantized = {"type": "Q8_0", "values": encode(values), "packed": encode(quantize(values, T.Q8_0))}
 with open(f"{here}/blocks.json", "w") as file:
-    json.dump({"gguf": "0.17.1", "packings": recorded}, file, indent=1)
+    json.dump({"gguf": "0.17.1", "packings": recorded, "quantized": quantized}, file, indent=1)
     file.write("\n")
 
 HIDDEN, HEADS, KEY_VALUE_HEADS, HEAD, FEED_FORWARD, VOCABULARY, LAYERS = 64, 4, 2, 16, 96, 262, 2

@@ -1,0 +1,113 @@
+import { existsSync } from 'node:fs';
+import path from 'node:path';
+import { Command, Option } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
+import {
+  describeAdapter,
+  type GgufType,
+  ggufTypes,
+  MergedParameters,
+  type ModelFolder,
+  saveAdapterFolder,
+  saveModelFolder,
+  writeGguf,
+} from '../../engine/index.ts';
+import { findModel, type ModelSource } from '../model-source.ts';
+import { print, printJson } from '../print.ts';
+import { progressLine } from '../progress-line.ts';
+import { storeOption } from '../store-option.ts';
+
+const help = `
+What is named is written, one of three or several:
+  --gguf FILE        for llama.cpp and what is built on it: weights, tokenizer and chat template in one file
+  --merged FOLDER    for transformers, vLLM and SGLang: an adapter is added to its base
+  --adapter FOLDER   for PEFT, and for servers that load adapters beside their base
+
+ratchet model export my-run --gguf my-run.gguf
+ratchet model export my-run --step 40 --adapter my-adapter --base HuggingFaceTB/SmolLM2-135M-Instruct
+`;
+
+const dtypes = ['float32', 'bfloat16', 'float16'] as const;
+
+interface ExportOptions {
+  readonly gguf?: string;
+  readonly type: GgufType;
+  readonly merged?: string;
+  readonly dtype: (typeof dtypes)[number];
+  readonly adapter?: string;
+  readonly base?: string;
+  readonly step?: string;
+  readonly store?: string;
+  readonly json?: boolean;
+}
+
+export const exportModel = new Command('export')
+  .description('write the model of a run, or of a folder, for llama.cpp, transformers, PEFT or vLLM')
+  .argument('<run|folder>', 'a run, whose last committed step it is; or a folder with a model or an adapter')
+  .option('--gguf <file>', 'one file, with tokenizer and chat template')
+  .addOption(
+    new Option('--type <type>', 'of the weights in the GGUF file; norms are f32').choices(ggufTypes).default('f16'),
+  )
+  .option('--merged <folder>', 'safetensors of all weights, with config and tokenizer')
+  .addOption(new Option('--dtype <type>', 'of the merged weights').choices(dtypes).default('float32'))
+  .option('--adapter <folder>', "the adapter alone, as PEFT's")
+  .option('--base <name>', "what the adapter's config calls its base; default: the folder it was trained on")
+  .option('--step <n>', 'a step whose weights are there; default: the last committed one')
+  .option(...storeOption)
+  .option('--json', 'as one JSON object')
+  .addHelpText('after', help)
+  .action(async (what: string, options: ExportOptions) => {
+    const { gguf, merged, adapter, type, dtype, json = false } = options;
+    const targets = [gguf, merged, adapter].flatMap((target) => target ?? []);
+    if (targets.length === 0) {
+      const expected = 'expected --gguf FILE, --merged FOLDER or --adapter FOLDER, got none of them.';
+      throw new RatchetError('ConfigInvalid', expected);
+    }
+    targets.forEach(requireNew);
+    const source = await findModel(what, options);
+    const model = await source.load();
+    const written: string[] = [];
+    if (gguf !== undefined) {
+      const progress = progressLine();
+      const onTensor = (done: number, of: number): void => progress.tell(() => `${gguf}: ${done} of ${of} tensors`);
+      await writeGguf(model, path.resolve(gguf), { type, onTensor }).finally(progress.end);
+      written.push(`${gguf}: GGUF, ${type}, for llama.cpp`);
+    }
+    if (merged !== undefined) {
+      await saveModelFolder(model, path.resolve(merged), { dtype });
+      written.push(`${merged}: safetensors, ${dtype}, for transformers and vLLM`);
+    }
+    if (adapter !== undefined) {
+      const base = await writeAdapter(model, adapter, { source, base: options.base });
+      written.push(`${adapter}: adapter for PEFT, on ${base}`);
+    }
+    if (json) printJson({ from: source.name, gguf, merged, adapter }, 2);
+    else print([`${source.name} is written:`, ...written.map((line) => `  ${line}`)].join('\n'));
+  });
+
+/** Returns what its config calls its base. */
+async function writeAdapter(
+  { parameters, files }: ModelFolder,
+  target: string,
+  { source, base: asked }: { readonly source: ModelSource; readonly base: string | undefined },
+): Promise<string> {
+  const described = await describeAdapter(source.folder);
+  if (!(parameters instanceof MergedParameters) || described === null) {
+    const instead = 'All weights were trained: write them with --merged.';
+    throw new RatchetError(
+      'ConfigInvalid',
+      `--adapter: expected a run with an adapter, got ${source.name}. ${instead}`,
+    );
+  }
+  const base = asked ?? source.baseName ?? described.baseFolder;
+  const { adapter, baseDigest } = parameters;
+  // The base has its own config.json; beside the adapter it would promise weights that are not there.
+  const { 'config.json': _, ...texts } = files;
+  await saveAdapterFolder({ adapter, base, baseDigest, files: texts }, path.resolve(target));
+  return base;
+}
+
+function requireNew(target: string): void {
+  if (!existsSync(target)) return;
+  throw new RatchetError('ConfigInvalid', `expected a place where nothing is yet, got ${path.resolve(target)}.`);
+}

@@ -1,0 +1,193 @@
+import { z } from 'zod';
+import { RatchetError } from '../../core/errors.ts';
+import type { ModelConfig } from '../model/config.ts';
+import type { ModelFolder } from '../model/model-folder.ts';
+import { ignoreMerges, nameOfCut } from './cuts.ts';
+import { architectureOf } from './families.ts';
+import type { TypedValue } from './write-header.ts';
+
+/** What llama.cpp's `convert_hf_to_gguf.py` says of a Hugging Face folder in a GGUF file: shape, tokenizer and chat template. */
+export function valuesOfModel(
+  { config, files }: Pick<ModelFolder, 'config' | 'files'>,
+  { name, fileType }: { readonly name: string; readonly fileType: number },
+): Map<string, TypedValue> {
+  return new Map<string, TypedValue>([
+    ['general.architecture', { text: architectureOf(config).name }],
+    ['general.type', { text: 'model' }],
+    ['general.name', { text: name }],
+    ['general.file_type', { u32: fileType }],
+    ['general.quantization_version', { u32: 2 }],
+    ...shapeValues(config, read(files, 'config.json', HuggingFaceConfig)),
+    ...tokenizerValues(config, files),
+  ]);
+}
+
+type Values = readonly (readonly [string, TypedValue])[];
+type Texts = ModelFolder['files'];
+
+const HuggingFaceConfig = z.looseObject({ max_position_embeddings: z.int().positive() });
+
+function shapeValues(config: ModelConfig, stated: z.infer<typeof HuggingFaceConfig>): Values {
+  const { name } = architectureOf(config);
+  const values: Values = [
+    ['vocab_size', { u32: config.vocabularySize }],
+    ['context_length', { u32: stated.max_position_embeddings }],
+    ['embedding_length', { u32: config.hiddenSize }],
+    ['block_count', { u32: config.layerCount }],
+    ['feed_forward_length', { u32: config.feedForwardSize }],
+    ['attention.head_count', { u32: config.headCount }],
+    ['attention.head_count_kv', { u32: config.keyValueHeadCount }],
+    ['attention.key_length', { u32: config.headSize }],
+    ['attention.value_length', { u32: config.headSize }],
+    ['attention.layer_norm_rms_epsilon', { f32: config.normEpsilon }],
+    ['rope.dimension_count', { u32: config.headSize }],
+    ['rope.freq_base', { f32: config.ropeTheta }],
+    ...ropeScalingValues(config),
+  ];
+  return values.map(([key, value]) => [`${name}.${key}`, value]);
+}
+
+/** Llama 3's is in a tensor of its own: `rotary-factors.ts`. */
+function ropeScalingValues({ ropeScaling }: ModelConfig): Values {
+  if (ropeScaling?.type !== 'linear') return [];
+  return [
+    ['rope.scaling.type', { text: 'linear' }],
+    ['rope.scaling.factor', { f32: ropeScaling.factor }],
+  ];
+}
+
+const Token = z.union([z.string(), z.looseObject({ content: z.string() }).transform(({ content }) => content)]);
+const Tokenizer = z.looseObject({
+  added_tokens: z.array(z.looseObject({ id: z.int(), content: z.string(), special: z.boolean() })).default([]),
+  normalizer: z.unknown(),
+  pre_tokenizer: z.unknown(),
+  post_processor: z.unknown(),
+  model: z.looseObject({
+    type: z.string(),
+    vocab: z.record(z.string(), z.int().min(0)),
+    merges: z.array(z.union([z.string(), z.tuple([z.string(), z.string()])])).default([]),
+    ignore_merges: z.boolean().nullish(),
+  }),
+});
+type Tokenizer = z.infer<typeof Tokenizer>;
+const NamedTemplate = z.looseObject({ name: z.string(), template: z.string() });
+const TokenizerConfig = z.looseObject({
+  bos_token: Token.nullish(),
+  eos_token: Token.nullish(),
+  pad_token: Token.nullish(),
+  chat_template: z.union([z.string(), z.array(NamedTemplate)]).nullish(),
+});
+
+/** Of tokens, as `tokenizer.ggml.token_type` has them. */
+const [usual, control, own, unused] = [1, 3, 4, 5];
+/** Names of the ends of a text, a turn and a message. */
+const endNames = ['eos', 'eot', 'eom'] as const;
+
+function tokenizerValues(config: ModelConfig, files: Texts): Values {
+  const tokenizer = read(files, 'tokenizer.json', Tokenizer);
+  const stated = read(files, 'tokenizer_config.json', TokenizerConfig);
+  const { tokens, types } = vocabulary(tokenizer, config);
+  const ids = new Map(tokens.map((token, id) => [token, id]));
+  const idOf = (token: string | null | undefined): number | null => (token == null ? null : (ids.get(token) ?? null));
+  const pre = requireCut(tokenizer);
+  const bos = beginsWith(tokenizer.post_processor);
+  return [
+    ['tokenizer.ggml.model', { text: 'gpt2' }],
+    ['tokenizer.ggml.pre', { text: pre }],
+    ['tokenizer.ggml.tokens', { texts: tokens }],
+    ['tokenizer.ggml.token_type', { i32s: types }],
+    ['tokenizer.ggml.merges', { texts: tokenizer.model.merges.map((merge) => [merge].flat().join(' ')) }],
+    ...idValue('bos', idOf(bos ?? stated.bos_token)),
+    ...endValues(idOf(stated.eos_token), config.endTokenIds),
+    ...idValue('padding', idOf(stated.pad_token)),
+    ['tokenizer.ggml.add_bos_token', { bool: bos !== null }],
+    ['tokenizer.ggml.add_eos_token', { bool: false }],
+    ...templateValues(stated, files),
+  ];
+}
+
+function vocabulary(
+  { model, added_tokens: added }: Tokenizer,
+  { vocabularySize }: ModelConfig,
+): { readonly tokens: readonly string[]; readonly types: readonly number[] } {
+  const tokens = Array.from({ length: vocabularySize }, (_, id) => `[PAD${id}]`);
+  const types = tokens.map(() => unused);
+  const put = (token: string, id: number, type: number): void => {
+    if (id >= vocabularySize)
+      throw unsupported('tokenizer.json', `token ids below vocab_size ${vocabularySize}`, String(id));
+    tokens[id] = token;
+    types[id] = type;
+  };
+  for (const [token, id] of Object.entries(model.vocab)) put(token, id, usual);
+  for (const { id, content, special } of added) put(content, id, special ? control : own);
+  return { tokens, types };
+}
+
+/** The name under which llama.cpp knows how the text is cut. */
+function requireCut({ model, normalizer, pre_tokenizer: preTokenizer }: Tokenizer): string {
+  if (model.type !== 'BPE') throw unsupported('tokenizer.json', 'a byte-level BPE', `the model "${model.type}"`);
+  const pre = nameOfCut(normalizer, preTokenizer);
+  if (pre === null) {
+    const expected = 'a normalizer and a pre_tokenizer of GPT-2, SmolLM, Qwen 2 or Llama 3';
+    throw unsupported('tokenizer.json', expected, JSON.stringify({ normalizer, pre_tokenizer: preTokenizer }));
+  }
+  const ignores = model.ignore_merges === true;
+  if (ignores !== ignoreMerges.has(pre)) {
+    throw unsupported('tokenizer.json', `"ignore_merges" ${!ignores}, as llama.cpp has it for ${pre}`, String(ignores));
+  }
+  return pre;
+}
+
+const Processor = z.looseObject({
+  type: z.string(),
+  processors: z.array(z.unknown()).optional(),
+  single: z.array(z.looseObject({ SpecialToken: z.looseObject({ id: z.string() }).optional() })).optional(),
+});
+
+/** The token that is put before every text; null where none is. */
+function beginsWith(postProcessor: unknown): string | null {
+  const parsed = Processor.safeParse(postProcessor);
+  if (!parsed.success) return null;
+  const { type, processors = [], single = [] } = parsed.data;
+  if (type === 'Sequence') return processors.map(beginsWith).find((token) => token !== null) ?? null;
+  return single[0]?.SpecialToken?.id ?? null;
+}
+
+function endValues(eos: number | null, ends: readonly number[]): Values {
+  const ids = [...new Set([...(eos === null ? [] : [eos]), ...ends])];
+  if (ids.length > endNames.length) {
+    throw unsupported(
+      'eos_token_id',
+      `at most ${endNames.length} end tokens, which GGUF has names for`,
+      ids.join(', '),
+    );
+  }
+  return ids.flatMap((id, i) => idValue(endNames[i]!, id));
+}
+
+function idValue(name: string, id: number | null): Values {
+  return id === null ? [] : [[`tokenizer.ggml.${name}_token_id`, { u32: id }]];
+}
+
+/** A file of its own wins over the config, as where the folder is read. */
+function templateValues({ chat_template: stated }: z.infer<typeof TokenizerConfig>, files: Texts): Values {
+  const named = typeof stated === 'string' ? [{ name: 'default', template: stated }] : (stated ?? []);
+  const of = (name: string, file: string): string | undefined =>
+    files[file] ?? named.find((template) => template.name === name)?.template;
+  const usualTemplate = of('default', 'chat_template.jinja');
+  const withTools = of('tool_use', 'additional_chat_templates/tool_use.jinja');
+  return [
+    ...(usualTemplate === undefined ? [] : [['tokenizer.chat_template', { text: usualTemplate }] as const]),
+    ...(withTools === undefined ? [] : [['tokenizer.chat_template.tool_use', { text: withTools }] as const]),
+  ];
+}
+
+function read<Schema extends z.ZodType>(files: Texts, name: string, schema: Schema): z.infer<Schema> {
+  const parsed = schema.safeParse(JSON.parse(files[name] ?? '{}'));
+  if (parsed.success) return parsed.data;
+  throw unsupported(name, 'what Hugging Face writes', z.prettifyError(parsed.error));
+}
+
+function unsupported(where: string, expected: string, received: string): RatchetError {
+  return new RatchetError('ModelUnsupported', `${where}: expected ${expected}, got ${received}.`);
+}
