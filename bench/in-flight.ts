@@ -1,4 +1,8 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { writeFile } from 'node:fs/promises';
+import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { pathToFileURL } from 'node:url';
 import type { Client } from '@temporalio/client';
 import type { Stack } from '../workers/supervisor.ts';
 import { type BigBatch, measureBigBatch } from './big-batch.ts';
@@ -17,7 +21,8 @@ import { median, round } from './statistics.ts';
  * - `in_flight`: rollouts that the worker played at once: turns a second × seconds of a turn. `--rollouts`, 10,000, is wanted.
  * - `memory_mb`, goal < 1500: the most resident memory that the worker had, in MiB.
  * - `cpu_ms_per_turn`, goal < 2: of the worker, all its threads.
- * - `orchestrator_growth`, goal ≤ 1.2: memory of the orchestrator with 4,096 groups in flight ÷ with 16, groups of 2, medians. A fresh stack each time.
+ * - `orchestrator_growth`, goal ≤ 1.2: heap of the orchestrator with 4,096 groups in flight ÷ with 16, groups of 2. A fresh stack each time.
+ *   It is what its threads hold after a full collection, all together. `orchestrator_rss_growth` is of resident memory (medians), with garbage.
  * - `big_batch_mb`, goal < 3000: the most memory that a process has while 8,192 rollouts of 32,768 tokens are packed, planned and handed to a
  *   trainer that only counts them; null where that fails. `details.big_batch` has smaller batches beside it, and why one failed.
  */
@@ -68,7 +73,12 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
       memory_mb: worker.worker_mb,
       cpu_ms_per_turn: worker.cpu_ms_per_turn,
     }),
-    ...(few && many ? { orchestrator_growth: round(many.orchestrator_mb / few.orchestrator_mb) } : {}),
+    ...(few && many
+      ? {
+          orchestrator_growth: round(many.orchestrator_heap_mb / few.orchestrator_heap_mb),
+          orchestrator_rss_growth: round(many.orchestrator_mb / few.orchestrator_mb),
+        }
+      : {}),
     ...(last && { big_batch_mb: last.train_mb === null ? null : Math.max(last.pack_mb!, last.train_mb) }),
     details: { worker, orchestrators, big_batch: batches },
   };
@@ -90,8 +100,10 @@ interface Held {
   /** The most. */
   readonly worker_mb: number;
   readonly cpu_ms_per_turn: number;
-  /** Median. */
+  /** Resident, median. */
   readonly orchestrator_mb: number;
+  /** Of all its threads, after a full collection. */
+  readonly orchestrator_heap_mb: number;
   readonly orchestrator_cpu_s: number;
   readonly cpu: CpuUse | null;
 }
@@ -134,7 +146,8 @@ function measureHeld(
       await untilStep(bench, folder, started, 0);
       // Until rollouts begin and end at any moment.
       await delay(work * turns, undefined, { signal: bench.signal });
-      const held = await watch(bench, options, { run: started, stack, processes });
+      const watched = await watch(bench, options, { run: started, stack, processes });
+      const held = { ...watched, orchestrator_heap_mb: await askHeap(folder, stack.pids()['orchestrator worker']!) };
       bench.say(`${name}: ${JSON.stringify(held)}`);
       await started.handle.terminate('measured');
       return held;
@@ -142,8 +155,51 @@ function measureHeld(
       await processes.stop();
     }
   };
-  return withProject(bench, (folder) =>
-    withStack(bench, folder, (client, stack) => run(client, stack, folder), { count: { rollout: 0 } }),
+  return withProject(bench, async (folder) => {
+    const probe = path.join(folder, 'heap-probe.mjs');
+    await writeFile(probe, heapProbe);
+    const variables = { NODE_OPTIONS: `${process.env['NODE_OPTIONS'] ?? ''} --import=${pathToFileURL(probe).href}` };
+    return withStack(bench, folder, (client, stack) => run(client, stack, folder), {
+      count: { rollout: 0 },
+      variables,
+    });
+  });
+}
+
+/**
+ * Runs in each thread of each process. When `heap-PID` appears beside it, where PID is its process, it collects all garbage and writes the bytes
+ * that are left to `heap-PID-THREAD`.
+ */
+const heapProbe = `
+import { existsSync, writeFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { getHeapStatistics, setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { threadId } from 'node:worker_threads';
+
+const file = fileURLToPath(new URL('heap-' + process.pid, import.meta.url));
+const timer = setInterval(() => {
+  if (!existsSync(file)) return;
+  clearInterval(timer);
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc');
+  collect();
+  collect();
+  writeFileSync(file + '-' + threadId, String(getHeapStatistics().used_heap_size));
+}, 500);
+timer.unref();
+`;
+
+/** MiB of a process with the probe. */
+async function askHeap(folder: string, pid: number): Promise<number> {
+  await writeFile(path.join(folder, `heap-${pid}`), '');
+  await delay(5_000); // each thread looks twice a second
+  const answers = readdirSync(folder).filter((name) => name.startsWith(`heap-${pid}-`));
+  if (!answers.includes(`heap-${pid}-0`))
+    throw new Error(`the orchestrator, process ${pid}, did not answer for its heap`);
+  return round(
+    answers.reduce((sum, name) => sum + Number(readFileSync(path.join(folder, name), 'utf8')), 0) / 2 ** 20,
+    1,
   );
 }
 
@@ -151,7 +207,7 @@ async function watch(
   bench: Bench,
   { seconds, work }: Options,
   { run, stack, processes }: { run: FakeRun; stack: Stack; processes: RolloutProcesses },
-): Promise<Held> {
+): Promise<Omit<Held, 'orchestrator_heap_mb'>> {
   const worker = processes.alive[0]!.pid;
   const orchestrator = stack.pids()['orchestrator worker']!;
   const memory: { worker: number; orchestrator: number }[] = [];
