@@ -13,6 +13,7 @@ import {
   chance,
   ChatTemplateSpec,
   KlSpec,
+  MlflowSpec,
   NameSpec,
   pace,
   patience,
@@ -69,6 +70,8 @@ export const RunSpec = z.strictObject({
   breaker: BreakerSpec.prefault({}),
   checkpoints: CheckpointSpec,
   wandb: WandbSpec.nullable(),
+  /** Missing = MLflow is not fed. */
+  mlflow: MlflowSpec.optional(),
   sft: SftSpec.nullable(),
   trainer: TrainerSpec,
   inference: InferenceSpec,
@@ -93,7 +96,7 @@ export { InferenceSpec } from './settings/inference.ts';
 export type { AdvantageSpec, LossSpec, TeacherSpec } from './settings/learning.ts';
 export type { LoraSpec, OptimizerSpec, ScheduleSpec } from './settings/optimizer.ts';
 export type { PromptBranchSpec } from './settings/prompt-branches.ts';
-export { type BreakerSpec, ChatTemplateSpec, type KlSpec, type WandbSpec } from './settings/run.ts';
+export { type BreakerSpec, ChatTemplateSpec, type KlSpec, type MlflowSpec, type WandbSpec } from './settings/run.ts';
 export { SamplingSpec } from './settings/sampling.ts';
 export type { EndpointsRef } from './settings/server-pool.ts';
 export { DataRef, type SftSpec } from './settings/sft.ts';

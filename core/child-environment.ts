@@ -33,6 +33,9 @@ export const environmentForStore: readonly string[] = ['AWS_*'];
 /** What W&B's client reads, its key among them, and where `wandb login` may have put it: for the process that feeds metrics, and the client's own. */
 export const wandbVariables: readonly string[] = ['WANDB_*', 'NETRC'];
 
+/** What MLflow's client reads, its credentials among them: for the process that feeds metrics. */
+export const mlflowVariables: readonly string[] = ['MLFLOW_*'];
+
 /** Of Temporal, of the store and of metrics: no environment has a use for them, whoever names them. */
 const keptFromEnvironments: readonly string[] = [
   ...temporalSecrets,
@@ -40,6 +43,7 @@ const keptFromEnvironments: readonly string[] = [
   'RATCHET_*',
   ...environmentForStore,
   ...wandbVariables,
+  ...mlflowVariables,
   ...tinkerVariables,
 ];
 

@@ -93,7 +93,7 @@ export class RunSinks {
     await Promise.all(
       this.#fed.map(async ({ sink, busy }) => {
         await busy;
-        await sink.close().catch((error: unknown) => this.#log(`${sink.name}: ${reasonOf(error)}`));
+        await sink.close(isRunOver).catch((error: unknown) => this.#log(`${sink.name}: ${reasonOf(error)}`));
       }),
     );
     this.#isDone = isRunOver && this.isUpToDate;

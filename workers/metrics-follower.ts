@@ -3,6 +3,7 @@ import type { Client } from '@temporalio/client';
 import { ScrapedRun, type RunCondition, type Sample, stateSamples } from '../backends/metrics/exposition.ts';
 import { RunSinks, readSinkStates } from '../runs/run-sinks.ts';
 import type { MetricsSink } from '../backends/metrics/sinks.ts';
+import { mlflowSink } from './mlflow-settings.ts';
 import { TensorBoardSink } from '../backends/metrics/tensorboard.ts';
 import { openRunStore } from '../backends/store/index.ts';
 import { specIn } from '../runs/record-shapes.ts';
@@ -142,9 +143,10 @@ export class MetricsFollower {
     const spec = specIn(await store.get(handle.spec), handle.spec.key);
     const sinks: MetricsSink[] = [new TensorBoardSink(store)];
     const { wandb } = spec;
+    const firstClaim = Buffer.from((await store.read(layout.run())) ?? []).toString('utf8');
+    const id = wandbRunId(handle.name, handle.store, firstClaim);
+    if (spec.mlflow) sinks.push(mlflowSink(spec, spec.mlflow, id));
     if (wandb && wandb.mode !== 'disabled') {
-      const firstClaim = Buffer.from((await store.read(layout.run())) ?? []).toString('utf8');
-      const id = wandbRunId(handle.name, handle.store, firstClaim);
       sinks.push(new WandbSink({ spec, wandb, id, folder: wandbFolder(handle.store, handle.name, id), log }));
     }
     const followed: Followed = {

@@ -3,6 +3,7 @@ import {
   environmentForPython,
   environmentForStore,
   environmentForVerifiers,
+  mlflowVariables,
   temporalSecrets,
   tinkerVariables,
   variablesOfEnvironments,
@@ -102,7 +103,7 @@ export function localRoles({
     args: [...programArguments('worker'), '--role', 'metrics'],
     takesSecrets: true,
     aloud: 'metrics: ',
-    passEnv: [...environmentForStore, ...wandbVariables, ...environmentForPython],
+    passEnv: [...environmentForStore, ...wandbVariables, ...mlflowVariables, ...environmentForPython],
     env: metricsPort === undefined ? {} : { RATCHET_METRICS_PORT: String(metricsPort) },
   };
   if (playsOnly) return workers;

@@ -9,5 +9,6 @@ export interface MetricsSink {
   send(rows: readonly NumberedRow[]): Promise<void>;
   /** What there is to know beside: where it is shown. */
   place(): string | null;
-  close(): Promise<void>;
+  /** `isRunOver`: no further rows will come, and it has them all. */
+  close(isRunOver: boolean): Promise<void>;
 }

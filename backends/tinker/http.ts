@@ -1,4 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
+import { causeOf } from '../fetch-cause.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { requireServer } from '../../engine/grants.ts';
 import { troubleKindOf, saidBy, TinkerTrouble, wordsOf } from './trouble.ts';
@@ -212,9 +213,4 @@ function neverArrived(error: unknown): boolean {
   return ['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH', 'UND_ERR_CONNECT_TIMEOUT'].includes(
     causeOf(error),
   );
-}
-
-function causeOf(error: unknown): string {
-  const { cause, name } = error as { cause?: { code?: string; message?: string }; name?: string };
-  return cause?.code ?? cause?.message ?? name ?? String(error);
 }

@@ -90,7 +90,7 @@ export const transformersArguments: Rows = {
   ...all('logging_strategy logging_dir log_level', ignored(noTrackers, text())),
   ...all('logging_first_step log_on_each_node disable_tqdm', ignored(noTrackers, flag())),
   report_to: together(
-    '`wandb` where it names it',
+    '`wandb` and `mlflow` where it names them',
     z.union([text(), text().array()]).meta({ expected: 'a text or a list of texts' }),
   ),
   ...all('remove_unused_columns dataloader_drop_last', ignored(noLoader, flag())),
@@ -142,7 +142,7 @@ export function transformersTogether(
   usual: { readonly evalSteps: number; readonly saveSteps: number; readonly schedule: 'constant' | 'linear' },
 ): void {
   setRunName(own, value('run_name'), path('run_name'));
-  setWandb({ value, path }, own);
+  setTrackers({ value, path }, own);
   const maxSteps = Number(own.get(['max_steps']) ?? 0);
   const stepsOf = (given: number): number => (given < 1 ? Math.max(1, Math.ceil(given * maxSteps)) : Math.round(given));
 
@@ -183,12 +183,16 @@ function setSchedule({ value, path }: Arguments, own: Own, usual: 'constant' | '
   );
 }
 
-/** Both trainers report to W&B unless told otherwise. */
-function setWandb({ value, path }: Arguments, own: Own): void {
+/** Both trainers report to W&B unless told otherwise; TensorBoard's files are always written. */
+function setTrackers({ value, path }: Arguments, own: Own): void {
   const given = (value('report_to') ?? 'wandb') as string | readonly string[];
   const trackers = typeof given === 'string' ? [given] : given;
-  const others = trackers.filter((tracker) => !['wandb', 'all', 'none'].includes(tracker));
+  const others = trackers.filter((tracker) => !['wandb', 'mlflow', 'tensorboard', 'all', 'none'].includes(tracker));
   if (others.length > 0) own.warn(`report_to: ${others.join(', ')} is not fed; ${noTrackers}`);
+  if (trackers.includes('mlflow')) {
+    own.set(['mlflow'], {}, path('report_to'));
+    if (value('run_name') !== undefined) own.set(['mlflow', 'run_name'], value('run_name'), path('run_name'));
+  }
   if (!trackers.includes('wandb') && !trackers.includes('all')) return;
   own.set(['wandb'], {}, path('report_to'));
   if (value('run_name') !== undefined) own.set(['wandb', 'name'], value('run_name'), path('run_name'));

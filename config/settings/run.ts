@@ -8,6 +8,7 @@ import {
 } from '../../core/limits.ts';
 import { runNamePattern } from '../../core/names.ts';
 import { liveSettings } from '../../core/rl/live-settings.ts';
+import { baseUrl } from '../model-access.ts';
 import { atLeastZero, choice, flag, fraction, positive, text, whole } from '../values.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
@@ -201,6 +202,18 @@ export const wandb = {
 };
 export const WandbSpec = z.strictObject(specFields(wandb));
 export type WandbSpec = z.infer<typeof WandbSpec>;
+
+/**
+ * MLflow, fed from the run's metrics. Its credentials are in the environment of the process that feeds it (`MLFLOW_TRACKING_TOKEN`, or
+ * `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`), never here.
+ */
+export const mlflow = {
+  tracking_uri: setting(baseUrl(), 'of the tracking server; `MLFLOW_TRACKING_URI` when missing'),
+  experiment: setting(text(), '`ratchet` when missing; made where there is none; also `MLFLOW_EXPERIMENT_NAME`'),
+  run_name: setting(text(), 'the run’s name when missing'),
+};
+export const MlflowSpec = z.strictObject(specFields(mlflow));
+export type MlflowSpec = z.infer<typeof MlflowSpec>;
 
 export const klPenalty = optionalTable({
   enabled: setting(flag(), '`false` measures the divergence only', { default: true }),

@@ -1,0 +1,5 @@
+/** `fetch failed` hides what failed in its cause: the code of the system where there is one, `ECONNREFUSED`. */
+export function causeOf(error: unknown): string {
+  const { cause, name } = error as { cause?: { code?: string; message?: string }; name?: string };
+  return cause?.code ?? cause?.message ?? name ?? String(error);
+}

@@ -1,0 +1,317 @@
+import { RatchetError } from '../../core/errors.ts';
+import { causeOf } from '../fetch-cause.ts';
+import { firstLineage, lineageNumber } from '../../core/names.ts';
+import type { NumberedRow } from '../../runs/metrics-feed.ts';
+import type { MetricsSink } from './sinks.ts';
+
+/** MLflow takes no more of one request: at most 1000 metrics, 100 params (mlflow/utils/validation.py). */
+const metricsAtOnce = 900;
+const paramsAtOnce = 100;
+const paramCharactersMax = 500;
+/** What one page of a metric's history, or of a search, may hold. */
+const pageSize = 1_000;
+const answerMsMax = 60_000;
+
+const tagNames = { id: 'ratchet.id', lineage: 'ratchet.lineage', next: 'ratchet.next', hasParams: 'ratchet.params' };
+
+export interface MlflowOptions {
+  /** `http(s)://host:port`, of the tracking server; throws where none was named. */
+  readonly trackingUri: () => string;
+  readonly experiment: string;
+  readonly runName: string;
+  /** Unique to this run, the same whenever it goes on. */
+  readonly id: string;
+  /** What is shown as the run's parameters. */
+  readonly params: object;
+  readonly environment?: Readonly<NodeJS.ProcessEnv>;
+}
+
+interface Point {
+  readonly key: string;
+  readonly value: number;
+  /** ms since 1970. */
+  readonly timestamp: number;
+  readonly step: number;
+}
+
+interface TrackedRun {
+  readonly runId: string;
+  hasParams: boolean;
+  isRunning: boolean;
+  /** Whoever sent the last rows was not answered, perhaps: what the server has is asked first. */
+  isUnsure: boolean;
+}
+
+interface AnsweredRun {
+  readonly info: { readonly run_id: string; readonly status: string };
+  readonly data?: { readonly tags?: readonly { readonly key: string; readonly value: string }[] };
+}
+
+/**
+ * MLflow's tracking server, over its REST API (mlflow.org/docs/latest/rest-api.html, 2.0). A lineage is an MLflow run of its own, since steps of a
+ * run only go up; the first one is the parent of the others.
+ *
+ * A run says itself how far it is: the tag `ratchet.next`, the number of the next row, goes with each batch of rows. The server writes a batch's
+ * metrics before its tags, so what a kill left between the two is there already, and is not sent again.
+ */
+export class MlflowSink implements MetricsSink {
+  readonly name = 'mlflow';
+  readonly #options: MlflowOptions;
+  #experimentId = '';
+  readonly #runs = new Map<string, TrackedRun>();
+
+  constructor(options: MlflowOptions) {
+    this.#options = options;
+  }
+
+  async open(): Promise<number> {
+    this.#runs.clear();
+    this.#experimentId = await this.#experiment();
+    let next = 0;
+    for (const { info, data } of await this.#search()) {
+      const tags = new Map(data?.tags?.map(({ key, value }) => [key, value]));
+      next = Math.max(next, Number(tags.get(tagNames.next) ?? 0));
+      this.#runs.set(tags.get(tagNames.lineage) ?? firstLineage, {
+        runId: info.run_id,
+        hasParams: tags.has(tagNames.hasParams),
+        isRunning: info.status === 'RUNNING',
+        isUnsure: true,
+      });
+    }
+    return next;
+  }
+
+  /** In the order of their numbers, so that `ratchet.next` never says more than is there. */
+  async send(rows: readonly NumberedRow[]): Promise<void> {
+    for (const batch of batchesOf(rows)) {
+      const run = await this.#runOf(batch[0]!.row.lineage);
+      const points = batch.flatMap(pointsOf);
+      const missing = run.isUnsure ? await this.#missing(run, points) : points;
+      const next = String(batch.at(-1)!.number + 1);
+      const parts = slices(missing, metricsAtOnce);
+      for (const [i, metrics] of (parts.length === 0 ? [[]] : parts).entries()) {
+        const isLast = i >= parts.length - 1;
+        const tags = isLast ? [{ key: tagNames.next, value: next }] : [];
+        await this.#post('runs/log-batch', { run_id: run.runId, metrics, tags });
+      }
+      run.isUnsure = false;
+    }
+  }
+
+  place(): string | null {
+    const first = this.#runs.get(firstLineage) ?? this.#runs.values().next().value;
+    return first ? `${this.#base}/#/experiments/${this.#experimentId}/runs/${first.runId}` : null;
+  }
+
+  async close(isRunOver: boolean): Promise<void> {
+    if (!isRunOver) return;
+    for (const run of this.#runs.values()) {
+      if (!run.isRunning) continue;
+      await this.#post('runs/update', { run_id: run.runId, status: 'FINISHED', end_time: Date.now() });
+      run.isRunning = false;
+    }
+  }
+
+  get #base(): string {
+    return this.#options.trackingUri().replace(/\/+$/, '');
+  }
+
+  async #experiment(): Promise<string> {
+    const { experiment } = this.#options;
+    const found = await this.#ask<{ experiment: { experiment_id: string; lifecycle_stage?: string } }>(
+      `experiments/get-by-name?experiment_name=${encodeURIComponent(experiment)}`,
+      { method: 'GET' },
+      'RESOURCE_DOES_NOT_EXIST',
+    );
+    if (found?.experiment.lifecycle_stage === 'deleted') {
+      throw new RatchetError(
+        'ConfigInvalid',
+        `mlflow.experiment: the experiment ${JSON.stringify(experiment)} of ${this.#base} was deleted. Restore it there, or name another.`,
+      );
+    }
+    if (found) return found.experiment.experiment_id;
+    return (await this.#post<{ experiment_id: string }>('experiments/create', { name: experiment })).experiment_id;
+  }
+
+  /** All of this run, oldest first: where two of a lineage were made, the older one is it. */
+  async #search(): Promise<AnsweredRun[]> {
+    const { runs = [] } = await this.#post<{ runs?: AnsweredRun[] }>('runs/search', {
+      experiment_ids: [this.#experimentId],
+      filter: `tags.\`${tagNames.id}\` = '${this.#options.id}'`,
+      order_by: ['attributes.start_time DESC'],
+      max_results: pageSize,
+    });
+    return runs; // a later entry takes the place of an earlier one in the map
+  }
+
+  async #runOf(lineage: string): Promise<TrackedRun> {
+    const run = this.#runs.get(lineage) ?? (await this.#begin(lineage));
+    if (!run.hasParams) {
+      for (const params of slices(paramsOf(this.#options.params), paramsAtOnce)) {
+        await this.#post('runs/log-batch', { run_id: run.runId, params });
+      }
+      await this.#post('runs/set-tag', { run_id: run.runId, key: tagNames.hasParams, value: 'all' });
+      run.hasParams = true;
+    }
+    if (!run.isRunning) {
+      await this.#post('runs/update', { run_id: run.runId, status: 'RUNNING' });
+      run.isRunning = true;
+    }
+    return run;
+  }
+
+  async #begin(lineage: string): Promise<TrackedRun> {
+    const { id, runName } = this.#options;
+    const parent = lineage === firstLineage ? undefined : this.#runs.get(firstLineage)?.runId;
+    const { run } = await this.#post<{ run: AnsweredRun }>('runs/create', {
+      experiment_id: this.#experimentId,
+      run_name: lineage === firstLineage ? runName : `${runName} (lineage ${lineageNumber(lineage)})`,
+      start_time: Date.now(),
+      tags: [
+        { key: tagNames.id, value: id },
+        { key: tagNames.lineage, value: lineage },
+        { key: 'mlflow.source.name', value: 'ratchet' },
+        ...(parent === undefined ? [] : [{ key: 'mlflow.parentRunId', value: parent }]),
+      ],
+    });
+    const begun = { runId: run.info.run_id, hasParams: false, isRunning: true, isUnsure: false };
+    this.#runs.set(lineage, begun);
+    return begun;
+  }
+
+  /** The points that the server does not have: of a lineage, a key and a step name one. */
+  async #missing(run: TrackedRun, points: readonly Point[]): Promise<Point[]> {
+    const missing: Point[] = [];
+    for (const key of new Set(points.map((point) => point.key))) {
+      const steps = await this.#stepsOf(run, key);
+      missing.push(...points.filter((point) => point.key === key && !steps.has(point.step)));
+    }
+    return missing;
+  }
+
+  async #stepsOf({ runId }: TrackedRun, key: string): Promise<Set<number>> {
+    const steps = new Set<number>();
+    for (let page = ''; ;) {
+      const query = new URLSearchParams({
+        run_id: runId,
+        metric_key: key,
+        max_results: String(pageSize),
+        ...(page && { page_token: page }),
+      });
+      const answer = await this.#ask<{ metrics?: { step?: number | string }[]; next_page_token?: string }>(
+        `metrics/get-history?${query.toString()}`,
+        { method: 'GET' },
+        'RESOURCE_DOES_NOT_EXIST',
+      );
+      for (const { step = 0 } of answer?.metrics ?? []) steps.add(Number(step));
+      page = answer?.next_page_token ?? '';
+      if (page === '') return steps;
+    }
+  }
+
+  async #post<Answer = unknown>(route: string, body: object): Promise<Answer> {
+    return (await this.#ask<Answer>(route, { method: 'POST', body: JSON.stringify(body) }))!;
+  }
+
+  /** Null where the server answers with the error code that is expected. */
+  async #ask<Answer>(
+    route: string,
+    request: { readonly method: string; readonly body?: string },
+    expected?: string,
+  ): Promise<Answer | null> {
+    const url = `${this.#base}/api/2.0/mlflow/${route}`;
+    const shown = url.replace(/[?].*/, '');
+    let response: Response;
+    try {
+      response = await fetch(url, {
+        ...request,
+        headers: { 'content-type': 'application/json', ...credentials(this.#options.environment ?? process.env) },
+        redirect: 'error', // what is sent goes to nobody but the server that was named
+        signal: AbortSignal.timeout(answerMsMax),
+      });
+    } catch (cause) {
+      const what = `MLflow at ${this.#base} cannot be reached (${causeOf(cause)}). Is it running, and is mlflow.tracking_uri right?`;
+      throw new RatchetError('ServerUnavailable', what, { cause });
+    }
+    const text = await response.text();
+    const answer = parsed(text);
+    if (response.ok && answer !== null) return answer as Answer;
+    const { error_code: code, message } = (answer ?? {}) as { error_code?: string; message?: string };
+    if (expected !== undefined && code === expected) return null;
+    if (response.status === 401 || response.status === 403) {
+      const says = `MLflow at ${this.#base} answers ${response.status}: set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, where the processes start.`;
+      throw new RatchetError('ServerUnavailable', says);
+    }
+    const said = `${code ?? ''} ${message ?? text}`.trim().slice(0, 300);
+    throw new RatchetError(
+      'ServerUnavailable',
+      `${shown} answers ${response.status}, expected JSON of MLflow: ${said}`,
+    );
+  }
+}
+
+/** As MLflow's own client sends them (mlflow/utils/rest_utils.py). */
+function credentials(environment: Readonly<NodeJS.ProcessEnv>): Record<string, string> {
+  const {
+    MLFLOW_TRACKING_TOKEN: token,
+    MLFLOW_TRACKING_USERNAME: user,
+    MLFLOW_TRACKING_PASSWORD: password,
+  } = environment;
+  if (user && password) {
+    return { authorization: `Basic ${Buffer.from(`${user}:${password}`).toString('base64')}` };
+  }
+  return token ? { authorization: `Bearer ${token}` } : {};
+}
+
+/** Rows of one lineage that follow one another, with at most so many metrics; a row with more is a batch of its own. */
+function batchesOf(rows: readonly NumberedRow[]): NumberedRow[][] {
+  const batches: NumberedRow[][] = [];
+  let metrics = 0;
+  for (const row of rows) {
+    const own = pointsOf(row).length;
+    const last = batches.at(-1);
+    if (last?.[0]!.row.lineage === row.row.lineage && metrics + own <= metricsAtOnce) {
+      last.push(row);
+      metrics += own;
+    } else {
+      batches.push([row]);
+      metrics = own;
+    }
+  }
+  return batches;
+}
+
+/** An evaluation's row has no time of its own. */
+function pointsOf({ row }: NumberedRow): Point[] {
+  const at = typeof row['time'] === 'string' ? Date.parse(row['time']) : Number.NaN;
+  const timestamp = Number.isFinite(at) ? at : Date.now();
+  return Object.entries(row).flatMap(([name, value]) =>
+    typeof value === 'number' && name !== 'step' ? [{ key: mlflowName(name), value, timestamp, step: row.step }] : [],
+  );
+}
+
+/** MLflow's names have letters, digits and `_ - . / :` and blanks: `eval/words/pass@4` is `eval/words/pass_at_4` there. */
+export function mlflowName(name: string): string {
+  return name.replaceAll('@', '_at_').replaceAll(/[^\w\-./: ]/g, '_');
+}
+
+/** The leaves of the run's spec by their path, as text that MLflow takes whatever its version. */
+function paramsOf(params: object, path = ''): { key: string; value: string }[] {
+  return Object.entries(params).flatMap(([name, value]: [string, unknown]) => {
+    const key = path === '' ? name : `${path}.${name}`;
+    if (value !== null && typeof value === 'object') return paramsOf(value, key);
+    return [{ key: mlflowName(key).slice(0, 250), value: String(value).slice(0, paramCharactersMax) }];
+  });
+}
+
+function slices<T>(list: readonly T[], size: number): T[][] {
+  return Array.from({ length: Math.ceil(list.length / size) }, (_, i) => list.slice(i * size, (i + 1) * size));
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return null;
+  }
+}
