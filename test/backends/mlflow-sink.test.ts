@@ -28,6 +28,16 @@ interface Kept {
   readonly metrics: Metric[];
 }
 
+interface Pair {
+  readonly key: string;
+  readonly value: string;
+}
+type Asked = {
+  readonly [
+    name in 'experiment_name' | 'name' | 'filter' | 'run_name' | 'run_id' | 'key' | 'value' | 'status' | 'metric_key'
+  ]?: string;
+} & { readonly metrics?: readonly Metric[]; readonly params?: readonly Pair[]; readonly tags?: readonly Pair[] };
+
 /** The routes of a tracking server that are asked, with the limits and refusals of mlflow/utils/validation.py. */
 class TrackingServer {
   readonly experiments = new Map<string, string>();
@@ -52,8 +62,7 @@ class TrackingServer {
     const url = new URL(request.url!, 'http://server');
     const chunks: Buffer[] = [];
     for await (const chunk of request) chunks.push(chunk as Buffer);
-    const body =
-      chunks.length === 0 ? {} : (JSON.parse(Buffer.concat(chunks).toString('utf8')) as Record<string, never>);
+    const body = chunks.length === 0 ? {} : (JSON.parse(Buffer.concat(chunks).toString('utf8')) as Asked);
     const say = (status: number, answer: object): void => {
       response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(answer));
     };
@@ -68,35 +77,34 @@ class TrackingServer {
     say(200, answer);
   }
 
-  #do(route: string, asked: Record<string, never>): object | string {
-    const run = this.runs.find(({ run_id }) => run_id === asked['run_id']);
+  #do(route: string, asked: Asked): object | string {
+    const run = this.runs.find(({ run_id }) => run_id === asked.run_id);
     const told = (one: Kept): object => ({
       info: { run_id: one.run_id, status: one.status },
       data: { tags: [...one.tags].map(([key, value]) => ({ key, value })) },
     });
-    const pairs = (list: readonly { key: string; value: string }[] = []) =>
-      list.map(({ key, value }) => [key, value] as const);
+    const pairs = (list: readonly Pair[] = []) => list.map(({ key, value }) => [key, value] as const);
     switch (route) {
       case 'experiments/get-by-name': {
-        const id = this.experiments.get(asked['experiment_name']!);
+        const id = this.experiments.get(asked.experiment_name!);
         return id === undefined
           ? 'RESOURCE_DOES_NOT_EXIST'
           : { experiment: { experiment_id: id, lifecycle_stage: 'active' } };
       }
       case 'experiments/create': {
-        this.experiments.set(asked['name']!, String(this.experiments.size + 1));
+        this.experiments.set(asked.name!, String(this.experiments.size + 1));
         return { experiment_id: String(this.experiments.size) };
       }
       case 'runs/search': {
-        const id = /^tags\.`ratchet\.id` = '(\w+)'$/.exec(asked['filter']!)![1]!;
+        const id = /^tags\.`ratchet\.id` = '(\w+)'$/.exec(asked.filter!)![1]!;
         return { runs: this.runs.filter(({ tags }) => tags.get('ratchet.id') === id).map(told) };
       }
       case 'runs/create': {
         const made: Kept = {
           run_id: `r${this.runs.length}`,
-          name: asked['run_name']!,
+          name: asked.run_name!,
           status: 'RUNNING',
-          tags: new Map(pairs(asked['tags'])),
+          tags: new Map(pairs(asked.tags)),
           params: new Map(),
           metrics: [],
         };
@@ -104,15 +112,7 @@ class TrackingServer {
         return { run: told(made) };
       }
       case 'runs/log-batch': {
-        const {
-          metrics = [],
-          params = [],
-          tags = [],
-        } = asked as unknown as {
-          metrics?: Metric[];
-          params?: { key: string; value: string }[];
-          tags?: { key: string; value: string }[];
-        };
+        const { metrics = [], params = [], tags = [] } = asked;
         if (metrics.length > 1000 || params.length > 100 || metrics.length + params.length + tags.length > 1000)
           return 'INVALID_PARAMETER_VALUE';
         if (![...metrics, ...params].every(({ key }) => /^[\w\-./: ]{1,250}$/.test(key)))
@@ -128,13 +128,13 @@ class TrackingServer {
         return {};
       }
       case 'runs/set-tag':
-        run!.tags.set(asked['key']!, asked['value']!);
+        run!.tags.set(asked.key!, asked.value!);
         return {};
       case 'runs/update':
-        run!.status = asked['status']!;
+        run!.status = asked.status!;
         return {};
       case 'metrics/get-history':
-        return { metrics: run!.metrics.filter(({ key }) => key === asked['metric_key']) };
+        return { metrics: run!.metrics.filter(({ key }) => key === asked.metric_key) };
       default:
         return 'ENDPOINT_NOT_FOUND';
     }
@@ -210,7 +210,7 @@ describe('MLflow', () => {
       ...row,
       'eval/words/pass_at_4': pass,
     }));
-    assert.deepEqual([...server.runs.flatMap(rowsIn)], expected);
+    assert.deepEqual(server.runs.flatMap(rowsIn), expected);
     assert.deepEqual(
       server.runs.map(({ name, status }) => [name, status]),
       [
