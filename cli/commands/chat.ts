@@ -7,12 +7,7 @@ import { openVersion } from '../open-version.ts';
 import { headStep } from '../run-records.ts';
 import { begunAtOf } from '../../runs/run-access.ts';
 import { storedTemplate } from '../../runs/stored-template.ts';
-import {
-  Detokenizer,
-  type ModelFolder,
-  Sampler,
-  withChatTemplate,
-} from '../../engine/index.ts';
+import { Detokenizer, type ModelFolder, Sampler, withChatTemplate } from '../../engine/index.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
 import { withoutControls } from '../plain-text.ts';
 import { storeOption } from '../store-option.ts';
