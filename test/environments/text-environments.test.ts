@@ -7,6 +7,7 @@ import { listEnvironments, loadEnvironment } from '../../backends/environments/l
 import { scoreRollout } from '../../backends/environments/score.ts';
 import { randomStream } from '../../core/random.ts';
 import { similarity } from '../../environments/alphabet-sort/similarity.ts';
+import { inWords } from '../../environments/number-words/in-words.ts';
 import { feedbackOn } from '../../environments/wordle/index.ts';
 
 type Args = Parameters<typeof loadEnvironment>[1];
@@ -46,6 +47,10 @@ const variants: readonly (readonly [string, Args])[] = [
   ['wordle', {}],
   ['wordle', { format: 'plain' }],
   ['word-problems', {}],
+  ['number-words', {}],
+  ['number-words', { kinds: ['plus', 'minus', 'smaller'], largest: 200, shown: 0 }],
+  ['instructions', {}],
+  ['instructions', { min_instructions: 2, max_instructions: 3 }],
 ];
 
 for (const [id, args] of variants) {
@@ -247,6 +252,47 @@ describe('word-problems', () => {
       }
       assert.equal(before, answer);
     }
+  });
+});
+
+describe('number-words', () => {
+  test('numbers are written as people write them', () => {
+    for (const [n, words] of [
+      [0, 'zero'],
+      [13, 'thirteen'],
+      [40, 'forty'],
+      [42, 'forty-two'],
+      [100, 'one hundred'],
+      [107, 'one hundred and seven'],
+      [998, 'nine hundred and ninety-eight'],
+    ] as const)
+      assert.equal(inWords(n), words);
+  });
+
+  test('the answer alone counts, with or without a hyphen and a full stop', async () => {
+    const environment = await loadEnvironment('number-words', {});
+    const { answer, prompt } = environment.dataset.at(0);
+    const worth = async (said: string) => (await play(environment, 0, () => said)).reward;
+    assert.equal(await worth(`${answer.replace('-', ' ').toUpperCase()}.`), 1);
+    assert.equal(await worth(`It is ${answer}`), 0);
+    assert.match(prompt.at(-1)!.content, new RegExp(`\\b${answer}\\b`), 'the larger of two is one of them');
+    assert.deepEqual(
+      prompt.map(({ role }) => role),
+      ['system', 'user', 'assistant', 'user'],
+    );
+  });
+
+  test('a pair of numbers is held out in either order', async () => {
+    const { dataset, evalDataset } = await loadEnvironment('number-words', { largest: 12 });
+    const pairs = (from: typeof dataset) =>
+      Array.from({ length: from.length }, (_, i) =>
+        from.at(i).prompt.at(-1)!.content.split(' or ').toSorted(byText).join(),
+      );
+    const trained = new Set(pairs(dataset));
+    assert.deepEqual(
+      pairs(evalDataset).filter((pair) => trained.has(pair)),
+      [],
+    );
   });
 });
 
