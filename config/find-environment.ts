@@ -19,6 +19,8 @@ export type FoundEnvironment =
 export interface FindOptions {
   /** Whether `owner/name` may be the built-in environment of that name. */
   readonly builtin: boolean;
+  /** The system whose file it is, where it is not our own: there the id names a package of verifiers. */
+  readonly system?: string;
 }
 
 export type FindEnvironment = (id: string, options: FindOptions) => FoundEnvironment;

@@ -35,7 +35,8 @@ export function readInDialect(dialect: Dialect, file: Table, layers: readonly La
   for (const { paths, ...problem } of config ? problemsBetween(config) : []) {
     if (!paths.some((path) => reporter.has(path))) reporter.addRelation(paths, problem);
   }
-  const environments = config && findEnvironments(config, options, reporter);
+  const environments =
+    config && findEnvironments(config, options, reporter, dialect.schema ? undefined : dialect.title);
   const name = runName(options, config, reporter);
   const later = table && own ? laterSettings(table, own) : [];
   if (reporter.problems.length === 0) refuseWhatIsNotThere(later, reporter);

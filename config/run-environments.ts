@@ -17,6 +17,7 @@ export function findEnvironments(
   config: RatchetConfig,
   { findEnvironment, isOnlyLookedAt = false }: ParseOptions,
   reporter: Reporter,
+  system?: string,
 ): Environments {
   const resolved = new Map<string, ResolvedEnvironment>();
   const said = new Set<string>();
@@ -27,7 +28,7 @@ export function findEnvironments(
   ];
   for (const { id, path } of findEnvironment ? entries : []) {
     if (reporter.has(path)) continue;
-    const found = findEnvironment!(id, { builtin: config.builtin });
+    const found = findEnvironment!(id, { builtin: config.builtin, ...(system === undefined ? {} : { system }) });
     if (found.ok) {
       resolved.set(id, { id: found.id, ...(found.python === undefined ? {} : { python: found.python }) });
       if (found.said !== undefined) said.add(found.said);

@@ -1,9 +1,11 @@
 import { existsSync, realpathSync } from 'node:fs';
 import path from 'node:path';
 import { isEnvironmentFile } from '../../core/names.ts';
+import { present } from '../../core/present.ts';
 import {
   type EnvironmentId,
   type FindEnvironment,
+  type FindOptions,
   type FoundEnvironment,
   readEnvironmentId,
 } from '../../config/find-environment.ts';
@@ -37,7 +39,7 @@ interface EnvironmentPlaces {
  */
 export function environmentFinder(places: EnvironmentPlaces): FindEnvironment {
   const { projectFolder, builtIns = listEnvironments() } = places;
-  return (written, { builtin }) => {
+  return (written, { builtin, system }) => {
     if (isEnvironmentFile(written)) return { ok: true, id: written };
     const id = readEnvironmentId(written);
     if (id === undefined) return { ok: false, expected: 'an id such as "reverse-text"', received: shown(written) };
@@ -47,7 +49,8 @@ export function environmentFinder(places: EnvironmentPlaces): FindEnvironment {
     if (entry) return ofProject(written, id, path.relative(projectFolder, entry), entry);
     const asked: Asked = { written, id, expected: runnable(builtIns), places };
     const python = folder === undefined ? packageByName(asked) : packageOfProject(asked, folder);
-    if (isBuiltIn && (builtin || (id.owner === null && python === undefined))) return taken(written, id, builtin);
+    if (isBuiltIn && (builtin || (id.owner === null && python === undefined)))
+      return taken(written, id, { builtin, ...present({ system }) });
     const offer = isBuiltIn ? `take the built-in "${id.name}" with --builtin (in the file: builtin = true)` : undefined;
     if (python === undefined)
       return missing(asked, builtIns, offer ?? (builtin ? noneBuiltIn(id, builtIns) : undefined));
@@ -150,10 +153,19 @@ function ofProject(written: string, { version }: EnvironmentId, where: string, e
   return { ok: true, id: entry, said: `environment ${written} is ${where} of this project${unlooked(version)}` };
 }
 
-function taken(written: string, { owner, name, version }: EnvironmentId, builtin: boolean): FoundEnvironment {
-  if (owner === null && version === null) return { ok: true, id: name };
+/** Where a file is another system's, a bare name says a package there, and not ours: which one plays is said. */
+function taken(
+  written: string,
+  { owner, name, module, version }: EnvironmentId,
+  { builtin, system }: FindOptions,
+): FoundEnvironment {
+  if (owner === null && version === null && system === undefined) return { ok: true, id: name };
   const why = builtin && owner !== null ? ', as builtin asks' : '';
-  const said = `environment ${written} is the built-in ${name}${why}, which is not the same code${unlooked(version)}`;
+  const other =
+    owner === null && system !== undefined
+      ? `not the package ${module} that ${system} imports; once that is installed (npx ratchet env install OWNER/${name}) it plays`
+      : 'which is not the same code';
+  const said = `environment ${written} is the built-in ${name}${why}, ${other}${unlooked(version)}`;
   return { ok: true, id: name, said };
 }
 

@@ -10,7 +10,7 @@ export type { Environment, Policy, RolloutRecord } from './types.ts';
 
 export type EnvironmentEntry = Pick<
   EnvironmentSpec,
-  'id' | 'args' | 'sha256' | 'python' | 'variables' | 'limits' | 'agent'
+  'id' | 'args' | 'sha256' | 'python' | 'variables' | 'limits' | 'agent' | 'episode'
 > & {
   /** Set on a verifiers environment once it is loaded (`set_kwargs`). */
   readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
@@ -29,8 +29,8 @@ export interface Environments {
 
 export function createEnvironments(load: (entry: Entry) => Promise<Environment>): Environments {
   const opened = new Map<string, Promise<Environment>>();
-  const keyOf = ({ id, args, sha256, python, variables, limits, agent, extra, stateColumns }: Entry) =>
-    JSON.stringify([id, args, sha256, python, variables, agent, python ? limits : null, extra, stateColumns]);
+  const keyOf = ({ id, args, sha256, python, variables, limits, agent, episode, extra, stateColumns }: Entry) =>
+    JSON.stringify([id, args, sha256, python, variables, agent, episode, python ? limits : null, extra, stateColumns]);
   const open = (entry: Entry): Promise<Environment> => {
     const key = keyOf(entry);
     const known = opened.get(key);
@@ -55,14 +55,14 @@ export function createEnvironments(load: (entry: Entry) => Promise<Environment>)
 
 /** Those of this process. */
 export const environments: Environments = createEnvironments(async (entry) => {
-  const { id, args, sha256, python, variables, agent } = entry;
+  const { id, args, sha256, python, variables, agent, episode } = entry;
   requireNamed(entry);
   const { values } = givenVariables(variablesFor({ python, variables }));
   // One in TypeScript works in this process, which has them.
-  if (agent !== undefined && python?.api !== 'v1') {
+  if ((agent ?? episode) !== undefined && python?.api !== 'v1') {
     throw new RatchetError(
       'ConfigInvalid',
-      `${id}: expected no agent (nor harness) beside it, which environments of verifiers v1 have; it is ${python ? 'one of v0' : 'in TypeScript'}.`,
+      `${id}: expected no agent (nor harness, nor episode) beside it, which environments of verifiers v1 have; it is ${python ? 'one of v0' : 'in TypeScript'}.`,
     );
   }
   return python ? openVerifiers({ ...entry, python, given: values }) : loadEnvironment(id, args, { sha256 });

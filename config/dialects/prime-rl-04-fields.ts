@@ -102,6 +102,11 @@ const otherwise: Rows = {
       'trainer.attn',
       choice('sdpa', 'flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'fa4'),
     ),
+    // The months before had Liger's kernels as an implementation.
+    'model.impl': converted('trainer.impl', choice('auto', 'hf', 'custom', 'liger_kernel'), (impl) =>
+      impl === 'liger_kernel' ? 'hf' : impl,
+    ),
+    'weight_broadcast.adapter_only': ignored(why.adapters, flag()),
     'model.ac.freq': together('`trainer.ac_freq`', whole(1), { usual: '1' }),
     'model.ep': converted('trainer.ep', whole(1), String),
     'model.fused_lm_head_chunk_size': ignored(
@@ -143,6 +148,7 @@ const otherwise: Rows = {
     // The documents of the months before have them here; 0.4 itself takes them in extra_body.
     ...under('sampling', into('sampling', 'top_p? top_k? min_p?')),
     'env[].id': ours('env[].id', { usual: 'reverse-text' }),
+    'env[].address?': ignored(why.processes, text()),
     'eval.env[].id': ours('eval.env[].id', { usual: 'reverse-text' }),
     'eval.sampling.temperature?': 'eval.sampling.temperature',
     'eval.reasoning_field': ignored('it is about how evaluations are saved', text()),

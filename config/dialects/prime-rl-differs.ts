@@ -1,7 +1,8 @@
 import { formatPath } from '../positions.ts';
-import { type Table, valueAt } from '../tables.ts';
+import { type Table, tableOr, valueAt } from '../tables.ts';
 import type { Own } from './dialect.ts';
 import { placesOf } from './places.ts';
+import { isAgent } from './prime-rl-sources.ts';
 import { hasTable } from './prime-rl-words.ts';
 
 /**
@@ -88,7 +89,10 @@ function sayPlayers(written: Table, own: Own): void {
     ['runtime', 'in a sandbox of Prime Intellect’s', 'in a process of this machine'],
   ] as const) {
     const without = sources.filter((at) => {
-      const [agent, older] = [valueAt(written, [...at, 'env', 'agent', key]), valueAt(written, [...at, 'harness'])];
+      const { taskset: _, ...env } = tableOr(valueAt(written, [...at, 'env']));
+      const agents = Object.values(env).filter(isAgent);
+      const agent = agents.length > 0 && agents.every((one) => key in one) ? true : undefined;
+      const older = valueAt(written, [...at, 'harness']);
       const isSaid = agent !== undefined || (key === 'harness' ? older : valueAt(older, ['runtime'])) !== undefined;
       return !isSaid && valueAt(written, [...at, 'id']) === undefined;
     });

@@ -43,6 +43,7 @@ function setEnvironment(own: Own, { value, at }: Found, ours: KeyPath): void {
   if (isTable(taskset)) setTaskset(own, { table: taskset, from: [...at, 'env', 'taskset'], ours });
   setAgent(own, { table: tableOr(agent), from: [...at, 'env', 'agent'], ours });
   setEpisode(own, { table: rest, from: [...at, 'env'], ours });
+  refuseSeveralPolicies(own, { ...(agent === undefined ? {} : { agent }), ...rest }, [...at, 'env']);
   setOlderEnvironment(own, { table: source, from: at, ours });
   if (source['id'] !== undefined) {
     own.warn(
@@ -83,21 +84,43 @@ function setOlderEnvironment(own: Own, { table, from, ours }: Parameters<typeof 
   );
 }
 
-/** What is said of whole episodes: limits, and knobs of verifiers' own processes. */
+/** What is said of whole episodes: limits, further agents by their role, and what an environment has of its own. */
 function setEpisode(own: Own, { table, from, ours }: Parameters<typeof setAgent>[1]): void {
-  const { timeout, retries, id, ...others } = table;
+  const { timeout, retries, id, max_concurrent_agents: atOnce, interception, ...others } = table;
   setAgent(own, {
     table: { ...(timeout === undefined ? {} : { timeout }), ...(retries === undefined ? {} : { retries }) },
     from,
     ours,
   });
-  for (const [key, value] of Object.entries({ ...(id === undefined || id === '' ? {} : { id }), ...others })) {
+  const kept = { id: id === '' ? undefined : id, max_concurrent_agents: atOnce, interception, ...others };
+  for (const [key, value] of Object.entries(kept)) {
+    if (value !== undefined) own.set([...ours, 'episode', key], value, [...from, key]);
+  }
+}
+
+/** An agent that has an endpoint of its own is not trained; of the others there is one. */
+function refuseSeveralPolicies(own: Own, table: Table, from: KeyPath): void {
+  const agents = Object.entries(table).filter(([role, value]) => role === 'agent' || isAgent(value));
+  const policies = agents.filter(([, value]) => tableOr(value)['client'] === undefined);
+  const renamed = policies.find(([, value]) => tableOr(value)['model'] !== undefined);
+  if (renamed) {
     own.refuse({
-      paths: [[...from, key]],
-      expected: 'taskset, agent, timeout and retries alone: one agent plays the tasks of a taskset',
-      received: JSON.stringify(value),
+      paths: [[...from, renamed[0], 'model']],
+      expected: 'a client beside it, client = { base_url = "…" }: without one an agent is the policy',
+      received: JSON.stringify(tableOr(renamed[1])['model']),
+    });
+  } else if (policies.length > 1) {
+    own.refuse({
+      paths: policies.slice(1).map(([role]) => [...from, role]),
+      expected: `a model and a client = { base_url = "…" }, an endpoint that is not trained: of the agents of an episode one is the policy, ${policies[0]![0]}`,
+      received: JSON.stringify(policies[1]![1]),
     });
   }
+}
+
+/** As verifiers' tables of agents look, beside an environment's other tables. */
+export function isAgent(value: unknown): value is Table {
+  return isTable(value) && ['harness', 'runtime', 'model', 'client'].some((key) => key in value);
 }
 
 /** Sources that say the same size say the size of all groups. */
@@ -240,7 +263,8 @@ function refuseOwn(own: Own, { value, at }: Found, key: string): void {
   if (isPlain) return;
   own.refuse({
     paths: [[...at, key]],
-    expected: 'nothing, or type = "grpo" alone: the advantage is the reward less the mean of its group',
+    expected:
+      'nothing, or type = "grpo" alone: all sources of a run have one algorithm, that of [orchestrator.algo]; for another one start a run of its own, or fork this one (ratchet fork)',
     received: JSON.stringify(said),
   });
 }

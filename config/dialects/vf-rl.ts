@@ -1,3 +1,5 @@
+import { z } from 'zod';
+import { loraModules } from '../settings/optimizer.ts';
 import { isTable, type Table } from '../tables.ts';
 import { flag, positive, texts, whole } from '../values.ts';
 import { maskedImportanceSampling, wholeBatches } from './common-words.ts';
@@ -37,7 +39,11 @@ const trainerArguments: Rows = {
   lora_rank: 'lora.r',
   lora_alpha: 'lora.alpha',
   lora_dropout: 'lora.dropout',
-  lora_target_modules: 'lora.target_modules',
+  lora_target_modules: converted(
+    'lora.target_modules',
+    z.union([texts(), z.literal('all-linear')]).meta({ expected: 'a list of texts, or "all-linear"' }),
+    (modules) => (modules === 'all-linear' ? [...loraModules] : modules),
+  ),
   lora_modules_to_save: ignored(notRead, texts()),
   lora_use_rslora: ignored(notRead, flag()),
   batch_size: 'batch_size',
@@ -77,6 +83,7 @@ export const vfRl: Dialect = {
     transformersTogether(given, own, { evalSteps: 50, saveSteps: 50, schedule: 'constant' });
     setServerArguments(written, own);
     warnOfOlder(given, own);
+    warnOfFirstDefaults(given, own);
     if (given.value('max_tokens') === undefined) {
       own.set(['sampling', 'max_tokens'], own.get(['seq_len']), given.path('max_seq_len'));
     }
@@ -104,6 +111,26 @@ function warnOfOlder({ value }: Arguments, own: Own): void {
   if (older.length === 0) return;
   own.warn(
     `${older.join(', ')}: of GRPOConfig, verifiers before 0.1.7; vf-rl's RLConfig does not read ${older.length === 1 ? 'it' : 'them'}. Here ${older.length === 1 ? 'it counts' : 'they count'}, under vf-rl's loss and defaults`,
+  );
+}
+
+/** Of the two weeks before verifiers 0.1.7 (`RLConfig` of 23 October to 5 November 2025), whose files do not say which they are of. */
+const firstDefaults: Readonly<Record<string, string>> = {
+  learning_rate: '1e-5, for some days 3e-5 and 1e-4',
+  weight_decay: '0.01',
+  lora_rank: '16',
+  lora_alpha: '16',
+};
+
+function warnOfFirstDefaults({ value }: Arguments, own: Own): void {
+  const adapts = value('use_lora') !== false;
+  const missing = Object.entries(firstDefaults).filter(
+    ([name]) => value(name) === undefined && (adapts || !name.startsWith('lora_')),
+  );
+  if (missing.length === 0) return;
+  const before = missing.map(([name, was]) => `${name} ${was}`).join('; ');
+  own.warn(
+    `${missing.map(([name]) => name).join(', ')} ${missing.length === 1 ? 'is' : 'are'} not written: taken as RLConfig has ${missing.length === 1 ? 'it' : 'them'} since verifiers 0.1.7 (November 2025); in the weeks before it was ${before}.`,
   );
 }
 

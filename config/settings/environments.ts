@@ -75,6 +75,11 @@ const agent = {
     'of verifiers v1: what solves its tasks, as verifiers has it (`harness`, `runtime`, …); the `null` harness in a process of this machine when missing',
     { isLeftOut: true },
   ),
+  episode: setting(
+    args(),
+    'of verifiers v1: what its environment has beside a taskset and one `agent`: `id`, further agents by their role, settings of its own. One of them is the policy; another has a `model` and a `client`, an endpoint that is not trained',
+    { isLeftOut: true },
+  ),
 };
 const variables = {
   env_vars: setting(
@@ -205,7 +210,7 @@ export function environmentSpecs(config: RatchetConfig): EnvironmentSpec[] {
 export function ofEnvironment(
   { env_files: files }: RatchetConfig,
   entry: WrittenIn<typeof alsoEvaluated>,
-): Pick<EnvironmentSpec, 'variables' | 'limits' | 'agent'> {
+): Pick<EnvironmentSpec, 'variables' | 'limits' | 'agent' | 'episode'> {
   const names = [...new Set(entry.env_vars)];
   const bounds = inSpec(limits, entry);
   const isBounded = Object.values(bounds).some((bound) => bound !== null);

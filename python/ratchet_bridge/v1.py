@@ -11,14 +11,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from verifiers.v1.clients import ModelContext
-from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.configs.agent import AgentConfig, agent_config_fields
 from verifiers.v1.configs.select import SelectConfig
 from verifiers.v1.configs.taskset import TasksetConfig
 from verifiers.v1.taskset import Taskset
 from verifiers.v1.types import SamplingConfig
 from verifiers.v1.utils.decorators import discover_decorated
 from verifiers.v1.utils.generic import concrete_type
-from verifiers.v1.utils.loaders import load_environment, resolve_env_config, taskset_class
+from verifiers.v1.utils.loaders import env_config_type, load_environment, resolve_env_config, taskset_class
 
 from . import check, v1_client
 from .failures import Refused, describe, explain_load, failed_rollout, must_pass
@@ -145,7 +145,7 @@ def load(message: Message, loop: asyncio.AbstractEventLoop, policy: Policy, wire
     if message.get("args"):
         config["taskset"].update(message["args"])
     try:
-        env = load_environment(resolve_env_config(config))
+        env = load_environment(resolve_env_config(with_agents(config)))
         tasks = env.taskset.select(SelectConfig.model_validate(selected or {}))
     except ValidationError as error:
         raise wrong_arguments(error, env_id) from error
@@ -158,6 +158,52 @@ def load(message: Message, loop: asyncio.AbstractEventLoop, policy: Policy, wire
     stack = contextlib.AsyncExitStack()
     loop.run_until_complete(stack.enter_async_context(env.serving()))
     return V1Environment(str(message["env"]), env, tasks, stack, wire)
+
+
+def with_agents(config: Message) -> Message:
+    """
+    The config as verifiers takes it: each of the environment's agents with what is usual here below what is said of it. What is
+    said of "agent" is said of the only one, whatever its role is called.
+    """
+    usual = config.pop("usual_agent", {})
+    said = config.pop("agent", {})
+    more = config.pop("episode", {})
+    env_id = str(more.get("id") or "")
+    kind = env_config_type(config["taskset"]["id"], env_id)
+    roles = {name: field.default for name, field in kind.model_fields.items() if isinstance(field.default, AgentConfig)}
+    if len(roles) == 1:
+        (only,) = roles
+        more = {**more, only: {**(more.get(only) or {}), **said}}
+    elif said:
+        more = {**more, "agent": said}
+    agents = {name: {**usual_of(default, usual), **(more.get(name) or {})} for name, default in roles.items()}
+    alone = [name for name, agent in agents.items() if agent.get("client") is None]
+    renamed = [name for name in alone if agent_of(more, name).get("model") is not None]
+    if renamed:
+        name = renamed[0]
+        raise Refused(
+            "ModelWithoutClient",
+            f"{name} has a model of its own, and no client that has it",
+            f'say where it is served: {name}.client = {{ base_url = "…" }}; without a model it is the policy',
+        )
+    if len(alone) != 1:
+        raise Refused(
+            "SeveralPolicies",
+            f"of its agents {', '.join(roles)} {'none' if not alone else ' and '.join(alone)} would be the policy; one is trained here",
+            "give each of the others a model and a client: episode = { "
+            f'{(alone or list(roles))[-1]} = {{ model = "…", client = {{ base_url = "…" }} }} }}',
+        )
+    return {**config, **more, **agents}
+
+
+def agent_of(more: Message, name: str) -> Message:
+    said = more.get(name)
+    return said if isinstance(said, dict) else {}
+
+
+def usual_of(default: AgentConfig, usual: Message) -> Message:
+    """A harness that the environment's author chose stays."""
+    return {key: value for key, value in usual.items() if key != "harness" or default.harness is None}
 
 
 def wrong_arguments(error: ValidationError, env_id: str) -> Refused:
@@ -209,7 +255,10 @@ def annotation_of(annotation: Any) -> str | None:
 
 def to_result(episode: Any, given: Message) -> Message:
     """The trace that is trained, in the shape of a row of the older API's results.jsonl."""
-    trace = next((trace for trace in episode.traces if is_trained(trace)), None)
+    sampled = [trace for trace in episode.traces if is_sampled(trace)]
+    if len(sampled) > 1:
+        return failed_rollout(several_traces(sampled), given, time.time())
+    trace = next((trace for trace in sampled if trace.agent.trainable), None)
     if trace is None:
         text = "; ".join(error.message for error in episode.errors) or "no agent of it samples the policy"
         return failed_rollout(Refused("NoTrace", f"the episode has no trace to train on: {text}"), given, time.time())
@@ -250,9 +299,18 @@ def to_result(episode: Any, given: Message) -> Message:
     }
 
 
-def is_trained(trace: Any) -> bool:
+def several_traces(sampled: list[Any]) -> Refused:
+    agents = ", ".join(dict.fromkeys(trace.agent.name or "agent" for trace in sampled))
+    return Refused(
+        "SeveralTraces",
+        f"the episode has {len(sampled)} traces of the policy ({agents}), and a rollout that is trained is one",
+        "take an environment whose episodes run the policy once",
+    )
+
+
+def is_sampled(trace: Any) -> bool:
     client = trace.agent.config.client
-    return trace.agent.trainable and client is not None and client.base_url.startswith(ADDRESS)
+    return client is not None and client.base_url.startswith(ADDRESS)
 
 
 def outcome_of(episode: Any, trace: Any) -> tuple[str, Message | None]:

@@ -190,4 +190,30 @@ describe('an environment of the v1 API', { skip: installed.why }, () => {
       ['truncated', 'max_turns', 0],
     );
   });
+
+  test('of one agent that has another name is played by it, and says who would be the policy where there are several', async () => {
+    const bridge = await shared();
+    const seats = (config: Record<string, unknown>) =>
+      loaded(bridge, 'toy-v1-seats', {}, { api: 'v1', config: { usual_agent: agent, ...config } });
+    await assert.rejects(seats({}), /guesser and keeper would be the policy; one is trained here/);
+    const keeper = { model: 'other', client: { type: 'eval', base_url: 'http://127.0.0.1:9/v1' } };
+    const { env, inputs } = await seats({ episode: { keeper } });
+    const played = await play(bridge, env, inputs[0]!, text('7'), { score: true });
+    assert.deepEqual([played.outcome, played.row['reward']], ['ok', 1]);
+    await assert.rejects(
+      seats({ episode: { keeper: { model: 'other' } } }),
+      /keeper has a model of its own, and no client/,
+    );
+    await assert.rejects(seats({ episode: { keeper, dealer: {} } }), /dealer: Extra inputs are not permitted/);
+  });
+
+  test('of which several traces are the policy’s has no one to train', async () => {
+    const bridge = await shared();
+    const keeper = { model: 'other', client: { type: 'eval', base_url: 'http://127.0.0.1:9/v1' } };
+    const config = { usual_agent: agent, episode: { keeper, times: 2 } };
+    const { env, inputs } = await loaded(bridge, 'toy-v1-seats', {}, { api: 'v1', config });
+    const played = await play(bridge, env, inputs[0]!, text('7'), { score: true });
+    assert.equal(played.outcome, 'infra_failure');
+    assert.match(played.error!.message, /2 traces of the policy/);
+  });
 });

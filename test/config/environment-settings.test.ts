@@ -90,8 +90,29 @@ env = { taskset = { id = "owner/a", level = 2 }, agent = { max_turns = 6, harnes
     const [environment] = accept(text, 'prime-rl').spec.environments;
     assert.deepEqual(environment?.limits, { ...none, maxTurns: 6, timeoutS: 30, maxRetries: 2 });
     assert.deepEqual([environment?.args, environment?.agent], [{ level: 2 }, { harness: { id: 'null' } }]);
-    const strange = text.replace('retries = {', 'max_concurrent_agents = 3, retries = {');
-    assert.match(only(strange, 'prime-rl').expected, /taskset, agent, timeout and retries alone/);
+  });
+
+  test('what prime-rl says of an environment’s own is verifiers’; of its agents one is the policy', () => {
+    const withEnv = (env: string): string => `max_steps = 5
+[orchestrator]
+group_size = 8
+[[orchestrator.train.source]]
+env = { taskset = { id = "owner/a" }, ${env} }
+`;
+    const client = 'client = { base_url = "http://a:1/v1" }';
+    const [seated] = accept(
+      withEnv(`rounds = 3, player0 = { harness = { id = "null" } }, player1 = { model = "b", ${client} }`),
+      'prime-rl',
+    ).spec.environments;
+    assert.deepEqual(seated?.episode, {
+      rounds: 3,
+      player0: { harness: { id: 'null' } },
+      player1: { model: 'b', client: { base_url: 'http://a:1/v1' } },
+    });
+    const two = only(withEnv('player0 = { runtime = {} }, player1 = { runtime = {} }'), 'prime-rl');
+    assert.equal(two.path, 'orchestrator.train.source[0].env.player1');
+    assert.match(two.expected, /a model and a client = .* one is the policy, player0/);
+    assert.match(only(withEnv('player = { model = "b" }'), 'prime-rl').expected, /^a client beside it/);
   });
 
   test('a size of its groups that is not that of the others has no meaning, and that is said', () => {

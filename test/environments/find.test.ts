@@ -3,6 +3,7 @@ import { mkdirSync, mkdtempSync, realpathSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
+import { accept } from '../config/read-run.ts';
 import { environmentFinder } from '../../backends/environments/find.ts';
 import { builtInEnvironmentsFolder } from '../../backends/environments/load.ts';
 import type { InstalledPackage } from '../../backends/environments/packages/installed.ts';
@@ -34,6 +35,24 @@ test('a built-in environment is found by its own name, in either spelling', (t) 
   const folder = project(t);
   for (const id of ['reverse-text', 'reverse_text'])
     assert.deepEqual(find(folder, id), { ok: true, id: 'reverse-text' });
+});
+
+test('a bare name in a file of another system is a package there: which one plays is said', (t) => {
+  const folder = project(t);
+  const builtIn = environmentFinder({ projectFolder: folder })('reverse_text', { builtin: false, system: 'prime-rl' });
+  assert(builtIn.ok);
+  assert.equal(builtIn.id, 'reverse-text');
+  assert.match(
+    builtIn.said!,
+    /is the built-in reverse-text, not the package reverse_text that prime-rl imports; .*env install OWNER\/reverse-text/,
+  );
+  const loaded = accept(
+    '[orchestrator]\ngroup_size = 2\n[[orchestrator.train.source]]\nenv = { taskset = { id = "reverse-text" } }\n',
+    {
+      findEnvironment: environmentFinder({ projectFolder: folder }),
+    },
+  );
+  assert(loaded.warnings.some((line) => line.includes('is the built-in reverse-text, not the package')));
 });
 
 test('owner/name is never the built-in of that name unless it is asked for, and then that is said', (t) => {

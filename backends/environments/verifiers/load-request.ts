@@ -11,7 +11,8 @@ const localAgent = { harness: { id: 'null' }, runtime: { type: 'subprocess' } };
  * How an environment of a config is loaded. Its `args` are those of `load_environment` (v0), or the taskset's (v1), where the
  * tables `taskset` and `agent` are those of a v1 environment's own config, and `select` says which of its tasks, as verifiers' own commands
  * have it. What the config says of its agent and of its rollouts'
- * turns lies over that: verifiers keeps these bounds itself.
+ * turns lies over that: verifiers keeps these bounds itself. `episode` is what its environment has of its own, further agents
+ * among it; in one whose only agent has another name, what is said of the agent is said of that one.
  */
 export function loadRequest(
   env: string,
@@ -19,9 +20,10 @@ export function loadRequest(
     python,
     args,
     agent: said = {},
+    episode,
     limits,
     extra = {},
-  }: Pick<EnvironmentSpec, 'args' | 'agent' | 'limits'> & {
+  }: Pick<EnvironmentSpec, 'args' | 'agent' | 'episode' | 'limits'> & {
     readonly python: PythonEnvironmentSpec;
     readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
   },
@@ -39,7 +41,9 @@ export function loadRequest(
   const over = { ...said, ...boundsOf(limits) };
   const config = {
     taskset,
-    agent: isTable(agent) ? { ...localAgent, ...agent, ...over } : agent,
+    agent: isTable(agent) ? { ...agent, ...over } : agent,
+    usual_agent: localAgent,
+    ...(episode === undefined ? {} : { episode }),
     ...(select === undefined ? {} : { select }),
   };
   return { ...common, args: rest, config };

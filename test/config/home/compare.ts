@@ -3,8 +3,9 @@ import type { FindEnvironment } from '../../../config/find-environment.ts';
 import { parseRunConfig, type ParsedRunConfig, type Problem } from '../../../config/parse-run-config.ts';
 import { notYetLine } from '../../../cli/describe-run-file.ts';
 import { Home, type HomeFile } from './files.ts';
-import { meanings } from './prime-rl.ts';
-import { withoutMeaning } from './without-meaning.ts';
+import { meanings as primeRlMeanings } from './prime-rl.ts';
+import { hostedMeanings, vfRlMeanings } from './verifiers.ts';
+import { hostedWithoutMeaning, vfRlWithoutMeaning, type WithoutMeaning, withoutMeaning } from './without-meaning.ts';
 
 export type Loaded = ParsedRunConfig & { readonly ok: true };
 
@@ -34,7 +35,7 @@ export type Comparison =
 /** Environments are stood in for by their names. */
 export const anyEnvironment: FindEnvironment = (id) => ({ ok: true, id: id.replace(/^.*\//, '').replace(/@.*$/, '') });
 
-export function compared({ path, text, home: values }: HomeFile, dialect?: string): Comparison {
+export function compared({ path, text, entry, home: values }: HomeFile, dialect?: string): Comparison {
   const options = { file: path, findEnvironment: anyEnvironment };
   const run = parseRunConfig(text, dialect === undefined ? options : { ...options, dialect });
   if (!run.ok) return { kind: 'refused', problems: run.problems };
@@ -42,13 +43,14 @@ export function compared({ path, text, home: values }: HomeFile, dialect?: strin
   if (values === undefined) return { kind: 'loaded', run, differences: [] };
   const home = new Home(values);
   const lines = [...run.warnings, ...run.notYet.map(notYetLine)];
+  const { meanings, known } = systems.get(entry ?? '') ?? primeRl;
   const differences = meanings.flatMap((meaning): Difference[] => {
     const [there, here] = [meaning.home(home), meaning.here(run, home)];
     if (isSame(there, here)) return [];
     const line = lines.find((one) => meaning.says.some((word) => one.includes(word))) ?? null;
     return [{ what: meaning.what, home: there, here, line }];
   });
-  const unread = home.paths().filter((one) => !isKnown(one));
+  const unread = home.paths().filter((one) => !isKnown(one, known));
   const unknown = unread.map((one) => ({ what: one, home: 'a field that no meaning reads', here: null, line: null }));
   return { kind: 'loaded', run, differences: [...differences, ...unknown] };
 }
@@ -75,14 +77,32 @@ function isSame(one: unknown, other: unknown): boolean {
   return (one ?? null) === (other ?? null);
 }
 
-const known = [...meanings.flatMap(({ reads }) => reads), ...withoutMeaning.flatMap(({ fields }) => fields)];
-const patterns = known.map(
-  (path) => new RegExp(`^${path.replaceAll(/[.[\]]/g, String.raw`\$&`).replaceAll('*', '.*')}(?:$|[.[])`),
-);
+interface System {
+  readonly meanings: readonly Meaning[];
+  /** Paths that are read, or have no meaning for what is trained. */
+  readonly known: readonly { readonly path: string; readonly pattern: RegExp }[];
+}
 
-function isKnown(path: string): boolean {
-  return (
-    patterns.some((pattern) => pattern.test(path)) ||
-    known.some((one) => one.startsWith(`${path}.`) || one.startsWith(`${path}[]`))
+function system(meanings: readonly Meaning[], without: readonly WithoutMeaning[]): System {
+  const paths = [...meanings.flatMap(({ reads }) => reads), ...without.flatMap(({ fields }) => fields)];
+  return {
+    meanings,
+    known: paths.map((path) => ({
+      path,
+      pattern: new RegExp(`^${path.replaceAll(/[.[\]]/g, String.raw`\$&`).replaceAll('*', '.*')}(?:$|[.[])`),
+    })),
+  };
+}
+
+const primeRl = system(primeRlMeanings, withoutMeaning);
+/** By the command that took the file; all others are prime-rl's. */
+const systems = new Map([
+  ['vf-rl', system(vfRlMeanings, vfRlWithoutMeaning)],
+  ['hosted', system(hostedMeanings, hostedWithoutMeaning)],
+]);
+
+function isKnown(path: string, known: System['known']): boolean {
+  return known.some(
+    ({ path: one, pattern }) => pattern.test(path) || one.startsWith(`${path}.`) || one.startsWith(`${path}[]`),
   );
 }

@@ -1,4 +1,4 @@
-/** Run files of prime-rl and verifiers with what their own config code makes of them (test/data/prime-rl). For tests, and for `bench fidelity`. */
+/** Run files of prime-rl and verifiers with what their own config code makes of them (test/data/prime-rl, test/data/verifiers-history). For tests, and for `bench fidelity`. */
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { gunzipSync } from 'node:zlib';
@@ -21,7 +21,16 @@ export interface HomeFile {
 }
 
 export function homeFiles(): HomeFile[] {
-  const file = fileURLToPath(new URL('../../data/prime-rl/home.jsonl.gz', import.meta.url));
+  return linesOf('prime-rl/home.jsonl.gz');
+}
+
+/** Those of verifiers' repository: of its own trainer (`entry` "vf-rl"), of Hosted Training ("hosted") and of prime-rl ("rl"). */
+export function verifiersFiles(): HomeFile[] {
+  return linesOf('verifiers-history/home.jsonl.gz');
+}
+
+function linesOf(name: string): HomeFile[] {
+  const file = fileURLToPath(new URL(`../../data/${name}`, import.meta.url));
   const lines = gunzipSync(readFileSync(file)).toString('utf8').trim().split('\n');
   return lines.map((line) => JSON.parse(line) as HomeFile);
 }

@@ -1,6 +1,7 @@
 /** What prime-rl's sources of rollouts and of evaluations mean, at home and here in the same words. */
 import type { RunSpec } from '../../../config/run-spec.ts';
 import { isTable, type Table, tableOr } from '../../../config/tables.ts';
+import { isAgent } from '../../../config/dialects/prime-rl-sources.ts';
 import type { Meaning } from './compare.ts';
 import { Home } from './files.ts';
 
@@ -12,7 +13,7 @@ function evaluatedOf(home: Home): Home[] {
   return home.list('orchestrator.eval.source', 'orchestrator.eval.env');
 }
 
-type Entry = Pick<RunSpec['environments'][number], 'id' | 'name' | 'args' | 'agent' | 'limits'>;
+type Entry = Pick<RunSpec['environments'][number], 'id' | 'name' | 'args' | 'agent' | 'episode' | 'limits'>;
 
 /** Settings that a taskset adds by itself are its own matter: those are compared that a file has. */
 function identityOf(source: Home, here: Entry | undefined): unknown {
@@ -50,24 +51,21 @@ function playersOf(source: Home): unknown {
   if (env === null) return [['agent', source.at('harness.id') ?? 'null', source.at('harness.runtime.type')]];
   const roles = Object.entries(env).filter(([, value]) => isTable(value) && 'runtime' in value);
   return roles.map(([role, value]) => {
-    const { harness, runtime, model, sampling } = value as Table;
-    const own = [model, sampling].filter((one) => one !== null && one !== undefined);
+    const { harness, runtime, model, client, sampling } = value as Table;
+    const own = [model, tableOr(client)['base_url'], sampling].filter((one) => one !== null && one !== undefined);
     return [role, tableOr(harness)['id'] ?? 'the taskset’s', tableOr(runtime)['type'], ...own];
   });
 }
 
 /** A table without a type is given to verifiers as it is, whose default is a sandbox (loadRequest). */
-function playersHere({ agent }: Entry): unknown {
-  const { harness, runtime, model, sampling } = tableOr(agent);
-  const own = [model, sampling].filter((one) => one !== undefined);
-  return [
-    [
-      'agent',
-      tableOr(harness)['id'] ?? 'null',
-      tableOr(runtime)['type'] ?? (runtime === undefined ? 'subprocess' : 'prime'),
-      ...own,
-    ],
-  ];
+function playersHere({ agent, episode }: Entry): unknown {
+  const others = Object.entries(tableOr(episode)).filter(([, value]) => isAgent(value));
+  return (others.length === 0 ? [['agent', agent] as const] : others).map(([role, said]) => {
+    const { harness, runtime, model, client, sampling } = tableOr(said);
+    const own = [model, tableOr(client)['base_url'], sampling].filter((one) => one !== undefined);
+    const place = tableOr(runtime)['type'] ?? (runtime === undefined ? 'subprocess' : 'prime');
+    return [role, tableOr(harness)['id'] ?? 'null', place, ...own];
+  });
 }
 
 function limitsOf(source: Home): unknown {

@@ -1,6 +1,6 @@
 import { wordsOf } from '../../../config/dialects/ours.ts';
 
-interface WithoutMeaning {
+export interface WithoutMeaning {
   readonly because: string;
   readonly fields: readonly string[];
 }
@@ -73,5 +73,37 @@ export const withoutMeaning: readonly WithoutMeaning[] = [
     because: 'the trainer is given tokens; its tokenizer is only saved with the weights',
     fields: wordsOf(`tokenizer.name tokenizer.trust_remote_code trainer.tokenizer.name
       trainer.tokenizer.trust_remote_code`),
+  },
+];
+
+/** Of `RLConfig`; transformers' further arguments are compared where they change what is trained. */
+export const vfRlWithoutMeaning: readonly WithoutMeaning[] = [
+  {
+    because: 'they say how fast it computes, how it is told and where it is kept',
+    fields: below(
+      'args',
+      `micro_batch_size max_concurrent generation_timeout vllm_server_host vllm_server_port vllm_server_timeout output_dir run_name
+      bf16 gradient_checkpointing save_strategy save_only_model logging_steps log_on_each_node report_to remove_unused_columns
+      shuffle_dataset lora_config lora_modules_to_save lora_use_rslora use_liger`,
+    ),
+  },
+  {
+    because: 'evaluations are asked for, and then have lines of their own',
+    fields: below('args', 'eval_strategy eval_steps'),
+  },
+  { because: 'rows have the tokens of the model alone, as everywhere', fields: below('args', 'mask_env_responses') },
+];
+
+/** Of Hosted Training's `RLConfig`. */
+export const hostedWithoutMeaning: readonly WithoutMeaning[] = [
+  {
+    because: 'they say where a run is kept, told and played',
+    fields:
+      wordsOf(`name wandb adapters checkpoints infrastructure cluster_name checkpoint_id tailscale run_config env_file
+      env_files trajectory_strategy`),
+  },
+  {
+    because: 'none of the files has them',
+    fields: wordsOf('teacher val buffer pre_batch_filters post_batch_filters max_inflight_rollouts sampling eval'),
   },
 ];
