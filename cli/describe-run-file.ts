@@ -121,7 +121,8 @@ function sampledBy(inference: RunSpec['inference']): string {
   if (inference.kind === 'module') return `, sampled by ${inference.import.path}`;
   const servers = namedServers(inference);
   if (servers !== null || inference.kind === 'tinker') return `, sampled by ${servers}`;
-  return inference.provider === 'cpu' ? '' : `, sampled on ${inference.provider}`;
+  const bits = inference.quantize === undefined ? '' : ` in ${inference.quantize}`;
+  return inference.provider === 'cpu' && bits === '' ? '' : `, sampled on ${inference.provider}${bits}`;
 }
 
 function trainedPart(

@@ -24,6 +24,8 @@ export interface ServerOptions {
   readonly timeoutMs: number;
   /** Where it computes, told with the weights. */
   readonly provider: 'cpu' | 'cuda';
+  /** Bits in which it samples, told with the weights; missing = as they are. */
+  readonly quantize?: 'int8' | undefined;
   /** What helps where it does not answer, for people; missing = {@link usualRemedy}. */
   readonly remedy?: string | undefined;
 }
@@ -93,7 +95,7 @@ export class ModelServer {
     const known = this.#loading.get(name);
     if (known) return known;
     const rendering = templateTime === undefined ? {} : { template_time: templateTime };
-    const loading = this.#load({ name, weight_dir: folder, digest: version.digest, ...rendering, ...this.#where() });
+    const loading = this.#load({ name, weight_dir: folder, digest: version.digest, ...rendering, ...this.#how() });
     this.#loading.set(name, loading);
     try {
       await loading;
@@ -197,9 +199,9 @@ export class ModelServer {
     if (answer.status >= 300) throw this.#refusal(route, answer);
   }
 
-  #where(): { provider?: 'cuda' } {
-    const { provider } = this.#options;
-    return provider === 'cpu' ? {} : { provider };
+  #how(): { provider?: 'cuda'; quantize?: 'int8' } {
+    const { provider, quantize } = this.#options;
+    return { ...(provider === 'cpu' ? {} : { provider }), ...(quantize && { quantize }) };
   }
 
   async #ask(

@@ -38,9 +38,14 @@ export const requests = {
     most: serversBound,
   }),
   provider: setting(choice('cpu', 'cuda'), 'where Ratchet’s policy server computes', { default: 'cpu' }),
+  quantize: setting(
+    choice('int8'),
+    'of "embedded": weights are sampled in 8 bits, twice as quick for few rows; the sampler is then a little off the trainer, which the canary measures and the loss corrects for',
+    { isLeftOut: true },
+  ),
   canary_threshold: setting(
     positive(),
-    'how far a server’s logprobs may be from the trainer’s, mean of |Δ| over the canary’s tokens; by default 0.001 where both are known to compute in float32, else 0.05',
+    'how far a server’s logprobs may be from the trainer’s, mean of |Δ| over the canary’s tokens; by default 0.001 where both are known to compute in float32, 0.5 with `quantize`, else 0.05',
     { isLeftOut: true },
   ),
 };

@@ -33,22 +33,28 @@ interface DecoderParts {
    * without rotary embedding → [tokens, heads · headSize].
    */
   readonly attend: (layer: number, query: Value, key: Value, value: Value) => Value;
+  /** x Wᵀ for the weight of that name; null = as it is in `weights`. */
+  readonly product?: (x: Value, name: string) => Value | null;
   /** Keeps only the rows [tokens, …] that need logits; applied as early as that is possible. */
   readonly selectOutputs: (rows: Value) => Value;
 }
 
-export function weightInputs(graph: Graph, config: ModelConfig, trainable: boolean): ReadonlyMap<string, Value> {
+/** `only`: the names of those that the graph reads; all of them unless given. */
+export function weightInputs(
+  graph: Graph,
+  config: ModelConfig,
+  trainable: boolean,
+  only?: ReadonlySet<string>,
+): ReadonlyMap<string, Value> {
   const options = { needsGradient: trainable };
-  const inputs = parameterLayout(config).map(({ name, shape }): [string, Value] => [
-    name,
-    graph.input(name, 'float32', shape, options),
-  ]);
+  const read = parameterLayout(config).filter(({ name }) => only?.has(name) ?? true);
+  const inputs = read.map(({ name, shape }): [string, Value] => [name, graph.input(name, 'float32', shape, options)]);
   return new Map(inputs);
 }
 
 /** tokens [tokens] → logits [selected tokens, vocabulary]. */
 export function decoderLogits(tokens: Value, parts: DecoderParts): Value {
-  return linear(decoderHidden(tokens, parts), weight(parts, outputLayerName(parts.config)));
+  return productOf(decoderHidden(tokens, parts), outputLayerName(parts.config), parts);
 }
 
 /** tokens [tokens] → what the output layer reads, [selected tokens, hidden]. */
@@ -117,11 +123,15 @@ function feedForward(hidden: Value, prefix: string, parts: DecoderParts): Value 
 
 /** A linear layer with what belongs to it: a bias where the model has one, an adapter where one is attached. */
 function project(x: Value, name: string, parts: DecoderParts): Value {
-  const product = linear(x, weight(parts, `${name}.weight`));
+  const product = productOf(x, `${name}.weight`, parts);
   const bias = parts.weights.get(`${name}.bias`);
   const biased = bias ? add(product, bias) : product;
   const adapter = parts.adapters?.get(`${name}.weight`);
   return adapter ? add(biased, adapted(x, adapter)) : biased;
+}
+
+function productOf(x: Value, name: string, parts: DecoderParts): Value {
+  return parts.product?.(x, name) ?? linear(x, weight(parts, name));
 }
 
 function adapted(x: Value, { a, b, scale, dropout }: LinearAdapter): Value {

@@ -79,6 +79,11 @@ export class Graph {
     return this.#cached(`ints ${values.join()}`, () => this.#initializer('int64', [values.length], bytes()));
   }
 
+  /** A constant table of bytes. */
+  bytes(values: Uint8Array, shape: readonly number[]): Value {
+    return this.#initializer('uint8', shape, values);
+  }
+
   /** A constant table of floats. */
   table(values: Float32Array, shape: readonly number[]): Value {
     const bytes = new Uint8Array(values.buffer, values.byteOffset, values.byteLength);

@@ -18,13 +18,15 @@ import {
 /** Element types by name: their code (enum ONNXTensorElementDataType) and the array that holds them. */
 const elementTypes = {
   float32: { code: 1, array: Float32Array },
+  uint8: { code: 2, array: Uint8Array },
+  int8: { code: 3, array: Int8Array },
   int32: { code: 6, array: Int32Array },
   int64: { code: 7, array: BigInt64Array },
   bool: { code: 9, array: Uint8Array },
 } as const;
 
 type TensorType = keyof typeof elementTypes;
-type TensorData = Float32Array | Int32Array | BigInt64Array | Uint8Array;
+type TensorData = Float32Array | Int8Array | Int32Array | BigInt64Array | Uint8Array;
 
 /** Releases the runtime's half of a tensor when ours is collected. */
 const values = new FinalizationRegistry<Pointer>((value) => release('releaseValue', value));
@@ -136,6 +138,11 @@ export class InferenceSession {
     } finally {
       release('releaseSessionOptions', options);
     }
+  }
+
+  /** It has inputs that are the same in every run. */
+  get hasConstants(): boolean {
+    return Object.keys(this.#constants).length > 0;
   }
 
   /** For another thread of this process, whose runs must have ended before this one releases the session. */

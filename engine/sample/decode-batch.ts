@@ -11,10 +11,12 @@ import { rowsMin, type SequenceRequest } from './sequence-request.ts';
 import type { SampledToken, LogitRows, TokenChooser } from './token-choice.ts';
 
 export interface DecodeSessions {
-  /** Feeds of every run. */
-  readonly weights: Feeds;
+  /** Feeds of every run; none where the session has them itself. */
+  readonly weights: { readonly prefill: Feeds; readonly step: Feeds };
   readonly prefill: InferenceSession;
   readonly step: InferenceSession;
+  /** Rows of a step that give every row the bits it has among many: 1 where sums are of whole numbers. */
+  readonly rowsMin: number;
   /** Names of the outputs that hold the logits. */
   readonly logits: { readonly prefill: string; readonly step: string };
 }
@@ -145,7 +147,7 @@ export class DecodeBatch {
   /** One more token for every row. */
   async step(): Promise<void> {
     if (this.#rows.length === 0) return;
-    const rows = Math.max(this.#rows.length, rowsMin);
+    const rows = Math.max(this.#rows.length, this.#parts.sessions.rowsMin);
     if (this.#rows.length < rows) this.#parkSlot(rows - 1);
     const tensors = this.#stepTensors(rows);
     this.#writeFeeds(tensors);
@@ -220,7 +222,7 @@ export class DecodeBatch {
     const output = await this.#run(
       sessions.prefill,
       prefill['tokens']!.size,
-      { ...sessions.weights, ...feeds, ...prefill },
+      { ...sessions.weights.prefill, ...feeds, ...prefill },
       { ...fetches, [sessions.logits.prefill]: null },
     );
     const { data } = this.#matrix(output[sessions.logits.prefill]);
@@ -276,7 +278,7 @@ export class DecodeBatch {
       vocabularySize: config.vocabularySize,
     };
     const stepFeeds = {
-      ...sessions.weights,
+      ...sessions.weights.step,
       ...feeds,
       tokens: ints(tokens, [rows, 1]),
       past_lengths: ints(pastLengths, [rows]),

@@ -4,6 +4,8 @@ import { decoderLogits, rotaryTables, weightInputs } from '../model/decoder.ts';
 import { Graph, type Value } from '../onnx/graph.ts';
 import type { TensorShape } from '../onnx/model-proto.ts';
 import { multiply, reshape, selectRows } from '../onnx/operators.ts';
+import { quantizedInputs, quantizedLinear } from '../onnx/quantized.ts';
+import { quantizedLayers, wholeWeights } from './quantized-weights.ts';
 
 export type DecodePhase = 'prefill' | 'step';
 
@@ -31,9 +33,9 @@ export const cacheNames = (layer: number): { pastKey: string; pastValue: string;
  * step: tokens [batch, 1] and inverse_temperature [batch, 1]; gives probabilities beside the logits. Nothing of the
  * vocabulary's size leaves the graph unless it is fetched.
  *
- * Weights are inputs.
+ * Weights are inputs; those of linear layers are quantized where `isQuantized`.
  */
-export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase): DecodeGraph {
+export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase, isQuantized = false): DecodeGraph {
   const graph = new Graph();
   const sequence = phase === 'step' ? 1 : 'sequence';
   const tokens = graph.input('tokens', 'int32', ['batch', sequence]);
@@ -43,13 +45,31 @@ export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase): Decod
   const last = phase === 'prefill' ? graph.input('last', 'int64', ['rows']) : null;
   const logits = decoderLogits(reshape(tokens, [positions]), {
     config,
-    weights: weightInputs(graph, config, false),
+    ...decoderWeights(graph, config, isQuantized),
     attend: cachedAttention(graph, config, { positions, sequence }),
     selectOutputs: (rows) => (last ? selectRows(rows, last) : rows),
   });
   graph.directOutput(logits);
   if (phase === 'step') outputProbabilities(graph, logits);
   return { graph, logits: logits.name };
+}
+
+function decoderWeights(
+  graph: Graph,
+  config: ModelConfig,
+  isQuantized: boolean,
+): Pick<Parameters<typeof decoderLogits>[1], 'weights' | 'product'> {
+  if (!isQuantized) return { weights: weightInputs(graph, config, false) };
+  const quantized = new Map(
+    [...quantizedLayers(config)].map(([name, layout]) => [name, quantizedInputs(graph, layout)]),
+  );
+  return {
+    weights: weightInputs(graph, config, false, wholeWeights(config)),
+    product: (x, name) => {
+      const weight = quantized.get(name);
+      return weight ? quantizedLinear(x, weight) : null;
+    },
+  };
 }
 
 /** Grouped-query attention with rotary embedding over a cache whose rows have their own lengths. */

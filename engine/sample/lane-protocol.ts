@@ -13,11 +13,14 @@ export interface WorkerSettings {
 /** The sessions and weights of a version by their addresses in the process: the thread that opened them holds them. */
 export interface SharedVersion {
   /** The runtime's half of each tensor. */
-  readonly weights: Readonly<Record<string, Pointer>>;
+  readonly weights: { readonly prefill: SharedTensors; readonly step: SharedTensors };
   readonly prefill: SharedSession;
   readonly step: SharedSession;
+  readonly rowsMin: number;
   readonly logits: { readonly prefill: string; readonly step: string };
 }
+
+export type SharedTensors = Readonly<Record<string, Pointer>>;
 
 export type ToWorker =
   | {

@@ -2,10 +2,17 @@
 import assert from 'node:assert/strict';
 import { parentPort, workerData } from 'node:worker_threads';
 import { RatchetError } from '../../core/errors.ts';
-import { InferenceSession } from '../onnx/runtime.ts';
+import { type Feeds, InferenceSession } from '../onnx/runtime.ts';
 import type { DecodeSessions } from './decode-batch.ts';
 import { DecodeLane, type LaneEvents } from './decode-lane.ts';
-import type { FromWorker, LaneFailure, SharedVersion, ToWorker, WorkerSettings } from './lane-protocol.ts';
+import type {
+  FromWorker,
+  LaneFailure,
+  SharedTensors,
+  SharedVersion,
+  ToWorker,
+  WorkerSettings,
+} from './lane-protocol.ts';
 
 assert(parentPort, 'lane-worker.ts is the entry of a worker thread');
 const port = parentPort;
@@ -37,11 +44,16 @@ async function receive(message: ToWorker): Promise<void> {
   }
 }
 
-function attached({ weights, prefill, step, logits }: SharedVersion): DecodeSessions {
+function feedsOf(tensors: SharedTensors): Feeds {
+  return Object.fromEntries(Object.entries(tensors).map(([name, value]) => [name, { value }]));
+}
+
+function attached({ weights, prefill, step, rowsMin, logits }: SharedVersion): DecodeSessions {
   return {
-    weights: Object.fromEntries(Object.entries(weights).map(([name, value]) => [name, { value }])),
+    weights: { prefill: feedsOf(weights.prefill), step: feedsOf(weights.step) },
     prefill: InferenceSession.attach(prefill),
     step: InferenceSession.attach(step),
+    rowsMin,
     logits,
   };
 }

@@ -3,9 +3,18 @@ import { Worker } from 'node:worker_threads';
 import { RatchetError } from '../../core/errors.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
+import type { Feeds } from '../onnx/runtime.ts';
 import type { DecodeSessions } from './decode-batch.ts';
 import type { Lane, LaneEvents, LaneOptions, LaneProgram, NewRow } from './decode-lane.ts';
-import type { FromWorker, LaneFailure, SharedVersion, Stepped, ToWorker, WorkerSettings } from './lane-protocol.ts';
+import type {
+  FromWorker,
+  LaneFailure,
+  SharedTensors,
+  SharedVersion,
+  Stepped,
+  ToWorker,
+  WorkerSettings,
+} from './lane-protocol.ts';
 
 /** A version that the worker computes with. What it is made of is held here, since the worker knows addresses alone. */
 interface Held {
@@ -149,13 +158,18 @@ export class WorkerLane implements Lane {
   }
 }
 
-function share({ weights, prefill, step, logits }: DecodeSessions): SharedVersion {
+function share({ weights, prefill, step, rowsMin, logits }: DecodeSessions): SharedVersion {
   return {
-    weights: Object.fromEntries(Object.entries(weights).map(([name, { value }]) => [name, value])),
+    weights: { prefill: pointersOf(weights.prefill), step: pointersOf(weights.step) },
     prefill: prefill.share(),
     step: step.share(),
+    rowsMin,
     logits,
   };
+}
+
+function pointersOf(tensors: Feeds): SharedTensors {
+  return Object.fromEntries(Object.entries(tensors).map(([name, { value }]) => [name, value]));
 }
 
 /** Functions do not travel between threads; the sampler calls them. */

@@ -59,6 +59,8 @@ function add(total: Counters, counters: SamplerCounters): void {
 /** Of the versions a server has room for, so many are never kept: the newest and the one before belong to whoever trains. */
 const versionsNeverKept = 2;
 
+type SampledHow = Pick<UpdateWeightsRequest, 'provider' | 'quantize'>;
+
 /** run:lineage:step, as core/names.ts writes it. */
 const policyNamePattern = /^[^:]+:[^:]+:[^:]+$/;
 
@@ -155,7 +157,9 @@ export class PolicyVersions {
   async #load(request: UpdateWeightsRequest): Promise<HeldVersion> {
     const held = this.#slots.get(request.name)?.version;
     const textsAsAsked = (at: string): Promise<string> => textsOf(at, request);
-    if (held && held.digest === request.digest) {
+    const isSampledSo = (version: HeldVersion): boolean =>
+      this.#slots.get(version.name)?.samplerKey === this.#samplerKey(request, version.model);
+    if (held && held.digest === request.digest && isSampledSo(held)) {
       // A folder may be gone by now, as retention removes them: what is held came from it.
       const texts = await this.#resolveAllowed(request.weight_dir, 'weight_dir').then(textsAsAsked, () => held.texts);
       if (texts === held.texts) return held;
@@ -165,10 +169,9 @@ export class PolicyVersions {
     const model = await this.#loadModel(folder, request);
     const digest = model.parameters.digest();
     requireDigest(request, digest);
-    if (held?.digest === digest && held.texts === texts) return held;
-    const provider = request.provider ?? this.#limits.provider ?? 'cpu';
-    const samplerKey = `${provider} ${JSON.stringify(model.config)}`;
-    const sampler = await this.#sampler(samplerKey, model, provider);
+    if (held?.digest === digest && held.texts === texts && isSampledSo(held)) return held;
+    const samplerKey = this.#samplerKey(request, model);
+    const sampler = await this.#sampler(samplerKey, model, request);
     const step = request.step ?? null;
     const loadedAtMs = Date.now();
     const version = { name: request.name, digest, texts, step, weightDir: folder, loadedAtMs, model, sampler };
@@ -207,10 +210,22 @@ export class PolicyVersions {
     return parameters;
   }
 
-  #sampler(key: string, { config }: Pick<ModelFolder, 'config'>, provider: Provider): Promise<Sampler> {
+  /** Versions of one architecture that are sampled in the same way share a sampler. */
+  #samplerKey(request: SampledHow, { config }: Pick<ModelFolder, 'config'>): string {
+    return `${JSON.stringify(this.#sampledHow(request))} ${JSON.stringify(config)}`;
+  }
+
+  #sampledHow({
+    provider = this.#limits.provider ?? 'cpu',
+    quantize,
+  }: SampledHow): Required<SampledHow> & { readonly provider: Provider } {
+    return { provider, quantize };
+  }
+
+  #sampler(key: string, { config }: Pick<ModelFolder, 'config'>, request: SampledHow): Promise<Sampler> {
     const known = this.#samplers.get(key);
     if (known) return known;
-    const opened = Sampler.open(config, { threads: this.#limits.threads, provider });
+    const opened = Sampler.open(config, { threads: this.#limits.threads, ...this.#sampledHow(request) });
     this.#samplers.set(key, opened);
     void opened.then(
       (sampler) => this.#opened.add(sampler),

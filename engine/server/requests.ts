@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { quantizations } from '../sample/quantized-weights.ts';
 import { minutePattern } from '../../core/minute-of.ts';
 import { HttpError } from './http-error.ts';
 import { refuseUnhonoured } from './fixed-parameters.ts';
@@ -137,6 +138,8 @@ export const UpdateWeightsRequest = z.strictObject({
   name: modelName,
   /** Where it is sampled; where the server was told to compute when left out. */
   provider: z.enum(['cpu', 'cuda']).optional(),
+  /** Bits in which its weights are sampled; as they are when left out. */
+  quantize: z.enum(quantizations).optional(),
   /** SHA-256 of the flat weights, hex. */
   digest: z
     .string()

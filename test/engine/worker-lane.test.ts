@@ -53,7 +53,7 @@ test('a version whose sessions cannot be opened, or do not run, fails its rows a
   lane.submit(1, parameters, [rowOf(0, 3), rowOf(1, 3)]);
   await until(() => told.failures.length === 1);
   assert.deepEqual(told.failures[0], { ids: [0, 1], message: 'no room for it' });
-  broken = (sessions) => ({ ...sessions, weights: {} });
+  broken = (sessions) => ({ ...sessions, weights: { prefill: {}, step: {} } });
   lane.submit(2, parameters, [rowOf(2, 3)]);
   await until(() => told.failures.length === 2);
   assert.deepEqual(told.failures[1]?.ids, [2]);

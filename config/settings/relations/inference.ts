@@ -9,6 +9,7 @@ import { problem, type Relations } from './problem.ts';
 export function* inferenceRelations(config: RatchetConfig): Relations {
   const { inference } = config;
   yield* placeRelations(inference);
+  yield* quantizeRelations(inference);
   for (const name of secretHeadersIn(inference.headers)) {
     const expected = 'no header with a key in it: name its environment variable in headers_from_env, or in api_key_var';
     const at = [['inference', 'headers', name], 'inference.headers'];
@@ -44,6 +45,16 @@ function* placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }
   const twice = urls.findIndex((one, i) => urls.indexOf(one) < i);
   if (twice >= 0)
     yield problem([`inference.url.${twice}`, 'inference.url'], 'each server once', JSON.stringify(urls[twice]));
+}
+
+/** Whole numbers are multiplied on the processor. */
+function* quantizeRelations({ kind, quantize, provider }: Written): Relations {
+  if (quantize === undefined) return;
+  const refuse = (key: string, expected: string) =>
+    problem(['inference.quantize', `inference.${key}`], expected, JSON.stringify(quantize));
+  if (kind !== 'embedded')
+    yield refuse('kind', `nothing beside kind = "${kind}": Ratchet’s own policy servers alone have it`);
+  else if (provider === 'cuda') yield refuse('provider', 'nothing beside provider = "cuda"');
 }
 
 function* onlyOfVllm({ program, weights_agent }: Written): Relations {

@@ -14,6 +14,7 @@ const specOf = (inference: string): RunSpec => {
 const vllm = 'kind = "vllm"\nurl = "http://127.0.0.1:1"\n';
 const cases: readonly (readonly [inference: string, servedType: string | null, threshold: number])[] = [
   ['kind = "embedded"', null, 0.001],
+  ['kind = "embedded"\nquantize = "int8"', null, 0.5],
   [vllm, null, 0.05],
   [vllm, 'float32', 0.001],
   [vllm, 'bfloat16', 0.05],
