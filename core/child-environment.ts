@@ -36,6 +36,9 @@ export const wandbVariables: readonly string[] = ['WANDB_*', 'NETRC'];
 /** What MLflow's client reads, its credentials among them: for the process that feeds metrics. */
 export const mlflowVariables: readonly string[] = ['MLFLOW_*'];
 
+/** OpenTelemetry's own, which name a collector and may hold its key: for the process that feeds metrics. */
+export const otlpVariables: readonly string[] = ['OTEL_*'];
+
 /** Of Temporal, of the store and of metrics: no environment has a use for them, whoever names them. */
 const keptFromEnvironments: readonly string[] = [
   ...temporalSecrets,
@@ -44,6 +47,7 @@ const keptFromEnvironments: readonly string[] = [
   ...environmentForStore,
   ...wandbVariables,
   ...mlflowVariables,
+  ...otlpVariables,
   ...tinkerVariables,
 ];
 

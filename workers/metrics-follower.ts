@@ -3,7 +3,7 @@ import type { Client } from '@temporalio/client';
 import { ScrapedRun, type RunCondition, type Sample, stateSamples } from '../backends/metrics/exposition.ts';
 import { RunSinks, readSinkStates } from '../runs/run-sinks.ts';
 import type { MetricsSink } from '../backends/metrics/sinks.ts';
-import { mlflowSink } from './mlflow-settings.ts';
+import { mlflowSink, otlpSink } from './sink-settings.ts';
 import { TensorBoardSink } from '../backends/metrics/tensorboard.ts';
 import { openRunStore } from '../backends/store/index.ts';
 import { specIn } from '../runs/record-shapes.ts';
@@ -145,6 +145,8 @@ export class MetricsFollower {
     const { wandb } = spec;
     const firstClaim = Buffer.from((await store.read(layout.run())) ?? []).toString('utf8');
     const id = wandbRunId(handle.name, handle.store, firstClaim);
+    const otlp = otlpSink(spec, id);
+    if (otlp) sinks.push(otlp);
     if (spec.mlflow) sinks.push(mlflowSink(spec, spec.mlflow, id));
     if (wandb && wandb.mode !== 'disabled') {
       sinks.push(new WandbSink({ spec, wandb, id, folder: wandbFolder(handle.store, handle.name, id), log }));

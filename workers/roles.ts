@@ -4,6 +4,7 @@ import {
   environmentForStore,
   environmentForVerifiers,
   mlflowVariables,
+  otlpVariables,
   temporalSecrets,
   tinkerVariables,
   variablesOfEnvironments,
@@ -103,7 +104,7 @@ export function localRoles({
     args: [...programArguments('worker'), '--role', 'metrics'],
     takesSecrets: true,
     aloud: 'metrics: ',
-    passEnv: [...environmentForStore, ...wandbVariables, ...mlflowVariables, ...environmentForPython],
+    passEnv: [...environmentForStore, ...wandbVariables, ...mlflowVariables, ...otlpVariables, ...environmentForPython],
     env: metricsPort === undefined ? {} : { RATCHET_METRICS_PORT: String(metricsPort) },
   };
   if (playsOnly) return workers;

@@ -11,7 +11,7 @@ import { openRunStore } from '../../backends/store/index.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import { appendMetrics, readMetrics, type MetricsRow } from '../../runs/metrics.ts';
 import { readSinkStates, RunSinks } from '../../runs/run-sinks.ts';
-import { mlflowSink } from '../../workers/mlflow-settings.ts';
+import { mlflowSink } from '../../workers/sink-settings.ts';
 
 interface Metric {
   readonly key: string;

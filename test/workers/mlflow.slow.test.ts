@@ -10,7 +10,7 @@ import { parseRunConfig } from '../../config/parse-run-config.ts';
 import { openRunStore } from '../../backends/store/index.ts';
 import { appendMetrics, readMetrics, type MetricsRow } from '../../runs/metrics.ts';
 import { RunSinks } from '../../runs/run-sinks.ts';
-import { mlflowSink } from '../../workers/mlflow-settings.ts';
+import { mlflowSink } from '../../workers/sink-settings.ts';
 import { choosePort } from '../../workers/ports.ts';
 
 /** A Python with MLflow's server; tried with `pip install mlflow==3.17.2`. */

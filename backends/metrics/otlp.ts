@@ -1,0 +1,242 @@
+import { createHash } from 'node:crypto';
+import { RatchetError } from '../../core/errors.ts';
+import { timeMetrics } from '../../core/rl/effectiveness.ts';
+import type { NumberedRow } from '../../runs/metrics-feed.ts';
+import type { MetricsRow } from '../../runs/metrics.ts';
+import { causeOf } from '../fetch-cause.ts';
+import type { MetricsSink } from './sinks.ts';
+
+const answerMsMax = 30_000;
+const rowsAtOnce = 50;
+
+/** Where they are posted to; null = nowhere. One of them is somewhere. */
+export interface Collector {
+  readonly traces: string | null;
+  readonly metrics: string | null;
+}
+
+export interface OtlpOptions {
+  /** Throws where the variables that name it are wrong. */
+  readonly collector: () => Collector;
+  readonly headers: Readonly<Record<string, string>>;
+  /** Of the run: `rl.run.id`, `rl.model.name` and so on. */
+  readonly resource: Readonly<Record<string, string>>;
+  /** Unique to this run: span and trace ids are made of it. */
+  readonly id: string;
+}
+
+/**
+ * OpenTelemetry, by OTLP over HTTP in JSON (opentelemetry.io/docs/specs/otlp). Names are those of the proposed `rl.*` conventions
+ * (open-telemetry/semantic-conventions-genai#88): a step is a trace with the spans `rl.loop`, `rl.sample`, `rl.reward` and `rl.train`. Every other
+ * metric is a gauge, `ratchet.` and its name. The ids of a span follow from run, lineage and step, so a step that is sent again is the same span.
+ *
+ * It is written here and not by OpenTelemetry's SDK, which dates what it sends by its own clock: rows are sent when they can be, and belong to the time
+ * of their commit.
+ */
+export class OtlpSink implements MetricsSink {
+  readonly name = 'opentelemetry';
+  readonly #options: OtlpOptions;
+  #collector: Collector = { traces: null, metrics: null };
+
+  constructor(options: OtlpOptions) {
+    this.#options = options;
+  }
+
+  /** A collector does not say what it has. */
+  async open(cursor: number): Promise<number> {
+    this.#collector = this.#options.collector();
+    return Promise.resolve(cursor);
+  }
+
+  async send(rows: readonly NumberedRow[]): Promise<void> {
+    for (let first = 0; first < rows.length; first += rowsAtOnce) {
+      const part = rows.slice(first, first + rowsAtOnce).map(({ row }) => row);
+      const steps = part.filter(isStep);
+      const resource = { attributes: attributesOf({ 'service.name': 'ratchet', ...this.#options.resource }) };
+      const scope = { name: 'ratchet' };
+      if (this.#collector.traces !== null && steps.length > 0) {
+        const spans = steps.flatMap((row) => spansOf(row, this.#options.id));
+        await this.#post(this.#collector.traces, { resourceSpans: [{ resource, scopeSpans: [{ scope, spans }] }] });
+      }
+      if (this.#collector.metrics === null) continue;
+      const metrics = part.flatMap(metricsOf);
+      await this.#post(this.#collector.metrics, {
+        resourceMetrics: [{ resource, scopeMetrics: [{ scope, metrics }] }],
+      });
+    }
+  }
+
+  place(): string | null {
+    return this.#collector.traces ?? this.#collector.metrics;
+  }
+
+  close(): Promise<void> {
+    return Promise.resolve();
+  }
+
+  async #post(url: string, body: object): Promise<void> {
+    let answer: Response;
+    try {
+      answer = await fetch(url, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json', ...this.#options.headers },
+        body: JSON.stringify(body),
+        redirect: 'error', // the headers may hold a key
+        signal: AbortSignal.timeout(answerMsMax),
+      });
+    } catch (cause) {
+      throw new RatchetError('ServerUnavailable', `The collector at ${url} cannot be reached (${causeOf(cause)}).`, {
+        cause,
+      });
+    }
+    const said = await answer.text();
+    if (answer.ok) return;
+    throw new RatchetError(
+      'ServerUnavailable',
+      `The collector at ${url} answers ${answer.status}, expected 200 to OTLP in JSON: ${said.slice(0, 200)}`,
+    );
+  }
+}
+
+/** The row of a committed step, and not of an evaluation. */
+function isStep(row: MetricsRow): boolean {
+  return typeof row[timeMetrics.step] === 'number' && typeof row['time'] === 'string';
+}
+
+interface Times {
+  /** ms since 1970. */
+  readonly from: number;
+  readonly to: number;
+}
+
+/** Durations are measured; where a part began follows from them. Sampling may have begun before the step, beside the one before. */
+function timesOf(row: MetricsRow): Record<'rl.loop' | 'rl.sample' | 'rl.reward' | 'rl.train', Times> {
+  const ms = (name: keyof typeof timeMetrics): number => (numberIn(row, timeMetrics[name]) ?? 0) * 1000;
+  const to = timeOf(row);
+  const from = to - ms('step');
+  const ready = Math.min(to, from + ms('waitForBatch'));
+  const scored = { from: ready - ms('scoring'), to: ready };
+  const trainFrom = Math.min(to, ready + ms('waitForEval'));
+  return {
+    'rl.loop': { from, to },
+    'rl.sample': { from: scored.from - ms('generation'), to: scored.from },
+    'rl.reward': scored,
+    'rl.train': { from: trainFrom, to: Math.min(to, trainFrom + ms('train')) },
+  };
+}
+
+/** What the proposal asks of the spans, where a row has it. */
+const spanAttributes: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  'rl.loop': { 'rl.environment.reward.mean': 'train/reward', 'rl.train.loss': 'train/loss' },
+  'rl.sample': { 'rl.sample.batch_size': 'batch/rollouts', 'ratchet.off_policy.max': 'off_policy/max' },
+  'rl.reward': { 'rl.reward.batch_size': 'batch/rollouts' },
+  'rl.train': { 'rl.train.batch_size': 'batch/rows', 'rl.train.tokens': 'batch/trained_tokens' },
+};
+
+function spansOf(row: MetricsRow, id: string): object[] {
+  const digest = (...of: (string | number)[]): Buffer =>
+    createHash('sha256')
+      .update([id, row.lineage, row.step, ...of].join('\n'))
+      .digest();
+  const traceId = digest('trace').subarray(0, 16).toString('hex');
+  const spanId = (name: string): string => digest(name).subarray(0, 8).toString('hex');
+  return Object.entries(timesOf(row)).map(([name, { from, to }]) => ({
+    traceId,
+    spanId: spanId(name),
+    ...(name === 'rl.loop' ? {} : { parentSpanId: spanId('rl.loop') }),
+    name,
+    kind: 1, // internal
+    startTimeUnixNano: nanoseconds(from),
+    endTimeUnixNano: nanoseconds(to),
+    attributes: attributesOf({
+      'rl.loop.iteration': row.step,
+      'ratchet.lineage': row.lineage,
+      ...Object.fromEntries(
+        Object.entries(spanAttributes[name]!).flatMap(([attribute, metric]) => {
+          const value = numberIn(row, metric);
+          return value === null ? [] : [[attribute, value] as const];
+        }),
+      ),
+    }),
+    status: {},
+  }));
+}
+
+/** Sums of a step; histograms of one observation. OTLP's DELTA is 1. */
+const counters: Readonly<Record<string, readonly [metric: string | null, unit: string]>> = {
+  'rl.train.steps': [null, '{step}'],
+  'rl.train.tokens': ['batch/trained_tokens', '{token}'],
+  'rl.sample.episodes': ['batch/rollouts', '{episode}'],
+};
+const gauges: Readonly<Record<string, readonly [metric: string, unit: string]>> = {
+  'rl.environment.reward.mean': ['train/reward', '1'],
+  'rl.environment.episode.length.mean': ['train/agg/all/num_turns/mean', '{step}'],
+  'rl.train.loss': ['train/loss', '1'],
+};
+const secondsBounds = [0.1, 0.3, 1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000];
+
+function metricsOf(row: MetricsRow): object[] {
+  const at = timeOf(row);
+  const point = { timeUnixNano: nanoseconds(at), attributes: pointAttributes(row) };
+  const gauge = (name: string, unit: string, asDouble: number): object => ({
+    name,
+    unit,
+    gauge: { dataPoints: [{ ...point, asDouble }] },
+  });
+  const all = Object.entries(row).flatMap(([name, value]) =>
+    typeof value === 'number' && name !== 'step' ? [gauge(`ratchet.${name.replaceAll('/', '.')}`, '', value)] : [],
+  );
+  if (!isStep(row)) return all;
+  const times = timesOf(row);
+  const from = { startTimeUnixNano: nanoseconds(times['rl.loop'].from) };
+  const durations = Object.entries(times).map(([name, span]) => {
+    const seconds = (span.to - span.from) / 1000;
+    const bucket = secondsBounds.findIndex((bound) => seconds <= bound);
+    const counts = Array.from({ length: secondsBounds.length + 1 }, () => '0');
+    counts[bucket < 0 ? secondsBounds.length : bucket] = '1';
+    const data = { ...point, ...from, count: '1', sum: seconds, bucketCounts: counts, explicitBounds: secondsBounds };
+    return { name: `${name}.duration`, unit: 's', histogram: { aggregationTemporality: 1, dataPoints: [data] } };
+  });
+  const sums = Object.entries(counters).flatMap(([name, [metric, unit]]) => {
+    const value = metric === null ? 1 : numberIn(row, metric);
+    if (value === null) return [];
+    const dataPoints = [{ ...point, ...from, asInt: String(Math.round(value)) }];
+    return [{ name, unit, sum: { aggregationTemporality: 1, isMonotonic: true, dataPoints } }];
+  });
+  const named = Object.entries(gauges).flatMap(([name, [metric, unit]]) => {
+    const value = numberIn(row, metric);
+    return value === null ? [] : [gauge(name, unit, value)];
+  });
+  return [...durations, ...sums, ...named, ...all];
+}
+
+function pointAttributes(row: MetricsRow): object[] {
+  return attributesOf({ 'rl.loop.iteration': row.step, 'ratchet.lineage': row.lineage });
+}
+
+function attributesOf(values: Readonly<Record<string, string | number>>): object[] {
+  return Object.entries(values).map(([key, value]) => ({
+    key,
+    value:
+      typeof value === 'string'
+        ? { stringValue: value }
+        : Number.isSafeInteger(value)
+          ? { intValue: String(value) }
+          : { doubleValue: value },
+  }));
+}
+
+/** An evaluation's row has no time of its own. */
+function timeOf({ time }: MetricsRow): number {
+  const at = typeof time === 'string' ? Date.parse(time) : Number.NaN;
+  return Number.isFinite(at) ? at : Date.now();
+}
+
+function numberIn(row: MetricsRow, name: string): number | null {
+  const value = row[name];
+  return typeof value === 'number' ? value : null;
+}
+
+function nanoseconds(ms: number): string {
+  return `${BigInt(Math.round(ms * 1000)) * 1000n}`;
+}

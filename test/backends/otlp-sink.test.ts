@@ -1,0 +1,182 @@
+import assert from 'node:assert/strict';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { describe, test, type TestContext } from 'node:test';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import type { MetricsRow } from '../../runs/metrics.ts';
+import { otlpSink } from '../../workers/sink-settings.ts';
+
+interface Value {
+  readonly stringValue?: string;
+  readonly intValue?: string;
+  readonly doubleValue?: number;
+}
+interface Span {
+  readonly name: string;
+  readonly traceId: string;
+  readonly spanId: string;
+  readonly parentSpanId?: string;
+  readonly startTimeUnixNano: string;
+  readonly endTimeUnixNano: string;
+  readonly attributes: readonly { readonly key: string; readonly value: Value }[];
+}
+interface Metric {
+  readonly name: string;
+  readonly gauge?: { readonly dataPoints: readonly { readonly asDouble: number; readonly timeUnixNano: string }[] };
+  readonly sum?: { readonly dataPoints: readonly { readonly asInt: string }[] };
+  readonly histogram?: { readonly dataPoints: readonly { readonly sum: number; readonly bucketCounts: string[] }[] };
+}
+interface Received {
+  readonly path: string;
+  readonly key: string | undefined;
+  readonly resource: readonly { readonly key: string; readonly value: Value }[];
+  readonly spans: readonly Span[];
+  readonly metrics: readonly Metric[];
+}
+
+async function collector(t: TestContext): Promise<{ address: string; received: Received[] }> {
+  const received: Received[] = [];
+  const server = createServer((request, response) => {
+    const chunks: Buffer[] = [];
+    request.on('data', (chunk: Buffer) => chunks.push(chunk));
+    request.on('end', () => {
+      const body = JSON.parse(Buffer.concat(chunks).toString('utf8')) as {
+        resourceSpans?: { resource: { attributes: Received['resource'] }; scopeSpans: { spans: Span[] }[] }[];
+        resourceMetrics?: { resource: { attributes: Received['resource'] }; scopeMetrics: { metrics: Metric[] }[] }[];
+      };
+      const { resource } = (body.resourceSpans ?? body.resourceMetrics)![0]!;
+      received.push({
+        path: request.url!,
+        key: request.headers['x-api-key'] as string | undefined,
+        resource: resource.attributes,
+        spans: body.resourceSpans?.flatMap(({ scopeSpans }) => scopeSpans.flatMap(({ spans }) => spans)) ?? [],
+        metrics:
+          body.resourceMetrics?.flatMap(({ scopeMetrics }) => scopeMetrics.flatMap(({ metrics }) => metrics)) ?? [],
+      });
+      response.writeHead(200, { 'content-type': 'application/json' }).end('{}');
+    });
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  t.after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  return { address: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, received };
+}
+
+function specOf(): RunSpec {
+  const parsed = parseRunConfig('model = "preset:reverse-text-0.2m"\nname = "words"\n[[env]]\nid = "reverse-text"\n', {
+    file: 'words.toml',
+  });
+  assert(parsed.ok);
+  return parsed.spec;
+}
+
+const committed = '2026-11-21T00:00:10.000Z';
+const step: MetricsRow = {
+  step: 3,
+  lineage: 'main',
+  time: committed,
+  'time/step': 5,
+  'time/wait_for_batch': 3,
+  'rollout/generation_time': 2.5,
+  'rollout/scoring_time': 0.25,
+  'time/train': 1.5,
+  'train/reward': 0.5,
+  'train/loss': 0.125,
+  'batch/rollouts': 64,
+  'batch/trained_tokens': 1_000,
+};
+const evaluation: MetricsRow = { step: 3, lineage: 'main', 'eval/words/reward/mean': 0.75 };
+
+/** Seconds before the commit. */
+const before = (nanoseconds: string): number =>
+  Date.parse(committed) / 1000 - Number(BigInt(nanoseconds) / 1_000n) / 1e6;
+
+describe('OpenTelemetry', () => {
+  test('gets a step as a trace, and every metric, at the time of its commit', async (t) => {
+    const { address, received } = await collector(t);
+    const environment = {
+      OTEL_EXPORTER_OTLP_ENDPOINT: `${address}/`,
+      OTEL_EXPORTER_OTLP_HEADERS: 'x-api-key=c4na7y%3D',
+      OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment=lab',
+    };
+    const sink = otlpSink(specOf(), 'f00d', environment)!;
+    assert.equal(await sink.open(7), 7);
+    const rows = [
+      { number: 7, row: step },
+      { number: 8, row: evaluation },
+    ];
+    await sink.send(rows);
+    assert.deepEqual(
+      received.map(({ path, key }) => [path, key]),
+      [
+        ['/v1/traces', 'c4na7y='],
+        ['/v1/metrics', 'c4na7y='],
+      ],
+    );
+    const resource = Object.fromEntries(received[0]!.resource.map(({ key, value }) => [key, value.stringValue]));
+    assert.deepEqual(resource, {
+      'service.name': 'ratchet',
+      'deployment.environment': 'lab',
+      'rl.system': 'ratchet',
+      'rl.run.id': 'words',
+      'rl.algorithm': specOf().loss.type,
+      'rl.model.name': 'preset:reverse-text-0.2m',
+      'rl.environment.name': 'reverse-text',
+    });
+
+    const [loop, ...parts] = received[0]!.spans;
+    assert.deepEqual(
+      [loop!, ...parts].map(({ name, startTimeUnixNano: from, endTimeUnixNano: to }) => [
+        name,
+        before(from),
+        before(to),
+      ]),
+      [
+        ['rl.loop', 5, 0],
+        ['rl.sample', 4.75, 2.25],
+        ['rl.reward', 2.25, 2],
+        ['rl.train', 2, 0.5],
+      ],
+    );
+    for (const part of parts) assert.deepEqual([part.traceId, part.parentSpanId], [loop!.traceId, loop!.spanId]);
+    assert.match(loop!.traceId, /^[0-9a-f]{32}$/);
+    assert.match(loop!.spanId, /^[0-9a-f]{16}$/);
+    assert.deepEqual(loop!.attributes[0], { key: 'rl.loop.iteration', value: { intValue: '3' } });
+
+    const metrics = new Map(received[1]!.metrics.map((metric) => [metric.name, metric]));
+    assert.equal(metrics.get('rl.train.duration')!.histogram!.dataPoints[0]!.sum, 1.5);
+    assert.equal(metrics.get('rl.train.duration')!.histogram!.dataPoints[0]!.bucketCounts.indexOf('1'), 3);
+    assert.equal(metrics.get('rl.train.tokens')!.sum!.dataPoints[0]!.asInt, '1000');
+    assert.equal(metrics.get('rl.train.loss')!.gauge!.dataPoints[0]!.asDouble, 0.125);
+    assert.equal(before(metrics.get('rl.train.loss')!.gauge!.dataPoints[0]!.timeUnixNano), 0);
+    assert.equal(metrics.get('ratchet.eval.words.reward.mean')!.gauge!.dataPoints[0]!.asDouble, 0.75);
+
+    await sink.send(rows);
+    assert.deepEqual(received[2]!.spans, received[0]!.spans, 'a step that is sent again is the same spans');
+  });
+
+  test('is fed where its variables say so, and says what is wrong with them', async (t) => {
+    const { address, received } = await collector(t);
+    const spec = specOf();
+    assert.equal(otlpSink(spec, 'f00d', {}), null);
+    assert.equal(otlpSink(spec, 'f00d', { OTEL_EXPORTER_OTLP_ENDPOINT: address, OTEL_SDK_DISABLED: 'true' }), null);
+    const own = otlpSink(spec, 'f00d', { OTEL_EXPORTER_OTLP_METRICS_ENDPOINT: `${address}/own` })!;
+    await own.open(0);
+    await own.send([{ number: 0, row: step }]);
+    assert.deepEqual(
+      received.map(({ path }) => path),
+      ['/own'],
+    );
+    for (const url of ['localhost:4317', address.replace('//', '//user:c4na7y@')]) {
+      const told = { name: 'ConfigInvalid', message: /^OTEL_EXPORTER_OTLP_ENDPOINT: expected the URL of a collector/ };
+      const sink = otlpSink(spec, 'f00d', { OTEL_EXPORTER_OTLP_ENDPOINT: url })!;
+      await assert.rejects(sink.open(0), told); // which keeps no other sink from being fed
+    }
+    const away = otlpSink(spec, 'f00d', { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:9' })!;
+    await away.open(0);
+    await assert.rejects(away.send([{ number: 0, row: step }]), /127\.0\.0\.1:9\/v1\/traces cannot be reached/);
+  });
+});

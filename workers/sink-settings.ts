@@ -1,0 +1,104 @@
+import { type Collector, type OtlpOptions, OtlpSink } from '../backends/metrics/otlp.ts';
+import { MlflowSink } from '../backends/metrics/mlflow.ts';
+import type { MlflowSpec, RunSpec } from '../config/run-spec.ts';
+import { RatchetError } from '../core/errors.ts';
+
+/** The sink of a run; what its file leaves open, the variables of MLflow's own client say. */
+export function mlflowSink(
+  spec: RunSpec,
+  mlflow: MlflowSpec,
+  id: string,
+  environment: Readonly<NodeJS.ProcessEnv> = process.env,
+): MlflowSink {
+  const trackingUri = mlflow.trackingUri ?? environment['MLFLOW_TRACKING_URI'] ?? null;
+  const experiment = mlflow.experiment ?? (environment['MLFLOW_EXPERIMENT_NAME'] || 'ratchet');
+  return new MlflowSink({
+    trackingUri: () => requireServer(trackingUri),
+    experiment,
+    runName: mlflow.runName ?? spec.name,
+    id,
+    params: spec,
+    environment,
+  });
+}
+
+function requireServer(trackingUri: string | null): string {
+  const url = trackingUri !== null && URL.canParse(trackingUri) ? new URL(trackingUri) : null;
+  if (url !== null && /^https?:$/.test(url.protocol) && url.username === '' && url.password === '') return url.href;
+  const got =
+    trackingUri === null
+      ? 'nothing'
+      : url === null
+        ? JSON.stringify(trackingUri)
+        : `one that begins ${url.protocol}//${url.username ? '…@' : ''}`;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `[mlflow] needs the URL of a tracking server, http:// or https:// without a password in it, in mlflow.tracking_uri or MLFLOW_TRACKING_URI; got ${got}. Start one: mlflow server --port 5000`,
+  );
+}
+
+/**
+ * The sink of a run where OpenTelemetry's own variables name a collector (opentelemetry.io/docs/specs/otel/protocol/exporter); null where they do not.
+ * Theirs is the choice of whoever starts the processes, not of a run file.
+ */
+export function otlpSink(
+  spec: RunSpec,
+  id: string,
+  environment: Readonly<NodeJS.ProcessEnv> = process.env,
+): OtlpSink | null {
+  const named = ['OTEL_EXPORTER_OTLP_ENDPOINT', ...Object.values(endpointOf)].some((name) => environment[name]);
+  if (!named || environment['OTEL_SDK_DISABLED'] === 'true') return null;
+  const collector = (): Collector => ({
+    traces: postedTo('traces', environment),
+    metrics: postedTo('metrics', environment),
+  });
+  const resource: OtlpOptions['resource'] = {
+    ...pairsIn(environment['OTEL_RESOURCE_ATTRIBUTES']),
+    ...(environment['OTEL_SERVICE_NAME'] ? { 'service.name': environment['OTEL_SERVICE_NAME'] } : {}),
+    'rl.system': 'ratchet',
+    'rl.run.id': spec.name,
+    'rl.algorithm': spec.loss.type,
+    'rl.model.name': spec.model,
+    'rl.environment.name': spec.environments.map(({ name }) => name).join(','),
+  };
+  return new OtlpSink({ collector, headers: pairsIn(environment['OTEL_EXPORTER_OTLP_HEADERS']), resource, id });
+}
+
+const endpointOf = {
+  traces: 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT',
+  metrics: 'OTEL_EXPORTER_OTLP_METRICS_ENDPOINT',
+} as const;
+
+function postedTo(signal: keyof typeof endpointOf, environment: Readonly<NodeJS.ProcessEnv>): string | null {
+  const own = environment[endpointOf[signal]];
+  if (own) return collectorUrl(own, endpointOf[signal]);
+  const base = environment['OTEL_EXPORTER_OTLP_ENDPOINT'];
+  if (!base) return null;
+  return `${collectorUrl(base, 'OTEL_EXPORTER_OTLP_ENDPOINT').replace(/\/+$/, '')}/v1/${signal}`;
+}
+
+function collectorUrl(written: string, variable: string): string {
+  const url = URL.canParse(written) ? new URL(written) : null;
+  if (url !== null && /^https?:$/.test(url.protocol) && url.username === '' && url.password === '') return url.href;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${variable}: expected the URL of a collector that takes OTLP over HTTP, such as "http://127.0.0.1:4318", without a password in it. Keys go into OTEL_EXPORTER_OTLP_HEADERS.`,
+  );
+}
+
+/** `key=value,key=value`, percent-encoded. */
+function pairsIn(text = ''): Record<string, string> {
+  const pairs = text.split(',').flatMap((pair) => {
+    const at = pair.indexOf('=');
+    return at < 1 ? [] : [[pair.slice(0, at).trim(), decoded(pair.slice(at + 1).trim())] as const];
+  });
+  return Object.fromEntries(pairs);
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
