@@ -106,7 +106,7 @@ function figures(row: MetricsRow, place: (name: string) => Pick<Sample, 'name' |
 }
 
 /** What each metric is; all are gauges of a run's newest state. */
-const help: Readonly<Record<string, string>> = {
+export const exposedMetrics: Readonly<Record<string, string>> = {
   ratchet_runs: 'Runs by state: running, paused, or failed within the last days and not started again.',
   ratchet_run_paused: '1 while a run is paused, by a person or by itself.',
   ratchet_run_failed: '1 where the newest execution of a run failed within the last days.',
@@ -125,7 +125,7 @@ const help: Readonly<Record<string, string>> = {
 
 /** Prometheus' text format, version 0.0.4. */
 export function exposition(samples: readonly Sample[]): string {
-  return Object.entries(help)
+  return Object.entries(exposedMetrics)
     .flatMap(([name, text]) => {
       const own = samples.filter((sample) => sample.name === name);
       if (own.length === 0) return [];

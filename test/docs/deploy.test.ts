@@ -6,8 +6,10 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { parse } from 'yaml';
 import { z } from 'zod';
+import { exposedMetrics } from '../../backends/metrics/exposition.ts';
 import { workerRoles } from '../../core/names.ts';
 import { repositoryFolder } from '../e2e/small-run.ts';
+import { definitionOf } from './metric-page.ts';
 
 const folder = path.join(repositoryFolder, 'deploy');
 const text = z.string().min(1);
@@ -165,3 +167,30 @@ function hasSystemd(): boolean {
     return false;
   }
 }
+
+test('Grafana’s dashboard asks for metrics that are served, and its panels do not overlap', () => {
+  interface Panel {
+    readonly title: string;
+    readonly gridPos: { readonly x: number; readonly y: number; readonly w: number; readonly h: number };
+    readonly targets: readonly { readonly expr: string }[];
+  }
+  const { panels } = JSON.parse(readFileSync(path.join(folder, 'grafana/ratchet.json'), 'utf8')) as { panels: Panel[] };
+  const cells = new Set<string>();
+  for (const { title, gridPos, targets } of panels) {
+    for (const { expr } of targets) {
+      const [, metric = '', labels = ''] = /^(\w+)(?:\{(.*)\})?$/.exec(expr) ?? [];
+      assert(metric in exposedMetrics, `${title}: ${expr}`);
+      const name = /name="([^"]+)"/.exec(labels)?.[1];
+      const written = metric === 'ratchet_eval' ? `eval/words/${name}` : name;
+      if (written !== undefined) assert(definitionOf(written, ['words']), `${title}: ${expr}`);
+      assert.equal(written !== undefined, metric === 'ratchet_eval' || metric === 'ratchet_figure', expr);
+    }
+    for (let x = gridPos.x; x < gridPos.x + gridPos.w; x++) {
+      for (let y = gridPos.y; y < gridPos.y + gridPos.h; y++) {
+        assert(x < 24 && !cells.has(`${x} ${y}`), `${title} lies on another`);
+        cells.add(`${x} ${y}`);
+      }
+    }
+  }
+  assert(panels.length > 10);
+});
