@@ -89,6 +89,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'what the policy said in a step, and its rewards',
       load: async () => (await import('./commands/rollouts.ts')).rolloutsCommand,
     },
+    export: {
+      line: 'all rollouts of a run as a table, for notebooks',
+      load: async () => (await import('./commands/export.ts')).exportCommand,
+    },
     index: {
       line: 'index the rollouts of a run, for its page',
       load: async () => (await import('./commands/index-run.ts')).indexCommand,

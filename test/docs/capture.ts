@@ -42,6 +42,8 @@ const typed: readonly Typed[] = [
   { command: 'events words' },
   { command: 'metrics words train/reward entropy grad_norm --last 3' },
   { command: 'rollouts words --limit 1' },
+  { command: 'index words' },
+  { command: 'export rollouts words --parquet rollouts.parquet' },
   { command: 'logs words' },
   { command: 'logs words train' },
   { command: 'advise words' },

@@ -1,0 +1,76 @@
+import path from 'node:path';
+import { Command } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
+import { committedSteps, currentLineage, type RunPlace, stretchesOf } from '../../runs/run-access.ts';
+import { exportTable, type TableFormat } from '../export-table.ts';
+import { print } from '../print.ts';
+import { findRunFolder } from '../run-place.ts';
+import { storeOption } from '../store-option.ts';
+
+interface ExportOptions {
+  readonly parquet?: string;
+  readonly jsonl?: string;
+  readonly steps?: string;
+  readonly store?: string;
+}
+
+const rollouts = new Command('rollouts')
+  .description(
+    'every rollout that was sampled to train, a row each, for notebooks: prompt, completion, reward and its parts, step, group, version',
+  )
+  .argument('<run>')
+  .option('--parquet <file>', 'as Parquet: messages and parts of the reward are JSON in a column')
+  .option('--jsonl <file>', 'as a JSON object a line')
+  .option('--steps <a-b>', 'of these steps alone: 12, or 10-20')
+  .option(...storeOption)
+  .addHelpText(
+    'after',
+    `
+Read them:  pandas.read_parquet("rollouts.parquet")   or   pandas.read_json("rollouts.jsonl", lines=True)
+As verifiers and prime-rl write evaluations, for their viewers:  ratchet rollouts RUN --export FOLDER`,
+  )
+  .action(async (run: string, options: ExportOptions) => {
+    const { file, format } = target(options);
+    const place = await findRunFolder(run, options.store);
+    const asked = options.steps === undefined ? null : readSteps(options.steps);
+    const steps = (await stepsOf(place)).filter((step) => asked === null || (step >= asked.from && step <= asked.to));
+    if (steps.length === 0) {
+      const of = asked === null ? '' : ` of the steps ${options.steps}`;
+      throw new RatchetError('RunNotFound', `Nothing is committed${of} in ${place.name}: there is nothing to export.`);
+    }
+    const rows = await exportTable(place, { steps, file, format });
+    print(`${rows} rollouts of steps ${steps[0]}–${steps.at(-1)} are in ${path.relative(process.cwd(), file) || file}`);
+  });
+
+export const exportCommand = new Command('export')
+  .description('what a run has stored, for other programs')
+  .addCommand(rollouts);
+
+function target({ parquet, jsonl }: ExportOptions): { readonly file: string; readonly format: TableFormat } {
+  const file = parquet ?? jsonl;
+  if (file === undefined || (parquet !== undefined && jsonl !== undefined)) {
+    const got = file === undefined ? 'neither' : 'both';
+    throw new RatchetError('ConfigInvalid', `expected --parquet FILE or --jsonl FILE, got ${got}.`);
+  }
+  return { file: path.resolve(file), format: parquet === undefined ? 'jsonl' : 'parquet' };
+}
+
+/** Of all lineages that led to where the run stands, ascending. Nothing is sampled for step 0. */
+async function stepsOf(place: RunPlace): Promise<number[]> {
+  const current = { ...place, lineage: await currentLineage(place) };
+  const steps = new Set<number>();
+  for (const { lineage, upTo } of await stretchesOf(current)) {
+    for (const step of await committedSteps({ ...place, lineage })) if (step > 0 && step <= upTo) steps.add(step);
+  }
+  return [...steps].sort((a, b) => a - b);
+}
+
+function readSteps(text: string): { readonly from: number; readonly to: number } {
+  const [, from, to = from] = /^(\d+)(?:-(\d+))?$/.exec(text.trim()) ?? [];
+  const range = { from: Number(from), to: Number(to) };
+  if (from !== undefined && range.from <= range.to) return range;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `--steps: expected a step such as 12, or steps such as 10-20; got ${JSON.stringify(text)}.`,
+  );
+}

@@ -1,0 +1,182 @@
+import { once } from 'node:events';
+import { createWriteStream } from 'node:fs';
+import { rename, rm } from 'node:fs/promises';
+import type { BasicType, ColumnSource } from 'hyparquet-writer';
+import type { ScoredGroup, ScoredRollout } from '../core/rl/rollout.ts';
+import { lineageOfStep, scoredGroups } from './run-records.ts';
+import type { RunPlace } from '../runs/run-access.ts';
+
+/** A rollout as a row of a table. What has a structure is JSON in it, so that any reader of tables takes it. */
+export interface RolloutTableRow {
+  readonly run: string;
+  readonly lineage: string;
+  readonly step: number;
+  readonly group: number;
+  readonly index: number;
+  readonly environment: string;
+  readonly example_id: number;
+  /** The version that its group began from. */
+  readonly policy_step: number;
+  readonly outcome: string;
+  readonly reward: number | null;
+  readonly turns: number;
+  /** Sampled, over all turns. */
+  readonly tokens: number;
+  /** Messages, JSON; null where the environment writes rows of its own. */
+  readonly prompt: string | null;
+  /** What was said, and what the environment said between: messages, JSON. */
+  readonly completion: string;
+  /** Reward functions by name, unweighted: JSON. */
+  readonly metrics: string;
+  readonly error: string | null;
+}
+
+const columnTypes: Readonly<Record<keyof RolloutTableRow, BasicType>> = {
+  run: 'STRING',
+  lineage: 'STRING',
+  step: 'INT32',
+  group: 'INT32',
+  index: 'INT32',
+  environment: 'STRING',
+  example_id: 'INT32',
+  policy_step: 'INT32',
+  outcome: 'STRING',
+  reward: 'DOUBLE',
+  turns: 'INT32',
+  tokens: 'INT32',
+  prompt: 'STRING',
+  completion: 'STRING',
+  metrics: 'STRING',
+  error: 'STRING',
+};
+const mayBeMissing: readonly (keyof RolloutTableRow)[] = ['reward', 'prompt', 'error'];
+
+/** Rows of a row group of Parquet: a reader holds one of them at least. */
+const rowsOfRowGroup = 5_000;
+
+export type TableFormat = 'jsonl' | 'parquet';
+
+/** Writes all that was sampled for these steps, a step in memory at a time. The file is there when it is whole. Returns its rows. */
+export async function exportTable(
+  place: RunPlace,
+  { steps, file, format }: { readonly steps: readonly number[]; readonly file: string; readonly format: TableFormat },
+): Promise<number> {
+  const unfinished = `${file}.${process.pid}.part`;
+  const table = format === 'jsonl' ? jsonlTable(unfinished) : await parquetTable(unfinished);
+  let count = 0;
+  try {
+    for (const step of steps) {
+      const rows = await rowsOf(place, step);
+      count += rows.length;
+      await table.write(rows);
+    }
+    await table.end();
+    await rename(unfinished, file);
+  } finally {
+    await rm(unfinished, { force: true });
+  }
+  return count;
+}
+
+async function rowsOf(place: RunPlace, step: number): Promise<RolloutTableRow[]> {
+  const groups = await scoredGroups(place, step);
+  if (groups.length === 0) return [];
+  const lineage = await lineageOfStep(place, step);
+  return groups.flatMap((group) =>
+    group.rollouts.map((rollout) => tableRow({ run: place.name, lineage, step }, group, rollout)),
+  );
+}
+
+function tableRow(
+  of: Pick<RolloutTableRow, 'run' | 'lineage' | 'step'>,
+  { ordinal, environment, exampleId, policyStep, example }: ScoredGroup,
+  { index, outcome, reward, turns, metrics, error }: ScoredRollout,
+): RolloutTableRow {
+  const said = turns.flatMap(({ heard = [], text, toolCalls }) => [
+    ...heard,
+    { role: 'assistant', content: text, ...(toolCalls && { tool_calls: toolCalls }) },
+  ]);
+  return {
+    ...of,
+    group: ordinal,
+    index,
+    environment,
+    example_id: exampleId,
+    policy_step: policyStep,
+    outcome,
+    reward,
+    turns: turns.length,
+    tokens: turns.reduce((sum, { tokenIds }) => sum + tokenIds.length, 0),
+    prompt: example ? JSON.stringify(example.prompt) : null,
+    completion: JSON.stringify(said),
+    metrics: JSON.stringify(metrics),
+    error: error ?? null,
+  };
+}
+
+interface Table {
+  write(rows: readonly RolloutTableRow[]): Promise<void>;
+  end(): Promise<void>;
+}
+
+/** A row a line, what is JSON in a column as it is. */
+function jsonlTable(file: string): Table {
+  const stream = createWriteStream(file, { flags: 'wx', mode: 0o600 });
+  const failed = once(stream, 'close').then(() => undefined);
+  failed.catch(() => undefined); // told by whoever writes next
+  return {
+    async write(rows) {
+      const lines = rows.map((row) => {
+        const { prompt, completion, metrics } = row;
+        const parsed = {
+          prompt: prompt === null ? null : parse(prompt),
+          completion: parse(completion),
+          metrics: parse(metrics),
+        };
+        return `${JSON.stringify({ ...row, ...parsed })}\n`;
+      });
+      if (!stream.write(lines.join(''))) await Promise.race([once(stream, 'drain'), failed]);
+    },
+    async end() {
+      stream.end();
+      await failed;
+    },
+  };
+}
+
+async function parquetTable(file: string): Promise<Table> {
+  const { fileWriter, ParquetWriter, schemaFromColumnData } = await import('hyparquet-writer');
+  const names = Object.keys(columnTypes) as (keyof RolloutTableRow)[];
+  const columns = (rows: readonly RolloutTableRow[]): ColumnSource[] =>
+    names.map((name) => ({
+      name,
+      type: columnTypes[name],
+      data: rows.map((row) => row[name]),
+      nullable: mayBeMissing.includes(name),
+    }));
+  const writer = fileWriter(file);
+  const parquet = new ParquetWriter({
+    writer,
+    schema: schemaFromColumnData({ columnData: columns([]) }),
+    createdBy: 'ratchet',
+  });
+  let waiting: RolloutTableRow[] = [];
+  const flush = async (): Promise<void> => {
+    await parquet.write({ columnData: columns(waiting), rowGroupSize: rowsOfRowGroup });
+    waiting = [];
+  };
+  return {
+    async write(rows) {
+      waiting.push(...rows);
+      if (waiting.length >= rowsOfRowGroup) await flush();
+    },
+    async end() {
+      if (waiting.length > 0) await flush();
+      await parquet.finish();
+    },
+  };
+}
+
+function parse(text: string): unknown {
+  return JSON.parse(text) as unknown;
+}
