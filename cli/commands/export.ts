@@ -2,8 +2,9 @@ import path from 'node:path';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { committedSteps, currentLineage, type RunPlace, stretchesOf } from '../../runs/run-access.ts';
-import { exportTable, type TableFormat } from '../export-table.ts';
+import { type RolloutTableRow, type TableFormat, tableRow, writeTable } from '../../backends/rollouts/table.ts';
 import { print } from '../print.ts';
+import { lineageOfStep, scoredGroups } from '../run-records.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
 
@@ -38,13 +39,23 @@ As verifiers and prime-rl write evaluations, for their viewers:  ratchet rollout
       const of = asked === null ? '' : ` of the steps ${options.steps}`;
       throw new RatchetError('RunNotFound', `Nothing is committed${of} in ${place.name}: there is nothing to export.`);
     }
-    const rows = await exportTable(place, { steps, file, format });
+    const rows = await writeTable(file, format, tableOf(place, steps));
     print(`${rows} rollouts of steps ${steps[0]}–${steps.at(-1)} are in ${path.relative(process.cwd(), file) || file}`);
   });
 
 export const exportCommand = new Command('export')
   .description('what a run has stored, for other programs')
   .addCommand(rollouts);
+
+/** All that was sampled for these steps, a step at a time. */
+export async function* tableOf(place: RunPlace, steps: readonly number[]): AsyncGenerator<RolloutTableRow[]> {
+  for (const step of steps) {
+    const groups = await scoredGroups(place, step);
+    if (groups.length === 0) continue;
+    const of = { run: place.name, lineage: await lineageOfStep(place, step), step };
+    yield groups.flatMap((group) => group.rollouts.map((rollout) => tableRow(of, group, rollout)));
+  }
+}
 
 function target({ parquet, jsonl }: ExportOptions): { readonly file: string; readonly format: TableFormat } {
   const file = parquet ?? jsonl;

@@ -2,9 +2,7 @@ import { once } from 'node:events';
 import { createWriteStream } from 'node:fs';
 import { rename, rm } from 'node:fs/promises';
 import type { BasicType, ColumnSource } from 'hyparquet-writer';
-import type { ScoredGroup, ScoredRollout } from '../core/rl/rollout.ts';
-import { lineageOfStep, scoredGroups } from './run-records.ts';
-import type { RunPlace } from '../runs/run-access.ts';
+import type { ScoredGroup, ScoredRollout } from '../../core/rl/rollout.ts';
 
 /** A rollout as a row of a table. What has a structure is JSON in it, so that any reader of tables takes it. */
 export interface RolloutTableRow {
@@ -56,17 +54,17 @@ const rowsOfRowGroup = 5_000;
 
 export type TableFormat = 'jsonl' | 'parquet';
 
-/** Writes all that was sampled for these steps, a step in memory at a time. The file is there when it is whole. Returns its rows. */
-export async function exportTable(
-  place: RunPlace,
-  { steps, file, format }: { readonly steps: readonly number[]; readonly file: string; readonly format: TableFormat },
+/** Writes rows as they come, some of them in memory at a time. The file is there when it is whole. Returns its rows. */
+export async function writeTable(
+  file: string,
+  format: TableFormat,
+  parts: AsyncIterable<readonly RolloutTableRow[]>,
 ): Promise<number> {
   const unfinished = `${file}.${process.pid}.part`;
   const table = format === 'jsonl' ? jsonlTable(unfinished) : await parquetTable(unfinished);
   let count = 0;
   try {
-    for (const step of steps) {
-      const rows = await rowsOf(place, step);
+    for await (const rows of parts) {
       count += rows.length;
       await table.write(rows);
     }
@@ -78,16 +76,7 @@ export async function exportTable(
   return count;
 }
 
-async function rowsOf(place: RunPlace, step: number): Promise<RolloutTableRow[]> {
-  const groups = await scoredGroups(place, step);
-  if (groups.length === 0) return [];
-  const lineage = await lineageOfStep(place, step);
-  return groups.flatMap((group) =>
-    group.rollouts.map((rollout) => tableRow({ run: place.name, lineage, step }, group, rollout)),
-  );
-}
-
-function tableRow(
+export function tableRow(
   of: Pick<RolloutTableRow, 'run' | 'lineage' | 'step'>,
   { ordinal, environment, exampleId, policyStep, example }: ScoredGroup,
   { index, outcome, reward, turns, metrics, error }: ScoredRollout,

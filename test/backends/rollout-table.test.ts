@@ -4,7 +4,8 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects } from 'hyparquet';
-import { exportTable, type RolloutTableRow } from '../../cli/export-table.ts';
+import { type RolloutTableRow, writeTable } from '../../backends/rollouts/table.ts';
+import { tableOf } from '../../cli/commands/export.ts';
 import { scoredGroups } from '../../cli/run-records.ts';
 import { advance, commitFirst, makeRun, openRoles } from '../activities/runs.ts';
 
@@ -21,8 +22,8 @@ test('every rollout is a row of the exported table, in JSON lines and in Parquet
 
   const [jsonl, parquet] = [path.join(folder, 'r.jsonl'), path.join(folder, 'r.parquet')];
   const steps = [1, 2];
-  assert.equal(await exportTable(run, { steps, file: jsonl, format: 'jsonl' }), rollouts.length);
-  assert.equal(await exportTable(run, { steps, file: parquet, format: 'parquet' }), rollouts.length);
+  assert.equal(await writeTable(jsonl, 'jsonl', tableOf(run, steps)), rollouts.length);
+  assert.equal(await writeTable(parquet, 'parquet', tableOf(run, steps)), rollouts.length);
   assert.deepEqual((await readdir(folder)).sort(), ['r.jsonl', 'r.parquet'], 'no unfinished file is left');
 
   const lines = (await readFile(jsonl, 'utf8')).trimEnd().split('\n');
@@ -55,8 +56,7 @@ test('a file that cannot be written is an error, and leaves nothing', async (t) 
   t.after(() => rm(folder, { recursive: true, force: true }));
   const place = { name: 'words', store: 'file:///nowhere/', lineage: 'main' };
   for (const format of ['jsonl', 'parquet'] as const) {
-    await assert.rejects(exportTable(place, { steps: [], file: path.join(folder, 'no', 'r'), format }), {
-      code: 'ENOENT',
-    });
+    const table = writeTable(path.join(folder, 'no', 'r'), format, tableOf(place, []));
+    await assert.rejects(table, { code: 'ENOENT' });
   }
 });
