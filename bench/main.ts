@@ -21,6 +21,7 @@ import { rolloutsTail } from './rollouts-tail.ts';
 import { rolloutsVerifiers } from './rollouts-verifiers.ts';
 import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
+import { smollm2Parity } from './smollm2-parity.ts';
 import { statusLatency } from './status-latency.ts';
 import { tinkerOverhead } from './tinker-overhead.ts';
 import { trl } from './trl.ts';
@@ -41,6 +42,7 @@ for (const command of [
   trlGeneration,
   engineTrain,
   engineDecode,
+  smollm2Parity,
   serverFuzz,
   failingRollouts,
   longRun,

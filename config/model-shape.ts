@@ -129,7 +129,7 @@ export function shapeOfConfig(raw: unknown): ModelShape | string {
     vocabularySize: config.vocab_size,
     tiedEmbeddings: config.tie_word_embeddings,
     queryKeyValueBias: config.attention_bias || config.model_type.startsWith('qwen2'),
-    queryKeyNorm: config.model_type.startsWith('qwen3'),
+    queryKeyNorm: /^(qwen3|gemma3)/.test(config.model_type),
     experts:
       expertCount === 0
         ? null

@@ -1,4 +1,4 @@
-/** The embedded model engine: samples from and trains small decoders (Qwen3, Qwen2, Llama) on the CPU with onnxruntime-node. */
+/** The embedded model engine: samples from and trains small decoders (Qwen, Llama, Mistral, SmolLM, Gemma 3) on the CPU with onnxruntime-node. */
 export { type EngineFingerprint, engineFingerprint } from './fingerprint.ts';
 export { type ModelConfig, type ModelFamily, parseModelConfig, type RopeScaling } from './model/config.ts';
 export { copiesForPasses, copiesInTraining, requireMemory } from './model/memory.ts';

@@ -1,5 +1,6 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { ModelConfig, ModelFamily } from '../model/config.ts';
+import { attentionOf } from '../model/families.ts';
 
 /** Families of models and what their tensors are called, in a GGUF file and in a Hugging Face folder. */
 export interface GgufArchitecture {
@@ -16,16 +17,27 @@ export const architectures: readonly GgufArchitecture[] = [
   { name: 'llama', modelType: 'llama', className: 'LlamaForCausalLM', permutes: true },
   { name: 'qwen2', modelType: 'qwen2', className: 'Qwen2ForCausalLM', permutes: false },
   { name: 'qwen3', modelType: 'qwen3', className: 'Qwen3ForCausalLM', permutes: false },
+  { name: 'smollm3', modelType: 'smollm3', className: 'SmolLM3ForCausalLM', permutes: true },
 ];
 
-/** Of a model that the engine holds. */
-export function architectureOf({ family }: Pick<ModelConfig, 'family'>): GgufArchitecture {
+/** llama.cpp knows no SmolLM3 with others. */
+const smollm3NoPositions = 4;
+
+/** Of a model that the engine holds. Mistral without a window is a Llama. */
+export function architectureOf(config: Pick<ModelConfig, 'family' | 'attention' | 'layerCount'>): GgufArchitecture {
+  const family = config.family === 'mistral' ? 'llama' : config.family;
   const known = architectures.find(({ modelType }) => modelType === family);
-  if (known) return known;
-  const families = architectures.map(({ modelType }) => modelType).join(', ');
-  const message = `expected a model of the families ${families}, which GGUF files are read and written of, got "${family}".`;
-  throw new RatchetError('ModelUnsupported', message);
+  const layers = Array.from({ length: Math.min(config.layerCount, layersLooked) }, (_, i) => attentionOf(config, i));
+  const has = (i: number): string => (family === 'smollm3' && (i + 1) % smollm3NoPositions === 0 ? 'none' : 'usual');
+  if (known && layers.every(({ window, rotary }, i) => window === null && rotary === has(i))) return known;
+  const families = [...architectures.map(({ modelType }) => modelType), 'mistral'].join(', ');
+  const expected = `a model of the families ${families}, whose layers attend to everything, which GGUF files are read and written of`;
+  throw new RatchetError(
+    'ModelUnsupported',
+    `expected ${expected}, got "${config.family}"${known ? ' with other layers' : ''}.`,
+  );
 }
+const layersLooked = 1024;
 
 /** What a tensor of a folder is called in the file, and in how many heads its rows lie in another order; null: as they are. */
 export function ggufTensorOf(

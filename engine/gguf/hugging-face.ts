@@ -141,7 +141,9 @@ function configOf(file: GgufFile, rotary: Float32Array | null): Record<string, u
     rope_theta: ropeTheta,
     ...ropeScalingOf(file, { headSize, ropeTheta, rotary }),
     tie_word_embeddings: !file.tensors.has('output.weight'),
-    ...(modelType === 'llama' ? { attention_bias: bias, mlp_bias: file.tensors.has('blk.0.ffn_gate.bias') } : {}),
+    ...(['llama', 'smollm3'].includes(modelType)
+      ? { attention_bias: bias, mlp_bias: file.tensors.has('blk.0.ffn_gate.bias') }
+      : {}),
     bos_token_id: file.id('bos'),
     eos_token_id: file.ends,
     pad_token_id: file.id('padding'),
@@ -167,8 +169,12 @@ function ropeScalingOf(
   }
   const type = file.maybeText(`${file.architecture.name}.rope.scaling.type`) ?? 'none';
   if (type === 'none') return {};
-  if (type === 'linear') return { rope_scaling: { type, factor: file.number('rope.scaling.factor') } };
-  throw file.unsupported('rope.scaling.type "none" or "linear"', `"${type}"`);
+  const factor = (): number => shortest(file.number('rope.scaling.factor'));
+  if (type === 'linear') return { rope_scaling: { type, factor: factor() } };
+  const original = file.maybe('rope.scaling.original_context_length');
+  if (type === 'yarn' && original !== null)
+    return { rope_scaling: { rope_type: type, factor: factor(), original_max_position_embeddings: original } };
+  throw file.unsupported('rope.scaling.type "none", "linear" or "yarn" with an original_context_length', `"${type}"`);
 }
 
 function tokenizerOf(file: GgufFile): Record<string, unknown> {

@@ -47,13 +47,22 @@ function shapeValues(config: ModelConfig, stated: z.infer<typeof HuggingFaceConf
   return values.map(([key, value]) => [`${name}.${key}`, value]);
 }
 
-/** Llama 3's is in a tensor of its own: `rotary-factors.ts`. */
+/** Llama 3's is in a tensor of its own: `rotary-factors.ts`. Of YaRN a file says the factor alone, the rest is what llama.cpp takes for granted. */
 function ropeScalingValues({ ropeScaling }: ModelConfig): Values {
-  if (ropeScaling?.type !== 'linear') return [];
-  return [
-    ['rope.scaling.type', { text: 'linear' }],
-    ['rope.scaling.factor', { f32: ropeScaling.factor }],
+  if (ropeScaling === null || ropeScaling.type === 'llama3') return [];
+  const { type, factor } = ropeScaling;
+  const values: Values = [
+    ['rope.scaling.type', { text: type }],
+    ['rope.scaling.factor', { f32: factor }],
   ];
+  if (type === 'linear') return values;
+  const { betaFast, betaSlow, truncate, attentionFactor, originalPositions } = ropeScaling;
+  const isUsual = betaFast === 32 && betaSlow === 1 && truncate;
+  if (!isUsual || Math.abs(attentionFactor - (0.1 * Math.log(factor) + 1)) > 1e-6) {
+    const received = JSON.stringify({ betaFast, betaSlow, truncate, attentionFactor });
+    throw unsupported('config.json', 'YaRN with the beta_fast, beta_slow and attention_factor of its paper', received);
+  }
+  return [...values, ['rope.scaling.original_context_length', { u32: originalPositions }]];
 }
 
 const Token = z.union([z.string(), z.looseObject({ content: z.string() }).transform(({ content }) => content)]);

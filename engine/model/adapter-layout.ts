@@ -35,7 +35,7 @@ export function adapterParameterCount(config: ModelConfig, lora: LoraConfig): nu
 /** The layers that `targetModules` names, in the order of the model's own layout. */
 export function adaptedLayers(config: ModelConfig, lora: LoraConfig): readonly AdaptedLayer[] {
   requireLora(lora);
-  const linearLayers = parameterLayout(config).filter(isAdaptable);
+  const linearLayers = parameterLayout(config).filter((spec) => isAdaptable(spec, config));
   if (lora.targetModules === 'all-linear') return linearLayers.map(adaptedLayer);
   const names = linearLayers.map(({ name }) => moduleOf(name));
   for (const target of lora.targetModules) requireTarget(target, names);
@@ -43,9 +43,9 @@ export function adaptedLayers(config: ModelConfig, lora: LoraConfig): readonly A
   return linearLayers.filter(({ name }) => targets.some((target) => isNamed(moduleOf(name), target))).map(adaptedLayer);
 }
 
-/** Matrices inside of the layers: not the embedding, not the output layer, no norm and no bias. */
-function isAdaptable({ name, shape }: ParameterSpec): boolean {
-  return shape.length === 2 && name.startsWith('model.layers.');
+/** Matrices inside of the layers: not the embedding, not the output layer, no norm, no bias; nor a mixture, whose experts PEFT does not adapt. */
+function isAdaptable({ name, shape }: ParameterSpec, { experts }: ModelConfig): boolean {
+  return shape.length === 2 && name.startsWith('model.layers.') && (experts === null || !name.includes('.mlp.'));
 }
 
 function adaptedLayer({ name, shape: [outputs, inputs] }: ParameterSpec): AdaptedLayer {

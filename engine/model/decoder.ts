@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
 import type { Graph, Value } from '../onnx/graph.ts';
 import type { Dimension } from '../onnx/model-proto.ts';
+import { gatedGelu } from '../onnx/activations.ts';
 import { gatedSilu, rmsNorm } from '../onnx/composites.ts';
 import { add, embed, linear, multiply, reshape } from '../onnx/operators.ts';
-import type { ModelConfig } from './config.ts';
-import { layerPrefix, outputLayerName, parameterLayout } from './parameter-layout.ts';
-import { rotaryFrequencies } from './rotary.ts';
+import type { AttentionKind, ModelConfig } from './config.ts';
+import { mixture } from './mixture.ts';
+import { expertPrefix, layerPrefix, outputLayerName, parameterLayout } from './parameter-layout.ts';
+import { rotaryOf } from './rotary.ts';
 
 /** A low-rank addition to one linear layer (Hu et al. 2021): x Wᵀ + scale · dropout(x) Aᵀ Bᵀ. */
 export interface LinearAdapter {
@@ -18,8 +20,8 @@ export interface LinearAdapter {
 }
 
 /**
- * The decoder as graph nodes: Qwen3 (technical report, 2025), Qwen2 and Llama differ in biases, norms and rotary
- * frequencies alone (layout of transformers' ForCausalLM classes). Sampling and training share every line of it but
+ * The decoder as graph nodes: the families differ in biases, norms, rotary frequencies, what a layer attends to and whether
+ * it has experts (layout of transformers' ForCausalLM classes). Sampling and training share every line of it but
  * the attention itself, which each hands in.
  */
 interface DecoderParts {
@@ -60,36 +62,54 @@ export function decoderLogits(tokens: Value, parts: DecoderParts): Value {
 /** tokens [tokens] → what the output layer reads, [selected tokens, hidden]. */
 export function decoderHidden(tokens: Value, parts: DecoderParts): Value {
   const { config } = parts;
-  let hidden = embed(weight(parts, 'model.embed_tokens.weight'), tokens);
+  const embedded = embed(weight(parts, 'model.embed_tokens.weight'), tokens);
+  let hidden = config.embeddingScale === 1 ? embedded : multiply(embedded, config.embeddingScale);
   for (let layer = 0; layer < config.layerCount; layer++) hidden = decoderLayer(hidden, layer, parts);
-  return rmsNorm(hidden, weight(parts, 'model.norm.weight'), config.normEpsilon);
+  return normalize(hidden, 'model.norm', parts);
 }
 
-/** cos and sin of position · frequency, [positionsMax, headSize / 2] each. */
-export function rotaryTables(graph: Graph, config: ModelConfig): { cosine: Value; sine: Value } {
-  const frequencies = rotaryFrequencies(config);
+/** cos and sin of position · frequency, [positionsMax, headSize / 2] each; null in layers that are not told positions. */
+export function rotaryTables(
+  graph: Graph,
+  config: ModelConfig,
+  kind: AttentionKind['rotary'],
+): { cosine: Value; sine: Value } | null {
+  const rotary = rotaryOf(config, kind);
+  if (rotary === null) return null;
+  const { frequencies, factor } = rotary;
   const pairs = frequencies.length;
   const angles = (wave: (angle: number) => number): Value => {
     const table = new Float32Array(config.positionsMax * pairs);
     for (let position = 0; position < config.positionsMax; position++) {
       for (let i = 0; i < pairs; i++) {
-        table[position * pairs + i] = wave(position * frequencies[i]!);
+        table[position * pairs + i] = factor * wave(position * frequencies[i]!);
       }
     }
     return graph.table(table, [config.positionsMax, pairs]);
   };
-  return { cosine: angles(Math.cos), sine: angles(Math.sin) };
+  return graph.shared(`rotary tables, ${kind}`, () => ({ cosine: angles(Math.cos), sine: angles(Math.sin) }));
 }
 
 function decoderLayer(input: Value, layer: number, parts: DecoderParts): Value {
   const { config } = parts;
   const prefix = layerPrefix(layer);
-  const normalized = rmsNorm(input, weight(parts, `${prefix}input_layernorm.weight`), config.normEpsilon);
+  const sandwiched = (x: Value, name: string): Value =>
+    config.sandwichNorms ? normalize(x, `${prefix}${name}`, parts) : x;
+  const normalized = normalize(input, `${prefix}input_layernorm`, parts);
   const attended = parts.attend(layer, ...projections(normalized, prefix, parts));
   // Rows of the last layer feed nothing but their own logits: those without any stop here.
   const keep = layer === config.layerCount - 1 ? parts.selectOutputs : (rows: Value): Value => rows;
-  const hidden = add(keep(input), project(keep(attended), `${prefix}self_attn.o_proj`, parts));
-  return add(hidden, feedForward(hidden, prefix, parts));
+  const output = project(keep(attended), `${prefix}self_attn.o_proj`, parts);
+  const hidden = add(keep(input), sandwiched(output, 'post_attention_layernorm'));
+  const before = config.sandwichNorms ? 'pre_feedforward_layernorm' : 'post_attention_layernorm';
+  const fed = feedForward(normalize(hidden, `${prefix}${before}`, parts), prefix, parts);
+  return add(hidden, sandwiched(fed, 'post_feedforward_layernorm'));
+}
+
+function normalize(x: Value, name: string, parts: DecoderParts): Value {
+  const { normEpsilon, normsAddOne } = parts.config;
+  const own = weight(parts, `${name}.weight`);
+  return rmsNorm(x, normsAddOne ? add(own, 1) : own, normEpsilon);
 }
 
 function projections(x: Value, prefix: string, parts: DecoderParts): [Value, Value, Value] {
@@ -100,9 +120,7 @@ function projections(x: Value, prefix: string, parts: DecoderParts): [Value, Val
     return reshape(project(x, `${prefix}self_attn.${name}`, parts), [rows, count, config.headSize]);
   };
   const norm = (value: Value, name: string): Value =>
-    config.queryKeyNorm
-      ? rmsNorm(value, weight(parts, `${prefix}self_attn.${name}.weight`), config.normEpsilon)
-      : value;
+    config.queryKeyNorm ? normalize(value, `${prefix}self_attn.${name}`, parts) : value;
   return [
     norm(heads('q_proj', config.headCount), 'q_norm'),
     norm(heads('k_proj', config.keyValueHeadCount), 'k_norm'),
@@ -110,15 +128,16 @@ function projections(x: Value, prefix: string, parts: DecoderParts): [Value, Val
   ];
 }
 
-function feedForward(hidden: Value, prefix: string, parts: DecoderParts): Value {
-  const normalized = rmsNorm(
-    hidden,
-    weight(parts, `${prefix}post_attention_layernorm.weight`),
-    parts.config.normEpsilon,
-  );
-  const gate = project(normalized, `${prefix}mlp.gate_proj`, parts);
-  const up = project(normalized, `${prefix}mlp.up_proj`, parts);
-  return project(gatedSilu(gate, up), `${prefix}mlp.down_proj`, parts);
+function feedForward(normalized: Value, prefix: string, parts: DecoderParts): Value {
+  const { experts, activation } = parts.config;
+  const network = (x: Value, name: string): Value => {
+    const gate = project(x, `${name}gate_proj`, parts);
+    const up = project(x, `${name}up_proj`, parts);
+    return project(activation === 'silu' ? gatedSilu(gate, up) : gatedGelu(gate, up), `${name}down_proj`, parts);
+  };
+  if (experts === null) return network(normalized, `${prefix}mlp.`);
+  const scores = project(normalized, `${prefix}mlp.gate`, parts);
+  return mixture(normalized, scores, { ...experts, run: (x, i) => network(x, `${prefix}${expertPrefix(i)}`) });
 }
 
 /** A linear layer with what belongs to it: a bias where the model has one, an adapter where one is attached. */

@@ -56,7 +56,7 @@ function shapes(config: ModelConfig): [string, number[]][] {
 }
 
 function layerShapes(config: ModelConfig, prefix: string): [string, number[]][] {
-  const { hiddenSize, headSize, feedForwardSize } = config;
+  const { hiddenSize, headSize } = config;
   const queryWidth = config.headCount * headSize;
   const keyWidth = config.keyValueHeadCount * headSize;
   const linear = (name: string, outputs: number, inputs: number, hasBias: boolean): [string, number[]][] => [
@@ -65,17 +65,34 @@ function layerShapes(config: ModelConfig, prefix: string): [string, number[]][] 
   ];
   const headNorm = (name: string): [string, number[]][] =>
     config.queryKeyNorm ? [[`${prefix}self_attn.${name}.weight`, [headSize]]] : [];
+  const norm = (name: string): [string, number[]] => [`${prefix}${name}.weight`, [hiddenSize]];
   return [
-    [`${prefix}input_layernorm.weight`, [hiddenSize]],
+    norm('input_layernorm'),
     ...linear('self_attn.q_proj', queryWidth, hiddenSize, config.queryKeyValueBias),
     ...linear('self_attn.k_proj', keyWidth, hiddenSize, config.queryKeyValueBias),
     ...linear('self_attn.v_proj', keyWidth, hiddenSize, config.queryKeyValueBias),
     ...headNorm('q_norm'),
     ...headNorm('k_norm'),
     ...linear('self_attn.o_proj', hiddenSize, queryWidth, config.attentionOutputBias),
-    [`${prefix}post_attention_layernorm.weight`, [hiddenSize]],
-    ...linear('mlp.gate_proj', feedForwardSize, hiddenSize, config.feedForwardBias),
-    ...linear('mlp.up_proj', feedForwardSize, hiddenSize, config.feedForwardBias),
-    ...linear('mlp.down_proj', hiddenSize, feedForwardSize, config.feedForwardBias),
+    norm('post_attention_layernorm'),
+    ...(config.sandwichNorms ? [norm('pre_feedforward_layernorm'), norm('post_feedforward_layernorm')] : []),
+    ...feedForwardParts(config).flatMap(({ name, width }) => [
+      ...linear(`${name}gate_proj`, width, hiddenSize, config.feedForwardBias),
+      ...linear(`${name}up_proj`, width, hiddenSize, config.feedForwardBias),
+      ...linear(`${name}down_proj`, hiddenSize, width, config.feedForwardBias),
+    ]),
+    ...(config.experts ? linear('mlp.gate', config.experts.count, hiddenSize, false) : []),
   ];
 }
+
+/** The feed-forward networks of a layer: one, or one of each expert. */
+function feedForwardParts({
+  experts,
+  feedForwardSize,
+}: ModelConfig): { readonly name: string; readonly width: number }[] {
+  if (experts === null) return [{ name: 'mlp.', width: feedForwardSize }];
+  return Array.from({ length: experts.count }, (_, i) => ({ name: expertPrefix(i), width: experts.feedForwardSize }));
+}
+
+/** Of an expert's layers, behind that of its layer. */
+export const expertPrefix = (expert: number): string => `mlp.experts.${expert}.`;

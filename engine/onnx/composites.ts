@@ -109,10 +109,14 @@ interface AttentionShape {
   readonly keyValueHeadCount: number;
   /** A multiple of 16, which the operator demands. */
   readonly headSize: number;
+  /** Scores are multiplied by it. */
+  readonly scale: number;
+  /** So many positions are seen, the own one among them; null = all before it. */
+  readonly window: number | null;
 }
 
 /**
- * Causal self-attention with rotary embedding, scores scaled by 1/sqrt(headSize). query [batch, sequence, heads ·
+ * Causal self-attention with rotary embedding, where there are tables. query [batch, sequence, heads ·
  * headSize], key and value [batch, sequence, keyValueHeads · headSize] → [batch, sequence, heads · headSize]; the sizes
  * `batch` and `sequence` are defined in the graph. With P = softmax(scores), O the result and D = Σ columns dO · O:
  * dS = P (dO Vᵀ − D) (Dao et al. 2022, FlashAttention, appendix B.2). Query heads that share a key-value head are rows
@@ -120,13 +124,12 @@ interface AttentionShape {
  */
 export function groupedQueryAttention(
   { query, key, value }: { query: Value; key: Value; value: Value },
-  tables: RotaryTables,
+  tables: RotaryTables | null,
   shape: AttentionShape,
 ): Value {
-  const { headCount, keyValueHeadCount, headSize } = shape;
-  const scale = 1 / Math.sqrt(headSize);
+  const { headCount, keyValueHeadCount, headSize, scale } = shape;
   const needsGradient = query.needsGradient || key.needsGradient || value.needsGradient;
-  const forward = attentionForward({ query, key, value }, tables, { ...shape, scale, needsGradient });
+  const forward = attentionForward({ query, key, value }, tables, { ...shape, needsGradient });
   const { result, rotatedKey, values } = forward;
 
   const byHead = (x: Value, heads: number): Value =>
@@ -139,8 +142,11 @@ export function groupedQueryAttention(
     ]);
   const inGroups = (x: Value, columns: number | string): Value =>
     reshape(x, ['batch', keyValueHeadCount, 'group_sequence', columns]);
-  const turnedBack = (x: Value, heads: number): Value =>
-    rotary(reshape(x, ['batch', heads, 'sequence', headSize]), { ...tables, sine: negate(tables.sine) });
+  const turned = (x: Value): Value => (tables ? rotary(x, tables) : x);
+  const turnedBack = (x: Value, heads: number): Value => {
+    const byHeads = reshape(x, ['batch', heads, 'sequence', headSize]);
+    return tables ? rotary(byHeads, { ...tables, sine: negate(tables.sine) }) : byHeads;
+  };
 
   const probabilities = (): Value => inGroups(forward.probabilities(), 'sequence');
   const outputs = once((d) => inGroups(byHead(d, headCount), headSize));
@@ -157,7 +163,7 @@ export function groupedQueryAttention(
     backward: [
       (d) => byToken(turnedBack(matmul(scores(d), rotatedKey, { scale }), headCount), headCount),
       (d) => {
-        const queries = inGroups(rotary(byHead(stopGradient(query), headCount), tables), headSize);
+        const queries = inGroups(turned(byHead(stopGradient(query), headCount)), headSize);
         const keys = matmul(scores(d), queries, { transposeA: true, scale });
         return byToken(turnedBack(keys, keyValueHeadCount), keyValueHeadCount);
       },
@@ -178,25 +184,33 @@ interface AttentionForward {
 /** ONNX Runtime's grouped-query attention: no score above the diagonal is computed. */
 function attentionForward(
   { query, key, value }: { query: Value; key: Value; value: Value },
-  tables: RotaryTables,
-  options: AttentionShape & { readonly scale: number; readonly needsGradient: boolean },
+  tables: RotaryTables | null,
+  options: AttentionShape & { readonly needsGradient: boolean },
 ): AttentionForward {
   const { graph } = query;
-  const { headCount, keyValueHeadCount, headSize, scale, needsGradient } = options;
+  const { headCount, keyValueHeadCount, headSize, scale, window, needsGradient } = options;
   const cached: TensorShape = ['batch', keyValueHeadCount, 'sequence', headSize];
   const scores: TensorShape = ['batch', headCount, 'sequence', 'sequence'];
   const none = graph.absent();
   const { lastPositions, length } = sequenceLengths(graph);
   const [result, rotatedKey, values, probabilities] = graph.nodes(
     'GroupQueryAttention',
-    [...[query, key, value].map(stopGradient), none, none, lastPositions, length, tables.cosine, tables.sine],
+    [
+      ...[query, key, value].map(stopGradient),
+      none,
+      none,
+      lastPositions,
+      length,
+      ...(tables ? [tables.cosine, tables.sine] : []),
+    ],
     {
       domain: 'com.microsoft',
       attributes: {
         num_heads: { int: headCount },
         kv_num_heads: { int: keyValueHeadCount },
-        do_rotary: { int: 1 },
+        do_rotary: { int: tables ? 1 : 0 },
         scale: { float: scale },
+        ...(window !== null && { local_window_size: { int: window } }),
         // 2 = after the softmax.
         ...(needsGradient && { qk_output: { int: 2 } }),
       },

@@ -160,6 +160,26 @@ export function selectRows(x: Value, indices: Value): Value {
   });
 }
 
+/** The same where nobody has defined how many rows x has. */
+export function takeRows(x: Value, indices: Value): Value {
+  return x.graph.node('Gather', [x, indices], {
+    attributes: { axis: { int: 0 } },
+    shape: [...indices.shape, dimension(x.shape, 1)],
+    backward: [(d) => placeRows(d, indices, x)],
+  });
+}
+
+/** Its adjoint: rows at distinct indices of a table of zeros that is like `like`. */
+export function placeRows(values: Value, indices: Value, like: Value): Value {
+  const [rows, columns] = [dimension(like.shape, 0), dimension(values.shape, 1)];
+  const { graph } = values;
+  const table = multiply(stopGradient(like), 0);
+  return graph.node('ScatterND', [table, columnOf(indices), values], {
+    shape: [rows, columns],
+    backward: [null, null, (d) => takeRows(d, indices)],
+  });
+}
+
 interface PlacedRows {
   readonly rows: Dimension;
   readonly columns: Dimension;

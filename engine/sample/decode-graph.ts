@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import type { ModelConfig } from '../model/config.ts';
 import { decoderLogits, rotaryTables, weightInputs } from '../model/decoder.ts';
+import { attentionOf } from '../model/families.ts';
 import { Graph, type Value } from '../onnx/graph.ts';
 import type { TensorShape } from '../onnx/model-proto.ts';
 import { multiply, reshape, selectRows } from '../onnx/operators.ts';
@@ -80,11 +81,12 @@ function cachedAttention(
 ): (layer: number, query: Value, key: Value, value: Value) => Value {
   const pastLengths = graph.input('past_lengths', 'int32', ['batch']);
   const totalLength = graph.input('total_length', 'int32', []);
-  const { cosine, sine } = rotaryTables(graph, config);
   const cacheShape: TensorShape = ['batch', config.keyValueHeadCount, 'cache', config.headSize];
   const wide = (value: Value, heads: number): Value => reshape(value, ['batch', sequence, heads * config.headSize]);
   return (layer, query, key, value) => {
     const names = cacheNames(layer);
+    const { rotary, window } = attentionOf(config, layer);
+    const waves = rotaryTables(graph, config, rotary);
     const pastKey = graph.input(names.pastKey, 'float32', cacheShape);
     const pastValue = graph.input(names.pastValue, 'float32', cacheShape);
     const inputs = [
@@ -95,8 +97,7 @@ function cachedAttention(
       pastValue,
       pastLengths,
       totalLength,
-      cosine,
-      sine,
+      ...(waves ? [waves.cosine, waves.sine] : []),
     ];
     const name = `attention.${layer}`;
     const [attended, presentKey, presentValue] = graph.namedNode(
@@ -108,8 +109,9 @@ function cachedAttention(
         attributes: {
           num_heads: { int: config.headCount },
           kv_num_heads: { int: config.keyValueHeadCount },
-          do_rotary: { int: 1 },
-          scale: { float: 1 / Math.sqrt(config.headSize) },
+          do_rotary: { int: waves ? 1 : 0 },
+          scale: { float: config.attentionScale },
+          ...(window !== null && { local_window_size: { int: window } }),
         },
       },
       [

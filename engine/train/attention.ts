@@ -1,5 +1,6 @@
 import type { ModelConfig } from '../model/config.ts';
 import { rotaryTables } from '../model/decoder.ts';
+import { attentionOf } from '../model/families.ts';
 import { groupedQueryAttention } from '../onnx/composites.ts';
 import type { Graph, Value } from '../onnx/graph.ts';
 import { reshape } from '../onnx/operators.ts';
@@ -9,15 +10,20 @@ export function causalAttention(
   graph: Graph,
   config: ModelConfig,
 ): (layer: number, query: Value, key: Value, value: Value) => Value {
-  const { headCount, keyValueHeadCount, headSize } = config;
-  const tables = { positions: graph.integers([0]), ...rotaryTables(graph, config) };
+  const { headCount, keyValueHeadCount, headSize, attentionScale: scale } = config;
   const bySequence = (x: Value, heads: number): Value => reshape(x, ['batch', 'sequence', heads * headSize]);
-  return (_layer, query, key, value) => {
+  return (layer, query, key, value) => {
+    const { rotary, window } = attentionOf(config, layer);
+    const waves = rotaryTables(graph, config, rotary);
+    const tables = waves && { positions: graph.integers([0]), ...waves };
     const parts = {
       query: bySequence(query, headCount),
       key: bySequence(key, keyValueHeadCount),
       value: bySequence(value, keyValueHeadCount),
     };
-    return reshape(groupedQueryAttention(parts, tables, config), ['positions', headCount * headSize]);
+    return reshape(groupedQueryAttention(parts, tables, { ...config, scale, window }), [
+      'positions',
+      headCount * headSize,
+    ]);
   };
 }

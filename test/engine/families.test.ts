@@ -81,7 +81,19 @@ function requireClose(actual: number, expected: number): void {
   assert.ok(Math.abs(actual - expected) <= 1e-4 * Math.max(1, Math.abs(expected)), `${actual} against ${expected}`);
 }
 
+const everything: ModelConfig['attention'] = [{ window: null, rotary: 'usual' }];
 const readings: readonly [string, string, (config: ModelConfig) => ModelConfig][] = [
+  ['mistral-window', 'sliding_window', (config) => ({ ...config, attention: everything })],
+  ['gemma3', 'layer_types', (config) => ({ ...config, attention: everything })],
+  ['gemma3', 'the embedding scale', (config) => ({ ...config, embeddingScale: 1 })],
+  ['gemma3', 'query_pre_attn_scalar', (config) => ({ ...config, attentionScale: 1 / 4 })],
+  ['smollm3', 'no_rope_layers', (config) => ({ ...config, attention: everything })],
+  ['qwen2-yarn', 'rope_type yarn', (config) => ({ ...config, ropeScaling: null })],
+  [
+    'qwen3-moe',
+    'norm_topk_prob',
+    ({ experts, ...config }) => ({ ...config, experts: { ...experts!, areNormalized: false } }),
+  ],
   ['llama3-scaled', 'rope_type llama3', (config) => ({ ...config, ropeScaling: null })],
   ['llama-biased-linear', 'rope_type linear', (config) => ({ ...config, ropeScaling: null })],
   ['llama-plain', 'rope_theta', (config) => ({ ...config, ropeTheta: 5e3 })],
@@ -113,6 +125,12 @@ test('config.json says which norms and biases a family has', async () => {
     'llama llama3',
     'llama default',
     'llama queryKeyValueBias attentionOutputBias feedForwardBias linear',
+    'mistral default',
+    'gemma3_text queryKeyNorm linear',
+    'qwen3_moe queryKeyNorm default',
+    'qwen3_moe queryKeyNorm default',
+    'smollm3 default',
+    'qwen2 queryKeyValueBias yarn',
   ]);
 });
 
@@ -122,8 +140,20 @@ test('what the engine cannot compute of a family is refused by name', async () =
     const text = JSON.stringify({ ...(JSON.parse(config) as object), ...change });
     assert.throws(() => parseModelConfig(text, 'config.json'), { code: 'ModelUnsupported', message });
   };
-  refuses({ model_type: 'mistral' }, /model_type to be one of "qwen3", "qwen2", "llama", got "mistral"/);
-  for (const rope_type of ['yarn', 'dynamic', 'longrope']) {
+  refuses({ model_type: 'glm4_moe' }, /model_type to be one of "qwen3", "qwen2", "llama", .*, got "glm4_moe"/);
+  refuses({ model_type: 'gemma3' }, /model_type to be one of .*"gemma3_text".*, got "gemma3"/);
+  const experts = { model_type: 'qwen3_moe', num_experts: 4, moe_intermediate_size: 16 };
+  refuses({ ...experts, num_experts_per_tok: 5 }, /num_experts_per_tok up to 4, got 5/);
+  refuses({ ...experts, num_experts_per_tok: 2, mlp_only_layers: [1] }, /experts in every layer/);
+  refuses({ ...experts, num_experts_per_tok: 2, use_sliding_window: true }, /no sliding window/);
+  const gemma = { model_type: 'gemma3_text' };
+  refuses({ ...gemma, hidden_activation: 'silu' }, /hidden_activation "gelu_pytorch_tanh", got "silu"/);
+  refuses({ ...gemma, final_logit_softcapping: 30 }, /no final_logit_softcapping, got 30/);
+  refuses({ ...gemma, use_bidirectional_attention: true }, /use_bidirectional_attention/);
+  refuses({ ...gemma, layer_types: ['full_attention'] }, /of 2 layers, got 1/);
+  refuses({ ...gemma, layer_types: ['full_attention', 'chunked_attention'] }, /layer_types .*"chunked_attention"/);
+  refuses({ model_type: 'smollm3', no_rope_layers: [1] }, /no_rope_layers of 2 layers, got 1/);
+  for (const rope_type of ['dynamic', 'longrope', 'proportional']) {
     refuses({ rope_parameters: { rope_type, factor: 2 } }, new RegExp(`rope_type .* got "${rope_type}"`));
     refuses({ rope_parameters: null, rope_scaling: { type: rope_type, factor: 2 } }, new RegExp(`"${rope_type}"`));
   }
@@ -137,6 +167,29 @@ test('what the engine cannot compute of a family is refused by name', async () =
   refuses({ layer_types: ['full_attention', 'sliding_attention'] }, /layer_types .*"sliding_attention"/);
   refuses({ quantization_config: { bits: 4 } }, /not quantized/);
   refuses({ head_dim: 24 }, /head_dim to be a multiple of 16, got 24/);
+});
+
+test('a window that no sequence is longer than is no window', async () => {
+  const raw = JSON.parse(await readConfig('mistral-window')) as Record<string, unknown>;
+  const windowOf = (change: object): number | null | undefined =>
+    parseModelConfig(JSON.stringify({ ...raw, ...change }), 'config.json').attention[0]?.window;
+  assert.equal(windowOf({}), 24);
+  assert.equal(windowOf({ sliding_window: null }), null);
+  assert.equal(windowOf({ sliding_window: 4096 }), null);
+  assert.equal(windowOf({ sliding_window: undefined }), null); // 4096, where nothing is said
+});
+
+test('what Gemma 3 and SmolLM3 leave out of config.json is what transformers puts in its place', async () => {
+  const parse = async (name: string, change: object): Promise<ModelConfig> => {
+    const raw = JSON.parse(await readConfig(name)) as Record<string, unknown>;
+    return parseModelConfig(JSON.stringify({ ...raw, ...change }), name);
+  };
+  const rope = { rope_parameters: undefined, rope_theta: 1e6, rope_local_base_freq: 1e4 };
+  const gemma = await parse('gemma3', { layer_types: undefined, sliding_window_pattern: 6, ...rope });
+  assert.deepEqual(gemma.attention.map(({ rotary }) => rotary).join(' '), 'local local local local local usual');
+  assert.deepEqual([gemma.ropeTheta, gemma.localRopeTheta, gemma.tiedEmbeddings], [1e6, 1e4, true]);
+  const smollm = await parse('smollm3', { no_rope_layers: undefined });
+  assert.deepEqual(smollm.attention.map(({ rotary }) => rotary).join(' '), 'usual usual usual none');
 });
 
 test('a window that Qwen2.5 carries unused is no window', async () => {
@@ -175,5 +228,5 @@ test('of both spellings the older one holds unless it is empty, as in transforme
     parseModelConfig(JSON.stringify({ ...raw, rope_scaling }), 'config.json');
   assert.deepEqual(parse({}).ropeScaling?.type, 'llama3');
   assert.deepEqual(parse({ type: 'linear', factor: 2 }).ropeScaling, { type: 'linear', factor: 2 });
-  assert.throws(() => parse({ type: 'yarn', factor: 2 }), /rope_type .* got "yarn"/);
+  assert.throws(() => parse({ type: 'dynamic', factor: 2 }), /rope_type .* got "dynamic"/);
 });

@@ -44,6 +44,13 @@ const shapes: readonly [string, object][] = [
     },
   ],
   ['Llama, linearly stretched', { rope_scaling: { type: 'linear', factor: 4 } }],
+  [
+    'Llama, stretched by YaRN',
+    {
+      rope_scaling: { rope_type: 'yarn', factor: 4, original_max_position_embeddings: 32 },
+    },
+  ],
+  ['SmolLM3, whose fourth layer is told no positions', { model_type: 'smollm3', num_hidden_layers: 4 }],
   ['Qwen2, with its biases', { model_type: 'qwen2' }],
   [
     'Qwen3, with norms of the heads, and places in the vocabulary that no token has',
@@ -148,6 +155,8 @@ test('what GGUF has no name for is refused before a file is there', async (t) =>
     /a normalizer and a pre_tokenizer of GPT-2/,
   );
   await refuses(modelOf({ vocab_size: 200 }), /token ids below vocab_size 200, got \d+/);
+  await refuses(modelOf({ model_type: 'mistral', sliding_window: 16 }), /got "mistral" with other layers/);
+  await refuses(modelOf({ model_type: 'gemma3_text' }), /a model of the families llama, .* got "gemma3_text"/);
   const huge = modelOf({});
   huge.parameters.view('model.layers.0.mlp.up_proj.weight')[5] = 70_000;
   await refuses(huge, /weights up to 65504, .* got 70000. Take the type f32/);

@@ -3,6 +3,7 @@ import { test } from 'node:test';
 import { randomStream } from '../../core/random.ts';
 import { gradients } from '../../engine/onnx/gradient.ts';
 import { Graph, type Value } from '../../engine/onnx/graph.ts';
+import * as activations from '../../engine/onnx/activations.ts';
 import * as composites from '../../engine/onnx/composites.ts';
 import * as ops from '../../engine/onnx/operators.ts';
 import { Tensor } from '../../engine/onnx/runtime.ts';
@@ -80,16 +81,38 @@ const cases: Case[] = [
       return composites.tokenLogprobs({ hidden, weight, targets: g.integers([0, 4, 0]), inverseTemperature }).tokens;
     },
   },
+  {
+    name: 'gatedGelu',
+    shapes: [
+      [3, 4],
+      [3, 4],
+    ],
+    build: (_g, gate, up) => activations.gatedGelu(gate, up),
+  },
+  { name: 'softmax', shapes: [[3, 4]], build: (_g, x) => activations.softmax(x) },
+  { name: 'takeRows', shapes: [[4, 3]], build: (g, x) => ops.takeRows(x, g.integers([2, 0])) },
+  {
+    name: 'placeRows',
+    shapes: [[2, 3]],
+    build: (g, values) => ops.placeRows(values, g.integers([2, 0]), g.table(new Float32Array(12), [4, 3])),
+  },
   { name: 'rotary', shapes: [[1, 2, 3, 16]], build: (g, x) => composites.rotary(x, rotaryTables(g)) },
-  ...[1, 2].map((keyValueHeadCount): Case => ({
-    name: `attention with ${keyValueHeadCount} key-value heads for 2 query heads`,
+  ...(
+    [
+      [1, null],
+      [2, null],
+      [1, 2],
+    ] as const
+  ).map(([keyValueHeadCount, window]): Case => ({
+    name: `attention with ${keyValueHeadCount} key-value heads for 2 query heads, window ${window ?? 'none'}`,
     shapes: [[2, 3, 32], ...[1, 2].map(() => [2, 3, 16 * keyValueHeadCount])],
     build: (g, query, key, value) => {
       g.defineSize('batch', query, 0);
       g.defineSize('sequence', query, 1);
       const parts = { query, key, value };
-      const shape = { headCount: 2, keyValueHeadCount, headSize: 16 };
-      return ops.reshape(composites.groupedQueryAttention(parts, rotaryTables(g), shape), [2, 3, 32]);
+      const shape = { headCount: 2, keyValueHeadCount, headSize: 16, scale: 1 / 4, window };
+      const tables = window === null ? rotaryTables(g) : null;
+      return ops.reshape(composites.groupedQueryAttention(parts, tables, shape), [2, 3, 32]);
     },
   })),
   ...[false, true].flatMap((transposeA) =>

@@ -15,7 +15,7 @@ import { relativeDifference } from './golden/read-golden.ts';
 import { temporaryFolder } from './models.ts';
 
 const goldens = fileURLToPath(new URL('./golden/gradients/', import.meta.url));
-const models = ['qwen3', 'qwen2', 'llama', 'qwen3-lora', 'qwen2-lora'];
+const models = ['qwen3', 'qwen2', 'llama', 'mistral', 'smollm3', 'gemma3', 'qwen3-moe', 'qwen3-lora', 'qwen2-lora'];
 
 /** Largest difference of a tensor's gradient, as a part of its largest element. */
 const gradientTolerance = 1e-5;

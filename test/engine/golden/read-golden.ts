@@ -22,6 +22,12 @@ export const goldenNames = [
   'llama3-scaled',
   'llama-plain',
   'llama-biased-linear',
+  'mistral-window',
+  'gemma3',
+  'qwen3-moe',
+  'qwen3-moe-plain-sum',
+  'smollm3',
+  'qwen2-yarn',
 ] as const;
 
 export const goldenFolder = (name: string): string => fileURLToPath(new URL(`./models/${name}`, import.meta.url));

@@ -2,6 +2,7 @@
 loss: value, metrics, and the gradient of every tensor. Also five steps of torch's AdamW.
 
     python test/engine/golden/gradients/make_gradients.py                                the golden files, always the same
+    python test/engine/golden/gradients/make_gradients.py --only gemma3                  one of them
     python test/engine/golden/gradients/make_gradients.py --seed N --larger --out DIR    other ones, to compare with once
 
 Needs torch, transformers, peft and safetensors. Models are transformers' own, adapters PEFT's, both computed in double
@@ -20,7 +21,7 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, SmolLM3Config
 
 HERE = Path(__file__).parent
 MAX_TOKENS = 9  # what dr_grpo divides by
@@ -58,9 +59,22 @@ def config_of(name, larger):
         return Qwen3Config(**shape, **GROUPED, head_dim=16, rope_theta=30.0, tie_word_embeddings=True)
     if name == "qwen2":  # it has no head size of its own: hidden_size / heads is one
         return Qwen2Config(**{**shape, **GROUPED, "hidden_size": 64 if larger else 32}, tie_word_embeddings=False)
+    if name == "mistral":
+        return MistralConfig(**shape, **GROUPED, head_dim=16, rope_theta=30.0, sliding_window=4)
+    if name == "smollm3":
+        return SmolLM3Config(**shape, **GROUPED, head_dim=16, rope_theta=30.0, no_rope_layers=[0, 1, 1], tie_word_embeddings=True)
+    if name == "gemma3":
+        layers = ["sliding_attention", "full_attention"] + (["sliding_attention"] if larger else [])
+        rope = dict(full_attention=dict(rope_type="default", rope_theta=300.0), sliding_attention=dict(rope_type="default", rope_theta=30.0))
+        window = dict(sliding_window=5, layer_types=layers, rope_parameters=rope)
+        return Gemma3TextConfig(**shape, **GROUPED, head_dim=16, query_pre_attn_scalar=20, **window)
+    if name == "qwen3-moe":
+        experts = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True)
+        return Qwen3MoeConfig(**shape, **GROUPED, head_dim=16, rope_theta=30.0, **experts, experts_implementation="eager")
     return LlamaConfig(**shape, **GROUPED, head_dim=16, rope_parameters=LLAMA3, tie_word_embeddings=False)
 
 
+MODELS = ("qwen3", "qwen2", "llama", "mistral", "smollm3", "gemma3", "qwen3-moe")
 ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ADAPTERS = {
     "qwen3-lora": ("qwen3", dict(r=3, lora_alpha=5, target_modules=ALL_LINEAR)),
@@ -94,6 +108,10 @@ CASES = {
     "qwen3": (0.7, EVERY_LOSS),
     "qwen2": (1.4, SOME_LOSSES),
     "llama": (0.9, SOME_LOSSES),
+    "mistral": (0.8, SOME_LOSSES[:2]),
+    "smollm3": (1.1, SOME_LOSSES[:2]),
+    "gemma3": (0.9, SOME_LOSSES[:2]),
+    "qwen3-moe": (1.0, SOME_LOSSES[:2]),
     "qwen3-lora": (1.2, EVERY_LOSS),
     "qwen2-lora": (0.6, SOME_LOSSES),
 }
@@ -111,9 +129,9 @@ def randomize(model, generator):
         if name.endswith("bias"):
             parameter.data.copy_(0.3 * noise)
         elif parameter.dim() == 1:
-            parameter.data.copy_(1 + 0.2 * noise)
+            parameter.data.copy_(("gemma" not in model.config.model_type) + 0.2 * noise)
         else:
-            parameter.data.copy_(noise / parameter.shape[1] ** 0.5)
+            parameter.data.copy_(noise / parameter.shape[-1] ** 0.5)
 
 
 def random_batch(vocabulary, generator):
@@ -283,7 +301,19 @@ def write_cases(folder, model, gradients_of, vocabulary, generator, base=None):
 
 
 def full_gradients(model):
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    """By the names under which transformers saves them: it holds all experts of a layer in one tensor."""
+    gradients = {}
+    for name, parameter in model.named_parameters():
+        if name.endswith("experts.gate_up_proj"):
+            for expert, gradient in enumerate(parameter.grad):
+                for part, half in zip(("gate_proj", "up_proj"), gradient.chunk(2)):
+                    gradients[name.replace("gate_up_proj", f"{expert}.{part}.weight")] = half
+        elif name.endswith("experts.down_proj"):
+            for expert, gradient in enumerate(parameter.grad):
+                gradients[name.replace("down_proj", f"{expert}.down_proj.weight")] = gradient
+        else:
+            gradients[name] = parameter.grad
+    return gradients
 
 
 def adapter_gradients(model):
@@ -358,13 +388,18 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--larger", action="store_true", help="models too large to keep in a repository")
+    parser.add_argument("--only", action="append", help="a folder's name; may be repeated")
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)  # of the initial weights that are overwritten
-    for index, name in enumerate(("qwen3", "qwen2", "llama")):
-        write_model(name, arguments.out, 1000 * arguments.seed + index, arguments.larger)
+    asked = lambda name: arguments.only is None or name in arguments.only
+    for index, name in enumerate(MODELS):
+        if asked(name):
+            write_model(name, arguments.out, 1000 * arguments.seed + index, arguments.larger)
     for index, name in enumerate(ADAPTERS):
-        write_adapter(name, arguments.out, 1000 * arguments.seed + 100 + index)
-    write_adamw(arguments.out, 1000 * arguments.seed + 200)
+        if asked(name):
+            write_adapter(name, arguments.out, 1000 * arguments.seed + 100 + index)
+    if asked("adamw"):
+        write_adamw(arguments.out, 1000 * arguments.seed + 200)
 
 
 if __name__ == "__main__":
