@@ -1,44 +1,64 @@
 import { layout } from '../runs/layout.ts';
 import { teacherRowsAtOnce } from '../core/limits.ts';
 import type { PackedRow } from '../core/rl/batch.ts';
-import type { ObjectRef, RunHandle, TaughtBatch, TaughtRows } from '../core/rl/run-state.ts';
+import type { KeptGroups, ObjectRef, PolicyVersion, RunHandle, TaughtBatch, TaughtRows } from '../core/rl/run-state.ts';
 import { damaged, putJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { decodeTaught, encodeTaught, numbersOf } from '../runs/batch-parts.ts';
 import { openBatch } from '../runs/batches.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
-import { openScorer, type TeacherDependencies } from '../backends/rollouts/teacher.ts';
+import { openSelfScorer } from '../backends/rollouts/self-teacher.ts';
+import { openScorer, type Scorer, type TeacherDependencies } from '../backends/rollouts/teacher.ts';
+import type { OpenTokenizer } from '../runs/stored-template.ts';
+
+interface AskInput {
+  readonly run: RunHandle;
+  readonly step: number;
+  readonly packed: ObjectRef;
+  /** Where the policy is its own teacher: the groups of the batch, and the newest version that its servers hold. */
+  readonly trained?: readonly KeptGroups[];
+  readonly policy?: PolicyVersion;
+}
+
+type Dependencies = TeacherDependencies & { readonly tokenizer: OpenTokenizer };
 
 /**
  * What the teacher would have given each token of a packed batch, stored before the step is planned: training it again does the same
  * again. Rows are asked for in parts; a retry asks only for those that are missing, and whoever stores a part first decides.
  */
 export const createAskTeacher =
-  (dependencies: TeacherDependencies) =>
-  (input: { readonly run: RunHandle; readonly step: number; readonly packed: ObjectRef }): Promise<TaughtBatch> =>
+  (dependencies: Dependencies) =>
+  (input: AskInput): Promise<TaughtBatch> =>
     withHeartbeat(
       (signal) => askTeacher(dependencies, input, signal),
       () => undefined,
     );
 
 async function askTeacher(
-  dependencies: TeacherDependencies,
-  { run, step, packed }: { readonly run: RunHandle; readonly step: number; readonly packed: ObjectRef },
+  dependencies: Dependencies,
+  { run, step, packed, trained, policy }: AskInput,
   signal: AbortSignal,
 ): Promise<TaughtBatch> {
   const startedAt = performance.now();
   const spec = await specOf(run);
   const store = storeOf(run);
   const batch = await openBatch(run, { packed });
-  const scorer = await openScorer(dependencies, spec);
+  const scorer =
+    spec.teacher?.demonstration && trained && policy
+      ? await openSelfScorer(dependencies, { run, spec, trained, policy })
+      : await openScorer(dependencies, spec);
+  const { before } = scorer;
+  if (before && before.length !== batch.rows.length)
+    throw new Error(`the batch has ${batch.rows.length} rows, and its groups make ${before.length}`);
   const parts: ObjectRef[] = [];
   const lead = new MeanLead();
   for (let first = 0; first < batch.rows.length; first += teacherRowsAtOnce) {
     const key = layout.taughtPart(run.lineage, step, packed.sha256, first);
     const places = [...batch.rows.keys()].slice(first, first + teacherRowsAtOnce);
     const samples = await batch.read(places);
-    const bytes = (await store.read(key)) ?? (await store.putIfAbsent(key, await asked(scorer, samples, signal))).bytes;
+    const bytes =
+      (await store.read(key)) ?? (await store.putIfAbsent(key, await asked(scorer, { samples, places }, signal))).bytes;
     const rows = decodeTaught(bytes, store.uri + key);
     for (const [r, sample] of samples.entries()) lead.add(sample, requireRow(rows[r], sample, store.uri + key));
     parts.push({ key, sha256: sha256(bytes), bytes: bytes.byteLength, count: rows.length });
@@ -50,19 +70,21 @@ async function askTeacher(
 }
 
 async function asked(
-  scorer: Awaited<ReturnType<typeof openScorer>>,
-  samples: readonly PackedRow[],
+  scorer: Scorer,
+  { samples, places }: { readonly samples: readonly PackedRow[]; readonly places: readonly number[] },
   signal: AbortSignal,
 ): Promise<Uint8Array> {
-  const scored = await scorer.score(
-    samples.map(({ tokenIds }) => tokenIds),
+  const hints = places.map((row) => scorer.before?.[row] ?? []);
+  const whole = await scorer.score(
+    samples.map(({ tokenIds }, r) => [...hints[r]!, ...tokenIds]),
     signal,
   );
+  const scored = whole.map((logprobs, r) => logprobs.slice(hints[r]!.length));
   return encodeTaught(
     samples.map(({ lossMask }, r) => {
-      const places = [...lossMask.keys()].filter((t) => lossMask[t] !== 0);
-      for (const t of places) requireFinite(scored[r]![t]!);
-      return numbersOf(scored[r]!, places);
+      const trainedAt = [...lossMask.keys()].filter((t) => lossMask[t] !== 0);
+      for (const t of trainedAt) requireFinite(scored[r]![t]!);
+      return numbersOf(scored[r]!, trainedAt);
     }),
   );
 }

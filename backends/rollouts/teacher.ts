@@ -27,8 +27,10 @@ export interface TeacherDependencies {
 }
 
 /** Log probabilities of rows of tokens, by the teacher; the name says which weights or server gave them. */
-interface Scorer {
+export interface Scorer {
   readonly name: string;
+  /** What each row of the batch is scored after; missing = nothing. */
+  readonly before?: readonly (readonly number[])[];
   score(prompts: readonly (readonly number[])[], signal: AbortSignal): Promise<readonly (readonly number[])[]>;
 }
 

@@ -165,6 +165,19 @@ const otherwise: Rows = {
       ignored(why.wandb, flag()),
     ),
     ...all('wandb.log_extras.interval prime_monitor.log_extras.interval', ignored(why.wandb, whole(1))),
+    // Of November 2025, before the buffer was one.
+    environment: refused('write [[orchestrator.env]] with the same id and args, which took its place'),
+    env_mix: refused('write its probabilities into orchestrator.buffer.env_ratios, which took its place'),
+    'buffer.type': refused(
+      'leave out "simple"; for "online-difficulty" write online_difficulty_filtering = true, for "difficulty-pool" easy_threshold and hard_threshold, which took its place',
+    ),
+    'buffer.oversampling_factor': refused('write it into [orchestrator], beside batch_size: it moved there'),
+    'buffer.easy_border': refused('write easy_threshold, which took its place'),
+    'buffer.hard_border': refused('write hard_threshold, which took its place'),
+    ...all(
+      'buffer.filter_min_threshold buffer.filter_max_threshold',
+      refused('write online_difficulty_filtering = true, which took its place'),
+    ),
     batch_size: 'batch_size',
     oversampling_factor: becomes('oversampling_factor', anyNumber(), { usual: '1' }),
     ...same('mask_truncated_completions', 'zero_truncated_completions'),

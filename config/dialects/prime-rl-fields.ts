@@ -127,6 +127,7 @@ const top: Rows = {
   trainer_gpu_ids: together('`trainer.gpus`: how many', gpuIds()),
   ...all('deployment.num_teacher_gpus? deployment.num_teacher_nodes?', refused(why.teacherServer)),
   ...all('teacher_gpu_ids? teacher_inference?', refused(why.teacherServer)),
+  toml_files: refused('name them before this file, which is laid over them: npx ratchet rl @ FILE @ THIS'),
   slurm: processes(args()),
   dry_run: ignored('a run file does not say whether it is run; `--dry-run` does', flag()),
   'max_async_level?': asyncLevel,
@@ -358,9 +359,13 @@ const before: Rows = {
 };
 
 const orchestrator: Rows = {
-  algo: together('`loss` and `teacher`; others than grpo, opd and sft are refused', args(), {
-    usual: '{ type = "grpo" }',
-  }),
+  algo: together(
+    '`loss` and `teacher`; max_rl the advantage of that name; echo, rae and hierarchical_grpo are refused',
+    args(),
+    {
+      usual: '{ type = "grpo" }',
+    },
+  ),
   'model.trust_remote_code': 'trainer.trust_remote_code',
   'model.lora.name?': ignored('adapters are served under the name of the policy', text()),
   'model.lora.rank?': together('as trainer.model.lora.rank, or refused', whole(1)),

@@ -7,7 +7,7 @@ import { found } from './prime-rl-words.ts';
 /**
  * Who prime-rl learns from beside its rewards, in the words of its versions: a model that scores the policy's tokens (0.4 and 0.5:
  * teacher_model with trainer.loss.teacher_tau; later training_mode or algo.type "opd"), or one whose rollouts are learned by heart
- * (teacher_rollout_model, later "sft").
+ * (teacher_rollout_model, later "sft"). Since July 2026 the policy may be the model that scores, told a demonstration ("opsd").
  */
 /** Of prime-rl 0.4: it has no other kinds. */
 export function setScoringTeacher(written: Table, own: Own): void {
@@ -24,6 +24,7 @@ function kindOf(written: Table): Kind {
     found(written, 'orchestrator.use_sft_loss')?.value === true || found(written, 'trainer.loss.type')?.value === 'sft';
   const mode = found(written, 'orchestrator.training_mode')?.value ?? (isSupervised ? 'sft' : 'rl');
   const named = (isTable(algo) ? algo['type'] : undefined) ?? mode;
+  if (named === 'opsd') return 'opd';
   return named === 'sft' || named === 'opd' ? named : 'rl';
 }
 
@@ -42,7 +43,8 @@ export function setLearning(written: Table, own: Own): Kind {
   const from = algorithm['type'] === kind ? algo?.at : (mode?.at ?? ['trainer', 'loss', 'type']);
   if (kind !== 'rl') own.set(['loss'], kind, from ?? ['orchestrator', 'algo', 'type']);
   const teacher = teacherOf(written, algo, algorithm, kind);
-  if (teacher) setTeacher(teacher, own);
+  if (algo && algorithm['type'] === 'opsd') setSelf(algo, own);
+  else if (teacher) setTeacher(teacher, own);
   if (kind !== 'rl') dropLossSettings(written, own, kind);
   return kind;
 }
@@ -69,6 +71,27 @@ function teacherOf(written: Table, algo: Found | undefined, algorithm: Table, ki
   }
   const places = ['orchestrator.teacher', 'orchestrator.teacher_model', 'orchestrator.teacher_rollout_model'];
   return places.map((place) => found(written, place)).find((one) => one !== undefined);
+}
+
+/** OPSDAlgoConfig; its renderer is the one of the policy, there where it is "auto", here always. */
+function setSelf({ value, at }: Found, own: Own): void {
+  const { demo_key: key = 'demonstration', template, renderer, sampling, type: _, ...others } = value as Table;
+  own.set(['teacher', 'demonstration'], key, [...at, 'demo_key']);
+  if (template !== undefined) own.set(['teacher', 'template'], template, [...at, 'template']);
+  if (renderer !== undefined) {
+    own.warn(
+      `${at.join('.')}.renderer has no effect: a demonstration is rendered with the chat template of the policy.`,
+    );
+  }
+  const source = isTable(sampling) ? (sampling['source'] ?? 'policy') : 'policy';
+  const rest = { ...others, ...(source === 'policy' ? {} : { 'sampling.source': source }) };
+  for (const [name, said] of Object.entries(rest)) {
+    own.refuse({
+      paths: [[...at, ...name.split('.')]],
+      expected: 'demo_key, template and renderer alone: the policy samples, and teaches itself',
+      received: JSON.stringify(said),
+    });
+  }
 }
 
 /** A model behind a client, said together or one beside the other. */

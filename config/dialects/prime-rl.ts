@@ -268,7 +268,6 @@ const launcherOwns: readonly string[] = [
 /** Algorithms that are not here, and what comes next to them. */
 const insteadOf: Readonly<Record<string, string>> = {
   echo: 'type = "grpo": tokens that an environment says are never trained on here, so echo is its grpo part alone',
-  opsd: 'type = "opd" with a teacher: the policy is no teacher of its own here',
   rae: 'type = "grpo" with one trained role: baselines by role, for self-play, are not kept here',
   hierarchical_grpo: 'type = "grpo" with one trained role: roles of an episode are not compared by themselves here',
 };
@@ -294,7 +293,7 @@ function setLengthPenalty(own: Own, penalty: unknown, at: KeyPath): boolean {
 /** grpo is the reward, less what lengths take of it, less the mean of its group. */
 function refuseOtherAlgorithms(own: Own, { value, at }: Found): void {
   const { type = 'grpo', length_penalty: penalty = null, ...rest } = isTable(value) ? value : {};
-  if (type === 'sft' || type === 'opd') return; // prime-rl-teacher.ts
+  if (type === 'sft' || type === 'opd' || type === 'opsd') return; // prime-rl-teacher.ts
   const { sampling, ...others } = rest;
   const source = isTable(sampling) ? (sampling['source'] ?? 'policy') : 'policy';
   const isPlain = type === 'grpo' && source === 'policy' && Object.keys(others).length === 0;
@@ -307,7 +306,7 @@ function refuseOtherAlgorithms(own: Own, { value, at }: Found): void {
     paths: [at],
     expected:
       insteadOf[String(type)] ??
-      'type = "grpo" with a length_penalty of type "linear" or none, "max_rl", "opd" or "sft"',
+      'type = "grpo" with a length_penalty of type "linear" or none, "max_rl", "opd", "opsd" or "sft"',
     received: JSON.stringify(value),
   });
 }

@@ -222,6 +222,14 @@ export const teacher = optionalTable({
     variableName(),
     'the name of the environment variable with its key; of known APIs their usual one when missing',
   ),
+  demonstration: setting(
+    text(),
+    'in place of `model`, with `loss = "opd"`: the policy teaches itself, by what it would say if it were told how it is done. The name of what tells it, in an example’s `info`, or "answer"',
+  ),
+  template: setting(
+    text(),
+    'with `demonstration`: the system message before a rollout that tells it, `{demonstration}` in it; as prime-rl has it when missing',
+  ),
   ...asking,
   /** Lies over [sampling], where it plays the rollouts. */
   sampling: optionalTable({
@@ -250,6 +258,8 @@ export const TeacherSpec = z.strictObject({
   ...specFields(asking),
   /** How it is sampled; where it only scores, nothing is. */
   sampling: SamplingSpec,
+  /** The policy is its own teacher: each row is scored after a system message with the demonstration of its example. */
+  demonstration: z.strictObject({ key: z.string().min(1), template: z.string().min(1) }).optional(),
 });
 export type TeacherSpec = z.infer<typeof TeacherSpec>;
 
@@ -258,7 +268,7 @@ export function teacherSpec({ loss, teacher, sampling }: RatchetConfig): Teacher
   if (teacher === undefined) return null;
   const { model = null, url = [], endpoint_id, api_key_var: key } = teacher;
   const urls = [url].flat();
-  const isFolder = urls.length === 0 && endpoint_id === undefined;
+  const isFolder = urls.length === 0 && endpoint_id === undefined && teacher.demonstration === undefined;
   return {
     role: loss === 'sft' ? 'samples' : 'scores',
     folder: isFolder ? model : null,
@@ -268,5 +278,12 @@ export function teacherSpec({ loss, teacher, sampling }: RatchetConfig): Teacher
     apiKeyVar: keyVariable(key, urls[0] === undefined ? null : usualKey(urls[0])),
     ...inSpec(asking, teacher),
     sampling: samplingSpec(laidOver(sampling, teacher.sampling)),
+    ...(teacher.demonstration !== undefined && {
+      demonstration: { key: teacher.demonstration, template: teacher.template ?? demonstrationTemplate },
+    }),
   };
 }
+
+/** prime-rl's (OPSDAlgoConfig), so that its files mean the same. */
+const demonstrationTemplate =
+  'Here is an example of an expert response:\n<demonstration>\n{demonstration}\n</demonstration>';

@@ -10,11 +10,23 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import { createPreset, saveModelFolder } from '../../engine/index.ts';
 import { teacherRowsAtOnce } from '../../core/limits.ts';
 import { encodeTaught } from '../../runs/batch-parts.ts';
+import { putJson } from '../../backends/store/objects.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import { BatchWriter, openBatch, putPacked } from '../../runs/batches.ts';
+import { readRows } from '../../runs/run-access.ts';
 import { layout } from '../../runs/layout.ts';
 import { hasCode } from '../backends/store.contract.ts';
 import { randomBatch } from '../engine/models.ts';
-import { act, makeRun, WordsInference } from './runs.ts';
+import {
+  act,
+  commitFirst,
+  makeRun,
+  openRoles,
+  openTokenizer,
+  sampleRound,
+  type TestRun,
+  WordsInference,
+} from './runs.ts';
 
 test('a folder with another tokenizer does not score; where the policy’s is not on this machine it is taken on trust', async (t) => {
   const folder = await mkdtemp(path.join(tmpdir(), 'teacher-'));
@@ -49,6 +61,7 @@ test('a teacher is asked for rows in parts: a retry asks only for what is missin
   };
   const ask = createAskTeacher({
     inference: () => new WordsInference(),
+    tokenizer: openTokenizer,
     teacher: () => ({ scorer: { promptLogprobs }, name: 'a teacher' }) as never,
   });
   await assert.rejects(act(ask, { run, step: 1, packed }), /away/);
@@ -69,3 +82,57 @@ test('a teacher is asked for rows in parts: a retry asks only for what is missin
   const damaged = await openBatch(run, { packed, taught });
   await assert.rejects(damaged.read([0]), hasCode('CheckpointDamaged', key!, 'expected sha256'));
 });
+
+test('a policy that teaches itself scores each row after the demonstration of its example', async (t) => {
+  const test = await makeRun(t, { loss: 'opd', 'teacher.demonstration': 'answer' });
+  const roles = openRoles();
+  const { policy, curriculum } = (await commitFirst(test, roles)).state;
+  const { round, scored } = await sampleRound(test, roles, { step: 1, policy, curriculum });
+  const trained = [{ scored, policyStep: 0, ordinals: `${round.first}-${round.last}` }];
+  const { run } = test;
+  const { packed } = await roles.packBatch({ run, step: 1, trained, scored: [scored] });
+  const asked: (readonly number[])[] = [];
+  const inference = Object.assign(new WordsInference(), {
+    promptLogprobs({ prompts }: { readonly prompts: readonly (readonly number[])[] }) {
+      asked.push(...prompts);
+      return Promise.resolve(prompts.map((prompt) => prompt.map((_, place) => -place)));
+    },
+  });
+  const { tokenizer } = createPreset('preset:chars-0.4m', { seed: 0 });
+  const ask = createAskTeacher({ inference: () => inference, tokenizer: () => Promise.resolve(tokenizer) });
+  const taught = await act(ask, { run, step: 1, packed, trained, policy });
+  const plain = await openBatch(run, { packed });
+  const rows = await plain.read([...plain.rows.keys()]);
+  const groups = await readRows<ScoredGroup>(run, scored);
+  const hints = groups.flatMap(({ example, rollouts }) => {
+    const content = `Here is an example of an expert response:\n<demonstration>\n${example!.answer}\n</demonstration>`;
+    const hint = tokenizer.encode(
+      tokenizer.renderChatText([{ role: 'system', content }], { addGenerationPrompt: false }),
+    );
+    assert.ok(hint.length > 0);
+    return rollouts.map(() => hint);
+  });
+  const expected = rows.map(({ tokenIds }, r) => [...hints[r]!, ...tokenIds]);
+  assert.deepEqual(asked, expected);
+  const batch = await openBatch(run, { packed, taught });
+  const read = await batch.read([...batch.rows.keys()]);
+  assert.deepEqual(
+    read.map(({ teacherLogprobs }) => teacherLogprobs),
+    rows.map(({ lossMask }, r) => lossMask.map((mask, place) => (mask === 1 ? -(hints[r]!.length + place) : 0))),
+  );
+  const deaf = createAskTeacher({ inference: () => inference, tokenizer: openTokenizer });
+  await assert.rejects(act(deaf, { run: { ...run, lineage: 'other' }, step: 1, packed, trained, policy }), {
+    message: /leaves out a system message/,
+  });
+  const other = await withKey(test, 'solution');
+  await assert.rejects(
+    act(ask, { run: other, step: 1, packed, trained, policy }),
+    hasCode('Unsupported', 'has no text called "solution" in its info', 'answer'),
+  );
+});
+
+async function withKey({ run, spec, store }: TestRun, key: string): Promise<TestRun['run']> {
+  const { template } = spec.teacher!.demonstration!;
+  const other = { ...spec, teacher: { ...spec.teacher!, demonstration: { key, template } } };
+  return { ...run, spec: await putJson(store, 'specs/other.json', other) };
+}

@@ -49,6 +49,8 @@ const beside: Readonly<Record<string, Table>> = {
   },
   sft: { sft: { steps: 50 } },
   gepa: { gepa: { reflection_model: 'm', url: 'http://127.0.0.1:9/v1' } },
+  'teacher.demonstration': { loss: 'opd', teacher: { demonstration: 'answer' } },
+  'teacher.template': { loss: 'opd', teacher: { demonstration: 'answer' } },
   teacher: { loss: 'sft', teacher: { model: 'big', url: 'http://localhost:9' } },
   'difficulty_filter.enabled': { difficulty_filter: { min_reward: 0.4 } },
 };
@@ -122,6 +124,7 @@ function candidates(schema: z.ZodType): unknown[] {
     5000,
     'other/name',
     'gibberish',
+    'so: {demonstration}',
     'other',
     'A_KEY',
     'mine',

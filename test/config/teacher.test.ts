@@ -50,6 +50,22 @@ describe('a run that learns from a teacher', () => {
     assert.equal(problemOf(`${own}rollouts_per_example = 1\n${environment}`).path, 'rollouts_per_example');
   });
 
+  test('a policy that teaches itself has no other place, and only scores', () => {
+    const self = '\n[teacher]\ndemonstration = "answer"\n';
+    const { teacher } = specOf(`${own}loss = "opd"\nrollouts_per_example = 1\n${environment}${self}`);
+    assert.deepEqual([teacher?.demonstration?.key, teacher?.folder, teacher?.urls], ['answer', null, []]);
+    assert.match(problemOf(`${own}loss = "sft"\n${environment}${self}`).expected, /scores what it said itself/);
+    assert.match(problemOf(`${own}loss = "opd"\n${environment}${self}model = "x"\n`).expected, /the policy itself/);
+    assert.match(
+      problemOf(`${own}loss = "opd"\n${environment}${self}template = "x"\n`).expected,
+      /\{demonstration\} in it/,
+    );
+    assert.match(
+      problemOf(`${own}loss = "opd"\n${environment}${big}template = "x"\n`).expected,
+      /a demonstration beside it/,
+    );
+  });
+
   test('Hosted Training and prime-rl mean the same by their own words', () => {
     const hosted = specOf(`model = "a/b"\nloss = "sft"\n[[env]]\nid = "o/e"\n[teacher]\nmodel = "x/y"\n`, 'hosted');
     assert.deepEqual(
@@ -70,6 +86,15 @@ teacher = { name = "big", base_url = ["http://localhost:9/v1"] }
 `;
     const { teacher, loss } = specOf(today, 'prime-rl');
     assert.deepEqual([teacher?.model, teacher?.role, loss.type, loss.teacherTau], ['big', 'scores', 'ipo', 1]);
+
+    const self = today.replace('"opd"', '"opsd"').replace(/^teacher = .*$/m, 'demo_key = "answer"');
+    const own = specOf(self, 'prime-rl');
+    assert.deepEqual(
+      [own.teacher?.role, own.teacher?.urls, own.loss.type, own.loss.teacherTau],
+      ['scores', [], 'ipo', 1],
+    );
+    assert.equal(own.teacher?.demonstration?.key, 'answer');
+    assert.match(own.teacher.demonstration.template, /^Here is an example of an expert response:\n<demonstration>\n\{/);
 
     const alone = today.replace('group_size = 4\n', '');
     assert.equal(specOf(alone, 'prime-rl').rolloutsPerExample, 1, 'prime-rl’s default, where no reward is compared');

@@ -3,7 +3,14 @@ import type { CurriculumState } from '../../core/rl/curriculum.ts';
 import { type BatchSize, batchSizeOf, countGroups, isBatch, selectGroups } from '../../core/rl/selection.ts';
 import { decodeRanges, encodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
-import type { KeptGroups, ObjectRef, OpenRound, RunHandle, TaughtBatch } from '../../core/rl/run-state.ts';
+import type {
+  KeptGroups,
+  ObjectRef,
+  OpenRound,
+  PolicyVersion,
+  RunHandle,
+  TaughtBatch,
+} from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { eager, rolloutsFor } from '../options.ts';
 import type { RunControl } from '../control/run-control.ts';
@@ -146,7 +153,8 @@ class Collection {
     }
     this.#window.taken();
     const { utilisation } = this.#window;
-    const taught = await askTeacher(control, { run, spec, step }, packed);
+    const { newestPolicy } = this.#context;
+    const taught = await askTeacher(control, { run, spec, step }, { ...packed, trained, policy: newestPolicy() });
     return {
       packed: packed.packed,
       ...taught,
@@ -258,17 +266,26 @@ class Collection {
   }
 }
 
+interface Packed {
+  readonly packed: ObjectRef;
+  readonly rows: number;
+  readonly trained: readonly KeptGroups[];
+  readonly policy: PolicyVersion;
+}
+
 /** Before the step is planned; nothing where the run has no teacher that scores. */
 async function askTeacher(
   control: RunControl,
   { run, spec, step }: { readonly run: RunHandle; readonly spec: RunSpec; readonly step: number },
-  { packed, rows }: { readonly packed: ObjectRef; readonly rows: number },
+  { packed, rows, trained, policy }: Packed,
 ): Promise<Pick<CollectedStep, 'taught'>> {
   if (spec.teacher?.role !== 'scores') return {};
   const summary = `step ${step}: ${rows} rows`;
   const taught = await control.waitFor(
     `ask the teacher, ${summary}`,
-    rolloutsFor(spec).askTeacher.executeWithOptions({ summary }, [{ run, step, packed }]),
+    rolloutsFor(spec).askTeacher.executeWithOptions({ summary }, [
+      spec.teacher.demonstration ? { run, step, packed, trained, policy } : { run, step, packed },
+    ]),
   );
   return { taught };
 }

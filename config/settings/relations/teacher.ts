@@ -47,8 +47,16 @@ function* askedRelations({ loss, teacher, trainer, sampling }: RatchetConfig): R
 }
 
 /** Where it is is said once. */
-function* placeRelations({ teacher, inference }: RatchetConfig): Relations {
+function* placeRelations({ teacher, inference, loss }: RatchetConfig): Relations {
   if (teacher === undefined) return;
+  if (teacher.demonstration !== undefined) {
+    yield* selfRelations(teacher, { inference, loss });
+    return;
+  }
+  if (teacher.template !== undefined) {
+    const expected = 'nothing, or a demonstration beside it: the policy is no teacher of its own';
+    yield problem(['teacher.template', 'teacher.demonstration'], expected, JSON.stringify(teacher.template));
+  }
   const { model, url, endpoint_id, endpoints_path, api_key_var, headers } = teacher;
   for (const name of secretHeadersIn(headers)) {
     const expected = 'no header with a key in it: name its environment variable in api_key_var';
@@ -72,6 +80,31 @@ function* placeRelations({ teacher, inference }: RatchetConfig): Relations {
   } else if (url === undefined && inference.kind !== 'embedded') {
     const expected = `the url of its servers: a folder of weights is held by Ratchet's own policy servers, and [inference] kind is "${inference.kind}"`;
     yield problem(['teacher.url', 'teacher.model', 'inference.kind'], expected, 'nothing');
+  }
+}
+
+/** The policy has no other place than its own, and only scores. */
+function* selfRelations(
+  teacher: NonNullable<RatchetConfig['teacher']>,
+  { inference, loss }: Pick<RatchetConfig, 'inference' | 'loss'>,
+): Relations {
+  const { model, url, endpoint_id, endpoints_path, template } = teacher;
+  for (const [key, value] of Object.entries({ model, url, endpoint_id, endpoints_path })) {
+    if (value === undefined) continue;
+    const expected = 'nothing, or no demonstration: with one the policy itself is the teacher';
+    yield problem([`teacher.${key}`, 'teacher.demonstration'], expected, JSON.stringify(value));
+  }
+  if (template !== undefined && !template.includes('{demonstration}')) {
+    const expected = 'a text with {demonstration} in it';
+    yield problem('teacher.template', expected, JSON.stringify(template));
+  }
+  if (loss === 'sft') {
+    const expected = '"opd": with a demonstration the policy scores what it said itself';
+    yield problem(['loss', 'teacher.demonstration'], expected, '"sft"');
+  }
+  if (inference.kind === 'tinker' || inference.kind === 'module') {
+    const expected = '"embedded", "openai" or "vllm": the policy’s own servers score its rows';
+    yield problem(['inference.kind', 'teacher.demonstration'], expected, JSON.stringify(inference.kind));
   }
 }
 

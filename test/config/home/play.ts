@@ -9,7 +9,7 @@ import { putJson } from '../../../backends/store/objects.ts';
 import { OnnxTrainer } from '../../../backends/trainer/onnx.ts';
 import { createAskTeacher } from '../../../activities/ask-teacher.ts';
 import type { RunSpec } from '../../../config/run-spec.ts';
-import { createPreset, saveModelFolder, startPolicyServer } from '../../../engine/index.ts';
+import { createPreset, loadTokenizer, saveModelFolder, startPolicyServer } from '../../../engine/index.ts';
 import { storeOf } from '../../../runs/run-access.ts';
 import {
   act,
@@ -56,7 +56,7 @@ export async function openStage(folder: string, standIn: string): Promise<Stage>
         return await playStep(run, roles, {
           from: await commitFirst(run, roles),
           length: environment.dataset.length,
-          ask: createAskTeacher({ inference: () => inference }),
+          ask: createAskTeacher({ inference: () => inference, tokenizer: openTeaching }),
         });
       } finally {
         await roles.policyTrainer.close();
@@ -66,6 +66,10 @@ export async function openStage(folder: string, standIn: string): Promise<Stage>
     close: () => server.close(),
   };
 }
+
+/** That of the model, whose own template says nothing of system messages. */
+const openTeaching = (folder: string) =>
+  loadTokenizer(folder, { chatTemplate: '{%- for message in messages -%}{{- message.content -}}{%- endfor -%}' });
 
 /** What the file says, but for its size and for what is not here: its model, its servers, its teacher and its evaluations. */
 function reduced(given: RunSpec, teacher: string): RunSpec {
@@ -93,7 +97,10 @@ function reduced(given: RunSpec, teacher: string): RunSpec {
     inference: specOf().inference,
     teacher: spec.teacher && {
       ...spec.teacher,
-      folder: teacher,
+      folder: spec.teacher.demonstration ? null : teacher,
+      ...(spec.teacher.demonstration && {
+        demonstration: { ...spec.teacher.demonstration, template: '{demonstration}' },
+      }),
       model: null,
       urls: [],
       endpoints: null,
@@ -122,8 +129,8 @@ async function playStep(
   const packed = await roles.packBatch({ run, step: 1, trained: kept, scored });
   assert.ok(packed.hasSignal, 'its batch has no token that teaches anything');
   const isScored = spec.teacher?.role === 'scores';
-  const taught = isScored ? await act(ask, { run, step: 1, packed: packed.packed }) : undefined;
   const { reference, klBeta, overrides, policy } = state;
+  const taught = isScored ? await act(ask, { run, step: 1, packed: packed.packed, trained: kept, policy }) : undefined;
   const planned = await roles.planStep({
     run,
     step: 1,

@@ -54,7 +54,7 @@ export const learningMeanings: readonly Meaning[] = [
     ],
     says: ['teacher'],
     home: (home) => teacherOf(home),
-    here: ({ spec: { teacher } }) => teacher && [teacher.model, teacher.urls],
+    here: ({ spec: { teacher } }) => (teacher === null || teacher.demonstration ? none : [teacher.model, teacher.urls]),
   },
   { what: 'divergence', reads: [], says: [], home: () => 0, here: ({ spec }) => spec.kl.beta },
   {
@@ -165,6 +165,8 @@ function algorithmOf(home: Home, source: Home): unknown {
     return { type: 'centered', penalty: penaltyOf(penalty), ...(isUsual ? {} : { advantage: older }) };
   if (kind === 'opd' || kind === 'sft') return { type: kind };
   if (kind === 'max_rl') return { type: kind, penalty };
+  // Its renderer is that of the policy, as here.
+  if (kind === 'opsd') return { type: kind, key: rest['demo_key'], template: rest['template'] };
   return { type: kind, ...rest };
 }
 
@@ -183,6 +185,7 @@ function penaltyOf(penalty: unknown): unknown {
 
 function algorithmHere({ loss, advantage, teacher, lengthPenalty }: RunSpec): unknown {
   if (loss.type === 'cross_entropy') return { type: 'sft' };
+  if (teacher?.demonstration) return { type: 'opsd', ...teacher.demonstration };
   if (loss.advantageTau === 0 && loss.teacherTau > 0 && teacher) return { type: 'opd' };
   const penalty = lengthPenalty && [lengthPenalty.outputTokens, lengthPenalty.inputTokens, lengthPenalty.turns];
   return { type: advantage === 'centered' ? 'centered' : advantage, penalty: penalty ?? none };

@@ -1,0 +1,87 @@
+import { RatchetError } from '../../core/errors.ts';
+import { decodeRanges } from '../../core/rl/ledger.ts';
+import { Packer } from '../../core/rl/pack.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
+import type { KeptGroups, PolicyVersion, RunHandle } from '../../core/rl/run-state.ts';
+import type { JsonValue, RunSpec } from '../../config/run-spec.ts';
+import { servedPolicy } from '../../runs/run-access.ts';
+import { GroupsInOrder } from '../../runs/scored-groups.ts';
+import { type OpenTokenizer, policyTokenizer } from '../../runs/stored-template.ts';
+import type { Inference } from '../inference/index.ts';
+import type { Scorer } from './teacher.ts';
+
+export interface SelfTaught {
+  readonly run: RunHandle;
+  readonly spec: RunSpec;
+  /** The newest version that the servers hold: it scores. */
+  readonly policy: PolicyVersion;
+  /** As they were packed. */
+  readonly trained: readonly KeptGroups[];
+}
+
+/**
+ * The policy as its own teacher (self-distillation, arXiv:2601.19897; prime-rl's `opsd`, orchestrator/algo/opsd.py): each row as it was
+ * sampled is scored after a system message that holds the demonstration of its example.
+ */
+export async function openSelfScorer(
+  dependencies: { readonly inference: (spec: RunSpec) => Inference; readonly tokenizer: OpenTokenizer },
+  { run, spec, policy, trained }: SelfTaught,
+): Promise<Scorer> {
+  const { key, template } = spec.teacher!.demonstration!;
+  const served = await servedPolicy(run, policy);
+  const inference = dependencies.inference(spec);
+  const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
+  const before: number[][] = [];
+  const packer = new Packer({ ...spec, advantage: 'centered' });
+  const sources = trained.map(({ scored, ordinals }) => ({ ref: scored, ordinals: decodeRanges(ordinals) }));
+  for await (const { group, isWanted } of new GroupsInOrder(run, sources, [])) {
+    if (!isWanted) continue;
+    const { rows } = packer.pack(group);
+    if (rows.length === 0) continue;
+    const content = template.replaceAll('{demonstration}', () => demonstrationOf(group, key));
+    const hint = tokenizer.encode(
+      tokenizer.renderChatText([{ role: 'system', content }], { addGenerationPrompt: false }),
+    );
+    if (hint.length === 0) throw untold();
+    for (let row = 0; row < rows.length; row++) before.push(hint);
+  }
+  return {
+    name: `${served.name}, told its "${key}"`,
+    before,
+    score(prompts, signal) {
+      if (inference.promptLogprobs) return inference.promptLogprobs({ policy: served, prompts, signal });
+      throw new RatchetError(
+        'Unsupported',
+        'This inference cannot score what the policy said, which [teacher] demonstration asks for.',
+      );
+    },
+  };
+}
+
+function untold(): RatchetError {
+  return new RatchetError(
+    'Unsupported',
+    'The chat template of the policy leaves out a system message without anything after it, so the policy cannot be told the [teacher] demonstration; take a model whose template writes system messages, or name one in [tokenizer] chat_template.',
+  );
+}
+
+/** Of its example; an environment in Python says it in its rows. */
+function demonstrationOf({ example, rollouts, environment, exampleId }: ScoredGroup, key: string): string {
+  const record = rollouts.find((rollout) => rollout.record !== undefined)?.record;
+  const info = tableOf(record?.['info']);
+  const found =
+    example?.info?.[key] ??
+    (key === 'answer' ? example?.answer : undefined) ??
+    info[key] ??
+    tableOf(info['task'])[key] ??
+    record?.[key];
+  if (typeof found === 'string') return found;
+  throw new RatchetError(
+    'Unsupported',
+    `Example ${exampleId} of ${environment} has no text called ${JSON.stringify(key)} in its info, which [teacher] demonstration names; it has ${Object.keys({ ...example?.info, ...info, answer: '' }).join(', ')}.`,
+  );
+}
+
+function tableOf(value: JsonValue | undefined): Readonly<Record<string, JsonValue>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : {};
+}
