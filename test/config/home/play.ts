@@ -25,7 +25,7 @@ import {
 const model = 'preset:reverse-text-0.2m';
 const most = { groups: 2, rollouts: 4, tokens: 24 } as const;
 /** Of sampling rounds, until there is a group that teaches something. */
-const roundsMax = 4;
+const roundsMax = 8;
 
 export interface Stage {
   /** One step of the run: sampled, scored, packed, trained and committed. Throws where it does not come to its end. */
@@ -125,9 +125,7 @@ async function playStep(
 ): Promise<PlayedStep> {
   const { state } = from;
   const datasets = spec.environments.map(({ name, weight }) => ({ name, weight, datasetLength: length }));
-  const { kept, scored, curriculum } = await sampled(run, roles, { state, datasets });
-  const packed = await roles.packBatch({ run, step: 1, trained: kept, scored });
-  assert.ok(packed.hasSignal, 'its batch has no token that teaches anything');
+  const { kept, packed, curriculum } = await collected(run, roles, { state, datasets });
   const isScored = spec.teacher?.role === 'scores';
   const { reference, klBeta, overrides, policy } = state;
   const taught = isScored ? await act(ask, { run, step: 1, packed: packed.packed, trained: kept, policy }) : undefined;
@@ -158,30 +156,33 @@ async function playStep(
   return { rows: packed.rows, metrics: trained.metrics };
 }
 
-/** Rounds until the groups of a batch were kept. */
-async function sampled(
+/** Rounds until one has groups that teach something, as a run collects a batch anew that does not. */
+async function collected(
   run: TestRun['run'],
   roles: Roles,
   { state, datasets }: { state: Committed['state']; datasets: Parameters<Roles['leaseGroups']>[0]['datasets'] },
 ) {
-  const kept = [];
-  const scored = [];
   const why = new Set<string>();
   let { curriculum } = state;
-  for (let round = 1; round <= roundsMax && kept.length === 0; round++) {
+  for (let round = 1; round <= roundsMax; round++) {
     const { policy } = state;
     const leased = await roles.leaseGroups({ run, step: 1, count: most.groups, curriculum, datasets, policy });
     curriculum = leased.curriculum;
+    const kept = [];
+    const scored = [];
     for (const chunk of leased.chunks) {
       const { parts } = await act(roles.playGroups, { run, round: leased.round, chunk });
       for (const { filtered, scored: groups } of parts) {
         scored.push(groups);
         if (filtered.kept.ordinals !== '') kept.push(filtered.kept);
-        for (const state of Object.keys(filtered.ended)) why.add(state);
+        for (const ended of Object.keys(filtered.ended)) why.add(ended);
         for (const cause of Object.values(filtered.failures?.causes ?? {})) why.add(cause.first);
       }
     }
+    if (kept.length === 0) continue;
+    const packed = await roles.packBatch({ run, step: 1, trained: kept, scored });
+    if (packed.hasSignal) return { kept, packed, curriculum };
+    why.add('no token has an advantage');
   }
-  assert.ok(kept.length > 0, `of ${roundsMax * most.groups} groups none was kept: ${[...why].join('; ')}`);
-  return { kept, scored, curriculum };
+  return assert.fail(`of ${roundsMax * most.groups} groups none teaches anything: ${[...why].join('; ')}`);
 }
