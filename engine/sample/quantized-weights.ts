@@ -25,7 +25,9 @@ export function wholeWeights(config: ModelConfig): ReadonlySet<string> {
 const embeddings = 'model.embed_tokens.weight';
 
 function isLinear(config: ModelConfig, { name, shape }: ParameterSpec): boolean {
-  return shape.length === 2 && (name !== embeddings || outputLayerName(config) === embeddings);
+  // Which experts a token goes through is decided in 32-bit floats.
+  if (shape.length !== 2 || name.endsWith('.mlp.gate.weight')) return false;
+  return name !== embeddings || outputLayerName(config) === embeddings;
 }
 
 /** Quantizes versions of one model, a layer at a time and beside the event loop. */
