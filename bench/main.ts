@@ -15,6 +15,7 @@ import { inFlight } from './in-flight.ts';
 import { failingRollouts } from './failing-rollouts.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
+import { page } from './page.ts';
 import { rolloutsNative } from './rollouts-native.ts';
 import { rolloutWorkers } from './rollout-workers.ts';
 import { rolloutsTail } from './rollouts-tail.ts';
@@ -53,6 +54,7 @@ for (const command of [
   s3Upload,
   rolloutsVerifiers,
   view,
+  page,
   statusLatency,
   configs,
   fidelity,

@@ -65,9 +65,17 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
     },
   },
   'Watch:': {
+    ui: {
+      line: 'a page of a run: curves, workers, every rollout',
+      load: async () => (await import('./commands/ui.ts')).uiCommand,
+    },
     attach: {
       line: 'the live view of a running run',
       load: async () => (await import('./commands/attach.ts')).attachCommand,
+    },
+    report: {
+      line: 'the same page in one file',
+      load: async () => (await import('./commands/report.ts')).reportCommand,
     },
     runs: {
       line: 'all runs, the newest first',

@@ -10,6 +10,7 @@ export interface DevOptions {
   readonly metricsPort?: number;
   readonly serve?: string;
   readonly grace?: number;
+  readonly page?: boolean;
   readonly installService?: boolean;
   readonly uninstallService?: boolean;
 }
@@ -25,6 +26,7 @@ export function tellService(projectFolder: string, options: DevOptions, installs
     '--rollout-workers',
     String(rolloutWorkers),
     ...(metricsPort === undefined ? [] : ['--metrics-port', String(metricsPort)]),
+    ...(options.page === false ? ['--no-page'] : []),
     ...(options.grace === undefined ? [] : ['--grace', String(options.grace)]),
     ...(options.serve === undefined ? [] : ['--serve', path.resolve(projectFolder, options.serve)]),
   ];

@@ -2,7 +2,8 @@ import { describeSolved, solvedShare } from '../core/rl/left-to-learn.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { Audience } from './audience.ts';
 import { stepRecords } from './run-records.ts';
-import { goOnWith, standOfRun } from './stored-runs.ts';
+import { standOfRun } from '../runs/standing.ts';
+import { goOnWith } from './stored-runs.ts';
 import { untilSent } from './until-sent.ts';
 import { trainAgain, type TypedCommand, withoutResume } from './typed-command.ts';
 

@@ -1,17 +1,15 @@
 import { committedRun, type CommittedRun } from '../runs/committed-run.ts';
 import { type Curves, curvesOf } from '../runs/curves.ts';
-import { readRunRecord, specAskedSince, storedSpec } from '../runs/stored-spec.ts';
+import { storedSpec } from '../runs/stored-spec.ts';
 import type { SpecSource } from '../runs/spec-source.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from '../runs/run-access.ts';
 import { readMetrics } from '../runs/metrics.ts';
 import { resolveStoreUri } from '../backends/store/index.ts';
-import { listRunNames } from '../runs/list-runs.ts';
+import { askedOf, type Stand, standingsIn, type StoredStanding, type StoredState } from '../runs/standing.ts';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
-import { describeUnfinished, refuseUnfinishedFork, unfinishedFork } from '../runs/unfinished-fork.ts';
+import { refuseUnfinishedFork } from '../runs/unfinished-fork.ts';
 import { describeSolved, solvedShare } from '../core/rl/left-to-learn.ts';
-import type { StepCommit } from '../core/rl/run-state.ts';
-import type { RunSpec } from '../config/run-spec.ts';
 import type { RunEvent } from '../workflows/control/messages.ts';
 import { fromHere } from './from-here.ts';
 import { findRunFolder, usualStore } from './run-place.ts';
@@ -22,7 +20,6 @@ import { trainAgain, type TypedCommand, withMaxSteps, withoutResume } from './ty
 export interface StoredRun extends CommittedRun, Curves {
   readonly model: string;
   readonly maxSteps: number;
-  /** `not running`: it has steps to make; a server may have it open, which nobody can tell from here. */
   readonly state: StoredState;
   readonly store: string;
   /** Of the newest version, relative to the run's folder. */
@@ -33,10 +30,6 @@ export interface StoredRun extends CommittedRun, Curves {
   /** What to type for the run to go on; null where it is not written down from which file it was read. */
   readonly goOn: string | null;
 }
-
-type Stand = Pick<StoredRun, 'maxSteps' | 'state'>;
-
-type StoredState = 'finished' | 'stopped' | 'not running';
 
 /** Null before the run's first commit; refuses a fork that was cut off before it, which does not get there by itself. */
 async function storedRun(place: RunPlace): Promise<StoredRun | null> {
@@ -83,12 +76,6 @@ export function goOnWith(command: TypedCommand, { maxSteps, state }: Stand): str
   return trainAgain(state === 'finished' && maxSteps > 0 ? withMaxSteps(command, 2 * maxSteps) : command);
 }
 
-/** Where a run stands by its newest commit; null before its first. */
-export async function standOfRun(place: RunPlace): Promise<Stand | null> {
-  const head = await readHead({ ...place, lineage: await currentLineage(place) });
-  return head && standOf(head.commit, (await storedSpec(place)).spec);
-}
-
 /** As it was typed, without the step that it was to go on from. */
 function commandOf(run: string, { config, over = [], dialect, overrides }: SpecSource): TypedCommand {
   return withoutResume({
@@ -107,61 +94,9 @@ export function describeGoOn({ state, solved, goOn }: Pick<StoredRun, 'state' | 
   return [`${state === 'finished' ? 'more steps   ' : 'continue with'} ${goOn}`];
 }
 
-function standOf({ step, state }: StepCommit, spec: RunSpec): Stand {
-  const maxSteps = state.overrides.maxSteps ?? spec.maxSteps;
-  if (step >= maxSteps) return { maxSteps, state: 'finished' };
-  return { maxSteps, state: step >= (state.overrides.stopAfter ?? Infinity) ? 'stopped' : 'not running' };
-}
-
-/** What the run is to make now, and where it stands with that: one that has finished may have been started again for more steps. */
-async function askedOf(
-  place: RunPlace,
-  head: StepCommit,
-): Promise<{ readonly spec: RunSpec; readonly source: SpecSource | null; readonly stand: Stand }> {
-  const committed = await storedSpec(place);
-  const stand = standOf(head, committed.spec);
-  const since = stand.state === 'finished' ? await specAskedSince(place, head) : null;
-  if (since === null || since.spec.maxSteps <= head.step) return { ...committed, stand };
-  return { ...since, stand: { maxSteps: since.spec.maxSteps, state: 'not running' } };
-}
-
-/** One line of a list. */
-export interface StoredStanding {
-  readonly run: string;
-  readonly state: StoredState | 'unfinished fork' | 'cannot be read';
-  readonly step: number | null;
-  readonly maxSteps: number | null;
-  readonly reward: number | null;
-  /** ISO time of its newest commit; null before the first. */
-  readonly committedAt: string | null;
-  readonly note: string | null;
-}
-
-/** The runs whose folders lie in a store, the newest commit first; of a bucket none, as its runs cannot be listed cheaply. */
+/** The runs whose folders lie below `storeUri` (or ./outputs). */
 export async function storedStandings(storeUri: string | undefined): Promise<StoredStanding[]> {
-  const store = resolveStoreUri(storeUri ?? usualStore, process.cwd());
-  const standings = await Promise.all((await listRunNames(store)).map((name) => standingOf({ name, store })));
-  return standings.sort((a, b) => (b.committedAt ?? '').localeCompare(a.committedAt ?? ''));
-}
-
-/** A run that is damaged must not hide the others. */
-async function standingOf(place: RunPlace): Promise<StoredStanding> {
-  const nothing = { run: place.name, step: null, maxSteps: null, reward: null, committedAt: null, note: null };
-  try {
-    await readRunRecord(place);
-    const head = await readHead({ ...place, lineage: await currentLineage(place) });
-    if (head === null) {
-      const origin = await unfinishedFork(place);
-      const note = origin === null ? 'nothing is committed yet' : describeUnfinished(place.name, origin);
-      return { ...nothing, state: origin === null ? 'not running' : 'unfinished fork', note };
-    }
-    const { step, metrics, committedAt } = head.commit;
-    const { stand } = await askedOf(place, head.commit);
-    return { ...nothing, step, reward: metrics['train/reward'] ?? null, committedAt, ...stand };
-  } catch (error) {
-    if (!(error instanceof RatchetError)) throw error;
-    return { ...nothing, state: 'cannot be read', note: error.message };
-  }
+  return standingsIn(resolveStoreUri(storeUri ?? usualStore, process.cwd()));
 }
 
 /** Null when there is no such run below `store` (or ./outputs). */

@@ -88,8 +88,14 @@ const house: Readonly<Record<string, Room>> = {
       'workers/program.mjs': [computed, 'tsx/esm/api'],
     },
   },
+  // The page of a run: a server on this machine, and the browser's code, which has a test of its own.
+  ui: {
+    rooms: ['core', 'config', 'runs', 'engine', 'backends'],
+    packages: ['node:*'],
+    also: { 'ui/page-files.ts': ['esbuild'], 'ui/page': ['preact', 'uplot'] },
+  },
   cli: {
-    rooms: ['core', 'config', 'runs', 'engine', 'backends', 'activities', 'workers'],
+    rooms: ['core', 'config', 'runs', 'engine', 'backends', 'activities', 'workers', 'ui'],
     packages: ['node:*', 'commander', '@temporalio/client', '@temporalio/common', '@temporalio/proto'],
     also: {
       'cli/ratchet.mjs': [computed, 'tsx/esm/api'],
@@ -110,7 +116,7 @@ const freeRooms: readonly string[] = ['bench', 'test'];
 
 const root = fileURLToPath(new URL('../', import.meta.url));
 const allFiles = listFiles();
-const sources = allFiles.filter((file) => /\.(ts|mts|mjs)$/.test(file) && file.includes('/'));
+const sources = allFiles.filter((file) => /\.(ts|tsx|mts|mjs)$/.test(file) && file.includes('/'));
 
 describe('the house', () => {
   test('every room that holds code is in the table', () => {
@@ -149,6 +155,17 @@ describe('the house', () => {
           .map(({ line }) => `${file}:${line}`),
       );
     assert.deepEqual(dynamic, []);
+  });
+
+  test('the code of the page runs in a browser: it imports nothing but its own, what is pure, and its packages', () => {
+    const foreign = sources
+      .filter((file) => file.startsWith('ui/page/'))
+      .flatMap((file) =>
+        valueImports(file)
+          .filter(({ what }) => !/^(ui\/page\/|core\/|ui\/answers\.ts$|preact(\/|$)|uplot(\/|$))/.test(what))
+          .map(({ what, line }) => `${file}:${line} imports ${what}`),
+      );
+    assert.deepEqual(foreign, []);
   });
 
   test('a file in activities/ registers an activity, or stands in around/ and is there for all of them', () => {
@@ -216,7 +233,7 @@ describe('the style of the house', () => {
   test('file names are kebab-case', () => {
     const names = sources.filter(
       (file) =>
-        !/^[a-z0-9-]+(\.(test|e2e\.test|slow\.test|faults\.test|engines\.test|contract|d))?\.(ts|mts|mjs)$/.test(
+        !/^[a-z0-9-]+(\.(test|e2e\.test|slow\.test|faults\.test|engines\.test|contract|d))?\.(ts|tsx|mts|mjs)$/.test(
           path.basename(file),
         ),
     );
@@ -372,7 +389,7 @@ function importsOf(file: string, text: string): Import[] {
 }
 
 function parse(file: string, text: string): ts.SourceFile {
-  return ts.createSourceFile(file, text, ts.ScriptTarget.ESNext, true);
+  return ts.createSourceFile(file, text, ts.ScriptTarget.ESNext, true); // a .tsx file by its name
 }
 
 function lineOf(source: ts.SourceFile, node: ts.Node): number {

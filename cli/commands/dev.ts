@@ -28,6 +28,7 @@ export const devCommand = new Command('dev')
     '--serve <file>',
     'a run file whose [inference] kind = "vllm" is started, for all runs that want one; the policy server may load its teacher, where that is a folder',
   )
+  .option('--no-page', 'without the page of the runs in ./outputs, which is served on this machine alone')
   .option('--grace <seconds>', 'how long a step under way has to finish when this is stopped', readGrace)
   .option(
     '--install-service',
@@ -84,14 +85,25 @@ export const devCommand = new Command('dev')
     clock.say(
       `or:           npx ratchet temporal workflow start --type trainRun --task-queue ratchet --input '"configs/rl/reverse-text.toml"'`,
     );
+    const page = options.page === false ? null : await openPage(projectFolder, clock.say);
     const { client, close } = await connect(temporalOf(stack, stack.temporalAddress));
     const reporting = reportRuns(client, clock.say, interrupted.signal);
     await end;
     await close(); // what is being asked for then is not waited for
     await reporting;
+    await page?.close();
     clock.say('stopping; runs continue when `ratchet dev` or `ratchet train` starts again here');
     await stack.stop();
   });
+
+/** Loaded where it is wanted. */
+async function openPage(
+  projectFolder: string,
+  say: (line: string) => void,
+): Promise<{ readonly close: () => Promise<void> }> {
+  const { openPageOfRuns } = await import('../run-page.ts');
+  return openPageOfRuns(projectFolder, say);
+}
 
 function counted(count: number, what: string): string {
   return `${count} ${what}${count === 1 ? '' : 's'}`;

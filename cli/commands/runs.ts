@@ -7,7 +7,7 @@ import { askStatus } from '../ask-status.ts';
 import { temporalHere } from '../connection.ts';
 import { onOneLine } from '../plain-text.ts';
 import { readCount } from '../read-count.ts';
-import type { StoredStanding } from '../stored-runs.ts';
+import type { StoredStanding } from '../../runs/standing.ts';
 import { withTemporal } from '../with-temporal.ts';
 import { print, printAside, printJson } from '../print.ts';
 

@@ -51,7 +51,7 @@ function settingLines(): string[] {
 }
 
 /** `name=value` pairs as numbers; every name that cannot be set is refused here, so that it needs no server to hear it. */
-function readSettings(pairs: readonly string[], run: string): Record<string, number> {
+export function readSettings(pairs: readonly string[], run: string): Record<string, number> {
   const settings = new Map<string, number>();
   for (const pair of pairs) {
     const [, written = '', text] = /^([^=]*)(?:=(.*))?$/s.exec(pair)!;
@@ -83,11 +83,16 @@ function liveNameOf(written: string): LiveSetting | null {
 }
 
 /** Updates take one argument, or none: null. */
-type Argument = [string | Record<string, number> | null];
+type Argument = [string | number | Record<string, number> | null];
 
 /** Sends an update and prints what the run says it did. */
 export async function tell(run: string, update: string, args: Argument): Promise<void> {
-  const answer = await withTemporal(async (client) => {
+  print(`${run}: ${await askUpdate(run, update, args)}`);
+}
+
+/** What the run says it did. */
+export function askUpdate(run: string, update: string, args: Argument): Promise<string> {
+  return withTemporal(async (client) => {
     const handle = await findRun(client, run);
     try {
       return await client.withDeadline(Date.now() + answerWithinMs, () =>
@@ -97,7 +102,6 @@ export async function tell(run: string, update: string, args: Argument): Promise
       throw refusalOf(run, update, error);
     }
   });
-  print(`${run}: ${answer}`);
 }
 
 /** Nobody waits at a terminal for longer; a run on a busy machine has answered by then. */

@@ -50,6 +50,7 @@ export function trainingCommand(name: string, description: string): Command {
     .option(...dryRunOptions.import)
     .option(...tellingOptions.plain)
     .option(...tellingOptions.json)
+    .option('--no-page', 'without the page of the run, which is served on this machine alone')
     .addHelpText('after', filesHelp + resumeHelp)
     .allowUnknownOption()
     .action(async (file: string, rest: string[], options: TrainOptions) => {
@@ -68,6 +69,7 @@ interface TrainOptions extends TellingOptions, Omit<DryRunFlags, 'json'> {
   readonly yes?: boolean;
   readonly dialect?: string;
   readonly dryRun?: boolean;
+  readonly page?: boolean;
   /** The command's name. */
   readonly command?: string;
 }
@@ -94,32 +96,48 @@ export async function train(
   const goOn = trainAgain(command);
   await refuseTakenName(spec, projectFolder);
   const exitCode = await withProcesses(needsOf(spec), audience, async ({ client, stack, uiUrl, interrupted, gone }) => {
-    if (stack) warnOfMissingKey(spec, audience);
-    const rewind = options.rewind === undefined ? {} : { rewind: options.rewind };
-    const layers = over.length === 0 ? {} : { over };
-    const typed = { config: file, ...layers, ...dialect, overrides, run, sent, ...rewind };
-    const { handle, isAttached } = await attachOrStart(client, typed, { spec, resumeStep }, audience);
-    if (uiUrl) audience.say(`${uiLine(uiUrl, handle)}      kill any process and watch`);
-    await tellOthers(client, handle.workflowId, audience);
-    const ended = await watchRun(handle, {
-      run,
-      audience,
-      stack,
-      wasRunning: isAttached,
-      rollouts: () => new StoredRollouts(openRunStore(spec.store.uri, run)),
-      known: { maxSteps: spec.maxSteps, store: `${spec.store.uri}${run}/` },
-      goOn,
-      goOnPlainly: trainAgain(withoutResume(command)),
-      interrupted,
-      gone,
-      sayNext: () => sayNext(command, spec, audience, stack && interrupted.signal),
-    });
-    // Runs at a server elsewhere may have workers elsewhere.
-    if (stack && stack.uiUrl !== null) await untilOthersEnd(client, handle.workflowId, audience, interrupted.signal);
-    return ended;
+    const page = options.page === false ? null : await openPage(spec, run, projectFolder, audience);
+    try {
+      if (stack) warnOfMissingKey(spec, audience);
+      const rewind = options.rewind === undefined ? {} : { rewind: options.rewind };
+      const layers = over.length === 0 ? {} : { over };
+      const typed = { config: file, ...layers, ...dialect, overrides, run, sent, ...rewind };
+      const { handle, isAttached } = await attachOrStart(client, typed, { spec, resumeStep }, audience);
+      if (uiUrl) audience.say(`${uiLine(uiUrl, handle)}      kill any process and watch`);
+      await tellOthers(client, handle.workflowId, audience);
+      const ended = await watchRun(handle, {
+        run,
+        audience,
+        stack,
+        wasRunning: isAttached,
+        rollouts: () => new StoredRollouts(openRunStore(spec.store.uri, run)),
+        known: { maxSteps: spec.maxSteps, store: `${spec.store.uri}${run}/` },
+        goOn,
+        goOnPlainly: trainAgain(withoutResume(command)),
+        interrupted,
+        gone,
+        sayNext: () => sayNext(command, spec, audience, stack && interrupted.signal),
+      });
+      // Runs at a server elsewhere may have workers elsewhere.
+      if (stack && stack.uiUrl !== null) await untilOthersEnd(client, handle.workflowId, audience, interrupted.signal);
+      return ended;
+    } finally {
+      await page?.close();
+    }
   });
   if (exitCode === null) audience.say(`stopped. The run ${run} is not lost: ${goOn} continues it`);
   return exitCode ?? 130;
+}
+
+/** Loaded where it is wanted. */
+async function openPage(
+  { store }: RunSpec,
+  run: string,
+  projectFolder: string,
+  { say }: Pick<Audience, 'say'>,
+): Promise<{ readonly close: () => Promise<void> }> {
+  const { openRunPage } = await import('../run-page.ts');
+  return openRunPage({ store: store.uri, run }, projectFolder, say);
 }
 
 function warnOfMissingKey({ gepa }: RunSpec, audience: Pick<Audience, 'say'>): void {

@@ -142,6 +142,39 @@ export class RolloutIndex {
     return found.reverse();
   }
 
+  /** How many rollouts have which reward, in stretches of steps: `bins` from the least reward to the most. */
+  async histogram({ environment }: Pick<RolloutFilter, 'environment'>, columns: number, bins: number) {
+    const filter = environment === undefined ? {} : { environment };
+    let [least, most, last] = [Infinity, -Infinity, 0];
+    const each = async (take: (step: number, reward: number) => void): Promise<void> => {
+      for await (const open of this.#blocks(filter)) {
+        const isWanted = matcher(filter, open);
+        const { step, reward } = open.block.columns;
+        for (let row = 0; row < open.block.rows; row++)
+          if (!Number.isNaN(reward[row]!) && isWanted(row)) take(step[row]!, reward[row]!);
+      }
+    };
+    await each((step, reward) => {
+      [least, most, last] = [Math.min(least, reward), Math.max(most, reward), Math.max(last, step)];
+    });
+    if (last === 0) return { least: 0, most: 1, columns: [] };
+    const width = Math.max(1, Math.ceil(last / columns));
+    const counts = Array.from({ length: Math.ceil(last / width) }, () => Array.from({ length: bins }, () => 0));
+    const height = (most - least) / bins || 1;
+    await each((step, reward) => {
+      counts[Math.floor((step - 1) / width)]![Math.min(bins - 1, Math.floor((reward - least) / height))]! += 1;
+    });
+    return {
+      least,
+      most,
+      columns: counts.map((column, i) => ({
+        from: i * width + 1,
+        to: Math.min(last, (i + 1) * width),
+        counts: column,
+      })),
+    };
+  }
+
   async #findText(filter: RolloutFilter & { readonly text: string }, looked: Looked): Promise<RolloutsFound> {
     const { limit = 50, from = 0, budgetMs = 250 } = looked;
     const until = performance.now() + budgetMs;

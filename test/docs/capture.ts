@@ -43,6 +43,8 @@ const typed: readonly Typed[] = [
   { command: 'metrics words train/reward entropy grad_norm --last 3' },
   { command: 'rollouts words --limit 1' },
   { command: 'index words' },
+  { command: 'ui words', endAfterLines: 1 },
+  { command: 'report words' },
   { command: 'export rollouts words --parquet rollouts.parquet' },
   { command: 'logs words' },
   { command: 'logs words train' },

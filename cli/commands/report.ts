@@ -1,0 +1,38 @@
+import { writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { Command } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
+import { makeReport, usualLimits } from '../../ui/report.ts';
+import { askForPage } from '../ask-for-page.ts';
+import { findPagePlace } from '../page-place.ts';
+import { print } from '../print.ts';
+import { readCount } from '../read-count.ts';
+import { storeOption } from '../store-option.ts';
+
+export const reportCommand = new Command('report')
+  .description("a run's page in one file, to be kept or sent: curves, workers, what happened, and some of its rollouts")
+  .argument('<run>', 'a run, or the folder or s3://… address of one')
+  .option('-o, --output <file>', 'default: RUN.html')
+  .option('--groups <n>', 'groups whose rollouts are in it, at most', String(usualLimits.groups))
+  .option(...storeOption)
+  .action(
+    async (run: string, options: { readonly output?: string; readonly groups: string; readonly store?: string }) => {
+      const { store, run: name } = await findPagePlace(run, options.store);
+      if (name === null)
+        throw new RatchetError(
+          'RunNotFound',
+          `${run} is a folder of runs; a report is of one: ratchet report ${run}/RUN`,
+        );
+      const { ask, close } = askForPage(process.cwd());
+      try {
+        const limits = { ...usualLimits, groups: readCount('--groups', options.groups) };
+        const { html, rollouts, of } = await makeReport({ name, store }, ask, limits);
+        const file = path.resolve(options.output ?? `${name}.html`);
+        await writeFile(file, html);
+        const size = (Buffer.byteLength(html) / 1e6).toFixed(1);
+        print(`${file}  ${size} MB, with ${rollouts} of ${of} rollouts; open it in a browser`);
+      } finally {
+        await close();
+      }
+    },
+  );

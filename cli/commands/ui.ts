@@ -1,0 +1,38 @@
+import { Command, InvalidArgumentError } from 'commander';
+import { servePage } from '../../ui/serve.ts';
+import { askForPage } from '../ask-for-page.ts';
+import { findPagePlace } from '../page-place.ts';
+import { print } from '../print.ts';
+import { steerFromPage } from '../steer-from-page.ts';
+import { storeOption } from '../store-option.ts';
+
+export const uiCommand = new Command('ui')
+  .description(
+    'a page that shows a run, or all runs of a folder, live: curves, workers, every rollout; on this machine alone, until Ctrl-C',
+  )
+  .argument('[what]', 'a run, a folder, or s3://BUCKET/…/RUN; default: the runs in ./outputs')
+  .option('--port <port>', 'where it is served; default: one that is free', port, 0)
+  .option('--steer', 'the page can also pause, resume, stop, set and rewind the run')
+  .option(...storeOption)
+  .action(async (what: string | undefined, options: UiOptions) => {
+    const place = await findPagePlace(what, options.store);
+    const { ask, close } = askForPage(process.cwd());
+    const steer = options.steer ? { steer: steerFromPage } : {};
+    const page = await servePage({ ...place, port: options.port, ask, ...steer });
+    print(`${place.run ?? 'runs'}: ${page.url}`);
+    await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));
+    await page.close();
+    await close();
+  });
+
+interface UiOptions {
+  readonly port: number;
+  readonly steer?: boolean;
+  readonly store?: string;
+}
+
+function port(text: string): number {
+  const number = Number(text);
+  if (/^\d+$/.test(text) && number <= 65_535) return number;
+  throw new InvalidArgumentError('Expected a port from 1 to 65535, or 0 for one that is free.');
+}

@@ -1,0 +1,56 @@
+import { stat } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../core/errors.ts';
+import { runNamePattern } from '../core/names.ts';
+import { openRunStore, resolveStoreUri } from '../backends/store/index.ts';
+import { layout } from '../runs/layout.ts';
+import { findRunFolder, usualStore } from './run-place.ts';
+
+/** What a page is opened for. */
+export interface PagePlace {
+  /** Absolute URI of the folder that holds the runs. */
+  readonly store: string;
+  /** null: all runs of the folder. */
+  readonly run: string | null;
+}
+
+/** A run by its name, a folder or an address of runs, a folder or an address of one; without any of it what lies in ./outputs. */
+export async function findPagePlace(what: string | undefined, storeUri: string | undefined): Promise<PagePlace> {
+  if (what === undefined) return { store: resolveStoreUri(storeUri ?? usualStore, process.cwd()), run: null };
+  const isPlace = what.includes('/') || what.includes(':') || (await isFolder(what));
+  if (!isPlace || storeUri !== undefined) {
+    const { name, store } = await findRunFolder(what, storeUri);
+    return { store, run: name };
+  }
+  const store = resolveStoreUri(what, process.cwd());
+  const above = aboveOf(store);
+  const isRun = above !== null && (await openRunStore(above.store, above.run).read(layout.run())) !== null;
+  if (isRun) return above;
+  if (store.startsWith('s3:'))
+    throw new RatchetError(
+      'RunNotFound',
+      `There is no run at ${what}: it holds no run.json. The runs of a bucket are not listed; name one: ${what.split('?', 1)[0]!.replace(/\/?$/, '/')}RUN`,
+    );
+  return { store, run: null };
+}
+
+/** The last part of an address as a run in what is above it. */
+function aboveOf(store: string): { readonly store: string; readonly run: string } | null {
+  const [address = '', query] = store.split('?', 2);
+  const match = /^(.*\/)([^/]+)\/$/.exec(address);
+  if (!match || !runNamePattern.test(match[2]!)) return null;
+  return { store: match[1]! + (query === undefined ? '' : `?${query}`), run: match[2]! };
+}
+
+async function isFolder(what: string): Promise<boolean> {
+  // A run of that name in ./outputs is meant before a folder beside it.
+  if (await isThere(path.join('outputs', what, layout.run()))) return false;
+  return isThere(what);
+}
+
+function isThere(file: string): Promise<boolean> {
+  return stat(file).then(
+    () => true,
+    () => false,
+  );
+}

@@ -1,0 +1,16 @@
+/** Which settings two specs differ in, by their path, each with what it was and is: `learningRate 0.001 → 0.002`. */
+export function changedSettings(before: object, after: object): string[] {
+  const [was, is] = [flat(before), flat(after)];
+  return [...new Set([...was.keys(), ...is.keys()])]
+    .sort()
+    .filter((name) => was.get(name) !== is.get(name))
+    .map((name) => `${name} ${was.get(name) ?? '–'} → ${is.get(name) ?? '–'}`);
+}
+
+/** Every value by its path. */
+export function flat(value: unknown, path = '', found = new Map<string, string>()): Map<string, string> {
+  if (typeof value === 'object' && value !== null) {
+    for (const [name, part] of Object.entries(value)) flat(part, path === '' ? name : `${path}.${name}`, found);
+  } else found.set(path, JSON.stringify(value) ?? '–');
+  return found;
+}

@@ -1,0 +1,246 @@
+/** The page in a browser: every view on a run with faults, wide and narrow, light and dark. */
+import assert from 'node:assert/strict';
+import { writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { after, before, describe, test, type TestContext } from 'node:test';
+import { pathToFileURL } from 'node:url';
+import type { Browser } from 'playwright-core';
+import { makeReport } from '../../ui/report.ts';
+import { servePage } from '../../ui/serve.ts';
+import { layout } from '../../runs/layout.ts';
+import { openBrowser, openPage, picture, seriousFindings, withoutChromium } from './browser.ts';
+import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
+import { harmful, recordedRun, rewound } from './recorded-run.ts';
+
+const looks = [
+  { width: 1280, colorScheme: 'light' },
+  { width: 1280, colorScheme: 'dark' },
+  { width: 390, colorScheme: 'light' },
+  { width: 390, colorScheme: 'dark' },
+] as const;
+
+const since = '2026-11-26T10:01:00Z';
+const runningStatus = {
+  phase: 'training',
+  step: 6,
+  maxSteps: 12,
+  pausedBecause: null,
+  waitingOn: [{ what: 'scores of group 7', since }],
+  warnings: ['a warning'],
+  attempt: 1,
+  progress: {
+    collecting: {
+      step: 7,
+      round: 1,
+      doing: 'generate',
+      policyStep: 6,
+      rollouts: { done: 3, of: 8 },
+      needed: 2,
+      kept: 1,
+      dropped: { too_easy: 1 },
+    },
+    inPlay: [],
+    training: { step: 7, from: 'v6', rows: 8, since },
+  },
+} satisfies Partial<RunStatus> as unknown as RunStatus;
+
+const refusal: RunEvent = {
+  sequence: 1,
+  time: since,
+  kind: 'refused',
+  step: 5,
+  text: `a loss that is not finite: ${harmful[0]}`,
+  values: {},
+};
+
+describe('the page in a browser', { skip: withoutChromium }, () => {
+  let browser: Browser;
+  before(async () => {
+    browser = await openBrowser();
+  });
+  after(() => browser.close());
+
+  async function served(t: TestContext, { isRewound = true } = {}) {
+    const run = await recordedRun(t);
+    if (isRewound) await rewound(run);
+    const page = await servePage({ store: run.run.store, run: null, port: 0, ask: () => Promise.resolve(null) });
+    t.after(() => page.close());
+    return { run, url: page.url };
+  }
+
+  test('shows every view without a complaint, and as people with other senses need it', async (t) => {
+    const { url } = await served(t);
+    for (const look of looks) {
+      const { page, context, complaints } = await openPage(browser, url, look);
+      const name = `${look.width}-${look.colorScheme}`;
+      const check = async (view: string): Promise<void> => {
+        await picture(page, `${view}-${name}`);
+        assert.deepEqual(await seriousFindings(page), [], `${view} ${name}`);
+        const wide = await page.evaluate<number>('document.documentElement.scrollWidth - innerWidth');
+        assert(wide <= 0, `${view} ${name} is ${wide} pixels too wide`);
+      };
+      await page.getByRole('link', { name: 'recorded' }).waitFor();
+      await check('runs');
+      await page.getByRole('link', { name: 'recorded' }).click();
+      await page.locator('.chart canvas').first().waitFor();
+      await page.locator('.timeline svg').first().waitFor();
+      await check('run');
+      await page.locator('#timeline').scrollIntoViewIfNeeded();
+      await picture(page, `timeline-${name}`);
+      await page.getByRole('link', { name: 'Rollouts', exact: true }).click();
+      await page.locator('.results button').first().waitFor();
+      await check('rollouts');
+      await page.locator('.results button').first().click();
+      await page.locator('.chat .message').first().waitFor();
+      await check('group');
+      for (const [view, wait] of [
+        ['side by side', '.beside article'],
+        ['tokens', '.token-text span'],
+        ['over training', '.group table tbody tr'],
+      ] as const) {
+        await page.getByRole('button', { name: view, exact: true }).click();
+        await page.locator(wait).first().waitFor();
+        await check(view.replaceAll(' ', '-'));
+      }
+      for (const [view, wait] of [
+        ['Ledger', '.histogram svg'],
+        ['Evals', 'h2'],
+        ['Compare', 'h2'],
+      ] as const) {
+        await page.getByRole('link', { name: view, exact: true }).click();
+        await page.locator(wait).first().waitFor();
+        await check(view.toLowerCase());
+      }
+      assert.deepEqual(complaints, [], name);
+      await context.close();
+    }
+  });
+
+  test('shows as text what a model, a tool and a failure said, also in the list, and nothing of it becomes code', async (t) => {
+    const { url } = await served(t, { isRewound: false });
+    const { page, context, complaints } = await openPage(browser, url, looks[0]);
+    await page.getByRole('link', { name: 'recorded' }).click();
+    await page.getByText(harmful[0]).first().waitFor();
+    await page.getByRole('link', { name: 'Rollouts', exact: true }).click();
+    await page.getByLabel('text', { exact: true }).fill('onerror');
+    await page.getByText(/found in \d+ rollouts/).waitFor();
+    await page.locator('.results button').first().click();
+    await page.locator('.chat .policy').first().waitFor();
+    for (const index of [0, 1, 2, 3]) {
+      await page.locator('.siblings button').nth(index).click();
+      await page.locator('.chat details').first().waitFor();
+      for (const fold of await page.locator('.chat details').all()) await fold.evaluate((one) => (one.open = true));
+      const said = await page.locator('.chat').innerText();
+      for (const text of [harmful[index]!, harmful[1], harmful[0], harmful[2]])
+        assert(said.includes(text.trim()), `${text} in ${said}`);
+      await picture(page, `harm-${index}`);
+    }
+    await page.getByRole('button', { name: 'tokens', exact: true }).click();
+    await page.locator('.token-text span').first().waitFor();
+    assert.equal(await page.locator('main img, main script, main svg[onload]').count(), 0);
+    assert.match(await page.title(), /Ratchet/);
+    assert.deepEqual(complaints, []);
+    await context.close();
+  });
+
+  test('is used with the keyboard alone, and what is chosen stands in the address', async (t) => {
+    const { url } = await served(t);
+    const { page, context } = await openPage(browser, url, looks[0]);
+    await page.getByRole('link', { name: 'recorded' }).waitFor();
+    const press = async (...keys: string[]): Promise<void> => {
+      for (const key of keys) await page.keyboard.press(key);
+    };
+    await press('Tab', 'Enter');
+    await page.locator('.chart canvas').first().waitFor();
+    await page.getByRole('link', { name: 'Rollouts', exact: true }).focus();
+    await press('Enter');
+    await page.locator('.results button').first().waitFor();
+    await page.getByLabel('order').focus();
+    await press('Tab', 'ArrowDown', 'j', 'ArrowUp', 'Enter');
+    await page.locator('.chat .message').first().waitFor();
+    const chosen = page.url();
+    assert.match(chosen, /group=\d+/);
+    const second = await page.locator('.results button').nth(1).getAttribute('aria-current');
+    assert.equal(second, 'true');
+    await page.reload();
+    await page.locator('.chat .message').first().waitFor();
+    assert.equal(await page.locator('.results button').nth(1).getAttribute('aria-current'), 'true');
+    await page.locator('#group-title').focus();
+    await press('Escape');
+    await page.locator('.group').waitFor({ state: 'detached' });
+    await context.close();
+  });
+
+  test('says what a running run waits for, and steers it where it was opened for that', async (t) => {
+    const run = await recordedRun(t);
+    const told: string[] = [];
+    const server = await servePage({
+      store: run.run.store,
+      run: 'recorded',
+      port: 0,
+      ask: () => Promise.resolve({ status: runningStatus, events: [refusal], temporalUrl: null }),
+      steer: (_, { what, value }) => {
+        told.push(`${what} ${value}`);
+        return Promise.resolve(`did ${what}`);
+      },
+    });
+    t.after(() => server.close());
+    for (const look of [looks[0], looks[3]]) {
+      const { page, context, complaints } = await openPage(browser, server.url, look);
+      await page.getByText('waits for scores of group 7').waitFor();
+      await page.getByText(`a loss that is not finite: ${harmful[0]}`).waitFor();
+      await page.getByRole('button', { name: 'pause', exact: true }).click();
+      await page.getByText('did pause').waitFor();
+      await page.getByLabel('rewind to step').fill('3');
+      await page.getByRole('button', { name: 'rewind', exact: true }).click();
+      await page.getByText('goes on from step 3').waitFor();
+      await picture(page, `steer-${look.width}`);
+      assert.deepEqual(await seriousFindings(page), []);
+      await page.getByRole('button', { name: 'do it' }).click();
+      await page.getByText('did rewind').waitFor();
+      assert.deepEqual(complaints, []);
+      await context.close();
+    }
+    assert.deepEqual(told, ['pause ', 'rewind 3', 'pause ', 'rewind 3']);
+  });
+
+  test('is the same in a report, which is one file and asks nobody', async (t) => {
+    const { run } = await served(t);
+    const { html, rollouts, of } = await makeReport(run.run, () => Promise.resolve(null));
+    assert.equal(rollouts, of);
+    const file = path.join(run.folder, 'report.html');
+    await writeFile(file, html);
+    for (const look of [looks[0], looks[3]]) {
+      const { page, context, complaints } = await openPage(browser, pathToFileURL(file).href, look);
+      const asked: string[] = [];
+      page.on('request', (request) => asked.push(request.url()));
+      await page.locator('.chart canvas').first().waitFor();
+      await page.locator('.timeline svg').first().waitFor();
+      await picture(page, `report-${look.width}`);
+      await page.getByRole('link', { name: 'Rollouts', exact: true }).click();
+      await page.getByLabel('order').selectOption('reward');
+      await page.getByLabel('step', { exact: true }).fill('..3');
+      await page.getByText(/^24 of \d+ rollouts match/).waitFor();
+      await page.locator('.results button').first().click();
+      await page.locator('.chat .message').first().waitFor();
+      await page.getByRole('button', { name: 'tokens', exact: true }).click();
+      await page.locator('.token-text span').first().waitFor();
+      assert.deepEqual(await seriousFindings(page), []);
+      assert.deepEqual(complaints, []);
+      assert.deepEqual(asked, []);
+      await context.close();
+    }
+  });
+
+  test('goes on by itself while a run goes on', async (t) => {
+    const { run, url } = await served(t, { isRewound: false });
+    const { page, context, complaints } = await openPage(browser, url, looks[0]);
+    await page.getByRole('link', { name: 'recorded' }).click();
+    await page.locator('.chart canvas').first().waitFor();
+    const row = { step: 7, lineage: 'main', time: '2026-11-26T10:02:00Z', 'train/reward': 0.987 };
+    await run.store.append(layout.metrics(), `${JSON.stringify(row)}\n`);
+    await page.locator('.chart', { hasText: '0.987' }).first().waitFor({ timeout: 10_000 });
+    assert.deepEqual(complaints, []);
+    await context.close();
+  });
+});

@@ -1,0 +1,100 @@
+/** A run with faults, made step by step through the real activities, whose rollouts then say what would harm a page that took it for markup. */
+import type { TestContext } from 'node:test';
+import type { ScoredGroup, ScoredRollout } from '../../core/rl/rollout.ts';
+import { decodeRows, packRows } from '../../backends/store/objects.ts';
+import { layout } from '../../runs/layout.ts';
+import { beginLineage } from '../../runs/lineages.ts';
+import { appendMetrics, readMetrics } from '../../runs/metrics.ts';
+import { recordMissing } from '../../runs/record-metrics.ts';
+import { indexRun, removeIndex } from '../../runs/rollout-index/write-index.ts';
+import { advance, commitFirst, makeRun, openRoles, type TestRun } from '../activities/runs.ts';
+
+/** What a model may say; each of it must stand on the page as it is written here. */
+export const harmful = [
+  '<img src=x onerror="document.title=\'taken\'">',
+  '</script><script>document.title="taken"</script>',
+  '"><svg onload=alert(1)>',
+  '\u202etxet desrever',
+] as const;
+
+const steps = 6;
+
+export async function recordedRun(t: TestContext, name = 'recorded'): Promise<TestRun> {
+  const test = await makeRun(t, {}, name);
+  await test.store.put(layout.run(), Buffer.from(JSON.stringify({ schemaVersion: 1, name, spec: test.spec })));
+  const roles = openRoles();
+  let at = await commitFirst(test, roles);
+  for (let step = 1; step <= steps; step++) at = await advance(test, roles, at);
+  await recordMissing(test.run);
+  await spoil(test);
+  await reportFaults(test);
+  await writeLogs(test);
+  await removeIndex(test.run);
+  for await (const _ of indexRun(test.run));
+  return test;
+}
+
+/** Rewound to step 4, in a lineage of its own. */
+export async function rewound(test: TestRun): Promise<void> {
+  await beginLineage({ run: test.run, step: 4, request: 'a test' });
+}
+
+/** The newest step's first groups: conversations with reasoning and tools, failures, and harm. */
+async function spoil({ store, run }: TestRun): Promise<void> {
+  const keys = (await store.list(layout.rounds(run.lineage, steps))).filter((key) => layout.isScored(key));
+  for (const key of keys) {
+    const groups = decodeRows<ScoredGroup>((await store.read(key))!, key);
+    const spoiled = groups.map((group, i) => ({
+      ...group,
+      rollouts: group.rollouts.map((rollout, j) => (i > 0 ? rollout : spoiledRollout(rollout, j))),
+    }));
+    await store.put(key, await packRows(spoiled));
+  }
+}
+
+function spoiledRollout(rollout: ScoredRollout, j: number): ScoredRollout {
+  const [turn] = rollout.turns;
+  if (!turn) return rollout;
+  const said = `<think>Let me see: ${harmful[1]}</think>${harmful[j % harmful.length]}`;
+  const turns = [
+    { ...turn, text: said, toolCalls: [{ name: 'search', arguments: `{"q": "${harmful[0]}"}` }] },
+    {
+      ...turn,
+      policyStepEnd: turn.policyStep + 1,
+      heard: [{ role: 'tool' as const, name: 'search', content: `found: ${harmful[2]}` }],
+    },
+  ];
+  if (j === 3) return { ...rollout, turns, outcome: 'infra_failure', reward: null, error: `Traceback\n${harmful[0]}` };
+  return { ...rollout, turns };
+}
+
+async function reportFaults({ store }: TestRun): Promise<void> {
+  const rows = await readMetrics(store);
+  await store.removeAll(layout.metrics());
+  const faults = { 'recovery/count': 1, 'lost/rollouts': 3, 'lost/tokens': 40, 'lost/seconds': 2.5 };
+  for (const row of rows)
+    await store.append(layout.metrics(), `${JSON.stringify(row.step === 3 ? { ...row, ...faults } : row)}\n`);
+  await appendMetrics(store, { step: 4, lineage: 'main', 'eval/reverse-text/reward/mean': 0.4 });
+}
+
+async function writeLogs({ store }: TestRun): Promise<void> {
+  const begin = Date.parse('2026-11-26T10:00:00Z');
+  const line = (seconds: number, text: string): string => `${new Date(begin + seconds * 1000).toISOString()} ${text}\n`;
+  const logs = { orchestrator: '', rollout: '', train: '' };
+  for (let step = 1; step <= steps; step++) {
+    const at = step * 10;
+    logs.orchestrator += line(at, `leaseGroups step ${step}, v${step - 1}: done in 0.05 s`);
+    logs.rollout += line(at, `playGroups step ${step}, chunk 1/1: starts`);
+    if (step === 3) {
+      logs.rollout += line(at + 2, `playGroups step 3, chunk 1/1: failed: Error: ${harmful[0]}\n    at play (a.ts:1)`);
+      logs.rollout += line(at + 2.5, 'playGroups step 3, chunk 1/1 (attempt 2): starts');
+      logs.rollout += line(at + 5, 'playGroups step 3, chunk 1/1 (attempt 2): done in 2.50 s');
+    } else logs.rollout += line(at + 4, `playGroups step ${step}, chunk 1/1: done in 4.00 s`);
+    logs.train +=
+      line(at + 5, `trainStep step ${step}: starts`) + line(at + 8, `trainStep step ${step}: done in 3.00 s`);
+    logs.orchestrator += line(at + 9, `broadcastWeights v${step}: starts`);
+    logs.orchestrator += line(at + 9.5, `broadcastWeights v${step}: done in 0.50 s`);
+  }
+  logs.train += line(steps * 10 + 12, 'trainStep step 7: starts');
+  for (const [role, text] of Object.entries(logs)) await store.append(layout.log(1, role), text);
+}

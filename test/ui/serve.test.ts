@@ -1,0 +1,223 @@
+import assert from 'node:assert/strict';
+import { get as ask } from 'node:http';
+import { test, type TestContext } from 'node:test';
+import { servePage } from '../../ui/serve.ts';
+import type {
+  EvaluationsAnswer,
+  GroupAnswer,
+  HistogramAnswer,
+  HistoryAnswer,
+  Marker,
+  RolloutsAnswer,
+  RunOverview,
+  SeriesAnswer,
+  TimelineAnswer,
+  TokensAnswer,
+} from '../../ui/answers.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { layout } from '../../runs/layout.ts';
+import { storeOf } from '../../runs/run-access.ts';
+import { makeRun } from '../activities/runs.ts';
+import { harmful, recordedRun, rewound } from './recorded-run.ts';
+
+async function opened(t: TestContext) {
+  const run = await recordedRun(t);
+  const page = await servePage({ store: run.run.store, run: null, port: 0, ask: () => Promise.resolve(null) });
+  t.after(() => page.close());
+  const url = new URL(page.url);
+  const token = url.searchParams.get('token')!;
+  const authorization = `Bearer ${token}`;
+  const get = async <Answer>(path: string): Promise<Answer> => {
+    const response = await fetch(url.origin + path, { headers: { authorization } });
+    assert.equal(response.status, 200, await response.clone().text());
+    return (await response.json()) as Answer;
+  };
+  return { run, page, url, token, authorization, get };
+}
+
+/** As a browser would, which may set any of these. */
+function asked(port: string, path: string, headers: Readonly<Record<string, string>>): Promise<number> {
+  return new Promise((resolve, reject) => {
+    ask({ host: '127.0.0.1', port, path, headers }, (response) => {
+      response.resume();
+      resolve(response.statusCode!);
+    }).once('error', reject);
+  });
+}
+
+test('the page of a run', async (t) => {
+  const recorded = await opened(t);
+
+  await t.test('answers who has its token, and no page of another place', async () => {
+    const { url, token, authorization } = recorded;
+    const [port, path] = [url.port, '/api/runs/recorded'];
+    assert.equal(await asked(port, path, {}), 401);
+    assert.equal(await asked(port, path, { authorization: 'Bearer wrong' }), 401);
+    assert.equal(await asked(port, path, { authorization }), 200);
+    assert.equal(await asked(port, path, { authorization, host: 'evil.example' }), 403);
+    assert.equal(await asked(port, path, { authorization, origin: 'http://evil.example' }), 403);
+    // Another server of this machine is another place, too.
+    assert.equal(await asked(port, path, { authorization, origin: `http://127.0.0.1:${Number(port) + 1}` }), 403);
+    assert.equal(await asked(port, path, { authorization, 'sec-fetch-site': 'cross-site' }), 403);
+    const first = await fetch(url, { redirect: 'manual' });
+    assert.equal(first.status, 303);
+    assert.equal(first.headers.get('location'), '/');
+    const cookie = first.headers.get('set-cookie')!;
+    assert.match(cookie, /HttpOnly; SameSite=Strict/);
+    assert.equal(await asked(port, path, { cookie: cookie.split(';')[0]! }), 200);
+    assert.equal((await fetch(`${url.origin}/?token=${token}x`, { redirect: 'manual' })).status, 401);
+  });
+
+  await t.test('only shows: nothing can be sent to it, and nothing outside of the runs is read', async () => {
+    const { url, authorization } = recorded;
+    for (const method of ['POST', 'PUT', 'DELETE'])
+      assert.equal(
+        (await fetch(`${url.origin}/api/runs/recorded`, { method, headers: { authorization } })).status,
+        405,
+      );
+    for (const path of ['/api/runs/..%2f..%2fetc', '/api/runs/missing', '/api/runs/recorded/constructor', '/x'])
+      assert.equal((await fetch(url.origin + path, { headers: { authorization } })).status, 404, path);
+    const refused = await fetch(`${url.origin}/api/runs/recorded/rollouts?step=x`, { headers: { authorization } });
+    assert.equal(refused.status, 400);
+    assert.match(await refused.text(), /step: expected a number/);
+  });
+
+  await t.test('lets no text become code: a strict policy, and all there is below 300 kB', async () => {
+    const { url, authorization } = recorded;
+    const sizes = await Promise.all(
+      ['/', '/page.js', '/page.css'].map(async (path) => {
+        const response = await fetch(url.origin + path, { headers: { authorization } });
+        const policy = response.headers.get('content-security-policy')!;
+        assert.match(policy, /default-src 'none'; script-src 'self'/);
+        assert.doesNotMatch(policy, /unsafe/);
+        return (await response.arrayBuffer()).byteLength;
+      }),
+    );
+    assert(sizes.every((size) => size > 0));
+    assert(sizes.reduce((a, b) => a + b) < 300_000, String(sizes));
+  });
+
+  await t.test('shows every rollout: found by a filter, in its group, token by token', async () => {
+    const { get } = recorded;
+    const found = await get<RolloutsAnswer>('/api/runs/recorded/rollouts?outcome=infra_failure');
+    assert.equal(found.matches, 1);
+    const [{ step, group, index }] = found.rollouts as [RolloutsAnswer['rollouts'][number]];
+    const shown = await get<GroupAnswer>(`/api/runs/recorded/group?step=${step}&group=${group}`);
+    assert.equal(shown.rollouts.length, 4);
+    const failed = shown.rollouts[index]!;
+    assert.equal(failed.reward, null);
+    assert.equal(failed.advantage, null);
+    assert(failed.error!.includes(harmful[0]));
+    const [best, worst] = [0, 1].map((i) => shown.rollouts.filter(({ reward }) => reward !== null)[i]!);
+    assert.equal(Math.sign(best!.advantage! - worst!.advantage!), Math.sign(best!.reward! - worst!.reward!));
+    assert.deepEqual(best!.turns[1]!.heard[0]!.role, 'tool');
+    const tokens = await get<TokensAnswer>(`/api/runs/recorded/tokens?step=${step - 1}&group=${group - 2}&index=0`);
+    const [turn] = tokens.turns;
+    assert.equal(turn!.pieces.length, turn!.logprobs!.length);
+    assert(turn!.mask.every((mask) => mask === 1));
+    const text = await get<RolloutsAnswer>('/api/runs/recorded/rollouts?text=onerror');
+    assert(text.matches >= 1);
+    assert.equal(text.rollouts[0]!.said.includes(harmful[0]), true);
+  });
+
+  await t.test('tells what is committed within a second to everybody who looks', async () => {
+    const { run, url, authorization } = recorded;
+    const looking = await fetch(`${url.origin}/api/runs/recorded/live`, { headers: { authorization } });
+    const reader = looking.body!.pipeThrough(new TextDecoderStream()).getReader();
+    let heard = '';
+    const until = async (wanted: RegExp): Promise<void> => {
+      while (!wanted.test(heard)) heard += (await reader.read()).value ?? '';
+    };
+    await until(/"step":6/);
+    await run.store.append(layout.metrics(), `${JSON.stringify({ step: 7, lineage: 'main', 'train/later': 1 })}\n`);
+    await until(/train\/later/);
+    await reader.cancel();
+  });
+
+  await t.test('tells where a run stands, its curves and what happened to it', async () => {
+    const { run, get } = recorded;
+    const overview = await get<RunOverview>('/api/runs/recorded');
+    assert.equal(overview.step, 6);
+    assert.equal(overview.maxSteps, 12);
+    assert.equal(overview.state, 'not running');
+    assert.equal(overview.lost.rollouts, 3);
+    const names = 'name=train/reward&name=eval/reverse-text/reward/mean&name=missing';
+    const { path, left } = await get<SeriesAnswer>(`/api/runs/recorded/series?${names}`);
+    assert.deepEqual(path.step.slice(-7), [1, 2, 3, 4, 5, 6, 7]);
+    assert.equal(path.values['eval/reverse-text/reward/mean']![path.step.indexOf(4)], 0.4);
+    assert(path.values['missing']!.every((value) => value === null));
+    assert.deepEqual(left, []);
+    const few = await get<SeriesAnswer>('/api/runs/recorded/series?name=train/reward&points=3');
+    assert.equal(few.stepsPerPoint, Math.ceil(path.step.length / 3));
+    const markers = await get<readonly Marker[]>('/api/runs/recorded/markers');
+    assert(markers.some(({ kind, step, text }) => kind === 'fault' && step === 3 && /3 rollouts/.test(text)));
+    assert(markers.some(({ text }) => text.includes(harmful[0])));
+    const { lanes } = await get<TimelineAnswer>('/api/runs/recorded/timeline');
+    const played = lanes.find(({ activity }) => activity === 'playGroups')!;
+    assert.deepEqual(
+      played.spans.map(({ end, attempt }) => `${end} ${attempt}`),
+      ['done 1', 'done 1', 'failed 1', 'done 2', 'done 1', 'done 1', 'done 1'],
+    );
+    assert.equal(lanes.find(({ activity }) => activity === 'trainStep')!.spans.at(-1)!.to, null);
+    const before = await get<HistoryAnswer>('/api/runs/recorded/history');
+    assert.equal(before.issued, 12);
+    assert.equal(before.counts['trained'], 12);
+    assert.equal(before.isSound, true);
+    const { columns } = await get<HistogramAnswer>('/api/runs/recorded/histogram');
+    const { of } = await get<RolloutsAnswer>('/api/runs/recorded/rollouts?limit=1');
+    const rewarded = columns.flatMap(({ counts }) => counts).reduce((a, b) => a + b, 0);
+    assert.equal(rewarded, of - 1); // one has failed
+    assert.deepEqual((await get<EvaluationsAnswer>('/api/runs/recorded/evals')).evaluations, []);
+    assert.equal((await get<Record<string, string>>('/api/runs/recorded/settings'))['maxSteps'], '12');
+    await rewound(run);
+    const { lineages, superseded } = await get<HistoryAnswer>('/api/runs/recorded/history');
+    assert.deepEqual(
+      lineages.map(({ lineage, from, head }) => [lineage, from?.step ?? null, head]),
+      [
+        ['main', null, 6],
+        ['l2', 4, 4],
+      ],
+    );
+    assert.equal(superseded, 4);
+    const after = await get<SeriesAnswer>('/api/runs/recorded/series?name=train/reward');
+    assert.equal(after.path.step.at(-1), 4);
+    assert.deepEqual(
+      after.left.map(({ step }) => [...step]),
+      [[4, 5, 6, 7]],
+    );
+    assert((await get<readonly Marker[]>('/api/runs/recorded/markers')).some(({ kind }) => kind === 'rewind'));
+  });
+});
+
+test('a page that was opened to steer passes on what is asked of a run from the page itself', async (t) => {
+  const { run } = await makeRun(t, {}, 'steered');
+  await storeOf(run).put(layout.run(), Buffer.from(JSON.stringify({ schemaVersion: 1, name: 'steered' })));
+  const told: string[] = [];
+  const page = await servePage({
+    store: run.store,
+    run: 'steered',
+    port: 0,
+    ask: () => Promise.resolve(null),
+    steer: (name, { what, value }) => {
+      told.push(`${name} ${what} ${value}`);
+      if (what === 'rewind') throw new RatchetError('ConfigInvalid', 'nothing was changed');
+      return Promise.resolve('paused');
+    },
+  });
+  t.after(() => page.close());
+  const { origin, searchParams } = new URL(page.url);
+  const authorization = `Bearer ${searchParams.get('token')}`;
+  const post = async (body: unknown, headers: Readonly<Record<string, string>>): Promise<string> => {
+    const options = { method: 'POST', body: JSON.stringify(body), headers: { authorization, ...headers } };
+    const response = await fetch(`${origin}/api/runs/steered/steer`, options);
+    return `${response.status} ${(await response.text()).trim()}`;
+  };
+  const type = { 'content-type': 'application/json' };
+  assert.equal(await post({ what: 'pause', value: '' }, { ...type, origin }), '200 {"message":"paused"}');
+  assert.match(await post({ what: 'rewind', value: '3' }, { ...type, origin }), /^400 .*nothing was changed/);
+  assert.match(await post({ what: 'remove', value: '' }, { ...type, origin }), /^400 .*pause, resume/);
+  assert.match(await post({ what: 'pause', value: '' }, type), /^403/);
+  assert.match(await post({ what: 'pause', value: '' }, { origin }), /^403/);
+  assert.match(await post({ what: 'pause', value: '' }, { ...type, origin: 'http://evil.example' }), /^403/);
+  assert.deepEqual(told, ['steered pause ', 'steered rewind 3']);
+});

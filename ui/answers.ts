@@ -1,0 +1,336 @@
+import type { ChatMessage, ToolCall } from '../core/rl/rollout.ts';
+
+/** What the page asks for and is answered, as JSON. Only types: the browser's code and the server's agree on them. */
+
+/** A run in the list of those that a folder holds. */
+export interface ListedRun {
+  readonly run: string;
+  readonly state: string;
+  readonly step: number | null;
+  readonly maxSteps: number | null;
+  readonly reward: number | null;
+  readonly committedAt: string | null;
+  readonly note: string | null;
+}
+
+export interface Lost {
+  readonly recoveries: number;
+  readonly rollouts: number;
+  readonly tokens: number;
+  readonly seconds: number;
+}
+
+/** What the run itself says while somebody answers for it. */
+export interface LiveStatus {
+  readonly phase: string;
+  readonly pausedBecause: string | null;
+  readonly waitingOn: readonly { readonly what: string; readonly since: string }[];
+  readonly warnings: readonly string[];
+  readonly attempt: number;
+  readonly collecting: {
+    readonly step: number;
+    readonly doing: string;
+    readonly rollouts: { readonly done: number; readonly of: number };
+    readonly needed: number;
+    readonly kept: number;
+    readonly dropped: Readonly<Record<string, number>>;
+  } | null;
+  readonly training: { readonly step: number; readonly rows: number; readonly since: string } | null;
+  readonly quarantinedServers: readonly string[];
+}
+
+/** `/api/runs/RUN` */
+export interface RunOverview {
+  readonly run: string;
+  readonly model: string;
+  readonly environments: readonly string[];
+  /** `running`, or as its folder tells. */
+  readonly state: string;
+  readonly live: LiveStatus | null;
+  readonly maxSteps: number;
+  readonly step: number;
+  readonly lineage: string;
+  readonly committedAt: string | null;
+  readonly store: string;
+  /** Of the newest steps; null before the first. */
+  readonly stepSeconds: number | null;
+  /** Until `maxSteps`, at that pace; null where nothing is to come, or nothing is known. */
+  readonly etaSeconds: number | null;
+  readonly ettr: number | null;
+  readonly wallSeconds: number;
+  readonly pausedSeconds: number;
+  readonly lost: Lost;
+  /** All metrics that any step has. */
+  readonly metrics: readonly string[];
+  readonly index: { readonly step: number | null; readonly error: string | null };
+  /** The page of this run in Temporal's UI. */
+  readonly temporalUrl: string | null;
+}
+
+/** Steps of one lineage, ascending, and metrics of them; null where a step has none. */
+export interface SeriesPart {
+  readonly lineage: string;
+  readonly step: readonly number[];
+  /** Milliseconds. */
+  readonly time: readonly number[];
+  readonly values: Readonly<Record<string, readonly (number | null)[]>>;
+}
+
+/** `/api/runs/RUN/series?name=…&points=…` */
+export interface SeriesAnswer {
+  /** The steps that led to where the run stands. */
+  readonly path: SeriesPart;
+  /** Steps that a rewind left behind. */
+  readonly left: readonly SeriesPart[];
+  /** So many steps are one point, their mean. */
+  readonly stepsPerPoint: number;
+}
+
+export const markerKinds = ['fault', 'settings', 'rewind', 'notice'] as const;
+export type MarkerKind = (typeof markerKinds)[number];
+
+/** Something that happened, for the charts and the list below them. */
+export interface Marker {
+  readonly kind: MarkerKind;
+  readonly step: number;
+  /** ISO time; '' where it is not known. */
+  readonly time: string;
+  readonly text: string;
+}
+
+/** One activity of a worker, as its log tells. */
+export interface Span {
+  /** Milliseconds. */
+  readonly from: number;
+  /** null: it had not ended when the log was read. */
+  readonly to: number | null;
+  readonly activity: string;
+  readonly text: string;
+  readonly attempt: number;
+  readonly end: 'done' | 'failed' | 'cancelled' | 'unknown';
+  readonly error?: string;
+}
+
+/** `/api/runs/RUN/timeline?minutes=…` */
+export interface TimelineAnswer {
+  readonly from: number;
+  readonly to: number;
+  readonly lanes: readonly {
+    readonly worker: string;
+    readonly activity: string;
+    /** Share of the time shown during which it did something. */
+    readonly used: number;
+    readonly spans: readonly Span[];
+  }[];
+  /** There were more than are shown: the shortest ones are left out. */
+  readonly leftOut: number;
+}
+
+/** A rollout in a list. */
+export interface RolloutLine {
+  readonly lineage: string;
+  readonly step: number;
+  readonly group: number;
+  readonly index: number;
+  readonly environment: string;
+  readonly exampleId: number;
+  readonly outcome: string;
+  readonly end: string;
+  readonly reward: number | null;
+  readonly version: number;
+  readonly versionEnd: number;
+  readonly tokens: number;
+  readonly turns: number;
+  readonly asked: string;
+  readonly said: string;
+}
+
+/** `/api/runs/RUN/rollouts?…` */
+export interface RolloutsAnswer {
+  readonly rollouts: readonly RolloutLine[];
+  readonly matches: number;
+  readonly of: number;
+  readonly searched?: { readonly rows: number; readonly of: number; readonly next: number | null };
+  readonly counts: Readonly<Record<'environment' | 'outcome' | 'end', Readonly<Record<string, number>>>>;
+}
+
+export interface TurnAnswer {
+  /** What came since the turn before; for the first the example's prompt. */
+  readonly heard: readonly ChatMessage[];
+  /** The first prompt as it was sent, where the messages are not known. */
+  readonly prompt: string | null;
+  readonly text: string;
+  readonly reasoning: string | null;
+  readonly toolCalls: readonly ToolCall[];
+  readonly finishReason: string;
+  readonly version: number;
+  readonly versionEnd: number;
+  readonly promptTokens: number;
+  readonly tokens: number;
+}
+
+export interface RolloutAnswer {
+  readonly index: number;
+  readonly outcome: string;
+  readonly reward: number | null;
+  /** Every reward function, unweighted. */
+  readonly parts: Readonly<Record<string, number>>;
+  /** By the run's settings; null where a function of the user's gives it, or there is no reward. */
+  readonly advantage: number | null;
+  readonly flags: readonly string[];
+  readonly error: string | null;
+  readonly turns: readonly TurnAnswer[];
+}
+
+/** `/api/runs/RUN/group?lineage=…&step=…&group=…` */
+export interface GroupAnswer {
+  readonly lineage: string;
+  readonly step: number;
+  readonly group: number;
+  readonly environment: string;
+  readonly exampleId: number;
+  readonly epoch: number;
+  /** How it ended, as the ledger has it. */
+  readonly end: string;
+  /** The same for people. */
+  readonly why: string;
+  readonly version: number;
+  readonly answer: string | null;
+  /** Where it lies in the store. */
+  readonly object: string;
+  readonly rollouts: readonly RolloutAnswer[];
+}
+
+/** Of one turn, aligned by token. */
+export interface TurnTokens {
+  readonly pieces: readonly string[];
+  readonly logprobs: readonly number[] | null;
+  /** Of the distribution that was drawn from, where it is another one than the policy's. */
+  readonly samplingLogprobs: readonly number[] | null;
+  /** 1 where the token counts in the loss. */
+  readonly mask: readonly number[];
+  readonly version: number;
+  readonly versionEnd: number;
+}
+
+/** `/api/runs/RUN/tokens?lineage=…&step=…&group=…&index=…` */
+export interface TokensAnswer {
+  readonly advantage: number | null;
+  /** Why none of it counts in the loss; null where some does. */
+  readonly unmaskedBecause: string | null;
+  readonly turns: readonly TurnTokens[];
+}
+
+/** `/api/runs/RUN/example?environment=…&id=…` */
+export interface ExampleAnswer {
+  readonly attempts: readonly Pick<
+    RolloutLine,
+    'lineage' | 'step' | 'group' | 'index' | 'outcome' | 'end' | 'reward' | 'version' | 'tokens'
+  >[];
+}
+
+/** What the page was opened with, in its own file. */
+export interface PageSettings {
+  /** One run, or null where a list is shown first. */
+  readonly run: string | null;
+  /** A report: everything there is lies in this file. */
+  readonly isReport: boolean;
+  /** The run may be told what to do. */
+  readonly canSteer: boolean;
+  readonly madeAt: string;
+}
+
+/** What a report has in its file. */
+export interface ReportData {
+  readonly overview: RunOverview;
+  readonly series: SeriesAnswer;
+  readonly markers: readonly Marker[];
+  readonly timeline: TimelineAnswer;
+  readonly history: HistoryAnswer;
+  /** By environment; '' = all. */
+  readonly histograms: Readonly<Record<string, HistogramAnswer>>;
+  readonly evals: EvaluationsAnswer;
+  /** By id: of the newest ones. */
+  readonly evalRows: Readonly<Record<string, EvaluationAnswer>>;
+  /** Newest first: those whose groups are in it, out of so many. */
+  readonly rollouts: readonly RolloutLine[];
+  readonly of: number;
+  /** By `STEP/GROUP`. */
+  readonly groups: Readonly<Record<string, GroupAnswer>>;
+  /** By `STEP/GROUP/INDEX`. */
+  readonly tokens: Readonly<Record<string, TokensAnswer>>;
+}
+
+/** `/api/runs/RUN/history` */
+export interface HistoryAnswer {
+  /** Oldest first; the last is the current one. */
+  readonly lineages: readonly {
+    readonly lineage: string;
+    /** Null: it began with a model. */
+    readonly from: { readonly run: string; readonly lineage: string; readonly step: number } | null;
+    readonly begunAt: string | null;
+    readonly first: number;
+    readonly head: number;
+    /** Steps that have a sealed checkpoint. */
+    readonly checkpoints: readonly number[];
+  }[];
+  /** Groups; issued = all counts + pending + superseded, where it is sound. */
+  readonly issued: number;
+  readonly counts: Readonly<Record<string, number>>;
+  readonly pending: number;
+  readonly superseded: number;
+  readonly isSound: boolean;
+}
+
+/** `/api/runs/RUN/histogram?environment=…`: how many rollouts have which reward, over the steps. */
+export interface HistogramAnswer {
+  readonly least: number;
+  readonly most: number;
+  /** Ascending steps; `counts` from the least reward to the most. */
+  readonly columns: readonly { readonly from: number; readonly to: number; readonly counts: readonly number[] }[];
+}
+
+/** `/api/runs/RUN/evals` */
+export interface EvaluationsAnswer {
+  readonly evaluations: readonly {
+    /** Its folder in the run. */
+    readonly id: string;
+    readonly environment: string;
+    /** `step_20`, `step_20.greedy`. */
+    readonly name: string;
+    readonly lineage: string;
+    readonly step: number;
+    readonly rows: number;
+    /** Mean over examples of their mean rewards; null where none has one. */
+    readonly mean: number | null;
+    /** Of that mean: the middle 95 % where examples are drawn again. */
+    readonly interval: readonly [number, number] | null;
+    readonly failed: number;
+    readonly truncated: number;
+  }[];
+  readonly incomplete: readonly string[];
+}
+
+/** `/api/runs/RUN/eval?id=…` */
+export interface EvaluationAnswer {
+  readonly rows: readonly {
+    readonly exampleId: string;
+    readonly reward: number | null;
+    readonly error: string | null;
+    readonly asked: string;
+    readonly said: string;
+    readonly answer: string | null;
+  }[];
+  /** So many more are in its file. */
+  readonly leftOut: number;
+}
+
+/** What a page that was opened with --steer may ask of a run. */
+export const steerings = ['pause', 'resume', 'stop', 'set', 'rewind', 'adopt-prompt'] as const;
+
+/** Posted to `/api/runs/RUN/steer`. */
+export interface Steering {
+  readonly what: (typeof steerings)[number];
+  /** The reason of a pause, `name=value …` of a set, the step of a rewind, the environment of a prompt. */
+  readonly value: string;
+}

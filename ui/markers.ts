@@ -1,0 +1,148 @@
+import { changedSettings } from '../config/changed-settings.ts';
+import type { StepCommit } from '../core/rl/run-state.ts';
+import type { RunSpec } from '../config/run-spec.ts';
+import {
+  begunLineages,
+  committedSteps,
+  currentLineage,
+  readCommit,
+  type RunPlace,
+  storeOf,
+} from '../runs/run-access.ts';
+import { specIn } from '../runs/record-shapes.ts';
+import type { RunEvent } from '../workflows/control/messages.ts';
+import type { Marker, MarkerKind } from './answers.ts';
+import type { MetricsTable } from './metrics-table.ts';
+import { rowsOnTheWay } from './overview.ts';
+import type { Timeline } from './timeline.ts';
+
+const failuresShown = 200;
+const textMax = 400;
+
+/** What a run's own events are on the charts; a kind that is missing is none of them. */
+const kindOf: Partial<Record<RunEvent['kind'], MarkerKind>> = {
+  recovery: 'fault',
+  refused: 'fault',
+  regression: 'notice',
+  warning: 'notice',
+  paused: 'notice',
+  resumed: 'notice',
+  stopping: 'notice',
+  prompt: 'settings',
+  set: 'settings',
+  upgraded: 'settings',
+  rewound: 'rewind',
+};
+
+/** Everything that the store, the logs and the run itself tell of what happened, oldest first. */
+export class Markers {
+  readonly #place: RunPlace;
+  readonly #table: MetricsTable;
+  #changes: readonly Marker[] = [];
+  #changesUpTo = -1;
+
+  constructor(place: RunPlace, table: MetricsTable) {
+    this.#place = place;
+    this.#table = table;
+  }
+
+  async all(timeline: Timeline, events: readonly RunEvent[]): Promise<Marker[]> {
+    await timeline.refresh();
+    const lineage = await currentLineage(this.#place);
+    const rows = await rowsOnTheWay(this.#place, this.#table);
+    const found = [
+      ...(await this.#lineages()),
+      ...(await this.#settings(lineage)),
+      ...this.#faults(rows),
+      ...this.#failures(timeline, rows),
+      ...events.flatMap(({ kind, step, time, text }): Marker[] => {
+        const as = kindOf[kind];
+        return as === undefined ? [] : [{ kind: as, step, time, text }];
+      }),
+    ];
+    return found.sort((a, b) => a.time.localeCompare(b.time) || a.step - b.step);
+  }
+
+  async #lineages(): Promise<Marker[]> {
+    return (await begunLineages(this.#place)).map(({ lineage, origin, begunAt }) => ({
+      kind: 'rewind',
+      step: origin.step,
+      time: begunAt,
+      text: `lineage ${lineage} begins at step ${origin.step} of ${origin.lineage}${origin.run === this.#place.name ? '' : ` of ${origin.run}`}`,
+    }));
+  }
+
+  /** What steps report of work that was lost, and of processes that were started anew. */
+  #faults(rows: readonly number[]): Marker[] {
+    const table = this.#table;
+    return rows.flatMap((row): Marker[] => {
+      const value = (name: string): number => table.value(row, name) ?? 0;
+      const [recoveries, restarts] = [value('recovery/count'), value('recovery/restarts')];
+      if (recoveries + restarts === 0) return [];
+      const said = [
+        ...(recoveries > 0 ? [`${recoveries} × something was done again`] : []),
+        ...(restarts > 0 ? ['the orchestrator was started anew'] : []),
+        ...(value('lost/rollouts') > 0 ? [`${value('lost/rollouts')} rollouts under way were lost`] : []),
+        ...(value('lost/seconds') > 0 ? [`${value('lost/seconds').toFixed(1)} s`] : []),
+      ];
+      const at = table.timeOf(row);
+      return [{ kind: 'fault', step: table.stepOf(row), time: isoOf(at), text: said.join(', ') }];
+    });
+  }
+
+  #failures(timeline: Timeline, rows: readonly number[]): Marker[] {
+    return timeline.failures(failuresShown).map(({ worker, text, error = '', to, from }) => {
+      const after = rows.find((row) => this.#table.timeOf(row) >= (to ?? from)) ?? rows.at(-1);
+      return {
+        kind: 'fault',
+        step: after === undefined ? 0 : this.#table.stepOf(after),
+        time: isoOf(to ?? from),
+        text: `${worker}: ${text} failed: ${error.split('\n', 1)[0]!.slice(0, textMax)}`,
+      };
+    });
+  }
+
+  /**
+   * Steps at which the settings, or what was set meanwhile, are others than at the step before. Commits are looked at by halves: where both
+   * ends of a stretch agree, it is taken to have changed nowhere.
+   */
+  async #settings(lineage: string): Promise<readonly Marker[]> {
+    const place = { ...this.#place, lineage };
+    const steps = await committedSteps(place);
+    const last = steps.at(-1) ?? -1;
+    if (last <= this.#changesUpTo) return this.#changes;
+    const first = Math.max(steps[0] ?? 0, this.#changesUpTo);
+    const read = async (step: number): Promise<StepCommit | null> => (await readCommit(place, step))?.commit ?? null;
+    const found: Marker[] = [];
+    const between = async (a: StepCommit | null, b: StepCommit | null): Promise<void> => {
+      if (!a || !b || (a.spec.sha256 === b.spec.sha256 && setIn(a) === setIn(b))) return;
+      if (b.step - a.step <= 1) {
+        found.push({ kind: 'settings', step: b.step, time: b.committedAt, text: await this.#change(a, b) });
+        return;
+      }
+      const middle = await read(Math.floor((a.step + b.step) / 2));
+      await between(a, middle);
+      await between(middle, b);
+    };
+    await between(await read(first), await read(last));
+    this.#changes = [...this.#changes, ...found];
+    this.#changesUpTo = last;
+    return this.#changes;
+  }
+
+  async #change(a: StepCommit, b: StepCommit): Promise<string> {
+    const store = storeOf(this.#place);
+    const spec = async ({ spec }: StepCommit): Promise<RunSpec> => specIn(await store.get(spec), spec.key);
+    const settings = a.spec.sha256 === b.spec.sha256 ? [] : changedSettings(await spec(a), await spec(b));
+    const set = setIn(a) === setIn(b) ? [] : changedSettings(a.state.overrides, b.state.overrides);
+    return `settings: ${[...settings, ...set].join(', ').slice(0, textMax) || 'read from another file'}`;
+  }
+}
+
+function setIn({ state }: StepCommit): string {
+  return JSON.stringify(state.overrides);
+}
+
+function isoOf(at: number): string {
+  return Number.isNaN(at) ? '' : new Date(at).toISOString();
+}

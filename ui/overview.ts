@@ -1,0 +1,141 @@
+import { effectivenessOf, timeMetrics, type TimedCommit } from '../core/rl/effectiveness.ts';
+import type { RunSpec } from '../config/run-spec.ts';
+import { firstLineage } from '../core/names.ts';
+import { begunLineages, currentLineage, readHead, type RunPlace, storeOf, stretchesOf } from '../runs/run-access.ts';
+import { askedOf } from '../runs/standing.ts';
+import { readRunRecord } from '../runs/stored-spec.ts';
+import { showStoreUri } from '../backends/store/index.ts';
+import type { RunEvent, RunStatus } from '../workflows/control/messages.ts';
+import type { LiveStatus, RunOverview, SeriesAnswer } from './answers.ts';
+import type { MetricsTable } from './metrics-table.ts';
+
+/** What a run says of itself while somebody answers for it. */
+export interface ToldByRun {
+  readonly status: RunStatus;
+  readonly events: readonly RunEvent[];
+  readonly temporalUrl: string | null;
+}
+
+/** Steps of which the usual time is taken. */
+const stepsOfPace = 20;
+/** Where a run stands, what it waits for, and how long it needs. */
+export async function overviewOf(
+  place: RunPlace,
+  table: MetricsTable,
+  told: ToldByRun | null,
+): Promise<Omit<RunOverview, 'index'>> {
+  const lineage = await currentLineage(place);
+  const head = await readHead({ ...place, lineage });
+  const { spec, stand } = head === null ? await unbegun(place) : await askedOf(place, head.commit);
+  const rows = table.rowsOf(lineage);
+  const paces = rows.slice(-stepsOfPace).flatMap((row) => table.value(row, timeMetrics.step) ?? []);
+  const stepSeconds = paces.toSorted((a, b) => a - b)[Math.floor((paces.length - 1) / 2)] ?? null;
+  const step = told?.status.step ?? head?.commit.step ?? 0;
+  const maxSteps = told?.status.maxSteps ?? stand.maxSteps;
+  const effect = effectivenessOf(await timedSteps(place, lineage, table, rows));
+  return {
+    run: place.name,
+    model: spec.model,
+    environments: spec.environments.map(({ name }) => name),
+    state: told ? stateOf(told.status) : stand.state,
+    live: told && liveOf(told.status),
+    maxSteps,
+    step,
+    lineage,
+    committedAt: head?.commit.committedAt ?? null,
+    store: showStoreUri(storeOf(place).uri),
+    stepSeconds,
+    etaSeconds: stepSeconds === null || step >= maxSteps ? null : (maxSteps - step) * stepSeconds,
+    ettr: effect.ettr,
+    wallSeconds: effect.wallSeconds,
+    pausedSeconds: effect.pausedSeconds,
+    lost: effect.lost,
+    metrics: table.names,
+    temporalUrl: told?.temporalUrl ?? null,
+  };
+}
+
+async function unbegun(
+  place: RunPlace,
+): Promise<{ spec: RunSpec; stand: { readonly maxSteps: number; readonly state: string } }> {
+  const spec = await readRunRecord(place);
+  return { spec, stand: { maxSteps: spec.maxSteps, state: 'nothing committed yet' } };
+}
+
+/** Metrics have what `effectivenessOf` asks of commits, and are read at once. */
+async function timedSteps(
+  place: RunPlace,
+  lineage: string,
+  table: MetricsTable,
+  rows: readonly number[],
+): Promise<TimedCommit[]> {
+  const steps = rows
+    .filter((row) => !Number.isNaN(table.timeOf(row)))
+    .map((row): TimedCommit => ({
+      step: table.stepOf(row),
+      committedAt: new Date(table.timeOf(row)).toISOString(),
+      metrics: metricsOf(table, row),
+    }));
+  const begun = (await begunLineages(place)).find((one) => one.lineage === lineage);
+  if (!begun) return steps;
+  const { origin, begunAt } = begun;
+  return [
+    { step: origin.step, committedAt: begunAt, metrics: {}, origin },
+    ...steps.filter((one) => one.step > origin.step),
+  ];
+}
+
+function metricsOf(table: MetricsTable, row: number): Record<string, number> {
+  const wanted = [...Object.values(timeMetrics), ...table.names.filter((name) => /^(?:lost|recovery)\//.test(name))];
+  return Object.fromEntries(
+    wanted.flatMap((name) => {
+      const value = table.value(row, name);
+      return value === null ? [] : [[name, value]];
+    }),
+  );
+}
+
+function stateOf({ phase }: RunStatus): string {
+  return phase === 'training' ? 'running' : phase;
+}
+
+function liveOf({ phase, pausedBecause, waitingOn, warnings, attempt, progress }: RunStatus): LiveStatus {
+  const { collecting, training, quarantinedServers = [] } = progress;
+  return { phase, pausedBecause, waitingOn, warnings, attempt, collecting, training, quarantinedServers };
+}
+
+/** The steps that led to where the run stands, ascending. */
+export async function rowsOnTheWay(place: RunPlace, table: MetricsTable): Promise<number[]> {
+  const stretches = await stretchesOf({ ...place, lineage: await currentLineage(place) });
+  // Where a lineage took over, the step is that of the lineage before.
+  return stretches
+    .toReversed()
+    .flatMap(({ lineage, from, upTo }, i) => table.rowsOf(lineage, i === 0 ? 0 : from + 1, upTo));
+}
+
+/** Metrics over the steps that led to where the run stands, and over those that were left behind. */
+export async function seriesOf(
+  place: RunPlace,
+  table: MetricsTable,
+  names: readonly string[],
+  pointsMax: number,
+): Promise<SeriesAnswer> {
+  const lineage = await currentLineage(place);
+  const stretches = await stretchesOf({ ...place, lineage });
+  const path = await rowsOnTheWay(place, table);
+  const left = stretches
+    .toReversed()
+    .flatMap((one) =>
+      one.upTo === Infinity ? [] : [{ name: one.lineage, rows: table.rowsOf(one.lineage, one.upTo) }],
+    );
+  const onTheWay = new Set(stretches.map((one) => one.lineage));
+  const others = [firstLineage, ...(await begunLineages(place)).map((one) => one.lineage)];
+  const aside = others.filter((name) => !onTheWay.has(name)).map((name) => ({ name, rows: table.rowsOf(name) }));
+  const stepsPerPoint = Math.max(1, Math.ceil(path.length / pointsMax));
+  const leftOf = [...left, ...aside].filter(({ rows }) => rows.length > 1);
+  return {
+    path: table.part(lineage, path, names, stepsPerPoint),
+    left: leftOf.map(({ name, rows }) => table.part(name, rows, names, stepsPerPoint)),
+    stepsPerPoint,
+  };
+}

@@ -1,0 +1,169 @@
+import { useEffect, useState } from 'preact/hooks';
+import type { JSX } from 'preact';
+import type { ListedRun, PageSettings, RunOverview } from '../answers.ts';
+import { CompareView } from './compare-view.tsx';
+import { EvalsView } from './evals-view.tsx';
+import { clock, figure } from './figures.ts';
+import { HistoryView } from './history-view.tsx';
+import { addressOf, useAnswer, useRoute } from './hooks.ts';
+import { RolloutsView } from './rollouts-view.tsx';
+import { RunView } from './run-view.tsx';
+import type { Source } from './source.ts';
+
+/** What every view of a run is given. */
+export interface ViewProps {
+  readonly source: Source;
+  readonly run: string;
+  readonly overview: RunOverview;
+  /** Another one whenever something is new in the run's folder. */
+  readonly news: number;
+  readonly asked: URLSearchParams;
+  readonly isReport: boolean;
+  readonly canSteer: boolean;
+}
+
+const views: readonly {
+  readonly name: string;
+  readonly title: string;
+  readonly View: (props: ViewProps) => JSX.Element;
+}[] = [
+  { name: '', title: 'Run', View: RunView },
+  { name: 'rollouts', title: 'Rollouts', View: RolloutsView },
+  { name: 'ledger', title: 'Ledger', View: HistoryView },
+  { name: 'evals', title: 'Evals', View: EvalsView },
+  { name: 'compare', title: 'Compare', View: CompareView },
+];
+
+export function App({ settings, source }: { readonly settings: PageSettings; readonly source: Source }): JSX.Element {
+  const route = useRoute();
+  const run = settings.run ?? route.run;
+  if (run === null) return <RunList source={source} />;
+  return <RunPage key={run} source={source} run={run} settings={settings} />;
+}
+
+function RunPage({
+  source,
+  run,
+  settings,
+}: {
+  readonly source: Source;
+  readonly run: string;
+  readonly settings: PageSettings;
+}): JSX.Element {
+  const { view: name, asked } = useRoute();
+  const [told, setTold] = useState<{ overview: RunOverview | null; offset: number; trouble: string | null }>({
+    overview: null,
+    offset: 0,
+    trouble: null,
+  });
+  useEffect(
+    () =>
+      source.follow(run, ({ overview, offset, trouble }) =>
+        setTold((before) => ({
+          overview: overview ?? before.overview,
+          offset: offset ?? before.offset,
+          trouble: trouble ?? null,
+        })),
+      ),
+    [source, run],
+  );
+  const { overview, offset, trouble } = told;
+  const shown = views.find((view) => view.name === name) ?? views[0]!;
+  useEffect(() => {
+    document.title = overview ? `${run} · ${overview.step}/${overview.maxSteps} · Ratchet` : `${run} · Ratchet`;
+  }, [run, overview?.step, overview?.maxSteps]);
+  return (
+    <>
+      <header class="top">
+        <a class="skip" href="#content">
+          to the content
+        </a>
+        <h1>
+          {settings.run === null && <a href="#/">runs</a>}
+          {settings.run === null && ' / '}
+          {run}
+        </h1>
+        <nav aria-label="views">
+          {views.map(({ name, title }) => (
+            <a href={addressOf(run, name)} aria-current={shown.name === name ? 'page' : undefined}>
+              {title}
+            </a>
+          ))}
+        </nav>
+        {settings.isReport && <p class="made">a report of {clock(settings.madeAt)}</p>}
+      </header>
+      <main id="content" tabIndex={-1}>
+        {trouble !== null && (
+          <p class="trouble" role="alert">
+            {trouble}
+          </p>
+        )}
+        {overview ? (
+          <shown.View
+            source={source}
+            run={run}
+            overview={overview}
+            news={offset}
+            asked={asked}
+            isReport={settings.isReport}
+            canSteer={settings.canSteer}
+          />
+        ) : (
+          trouble === null && <p role="status">reading …</p>
+        )}
+      </main>
+    </>
+  );
+}
+
+function RunList({ source }: { readonly source: Source }): JSX.Element {
+  const { answer, error } = useAnswer<readonly ListedRun[]>(source, '/api/runs');
+  return (
+    <>
+      <header class="top">
+        <h1>Runs</h1>
+      </header>
+      <main id="content">
+        {error !== null && (
+          <p class="trouble" role="alert">
+            {error}
+          </p>
+        )}
+        {answer?.length === 0 && <p>There are no runs here.</p>}
+        {answer !== null && answer.length > 0 && (
+          <div class="scrolls">
+            <table>
+              <thead>
+                <tr>
+                  <th scope="col">run</th>
+                  <th scope="col">state</th>
+                  <th scope="col">step</th>
+                  <th scope="col">reward</th>
+                  <th scope="col">last commit</th>
+                  <th scope="col">note</th>
+                </tr>
+              </thead>
+              <tbody>
+                {answer.map((one) => (
+                  <tr key={one.run}>
+                    <th scope="row">
+                      <a href={addressOf(one.run)}>{one.run}</a>
+                    </th>
+                    <td>{one.state}</td>
+                    <td class="number">
+                      {one.step ?? '–'}
+                      {one.maxSteps === null ? '' : ` of ${one.maxSteps}`}
+                    </td>
+                    <td class="number">{figure(one.reward)}</td>
+                    <td>{clock(one.committedAt)}</td>
+                    <td>{one.note}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        )}
+      </main>
+    </>
+  );
+}

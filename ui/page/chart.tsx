@@ -1,0 +1,198 @@
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import type { JSX } from 'preact';
+import uPlot from 'uplot';
+import type { Marker, MarkerKind, SeriesAnswer } from '../answers.ts';
+import { figure } from './figures.ts';
+import { useIsDark } from './hooks.ts';
+
+export interface Line {
+  readonly metric: string;
+  readonly label: string;
+}
+
+export interface ChartProps {
+  readonly title: string;
+  readonly unit: string;
+  readonly lines: readonly Line[];
+  readonly series: SeriesAnswer;
+  readonly markers: readonly Marker[];
+  readonly by: 'step' | 'time';
+}
+
+const height = 150;
+const lineColors = ['--line-1', '--line-2', '--line-3', '--line-4'];
+const markerColors: Readonly<Record<MarkerKind, string>> = {
+  fault: '--fault',
+  settings: '--settings',
+  rewind: '--rewind',
+  notice: '--notice',
+};
+
+type Points = [x: number[], ...y: (number | null)[][]];
+
+/** One small picture of some metrics. What its line says stands in words above it, for those who do not see it. */
+export function Chart({ title, unit, lines, series, markers, by }: ChartProps): JSX.Element | null {
+  const place = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const isDark = useIsDark();
+  const [at, setAt] = useState<number | null>(null);
+  const shown = lines.filter(({ metric }) => series.path.values[metric]?.some((value) => value !== null));
+  const points = useMemo(() => pointsOf(series, shown, by), [series, by, shown.map(({ metric }) => metric).join()]);
+  const drawn = useRef(markers);
+  drawn.current = markers;
+  const kind = `${shown.map(({ metric }) => metric).join()} ${by} ${isDark} ${points.length}`;
+  useEffect(() => {
+    const element = place.current;
+    if (!element) return undefined;
+    const options = optionsOf(
+      element,
+      { shown, by, left: points.length - 1 - shown.length },
+      () => drawn.current,
+      setAt,
+    );
+    plot.current = new uPlot(options, points, element);
+    const watched = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth, height }));
+    watched.observe(element);
+    return () => {
+      watched.disconnect();
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [kind]);
+  useEffect(() => plot.current?.setData(points), [points, markers]);
+  if (shown.length === 0) return null;
+  const steps = series.path.step;
+  const index = at ?? steps.length - 1;
+  return (
+    <figure class="chart">
+      <figcaption>
+        <span class="title">
+          <b>{title}</b> {unit !== '' && <small>{unit}</small>}
+        </span>
+        <span class="values">
+          {shown.map(({ metric, label }, i) => (
+            <span key={metric}>
+              <i class={`dot line-${i + 1}`} aria-hidden="true" />
+              {shown.length > 1 && `${label} `}
+              {figure(valueAt(series, metric, index))}
+            </span>
+          ))}
+          <small>step {steps[index]}</small>
+        </span>
+      </figcaption>
+      <div ref={place} role="img" aria-label={inWords(title, unit, shown, series)} />
+    </figure>
+  );
+}
+
+function valueAt({ path }: SeriesAnswer, metric: string, index: number): number | null {
+  const values = path.values[metric] ?? [];
+  // A metric of evaluations has no value at most steps: the newest before it stands.
+  for (let i = index; i >= 0; i--) if (values[i] !== null && values[i] !== undefined) return values[i]!;
+  return null;
+}
+
+function inWords(title: string, unit: string, lines: readonly Line[], { path }: SeriesAnswer): string {
+  const of = lines.map(({ metric, label }) => {
+    const values = (path.values[metric] ?? []).map((value, i) => ({ value, step: path.step[i]! }));
+    const there = values.filter(({ value }) => value !== null);
+    const [first, last] = [there[0], there.at(-1)];
+    const most = there.reduce((best, one) => (one.value! > best.value! ? one : best), there[0]!);
+    return `${label}: ${figure(first?.value)} at step ${first?.step}, ${figure(last?.value)} at step ${last?.step}, at most ${figure(most?.value)} at step ${most?.step}`;
+  });
+  return `${title}${unit === '' ? '' : `, ${unit}`}. ${of.join('. ')}.`;
+}
+
+/** The lines, then what rewinds left behind, on one axis. */
+function pointsOf(series: SeriesAnswer, lines: readonly Line[], by: 'step' | 'time'): Points {
+  const { path, left } = series;
+  const axis = (part: SeriesAnswer['path']): readonly number[] =>
+    by === 'step' ? part.step : part.time.map((at) => at / 1000);
+  const own = lines.map(({ metric }) => path.values[metric] ?? []);
+  const first = lines[0]?.metric ?? '';
+  if (left.length === 0) return [[...axis(path)], ...own.map((values) => [...values])];
+  const all = [...new Set([...axis(path), ...left.flatMap(axis)])]
+    .filter((x) => Number.isFinite(x))
+    .sort((a, b) => a - b);
+  const spread = (part: SeriesAnswer['path'], values: readonly (number | null)[]): (number | null)[] => {
+    const found = new Map(axis(part).map((x, i) => [x, values[i] ?? null]));
+    return all.map((x) => found.get(x) ?? null);
+  };
+  return [
+    all,
+    ...own.map((values) => spread(path, values)),
+    ...left.map((part) => spread(part, part.values[first] ?? [])),
+  ];
+}
+
+function colorOf(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function optionsOf(
+  element: HTMLElement,
+  { shown, by, left }: { readonly shown: readonly Line[]; readonly by: 'step' | 'time'; readonly left: number },
+  markers: () => readonly Marker[],
+  told: (index: number | null) => void,
+): uPlot.Options {
+  const [faint, grid] = [colorOf('--faint'), colorOf('--grid')];
+  const axis = {
+    stroke: faint,
+    grid: { stroke: grid, width: 1 },
+    ticks: { stroke: grid, width: 1 },
+    font: '11px system-ui',
+  };
+  return {
+    width: element.clientWidth,
+    height,
+    legend: { show: false },
+    cursor: { sync: { key: 'ratchet' }, y: false, points: { size: 6 } },
+    scales: { x: { time: by === 'time' }, y: { range: rangeOf } },
+    axes: [
+      { ...axis, size: 24 },
+      { ...axis, size: 46, values: (_, ticks) => ticks.map((tick) => figure(tick)) },
+    ],
+    series: [
+      {},
+      ...shown.map((line, i) => ({
+        label: line.label,
+        stroke: colorOf(lineColors[i % lineColors.length]!),
+        width: 1.6,
+        spanGaps: true,
+        points: { size: 4 },
+      })),
+      ...Array.from({ length: left }, () => ({ stroke: faint, width: 1, dash: [3, 3], spanGaps: true })),
+    ],
+    hooks: {
+      draw: [(plot) => drawMarkers(plot, markers(), by)],
+      setCursor: [({ cursor }) => told(cursor.idx ?? null)],
+    },
+  };
+}
+
+/** A line that never changes lies at the foot of a range of its own. */
+function rangeOf(_: uPlot, least: number | null, most: number | null): [number, number] {
+  if (least === null || most === null) return [0, 1];
+  if (least === most) return [Math.min(0, least), most > 0 ? most * 1.2 : most + 1];
+  const room = (most - least) * 0.08;
+  return [least - room, most + room];
+}
+
+function drawMarkers(plot: uPlot, markers: readonly Marker[], by: 'step' | 'time'): void {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  for (const { kind, step, time } of markers) {
+    const value = by === 'step' ? step : Date.parse(time) / 1000;
+    if (!Number.isFinite(value)) continue;
+    const x = Math.round(plot.valToPos(value, 'x', true));
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.strokeStyle = colorOf(markerColors[kind]);
+    ctx.globalAlpha = 0.7;
+    ctx.lineWidth = devicePixelRatio;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+  ctx.restore();
+}

@@ -1,0 +1,209 @@
+import { useEffect, useState } from 'preact/hooks';
+import type { JSX } from 'preact';
+import type { ListedRun, RunOverview, SeriesAnswer } from '../answers.ts';
+import type { ViewProps } from './app.tsx';
+import { Chart } from './chart.tsx';
+import { figure } from './figures.ts';
+import { addressOf, useAnswer } from './hooks.ts';
+import { seriesPath } from './run-view.tsx';
+
+/** Runs beside the one that is open. */
+const othersMax = 3;
+
+const compared = [
+  { title: 'reward', metric: 'train/reward' },
+  { title: 'exact answers', metric: 'train/agg/all/metrics/exact_match' },
+  { title: 'entropy', metric: 'entropy' },
+  { title: 'KL from the reference', metric: 'train/kl_divergence' },
+  { title: 'length', metric: 'train/agg/all/num_output_tokens/mean' },
+  { title: 'time of a step', metric: 'time/step' },
+] as const;
+
+interface Compared {
+  readonly run: string;
+  readonly overview: RunOverview;
+  readonly series: SeriesAnswer;
+  readonly settings: Readonly<Record<string, string>>;
+}
+
+/** Runs of the same folder: settings in which they differ, and their curves in one picture. */
+export function CompareView({ source, run, asked, isReport, news }: ViewProps): JSX.Element {
+  const list = useAnswer<readonly ListedRun[]>(source, isReport ? null : '/api/runs');
+  const others = asked
+    .getAll('with')
+    .flatMap((text) => text.split(','))
+    .filter((name) => name !== '' && name !== run)
+    .slice(0, othersMax);
+  const runs = [run, ...others];
+  const { found, error } = useCompared(source, runs, news);
+  const [by, setBy] = useState<'step' | 'time'>('step');
+  if (isReport) return <p>A report is of one run. `ratchet ui FOLDER` compares those of a folder.</p>;
+  const choices = (list.answer ?? []).filter((one) => one.run !== run && one.step !== null);
+  const choose = (name: string, isChosen: boolean): void => {
+    const next = isChosen ? [...others, name].slice(-othersMax) : others.filter((other) => other !== name);
+    location.hash = addressOf(run, 'compare', { with: next.join(',') });
+  };
+  return (
+    <>
+      <div class="bar">
+        <h2>Compare</h2>
+        <label>
+          by{' '}
+          <select value={by} onChange={({ currentTarget }) => setBy(currentTarget.value === 'time' ? 'time' : 'step')}>
+            <option value="step">step</option>
+            <option value="time">minutes since its first step</option>
+          </select>
+        </label>
+      </div>
+      {choices.length === 0 && (
+        <p>
+          There is no other run here. Opened with the folder that holds several (`ratchet ui FOLDER`), they are listed.
+        </p>
+      )}
+      <div class="choice" role="group" aria-label="runs to compare with">
+        {choices.map((one) => (
+          <label key={one.run}>
+            <input
+              type="checkbox"
+              checked={others.includes(one.run)}
+              onChange={({ currentTarget }) => choose(one.run, currentTarget.checked)}
+            />{' '}
+            {one.run}
+          </label>
+        ))}
+      </div>
+      {error !== null && (
+        <p class="trouble" role="alert">
+          {error}
+        </p>
+      )}
+      {found.length > 1 && (
+        <>
+          <Differences runs={found} />
+          <div class="charts">
+            {compared.map(({ title, metric }) => (
+              <Chart
+                key={title}
+                title={title}
+                unit={by === 'step' ? '' : 'by minutes'}
+                lines={found.map((one) => ({ metric: one.run, label: one.run }))}
+                series={merged(found, metric, by)}
+                markers={[]}
+                by="step"
+              />
+            ))}
+          </div>
+        </>
+      )}
+    </>
+  );
+}
+
+function useCompared(
+  source: ViewProps['source'],
+  runs: readonly string[],
+  news: number,
+): { readonly found: readonly Compared[]; readonly error: string | null } {
+  const [found, setFound] = useState<readonly Compared[]>([]);
+  const [error, setError] = useState<string | null>(null);
+  useEffect(() => {
+    let isWanted = true;
+    Promise.all(runs.map((name) => read(source, name))).then(
+      (all) => {
+        if (!isWanted) return;
+        setFound(all);
+        setError(null);
+      },
+      (cause: unknown) => {
+        if (isWanted) setError(cause instanceof Error ? cause.message : String(cause));
+      },
+    );
+    return () => {
+      isWanted = false;
+    };
+  }, [runs.join(), news]);
+  return { found, error };
+}
+
+async function read(source: ViewProps['source'], run: string): Promise<Compared> {
+  const path = `/api/runs/${encodeURIComponent(run)}`;
+  const [overview, series, settings] = await Promise.all([
+    source.get<RunOverview>(path),
+    source.get<SeriesAnswer>(
+      seriesPath(
+        run,
+        compared.map(({ metric }) => metric),
+      ),
+    ),
+    source.get<Readonly<Record<string, string>>>(`${path}/settings`),
+  ]);
+  return { run, overview, series, settings };
+}
+
+function Differences({ runs }: { readonly runs: readonly Compared[] }): JSX.Element {
+  const names = [...new Set(runs.flatMap(({ settings }) => Object.keys(settings)))].sort();
+  const different = names.filter(
+    (name) => name !== 'name' && new Set(runs.map(({ settings }) => settings[name])).size > 1,
+  );
+  const facts: readonly [string, (one: Compared) => string][] = [
+    ['step', ({ overview }) => `${overview.step} of ${overview.maxSteps}`],
+    ['a step takes', ({ overview }) => `${figure(overview.stepSeconds)} s`],
+    ['ETTR', ({ overview }) => figure(overview.ettr)],
+  ];
+  return (
+    <div class="scrolls" role="region" aria-label="settings that differ" tabIndex={0}>
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">settings that differ</th>
+            {runs.map(({ run }) => (
+              <th scope="col" key={run}>
+                {run}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {facts.map(([name, tell]) => (
+            <tr key={name}>
+              <th scope="row">{name}</th>
+              {runs.map((one) => (
+                <td key={one.run}>{tell(one)}</td>
+              ))}
+            </tr>
+          ))}
+          {different.map((name) => (
+            <tr key={name}>
+              <th scope="row">
+                <code>{name}</code>
+              </th>
+              {runs.map(({ run, settings }) => (
+                <td key={run}>{settings[name] ?? '–'}</td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+/** One metric of several runs, each a line by its name. */
+function merged(runs: readonly Compared[], metric: string, by: 'step' | 'time'): SeriesAnswer {
+  const points = runs.map(({ run, series: { path } }) => {
+    const begin = path.time.find((at) => Number.isFinite(at)) ?? 0;
+    const x = by === 'step' ? path.step : path.time.map((at) => Math.round((at - begin) / 600) / 100);
+    return { run, values: new Map(x.map((at, i) => [at, path.values[metric]?.[i] ?? null])) };
+  });
+  const all = [...new Set(points.flatMap(({ values }) => [...values.keys()]))].sort((a, b) => a - b);
+  return {
+    path: {
+      lineage: '',
+      step: all,
+      time: all,
+      values: Object.fromEntries(points.map(({ run, values }) => [run, all.map((at) => values.get(at) ?? null)])),
+    },
+    left: [],
+    stepsPerPoint: 1,
+  };
+}

@@ -1,0 +1,83 @@
+import { useEffect, useState } from 'preact/hooks';
+import type { Source } from './source.ts';
+
+/** What is asked for, once it is there; the answer before stays meanwhile. */
+export interface Asked<Answer> {
+  readonly answer: Answer | null;
+  readonly error: string | null;
+  readonly isAsking: boolean;
+}
+
+/** Asks whenever the path, or `again`, is another; null asks nothing. */
+export function useAnswer<Answer>(source: Source, path: string | null, again: unknown = null): Asked<Answer> {
+  const [asked, setAsked] = useState<Asked<Answer> & { readonly path: string | null }>({
+    answer: null,
+    error: null,
+    isAsking: path !== null,
+    path,
+  });
+  useEffect(() => {
+    if (path === null) return undefined;
+    let isWanted = true;
+    setAsked((before) => ({ ...before, isAsking: true }));
+    source.get<Answer>(path).then(
+      (answer) => isWanted && setAsked({ answer, error: null, isAsking: false, path }),
+      (error: unknown) => {
+        const message = error instanceof Error ? error.message : String(error);
+        if (isWanted) setAsked({ answer: null, error: message, isAsking: false, path });
+      },
+    );
+    return () => {
+      isWanted = false;
+    };
+  }, [source, path, again]);
+  return path === null ? { answer: null, error: null, isAsking: false } : asked;
+}
+
+/** The part of the address behind `#`: which view, of which run, and what it shows. */
+export interface Route {
+  readonly run: string | null;
+  readonly view: string;
+  readonly asked: URLSearchParams;
+}
+
+export function routeOf(hash: string): Route {
+  const [path = '', query = ''] = hash.replace(/^#\/?/, '').split('?', 2);
+  const [run = '', view = ''] = path.split('/');
+  return { run: run === '' ? null : decoded(run), view, asked: new URLSearchParams(query) };
+}
+
+export function addressOf(run: string, view = '', asked: Readonly<Record<string, string>> = {}): string {
+  const query = new URLSearchParams(Object.entries(asked).filter(([, value]) => value !== '')).toString();
+  return `#/${encodeURIComponent(run)}${view === '' ? '' : `/${view}`}${query === '' ? '' : `?${query}`}`;
+}
+
+export function useRoute(): Route {
+  const [hash, setHash] = useState(location.hash);
+  useEffect(() => {
+    const look = (): void => setHash(location.hash);
+    addEventListener('hashchange', look);
+    return () => removeEventListener('hashchange', look);
+  }, []);
+  return routeOf(hash);
+}
+
+/** Dark, or light, as the system is. */
+export function useIsDark(): boolean {
+  const [isDark, setDark] = useState(() => matchMedia('(prefers-color-scheme: dark)').matches);
+  useEffect(() => {
+    const scheme = matchMedia('(prefers-color-scheme: dark)');
+    const look = (): void => setDark(scheme.matches);
+    scheme.addEventListener('change', look);
+    return () => scheme.removeEventListener('change', look);
+  }, []);
+  return isDark;
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}

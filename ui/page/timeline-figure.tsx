@@ -1,0 +1,142 @@
+import { useState } from 'preact/hooks';
+import type { JSX } from 'preact';
+import type { Span, TimelineAnswer } from '../answers.ts';
+import { clock, duration } from './figures.ts';
+import { useAnswer } from './hooks.ts';
+import type { Source } from './source.ts';
+
+const windows = [
+  { minutes: '', title: 'all of it' },
+  { minutes: '60', title: 'the last hour' },
+  { minutes: '10', title: 'the last 10 minutes' },
+  { minutes: '1', title: 'the last minute' },
+] as const;
+
+const rowHeight = 14;
+const rowsMax = 4;
+
+/** What each worker did, and when: a lane for each activity, the share of the time beside it; what was tried again is hatched, what failed is red. */
+export function TimelineFigure({
+  source,
+  run,
+  news,
+}: {
+  readonly source: Source;
+  readonly run: string;
+  readonly news: number;
+}): JSX.Element {
+  const [minutes, setMinutes] = useState('');
+  const [told, setTold] = useState<string | null>(null);
+  const path = `/api/runs/${encodeURIComponent(run)}/timeline${minutes === '' ? '' : `?minutes=${minutes}`}`;
+  const { answer, error } = useAnswer<TimelineAnswer>(source, path, news);
+  return (
+    <section aria-labelledby="timeline">
+      <div class="bar">
+        <h2 id="timeline">Workers</h2>
+        <label>
+          show{' '}
+          <select value={minutes} onChange={({ currentTarget }) => setMinutes(currentTarget.value)}>
+            {windows.map((one) => (
+              <option key={one.minutes} value={one.minutes}>
+                {one.title}
+              </option>
+            ))}
+          </select>
+        </label>
+      </div>
+      {error !== null && <p class="note">{error}</p>}
+      {answer?.lanes.length === 0 && <p>The logs of the run’s workers tell of nothing yet.</p>}
+      {answer !== null && answer.lanes.length > 0 && (
+        <>
+          <svg width="0" height="0" aria-hidden="true" class="patterns">
+            <pattern id="again" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+              <rect width="3" height="6" class="hatch" />
+            </pattern>
+          </svg>
+          <table class="timeline" onMouseLeave={() => setTold(null)}>
+            <caption class="hidden">
+              What workers did from {clock(answer.from)} to {clock(answer.to)}
+            </caption>
+            <thead class="hidden">
+              <tr>
+                <th scope="col">worker and activity</th>
+                <th scope="col">busy</th>
+                <th scope="col">when</th>
+              </tr>
+            </thead>
+            <tbody>
+              {answer.lanes.map((lane) => (
+                <tr key={`${lane.worker} ${lane.activity}`}>
+                  <th scope="row">
+                    <small>{lane.worker}</small> {lane.activity}
+                  </th>
+                  <td class="number">{Math.round(lane.used * 100)} %</td>
+                  <td class="lane">
+                    <Lane lane={lane} from={answer.from} to={answer.to} tell={setTold} />
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+          <p class="told" aria-live="polite">
+            {told ?? `${clock(answer.from)} to ${clock(answer.to)}, ${duration((answer.to - answer.from) / 1000)}`}
+          </p>
+          {answer.leftOut > 0 && <p class="note">{answer.leftOut} of the shortest are left out.</p>}
+        </>
+      )}
+    </section>
+  );
+}
+
+function Lane({
+  lane,
+  from,
+  to,
+  tell,
+}: {
+  readonly lane: TimelineAnswer['lanes'][number];
+  readonly from: number;
+  readonly to: number;
+  readonly tell: (text: string) => void;
+}): JSX.Element {
+  const rows = rowsOf(lane.spans);
+  const height = Math.min(rowsMax, Math.max(1, ...rows.map((row) => row + 1))) * rowHeight;
+  const scale = (at: number): number => ((Math.max(from, at) - from) / Math.max(1, to - from)) * 1000;
+  const failed = lane.spans.filter(({ end }) => end === 'failed').length;
+  const label = `${lane.worker} ${lane.activity}: ${lane.spans.length} times, busy ${Math.round(lane.used * 100)} % of the time, ${failed} failed`;
+  return (
+    <svg viewBox={`0 0 1000 ${height}`} preserveAspectRatio="none" height={height} role="img" aria-label={label}>
+      {lane.spans.map((span, i) => {
+        const x = scale(span.from);
+        const box = {
+          x,
+          y: (rows[i]! % rowsMax) * rowHeight + 1,
+          width: Math.max(1, scale(span.to ?? to) - x),
+          height: rowHeight - 2,
+        };
+        return (
+          <g key={i} onMouseEnter={() => tell(inWords(span))}>
+            <rect {...box} class={`span ${span.end}`} />
+            {span.attempt > 1 && <rect {...box} fill="url(#again)" />}
+          </g>
+        );
+      })}
+    </svg>
+  );
+}
+
+function inWords({ text, from, to, end, error }: Span): string {
+  const length = to === null ? 'under way' : duration((to - from) / 1000);
+  return `${clock(from)} ${text}: ${length}${end === 'done' || end === 'unknown' ? '' : `, ${end}`}${error === undefined ? '' : `: ${error.split('\n', 1)[0]}`}`;
+}
+
+/** What is under way at the same time lies one below the other. */
+function rowsOf(spans: readonly Span[]): number[] {
+  const ends: number[] = [];
+  return spans.map(({ from, to }) => {
+    const free = ends.findIndex((end) => end <= from);
+    const row = free < 0 ? ends.length : free;
+    ends[row] = to ?? Infinity;
+    return row;
+  });
+}

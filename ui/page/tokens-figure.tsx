@@ -1,0 +1,133 @@
+import { useState } from 'preact/hooks';
+import type { JSX } from 'preact';
+import type { TokensAnswer, TurnTokens } from '../answers.ts';
+import { figure } from './figures.ts';
+import { useAnswer } from './hooks.ts';
+import type { Source } from './source.ts';
+
+const colorings = [
+  { name: 'logprob', title: 'how unlikely it was' },
+  { name: 'advantage', title: 'advantage' },
+  { name: 'sampler', title: '|policy − sampler|' },
+  { name: 'mask', title: 'counts in the loss' },
+  { name: 'version', title: 'weight version' },
+] as const;
+type Coloring = (typeof colorings)[number]['name'];
+
+const shades = 9;
+/** So unlikely, in nats, is as dark as it gets; so far apart, likewise. */
+const darkestNats = 5;
+const darkestApart = 1;
+
+/** What the policy sampled token by token, coloured by one of what is known of each. */
+export function Tokens({
+  source,
+  run,
+  place,
+  index,
+}: {
+  readonly source: Source;
+  readonly run: string;
+  readonly place: { readonly step: number; readonly group: number };
+  readonly index: number;
+}): JSX.Element {
+  const [by, setBy] = useState<Coloring>('logprob');
+  const [told, setTold] = useState<string | null>(null);
+  const path = `/api/runs/${encodeURIComponent(run)}/tokens?step=${place.step}&group=${place.group}&index=${index}`;
+  const { answer, error } = useAnswer<TokensAnswer>(source, path);
+  if (error !== null) return <p class="trouble">{error}</p>;
+  if (!answer) return <p role="status">reading …</p>;
+  const first = Math.min(...answer.turns.map(({ version }) => version));
+  return (
+    <div class="tokens">
+      <label>
+        coloured by{' '}
+        <select value={by} onChange={({ currentTarget }) => setBy(currentTarget.value as Coloring)}>
+          {colorings.map(({ name, title }) => (
+            <option key={name} value={name}>
+              {title}
+            </option>
+          ))}
+        </select>
+      </label>
+      <p class="note">{meaningOf(by, answer)}</p>
+      {answer.turns.map((turn, t) => (
+        <pre key={t} class="said token-text" onMouseLeave={() => setTold(null)}>
+          {turn.pieces.map((piece, i) => (
+            <span
+              key={i}
+              class={classOf(by, answer, turn, i, first)}
+              onMouseEnter={() => setTold(inWords(answer, turn, i))}
+            >
+              {piece}
+            </span>
+          ))}
+        </pre>
+      ))}
+      <p class="told" aria-live="polite">
+        {told ?? 'Point at a token.'}
+      </p>
+    </div>
+  );
+}
+
+function classOf(by: Coloring, answer: TokensAnswer, turn: TurnTokens, i: number, first: number): string {
+  const shade = (share: number): number => Math.round(Math.min(1, Math.max(0, share)) * shades);
+  switch (by) {
+    case 'logprob':
+      return `hot-${shade(-(turn.logprobs?.[i] ?? 0) / darkestNats)}`;
+    case 'sampler':
+      return `hot-${shade(apart(turn, i) / darkestApart)}`;
+    case 'advantage': {
+      const { advantage } = answer;
+      if (advantage === null || turn.mask[i] !== 1) return '';
+      return `${advantage < 0 ? 'hot' : 'cool'}-${shade(Math.abs(advantage) / 2)}`;
+    }
+    case 'mask':
+      return turn.mask[i] === 1 ? 'cool-4' : 'faded';
+    case 'version':
+      return `version-${(turn.version - first) % 4}`;
+    default:
+      return by satisfies never;
+  }
+}
+
+function apart({ logprobs, samplingLogprobs }: TurnTokens, i: number): number {
+  return logprobs && samplingLogprobs ? Math.abs(logprobs[i]! - samplingLogprobs[i]!) : 0;
+}
+
+function meaningOf(by: Coloring, { turns, advantage, unmaskedBecause }: TokensAnswer): string {
+  switch (by) {
+    case 'logprob':
+      return turns.some(({ logprobs }) => logprobs)
+        ? `The darker, the less likely the policy thought it; ${darkestNats} nats are the darkest.`
+        : 'The server did not tell log probabilities.';
+    case 'sampler':
+      return turns.some(({ samplingLogprobs }) => samplingLogprobs)
+        ? 'How far the distribution that was drawn from is from the policy’s own, in nats.'
+        : 'It was drawn from the policy’s own distribution: nothing lies between them.';
+    case 'advantage':
+      if (advantage === null) return 'It has no advantage that is known here.';
+      return `${figure(advantage)} for every token that counts${unmaskedBecause === null ? '' : `; none does: ${unmaskedBecause}`}.`;
+    case 'mask':
+      return unmaskedBecause === null ? 'Faded tokens do not count.' : `None counts: ${unmaskedBecause}.`;
+    case 'version':
+      return turns.some(({ version, versionEnd }) => versionEnd > version)
+        ? 'A turn has the color of the version that it began with; some ended with a later one.'
+        : 'A turn has the color of its version.';
+    default:
+      return by satisfies never;
+  }
+}
+
+function inWords({ advantage }: TokensAnswer, turn: TurnTokens, i: number): string {
+  const logprob = turn.logprobs?.[i];
+  const parts = [
+    JSON.stringify(turn.pieces[i]),
+    ...(logprob === undefined ? [] : [`log probability ${figure(logprob)} (${figure(Math.exp(logprob) * 100, 1)} %)`]),
+    ...(turn.samplingLogprobs ? [`sampler ${figure(turn.samplingLogprobs[i])}`] : []),
+    turn.mask[i] === 1 ? `counts${advantage === null ? '' : `, advantage ${figure(advantage)}`}` : 'does not count',
+    `v${turn.version}${turn.versionEnd > turn.version ? `–${turn.versionEnd}` : ''}`,
+  ];
+  return parts.join(' · ');
+}

@@ -1,0 +1,113 @@
+import type { RolloutFilter, RolloutOrder } from '../runs/rollout-index/search.ts';
+import type { RunPlace } from '../runs/run-access.ts';
+import type { ReportData, RolloutLine } from './answers.ts';
+import { reportHtml } from './page-files.ts';
+import { type AskRun, pointsMax, RunSource } from './run-source.ts';
+
+export interface ReportLimits {
+  /** Groups whose rollouts are in it. */
+  readonly groups: number;
+  /** Of all conversations and tokens together, as JSON. */
+  readonly bytes: number;
+}
+
+export const usualLimits: ReportLimits = { groups: 200, bytes: 12_000_000 };
+
+/** Evaluations of one environment whose rows are in a report. */
+const evaluationsInFull = 4;
+
+/** Which rollouts somebody who has only the report wants to look at: the newest, the best, the worst, the longest, and what went wrong. */
+const wanted: readonly { readonly filter: RolloutFilter; readonly order: RolloutOrder; readonly share: number }[] = [
+  { filter: {}, order: 'newest', share: 0.3 },
+  { filter: {}, order: 'reward', share: 0.2 },
+  { filter: {}, order: '-reward', share: 0.15 },
+  { filter: {}, order: 'tokens', share: 0.1 },
+  { filter: { end: 'filtered' }, order: 'newest', share: 0.1 },
+  { filter: { end: 'failed' }, order: 'newest', share: 0.05 },
+  { filter: { outcome: 'infra_failure' }, order: 'newest', share: 0.05 },
+  { filter: { outcome: 'truncated' }, order: 'newest', share: 0.05 },
+];
+
+/** A run's page in one file: everything on it but that of its rollouts it has only some, with their whole groups. */
+export async function makeReport(
+  place: RunPlace,
+  ask: AskRun,
+  limits: ReportLimits = usualLimits,
+): Promise<{ readonly html: string; readonly rollouts: number; readonly of: number }> {
+  const source = new RunSource(place, ask);
+  await source.askRun();
+  await source.rollouts.bringUpToDate();
+  const overview = await source.overview();
+  const series = await source.series(overview.metrics, pointsMax / 2);
+  const { groups, tokens, lines, of } = await someGroups(source, limits);
+  const data: ReportData = {
+    overview,
+    series,
+    markers: await source.markers(),
+    timeline: await source.timeline(null),
+    history: await source.history.tell(),
+    histograms: await histogramsOf(source, overview.environments),
+    ...(await evaluationsOf(source)),
+    rollouts: lines,
+    of,
+    groups,
+    tokens,
+  };
+  const html = await reportHtml(
+    { run: place.name, isReport: true, canSteer: false, madeAt: new Date().toISOString() },
+    data,
+  );
+  return { html, rollouts: lines.length, of };
+}
+
+async function histogramsOf(source: RunSource, environments: readonly string[]): Promise<ReportData['histograms']> {
+  const all: Record<string, ReportData['histograms'][string]> = { '': await source.rollouts.histogram(null) };
+  if (environments.length > 1) for (const name of environments) all[name] = await source.rollouts.histogram(name);
+  return all;
+}
+
+/** Of each environment the rows of the newest ones. */
+async function evaluationsOf(source: RunSource): Promise<Pick<ReportData, 'evals' | 'evalRows'>> {
+  const evals = await source.evaluations.list();
+  const evalRows: Record<string, ReportData['evalRows'][string]> = {};
+  for (const name of new Set(evals.evaluations.map(({ environment }) => environment)))
+    for (const { id } of evals.evaluations.filter(({ environment }) => environment === name).slice(-evaluationsInFull))
+      evalRows[id] = await source.evaluations.rows(id);
+  return { evals, evalRows };
+}
+
+async function someGroups(
+  source: RunSource,
+  limits: ReportLimits,
+): Promise<Pick<ReportData, 'groups' | 'tokens' | 'of'> & { readonly lines: readonly RolloutLine[] }> {
+  const chosen = new Map<string, { readonly step: number; readonly group: number }>();
+  let of = 0;
+  for (const { filter, order, share } of wanted) {
+    const found = await source.rollouts.find(filter, { order, limit: limits.groups * 4 });
+    of = found.of;
+    let left = Math.ceil(limits.groups * share);
+    for (const { step, group } of found.rollouts) {
+      const name = `${step}/${group}`;
+      if (left === 0 || chosen.size >= limits.groups || chosen.has(name)) continue;
+      chosen.set(name, { step, group });
+      left -= 1;
+    }
+  }
+  const groups: Record<string, ReportData['groups'][string]> = {};
+  const tokens: Record<string, ReportData['tokens'][string]> = {};
+  const lines: RolloutLine[] = [];
+  let bytes = 0;
+  for (const [name, at] of [...chosen].sort(([, a], [, b]) => b.step - a.step || b.group - a.group)) {
+    const group = await source.rollouts.group(at);
+    const ofGroup: [string, ReportData['tokens'][string]][] = [];
+    for (const { index, turns } of group.rollouts)
+      if (turns.length > 0) ofGroup.push([`${name}/${index}`, await source.rollouts.tokens(at, index)]);
+    bytes += JSON.stringify([group, ofGroup]).length;
+    if (bytes > limits.bytes) break;
+    groups[name] = group;
+    Object.assign(tokens, Object.fromEntries(ofGroup));
+    const found = await source.rollouts.find({ step: [at.step, at.step], group: at.group }, { limit: 1_000 });
+    lines.push(...found.rollouts);
+  }
+  return { groups, tokens, lines, of };
+}

@@ -1,0 +1,239 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { type AdvantageKind } from '../core/rl/advantage.ts';
+import { advantagesOf } from '../core/rl/pack.ts';
+import type { ScoredGroup, ScoredRollout, Turn } from '../core/rl/rollout.ts';
+import { rowsOfRollout } from '../core/rl/trajectories.ts';
+import type { RunSpec } from '../config/run-spec.ts';
+import { RatchetError } from '../core/errors.ts';
+import { tokenizerOf } from '../backends/rollouts/stored-tokenizer.ts';
+import { decodeRows } from '../backends/store/objects.ts';
+import type { ChatTokenizer } from '../engine/index.ts';
+import { type RunPlace, storeOf } from '../runs/run-access.ts';
+import { type Looked, RolloutIndex, type RolloutFilter } from '../runs/rollout-index/search.ts';
+import { indexRun } from '../runs/rollout-index/write-index.ts';
+import { scoredShape } from '../runs/scored-groups.ts';
+import { storedSpec } from '../runs/stored-spec.ts';
+import type {
+  ExampleAnswer,
+  GroupAnswer,
+  HistogramAnswer,
+  RolloutAnswer,
+  RolloutsAnswer,
+  RunOverview,
+  TokensAnswer,
+  TurnAnswer,
+} from './answers.ts';
+import { tokensOf } from './tokens.ts';
+
+/** Which group, of the lineages that led to where the run stands. */
+export interface GroupPlace {
+  readonly step: number;
+  readonly group: number;
+}
+
+/** Objects with scored groups that are held as they were read: siblings are looked at one after another. */
+const objectsHeld = 3;
+
+const firstLookMs = 2_000;
+const histogramColumns = 80;
+const histogramBins = 20;
+
+/** The rollouts of a run, by the index beside its data, which is brought up to date where it can be written. */
+export class RolloutSource {
+  readonly #place: RunPlace;
+  readonly #index: RolloutIndex;
+  readonly #objects = new Map<string, Promise<ScoredGroup[]>>();
+  #indexing: Promise<void> | null = null;
+  #error: string | null = null;
+  #tokenizer: Promise<ChatTokenizer | null> | null = null;
+
+  constructor(place: RunPlace) {
+    this.#place = place;
+    this.#index = new RolloutIndex(place);
+  }
+
+  get standing(): RunOverview['index'] {
+    return { step: this.#index.lastStep, error: this.#error };
+  }
+
+  /** Indexes what was committed since. Who asks meanwhile waits for the same. */
+  bringUpToDate(): Promise<void> {
+    this.#indexing ??= this.#indexNew().finally(() => (this.#indexing = null));
+    return this.#indexing;
+  }
+
+  async #indexNew(): Promise<void> {
+    try {
+      await this.#index.refresh();
+      let steps = 0;
+      for await (const _ of indexRun(this.#place)) if (++steps % 64 === 0) await this.#index.refresh();
+      this.#error = null;
+    } catch (error) {
+      // What is indexed can be looked at all the same; a full disk, or a folder of another user's, is told.
+      this.#error = error instanceof Error ? error.message : String(error);
+    }
+    await this.#index.refresh();
+  }
+
+  /** Of a run that nobody has looked at, a first part of the index is waited for: all of it may take minutes. */
+  async #ready(): Promise<void> {
+    if (this.#index.lastStep === null)
+      await Promise.race([this.bringUpToDate(), delay(firstLookMs, undefined, { ref: false })]);
+  }
+
+  async find(filter: RolloutFilter, looked: Looked): Promise<RolloutsAnswer> {
+    await this.#ready();
+    return this.#index.find(filter, looked);
+  }
+
+  async example(environment: string, exampleId: number): Promise<ExampleAnswer> {
+    await this.#ready();
+    return { attempts: await this.#index.ofExample(environment, exampleId) };
+  }
+
+  async histogram(environment: string | null): Promise<HistogramAnswer> {
+    await this.#ready();
+    return this.#index.histogram(environment === null ? {} : { environment }, histogramColumns, histogramBins);
+  }
+
+  async group(place: GroupPlace): Promise<GroupAnswer> {
+    const { group, spec, at } = await this.#open(place);
+    const tokenizer = await this.#openTokenizer();
+    const { advantage } = spec;
+    const advantages = typeof advantage === 'string' ? advantagesBy(group, advantage, spec) : null;
+    return {
+      lineage: at.lineage,
+      step: at.step,
+      group: group.ordinal,
+      environment: group.environment,
+      exampleId: group.exampleId,
+      epoch: group.epoch,
+      end: at.end,
+      why: whyEnded(at.end),
+      version: group.policyStep,
+      answer: group.example?.answer ?? null,
+      object: at.object,
+      rollouts: group.rollouts.map((rollout) => ({
+        ...answerOf(group, rollout, tokenizer),
+        advantage: rollout.reward === null ? null : (advantages?.get(rollout.index) ?? null),
+      })),
+    };
+  }
+
+  async tokens(place: GroupPlace, index: number): Promise<TokensAnswer> {
+    const { group, spec, at } = await this.#open(place);
+    const rollout = group.rollouts.find((one) => one.index === index);
+    const tokenizer = await this.#openTokenizer();
+    if (!rollout || !tokenizer) throw notThere(`the tokens of rollout ${index} of group ${place.group}`);
+    const { advantage } = spec;
+    const advantages = typeof advantage === 'string' ? advantagesBy(group, advantage, spec) : null;
+    const { rows, isMasked } = rowsOfRollout(rollout, spec);
+    return {
+      advantage: rollout.reward === null ? null : (advantages?.get(index) ?? null),
+      ...tokensOf(rollout, tokenizer, {
+        rows,
+        unmaskedBecause:
+          rollout.reward === null
+            ? 'it has no reward'
+            : at.end !== 'trained'
+              ? `its group is not in a batch: ${whyEnded(at.end)}`
+              : isMasked
+                ? 'it was cut, and such rollouts carry no loss in this run'
+                : null,
+      }),
+    };
+  }
+
+  async #open({ step, group: ordinal }: GroupPlace) {
+    await this.#ready();
+    const found = await this.#index.find({ step: [step, step], group: ordinal }, { limit: 1 });
+    const at = found.rollouts[0];
+    if (!at) throw notThere(`group ${ordinal} of step ${step}`);
+    const groups = await this.#groupsIn(at.object);
+    const group = groups.find((one) => one.ordinal === ordinal);
+    if (!group) throw notThere(`group ${ordinal} of step ${step}`);
+    return { group, at, spec: (await storedSpec(this.#place)).spec };
+  }
+
+  #groupsIn(key: string): Promise<ScoredGroup[]> {
+    const held = this.#objects.get(key) ?? this.#read(key);
+    this.#objects.delete(key);
+    this.#objects.set(key, held);
+    held.catch(() => this.#objects.delete(key));
+    if (this.#objects.size > objectsHeld) this.#objects.delete(this.#objects.keys().next().value!);
+    return held;
+  }
+
+  async #read(key: string): Promise<ScoredGroup[]> {
+    const bytes = await storeOf(this.#place).read(key);
+    if (bytes === null) throw notThere(`${key}, which retention has removed`);
+    return decodeRows<ScoredGroup>(bytes, storeOf(this.#place).uri + key, scoredShape);
+  }
+
+  #openTokenizer(): Promise<ChatTokenizer | null> {
+    this.#tokenizer ??= tokenizerOf(this.#place);
+    this.#tokenizer.catch(() => (this.#tokenizer = null));
+    return this.#tokenizer;
+  }
+}
+
+function advantagesBy(group: ScoredGroup, kind: AdvantageKind, spec: RunSpec): ReadonlyMap<number, number> {
+  const found = advantagesOf(group, kind, spec);
+  return new Map(group.rollouts.map(({ index }, i) => [index, found[i]!]));
+}
+
+function answerOf(
+  group: ScoredGroup,
+  rollout: ScoredRollout,
+  tokenizer: ChatTokenizer | null,
+): Omit<RolloutAnswer, 'advantage'> {
+  const { index, outcome, reward, metrics, flags = [], error = null, turns } = rollout;
+  return {
+    index,
+    outcome,
+    reward,
+    parts: metrics,
+    flags: flags.map(({ name, isEnforced }) => (isEnforced ? name : `${name} (only noted)`)),
+    error,
+    turns: turns.map((turn, i) => turnOf(turn, i === 0 ? group : null, tokenizer)),
+  };
+}
+
+function turnOf(turn: Turn, first: ScoredGroup | null, tokenizer: ChatTokenizer | null): TurnAnswer {
+  const { promptTokenIds, tokenIds, text, heard = [], toolCalls = [], finishReason, policyStep, said } = turn;
+  const asked = first ? (first.example?.prompt ?? null) : heard;
+  return {
+    heard: asked ?? heard,
+    prompt: asked === null && tokenizer ? tokenizer.decode(promptTokenIds, { skipSpecialTokens: false }) : null,
+    text,
+    reasoning: said?.reasoning ?? null,
+    toolCalls,
+    finishReason,
+    version: policyStep,
+    versionEnd: turn.policyStepEnd ?? policyStep,
+    promptTokens: promptTokenIds.length,
+    tokens: tokenIds.length,
+  };
+}
+
+/** The reasons of `filtered:…`, for people; others are words by themselves. */
+const reasons: Readonly<Record<string, string>> = {
+  trained: 'trained',
+  stale: 'sampled from a policy that was too old by the time it was done',
+  refused: 'its batch was refused: the loss or the gradient was not finite',
+  superseded: 'left behind by a rewind or a fork',
+  'filtered:too_easy': 'filtered: its mean reward is above the limit',
+  'filtered:too_hard': 'filtered: its mean reward is below the limit',
+  'filtered:low_variance': 'filtered: its rewards differ too little to teach anything',
+  'filtered:no_signal': 'filtered: all of its advantages are 0',
+  'filtered:non_finite': 'filtered: a reward was no finite number',
+  'filtered:surplus': 'filtered: the batch was full',
+};
+
+function whyEnded(end: string): string {
+  return reasons[end] ?? end.replace(':', ': ').replaceAll('_', ' ');
+}
+
+function notThere(what: string): RatchetError {
+  return new RatchetError('RunNotFound', `There is no ${what} in this run's store (any more).`);
+}

@@ -1,0 +1,91 @@
+import { flat } from '../config/changed-settings.ts';
+import { storedSpec } from '../runs/stored-spec.ts';
+import type { RunPlace } from '../runs/run-access.ts';
+import { storeOf } from '../runs/run-access.ts';
+import type { RunOverview, SeriesAnswer, TimelineAnswer, Marker } from './answers.ts';
+import { Evaluations } from './evaluations.ts';
+import { History } from './history.ts';
+import { Markers } from './markers.ts';
+import { MetricsTable } from './metrics-table.ts';
+import { overviewOf, seriesOf, type ToldByRun } from './overview.ts';
+import { RolloutSource } from './rollout-source.ts';
+import { Timeline } from './timeline.ts';
+
+/** Asks a run that is running; null where nobody answers for it, or it has ended. */
+export type AskRun = (run: string) => Promise<ToldByRun | null>;
+
+/** Points of a curve that a page is given at most. */
+export const pointsMax = 2_000;
+
+/** A rewind changes no metrics: so long what was said of the commits holds. */
+const saidForMs = 3_000;
+
+/** All that the page shows of one run. What was read is kept, and only what is new is read again. */
+export class RunSource {
+  readonly place: RunPlace;
+  readonly rollouts: RolloutSource;
+  readonly history: History;
+  readonly evaluations: Evaluations;
+  readonly #table: MetricsTable;
+  readonly #timeline: Timeline;
+  readonly #markers: Markers;
+  readonly #ask: AskRun;
+  #told: ToldByRun | null = null;
+  #saidAt = 0;
+  #said: { readonly of: string; readonly overview: Promise<Omit<RunOverview, 'index'>> } | null = null;
+
+  constructor(place: RunPlace, ask: AskRun) {
+    this.place = place;
+    this.#ask = ask;
+    const store = storeOf(place);
+    this.#table = new MetricsTable(store);
+    this.#timeline = new Timeline(store);
+    this.#markers = new Markers(place, this.#table);
+    this.rollouts = new RolloutSource(place);
+    this.history = new History(place);
+    this.evaluations = new Evaluations(place);
+  }
+
+  /** Changes with what the run's folder tells. */
+  async look(): Promise<number> {
+    await this.#table.refresh();
+    return this.#table.offset;
+  }
+
+  async askRun(): Promise<void> {
+    this.#told = await this.#ask(this.place.name);
+  }
+
+  /** Made anew where something is new: it lists the run's commits, which may be many. */
+  async overview(): Promise<RunOverview> {
+    await this.#table.refresh();
+    const of = `${this.#table.offset} ${JSON.stringify(this.#told)}`;
+    if (this.#said?.of !== of || performance.now() - this.#saidAt > saidForMs) {
+      this.#saidAt = performance.now();
+      this.#said = { of, overview: overviewOf(this.place, this.#table, this.#told) };
+    }
+    const { overview } = this.#said;
+    overview.catch(() => (this.#said = null)); // who asks again reads it again
+    return { ...(await overview), index: this.rollouts.standing };
+  }
+
+  async series(names: readonly string[], points: number): Promise<SeriesAnswer> {
+    await this.#table.refresh();
+    return seriesOf(this.place, this.#table, names, Math.min(pointsMax, points));
+  }
+
+  async timeline(minutes: number | null): Promise<TimelineAnswer> {
+    await this.#timeline.refresh();
+    return this.#timeline.told(minutes);
+  }
+
+  /** Every setting by its path. */
+  async settings(): Promise<Readonly<Record<string, string>>> {
+    return Object.fromEntries(flat((await storedSpec(this.place)).spec));
+  }
+
+  async markers(): Promise<Marker[]> {
+    await this.#table.refresh();
+    return this.#markers.all(this.#timeline, this.#told?.events ?? []);
+  }
+}

@@ -1,0 +1,237 @@
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { gzipSync } from 'node:zlib';
+import { RatchetError } from '../core/errors.ts';
+import { runNamePattern } from '../core/names.ts';
+import { openRunStore } from '../backends/store/index.ts';
+import { layout } from '../runs/layout.ts';
+import { standingsIn } from '../runs/standing.ts';
+import { type Steering, steerings } from './answers.ts';
+import { Doorkeeper } from './doorkeeper.ts';
+import { pageFiles, pageHtml, policy } from './page-files.ts';
+import { answerRoute, BadRequest } from './routes.ts';
+import { type AskRun, RunSource } from './run-source.ts';
+import { Viewers } from './viewers.ts';
+
+export interface PageOptions {
+  /** Absolute URI of the folder that holds the runs. */
+  readonly store: string;
+  /** The one that is opened; null: the list of them. */
+  readonly run: string | null;
+  /** 0 = one that is free. */
+  readonly port: number;
+  readonly ask: AskRun;
+  /** Absent: the page only shows. */
+  readonly steer?: SteerRun;
+}
+
+/** Asks a run to do something; what it says it did. */
+export type SteerRun = (run: string, steering: Steering) => Promise<string>;
+
+export interface ServedPage {
+  /** With its token: what people open. */
+  readonly url: string;
+  close(): Promise<void>;
+}
+
+const bodyMax = 4_000;
+
+/** Below this, packing costs more than it saves. */
+const packedFrom = 1_500;
+
+/** Serves the page on this machine alone. Throws EADDRINUSE where the port is taken. */
+export async function servePage(options: PageOptions): Promise<ServedPage> {
+  const site = new Site(options);
+  const server = createServer((request, response) => void site.answer(request, response));
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject).listen({ host: '127.0.0.1', port: options.port, exclusive: true }, resolve);
+  });
+  site.port = portOf(server);
+  return {
+    url: `http://127.0.0.1:${site.port}/?token=${site.door.token}`,
+    async close() {
+      site.end();
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+}
+
+function portOf(server: Server): number {
+  return (server.address() as AddressInfo).port;
+}
+
+interface OpenRun {
+  readonly source: RunSource;
+  readonly viewers: Viewers;
+}
+
+class Site {
+  readonly door = new Doorkeeper();
+  port = 0;
+  readonly #options: PageOptions;
+  readonly #runs = new Map<string, Promise<OpenRun>>();
+
+  constructor(options: PageOptions) {
+    this.#options = options;
+  }
+
+  end(): void {
+    for (const run of this.#runs.values())
+      run.then(
+        ({ viewers }) => viewers.end(),
+        () => undefined, // it was not opened, and whoever asked for it was told
+      );
+  }
+
+  async answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    try {
+      await this.#answer(request, response);
+    } catch (error) {
+      if (response.headersSent) return void response.destroy();
+      const isMissing = error instanceof RatchetError && error.code === 'RunNotFound';
+      const status = error instanceof BadRequest ? 400 : isMissing ? 404 : 500;
+      const message = error instanceof Error ? error.message : String(error);
+      send(request, response, { status, type: 'application/json', body: JSON.stringify({ message }) });
+    }
+  }
+
+  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const { url, headers, method } = request;
+    const address = URL.canParse(url ?? '', 'http://here') ? new URL(url ?? '', 'http://here') : null;
+    if (!address) return plain(request, response, 400, 'Expected an address.');
+    const token = address.searchParams.get('token');
+    if (address.pathname === '/' && token !== null && method === 'GET') {
+      const cookie = this.door.cookie(token, this.port);
+      if (cookie !== null) {
+        response.writeHead(303, { location: '/', 'set-cookie': cookie, 'cache-control': 'no-store' }).end();
+        return;
+      }
+    }
+    const refusal = this.door.refuse(headers, this.port);
+    if (refusal) return plain(request, response, refusal.status, refusal.message);
+    if (method === 'POST') return this.#steer(address, request, response);
+    if (method !== 'GET' && method !== 'HEAD') return plain(request, response, 405, 'This page only shows.');
+    await this.#show(address, request, response);
+  }
+
+  /** From the page itself alone: a browser says where a post comes from. */
+  async #steer({ pathname }: URL, request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const { steer } = this.#options;
+    if (!steer)
+      return plain(request, response, 405, 'This page only shows. `ratchet ui --steer` opens one that can do more.');
+    const asked = /^\/api\/runs\/([^/]+)\/steer$/.exec(pathname);
+    if (!asked) return plain(request, response, 404, 'There is nothing here.');
+    if (request.headers.origin === undefined || request.headers['content-type'] !== 'application/json')
+      return plain(request, response, 403, 'Expected JSON from the page itself.');
+    const { source } = await this.#open(nameIn(asked[1]!));
+    const steering = steeringIn(await bodyOf(request));
+    try {
+      json(request, response, { message: await steer(source.place.name, steering) });
+    } catch (error) {
+      if (!(error instanceof RatchetError)) throw error;
+      throw new BadRequest(error.message, { cause: error });
+    }
+  }
+
+  async #show({ pathname, searchParams }: URL, request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const { run, store, steer } = this.#options;
+    const canSteer = steer !== undefined;
+    const html = (): string => pageHtml({ run, isReport: false, canSteer, madeAt: new Date().toISOString() });
+    switch (pathname) {
+      case '/':
+        return send(request, response, { type: 'text/html', body: html() });
+      case '/page.js':
+        return send(request, response, { type: 'text/javascript', body: (await pageFiles()).script });
+      case '/page.css':
+        return send(request, response, { type: 'text/css', body: (await pageFiles()).style });
+      case '/api/runs':
+        return json(request, response, run === null ? await standingsIn(store) : []);
+    }
+    const asked = /^\/api\/runs\/([^/]+)(?:\/([^/]*))?$/.exec(pathname);
+    if (!asked) return plain(request, response, 404, 'There is nothing here.');
+    const { source, viewers } = await this.#open(nameIn(asked[1]!));
+    if (asked[2] === 'live') return viewers.add(response);
+    json(request, response, await answerRoute(source, asked[2] ?? '', searchParams));
+  }
+
+  #open(run: string): Promise<OpenRun> {
+    const opened = this.#runs.get(run) ?? this.#openAnew(run);
+    this.#runs.set(run, opened);
+    opened.catch(() => this.#runs.delete(run)); // it may be there the next time
+    return opened;
+  }
+
+  async #openAnew(run: string): Promise<OpenRun> {
+    const { store, run: only, ask } = this.#options;
+    const isOther = only !== null && run !== only;
+    if (isOther || !runNamePattern.test(run) || (await openRunStore(store, run).read(layout.run())) === null)
+      throw new RatchetError('RunNotFound', `There is no run ${JSON.stringify(run)} here.`);
+    const source = new RunSource({ name: run, store }, ask);
+    await source.askRun();
+    return { source, viewers: new Viewers(source) };
+  }
+}
+
+/** As it stands in an address; what is written wrongly there is no name. */
+function nameIn(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+async function bodyOf(request: IncomingMessage): Promise<string> {
+  let text = '';
+  for await (const piece of request) {
+    text += String(piece);
+    if (text.length > bodyMax) throw new BadRequest(`Expected at most ${bodyMax} characters.`);
+  }
+  return text;
+}
+
+function steeringIn(text: string): Steering {
+  const found = parsed(text) as Partial<Steering> | null;
+  const what = steerings.find((one) => one === found?.what);
+  if (what === undefined || typeof found?.value !== 'string')
+    throw new BadRequest(`Expected { what, value } with one of ${steerings.join(', ')}.`);
+  return { what, value: found.value };
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return null; // said by the caller
+  }
+}
+
+function json(request: IncomingMessage, response: ServerResponse, value: unknown): void {
+  send(request, response, { type: 'application/json', body: JSON.stringify(value) });
+}
+
+function plain(request: IncomingMessage, response: ServerResponse, status: number, message: string): void {
+  send(request, response, { status, type: 'text/plain', body: `${message}\n` });
+}
+
+function send(
+  { headers, method }: IncomingMessage,
+  response: ServerResponse,
+  { status = 200, type, body }: { readonly status?: number; readonly type: string; readonly body: string },
+): void {
+  const isPacked = body.length >= packedFrom && /\bgzip\b/.test(headers['accept-encoding'] ?? '');
+  const bytes = isPacked ? gzipSync(body, { level: 5 }) : Buffer.from(body);
+  response.writeHead(status, {
+    'content-type': `${type}; charset=utf-8`,
+    'content-length': bytes.byteLength,
+    ...(isPacked ? { 'content-encoding': 'gzip' } : {}),
+    'cache-control': 'no-store',
+    'content-security-policy': policy,
+    'x-content-type-options': 'nosniff',
+    'referrer-policy': 'no-referrer',
+    'cross-origin-opener-policy': 'same-origin',
+    'cross-origin-resource-policy': 'same-origin',
+  });
+  response.end(method === 'HEAD' ? undefined : bytes);
+}
