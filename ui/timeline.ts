@@ -55,10 +55,19 @@ class LogSpans {
     }
   }
 
-  /** Those that had not ended, too. */
+  /** Those that had not ended, too. One that was begun again since had lost its process. */
   all(): Span[] {
-    const open = [...this.#open.values()].flat().map(({ from, what }): Span => {
-      return { from, to: null, ...namesOf(what), end: 'unknown' };
+    const begun = [...this.#open.values()].flat();
+    const starts = [...this.#spans.map(({ from, text }) => ({ from, what: text })), ...begun];
+    const open = begun.map(({ from, what }): Span => {
+      const again = starts
+        .filter(
+          (other) => other.from > from && other.what.trim() !== what.trim() && firstOf(other.what) === firstOf(what),
+        )
+        .reduce((first, other) => Math.min(first, other.from), Infinity);
+      const names = namesOf(what);
+      if (again === Infinity) return { from, to: null, ...names, end: 'unknown' };
+      return { from, to: again, ...names, end: 'failed', error: 'its process was gone before it was done' };
     });
     return [...this.#spans, ...open];
   }
@@ -99,6 +108,11 @@ class LogSpans {
     else this.#open.delete(what);
     return first;
   }
+}
+
+/** The same in every attempt. */
+function firstOf(what: string): string {
+  return what.replace(/ \(attempt \d+\)$/, '').trim();
 }
 
 function namesOf(what: string): Pick<Span, 'activity' | 'text' | 'attempt'> {

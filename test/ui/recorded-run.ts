@@ -81,6 +81,7 @@ async function writeLogs({ store }: TestRun): Promise<void> {
   const begin = Date.parse('2026-11-26T10:00:00Z');
   const line = (seconds: number, text: string): string => `${new Date(begin + seconds * 1000).toISOString()} ${text}\n`;
   const logs = { orchestrator: '', rollout: '', train: '' };
+  const stepIn = (step: number): string => `step ${step}${step === 5 ? ' (attempt 2)' : ''}`;
   for (let step = 1; step <= steps; step++) {
     const at = step * 10;
     logs.orchestrator += line(at, `leaseGroups step ${step}, v${step - 1}: done in 0.05 s`);
@@ -91,7 +92,10 @@ async function writeLogs({ store }: TestRun): Promise<void> {
       logs.rollout += line(at + 5, 'playGroups step 3, chunk 1/1 (attempt 2): done in 2.50 s');
     } else logs.rollout += line(at + 4, `playGroups step ${step}, chunk 1/1: done in 4.00 s`);
     logs.train +=
-      line(at + 5, `trainStep step ${step}: starts`) + line(at + 8, `trainStep step ${step}: done in 3.00 s`);
+      // The process that began step 5 was killed; another one went on.
+      (step === 5 ? line(at + 4, 'trainStep step 5: starts') : '') +
+      line(at + 5, `trainStep ${stepIn(step)}: starts`) +
+      line(at + 8, `trainStep ${stepIn(step)}: done in 3.00 s`);
     logs.orchestrator += line(at + 9, `broadcastWeights v${step}: starts`);
     logs.orchestrator += line(at + 9.5, `broadcastWeights v${step}: done in 0.50 s`);
   }

@@ -158,7 +158,10 @@ test('the page of a run', async (t) => {
       played.spans.map(({ end, attempt }) => `${end} ${attempt}`),
       ['done 1', 'done 1', 'failed 1', 'done 2', 'done 1', 'done 1', 'done 1'],
     );
-    assert.equal(lanes.find(({ activity }) => activity === 'trainStep')!.spans.at(-1)!.to, null);
+    const trained = lanes.find(({ activity }) => activity === 'trainStep')!.spans;
+    assert.equal(trained.at(-1)!.to, null);
+    const gone = trained.find(({ end }) => end === 'failed')!;
+    assert.deepEqual([gone.text, gone.to! - gone.from], ['trainStep step 5', 1_000]);
     const before = await get<HistoryAnswer>('/api/runs/recorded/history');
     assert.equal(before.issued, 12);
     assert.equal(before.counts['trained'], 12);
