@@ -32,6 +32,9 @@ export const packedWeightBytesMax = 1024 * mebibyte;
 /** Padded positions (rows × width) of one forward and backward run unless the caller asks for fewer. */
 export const trainPositionsMax = 16_384;
 
+/** What the layers of a micro-batch keep for its gradient; a batch of more is cut into more micro-batches. */
+export const activationBytesMax = 1536 * mebibyte;
+
 /**
  * Logits (positions with loss × vocabulary) computed at once while training: 128 MiB, of which a loss and its gradient
  * hold five or six copies. More of them go through the output layer in parts.

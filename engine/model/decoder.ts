@@ -3,6 +3,7 @@ import type { Graph, Value } from '../onnx/graph.ts';
 import type { Dimension } from '../onnx/model-proto.ts';
 import { gatedGelu } from '../onnx/activations.ts';
 import { gatedSilu, rmsNorm } from '../onnx/composites.ts';
+import { recomputed } from '../onnx/recompute.ts';
 import { add, embed, linear, multiply, reshape } from '../onnx/operators.ts';
 import type { AttentionKind, ModelConfig } from './config.ts';
 import { mixture } from './mixture.ts';
@@ -37,6 +38,8 @@ interface DecoderParts {
   readonly attend: (layer: number, query: Value, key: Value, value: Value) => Value;
   /** x Wᵀ for the weight of that name; null = as it is in `weights`. */
   readonly product?: (x: Value, name: string) => Value | null;
+  /** Of a layer's activations its input alone is kept for the gradient; the others are computed again. */
+  readonly recomputesLayers?: boolean;
   /** Keeps only the rows [tokens, …] that need logits; applied as early as that is possible. */
   readonly selectOutputs: (rows: Value) => Value;
 }
@@ -64,7 +67,8 @@ export function decoderHidden(tokens: Value, parts: DecoderParts): Value {
   const { config } = parts;
   const embedded = embed(weight(parts, 'model.embed_tokens.weight'), tokens);
   let hidden = config.embeddingScale === 1 ? embedded : multiply(embedded, config.embeddingScale);
-  for (let layer = 0; layer < config.layerCount; layer++) hidden = decoderLayer(hidden, layer, parts);
+  const compute = parts.recomputesLayers ? recomputedLayer : decoderLayer;
+  for (let layer = 0; layer < config.layerCount; layer++) hidden = compute(hidden, layer, parts);
   return normalize(hidden, 'model.norm', parts);
 }
 
@@ -110,6 +114,28 @@ function normalize(x: Value, name: string, parts: DecoderParts): Value {
   const { normEpsilon, normsAddOne } = parts.config;
   const own = weight(parts, `${name}.weight`);
   return rmsNorm(x, normsAddOne ? add(own, 1) : own, normEpsilon);
+}
+
+function recomputedLayer(input: Value, layer: number, parts: DecoderParts): Value {
+  const prefix = layerPrefix(layer);
+  const weights = [...parts.weights].filter(([name, { needsGradient }]) => needsGradient && name.startsWith(prefix));
+  const adapters = [...(parts.adapters ?? [])].filter(([name]) => name.startsWith(prefix));
+  const inputs = [input, ...weights.map(([, value]) => value), ...adapters.flatMap(([, { a, b }]) => [a, b])];
+  return recomputed(inputs, (values) => {
+    const [x, ...trained] = values;
+    assert(x, 'a layer has an input');
+    const factors = trained.slice(weights.length);
+    const own = {
+      weights: new Map([...parts.weights, ...weights.map(([name], i) => [name, trained[i]!] as const)]),
+      adapters: new Map([
+        ...(parts.adapters ?? []),
+        ...adapters.map(([name, adapter], i) => {
+          return [name, { ...adapter, a: factors[2 * i]!, b: factors[2 * i + 1]! }] as const;
+        }),
+      ]),
+    };
+    return decoderLayer(x, layer, { ...parts, ...own });
+  });
 }
 
 function projections(x: Value, prefix: string, parts: DecoderParts): [Value, Value, Value] {

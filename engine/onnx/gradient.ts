@@ -6,8 +6,13 @@ import { add } from './operators.ts';
  * d loss / d value for each of `values`. The loss is a scalar. A value the loss does not depend on gives null.
  */
 export function gradients(loss: Value, values: readonly Value[]): (Value | null)[] {
-  const gradientOf = new Map<Value, Value>([[loss, loss.graph.scalar(1)]]);
-  for (const value of inputsLast(loss)) {
+  return gradientsFrom(loss, loss.graph.scalar(1), values);
+}
+
+/** The same for a result of any shape, whose own gradient is given. */
+export function gradientsFrom(result: Value, gradient: Value, values: readonly Value[]): (Value | null)[] {
+  const gradientOf = new Map<Value, Value>([[result, gradient]]);
+  for (const value of inputsLast(result)) {
     const gradient = gradientOf.get(value);
     if (gradient) propagate(value, gradient, gradientOf);
   }
@@ -19,6 +24,7 @@ function propagate(value: Value, gradient: Value, gradientOf: Map<Value, Value>)
     const backward = value.backward[i];
     if (!input.needsGradient || !backward) return;
     const contribution = backward(gradient);
+    if (!contribution) return;
     const sofar = gradientOf.get(input);
     gradientOf.set(input, sofar ? add(sofar, contribution) : contribution);
   });

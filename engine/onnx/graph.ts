@@ -11,8 +11,8 @@ import {
   type TensorShape,
 } from './model-proto.ts';
 
-/** Turns the gradient of a node's first output into the gradient of one of its inputs. */
-type Backward = (gradient: Value) => Value;
+/** Turns the gradient of a node's first output into the gradient of one of its inputs; null where nothing comes back. */
+type Backward = (gradient: Value) => Value | null;
 
 /** A tensor that a graph will compute: a name with a shape, and how a gradient flows back through it. */
 export interface Value {

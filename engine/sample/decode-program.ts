@@ -167,14 +167,15 @@ async function openPhase(
   return { session: await openSession(graph, options, constants), logits, isQuantized };
 }
 
-function sessionsOf({ tensors }: Parameters, { prefill, step }: OpenedVersion): DecodeSessions {
+function sessionsOf({ tensors, config }: Parameters, { prefill, step }: OpenedVersion): DecodeSessions {
   // A session that has weights of its own takes none.
   const weightsFor = ({ session }: Opened): Feeds => (session.hasConstants ? {} : tensors);
   return {
     weights: { prefill: weightsFor(prefill), step: weightsFor(step) },
     prefill: prefill.session,
     step: step.session,
-    rowsMin: step.isQuantized ? 1 : rowsMin,
+    // A router of experts has sums of floats.
+    rowsMin: step.isQuantized && config.experts === null ? 1 : rowsMin,
     logits: { prefill: prefill.logits, step: step.logits },
   };
 }

@@ -1,6 +1,8 @@
+import assert from 'node:assert/strict';
 import type { ModelConfig } from '../model/config.ts';
 import { rotaryTables } from '../model/decoder.ts';
 import { attentionOf } from '../model/families.ts';
+import { recomputed } from '../onnx/recompute.ts';
 import { groupedQueryAttention } from '../onnx/composites.ts';
 import type { Graph, Value } from '../onnx/graph.ts';
 import { reshape } from '../onnx/operators.ts';
@@ -21,9 +23,11 @@ export function causalAttention(
       key: bySequence(key, keyValueHeadCount),
       value: bySequence(value, keyValueHeadCount),
     };
-    return reshape(groupedQueryAttention(parts, tables, { ...config, scale, window }), [
-      'positions',
-      headCount * headSize,
-    ]);
+    // Probabilities, [batch, heads, sequence, sequence], are there for one layer at a time.
+    const attended = recomputed([parts.query, parts.key, parts.value], ([query, key, value]) => {
+      assert(query && key && value, 'attention has three inputs');
+      return groupedQueryAttention({ query, key, value }, tables, { ...config, scale, window });
+    });
+    return reshape(attended, ['positions', headCount * headSize]);
   };
 }

@@ -8,6 +8,7 @@ import type { FlatTensors, Parameters } from '../model/parameters.ts';
 import type { Graph } from '../onnx/graph.ts';
 import type { InferenceSession, Tensor } from '../onnx/runtime.ts';
 import { floats, openSession, type SessionOptions } from '../onnx/session.ts';
+import { positionsKeptMax } from './activations.ts';
 import { type DropoutKey, dropoutFeeds } from './dropout.ts';
 import { type LossFeeds, type RowDifferences, scoreFeeds, tokenFeeds } from './feeds.ts';
 import type { TokenLoss } from './loss.ts';
@@ -58,6 +59,8 @@ export interface Pass<Row extends MaskedSample = MaskedSample> {
 interface ComputerOptions extends SessionOptions {
   /** Logits computed at once; trainLogitsMax when left out. */
   readonly logitsMax?: number;
+  /** Positions of a micro-batch whose activations are kept; as the model's shape has it when left out. */
+  readonly positionsMax?: number;
   /** Weights that stay as they are until `forgetFrozen`: sessions get them once instead of with every run. */
   readonly frozen?: Parameters | null;
 }
@@ -68,6 +71,7 @@ export class GradientComputer {
   readonly #options: SessionOptions;
   readonly #sessions = new Map<string, Promise<InferenceSession>>();
   readonly #logitsMax: number;
+  readonly #positionsMax: number;
   readonly #frozen: Parameters | null;
   /** Gradient of the output layer from one part of the positions; made when first needed. */
   #outputGradient: Tensor | null = null;
@@ -77,6 +81,7 @@ export class GradientComputer {
     this.#options = options;
     this.#logitsMax = options.logitsMax ?? trainLogitsMax;
     this.#frozen = options.frozen ?? null;
+    this.#positionsMax = options.positionsMax ?? positionsKeptMax(config);
   }
 
   /** Overwrites `gradient` with the gradient of the pass; `scratch` holds those of micro-batches meanwhile. */
@@ -133,7 +138,8 @@ export class GradientComputer {
   }
 
   #cut(rows: readonly RowFacts[], limits: Pick<Pass, 'microBatchPositions' | 'microBatchRows'>): (readonly number[])[] {
-    const { microBatchPositions = trainPositionsMax, microBatchRows } = limits;
+    const { microBatchRows } = limits;
+    const microBatchPositions = Math.min(limits.microBatchPositions ?? trainPositionsMax, this.#positionsMax);
     const selectedMax = Math.floor(this.#logitsMax / this.#config.vocabularySize);
     return cutMicroBatches(rows, microBatchPositions, {
       selectedMax,
@@ -147,7 +153,7 @@ export class GradientComputer {
 
   #whole<Row extends MaskedSample>(pass: Pass<Row>, micro: MicroBatch<Row>) {
     return async (weights: PolicyWeights, target: FlatTensors): Promise<Float32Array[]> => {
-      const session = await this.#gradientSession('whole', pass, weights);
+      const session = await this.#gradientSession('whole', pass, weights, micro);
       const dropout = this.#dropoutFeeds(micro, weights, pass, session);
       const feeds = { ...tensorsOf(weights), ...tokenFeeds(micro), ...dropout, ...pass.lossFeeds(micro) };
       const fetches: Record<string, Tensor | null> = { metrics: null };
@@ -165,7 +171,7 @@ export class GradientComputer {
       const hidden = await this.#hidden(micro, weights, pass);
       const hiddenGradient = new Float32Array(hidden.length);
       const metrics: Float32Array[] = [];
-      const session = await this.#gradientSession('head', pass, weights);
+      const session = await this.#gradientSession('head', pass, weights, micro);
       const fromHead = outputGradient && this.#outputGradientPart(weights);
       const rows = await this.#compareRows(pass, micro, hidden, weights);
       for (const part of this.#parts(micro)) {
@@ -190,7 +196,7 @@ export class GradientComputer {
     weights: PolicyWeights,
     { target, hiddenGradient }: { readonly target: FlatTensors; readonly hiddenGradient: Float32Array },
   ): Promise<void> {
-    const options = graphOptions(weights, pass);
+    const options = this.#gradientOptions(weights, pass, micro);
     const session = await this.#session(weights, `trunk gradient ${JSON.stringify(options)}`, () =>
       buildTrunkGradientGraph(this.#config, options),
     );
@@ -300,10 +306,20 @@ export class GradientComputer {
     return (this.#outputGradient ??= floats(new Float32Array(outputLayer.size), outputLayer.dims));
   }
 
-  #gradientSession(part: 'whole' | 'head', pass: GraphPass, weights: PolicyWeights): Promise<InferenceSession> {
+  /** A micro-batch of more positions than are kept is a single row. */
+  #gradientOptions(weights: PolicyWeights, pass: GraphPass, { rows, width }: MicroBatch) {
+    return { ...graphOptions(weights, pass), recomputesLayers: rows.length * width > this.#positionsMax };
+  }
+
+  #gradientSession(
+    part: 'whole' | 'head',
+    pass: GraphPass,
+    weights: PolicyWeights,
+    micro: MicroBatch,
+  ): Promise<InferenceSession> {
     const { kind, customLoss } = pass;
     const build = part === 'whole' ? buildTrainGraph : buildHeadGraph;
-    const options = graphOptions(weights, pass);
+    const options = this.#gradientOptions(weights, pass, micro);
     const key = `${part} ${kind} ${customLoss?.id ?? ''} ${JSON.stringify(options)}`;
     const custom = customLoss ? { customLoss: customLoss.tokenLoss } : {};
     return this.#session(weights, key, () => build(this.#config, kind, { ...options, ...custom }));

@@ -53,6 +53,8 @@ interface GraphOptions {
   readonly lora?: LoraConfig | null;
   /** Whether inputs of adapters are multiplied by masks, inputs named by dropoutName. */
   readonly hasDropout?: boolean;
+  /** Activations of a layer are computed again for the gradient rather than kept: the same numbers in less memory and a third more time. */
+  readonly recomputesLayers?: boolean;
   /** Of the kinds `custom` and `custom_kl`. */
   readonly customLoss?: TokenLoss;
 }
@@ -123,7 +125,7 @@ function trunk(
   graph: Graph,
   config: ModelConfig,
   trainable: boolean,
-  { lora = null, hasDropout = false }: GraphOptions,
+  { lora = null, hasDropout = false, recomputesLayers = false }: GraphOptions,
 ): { hidden: Value; weights: ReadonlyMap<string, Value>; trained: ReadonlyMap<string, Value> } {
   const tokens = graph.input('tokens', 'int32', ['batch', 'sequence']);
   graph.defineSize('batch', tokens, 0);
@@ -139,6 +141,7 @@ function trunk(
     weights,
     ...(adapters ? { adapters } : {}),
     attend: causalAttention(graph, config),
+    recomputesLayers,
     selectOutputs: (rows) => selectRows(rows, selected),
   });
   const factors = [...(adapters?.values() ?? [])].flatMap(({ a, b }) => [a, b]);
@@ -154,7 +157,9 @@ export const dropoutName = (rows: DropoutRows, weight: string): string => `dropo
 function drop(x: Value, { weight, inputs }: AdaptedLayer): Value {
   const [rows] = x.shape;
   assert(rows === 'positions' || rows === 'selected', 'the input of a layer is [positions or selected, inputs]');
-  return multiply(x, x.graph.input(dropoutName(rows, weight), 'float32', [rows, inputs]));
+  const name = dropoutName(rows, weight);
+  const mask = x.graph.shared(name, () => x.graph.input(name, 'float32', [rows, inputs]));
+  return multiply(x, mask);
 }
 
 /** From what the output layer reads, [selected, hidden], to log probabilities, or metrics and gradients. */
