@@ -4,6 +4,7 @@ import { chunksOfRound, groupsOfChunk, type LeasedChunk } from '../core/rl/chunk
 import { hasExamples, leaseGroups, type CurriculumState } from '../core/rl/curriculum.ts';
 import { encodeRanges } from '../core/rl/ledger.ts';
 import { chancesOf } from '../core/rl/pools.ts';
+import { temperatureAt } from '../core/rl/schedule.ts';
 import type { GroupLease } from '../core/rl/rollout.ts';
 import type { LeasedGroups, PolicyVersion, Prompts, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import { decodeJson, encodeJson, isRecord, type Shape } from '../backends/store/objects.ts';
@@ -76,9 +77,10 @@ async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
   if (!environments.some(hasExamples)) return { round: null, curriculum, chunks: [] };
   const { seed } = spec;
   const { state, leases: drawn } = leaseGroups(curriculum, { count, environments, seed, policyStep: policy.step });
+  const temperature = temperatureAt(policy.step, spec);
   const leases = drawn.map((lease): GroupLease => {
     const prompt = prompts?.[lease.environment]?.ref.sha256;
-    return prompt === undefined ? lease : { ...lease, prompt };
+    return { ...lease, ...present({ prompt, temperature }) };
   });
   const first = curriculum.nextOrdinal;
   const last = state.nextOrdinal - 1;

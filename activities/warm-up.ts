@@ -3,7 +3,6 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import { warmUpStepsPerSegment } from '../core/limits.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
-import { learningRateAt } from '../core/rl/schedule.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import {
   type ModelFolder,
@@ -20,7 +19,7 @@ import { withHeartbeat } from './around/heartbeat.ts';
 import { storeFolder } from '../runs/policy-trainer.ts';
 import { openWarmUp, storedWarmUp, storeWarmUp, type WarmUpState } from '../runs/warm-up-state.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
-import { checkData, drawData } from '../runs/sft-rows.ts';
+import { checkRows, learner } from '../runs/supervised-steps.ts';
 import { type OpenTokenizer, policyTokenizer, storedTemplate } from '../runs/stored-template.ts';
 import type { TrainDependencies } from './train-step.ts';
 import { goingOn } from './trainer-claims.ts';
@@ -72,14 +71,15 @@ export const createWarmUp = (
           );
         }
         const tokenizer = await policyTokenizer(run, spec, { folder, open: openTokenizer });
-        const draw = spec.sft?.data ? await drawData(run, spec, tokenizer) : await demonstrations(spec, tokenizer);
+        const learn = await learner(run, spec, tokenizer, {
+          trainer,
+          holdsReference: start.step === 0,
+          mayGoOn,
+          shown: () => demonstrations(spec, tokenizer),
+        });
         let { loss } = start;
-        let samples = await draw(start.step + 1);
         for (let n = start.step + 1; n <= end; n++) {
-          const training = trainer.sftStep({ samples, learningRate: sftRate(spec, n), optimizer: spec.optimizer });
-          // The next rows are made while the engine, a process of its own, is at work on these.
-          const [outcome, next] = await Promise.all([training, n < end ? draw(n + 1) : []]);
-          samples = next;
+          const outcome = await learn(n, n < end);
           if (!outcome.applied) {
             throw new RatchetError(
               'Unsupported',
@@ -126,7 +126,7 @@ async function makeBase(
   if (spec.sft?.data) {
     const { tokenizer, config } = model;
     const { templateArguments } = spec.sampling;
-    await checkData(run, spec.sft.data, { tokenizer, positionsMax: config.positionsMax, templateArguments });
+    await checkRows(run, spec.sft, { tokenizer, positionsMax: config.positionsMax, templateArguments });
   }
   return inTemporaryFolder('base', async (temporary) => {
     await saveModelFolder(model, temporary);
@@ -156,14 +156,4 @@ async function textsOf(run: RunHandle, spec: RunSpec): Promise<TextFiles> {
   const files = model.startsWith('preset:') ? presetFiles(model) : await readTextFiles(model);
   const template = await storedTemplate(run, spec);
   return template === null ? files : withTemplateFile(files, template);
-}
-
-function sftRate(spec: RunSpec, step: number): number {
-  const { steps, learningRate, warmupSteps, minRatio } = spec.sft!;
-  return learningRateAt({
-    step,
-    maxSteps: steps,
-    peak: learningRate,
-    schedule: { type: 'linear', warmupSteps, minRatio },
-  });
 }

@@ -83,6 +83,7 @@ function summary(spec: RunSpec, { model, environments, notImported }: RunFileRep
       : `  each step     ${batchLine(spec)}, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
     `  trains        ${trainedPart(spec, model?.adapterCount ?? null)}`,
     `  loss          ${lossLine(spec)}`,
+    ...(spec.temperatureSchedule ? [`  temperature   ${temperatureLine(spec)}`] : []),
     `  warm-up       ${warmUpLine(spec)}`,
     ...(spec.gepa ? [`  branches      ${branchLine(spec.gepa)}`] : []),
     `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
@@ -95,10 +96,18 @@ function batchLine({ batchSize, rolloutsPerExample, tokenBatchSize }: RunSpec): 
   return `${batchSize / rolloutsPerExample} groups × ${rolloutsPerExample} rollouts`;
 }
 
+function temperatureLine({ temperatureSchedule: schedule, maxSteps, sampling, eval: evaluation }: RunSpec): string {
+  const { type, startTemperature, endTemperature, totalSteps } = schedule!;
+  const evaluated = evaluation ? `; evaluations without one of their own at ${sampling.temperature}` : '';
+  return `${type} from ${startTemperature} to ${endTemperature} over ${totalSteps ?? maxSteps} steps${evaluated}`;
+}
+
 /** A model that can read already is ruined by a rate that is too high, and LoRA does not keep the warm-up from its weights. */
 function warmUpLine({ sft, lora, trainer }: RunSpec): string {
   if (!sft) return 'none';
-  const rows = sft.data ? ` from ${sft.data.path}` : '';
+  const rows = sft.data
+    ? ` ${sft.dpo ? `pairs (dpo, β ${sft.dpo.beta})` : ''} from ${sft.data.path}`.replace('  ', ' ')
+    : '';
   const all = lora && trainer.kind !== 'tinker' ? ', of all weights: the adapters come after it' : '';
   return `${sft.steps} supervised steps of ${sft.batchSize}${rows}, learning rate ${sft.learningRate}${all}`;
 }
@@ -144,7 +153,7 @@ function trainedBy(trainer: RunSpec['trainer']): string {
   return trainer.kind === 'tinker' ? `by the Tinker server at ${trainer.url}` : `on ${trainer.provider}`;
 }
 
-function lossLine({ loss, advantage }: RunSpec): string {
+function lossLine({ loss, advantage, turnCredit: turns }: RunSpec): string {
   const { type, clipLow, clipHigh, maskLow, maskHigh, klTau } = loss;
   const moved = `, tokens whose probability moved from −${maskLow} to ${maskHigh ?? '∞'}, ${klTau} · (ln ρ)²`;
   const bounds = {
@@ -161,9 +170,13 @@ function lossLine({ loss, advantage }: RunSpec): string {
   };
   const code = loss.import ? ` ${loss.import.path}` : '';
   const kind = typeof advantage === 'string' ? advantage : `custom ${advantage.import.path}`;
+  const credit = turns
+    ? `, of turns by ${turns.by}${turns.discount === 1 ? '' : `, discounted by ${turns.discount}`}`
+    : '';
   const compared = loss.oldLogprobs === 'trainer' ? ', ratios to the weights that a step begins from' : '';
+  const bonus = loss.entropyCoef === undefined ? '' : `, less ${loss.entropyCoef} · entropy`;
   const corrected = correctionPart(loss.correction);
-  return `${type}${code}${bounds[type]}${compared}, by ${loss.aggregation}; advantage ${kind}${corrected}`;
+  return `${type}${code}${bounds[type]}${bonus}${compared}, by ${loss.aggregation}; advantage ${kind}${credit}${corrected}`;
 }
 
 /** What differs from a token's own weight, at most 2. */

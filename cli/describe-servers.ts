@@ -1,5 +1,6 @@
 import type { ReflectionReport, ServerReport, TeacherReport } from '../backends/inference/index.ts';
 import { isFloat32 } from '../core/rl/canary.ts';
+import { temperaturesOf } from '../core/rl/schedule.ts';
 import { needsFullWeights, type VllmSpec } from '../config/vllm-spec.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 
@@ -149,12 +150,18 @@ function vllmLines(spec: RunSpec, vllm: VllmSpec, server: ServerReport): string[
   ];
 }
 
-function logprobLines({ sampling }: RunSpec, { logprobsAreRaw, givesTokenIds }: ServerReport): string[] {
+/** Those at which log probabilities before the temperature are of no use. */
+export function otherTemperatures(spec: RunSpec): number[] {
+  return temperaturesOf(spec).filter((temperature) => temperature !== 1);
+}
+
+function logprobLines(spec: RunSpec, { logprobsAreRaw, givesTokenIds }: ServerReport): string[] {
   if (givesTokenIds === null) return [`  → vLLM has to be started with ${flag}`];
   if (logprobsAreRaw !== true) return [];
+  const others = otherTemperatures(spec);
   const harm =
-    sampling.temperature === 1
+    others.length === 0
       ? 'that is right at temperature 1 alone, which this run has'
-      : `this run, at temperature ${sampling.temperature}, is refused`;
+      : `this run, at temperature ${others.join(' and ')}, is refused`;
   return [`  → its log probabilities are those before the temperature: ${harm}; start vLLM with ${flag}`];
 }

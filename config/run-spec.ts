@@ -4,7 +4,14 @@ import { EnvironmentSpec } from './settings/environments.ts';
 import { EvalSpec } from './settings/evaluation.ts';
 import { DifficultyFilterSpec, RolloutFiltersSpec } from './settings/filters.ts';
 import { InferenceSpec } from './settings/inference.ts';
-import { AdvantageSpec, LengthPenaltySpec, LossSpec, OverlongPenaltySpec, TeacherSpec } from './settings/learning.ts';
+import {
+  AdvantageSpec,
+  LengthPenaltySpec,
+  LossSpec,
+  OverlongPenaltySpec,
+  TeacherSpec,
+  TurnCreditSpec,
+} from './settings/learning.ts';
 import { LoraSpec, OptimizerSpec, passes, ScheduleSpec } from './settings/optimizer.ts';
 import { PromptBranchSpec } from './settings/prompt-branches.ts';
 import {
@@ -22,7 +29,7 @@ import {
   staleness,
   WandbSpec,
 } from './settings/run.ts';
-import { SamplingSpec } from './settings/sampling.ts';
+import { SamplingSpec, TemperatureScheduleSpec } from './settings/sampling.ts';
 import { specFields } from './settings/setting.ts';
 import { SftSpec } from './settings/sft.ts';
 import { TrainerSpec } from './settings/trainer.ts';
@@ -43,13 +50,18 @@ export const RunSpec = z.strictObject({
   optimizer: OptimizerSpec,
   loss: LossSpec,
   advantage: AdvantageSpec,
+  /** Missing = a rollout has one advantage, whatever its turns were rewarded. */
+  turnCredit: TurnCreditSpec.optional(),
   /** What lengths take from rewards, for advantages alone (core/rl/length-penalty.ts). */
   lengthPenalty: LengthPenaltySpec.nullable().default(null),
   overlongPenalty: OverlongPenaltySpec.nullable().default(null),
   ...specFields(passes),
   /** null = all weights are trained. The warm-up always trains all of them: what it ends with is the adapters' base. */
   lora: LoraSpec.nullable().default(null),
+  /** Of training rollouts, and of evaluations where they have none of their own. */
   sampling: SamplingSpec,
+  /** Missing = training rollouts have one temperature. */
+  temperatureSchedule: TemperatureScheduleSpec.optional(),
   /** null = the model's own. */
   chatTemplate: ChatTemplateSpec.nullable().default(null),
   ...specFields(prompts),
@@ -97,7 +109,7 @@ export type { AdvantageSpec, LossSpec, TeacherSpec } from './settings/learning.t
 export type { LoraSpec, OptimizerSpec, ScheduleSpec } from './settings/optimizer.ts';
 export type { PromptBranchSpec } from './settings/prompt-branches.ts';
 export { type BreakerSpec, ChatTemplateSpec, type KlSpec, type MlflowSpec, type WandbSpec } from './settings/run.ts';
-export { SamplingSpec } from './settings/sampling.ts';
+export { SamplingSpec, type TemperatureScheduleSpec } from './settings/sampling.ts';
 export type { EndpointsRef } from './settings/server-pool.ts';
 export { DataRef, type SftSpec } from './settings/sft.ts';
 export type { ModuleSpec, TrainerSpec } from './settings/trainer.ts';

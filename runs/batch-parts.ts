@@ -27,6 +27,8 @@ export interface RowHead {
   /** Absent where its server did not tell them. */
   readonly logprobs?: Width;
   readonly sampling?: Width;
+  /** Absent where it is the plan's. */
+  readonly temperature?: number;
 }
 
 /** Bytes of a number. */
@@ -45,7 +47,7 @@ export interface EncodedRow<Head = RowHead> {
 
 /** Throws for what only a bug can make: numbers where no token counts, or that are none. */
 export function encodeRow(sample: Omit<PackedRow, 'rollout' | 'teacherLogprobs'>, rollout: number): EncodedRow {
-  const { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, advantages } = sample;
+  const { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, advantages, temperature } = sample;
   const mask = new Uint8Array(Math.ceil(tokenIds.length / 8));
   const places: number[] = [];
   for (let t = 0; t < tokenIds.length; t++) {
@@ -78,6 +80,7 @@ export function encodeRow(sample: Omit<PackedRow, 'rollout' | 'teacherLogprobs'>
     advantage: isOne ? advantage : null,
     ...(logprobs ? { logprobs: widthOf(logprobs) } : {}),
     ...(sampling ? { sampling: widthOf(sampling) } : {}),
+    ...(temperature === undefined ? {} : { temperature }),
   };
   return { head, columns, bytes: alignedBytes(columns) };
 }
@@ -169,12 +172,14 @@ function headsOf<Head>(
 
 function isHead(value: unknown): value is RowHead {
   if (!isRecord(value)) return false;
-  const { tokens, counted, rollout, advantage, logprobs = 4, sampling = 4 } = value;
+  const { tokens, counted, rollout, advantage, logprobs = 4, sampling = 4, temperature = 1 } = value;
   return (
     [tokens, counted, rollout].every((count) => Number.isSafeInteger(count) && Number(count) >= 0) &&
     Number(counted) <= Number(tokens) &&
     (advantage === null || Number.isFinite(advantage)) &&
-    [logprobs, sampling].every((width) => width === 4 || width === 8)
+    [logprobs, sampling].every((width) => width === 4 || width === 8) &&
+    Number.isFinite(temperature) &&
+    Number(temperature) > 0
   );
 }
 
@@ -195,7 +200,7 @@ function rowBytes({ tokens, counted, advantage, logprobs, sampling }: RowHead): 
 }
 
 function decodeRow(bytes: Uint8Array, from: number, head: RowHead, where: string): Omit<PackedRow, 'rollout'> {
-  const { tokens, counted, advantage, logprobs, sampling } = head;
+  const { tokens, counted, advantage, logprobs, sampling, temperature } = head;
   let at = bytes.byteOffset + from;
   const take = (length: number): number => {
     const begin = at;
@@ -225,6 +230,7 @@ function decodeRow(bytes: Uint8Array, from: number, head: RowHead, where: string
     ...(behaviorLogprobs ? { behaviorLogprobs } : {}),
     advantages,
     ...(samplingLogprobs ? { samplingLogprobs } : {}),
+    ...(temperature === undefined ? {} : { temperature }),
   };
 }
 

@@ -93,6 +93,8 @@ export const layout = {
   allResults: (lineage: string) => `${branch(lineage)}results/evals/`,
   /** The rows of `[sft] data`. */
   sftData: () => 'sft/data.jsonl',
+  /** What the weights before the warm-up say of each pair of `[sft] data`. */
+  sftReference: () => 'sft/reference.json',
   /** The text of `[tokenizer] chat_template`. */
   chatTemplate: () => 'chat_template.jinja',
   /** A search for a better prompt of one environment, begun from a version. */

@@ -187,6 +187,16 @@ export class PolicyTrainer {
     return this.#use((trainer) => trainer.sftStep(input));
   }
 
+  /** Of every token of these rows under the weights it holds, at temperature 1. */
+  async logprobs(rows: readonly PackedRow[]): Promise<readonly Float32Array[]> {
+    const found = await this.#use(async (trainer) => trainer.logprobs?.(rows, 1));
+    if (found) return found;
+    throw new RatchetError(
+      'Unsupported',
+      'This trainer cannot say log probabilities, which [sft] loss = "dpo" is made of.',
+    );
+  }
+
   async digest(): Promise<string> {
     this.#digest = await this.#use((trainer) => trainer.digest());
     return this.#digest;
@@ -307,7 +317,7 @@ export class PolicyTrainer {
   async #canary(run: RunHandle, packed: ObjectRef, digest: string): Promise<Canary | null> {
     const batch = await this.#batchOf(run, { packed });
     const rows = await batch.read([...batch.rows.keys()].slice(0, 2));
-    const logprobs = await this.#use(async (trainer) => trainer.logprobs?.(rows, 1));
+    const logprobs = await this.#use(async (trainer) => trainer.logprobs?.(rows.map(atPlansTemperature), 1));
     if (!logprobs) return null;
     const { tokenIds, lossMask } = rows[0]!;
     const positions = lossMask.flatMap((mask, i) => (mask > 0 && i > 0 ? [i] : [])).slice(0, canaryTokens);
@@ -340,6 +350,11 @@ export class PolicyTrainer {
     this.#owner = null;
     void trainer?.close().catch(() => undefined); // it may be dead already
   }
+}
+
+function atPlansTemperature(row: PackedRow): PackedRow {
+  const { temperature: _, ...others } = row;
+  return others;
 }
 
 interface PendingWish {

@@ -16,8 +16,10 @@ const identity = {
   environments: '[[env]]',
   sft: '[sft]',
   sampling: '[sampling]',
+  temperatureSchedule: '[sampling.temp_scheduler]',
   chatTemplate: '[tokenizer] chat_template',
   advantage: '[trainer] advantage',
+  turnCredit: '[trainer.advantage] turns',
   lora: '[lora]',
   lossCode: "[trainer] loss, by its file's content",
 } as const satisfies Partial<Record<keyof RunSpec | 'lossCode', string>>;
@@ -39,7 +41,9 @@ function identityOf(spec: RunSpec): Identity {
   const chatTemplate = spec.chatTemplate && { ...spec.chatTemplate, path: null };
   // A cache may lie elsewhere on another machine.
   const model = modelName(spec.model);
-  return { ...spec, model, environments, advantage, sft, chatTemplate, lossCode: spec.loss.import?.sha256 ?? null };
+  const { loss, temperatureSchedule = null, turnCredit = null } = spec;
+  const lossCode = loss.import?.sha256 ?? null;
+  return { ...spec, model, environments, temperatureSchedule, advantage, turnCredit, sft, chatTemplate, lossCode };
 }
 
 /** Refuses settings with which a run that is there cannot go on, before anything is started for them. */

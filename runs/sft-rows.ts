@@ -1,4 +1,5 @@
 import { setImmediate as letOthers } from 'node:timers/promises';
+import { present } from '../core/present.ts';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import { permutation } from '../core/random.ts';
@@ -13,7 +14,7 @@ import { spokenOf } from '../core/rl/demonstration-rows.ts';
 import { storeOf } from './run-access.ts';
 
 /** Variables of the chat template, as the policy's own prompts have them. */
-type TemplateUse = Pick<ChatOptions, 'templateArguments'>;
+export type TemplateUse = Pick<ChatOptions, 'templateArguments'>;
 
 /** Rows that are turned into tokens before heartbeats and others get their turn. */
 const rowsAtOnce = 64;
@@ -24,18 +25,21 @@ export async function drawData(
   spec: RunSpec,
   tokenizer: ChatTokenizer,
 ): Promise<(step: number) => TrainSample[]> {
-  const rows = await storedRows(run, spec.sft!.data!);
-  const { batchSize } = spec.sft!;
+  const rows = await storedRows<SftRow>(run, spec.sft!.data!);
+  const placesOf = drawnRows(rows.length, spec);
+  return (step) => placesOf(step).flatMap((place) => samplesOf(rows[place]!, tokenizer, spec.sampling));
+}
+
+/** Which of so many rows a step has. */
+export function drawnRows(count: number, { seed, sft }: Pick<RunSpec, 'seed' | 'sft'>): (step: number) => number[] {
+  const { batchSize } = sft!;
   let [epoch, order]: [number, number[]] = [-1, []];
-  const rowAt = (place: number): SftRow => {
-    const wanted = Math.floor(place / rows.length);
-    if (wanted !== epoch) [epoch, order] = [wanted, permutation(rows.length, spec.seed, 'sft', wanted)];
-    return rows[order[place % rows.length]!]!;
+  const rowAt = (place: number): number => {
+    const wanted = Math.floor(place / count);
+    if (wanted !== epoch) [epoch, order] = [wanted, permutation(count, seed, 'sft', wanted)];
+    return order[place % count]!;
   };
-  return (step) =>
-    Array.from({ length: batchSize }, (_, row) => rowAt((step - 1) * batchSize + row)).flatMap((row) =>
-      samplesOf(row, tokenizer, spec.sampling),
-    );
+  return (step) => Array.from({ length: batchSize }, (_, row) => rowAt((step - 1) * batchSize + row));
 }
 
 /** Refuses, before anything is trained, rows that the model has no room for or its chat template does not take. */
@@ -44,35 +48,40 @@ export async function checkData(
   data: DataRef,
   model: { readonly tokenizer: ChatTokenizer; readonly positionsMax: number } & TemplateUse,
 ): Promise<void> {
-  for (const [index, row] of (await storedRows(run, data)).entries()) {
-    if (index % rowsAtOnce === 0) await letOthers();
-    const longest = Math.max(...samplesIn(row, index, model).map(({ tokenIds }) => tokenIds.length));
-    if (longest > model.positionsMax) {
-      throw new RatchetError(
-        'ConfigInvalid',
-        `sft.data: row ${index + 1} of ${data.path} has ${longest} tokens; the model takes ${model.positionsMax} at most. Shorten or remove it.`,
-      );
-    }
+  for (const [index, row] of (await storedRows<SftRow>(run, data)).entries()) {
+    await requireRoom(data, index, model, () => samplesOf(row, model.tokenizer, model));
   }
 }
 
-function samplesIn(
-  row: SftRow,
+/** What one row of the file gives. */
+export async function requireRoom(
+  data: DataRef,
   index: number,
-  model: { readonly tokenizer: ChatTokenizer } & TemplateUse,
-): TrainSample[] {
+  { positionsMax }: { readonly positionsMax: number },
+  samples: () => TrainSample[],
+): Promise<void> {
+  if (index % rowsAtOnce === 0) await letOthers();
+  const longest = Math.max(...samplesIn(index, samples).map(({ tokenIds }) => tokenIds.length));
+  if (longest <= positionsMax) return;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `sft.data: row ${index + 1} of ${data.path} has ${longest} tokens; the model takes ${positionsMax} at most. Shorten or remove it.`,
+  );
+}
+
+function samplesIn(index: number, samples: () => TrainSample[]): TrainSample[] {
   try {
-    return samplesOf(row, model.tokenizer, model);
+    return samples();
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new RatchetError('ConfigInvalid', `sft.data: row ${index + 1} cannot be learned: ${reason}`, { cause });
   }
 }
 
-async function storedRows(run: RunHandle, data: DataRef): Promise<SftRow[]> {
+export async function storedRows<Row extends object>(run: RunHandle, data: DataRef): Promise<Row[]> {
   const key = layout.sftData();
   const bytes = await storeOf(run).read(key);
-  if (bytes && sha256(bytes) === data.sha256) return decodeRows<SftRow>(bytes, key);
+  if (bytes && sha256(bytes) === data.sha256) return decodeRows<Row>(bytes, key);
   throw new RatchetError(
     'CheckpointDamaged',
     `${storeOf(run).uri}${key}: expected the rows this run began with (sha256 ${data.sha256?.slice(0, 12)}…), ${bytes ? 'found others' : 'found nothing'}. Restore the file, or start over with --fresh.`,
@@ -85,13 +94,14 @@ async function storedRows(run: RunHandle, data: DataRef): Promise<SftRow[]> {
  * turns differently once later ones follow.
  */
 export function samplesOf(
-  { messages, from }: SftRow,
+  { messages, from, tools }: SftRow,
   tokenizer: ChatTokenizer,
   { templateArguments }: TemplateUse = {},
 ): TrainSample[] {
   const answers = messages.flatMap(({ role }, i) => (role === 'assistant' && i >= from ? [i] : []));
   const until = (count: number, addGenerationPrompt: boolean): string =>
-    tokenizer.renderChatText(messages.slice(0, count), { addGenerationPrompt, templateArguments });
+    tokenizer.renderChatText(messages.slice(0, count), { addGenerationPrompt, tools, templateArguments });
+  requireCalls({ messages, ...present({ tools }) }, tokenizer);
   const whole = until(messages.length, false);
   const parts: { readonly text: string; readonly isAnswer: boolean }[] = [];
   let at = '';
@@ -101,7 +111,9 @@ export function samplesOf(
     if (!continues && answers.length === 1) throw new Error('its chat template does not continue the prompt it gives');
     if (!continues)
       return answers.flatMap((n) =>
-        samplesOf({ messages: messages.slice(0, n + 1), from: n }, tokenizer, { templateArguments }),
+        samplesOf({ messages: messages.slice(0, n + 1), from: n, ...present({ tools }) }, tokenizer, {
+          templateArguments,
+        }),
       );
     parts.push(
       { text: before.slice(at.length), isAnswer: false },
@@ -121,4 +133,17 @@ export function samplesOf(
     ids.map((_, i) => (isAnswer && i < spokenOf(tokenizer, ids) ? 1 : 0)),
   );
   return [{ tokenIds, lossMask, behaviorLogprobs: zeros, advantages: zeros }];
+}
+
+/** A template that leaves calls of tools out, without a word, would have an answer learned that says nothing. */
+function requireCalls({ messages, tools }: Pick<SftRow, 'messages' | 'tools'>, tokenizer: ChatTokenizer): void {
+  const named = messages.flatMap(({ tool_calls: calls = [] }) => calls.map(({ function: { name } }) => name));
+  if (named.length === 0) return;
+  const text = tokenizer.renderChatText(messages, { addGenerationPrompt: false, tools });
+  const bare = messages.map((message) => {
+    const { tool_calls: _, ...others } = message;
+    return others;
+  });
+  if (text !== tokenizer.renderChatText(bare, { addGenerationPrompt: false, tools })) return;
+  throw new Error(`its chat template writes no calls of tools, and an answer calls ${named[0]}`);
 }

@@ -79,7 +79,7 @@ async function readData(spec: RunSpec, { begun: before, ...folders }: Around): P
   });
   let found: Awaited<ReturnType<typeof readSftData>>;
   try {
-    found = await readSftData(file);
+    found = await readSftData(file, { pairs: spec.sft?.dpo !== undefined });
   } catch (error) {
     if (begun) return goesOn('has become unreadable');
     throw error;

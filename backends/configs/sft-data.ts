@@ -1,44 +1,106 @@
 import { stat } from 'node:fs/promises';
 import { z } from 'zod';
 import { sftDataBytesMax } from '../../core/limits.ts';
-import type { ChatMessage } from '../../core/rl/rollout.ts';
+import { present } from '../../core/present.ts';
 import { encodeRows } from '../store/objects.ts';
 import { Refused } from './refused.ts';
 import { readRegular, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** A conversation to learn from, as a run stores it. */
 export interface SftRow {
-  readonly messages: readonly ChatMessage[];
+  readonly messages: readonly SftMessage[];
   /** Assistant messages from this position on are learned; those before it are context. */
   readonly from: number;
+  /** What the model may call, as OpenAI's API has it; absent where the conversation has no tools. */
+  readonly tools?: readonly object[];
 }
 
-const Message = z.strictObject({
-  role: z.enum(['system', 'user', 'assistant', 'tool']),
-  content: z.string(),
-});
+/** Two answers to one prompt, the first of which is preferred. */
+export interface SftPair {
+  readonly chosen: SftRow;
+  readonly rejected: SftRow;
+}
+
+/** Arguments of a call as an object: a text of JSON is what it says (prime-rl's `deserialize_tool_calls`, utils/chat_template.py). */
+const CallArguments = z
+  .string()
+  .transform((text, context): unknown => {
+    try {
+      return JSON.parse(text);
+    } catch {
+      context.addIssue({ code: 'custom', message: 'arguments that are no JSON' });
+      return z.NEVER;
+    }
+  })
+  .or(z.unknown())
+  .pipe(z.record(z.string(), z.unknown()));
+const Call = z.preprocess(
+  withoutNulls,
+  z.strictObject({
+    id: z.string().optional(),
+    type: z.literal('function').default('function'),
+    function: z.strictObject({ name: z.string().min(1), arguments: CallArguments.default({}) }),
+  }),
+);
+const roles = ['system', 'user', 'assistant', 'tool'] as const;
+/** A key that is null counts as missing: tables of rows have all keys of all rows (prime-rl's `_drop_null_fields`, trainer/sft/data.py). */
+const Message = z.preprocess(
+  withoutNulls,
+  z.strictObject({
+    role: z.enum(roles),
+    content: z.string().default(''),
+    tool_calls: z.array(Call).optional(),
+    tool_call_id: z.string().optional(),
+    name: z.string().optional(),
+  }),
+);
+type SftMessage = z.output<typeof Message>;
+
+/** As OpenAI's API has them, or as verifiers' rollouts do (`tool_defs`), which becomes the same; a list, or the text of one. */
+const Tool = z.looseObject({ type: z.literal('function'), function: z.looseObject({ name: z.string().min(1) }) }).or(
+  z
+    .looseObject({ name: z.string().min(1), description: z.unknown().optional(), parameters: z.unknown().optional() })
+    .transform(({ name, description = null, parameters = null, strict }) => ({
+      type: 'function',
+      function: { name, description, parameters, ...present({ strict }) },
+    })),
+);
+const Tools = z.array(Tool);
+
 const Messages = z.array(Message).min(1);
 const Row = z.union([
   z.looseObject({ messages: Messages }),
   z.looseObject({ prompt: z.union([z.string(), Messages]), completion: z.union([z.string(), Messages]) }),
 ]);
 
+function withoutNulls(message: unknown): unknown {
+  if (typeof message !== 'object' || message === null || Array.isArray(message)) return message;
+  return Object.fromEntries(Object.entries(message).filter(([, value]) => value !== null));
+}
+
 /** Problems of a file that are told at once. */
 const problemsMax = 10;
-const shape =
-  '{"messages": [{"role": …, "content": …}, …]} with an assistant message, or {"prompt": …, "completion": …}, each a text or messages';
+const rowShape =
+  '{"messages": [{"role": …, "content": …}, …]} with an assistant message, or {"prompt": …, "completion": …}, each a text or messages; with "tools" where messages have "tool_calls"';
+
+const pairShape =
+  '{"prompt": …, "chosen": …, "rejected": …}, each a text or messages, or "chosen" and "rejected" as messages that begin alike';
 
 /**
  * Reads a file of supervised rows, one JSON object a line; further keys of a row are left out. Throws `ConfigInvalid`
  * with the numbers of the lines that are wrong. The bytes are the rows as a run stores them.
  */
-export async function readSftData(file: string): Promise<{ readonly rows: number; readonly bytes: Uint8Array }> {
+export async function readSftData(
+  file: string,
+  { pairs: arePairs = false }: { readonly pairs?: boolean } = {},
+): Promise<{ readonly rows: number; readonly bytes: Uint8Array }> {
   const text = await readText(file);
-  const rows: SftRow[] = [];
+  const shape = arePairs ? pairShape : rowShape;
+  const rows: (SftRow | SftPair)[] = [];
   const problems: string[] = [];
   for (const [index, line] of text.split('\n').entries()) {
     if (line.trim() === '') continue;
-    const row = rowOf(line);
+    const row = arePairs ? pairOf(line) : rowOf(line);
     if (typeof row === 'string') problems.push(`  ${file}:${index + 1}: ${row}`);
     else rows.push(row);
   }
@@ -67,28 +129,91 @@ async function readText(file: string): Promise<string> {
   }
 }
 
+const Pair = z.looseObject({
+  prompt: z.union([z.string(), Messages]).optional(),
+  chosen: z.union([z.string(), Messages]),
+  rejected: z.union([z.string(), Messages]),
+});
+
+/** As TRL's preference rows have them; without a prompt it is what both conversations begin with (`extract_prompt`, data_utils.py). */
+function pairOf(line: string): SftPair | string {
+  const raw = jsonOf(line);
+  const parsed = Pair.safeParse(raw);
+  if (!parsed.success) {
+    const keys = typeof raw === 'object' && raw !== null ? Object.keys(raw) : [];
+    const missing = ['chosen', 'rejected'].filter((key) => !keys.includes(key));
+    return missing.length > 0
+      ? `no "${missing.join('", "')}"`
+      : 'a prompt, chosen or rejected that is no text and no messages';
+  }
+  const { prompt, chosen, rejected } = parsed.data;
+  const tools = parsed.data['tools'] ?? parsed.data['tool_defs'];
+  const sides = { chosen, rejected };
+  if (prompt === undefined) {
+    if (typeof chosen === 'string' || typeof rejected === 'string') return 'no "prompt" before answers that are texts';
+    const differ = chosen.findIndex((message, i) => JSON.stringify(message) !== JSON.stringify(rejected[i]));
+    const from = differ < 0 ? chosen.length : differ;
+    const rows = Object.values(sides).map((messages) => ({
+      prompt: (messages as SftMessage[]).slice(0, from),
+      completion: (messages as SftMessage[]).slice(from),
+    }));
+    if (from === 0 || rows.some(({ completion }) => completion.length === 0))
+      return 'chosen and rejected that do not begin alike and then differ';
+    return pairFrom(rows.map((row) => rowOf(JSON.stringify({ ...row, tools }))));
+  }
+  return pairFrom(Object.values(sides).map((completion) => rowOf(JSON.stringify({ prompt, completion, tools }))));
+}
+
+function pairFrom([chosen, rejected]: readonly (SftRow | string)[]): SftPair | string {
+  if (typeof chosen !== 'object') return `chosen: ${chosen}`;
+  if (typeof rejected !== 'object') return `rejected: ${rejected}`;
+  return { chosen, rejected };
+}
+
+/** undefined where it is none. */
+function jsonOf(line: string): unknown {
+  try {
+    return JSON.parse(line);
+  } catch {
+    return undefined;
+  }
+}
+
 /** The row, or what is wrong with its line. */
 function rowOf(line: string): SftRow | string {
-  let raw: unknown;
-  try {
-    raw = JSON.parse(line);
-  } catch {
-    return 'no JSON';
-  }
+  const raw = jsonOf(line);
+  if (raw === undefined) return 'no JSON';
   const parsed = Row.safeParse(raw);
   if (!parsed.success) return whatIsWrong(raw);
-  const row = rowFrom(parsed.data);
+  const tools = toolsOf(parsed.data);
+  if (typeof tools === 'string') return tools;
+  const row = { ...rowFrom(parsed.data), ...(tools.length === 0 ? {} : { tools }) };
   const learned = row.messages.slice(row.from).filter(({ role }) => role === 'assistant');
   if (learned.length === 0) return 'no assistant message to learn';
-  if (learned.some(({ content }) => content === '')) return 'an assistant message without text';
+  if (learned.some(({ content, tool_calls: calls = [] }) => content === '' && calls.length === 0))
+    return 'an assistant message without text';
+  if (row.messages.some(({ role, tool_calls: calls }) => calls && role !== 'assistant'))
+    return 'tool_calls of another than the assistant';
   if (row.messages[0]!.role === 'assistant') return 'a conversation that the assistant begins';
   return row;
 }
 
+function toolsOf(row: Record<string, unknown>): readonly object[] | string {
+  const given = row['tools'] ?? row['tool_defs'] ?? [];
+  let tools = given;
+  try {
+    if (typeof given === 'string') tools = JSON.parse(given);
+  } catch {
+    return 'tools that are a text and no JSON';
+  }
+  const parsed = Tools.safeParse(tools ?? []);
+  return parsed.success ? parsed.data : 'tools that are no list of functions with names';
+}
+
 function rowFrom(row: z.infer<typeof Row>): SftRow {
-  const { messages } = row as { messages?: ChatMessage[] };
+  const { messages } = row as { messages?: SftMessage[] };
   if (messages !== undefined) return { messages, from: 0 };
-  const { prompt, completion } = row as Record<'prompt' | 'completion', string | ChatMessage[]>;
+  const { prompt, completion } = row as Record<'prompt' | 'completion', string | SftMessage[]>;
   const before = typeof prompt === 'string' ? [{ role: 'user' as const, content: prompt }] : prompt;
   const after = typeof completion === 'string' ? [{ role: 'assistant' as const, content: completion }] : completion;
   return { messages: [...before, ...after], from: before.length };

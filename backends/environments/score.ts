@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import { setTimeout as delay } from 'node:timers/promises';
 import { judgeAttemptsMax, judgeRetryMs, tracebackCharsMax } from '../../core/limits.ts';
 import { isRewardedOutcome } from '../../core/rl/rollout.ts';
@@ -23,6 +24,7 @@ export async function scoreRollout(
   const { turns } = rollout;
   const metrics: Record<string, number> = {};
   let reward = 0;
+  let turnRewards: number[] | undefined;
   try {
     const state = await rebuildState(environment, example, turns, timeoutMs);
     const input = {
@@ -34,8 +36,11 @@ export async function scoreRollout(
     };
     for (const judge of environment.rubric.functions) {
       const score = await scorePatiently(judge, input, timeoutMs);
-      metrics[judge.name] = score;
-      reward += judge.weight * score;
+      const sum = typeof score === 'number' ? score : score.reduce((total, value) => total + value, 0);
+      metrics[judge.name] = sum;
+      reward += judge.weight * sum;
+      if (typeof score === 'number') continue;
+      turnRewards = turns.map((_, k) => (turnRewards?.[k] ?? 0) + judge.weight * score[k]!);
     }
     if (!Number.isFinite(reward)) {
       throw new JudgeFailure(`The weighted sum of ${Object.keys(metrics).join(', ')} is ${reward}.`);
@@ -44,7 +49,7 @@ export async function scoreRollout(
     if (!(error instanceof JudgeFailure)) throw error;
     return { ...rollout, outcome: 'judge_failure', error: error.message, reward: null, metrics };
   }
-  return { ...rollout, outcome, reward, metrics };
+  return { ...rollout, outcome, reward, metrics, ...present({ turnRewards }) };
 }
 
 export interface ScoreOptions {
@@ -74,19 +79,29 @@ async function rebuildState(
 
 class JudgeFailure extends Error {}
 
-/** One finite number, asked for a few times: judges are services too. */
-async function scorePatiently(judge: RewardFunction, rollout: RewardInput, timeoutMs: number): Promise<number> {
+/** One finite number, or one for each turn, asked for a few times: judges are services too. */
+async function scorePatiently(
+  judge: RewardFunction,
+  rollout: RewardInput,
+  timeoutMs: number,
+): Promise<number | readonly number[]> {
   for (let attempt = 1; ; attempt++) {
     try {
       const score: unknown = await inTime(judge.score(rollout), timeoutMs);
       if (typeof score === 'number' && Number.isFinite(score)) return score;
-      throw new TypeError(`expected a finite number, received ${String(score)}`);
+      if (isOfTurns(score, rollout.turns.length)) return score;
+      const wanted = Array.isArray(score) ? `${rollout.turns.length} finite numbers, one per turn` : 'a finite number';
+      throw new TypeError(`expected ${wanted}, received ${String(score)}`);
     } catch (error) {
       if (attempt === judgeAttemptsMax)
         throw new JudgeFailure(`Reward function "${judge.name}": ${tracebackOf(error)}`);
       await delay(judgeRetryMs * 2 ** (attempt - 1));
     }
   }
+}
+
+function isOfTurns(score: unknown, turns: number): score is readonly number[] {
+  return Array.isArray(score) && score.length === turns && score.every((value) => Number.isFinite(value));
 }
 
 /** Throws when the answer takes longer. */

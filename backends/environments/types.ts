@@ -131,12 +131,17 @@ export interface Rubric<State = unknown> {
   readonly functions: readonly RewardFunction<State>[];
 }
 
+type Score = number | readonly number[];
+
 export interface RewardFunction<State = unknown> {
   readonly name: string;
   /** 0 = reported as a metric, not part of the reward. */
   readonly weight: number;
-  /** Finite; higher is better. Throwing is a `judge_failure`, which carries no reward. */
-  score(rollout: RewardInput<State>): number | Promise<number>;
+  /**
+   * Finite; higher is better. A list has a number for each turn: their sum is the score, and `[trainer.advantage] turns` says what each turn
+   * learns from its own. Throwing is a `judge_failure`, which carries no reward.
+   */
+  score(rollout: RewardInput<State>): Score | Promise<Score>;
 }
 
 /** All of it lies in the store, or follows from what lies there. */

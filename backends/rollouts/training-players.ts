@@ -55,7 +55,8 @@ export async function openPlayers(
       const { group, index } = place;
       const systemPrompt = systemPrompts.get(lease.environment);
       const entry = entries.get(lease.environment)!;
-      const own = entry.sampling ?? spec.sampling;
+      const usual = entry.sampling ?? spec.sampling;
+      const own = { ...usual, temperature: lease.temperature ?? usual.temperature };
       // The prompt is rendered for the policy; how the teacher thinks is told the teacher.
       const { templateArguments } = own;
       const sampling = isTaught && spec.teacher ? { ...spec.teacher.sampling, templateArguments } : own;

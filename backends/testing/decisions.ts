@@ -27,6 +27,7 @@ export function decisions(type: ContractLoss): Decision[] {
     { what: 'the KL penalty', plan: () => ({ klBeta: 0.5 }) },
     { what: 'the temperature', plan: () => ({ temperature: 0.6 }) },
     { what: 'the aggregation', plan: () => ({ loss: lossOf(type, 'sequence') }) },
+    { what: 'the bonus for entropy', plan: () => ({ loss: { ...lossOf(type), entropyCoef: 0.5 } }) },
     { what: 'how likely a token was when it was sampled', plan: () => ({}), rows: (rows) => rows.map(moved) },
   ];
 }

@@ -155,6 +155,11 @@ export class TinkerTrainer implements Trainer {
 
   async sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<SftOutcome> {
     const { samples, learningRate, optimizer } = input;
+    if (input.normalizer !== undefined)
+      throw new RatchetError(
+        'Unsupported',
+        'A Tinker server learns rows here, not pairs: expected [sft] loss = "cross_entropy".',
+      );
     return this.#translated(async () => {
       const model = await this.#ready();
       const batch = supervisedBatch(rowsOf(samples).rows, this.#spec.reduction);

@@ -10,6 +10,12 @@ export interface TrainedPart {
   readonly seed: number;
 }
 
+/** Of a supervised step. */
+export interface SupervisedRow extends TrainSample {
+  /** What each token weighs; absent where those that count weigh 1. */
+  readonly tokenWeights?: readonly number[];
+}
+
 export interface SftOutcome {
   /** False = refused: loss or gradient was not finite, nothing was changed. */
   readonly applied: boolean;
@@ -48,9 +54,13 @@ export interface Trainer {
     readonly batch: TrainBatch;
     readonly referenceFolder: string;
   }): Promise<TrainOutcome>;
-  /** One supervised step. */
+  /**
+   * One supervised step: −Σ log π of the tokens that count, by how many these are. With `normalizer` −Σ w log π by that, w the
+   * `tokenWeights` of the rows: a trainer that does not know it refuses it.
+   */
   sftStep(input: {
-    readonly samples: readonly TrainSample[];
+    readonly samples: readonly SupervisedRow[];
+    readonly normalizer?: number;
     readonly learningRate: number;
     readonly optimizer: OptimizerSpec;
   }): Promise<SftOutcome>;

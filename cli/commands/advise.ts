@@ -2,6 +2,7 @@ import { Command } from 'commander';
 import { committedRun } from '../../runs/committed-run.ts';
 import { storedSpec } from '../../runs/stored-spec.ts';
 import { advise } from '../../core/rl/advice.ts';
+import { temperatureAt } from '../../core/rl/schedule.ts';
 import { describeFinding } from '../findings.ts';
 import { findRunFolder } from '../run-place.ts';
 import { stepRecords } from '../run-records.ts';
@@ -27,7 +28,7 @@ export const adviseCommand = new Command('advise')
         batchSize: spec.batchSize,
         maxAsyncLevel: spec.maxAsyncLevel,
         maxTokens: spec.sampling.maxTokens,
-        temperature: spec.sampling.temperature,
+        temperature: temperatureAt(committed?.step ?? 0, spec) ?? spec.sampling.temperature,
         maxGradNorm: spec.optimizer.maxGradNorm,
         klBeta: spec.kl.beta,
       },

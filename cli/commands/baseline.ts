@@ -4,7 +4,7 @@ import type { Client } from '@temporalio/client';
 import { storeOf } from '../../runs/run-access.ts';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { loadRunConfig, readRunFile } from '../../backends/configs/load-run-config.ts';
-import { judgeBaseline, measureBaseline } from '../../core/rl/baseline.ts';
+import { firstTemperature, judgeBaseline, measureBaseline } from '../../core/rl/baseline.ts';
 import { startClock } from '../clock.ts';
 import { grantNamed, namedIn } from '../../backends/configs/grant.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
@@ -78,7 +78,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
     );
     const measured = await sampleRound(client, place, { file, overrides, groups, signal });
     const settings = {
-      temperature: spec.sampling.temperature,
+      temperature: firstTemperature(spec),
       maxTokens: spec.sampling.maxTokens,
       rolloutsPerExample: usual.rolloutsPerExample,
       batchSize: usual.batchSize,

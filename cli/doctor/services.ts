@@ -9,7 +9,7 @@ import { openEnvironment } from '../../backends/environments/index.ts';
 import { examineServers, lookAtServer, type ServerAddress, serversOf } from '../../backends/inference/index.ts';
 import { checkStore, localRoot, showStoreUri } from '../../backends/store/index.ts';
 import { programOf, vllmCommandLine } from '../../workers/vllm-role.ts';
-import { vllmLacks } from '../describe-servers.ts';
+import { otherTemperatures, vllmLacks } from '../describe-servers.ts';
 import { readRunningStack } from '../../workers/project-lock.ts';
 import { connect, findTemporal } from '../connection.ts';
 import { rootMessage } from '../root-message.ts';
@@ -193,14 +193,13 @@ async function checkVllm(spec: RunSpec, imports: boolean): Promise<Check[]> {
   } catch (error) {
     return [bad(name, error, 'as it says; docs/guide/vllm.md has the installation')];
   }
-  const { inference, sampling } = spec;
+  const { inference } = spec;
+  const [other] = otherTemperatures(spec);
   const reports = (await examineServers(inference)).filter(({ away }) => away === null);
   return reports.flatMap((report): Check[] => {
     const lacks = vllmLacks(inference.vllm, report);
-    if (report.logprobsAreRaw === true && sampling.temperature !== 1) {
-      lacks.push(
-        `its log probabilities are not those at temperature ${sampling.temperature}: --logprobs-mode processed_logprobs`,
-      );
+    if (report.logprobsAreRaw === true && other !== undefined) {
+      lacks.push(`its log probabilities are not those at temperature ${other}: --logprobs-mode processed_logprobs`);
     }
     return lacks.map((says) => ({ name, state: 'bad', says: `${report.url}: ${says}`, fix: 'start it anew so' }));
   });

@@ -102,7 +102,7 @@ export const environments = listOf(
     sampling: optionalTable({
       ...samplingSettings({
         max_tokens: 'of this environment, in place of `[sampling]`',
-        temperature: 'that of `[sampling]`: a batch is trained with one',
+        temperature: 'the same; a Tinker server, a trainer of your own and a teacher take that of `[sampling]` alone',
       }),
       ...laterIn('env[].sampling'),
     }),
@@ -182,7 +182,7 @@ export const EnvironmentSpec = z.strictObject({
   variables: EnvironmentVariables.optional(),
   limits: RolloutLimits.optional(),
   ...specFields(agent),
-  /** In place of the run's, whose temperature it has; missing = the run's. */
+  /** In place of the run's; missing = the run's. */
   sampling: SamplingSpec.optional(),
   /** Unique within the run; the id unless two entries share it. */
   name: z.string().min(1),

@@ -6,7 +6,7 @@ import { difficultyFilter, filterSpec, postBatchFilters, preBatchFilters, rollou
 import { inference, inferenceSpec } from './inference.ts';
 import { laterIn } from './later.ts';
 import { lengthPenaltySpec, overlongPenaltySpec } from './length-penalty.ts';
-import { advantageSpec, kindOfRun, lossSpec, teacher, teacherSpec } from './learning.ts';
+import { advantageSpec, kindOfRun, lossSpec, teacher, teacherSpec, turnCreditSpec } from './learning.ts';
 import { accumulation, lora, loraSpec, optimizer, otherAlpha, otherWarmup, passes, scheduleSpec } from './optimizer.ts';
 import { promptBranches, promptBranchSpec } from './prompt-branches.ts';
 import {
@@ -27,7 +27,7 @@ import {
   tokenizer,
   wandb,
 } from './run.ts';
-import { sampling, samplingSpec } from './sampling.ts';
+import { sampling, samplingSpec, temperatureScheduleSpec } from './sampling.ts';
 import { inSpec, optionalTable, settingsIn, table, tableType, type WrittenIn } from './setting.ts';
 import { sft, sftSpec } from './sft.ts';
 import { trainer, trainerSpec } from './trainer.ts';
@@ -97,11 +97,13 @@ export function toRunSpec(config: RatchetConfig, name: string): Omit<RunSpec, 'l
     optimizer: inSpec(optimizer, config.trainer),
     loss: lossSpec(config),
     advantage: advantageSpec(config),
+    ...turnCreditSpec(config),
     lengthPenalty: lengthPenaltySpec(config.trainer.length_penalty),
     overlongPenalty: overlongPenaltySpec(config.trainer.overlong_penalty),
     ...inSpec(passes, config.trainer),
     lora: loraSpec(config),
     sampling: samplingSpec(config.sampling),
+    ...temperatureScheduleSpec(config),
     chatTemplate:
       config.tokenizer.chat_template === undefined ? null : { path: config.tokenizer.chat_template, sha256: null },
     rolloutFilters: rolloutFilterSpecs(config),

@@ -1,5 +1,5 @@
 import type { z } from 'zod';
-import { args, atLeastZero, choice, countOrAll, flag, positive, text, whole } from '../values.ts';
+import { args, atLeastZero, choice, countOrAll, flag, text, whole } from '../values.ts';
 import { type Setting, setting } from './setting.ts';
 
 /**
@@ -37,10 +37,6 @@ export function whenHonoured(feature: string): string {
 
 const onVllm = later(vllmFeature);
 const onGpus = later('trainers on several GPUs');
-const schedules = refused(
-  'temperature schedules',
-  '`temperature` in [sampling]; a fork (`ratchet fork`) continues with another one',
-);
 const furtherFields = refused('further fields of a request', 'only those that [sampling] has by name');
 const validation = later('validation batches');
 
@@ -56,10 +52,6 @@ const hostedSettings: Readonly<Record<string, LaterSetting>> = {
   ),
   'env[].sampling.extra_body': furtherFields(args(), 'sent with each request'),
   'sampling.extra_body': furtherFields(args(), 'sent with each request'),
-  'sampling.temp_scheduler.end_temperature': schedules(positive(), 'at its end'),
-  'sampling.temp_scheduler.start_temperature': schedules(positive(), 'at its beginning'),
-  'sampling.temp_scheduler.total_steps': schedules(whole(1), 'how many steps it takes; else all'),
-  'sampling.temp_scheduler.type': schedules(choice('linear', 'cosine'), 'its course'),
   'trainer.gpus': onGpus(whole(1), 'GPUs that train'),
   'trainer.use_liger': onGpus(flag(), 'whether it computes with Liger’s kernels'),
   'val.interval': validation(whole(1), 'steps between them'),

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { present } from '../../core/present.ts';
 import { usualKey } from '../../core/eval/model-servers.ts';
 import { inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../../core/limits.ts';
 import { headerTable, keyVariable, serverUrls, variableName } from '../model-access.ts';
@@ -51,6 +52,10 @@ export const loss = table({
     'whose log probabilities a ratio compares with: those a token was sampled with, or those of the weights that the step begins from, for which the trainer makes a forward pass more; `sampler` when missing',
   ),
   aggregation: setting(choice(...aggregations), 'how tokens are summed; `token` when missing, of gspo `sequence`'),
+  entropy_coef: setting(
+    positive(),
+    'weight of a bonus for entropy: the mean over all tokens of −Σ p log p, however losses are summed; none when missing',
+  ),
   import: setting(codeFile(), 'of type "custom": the file with the function'),
 });
 
@@ -68,8 +73,27 @@ export const advantage = table({
     'reward − mean of the group, or that divided by its standard deviation (`std_normalized`) or by the mean (`max_rl`); a text will do',
     { default: 'centered' },
   ),
-  import: setting(codeFile(), 'of type "custom": the file with the function'),
+  turns: setting(
+    choice('returns', 'process'),
+    'what turns learn from rewards of their own: `returns` compares what each and the turns after it were rewarded with the turns in its place, `process` adds up what each has over all turns of the group; when missing, all tokens of a rollout have its advantage',
+  ),
+  discount: setting(
+    z.number().positive().max(1).meta({ expected: 'a number > 0 and ≤ 1' }),
+    'with `turns`: what a reward counts one turn earlier; 1 when missing',
+  ),
+  import: setting(
+    codeFile(),
+    'of type "custom": the file with the function; for a rollout it gives a number, or a list with one per sampled token',
+  ),
 });
+
+/** The formulas stand in core/rl/turn-credit.ts. */
+export const TurnCreditSpec = z.strictObject({ by: z.enum(['returns', 'process']), discount: z.number() });
+
+export function turnCreditSpec({ trainer }: RatchetConfig): { turnCredit?: z.infer<typeof TurnCreditSpec> } {
+  const { turns: by, discount = 1 } = trainer.advantage;
+  return by === undefined ? {} : { turnCredit: { by, discount } };
+}
 
 /**
  * What each rollout of a group gets. centered subtracts the group's mean reward; std_normalized also divides by
@@ -105,6 +129,10 @@ export function advantageSpec({ trainer: { advantage } }: RatchetConfig): Advant
  * What stands for A is advantageTau · A + teacherTau · sg(log π_T − ℓ), with a teacher's log probabilities π_T (prime-rl's
  * adv_tau and teacher_tau). With 0 and 1 it is on-policy distillation, and ipo with its lower bound alone is then the loss of
  * prime-rl's "opd".
+ *
+ * With entropyCoef c the loss of a batch is that less c · mean of H, H = −Σ p log p at the sampling temperature, over its tokens that
+ * count, whatever the aggregation is (TRL's entropy_coef, trainer/grpo_trainer.py; verl's entropy_coeff where losses are summed by token;
+ * Mnih et al. 2016, Asynchronous Methods for Deep RL, §4).
  */
 export const LossSpec = z.strictObject({
   type: z.enum([...lossTypes, 'cross_entropy']),
@@ -133,6 +161,8 @@ export const LossSpec = z.strictObject({
    * take it (verifiers until 0.1.6). Then ρ is 1 in the first pass, and `correction` has the weights for what was drawn from.
    */
   oldLogprobs: z.enum(['sampler', 'trainer']).default('sampler'),
+  /** Absent where there is no bonus. */
+  entropyCoef: z.number().positive().optional(),
   /** What dr_grpo divides by: the sampling's maxTokens unless the config names another. */
   maxTokens: z.int().positive().nullable().default(null),
   /** What is made of the advantages before any loss, where tokens were drawn from another distribution (core/rl/correction.ts). */
@@ -190,6 +220,7 @@ export function lossSpec(config: RatchetConfig): LossSpec {
     aggregation: aggregation ?? (type === 'gspo' ? 'sequence' : 'token'),
     oldLogprobs: trainer.loss.old_logprobs ?? 'sampler',
     maxTokens: trainer.loss.dr_grpo_tokens ?? sampling.max_tokens,
+    ...present({ entropyCoef: trainer.loss.entropy_coef }),
     correction: correctionSpec(trainer.correction),
     import: file === undefined ? null : codeRef(file),
   };

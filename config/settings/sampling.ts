@@ -3,7 +3,7 @@ import { args, atLeastZero, choice, flag, fraction, penalty, positive, stopTexts
 import { laterIn } from './later.ts';
 import type { RatchetConfig } from './index.ts';
 import { tokensBound } from './run.ts';
-import { inSpec, meaning, namesInSpec, optionalTable, setting, specFields, table } from './setting.ts';
+import { inSpec, meaning, namesInSpec, optionalTable, required, setting, specFields, table } from './setting.ts';
 
 /** `[sampling]`: how turns are sampled, with vLLM's meaning and order. */
 
@@ -56,13 +56,20 @@ export const requestFields: readonly string[] = [...Object.keys(requested), 'cha
 /** What the spec calls them. */
 export const requestedNames = namesInSpec(requested);
 
+const course = {
+  type: setting(choice('linear', 'cosine'), 'its course', { default: 'linear' }),
+  start_temperature: required(positive(), 'of the groups that start from version 0'),
+  end_temperature: required(positive(), 'of those that are sampled for the last step; it stays so after it'),
+  total_steps: setting(whole(1), 'over how many steps; `max_steps` when missing'),
+};
+
 export const sampling = table({
   ...length,
   ...heat,
   ...modifiers,
   ...draw,
   ...template,
-  temp_scheduler: optionalTable(laterIn('sampling.temp_scheduler')),
+  temp_scheduler: optionalTable(course),
   ...laterIn('sampling'),
 });
 
@@ -96,6 +103,17 @@ export const SamplingSpec = z.strictObject({
   ...specFields(draw),
 });
 export type SamplingSpec = z.infer<typeof SamplingSpec>;
+
+/** The temperature of training rollouts, step by step, in place of `temperature`: `temperatureAt` in core/rl/schedule.ts. */
+export const TemperatureScheduleSpec = z.strictObject(specFields(course));
+export type TemperatureScheduleSpec = z.infer<typeof TemperatureScheduleSpec>;
+
+export function temperatureScheduleSpec({ sampling }: RatchetConfig): {
+  temperatureSchedule?: TemperatureScheduleSpec;
+} {
+  const { temp_scheduler: written } = sampling;
+  return written === undefined ? {} : { temperatureSchedule: inSpec(course, written) };
+}
 
 /** How turns are sampled, in our own words. */
 export type WrittenSampling = RatchetConfig['sampling'];

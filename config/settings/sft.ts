@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { batchRolloutsMax, stepsMax } from '../../core/limits.ts';
-import { fraction, positive, whole } from '../values.ts';
+import { choice, fraction, positive, whole } from '../values.ts';
 import type { RatchetConfig } from './index.ts';
 import { inSpec, optionalTable, required, setting, specFields } from './setting.ts';
 
@@ -21,6 +21,9 @@ const course = {
   min_lr_ratio: setting(fraction(), 'fraction it falls towards, linearly', { default: 0.1, as: 'minRatio' }),
 };
 
+/** TRL's, of `DPOConfig`. */
+const usualBeta = 0.1;
+
 export const sft = optionalTable({
   /** From the config's folder if it begins with a dot, else from the project's. */
   data: setting(
@@ -30,10 +33,19 @@ export const sft = optionalTable({
       .meta({ expected: 'a .jsonl file with a conversation in each line, such as "./examples.jsonl"' }),
     'rows of conversations; without it, the environments’ demonstrations',
   ),
+  loss: setting(
+    choice('cross_entropy', 'dpo'),
+    'what is learned of a row: to say what the assistant says, or, of rows {"prompt", "chosen", "rejected"}, to prefer the one to the other (direct preference optimization, as TRL’s DPOTrainer)',
+    { default: 'cross_entropy' },
+  ),
+  beta: setting(
+    positive(),
+    `of \`loss = "dpo"\`: how strongly the weights of the beginning hold; ${usualBeta} when missing`,
+  ),
   ...amount,
   learning_rate: setting(
     positive(),
-    'at its highest; 3e-3 for a preset, whose weights are random, 2e-5 for any other model, 2e-4 where Tinker trains an adapter. Beside `[lora]`, too, the supervised steps train all weights',
+    'at its highest; 3e-3 for a preset, whose weights are random, 2e-5 for any other model, 2e-4 where Tinker trains an adapter; 1e-6 with `loss = "dpo"`. Beside `[lora]`, too, the supervised steps train all weights',
   ),
   warmup_steps: setting(whole(0), 'steps over which it rises from 0; by default 20, or all of fewer'),
   ...course,
@@ -53,6 +65,8 @@ export const SftSpec = z.strictObject({
   ...specFields(amount),
   learningRate: z.number().positive(),
   warmupSteps: z.int().min(0),
+  /** Rows are pairs; absent where they are conversations. */
+  dpo: z.strictObject({ beta: z.number().positive() }).optional(),
   /** The linear schedule's last fraction. */
   ...specFields(course),
 });
@@ -63,7 +77,8 @@ export function sftSpec({ sft, model, trainer }: RatchetConfig): SftSpec | null 
   return {
     data: sft.data === undefined ? null : { path: sft.data, sha256: null },
     ...inSpec(amount, sft),
-    learningRate: sft.learning_rate ?? usualRate(model, trainer.kind),
+    ...(sft.loss === 'dpo' ? { dpo: { beta: sft.beta ?? usualBeta } } : {}),
+    learningRate: sft.learning_rate ?? (sft.loss === 'dpo' ? 1e-6 : usualRate(model, trainer.kind)),
     warmupSteps: sft.warmup_steps ?? Math.min(usualWarmupSteps, sft.steps),
     ...inSpec(course, sft),
   };

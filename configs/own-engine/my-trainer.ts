@@ -56,7 +56,8 @@ export default function createTrainer(): Trainer {
       return { ...apply(rows, plan), digest: digest() };
     },
 
-    async sftStep({ samples, ...rate }) {
+    async sftStep({ samples, normalizer, ...rate }) {
+      if (normalizer !== undefined) throw refusal('expected rows of weight 1; got weights of tokens');
       const rows = samples.flatMap((sample) =>
         tokensOf(sample).map(({ read, said }) => {
           return { read, said, weight: 1, temperature: 1, objective: logSoftmax(table, read, 1)[said]! };
@@ -140,9 +141,11 @@ function readAdam(state: Uint8Array): Adam {
 /** Never another loss in silence. */
 function requireKnown({ loss, klBeta, numIterations, numMiniBatches = 1 }: StepPlan): void {
   const steps = numIterations * numMiniBatches;
-  if (loss.type === 'importance_sampling' && loss.aggregation === 'token' && klBeta === 0 && steps === 1) return;
+  const { entropyCoef = 0 } = loss;
+  const isOurs = loss.type === 'importance_sampling' && loss.aggregation === 'token';
+  if (isOurs && klBeta === 0 && entropyCoef === 0 && steps === 1) return;
   throw refusal(
-    `expected the loss importance_sampling by token, one step and no KL penalty; got ${loss.type} by ${loss.aggregation}, ${steps} and ${klBeta}`,
+    `expected the loss importance_sampling by token, one step, no KL penalty and no bonus for entropy; got ${loss.type} by ${loss.aggregation}, ${steps}, ${klBeta} and ${entropyCoef}`,
   );
 }
 

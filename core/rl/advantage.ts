@@ -1,6 +1,7 @@
 import { RatchetError } from '../errors.ts';
 import type { AdvantageSpec } from '../../config/run-spec.ts';
 import type { ScoredGroup, ScoredRollout } from './rollout.ts';
+import type { Credit } from './turn-credit.ts';
 
 /** How much better each rollout did than its siblings. */
 
@@ -34,26 +35,38 @@ interface RewardedGroup {
   readonly rollouts: readonly ScoredRollout[];
 }
 
-/** A user's own advantage: one finite number per reward. Pure: a batch packed again is the same batch. */
-export type AdvantageFunction = (rewards: readonly number[], group: RewardedGroup) => readonly number[];
+/**
+ * A user's own advantage: one finite number per reward, or in place of a number one per sampled token of the rollout, turn after turn.
+ * Pure: a batch packed again is the same batch.
+ */
+export type AdvantageFunction = (rewards: readonly number[], group: RewardedGroup) => readonly Credit[];
 
 /** The advantages of a user's function, aligned with the group's rollouts; 0 where there is no reward. */
-export function customAdvantages(group: ScoredGroup, advantage: AdvantageFunction): number[] {
+export function customAdvantages(group: ScoredGroup, advantage: AdvantageFunction): Credit[] {
   const rewarded = group.rollouts.filter(({ reward }) => reward !== null);
   const rewards = rewarded.map(({ reward }) => reward ?? 0);
   const { environment, exampleId } = group;
   const of = `for rewards [${rewards.join(', ')}]`;
   const given = called(() => advantage(rewards, { environment, exampleId, rollouts: rewarded }), of);
   const values: readonly unknown[] | null = Array.isArray(given) ? Array.from<unknown>(given) : null; // no holes
-  if (values?.length !== rewards.length || !values.every((value) => Number.isFinite(value))) {
-    const received = values ? `[${values.map(String).join(', ')}]` : `a value of type ${typeof given}`;
+  const isCredit = (value: unknown, i: number): value is Credit =>
+    Number.isFinite(value) || isOfTokens(value, rewarded[i]!);
+  if (values?.length !== rewards.length || !values.every(isCredit)) {
+    const received = values
+      ? `[${values.map((value) => (Array.isArray(value) ? `${value.length} values` : String(value))).join(', ')}]`
+      : `a value of type ${typeof given}`;
     throw new RatchetError(
       'Unsupported',
-      `The custom advantage must give ${rewards.length} finite numbers, one per reward; ${of} it gave ${received}.`,
+      `The custom advantage must give ${rewards.length} finite numbers, one per reward, or in place of one a list with one per sampled token; ${of} it gave ${received}.`,
     );
   }
-  const inOrder = (values as readonly number[]).values();
+  const inOrder = values.values();
   return group.rollouts.map(({ reward }) => (reward === null ? 0 : (inOrder.next().value ?? 0)));
+}
+
+function isOfTokens(value: unknown, { turns }: ScoredRollout): boolean {
+  const tokens = turns.reduce((sum, { tokenIds }) => sum + tokenIds.length, 0);
+  return Array.isArray(value) && value.length === tokens && value.every((one) => Number.isFinite(one));
 }
 
 /** A function that is pure fails again when it is called again: that is a refusal, not something to retry. */

@@ -1,6 +1,8 @@
 import { rewardMoments } from './advantage.ts';
 import { byUrgency, type Finding, rules } from './rules-of-thumb.ts';
 import type { ScoredGroup } from './rollout.ts';
+import { temperatureAt } from './schedule.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 
 /** What a policy does with the examples of one environment before it is trained. Shares are from 0 to 1. */
 export interface Baseline {
@@ -30,6 +32,11 @@ export interface BaselineSettings {
   readonly maxTokens: number;
   readonly rolloutsPerExample: number;
   readonly batchSize: number;
+}
+
+/** At which a baseline is sampled: that of version 0. */
+export function firstTemperature(spec: Pick<RunSpec, 'sampling' | 'temperatureSchedule' | 'maxSteps'>): number {
+  return temperatureAt(0, spec) ?? spec.sampling.temperature;
 }
 
 /** One for each environment, in the order of their first group. */

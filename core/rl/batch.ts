@@ -20,6 +20,8 @@ export interface PackedRow {
   readonly teacherLogprobs?: readonly number[];
   /** Absent where each row of the batch is a rollout of its own, and there are no others. */
   readonly rollout?: RolloutOfRow;
+  /** It was sampled at; absent where that is the plan's. */
+  readonly temperature?: number;
 }
 
 /** A rollout may be several rows, where its chat template rewrites the past, or none, where it carries no loss. */
@@ -36,7 +38,7 @@ export interface TrainSample extends PackedRow {
 }
 
 /** What every loss needs of a row. */
-export type MaskedSample = Pick<PackedRow, 'tokenIds' | 'lossMask' | 'rollout'>;
+export type MaskedSample = Pick<PackedRow, 'tokenIds' | 'lossMask' | 'rollout' | 'temperature'>;
 
 /** What is known of a row without reading its tokens. */
 export interface RowFacts {

@@ -1,3 +1,4 @@
+import { present } from '../present.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { allFlags } from './filters.ts';
 import type { MeasuredRollout } from './metrics.ts';
@@ -20,7 +21,7 @@ interface RolloutFacts extends MeasuredRollout {
 
 /** `advantageOf` is asked for those with a reward. */
 export function factsOfGroup(
-  { rollouts, ordinal, environment, exampleId, epoch, policyStep, prompt }: ScoredGroup,
+  { rollouts, ordinal, environment, exampleId, epoch, policyStep, prompt, temperature }: ScoredGroup,
   {
     advantageOf = () => 0,
     filters = { pre: [], post: [] },
@@ -32,7 +33,7 @@ export function factsOfGroup(
     exampleId,
     epoch,
     policyStep,
-    ...(prompt === undefined ? {} : { prompt }),
+    ...present({ prompt, temperature }),
     rollouts: rollouts.map((rollout) => {
       const { index, outcome, reward, metrics, turns } = rollout;
       return {

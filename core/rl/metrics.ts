@@ -157,6 +157,11 @@ function addOffPolicy(metrics: Metrics, groups: readonly GroupFacts[], step: num
   const levels = groups.map(({ policyStep }) => staleness(step, policyStep));
   addMean(metrics, 'off_policy/mean', levels);
   if (levels.length > 0) metrics['off_policy/max'] = Math.max(...levels);
+  addMean(
+    metrics,
+    'sampling/temperature',
+    groups.flatMap(({ temperature }) => temperature ?? []),
+  );
 }
 
 function addSpread(metrics: Metrics, prefix: string, values: readonly number[]): void {

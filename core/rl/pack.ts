@@ -1,9 +1,11 @@
 import { type AdvantageFunction, type AdvantageKind, customAdvantages, groupAdvantages } from './advantage.ts';
+import { type Credit, ofTokens, scalarOf, turnAdvantages, type TurnCredit } from './turn-credit.ts';
 import type { PackedRow } from './batch.ts';
 import { allFlags, isEnforced } from './filters.ts';
 import { type LengthShaping, withLengthsCounted } from './length-penalty.ts';
 import type { ScoredGroup, ScoredRollout } from './rollout.ts';
 import { rowsOfRollout, type TokenRow, type TrajectorySettings, usualTrajectories } from './trajectories.ts';
+import { present } from '../present.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 
 /** From scored groups to the rows a trainer gets. */
@@ -30,10 +32,19 @@ export interface SetAside {
   readonly filteredRollouts: number;
 }
 
-interface PackOptions extends Partial<TrajectorySettings>, LengthShaping {
+interface PackOptions extends Partial<TrajectorySettings>, CreditOptions, Partial<Temperatures> {
   readonly advantage: AdvantageKind | AdvantageFunction;
   readonly rolloutFilters?: RunSpec['rolloutFilters'];
 }
+
+/** What advantages are made of beside rewards. */
+interface CreditOptions extends LengthShaping {
+  /** Absent: a rollout has one advantage, which is that of all its tokens. */
+  readonly turnCredit?: TurnCredit | undefined;
+}
+
+/** Where the temperature of a group stands that has none of its own. */
+type Temperatures = Pick<RunSpec, 'sampling' | 'environments'>;
 
 /** What one group gives. */
 interface PackedGroup {
@@ -45,14 +56,15 @@ interface PackedGroup {
 
 /**
  * Packs groups one after the other, which come by ordinal, and rollouts by index; trajectories.ts says what the rows of a
- * rollout are. Every sampled token has its rollout's advantage. Advantages are of the whole group: a rollout that a filter,
+ * rollout are. Every sampled token has its rollout's advantage, or its turn's. Advantages are of the whole group: a rollout that a filter,
  * or its length, takes the loss of counts in the baseline. Of a group nothing is kept but counts.
  */
 export class Packer {
   readonly #advantage: PackOptions['advantage'];
   readonly #filters: RunSpec['rolloutFilters'];
   readonly #settings: TrajectorySettings;
-  readonly #shaping: LengthShaping;
+  readonly #shaping: CreditOptions;
+  readonly #temperatures: Partial<Temperatures>;
   readonly #stats = { groups: 0, rollouts: 0, rows: 0, totalTokens: 0, trainedTokens: 0, signalTokens: 0 };
   readonly #setAside = { overlongRows: 0, maskedRollouts: 0, filteredRollouts: 0 };
 
@@ -61,9 +73,13 @@ export class Packer {
     rolloutFilters = { pre: [], post: [] },
     lengthPenalty = null,
     overlongPenalty = null,
+    turnCredit,
+    sampling,
+    environments,
     ...trajectories
   }: PackOptions) {
-    this.#shaping = { lengthPenalty, overlongPenalty };
+    this.#shaping = { lengthPenalty, overlongPenalty, turnCredit };
+    this.#temperatures = present({ sampling, environments });
     this.#advantage = advantage;
     this.#filters = rolloutFilters;
     this.#settings = { ...usualTrajectories, ...trajectories };
@@ -79,19 +95,23 @@ export class Packer {
 
   pack(group: ScoredGroup): PackedGroup {
     const inOrder = group.rollouts.toSorted((a, b) => a.index - b.index);
-    const advantages = advantagesOf({ ...group, rollouts: inOrder }, this.#advantage, this.#shaping);
+    const credits = creditsOf({ ...group, rollouts: inOrder }, this.#advantage, this.#shaping);
     this.#stats.groups += 1;
+    const own = ownTemperature(group, this.#temperatures);
     return {
-      rows: inOrder.flatMap((rollout, i) => this.#rowsOf(rollout, advantages[i]!)),
-      advantages: new Map(inOrder.map(({ index }, i) => [index, advantages[i]!])),
+      rows: inOrder.flatMap((rollout, i) => this.#rowsOf(rollout, { ...own, credit: credits[i]! })),
+      advantages: new Map(inOrder.map(({ index }, i) => [index, scalarOf(credits[i]!)])),
     };
   }
 
-  #rowsOf(rollout: ScoredRollout, advantage: number): PackedGroup['rows'] {
+  #rowsOf(
+    rollout: ScoredRollout,
+    { credit, ...own }: Pick<PackedRow, 'temperature'> & { readonly credit: Credit },
+  ): PackedGroup['rows'] {
     if (rollout.reward === null) return [];
-    requireSound(rollout, advantage);
+    requireSound(rollout, credit);
     const index = this.#stats.rollouts++;
-    if (isEnforced(allFlags(rollout, { advantage, filters: this.#filters }))) {
+    if (isEnforced(allFlags(rollout, { advantage: scalarOf(credit), filters: this.#filters }))) {
       this.#setAside.filteredRollouts += 1;
       return [];
     }
@@ -99,7 +119,7 @@ export class Packer {
     this.#setAside.overlongRows += made.overlongRows;
     this.#setAside.maskedRollouts += made.isMasked ? 1 : 0;
     return made.rows.map((row) => {
-      const sample = withAdvantage(row, advantage);
+      const sample = { ...withCredit(row, credit), ...own };
       this.#count(sample);
       return { sample, rollout: index };
     });
@@ -132,21 +152,45 @@ export function packSamples(
 export function advantagesOf(
   group: ScoredGroup,
   kind: AdvantageKind | AdvantageFunction,
-  shaping: LengthShaping = {},
+  options: CreditOptions = {},
 ): number[] {
+  return creditsOf(group, kind, options).map(scalarOf);
+}
+
+function creditsOf(
+  group: ScoredGroup,
+  kind: AdvantageKind | AdvantageFunction,
+  { turnCredit, ...shaping }: CreditOptions,
+): Credit[] {
   const counted = withLengthsCounted(group, shaping);
   if (typeof kind !== 'string') return customAdvantages(counted, kind);
+  if (turnCredit)
+    return turnAdvantages(counted, kind, turnCredit).map((advantages, i) =>
+      ofTokens(group.rollouts[i]!.reward === null ? [] : group.rollouts[i]!.turns, advantages),
+    );
   return groupAdvantages(
     counted.rollouts.map(({ reward }) => reward),
     kind,
   );
 }
 
-function withAdvantage(
-  { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs }: TokenRow,
-  advantage: number,
+/** Where it is another than the plan's, which is that of `[sampling]`. */
+function ownTemperature(
+  { temperature, environment }: ScoredGroup,
+  { sampling, environments = [] }: Partial<Temperatures>,
+): Pick<PackedRow, 'temperature'> {
+  const entry = environments.find(({ name }) => name === environment);
+  const own = temperature ?? entry?.sampling?.temperature ?? sampling?.temperature;
+  return own === sampling?.temperature ? {} : present({ temperature: own });
+}
+
+function withCredit(
+  { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, sampledAt }: TokenRow,
+  credit: Credit,
 ): PackedRow {
-  const advantages = lossMask.map((mask) => (mask === 1 ? advantage : 0));
+  const advantages = lossMask.map((mask, t) =>
+    mask === 0 ? 0 : typeof credit === 'number' ? credit : credit[sampledAt[t]!]!,
+  );
   return {
     tokenIds,
     lossMask,
@@ -161,7 +205,7 @@ function countSignal({ lossMask, advantages }: PackedRow): number {
 }
 
 /** Whatever came before, nothing that is not a finite number enters a batch, and no token without its log probability. */
-function requireSound(rollout: ScoredRollout, advantage: number): void {
+function requireSound(rollout: ScoredRollout, credit: Credit): void {
   const place = `Rollout ${rollout.group}/${rollout.index}`;
   for (const { tokenIds, logprobs, samplingLogprobs } of rollout.turns) {
     const uneven = [logprobs, samplingLogprobs].find((given) => given && given.length !== tokenIds.length);
@@ -170,7 +214,7 @@ function requireSound(rollout: ScoredRollout, advantage: number): void {
   const logprobs = rollout.turns.flatMap(({ logprobs: own, samplingLogprobs = [] }) => [own ?? [], samplingLogprobs]);
   for (const [what, values] of [
     ['reward', [rollout.reward]],
-    ['advantage', [advantage]],
+    ['advantage', [credit].flat()],
     ...logprobs.map((list) => ['log probability', list] as const),
   ] as const) {
     const strange = values.find((value) => !Number.isFinite(value));

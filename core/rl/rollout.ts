@@ -155,6 +155,8 @@ export type Judgement =
       readonly reward: number;
       /** Every reward function by name, unweighted; finite. */
       readonly metrics: Readonly<Record<string, number>>;
+      /** Of each turn, weighted as the reward is; absent where turns are not rewarded. */
+      readonly turnRewards?: readonly number[];
       /** Reward functions that threw, and count as 0 as verifiers has it: by name, what they threw. */
       readonly raised?: Readonly<Record<string, string>>;
       /** When it was scored, from and to, in seconds of Unix time. */
@@ -176,7 +178,8 @@ export interface RolloutFlag {
 interface Judged extends Rollout {
   /** Every reward function by name, unweighted. */
   readonly metrics: Readonly<Record<string, number>>;
-  /** As {@link Judgement} has it. */
+  /** As {@link Judgement} has them. */
+  readonly turnRewards?: readonly number[];
   readonly raised?: Readonly<Record<string, string>>;
   readonly scoredS?: readonly [number, number];
   /** Of filters that look at tokens; absent where none of them matched. */
@@ -220,6 +223,8 @@ export interface GroupLease {
   readonly policyStep: number;
   /** Digest of the system prompt that all of it is played with; absent: the environment's own. */
   readonly prompt?: string;
+  /** By the run's schedule, as it was when the group was opened; absent: its environment's. */
+  readonly temperature?: number;
 }
 
 export interface ScoredGroup extends GroupLease {

@@ -1,6 +1,6 @@
-import type { ScheduleSpec } from '../../config/run-spec.ts';
+import type { RunSpec, ScheduleSpec } from '../../config/run-spec.ts';
 
-/** The learning rate of a step. */
+/** What a step's number decides: its learning rate, and the temperature of what is sampled for it. */
 
 /**
  * Learning rate at step n of N (from 1), with w warm-up steps and the final fraction ρ = minRatio:
@@ -34,4 +34,34 @@ export function learningRateAt(input: {
   const done = length === 0 ? 0 : Math.max(0, (Math.min(step, maxSteps) - 1 - begin) / length);
   const left = type === 'linear' ? 1 - done : (1 + Math.cos(Math.PI * done)) / 2;
   return peak * (minRatio + (1 - minRatio) * left);
+}
+
+/**
+ * Temperature of the groups that start from version v (the first step's from 0), of a schedule over N steps:
+ *
+ *     linear     start + (end − start) · p, with p = min(v, N − 1) / (N − 1); 1 where N is 1
+ *     cosine     start + (end − start) · (1 − cos(π p)) / 2
+ *
+ * It is prime-rl 0.4's `compute_temperature` (utils/temp_scheduling.py), which counts steps from 0. Without a schedule it is undefined: the
+ * group has its environment's.
+ */
+export function temperatureAt(
+  version: number,
+  { temperatureSchedule: schedule, maxSteps }: Pick<RunSpec, 'temperatureSchedule' | 'maxSteps'>,
+): number | undefined {
+  if (schedule === undefined) return undefined;
+  const { type, startTemperature: start, endTemperature: end, totalSteps } = schedule;
+  const last = (totalSteps ?? maxSteps) - 1;
+  const done = last <= 0 ? 1 : Math.min(version, last) / last;
+  return start + (end - start) * (type === 'linear' ? done : (1 - Math.cos(Math.PI * done)) / 2);
+}
+
+/** All temperatures that training rollouts may have: with a schedule those at its ends. */
+export function temperaturesOf({
+  sampling,
+  temperatureSchedule: schedule,
+  environments,
+}: Pick<RunSpec, 'sampling' | 'temperatureSchedule' | 'environments'>): number[] {
+  if (schedule) return [...new Set([schedule.startTemperature, schedule.endTemperature])];
+  return [...new Set(environments.map(({ sampling: own = sampling }) => own.temperature))];
 }

@@ -1,4 +1,5 @@
 import type { RunSpec } from '../../config/run-spec.ts';
+import { present } from '../present.ts';
 import { ownFlags } from './filters.ts';
 import type { ScoredRollout } from './rollout.ts';
 import { isCut, missingTokens } from './trajectories.ts';
@@ -16,8 +17,10 @@ export function settleRollout(rollout: ScoredRollout, settings: SettleSettings, 
   if (missing !== null) return { ...rollout, outcome: 'rejected', reward: null, error: missing };
   const flags = ownFlags(rollout, settings.rolloutFilters, vocabularySize);
   const isZeroed = settings.zeroTruncated && isCut(rollout, settings);
+  const { turnRewards, ...others } = rollout;
   return {
-    ...rollout,
+    ...others,
+    ...(isZeroed ? {} : present({ turnRewards })),
     ...(isZeroed ? { reward: 0, rewardBeforeCut: rollout.reward } : {}),
     ...(flags.length === 0 ? {} : { flags }),
   };

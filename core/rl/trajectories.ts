@@ -16,7 +16,10 @@ export const usualTrajectories: TrajectorySettings = {
 };
 
 /** A row before it has an advantage. */
-export type TokenRow = Omit<PackedRow, 'advantages'>;
+export interface TokenRow extends Omit<PackedRow, 'advantages'> {
+  /** Of each token that was sampled its place among the sampled tokens of the rollout, turn after turn; −1 of others. */
+  readonly sampledAt: readonly number[];
+}
 
 interface RolloutRows {
   /** Only those in which a token counts in the loss. */
@@ -61,10 +64,12 @@ export function isCut(
  */
 export function trajectoryRows(turns: readonly Turn[], strategy: TrajectorySettings['trajectoryStrategy']): TokenRow[] {
   const rows: GrowingRow[] = [];
+  let sampled = 0;
   for (const turn of turns) {
     const open = strategy === 'interleaved' ? rows.at(-1) : undefined;
-    if (open !== undefined && startsWith(turn.promptTokenIds, open.tokenIds)) extend(open, turn);
-    else rows.push(extend(emptyRow(), turn));
+    if (open !== undefined && startsWith(turn.promptTokenIds, open.tokenIds)) extend(open, turn, sampled);
+    else rows.push(extend(emptyRow(), turn, sampled));
+    sampled += turn.tokenIds.length;
   }
   return rows.map(finish);
 }
@@ -86,20 +91,22 @@ interface GrowingRow {
   readonly lossMask: number[];
   readonly behaviorLogprobs: (number | null)[];
   readonly samplingLogprobs: (number | null)[];
+  readonly sampledAt: number[];
 }
 
 function emptyRow(): GrowingRow {
-  return { tokenIds: [], lossMask: [], behaviorLogprobs: [], samplingLogprobs: [] };
+  return { tokenIds: [], lossMask: [], behaviorLogprobs: [], samplingLogprobs: [], sampledAt: [] };
 }
 
 /** Sampling logprobs are kept where they say something of their own. */
-function finish({ tokenIds, lossMask, behaviorLogprobs, samplingLogprobs }: GrowingRow): TokenRow {
+function finish({ tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, sampledAt }: GrowingRow): TokenRow {
   const isOwn = samplingLogprobs.some((logprob, t) => logprob !== behaviorLogprobs[t]);
   return {
     tokenIds,
     lossMask,
     ...(isWhole(behaviorLogprobs) ? { behaviorLogprobs } : {}),
     ...(isOwn && isWhole(samplingLogprobs) ? { samplingLogprobs } : {}),
+    sampledAt,
   };
 }
 
@@ -108,37 +115,48 @@ function isWhole(values: readonly (number | null)[]): values is readonly number[
 }
 
 /** Appends what the turn adds to a row: the rest of its prompt, then what was sampled. */
-function extend(row: GrowingRow, turn: Turn): GrowingRow {
+function extend(row: GrowingRow, turn: Turn, first: number): GrowingRow {
   for (const tokenId of turn.promptTokenIds.slice(row.tokenIds.length)) append(row, { ...context, tokenId });
   for (const [i, tokenId] of turn.tokenIds.entries()) {
     // The first token of a row has nothing before it, so no model gives it a probability.
     const logprob = turn.logprobs === null ? null : turn.logprobs[i]!;
     const samplingLogprob = turn.samplingLogprobs?.[i] ?? logprob;
     if (row.tokenIds.length === 0) append(row, { ...context, tokenId });
-    else append(row, { tokenId, mask: 1, logprob, samplingLogprob });
+    else append(row, { tokenId, mask: 1, logprob, samplingLogprob, sampledAt: first + i });
   }
   return row;
 }
 
 /** Of a token that was given, not sampled. */
-const context = { mask: 0, logprob: 0, samplingLogprob: 0 } as const;
+const context = { mask: 0, logprob: 0, samplingLogprob: 0, sampledAt: -1 } as const;
 
 function append(
   row: GrowingRow,
-  token: { tokenId: number; mask: 0 | 1; logprob: number | null; samplingLogprob: number | null },
+  token: {
+    tokenId: number;
+    mask: 0 | 1;
+    logprob: number | null;
+    samplingLogprob: number | null;
+    sampledAt: number;
+  },
 ): void {
   row.tokenIds.push(token.tokenId);
   row.lossMask.push(token.mask);
   row.behaviorLogprobs.push(token.logprob);
   row.samplingLogprobs.push(token.samplingLogprob);
+  row.sampledAt.push(token.sampledAt);
 }
 
-function firstTokens({ tokenIds, lossMask, behaviorLogprobs, samplingLogprobs }: TokenRow, count: number): TokenRow {
+function firstTokens(
+  { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, sampledAt }: TokenRow,
+  count: number,
+): TokenRow {
   return {
     tokenIds: tokenIds.slice(0, count),
     lossMask: lossMask.slice(0, count),
     ...(behaviorLogprobs === undefined ? {} : { behaviorLogprobs: behaviorLogprobs.slice(0, count) }),
     ...(samplingLogprobs === undefined ? {} : { samplingLogprobs: samplingLogprobs.slice(0, count) }),
+    sampledAt: sampledAt.slice(0, count),
   };
 }
 

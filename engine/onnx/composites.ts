@@ -253,6 +253,8 @@ export interface TokenLogprobs {
   readonly vocabulary: Value;
   /** Its exponential, emitted on first use and shared with the gradient. */
   readonly probabilities: () => Value;
+  /** −Σ p log p of each row, [rows], with its gradient. */
+  readonly entropies: () => Value;
 }
 
 interface OutputLayer {
@@ -262,13 +264,14 @@ interface OutputLayer {
   readonly weight: Value;
   /** int64 [rows]. */
   readonly targets: Value;
-  /** Scalar. */
+  /** [rows, 1]. */
   readonly inverseTemperature: Value;
 }
 
 /**
  * Log probabilities of given tokens, logits = hidden · weightᵀ / T. With G = softmax − onehot, the one matrix of logits'
- * size that the gradient makes: d hidden = −d/T · (G weight), d weight = −Gᵀ (d/T · hidden).
+ * size that the gradient makes: d hidden = −d/T · (G weight), d weight = −Gᵀ (d/T · hidden). Of the entropy H = −Σ p log p the same
+ * with G = p (log p + H), since ∂H/∂logit = −p (log p + H).
  */
 export function tokenLogprobs({ hidden, weight, targets, inverseTemperature }: OutputLayer): TokenLogprobs {
   const { graph } = hidden;
@@ -291,24 +294,33 @@ export function tokenLogprobs({ hidden, weight, targets, inverseTemperature }: O
     });
   });
   const columnOfGradient = (d: Value): Value => reshape(negate(d), [rows, 1]);
-  const tokens: Value = {
-    ...graph.node('Squeeze', [gathered, graph.integers([-1])], { shape: [rows] }),
+  /** `slopes` [rows, vocabulary]: by each logit, negated. */
+  const ofLogits = (value: Value, slopes: (d: Value) => Value): Value => ({
+    ...value,
     needsGradient: hidden.needsGradient || weight.needsGradient,
     inputs: [hidden, weight],
     backward: [
       (d) =>
         multiply(
-          graph.node('Gemm', [excess(d), table], { shape: hidden.shape }),
+          graph.node('Gemm', [slopes(d), table], { shape: hidden.shape }),
           multiply(columnOfGradient(d), inverseTemperature),
         ),
       (d) =>
-        graph.node('Gemm', [excess(d), multiply(scaled, columnOfGradient(d))], {
+        graph.node('Gemm', [slopes(d), multiply(scaled, columnOfGradient(d))], {
           attributes: { transA: { int: 1 } },
           shape: weight.shape,
         }),
     ],
+  });
+  const tokens = ofLogits(graph.node('Squeeze', [gathered, graph.integers([-1])], { shape: [rows] }), excess);
+  const entropies = (): Value => {
+    const values = negate(sum(multiply(probabilities(), vocabulary), [1]));
+    return ofLogits(
+      values,
+      once(() => multiply(probabilities(), add(vocabulary, reshape(values, [rows, 1])))),
+    );
   };
-  return { tokens, vocabulary, probabilities };
+  return { tokens, vocabulary, probabilities, entropies };
 }
 
 /** A value that several gradients of one operator share: emitted once. */

@@ -4,8 +4,8 @@ import { usualWeightMax } from '../../core/rl/correction.ts';
 import { floats, floatScalar, ints, longs } from '../onnx/session.ts';
 import type { Tensor } from '../onnx/runtime.ts';
 import { type Aggregation, aggregationOf } from './aggregate.ts';
-import { gather, type MicroBatch, requireAligned } from './micro-batches.ts';
-import type { PolicyLossOptions } from './types.ts';
+import { gather, maskTotal, type MicroBatch, requireAligned } from './micro-batches.ts';
+import type { PolicyLossOptions, SupervisedSample } from './types.ts';
 
 /**
  * What the loss of a micro-batch is computed from, as inputs of a train graph. A graph that sees only some positions of its rows is
@@ -26,23 +26,36 @@ export function tokenFeeds(micro: MicroBatch): Record<string, Tensor> {
   };
 }
 
+/** Each row at its own temperature, where it has one. */
 export function scoreFeeds(micro: MicroBatch, temperature: number): Record<string, Tensor> {
-  return {
-    targets: longs(micro.targets, [micro.targets.length]),
-    inverse_temperature: floatScalar(1 / temperature),
-  };
+  return targetFeeds(micro, (row) => micro.samples.get(row)!.temperature ?? temperature);
+}
+
+function targetFeeds(micro: MicroBatch, temperatureOf: (row: number) => number): Record<string, Tensor> {
+  const count = micro.targets.length;
+  const inverse = Float32Array.from(micro.sourceRow, (row) => 1 / temperatureOf(row));
+  return { targets: longs(micro.targets, [count]), inverse_temperature: floats(inverse, [count, 1]) };
 }
 
 /** `facts`: of all rows of the batch. */
-export function supervisedFeeds(facts: readonly RowFacts[]): LossFeeds<MaskedSample> {
+export function supervisedFeeds(facts: readonly RowFacts[], normalizer?: number): LossFeeds<SupervisedSample> {
   const aggregation = aggregationOf(facts, { aggregation: 'token' });
-  return (micro) => ({ ...scoreFeeds(micro, 1), ...weightFeeds(micro, aggregation) });
+  if (normalizer === undefined)
+    return (micro) => ({ ...targetFeeds(micro, () => 1), ...weightFeeds(micro, aggregation) });
+  return (micro) => ({
+    ...targetFeeds(micro, () => 1),
+    ...weightFeeds(micro, { ...aggregation, normalizer }),
+    weights: vectorTensor(micro, (row) => micro.samples.get(row)!.tokenWeights ?? []),
+  });
 }
 
 export function policyFeeds(facts: readonly RowFacts[], options: PolicyLossOptions): LossFeeds<TrainSample> {
   const { loss, referenceLogprobs, temperature, klBeta } = options;
   const aggregation = aggregationOf(facts, loss);
+  const { entropyCoef = 0 } = loss;
+  const bonus = entropyCoef > 0 ? { entropy_weight: floatScalar(entropyCoef / maskTotal(facts)) } : {};
   return (micro, rows) => ({
+    ...bonus,
     ...scoreFeeds(micro, temperature),
     ...weightFeeds(micro, aggregation),
     ...boundFeeds(loss),

@@ -1,3 +1,4 @@
+import { RatchetError } from '../../core/errors.ts';
 import { type Rows, rowsOf, type TrainSample } from '../../core/rl/batch.ts';
 import type { LossSettings } from '../../config/run-spec.ts';
 import { rowsAtOnceTokensMax } from '../../core/limits.ts';
@@ -39,6 +40,11 @@ export class LogprobLoss {
     logprobs: readonly ArrayLike<number>[],
   ): Promise<LogprobPass> {
     requirePolicyInputs(batch, options);
+    if ((options.loss.entropyCoef ?? 0) > 0)
+      throw new RatchetError(
+        'Unsupported',
+        `An entropy bonus (${options.loss.entropyCoef}) needs whole distributions: expected none where log probabilities of tokens are all there is.`,
+      );
     const source = rowsOf(batch);
     const { loss } = options;
     const kind = policyKind(loss, options.referenceLogprobs !== undefined);

@@ -146,7 +146,8 @@ export function supervisedLoss(graph: Graph, logprobs: TokenLogprobs): Loss {
 
 /**
  * Σ w (loss of the token + β · k3) / normalizer, with the k3 estimate exp(d) − d − 1, d = log π_r − ℓ, of the divergence
- * from a reference r where there is one (Schulman, Approximating KL divergence, 2020).
+ * from a reference r where there is one (Schulman, Approximating KL divergence, 2020). With a bonus less entropyCoef · Σ m H / Σ m over
+ * the batch, H = −Σ p log p of the position.
  */
 export function policyLoss(
   graph: Graph,
@@ -155,11 +156,12 @@ export function policyLoss(
     readonly type: PolicyLossType;
     readonly tokenLoss: TokenLoss;
     readonly hasReference: boolean;
+    readonly hasEntropyBonus: boolean;
     /** The graph sees all tokens of its rows; else what needs that is handed in. */
     readonly seesRows: boolean;
   },
 ): Loss {
-  const { type, tokenLoss, hasReference, seesRows } = options;
+  const { type, tokenLoss, hasReference, hasEntropyBonus, seesRows } = options;
   const weights = vector(graph, 'weights');
   const behaviorLogprobs = vector(graph, 'behavior_logprobs');
   const context: LossContext = {
@@ -180,13 +182,21 @@ export function policyLoss(
   };
   const objective = sum(multiply(weights, tokenLoss(context)), [0]);
   const metrics = policyMetrics(graph, context, type, logprobs);
-  if (!context.referenceLogprobs) return { loss: normalized(graph, objective), metrics };
+  const rewarded = (loss: Value): Value =>
+    hasEntropyBonus ? subtract(loss, entropyBonus(graph, logprobs, context.mask)) : loss;
+  if (!context.referenceLogprobs) return { loss: rewarded(normalized(graph, objective)), metrics };
   const divergence = k3(context.referenceLogprobs, logprobs.tokens);
   const penalty = multiply(sum(multiply(weights, divergence), [0]), graph.input('beta', 'float32', []));
   return {
-    loss: normalized(graph, add(objective, penalty)),
+    loss: rewarded(normalized(graph, add(objective, penalty))),
     metrics: [...metrics, sum(multiply(context.mask, stopGradient(divergence)), [0])],
   };
+}
+
+/** `entropy_weight` is the coefficient over Σ m of the whole batch. */
+function entropyBonus(graph: Graph, { entropies }: KnownLogprobs, mask: Value): Value {
+  assert(entropies, 'the distributions are known');
+  return multiply(sum(multiply(mask, entropies()), [0]), graph.input('entropy_weight', 'float32', []));
 }
 
 /** A user's loss that refuses to give anything but one number per token that the weights can be trained by. */

@@ -28,6 +28,8 @@ import type {
   SftMetrics,
   SftOptions,
   StepResult,
+  SupervisedOptions,
+  SupervisedSample,
   Optimizer,
   TrainMetrics,
   TrainOptions,
@@ -87,11 +89,11 @@ export class EngineOptimizer implements Optimizer {
     return this.#policy.adapter;
   }
 
-  sftStep(given: Rows<MaskedSample>, options: SftOptions): Promise<StepResult<SftMetrics>> {
+  sftStep(given: Rows<SupervisedSample>, options: SupervisedOptions): Promise<StepResult<SftMetrics>> {
     return this.#inTurn(async () => {
       const rows = rowsOf(given);
       requireTrainable(given, this.#policy.model.config);
-      const pass = { kind: 'sft' as const, rows, lossFeeds: supervisedFeeds(rows.rows) };
+      const pass = { kind: 'sft' as const, rows, lossFeeds: supervisedFeeds(rows.rows, options.normalizer) };
       const sums = await this.#accumulate(pass, options, 1);
       const metrics = supervisedMetrics(
         sums,

@@ -15,10 +15,11 @@ import { policyLoss, type PolicyLossType, supervisedLoss, type TokenLoss, tokenL
 
 /**
  * score: log probabilities of given tokens, no gradient.
- * sft: cross entropy. The others: a policy loss, with _kl also a KL term against a reference policy.
+ * sft: cross entropy. The others: a policy loss, with _kl also a KL term against a reference policy, with _entropy also a bonus for
+ * the entropy of the policy.
  */
 export type TrainGraphKind = 'score' | GradientKind;
-export type GradientKind = 'sft' | PolicyLossType | `${PolicyLossType}_kl`;
+export type GradientKind = 'sft' | `${PolicyLossType}${'' | '_kl'}${'' | '_entropy'}`;
 
 const policyMetricNames = [
   'loss',
@@ -33,14 +34,17 @@ const policyMetricNames = [
 /** What a graph reports, in this order: sums over its tokens, but for one maximum. */
 export function metricNames(kind: GradientKind): readonly string[] {
   if (kind === 'sft') return ['loss', 'entropy'];
-  return kind.endsWith('_kl') ? [...policyMetricNames, 'klDivergence'] : policyMetricNames;
+  return policyOf(kind).hasReference ? [...policyMetricNames, 'klDivergence'] : policyMetricNames;
 }
 
 export type PolicyKind = Exclude<GradientKind, 'sft'>;
 
 /** The graph of a policy loss. */
-export function policyKind({ type }: Pick<LossSettings, 'type'>, hasReference: boolean): PolicyKind {
-  if (type !== 'cross_entropy') return hasReference ? `${type}_kl` : type;
+export function policyKind(
+  { type, entropyCoef = 0 }: Pick<LossSettings, 'type' | 'entropyCoef'>,
+  hasReference: boolean,
+): PolicyKind {
+  if (type !== 'cross_entropy') return `${type}${hasReference ? '_kl' : ''}${entropyCoef > 0 ? '_entropy' : ''}`;
   throw new RatchetError('Unsupported', 'The loss "cross_entropy" is that of sftStep; trainStep has policy losses.');
 }
 
@@ -114,7 +118,7 @@ export function buildTrunkGradientGraph(config: ModelConfig, options: GraphOptio
 export function buildLogprobLossGraph(kind: PolicyKind, { customLoss }: Pick<GraphOptions, 'customLoss'> = {}): Graph {
   const graph = new Graph();
   const tokens = graph.input('logprobs', 'float32', ['selected'], { needsGradient: true });
-  const { loss, metrics } = policyLoss(graph, { tokens }, { ...policyOf(kind, customLoss), seesRows: false });
+  const { loss, metrics } = policyLoss(graph, { tokens }, { ...ruleOf(kind, customLoss), seesRows: false });
   graph.output('metrics', stack([loss, ...metrics]));
   outputGradients(graph, loss, new Map([['logprobs', tokens]]));
   return graph;
@@ -173,26 +177,29 @@ function outputLoss(
     readonly seesRows: boolean;
   },
 ): void {
-  const inverseTemperature = graph.input('inverse_temperature', 'float32', []);
+  const inverseTemperature = graph.input('inverse_temperature', 'float32', ['selected', 1]);
   const targets = graph.input('targets', 'int64', ['selected']);
   const logprobs = tokenLogprobs({ ...output, targets, inverseTemperature });
   if (kind === 'score') return graph.output('logprobs', logprobs.tokens);
   const { loss, metrics } =
     kind === 'sft'
       ? supervisedLoss(graph, logprobs)
-      : policyLoss(graph, logprobs, { ...policyOf(kind, options.customLoss), seesRows: options.seesRows });
+      : policyLoss(graph, logprobs, { ...ruleOf(kind, options.customLoss), seesRows: options.seesRows });
   graph.output('metrics', stack([loss, ...metrics]));
   outputGradients(graph, loss, options.trained);
 }
 
-function policyOf(
-  kind: PolicyKind,
-  customLoss: TokenLoss | undefined,
-): { type: PolicyLossType; tokenLoss: TokenLoss; hasReference: boolean } {
-  const type = kind.replace(/_kl$/, '') as PolicyLossType; // what the template of GradientKind says
-  const tokenLoss = type === 'custom' ? customLoss : tokenLosses[type];
+function policyOf(kind: PolicyKind): { type: PolicyLossType; hasReference: boolean; hasEntropyBonus: boolean } {
+  const [, type, kl, entropy] = /^(\w+?)(_kl)?(_entropy)?$/.exec(kind)!;
+  // What the template of GradientKind says.
+  return { type: type as PolicyLossType, hasReference: kl !== undefined, hasEntropyBonus: entropy !== undefined };
+}
+
+function ruleOf(kind: PolicyKind, customLoss: TokenLoss | undefined) {
+  const policy = policyOf(kind);
+  const tokenLoss = policy.type === 'custom' ? customLoss : tokenLosses[policy.type];
   assert(tokenLoss, 'a custom loss comes with its function');
-  return { type, tokenLoss, hasReference: kind.endsWith('_kl') };
+  return { ...policy, tokenLoss };
 }
 
 function outputGradients(graph: Graph, loss: Value, weights: ReadonlyMap<string, Value>): void {

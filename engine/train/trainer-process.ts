@@ -20,8 +20,9 @@ import type {
   ExportOptions,
   LogprobOptions,
   SftMetrics,
-  SftOptions,
   StepResult,
+  SupervisedOptions,
+  SupervisedSample,
   Optimizer,
   TrainMetrics,
   TrainOptions,
@@ -91,7 +92,7 @@ export class TrainerProcess implements Optimizer {
     return this.#death === null;
   }
 
-  async sftStep(rows: Rows<MaskedSample>, options: SftOptions): Promise<StepResult<SftMetrics>> {
+  async sftStep(rows: Rows<SupervisedSample>, options: SupervisedOptions): Promise<StepResult<SftMetrics>> {
     return (await this.#callWith(rows, 'sftStep', options)) as StepResult<SftMetrics>;
   }
 

@@ -12,6 +12,16 @@ export interface SftOptions {
   readonly dropoutSeed?: number;
 }
 
+export interface SupervisedOptions extends SftOptions {
+  /** Rows have `tokenWeights`, and their sum of weight · −log π is divided by this; else a token that counts weighs 1, and it is their number. */
+  readonly normalizer?: number;
+}
+
+/** A row of a supervised step. */
+export interface SupervisedSample extends MaskedSample {
+  readonly tokenWeights?: readonly number[];
+}
+
 /** What a policy loss depends on beside the batch and its log probabilities. */
 export interface PolicyLossOptions {
   readonly loss: LossSettings;
@@ -76,7 +86,7 @@ export interface ExportOptions {
 
 /** A trainer, in this process or another. Rows that are not in memory are read a micro-batch at a time, each pass anew. */
 export interface Optimizer {
-  sftStep(rows: Rows<MaskedSample>, options: SftOptions): Promise<StepResult<SftMetrics>>;
+  sftStep(rows: Rows<SupervisedSample>, options: SupervisedOptions): Promise<StepResult<SftMetrics>>;
   trainStep(rows: Rows<TrainSample>, options: TrainOptions): Promise<StepResult<TrainMetrics>>;
   /** Log probability of every token that counts; 0 elsewhere. Aligned with each sample's tokens. */
   forwardLogprobs(rows: Rows<MaskedSample>, options: LogprobOptions): Promise<Float32Array[]>;

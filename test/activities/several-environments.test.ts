@@ -13,6 +13,7 @@ import { rolloutsAtOnce } from '../../core/rl/chunks.ts';
 import { layout } from '../../runs/layout.ts';
 import { initialCurriculum, type CurriculumState } from '../../core/rl/curriculum.ts';
 import { encodeRanges } from '../../core/rl/ledger.ts';
+import { Packer } from '../../core/rl/pack.ts';
 import type { Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
 import type { KeptGroups, LeasedGroups } from '../../core/rl/run-state.ts';
 import { act, advance, commitFirst, makeRun, openRoles, type Roles, type TestRun, WordsInference } from './runs.ts';
@@ -45,14 +46,15 @@ function environmentsWhere(slow: (word: string) => Promise<void> | void): Enviro
 
 async function leased(t: TestContext, environments?: Environments, settings: Readonly<Record<string, string>> = {}) {
   const run = await makeRun(t, { env, ...settings });
-  const roles = openRoles(new WordsInference(), environments ? { environments } : {});
+  const inference = new WordsInference();
+  const roles = openRoles(inference, environments ? { environments } : {});
   const from = await commitFirst(run, roles);
   const { policy } = from.state;
   const ask = { run: run.run, step: 1, count: 8, curriculum: initialCurriculum, datasets, policy };
   const lease = await roles.leaseGroups(ask);
   const groups: Record<string, number> = {};
   for (const chunk of lease.chunks) groups[chunk.environment!] = (groups[chunk.environment!] ?? 0) + chunk.groups;
-  return { test: run, roles, from, ask, groups, ...lease };
+  return { test: run, roles, inference, from, ask, groups, ...lease };
 }
 
 async function playAll({ test, roles, round, chunks }: Awaited<ReturnType<typeof leased>>): Promise<PlayedPart[]> {
@@ -74,6 +76,22 @@ describe('a sampling round over several environments', () => {
     assert.deepEqual(groups, { well: count('well'), slow: count('slow') });
     assert.ok(count('well') > 0 && count('slow') > 0, JSON.stringify(groups));
     assert.deepEqual(await roles.leaseGroups(ask), { round, chunks, curriculum, workers: 1 });
+  });
+
+  test('a temperature that has a course is that of the version a group starts from, as it was leased, and of its rows', async (t) => {
+    const temp_scheduler = '{ start_temperature = 1.5, end_temperature = 0.5, total_steps = 5 }';
+    const found = await leased(t, undefined, { 'sampling.temp_scheduler': temp_scheduler });
+    const { test, roles, inference, ask } = found;
+    const groups = await groupsOf(found, await playAll(found));
+    assert.ok(inference.asked.length > 0 && inference.asked.every(({ temperature }) => temperature === 1.5));
+    const packed = groups.flatMap((group) => new Packer({ ...test.spec, advantage: 'centered' }).pack(group).rows);
+    assert.ok(packed.length > 0 && packed.every(({ sample }) => sample.temperature === 1.5));
+    const later = { ...ask, step: 3, curriculum: found.curriculum, policy: { ...ask.policy, step: 2 } };
+    const second = await roles.leaseGroups(later);
+    const { leases } = await readJson<LeasedGroups>(test.run, second.round.leases);
+    assert.ok(leases.every(({ temperature }) => temperature === 1));
+    const again = await roles.leaseGroups({ ...later, policy: { ...ask.policy, step: 4 } });
+    assert.equal(again.round.leases.sha256, second.round.leases.sha256, 'what was leased stands');
   });
 
   test('one environment hangs: the groups of the other are finished and stored meanwhile, and what fails is its own', async (t) => {

@@ -7,7 +7,8 @@ import { describe, test, type TestContext } from 'node:test';
 import { demonstrationRows } from '../../core/rl/demonstration-rows.ts';
 import { samplesOf } from '../../runs/sft-rows.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { readSftData } from '../../backends/configs/sft-data.ts';
+import { readSftData, type SftRow } from '../../backends/configs/sft-data.ts';
+import type { TrainSample } from '../../core/rl/batch.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { putJson } from '../../backends/store/objects.ts';
 import { layout } from '../../runs/layout.ts';
@@ -16,6 +17,24 @@ import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
 import { act, ChainTrainer, makeRun, openRoles, type TestRun } from './runs.ts';
 
 const { tokenizer } = createPreset('preset:reverse-text-0.2m', { seed: 0 });
+/** With a template that knows tools. */
+const hermes = withTemplate(readFileSync(new URL('../engine/golden/chat/hermes.jinja', import.meta.url), 'utf8'));
+const golden = JSON.parse(readFileSync(new URL('../data/algorithms/golden.json', import.meta.url), 'utf8')) as {
+  readonly sftRows: readonly {
+    readonly row: object;
+    readonly messages: readonly Partial<SftRow['messages'][number]>[];
+    readonly tools: readonly object[];
+  }[];
+};
+
+function withTemplate(chatTemplate: string): ChatTokenizer {
+  const folder = new URL('../engine/golden/tokenizers/byte-fallback/', import.meta.url);
+  const read = (name: string): string => readFileSync(new URL(name, folder), 'utf8');
+  return new ChatTokenizer(
+    { tokenizer: read('tokenizer.json'), config: read('tokenizer_config.json'), chatTemplate },
+    'x',
+  );
+}
 
 async function folderWith(t: TestContext, files: Readonly<Record<string, string>>): Promise<string> {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-sft-'));
@@ -42,6 +61,85 @@ describe('a file of supervised rows', () => {
     const [a, b, c] = await Promise.all(['a.jsonl', 'b.jsonl', 'c.jsonl'].map(read));
     assert.deepEqual(samples(a!), samples(b!));
     assert.deepEqual(Buffer.from(b!).toString(), Buffer.from(c!).toString());
+  });
+
+  test('conversations with tools are read as prime-rl reads them, as TRL’s and verifiers’ rows have them', async (t) => {
+    for (const [i, { row, messages, tools }] of golden.sftRows.entries()) {
+      const folder = await folderWith(t, { [`${i}.jsonl`]: lines([row]) });
+      const { bytes } = await readSftData(path.join(folder, `${i}.jsonl`));
+      const read = JSON.parse(Buffer.from(bytes).toString()) as SftRow;
+      assert.deepEqual(
+        read.messages.map(({ tool_calls: calls, ...message }) => ({
+          ...message,
+          ...(calls ? { tool_calls: calls } : {}),
+        })),
+        messages.map((message) => ({ content: '', ...message })),
+      );
+      assert.deepEqual(read.tools ?? [], tools);
+    }
+  });
+
+  test('what of a row with tools is wrong is told, too', async (t) => {
+    const call = (arguments_: unknown) => ({
+      role: 'assistant',
+      tool_calls: [{ function: { name: 'f', arguments: arguments_ } }],
+    });
+    const user = { role: 'user', content: 'x' };
+    const rows = [
+      { messages: [user, call('{no')] },
+      { messages: [user, call([1])] },
+      { messages: [user, call({})], tools: 'f' },
+      { messages: [user, call({})], tools: [{ description: 'nameless' }] },
+      {
+        messages: [
+          { ...call({}), role: 'user' },
+          { role: 'assistant', content: 'x' },
+        ],
+      },
+    ];
+    const folder = await folderWith(t, { 'x.jsonl': lines(rows) });
+    await assert.rejects(readSftData(path.join(folder, 'x.jsonl')), (error: Error) => {
+      const told = error.message.split('\n').slice(1);
+      assert.deepEqual(
+        told.map((line) =>
+          line
+            .trim()
+            .replace(/^.*jsonl:/, '')
+            .replace(/Invalid.*/, '…'),
+        ),
+        [
+          '1: messages.1.tool_calls.0.function.arguments: …',
+          '2: messages.1.tool_calls.0.function.arguments: …',
+          '3: tools that are a text and no JSON',
+          '4: tools that are no list of functions with names',
+          '5: tool_calls of another than the assistant',
+        ],
+      );
+      return true;
+    });
+  });
+
+  test('calls of tools are learned as the chat template writes them, and what tools answered is not', () => {
+    const { messages, tools } = golden.sftRows[0]!;
+    const row = { messages: messages.map((message) => ({ content: '', ...message })), from: 0, tools } as SftRow;
+    const samples = samplesOf(row, hermes);
+    const learned = samples.map(({ tokenIds, lossMask }) =>
+      hermes.decode(tokenIds.filter((_, i) => lossMask[i] === 1)),
+    );
+    const said = learned.join('');
+    assert.match(said, /<tool_call>[\s\S]*"name": "add"[\s\S]*<\/tool_call>/);
+    assert.match(said, /It is 5\./);
+    assert.ok(!said.includes('tool_response') && !said.includes('2 and 3'), said);
+    const [{ tokenIds }] = samples as [TrainSample];
+    const whole = hermes.renderChatText(row.messages, { addGenerationPrompt: false, tools });
+    assert.ok(
+      hermes
+        .encode(whole)
+        .slice(0, tokenIds.length)
+        .every((id, i) => id === tokenIds[i]),
+      'the template’s tokens',
+    );
+    assert.throws(() => samplesOf(row, tokenizer), /writes no calls of tools, and an answer calls add/);
   });
 
   test('what is wrong is told with the number of its line', async (t) => {

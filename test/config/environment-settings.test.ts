@@ -133,11 +133,63 @@ describe('the sampling of one environment', () => {
     assert.deepEqual([maxTokens, topP, stop, spec.sampling.maxTokens], [24, 0.9, ['END'], 12]);
   });
 
-  test('has the run’s temperature: a batch is trained with one', () => {
-    const { path, expected } = only(`${minimal}sampling = { temperature = 0.7 }\n`);
+  test('may have its own temperature, where the trainer can train rows of several', () => {
+    const own = `${minimal}sampling = { temperature = 0.7 }\n`;
+    const { sampling, environments } = accept(own).spec;
+    assert.deepEqual([sampling.temperature, environments[0]!.sampling!.temperature], [1, 0.7]);
+    const { path, expected } = only(`${own}[trainer]\nkind = "module"\npath = "mine.ts"\n`);
     assert.match(path, /env\[0\]\.sampling\.temperature/);
-    assert.match(expected, /1, as \[sampling\] says/);
+    assert.match(expected, /1, as \[sampling\] says: a trainer of your own is told one temperature/);
   });
+});
+
+describe('a temperature that has a course', () => {
+  const course = '[sampling.temp_scheduler]\nstart_temperature = 1.2\nend_temperature = 0.6\n';
+
+  test('is linear over all steps unless the file says otherwise', () => {
+    assert.deepEqual(accept(minimal + course).spec.temperatureSchedule, {
+      type: 'linear',
+      startTemperature: 1.2,
+      endTemperature: 0.6,
+      totalSteps: null,
+    });
+    const { type, totalSteps } = accept(`${minimal}${course}type = "cosine"\ntotal_steps = 9\n`).spec
+      .temperatureSchedule!;
+    assert.deepEqual([type, totalSteps], ['cosine', 9]);
+  });
+
+  for (const [what, text, path, says] of [
+    [
+      'a number beside it',
+      `[sampling]\ntemperature = 0.7\n${course}`,
+      'sampling.temperature',
+      /one number or has a course/,
+    ],
+    [
+      'an environment’s own',
+      `sampling = { temperature = 0.7 }\n${course}`,
+      'env[0].sampling.temperature',
+      /of every environment/,
+    ],
+    [
+      'a trainer of one’s own',
+      `${course}[trainer]\nkind = "module"\npath = "mine.ts"\n`,
+      'sampling.temp_scheduler',
+      /is told one/,
+    ],
+    [
+      'a teacher',
+      `${course}[teacher]\nmodel = "/m"\n[trainer.loss]\nteacher_tau = 1\n`,
+      'sampling.temp_scheduler',
+      /teacher’s/,
+    ],
+  ] as const) {
+    test(`is refused with ${what}`, () => {
+      const problem = only(minimal + text);
+      assert.equal(problem.path, path);
+      assert.match(problem.expected, says);
+    });
+  }
 });
 
 test('how many rollouts are played at once, and how many examples begun in a minute, are the run’s', () => {

@@ -47,6 +47,11 @@ const beside: Readonly<Record<string, Table>> = {
   'orchestrator.sampling.temp_scheduler': {
     orchestrator: { sampling: { temp_scheduler: { start_temperature: 1.5, end_temperature: 0.5, total_steps: 9 } } },
   },
+  'orchestrator.train.sampling.temp_scheduler': {
+    orchestrator: {
+      train: { sampling: { temp_scheduler: { start_temperature: 1.5, end_temperature: 0.5, total_steps: 9 } } },
+    },
+  },
   sft: { sft: { steps: 50 } },
   gepa: { gepa: { reflection_model: 'm', url: 'http://127.0.0.1:9/v1' } },
   'teacher.demonstration': { loss: 'opd', teacher: { demonstration: 'answer' } },

@@ -77,7 +77,10 @@ async function openLosses(config: typeof tinyConfig, lossCase: LossCase, paramet
     tokens: ints(micro.tokens, [micro.rows.length, micro.width]),
     selected: longs(micro.selected, [micro.selected.length]),
     targets: longs(micro.targets, [micro.targets.length]),
-    inverse_temperature: floatScalar(1 / lossCase.temperature),
+    inverse_temperature: floats(new Float32Array(micro.targets.length).fill(1 / lossCase.temperature), [
+      micro.targets.length,
+      1,
+    ]),
   };
   const policy = {
     advantages: vector(advantages),

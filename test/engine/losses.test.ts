@@ -91,9 +91,12 @@ async function runGraph(
   return { metrics, gradient };
 }
 
+const inverseOf = (temperature: number) =>
+  floats(new Float32Array(mask.length).fill(1 / temperature), [mask.length, 1]);
+
 async function logprobsAt(temperature: number): Promise<Float32Array> {
   const session = await openSession(buildTrainGraph(config, 'score'), { threads: 1 });
-  const feeds = { ...parameters.tensors, ...tokens, inverse_temperature: floatScalar(1 / temperature) };
+  const feeds = { ...parameters.tensors, ...tokens, inverse_temperature: inverseOf(temperature) };
   const output = await session.run(feeds);
   await session.release();
   return output['logprobs']!.data as Float32Array;
@@ -128,7 +131,7 @@ describe('losses agree with their formulas in double precision', () => {
           const shared = {
             weights: vector(weights),
             inverse_normalizer: floatScalar(1 / normalizer),
-            inverse_temperature: floatScalar(1 / temperature),
+            inverse_temperature: inverseOf(temperature),
           };
           const { metrics, gradient } = await runGraph(beta === null ? type : `${type}_kl`, {
             ...shared,

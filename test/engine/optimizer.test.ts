@@ -46,6 +46,48 @@ async function sampledBatch(temperature: number): Promise<TrainSample[]> {
   });
 }
 
+test('a bonus for entropy makes the policy less certain, in parts of the logits as in one, beside any aggregation', async (t) => {
+  const loss = { type: 'grpo', clipLow: 0.8, clipHigh: 1.2, aggregation: 'sequence', entropyCoef: 0.5 } as const;
+  const still = batch.map((row) => ({ ...row, advantages: row.advantages.map(() => 0) }));
+  const [whole, parts] = await Promise.all(
+    [{}, { logitsMax: 600 }].map((more) =>
+      EngineOptimizer.open('preset:reverse-text-0.2m', { threads: 1, seed: 3, ...more }),
+    ),
+  );
+  t.after(() => Promise.all([whole!.close(), parts!.close()]));
+  const results = [];
+  for (const each of [whole!, parts!]) results.push(await each.trainStep(still, { ...options, loss }));
+  const [before, inParts] = results.map(({ metrics }) => metrics);
+  assert.ok(Math.abs(before!.loss + 0.5 * before!.entropy) < 1e-5, `${before!.loss} of ${before!.entropy}`);
+  assert.ok(Math.abs(before!.gradNorm / inParts!.gradNorm - 1) < 1e-4, `${before!.gradNorm}, ${inParts!.gradNorm}`);
+  const { metrics: after } = await whole!.trainStep(still, { ...options, loss });
+  assert.ok(after.entropy > before!.entropy, `${before!.entropy} to ${after.entropy}`);
+});
+
+test('rows of several temperatures are each trained at their own, in one batch', async () => {
+  const temperatures = [0.6, 1, 1.7];
+  const rows = (await Promise.all(temperatures.map(sampledBatch))).map((sampled, i) =>
+    sampled.map((row) => ({ ...row, temperature: temperatures[i]! })),
+  );
+  const mixed = rows[0]!.flatMap((_, i) => rows.map((sampled) => sampled[i]!));
+  const { metrics } = await trainer.trainStep(mixed, { ...options, learningRate: 0 });
+  assert.ok(metrics.maxLogprobDifference < 1e-4 && Math.abs(metrics.ratioMean - 1) < 1e-5, JSON.stringify(metrics));
+  const gradientOf = async (given: readonly TrainSample[], temperature: number): Promise<Float32Array> => {
+    await trainer.trainStep(given, { ...options, temperature, learningRate: 0 });
+    return trainer.gradient.flat.slice();
+  };
+  const whole = await gradientOf(mixed, 1);
+  const counts = rows.map((sampled) => sampled.flatMap(({ lossMask }) => lossMask).filter((mask) => mask === 1).length);
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  const parts: Float32Array[] = [];
+  for (const temperature of temperatures) parts.push(await gradientOf(await sampledBatch(temperature), temperature));
+  const most = whole.reduce((largest, value) => Math.max(largest, Math.abs(value)), 0);
+  whole.forEach((value, w) => {
+    const sum = parts.reduce((all, part, i) => all + (part[w]! * counts[i]!) / total, 0);
+    assert.ok(Math.abs(value - sum) < 1e-4 * most, `element ${w}: ${value} against ${sum}`);
+  });
+});
+
 for (const temperature of [1, 0.6, 1.7]) {
   test(`the trainer and the sampler agree on logprobs at temperature ${temperature}`, async () => {
     const samples = await sampledBatch(temperature);

@@ -6,6 +6,8 @@ import { batchOf, type PackedRow } from '../../core/rl/batch.ts';
 import { correctionMetrics, correctRow } from '../../core/rl/correction.ts';
 import { CorrectionSpec, type LossSettings } from '../../config/run-spec.ts';
 import { LogprobLoss } from '../../engine/index.ts';
+import { floats, floatScalar, longs, openSession } from '../../engine/onnx/session.ts';
+import { buildHeadGraph, gradientName } from '../../engine/train/train-graph.ts';
 
 type Rows = readonly (readonly number[])[];
 type Pair = readonly [number, number];
@@ -17,6 +19,15 @@ interface Golden {
     readonly masks: Readonly<Record<string, { readonly bounds: Pair; readonly kept: Rows }>>;
   };
   readonly trl: Readonly<Record<string, { readonly bounds: Pair; readonly ratios: Rows }>>;
+  readonly entropy: {
+    readonly hidden: Rows;
+    readonly weight: Rows;
+    readonly mask: readonly number[];
+    readonly temperature: number;
+    readonly coef: number;
+    readonly loss: number;
+    readonly gradients: { readonly hidden: Rows; readonly weight: Rows };
+  };
   readonly primeRl04: { readonly settings: Readonly<Record<string, number>>; readonly gradients: Rows };
 }
 const golden = JSON.parse(readFileSync(new URL('../data/algorithms/golden.json', import.meta.url), 'utf8')) as Golden;
@@ -94,4 +105,50 @@ test('prime-rl 0.4’s loss with its masks of tokens and of whole rows has the s
     gradients,
     1e-7,
   );
+});
+
+test('the bonus for entropy is TRL’s, and so are its gradients', async () => {
+  const { hidden, weight, mask, temperature, coef, loss, gradients } = golden.entropy;
+  const [positions, columns] = [hidden.length, hidden[0]!.length];
+  const output = { hiddenSize: columns, vocabularySize: weight.length, tiedEmbeddings: false };
+  const session = await openSession(buildHeadGraph(output, 'importance_sampling_entropy'), { threads: 1 });
+  const matrix = (rows: Rows) => floats(Float32Array.from(rows.flat()), [rows.length, columns]);
+  const vector = (of: (position: number) => number) =>
+    floats(
+      Float32Array.from(mask, (_, i) => of(i)),
+      [positions],
+    );
+  const given = {
+    hidden: matrix(hidden),
+    'lm_head.weight': matrix(weight),
+    targets: longs(
+      BigInt64Array.from(mask, () => 2n),
+      [positions],
+    ),
+    inverse_temperature: floats(
+      Float32Array.from(mask, () => 1 / temperature),
+      [positions, 1],
+    ),
+    mask: vector((i) => mask[i]!),
+    entropy_weight: floatScalar(coef / mask.reduce((sum, value) => sum + value, 0)),
+    inverse_normalizer: floatScalar(1),
+    // Nothing else has a gradient: no token has an advantage.
+    ...Object.fromEntries(
+      ['weights', 'behavior_logprobs', 'advantages', 'teacher_logprobs'].map((name) => [name, vector(() => 0)]),
+    ),
+    clip_low: floatScalar(0),
+    clip_high: floatScalar(9),
+    kl_tau: floatScalar(0),
+    teacher_tau: floatScalar(0),
+  };
+  const known = Object.entries(given).filter(([name]) => session.inputNames.includes(name));
+  const found = await session.run(Object.fromEntries(known));
+  await session.release();
+  const rowsOf = (name: string): number[][] => {
+    const values = Array.from(found[name]!.data as Float32Array);
+    return Array.from({ length: values.length / columns }, (_, i) => values.slice(i * columns, (i + 1) * columns));
+  };
+  assertClose([[(found['metrics']!.data as Float32Array)[0]!]], [[loss]], 1e-6);
+  assertClose(rowsOf(gradientName('hidden')), gradients.hidden, 1e-6);
+  assertClose(rowsOf(gradientName('lm_head.weight')), gradients.weight, 1e-6);
 });

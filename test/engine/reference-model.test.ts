@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { type ModelConfig, type Parameters, Sampler } from '../../engine/index.ts';
-import { floatScalar, ints, longs, openSession } from '../../engine/onnx/session.ts';
+import { floats, ints, longs, openSession } from '../../engine/onnx/session.ts';
 import { buildTrainGraph } from '../../engine/train/train-graph.ts';
 import { microBatchesOf, randomBatch, randomParameters, tinyConfig } from './models.ts';
 
@@ -97,7 +97,10 @@ async function requireTrainGraphAgrees(parameters: Parameters, temperature: numb
     tokens: ints(micro!.tokens, [micro!.rows.length, micro!.width]),
     selected: longs(micro!.selected, [micro!.selected.length]),
     targets: longs(micro!.targets, [micro!.targets.length]),
-    inverse_temperature: floatScalar(1 / temperature),
+    inverse_temperature: floats(new Float32Array(micro!.targets.length).fill(1 / temperature), [
+      micro!.targets.length,
+      1,
+    ]),
   });
   const logprobs = output['logprobs']!.data as Float32Array;
   logprobs.forEach((logprob, i) => {

@@ -31,8 +31,9 @@ const sample = fc
     isTold: fc.boolean(),
     hasSampling: fc.boolean(),
     advantage: fc.option(number),
+    temperature: fc.option(fc.constantFrom(0.6, 1.7)),
   })
-  .map(({ tokens, isTold, hasSampling, advantage }): PackedRow => {
+  .map(({ tokens, isTold, hasSampling, advantage, temperature }): PackedRow => {
     // JSON has no −0.
     const column = (of: (one: (typeof tokens)[number]) => number): number[] =>
       tokens.map((one, t) => (t > 0 && one.mask === 1 ? of(one) + 0 : 0));
@@ -42,6 +43,7 @@ const sample = fc
       ...(isTold ? { behaviorLogprobs: column(({ logprob }) => logprob) } : {}),
       ...(hasSampling ? { samplingLogprobs: column(({ sampling }) => sampling) } : {}),
       advantages: column((one) => advantage ?? one.advantage),
+      ...(temperature === null ? {} : { temperature }),
     };
   });
 

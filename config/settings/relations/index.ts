@@ -7,7 +7,7 @@ import { importRelation, lossRelations } from './loss.ts';
 import { problem, type RelationProblem, type Relations } from './problem.ts';
 import { branchRelations } from './prompt-branches.ts';
 import { ownSamplingRelations, rolloutRelations, rolloutWarnings } from './rollouts.ts';
-import { samplingWarnings } from './sampling.ts';
+import { courseRelations, samplingWarnings } from './sampling.ts';
 import { teacherRelations } from './teacher.ts';
 import { tinkerRelations, tinkerWarnings } from './tinker.ts';
 
@@ -22,11 +22,13 @@ const relations: readonly ((config: RatchetConfig) => Relations)[] = [
   scheduleRelations,
   lossRelations,
   teacherRelations,
+  preferenceRelations,
   ({ trainer }) => importRelation('trainer.advantage', trainer.advantage),
   moduleRelations,
   inferenceRelations,
   tinkerRelations,
   samplingRelations,
+  courseRelations,
   ownSamplingRelations,
   evalRelations,
   branchRelations,
@@ -132,6 +134,23 @@ function* scheduleRelations({ warmup_steps, trainer, sft, max_steps }: RatchetCo
     const expected = `at most [sft] steps (${sft.steps}), or the learning rate is never reached`;
     yield problem(['sft.warmup_steps', 'sft.steps'], expected, sft.warmup_steps);
   }
+}
+
+function* preferenceRelations({ sft, trainer }: RatchetConfig): Relations {
+  if (sft === undefined) return;
+  if (sft.loss !== 'dpo') {
+    if (sft.beta === undefined) return;
+    yield problem(['sft.beta', 'sft.loss'], 'loss = "dpo" beside it: no other has a reference', sft.beta);
+    return;
+  }
+  if (sft.data === undefined) {
+    const expected =
+      'data = "FILE.jsonl" beside it, with rows {"prompt", "chosen", "rejected"}: demonstrations are no pairs';
+    yield problem(['sft.loss', 'sft.data'], expected, '"dpo"');
+  }
+  if (trainer.kind === 'onnx') return;
+  const expected = '"cross_entropy": pairs are learned by the embedded engine alone';
+  yield problem(['sft.loss', 'trainer.kind'], expected, `"dpo" with kind = "${trainer.kind}"`);
 }
 
 function* moduleRelations(config: RatchetConfig): Relations {

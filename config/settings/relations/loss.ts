@@ -21,7 +21,18 @@ export function* lossRelations(config: RatchetConfig): Relations {
     yield problem(at('clip_low'), 'a number < 1: the least ratio, 1 − ε', low);
   if (loss.type === 'cispo' && (low ?? 0) !== 0) yield problem(at('clip_low'), 'nothing: cispo has no lower clip', low);
   yield* maskRelations(loss);
+  yield* turnRelations(config.trainer.advantage);
   yield* importRelation('trainer.loss', loss);
+}
+
+function* turnRelations({ type, turns, discount }: RatchetConfig['trainer']['advantage']): Relations {
+  if (turns !== undefined && type === 'custom') {
+    const expected = 'nothing beside type = "custom": its function may give a number for each token itself';
+    yield problem(['trainer.advantage.turns', 'trainer.advantage.type'], expected, JSON.stringify(turns));
+  }
+  if (discount === undefined || turns !== undefined) return;
+  const expected = 'turns = "returns" or "process" beside it: without, a rollout has one advantage';
+  yield problem(['trainer.advantage.discount', 'trainer.advantage'], expected, discount);
 }
 
 function* maskRelations(loss: WrittenLoss): Relations {

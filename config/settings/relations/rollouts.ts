@@ -2,6 +2,7 @@ import type { RatchetConfig } from '../index.ts';
 import { fieldsOfFilter } from '../filters.ts';
 import { laidOver } from '../sampling.ts';
 import { problem, type Relations } from './problem.ts';
+import { oneTemperature } from './sampling.ts';
 
 /** What the settings say that decide which tokens of a rollout are trained. */
 export function* rolloutRelations(config: RatchetConfig): Relations {
@@ -25,13 +26,18 @@ function* filterRelations(filter: RatchetConfig['pre_batch_filters'][number], at
 }
 
 /** What an environment says of its sampling, held against the run's. */
-export function* ownSamplingRelations({ env, sampling }: RatchetConfig): Relations {
+export function* ownSamplingRelations(config: RatchetConfig): Relations {
+  const { env, sampling } = config;
+  const reason = oneTemperature(config);
   for (const [i, { sampling: own }] of env.entries()) {
     if (own === undefined) continue;
     const all = laidOver(sampling, own);
     const at = (key: string) => `env.${i}.sampling.${key}`;
-    if (all.temperature !== sampling.temperature) {
-      const expected = `${sampling.temperature}, as [sampling] says: the loss divides the logits of a whole batch by one temperature`;
+    if (sampling.temp_scheduler !== undefined && own.temperature !== undefined) {
+      const expected = 'nothing beside [sampling.temp_scheduler]: it is the temperature of every environment';
+      yield problem([at('temperature'), 'sampling.temp_scheduler'], expected, own.temperature);
+    } else if (all.temperature !== sampling.temperature && reason !== null) {
+      const expected = `${sampling.temperature}, as [sampling] says: ${reason}`;
       yield problem([at('temperature'), 'sampling.temperature'], expected, all.temperature);
     }
     if ((all.min_tokens ?? 0) > all.max_tokens)

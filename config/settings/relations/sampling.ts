@@ -1,4 +1,5 @@
 import type { RatchetConfig } from '../index.ts';
+import { problem, type Relations } from './problem.ts';
 
 /** What else than the temperature changes what is drawn from, with what leaves it as it is. */
 export const neutralSampling = {
@@ -10,6 +11,26 @@ export const neutralSampling = {
   frequency_penalty: 0,
   min_tokens: 0,
 } as const;
+
+/** Why all rows of a batch are trained at one temperature; null where each may have its own. */
+export function oneTemperature({ trainer, loss }: Pick<RatchetConfig, 'trainer' | 'loss'>): string | null {
+  if (trainer.kind === 'tinker') return 'a Tinker server trains log probabilities at temperature 1';
+  if (trainer.kind === 'module') return 'a trainer of your own is told one temperature for a whole batch';
+  if (loss === 'sft') return 'what is learned by heart is sampled as [teacher.sampling] says';
+  const isScored = loss === 'opd' || (trainer.loss.teacher_tau ?? 0) > 0;
+  return isScored ? 'a teacher’s log probabilities are those of temperature 1' : null;
+}
+
+/** A temperature is one number, or has a course; and where it has one, rows of several temperatures have to be trained together. */
+export function* courseRelations(config: RatchetConfig): Relations {
+  const { temperature, temp_scheduler: course } = config.sampling;
+  if (course === undefined) return;
+  const reason = oneTemperature(config);
+  if (reason !== null) yield problem('sampling.temp_scheduler', `nothing: ${reason}`, `type = "${course.type}"`);
+  if (temperature === 1) return;
+  const expected = 'nothing beside [sampling.temp_scheduler]: the temperature is one number or has a course';
+  yield problem(['sampling.temperature', 'sampling.temp_scheduler'], expected, temperature);
+}
 
 /** What it takes that a server tells the sampler's log probabilities alone. */
 export function* samplingWarnings({ sampling, env, inference, loss, max_steps }: RatchetConfig): Iterable<string> {

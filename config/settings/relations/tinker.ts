@@ -42,6 +42,11 @@ function* trainerRelations({ trainer, inference, sampling }: RatchetConfig): Rel
     const expected = 'nothing: a Tinker server decides itself how many rows it computes at once';
     yield problem(['trainer.micro_batch_size', 'trainer.kind'], expected, trainer.micro_batch_size);
   }
+  if (trainer.loss.entropy_coef !== undefined) {
+    const expected =
+      'nothing: a Tinker server tells the log probabilities of tokens, not the distributions that entropy is of';
+    yield problem(['trainer.loss.entropy_coef', 'trainer.kind'], expected, trainer.loss.entropy_coef);
+  }
   if (sampling.temperature !== 1) {
     const expected =
       '1: a Tinker server trains log probabilities at temperature 1, so others would be of another policy';

@@ -4,7 +4,8 @@ import fc from 'fast-check';
 import { groupAdvantages } from '../../../core/rl/advantage.ts';
 import { groupSolved, judgeGroup, solvedCounts } from '../../../core/rl/difficulty.ts';
 import { nextBeta } from '../../../core/rl/kl-controller.ts';
-import { learningRateAt } from '../../../core/rl/schedule.ts';
+import { readFileSync } from 'node:fs';
+import { learningRateAt, temperatureAt } from '../../../core/rl/schedule.ts';
 import { stepMetrics } from '../../../core/rl/metrics.ts';
 import { isStale, staleness } from '../../../core/rl/staleness.ts';
 import { factsOfGroup } from '../../../core/rl/group-facts.ts';
@@ -256,5 +257,30 @@ describe('KL controller', () => {
     assert.equal(nextBeta({ beta: 0.1, targetKl: null, measuredKl: 9 }), 0.1);
     assert.equal(nextBeta({ beta: 0, targetKl: 0.01, measuredKl: 9 }), 0);
     assert.equal(nextBeta({ ...target, measuredKl: Number.NaN }), 0.1);
+  });
+});
+
+describe('a temperature that has a course', () => {
+  const golden = JSON.parse(readFileSync(new URL('../../data/algorithms/golden.json', import.meta.url), 'utf8')) as {
+    readonly temperatures: readonly {
+      readonly schedule: Readonly<Record<'type' | 'start_temperature' | 'end_temperature' | 'total_steps', unknown>>;
+      readonly max_steps: number;
+      readonly temperatures: readonly number[];
+    }[];
+  };
+
+  test('is at every version what prime-rl 0.4’s compute_temperature gives', () => {
+    for (const { schedule, max_steps: maxSteps, temperatures } of golden.temperatures) {
+      const temperatureSchedule = {
+        type: schedule.type as 'linear' | 'cosine',
+        startTemperature: Number(schedule.start_temperature),
+        endTemperature: Number(schedule.end_temperature),
+        totalSteps: schedule.total_steps as number | null,
+      };
+      for (const [version, expected] of temperatures.entries()) {
+        near(temperatureAt(version, { temperatureSchedule, maxSteps })!, expected, 1e-12);
+      }
+    }
+    assert.equal(temperatureAt(0, { maxSteps: 3 }), undefined);
   });
 });

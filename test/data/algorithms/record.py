@@ -171,6 +171,103 @@ def of_prime_rl_lengths(git):
     return {"weights": vars(penalty), "rollouts": traces, "advantages": scope["advantages"].tolist()}
 
 
+def of_prime_rl_sft(git):
+    """Rows with tools as prime-rl's SFT dataset reads them before a renderer has them."""
+    scope = {"json": json, "Any": object}
+    functions(show(git, "HEAD", "src/prime_rl/utils/chat_template.py"), ["normalize_messages", "deserialize_tool_calls"], scope)
+    source = show(git, "HEAD", "src/prime_rl/trainer/sft/data.py")
+    functions(source, ["_drop_null_fields"], scope)
+    begin = source.index("        def resolve_messages(example: dict)")
+    block = textwrap.dedent(source[begin : source.index("        def should_mask(message: dict)", begin)])
+    add = {"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}}}
+    ask = {"role": "user", "content": "What are 2 and 3 together?"}
+    call = lambda arguments: {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": arguments}}]}
+    told, said = {"role": "tool", "name": "add", "content": "5"}, {"role": "assistant", "content": "It is 5."}
+    rows = [
+        {"messages": [ask, call({"a": 2, "b": 3}), told, said], "tools": [add]},
+        {"messages": [{**ask, "tool_calls": None}, call('{"a": 2, "b": null}'), told, said], "tools": json.dumps([add])},
+        {"prompt": [ask], "completion": [call('{"a": 2, "b": 3}'), told, said], "tool_defs": [{**add["function"], "strict": None}]},
+    ]
+    read = []
+    for row in rows:
+        run = {**scope, "example": row}
+        exec(block, run)
+        read.append({"row": row, "messages": run["messages"], "tools": run["tools"]})
+    return read
+
+
+def of_trl_dpo(git):
+    """TRL's DPO loss of pairs by the sums of their log probabilities, and its gradients in these."""
+    source = show(git, "HEAD", "trl/trainer/dpo_trainer.py")
+    begin = source.index("        # Get the log ratios for the chosen and rejected responses")
+    end = source.index("            elif loss_type == ", begin)
+    block = textwrap.dedent(source[begin:end])
+    draw, beta = random.Random(11), 0.1
+    sums = {name: [round(draw.uniform(-60, -5), 3) for _ in range(6)] for name in ("chosen", "rejected", "ref_chosen", "ref_rejected")}
+    tensors = {name: torch.tensor(values, dtype=torch.float64, requires_grad=True) for name, values in sums.items()}
+    trainer = types.SimpleNamespace(f_divergence_type="reverse_kl", beta=beta, loss_types=["sigmoid"], loss_weights=[1.0])
+    run = {"self": trainer, "torch": torch, "F": torch.nn.functional, **{f"{name}_logps": value for name, value in tensors.items()}}
+    exec(block, run)
+    losses = run["per_sequence_loss"]
+    losses.sum().backward()
+    gradients = {name: tensors[name].grad.tolist() for name in ("chosen", "rejected")}
+    return {"beta": beta, "sums": sums, "losses": losses.tolist(), "gradients": gradients}
+
+
+def of_verl_returns(git):
+    """Returns of rewards that stand at turns, a token each."""
+    scope = {"torch": torch}
+    functions(show(git, "HEAD", "verl/utils/torch_functional.py"), ["masked_mean", "masked_sum", "masked_var", "masked_whiten"], scope)
+    helper = {"torch": torch, "verl_F": types.SimpleNamespace(**scope)}
+    (compute,) = functions(
+        show(git, "HEAD", "verl/trainer/ppo/core_algos.py"), ["compute_reinforce_plus_plus_outcome_advantage"], helper,
+    )
+    rewards = [[0.5, -0.25, 1.0], [0.0, 0.75, 0.0], [0.25, 0.0, 0.5]]
+    given = torch.tensor(rewards, dtype=torch.float64)
+    _, returns = compute(given, torch.ones_like(given), config=types.SimpleNamespace(gamma=0.9))
+    return {"discount": 0.9, "rewards": rewards, "returns": returns.tolist()}
+
+
+def of_trl_entropy(git):
+    """TRL's bonus of made-up positions, and its gradients in what an output layer reads and in its weights."""
+    scope = {"torch": torch, "F": torch.nn.functional}
+    (entropies,) = functions(show(git, "HEAD", "trl/trainer/utils.py"), ["entropy_from_logits"], scope)
+    source = show(git, "HEAD", "trl/trainer/grpo_trainer.py")
+    begin = source.index("        if self._entropy_bonus_enabled:\n            # When top_entropy_quantile")
+    end = "            loss = loss - apply_coef * entropy_loss\n"
+    block = textwrap.dedent(source[begin : source.index(end, begin) + len(end)])
+    draw, temperature, coef = random.Random(5), 0.8, 0.3
+    matrix = lambda rows, columns, spread: [[round(draw.gauss(0, spread), 4) for _ in range(columns)] for _ in range(rows)]
+    hidden, weight, mask = matrix(6, 4, 1.0), matrix(7, 4, 0.9), [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    read = torch.tensor(hidden, dtype=torch.float64, requires_grad=True)
+    table = torch.tensor(weight, dtype=torch.float64, requires_grad=True)
+    trainer = types.SimpleNamespace(
+        _entropy_bonus_enabled=True, loss_type="bnpo", use_adaptive_entropy=False, entropy_coef=coef,
+    )
+    run = {
+        "self": trainer, "loss": torch.zeros((), dtype=torch.float64), "mask": torch.tensor(mask, dtype=torch.float64),
+        "entropy_mask": None, "normalizer": 1.0, "entropies": entropies(read @ table.T / temperature),
+    }
+    exec(block, run)
+    run["loss"].backward()
+    return {
+        "hidden": hidden, "weight": weight, "mask": mask, "temperature": temperature, "coef": coef,
+        "loss": run["loss"].item(), "gradients": {"hidden": read.grad.tolist(), "weight": table.grad.tolist()},
+    }
+
+
+def of_prime_rl_temperatures(git):
+    scope = {"math": math}
+    (compute,) = functions(show(git, "v0.4.0", "src/prime_rl/utils/temp_scheduling.py"), ["compute_temperature"], scope)
+    cases = []
+    for kind, start, end, total, most in [("linear", 1.2, 0.6, None, 7), ("cosine", 1.0, 0.5, 5, 9), ("cosine", 0.7, 1.4, 1, 9)]:
+        schedule = types.SimpleNamespace(type=kind, start_temperature=start, end_temperature=end, total_steps=total)
+        sampling = types.SimpleNamespace(temperature=None, temp_scheduler=schedule)
+        temperatures = [compute(step, sampling, most) for step in range(most)]
+        cases.append({"schedule": vars(schedule), "max_steps": most, "temperatures": temperatures})
+    return cases
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("verl", "trl", "prime-rl"):
@@ -189,6 +286,11 @@ def main():
             "trl": of_trl(given.trl, rows),
             "primeRl04": of_prime_rl_04(given.prime_rl, rows),
             "overlong": of_verl_overlong(given.verl),
+            "entropy": of_trl_entropy(given.trl),
+            "returns": of_verl_returns(given.verl),
+            "sftRows": of_prime_rl_sft(given.prime_rl),
+            "dpo": of_trl_dpo(given.trl),
+            "temperatures": of_prime_rl_temperatures(given.prime_rl),
             "lengthPenalty": of_prime_rl_lengths(given.prime_rl),
         },
         sys.stdout, indent=1,

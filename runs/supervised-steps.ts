@@ -1,0 +1,65 @@
+import type { TrainSample } from '../core/rl/batch.ts';
+import type { RunHandle } from '../core/rl/run-state.ts';
+import { learningRateAt } from '../core/rl/schedule.ts';
+import type { RunSpec } from '../config/run-spec.ts';
+import type { ChatTokenizer } from '../engine/index.ts';
+import type { SftOutcome } from '../backends/trainer/types.ts';
+import type { MayGoOn, PolicyTrainer } from './policy-trainer.ts';
+import { checkPairs, drawPairs, preferenceStep, referenceSums } from './preference-rows.ts';
+import { checkData, drawData } from './sft-rows.ts';
+
+/** Trains supervised step n. */
+type Learn = (step: number, isNext: boolean) => Promise<SftOutcome>;
+
+interface LearnerOptions {
+  readonly trainer: PolicyTrainer;
+  readonly holdsReference: boolean;
+  readonly mayGoOn: MayGoOn;
+  /** Rows of the environments' demonstrations, step by step. */
+  readonly shown: () => Promise<(step: number) => TrainSample[] | Promise<TrainSample[]>>;
+}
+
+/** Refuses, before anything is trained, rows of `[sft] data` that the model has no room for or its chat template does not take. */
+export async function checkRows(
+  run: RunHandle,
+  { data, dpo }: NonNullable<RunSpec['sft']>,
+  model: Parameters<typeof checkData>[2],
+): Promise<void> {
+  if (data) await (dpo ? checkPairs : checkData)(run, data, model);
+}
+
+/** Of conversations, or of pairs; the trainer holds the weights before the warm-up, or does not. */
+export async function learner(
+  run: RunHandle,
+  spec: RunSpec,
+  tokenizer: ChatTokenizer,
+  { trainer, shown, ...reference }: LearnerOptions,
+): Promise<Learn> {
+  const { optimizer } = spec;
+  const dpo = spec.sft?.dpo;
+  if (dpo) {
+    const sums = await referenceSums(run, spec, tokenizer, { trainer, ...reference });
+    const draw = await drawPairs(run, spec, tokenizer);
+    return (n) => preferenceStep(draw(n), sums, { trainer, ...dpo, optimizer, learningRate: sftRate(spec, n) });
+  }
+  const draw = spec.sft?.data ? await drawData(run, spec, tokenizer) : await shown();
+  let made: { readonly step: number; readonly samples: TrainSample[] } | null = null;
+  return async (n, isNext) => {
+    const samples = made?.step === n ? made.samples : await draw(n);
+    const training = trainer.sftStep({ samples, learningRate: sftRate(spec, n), optimizer });
+    // The next rows are made while the engine, a process of its own, is at work on these.
+    const [outcome, next] = await Promise.all([training, isNext ? draw(n + 1) : []]);
+    made = { step: n + 1, samples: next };
+    return outcome;
+  };
+}
+
+function sftRate(spec: RunSpec, step: number): number {
+  const { steps, learningRate, warmupSteps, minRatio } = spec.sft!;
+  return learningRateAt({
+    step,
+    maxSteps: steps,
+    peak: learningRate,
+    schedule: { type: 'linear', warmupSteps, minRatio },
+  });
+}
