@@ -4,6 +4,7 @@ import type { Audience } from './audience.ts';
 import { stepRecords } from './run-records.ts';
 import { standOfRun } from '../runs/standing.ts';
 import { goOnWith } from './stored-runs.ts';
+import { whatWasLearned } from './what-was-learned.ts';
 import { untilSent } from './until-sent.ts';
 import { trainAgain, type TypedCommand, withoutResume } from './typed-command.ts';
 
@@ -20,6 +21,8 @@ export async function sayNext(
   const place = { name, store: store.uri };
   const afresh = `${trainAgain(command)} --fresh`;
   if (maxSteps === 0) return say(`next    afresh: ${afresh}`);
+  // The embedded engine's weights are here to be talked to.
+  if (spec.trainer.kind === 'onnx') for (const line of await whatWasLearned(place)) say(line);
   const stand = (await standOfRun(place)) ?? { maxSteps, state: 'finished' };
   const steps = await stepRecords(place);
   const solved = solvedShare(steps.map(({ metrics }) => metrics));

@@ -2,53 +2,49 @@ import { createInterface } from 'node:readline/promises';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import type { ChatMessage } from '../../core/rl/rollout.ts';
-import { storedSpec } from '../../runs/stored-spec.ts';
-import { openVersion } from '../open-version.ts';
-import { headStep } from '../run-records.ts';
-import { begunAtOf } from '../../runs/run-access.ts';
-import { storedTemplate } from '../../runs/stored-template.ts';
-import { Detokenizer, type ModelFolder, Sampler, withChatTemplate } from '../../engine/index.ts';
-import { findRunFolder, readStep } from '../run-place.ts';
+import { Detokenizer, type ModelFolder, Sampler } from '../../engine/index.ts';
+import { openChatTarget } from '../chat-target.ts';
 import { withoutControls } from '../plain-text.ts';
 import { storeOption } from '../store-option.ts';
 import { print, writeText } from '../print.ts';
 
 export const chatCommand = new Command('chat')
-  .description('talk to a version of the policy on this machine; /exit or Ctrl-D ends, a prompt may come on stdin')
-  .argument('<run>')
+  .description('talk to a model on this machine; /exit or Ctrl-D ends, a prompt may come on stdin')
+  .argument('<run>', 'a run, RUN@STEP, or the folder of a model or an adapter')
   .option('--step <n>', 'a step whose weights are there; default: the last committed one')
+  .option('--compare', 'the model before its training answers, too')
   .option('--system <text>', 'a system message before the conversation')
-  .option('--temperature <t>', "0 = the likeliest token; default: the run's")
-  .option('--top-p <p>', "default: the run's")
+  .option('--temperature <t>', "0 = the likeliest token; default: the run's, 0.5 of a folder")
+  .option('--top-p <p>', "default: the run's, 0.9 of a folder")
   .option('--top-k <k>', "default: the run's")
   .option('--min-p <p>', "default: the run's")
-  .option('--max-tokens <n>', "per answer; default: the run's")
+  .option('--max-tokens <n>', "per answer; default: the run's, 256 of a folder")
   .option('--seed <n>', 'the same seed gives the same answers', '0')
   .option('--threads <n>', 'of the processor', '1')
   .option(...storeOption)
-  .action(async (run: string, options: ChatOptions) => {
-    const place = await findRunFolder(run, options.store);
-    const step = options.step === undefined ? await headStep(place) : readStep(options.step);
-    const { spec } = await storedSpec(place);
-    const { begunAt: templateTime } = await begunAtOf(place);
-    const opened = await openVersion(place, step, { templateTime });
-    const template = await storedTemplate(place, spec);
-    const model = template === null ? opened : withChatTemplate(opened, template, { templateTime });
-    const sampler = await Sampler.open(model.config, { threads: whole('--threads', options.threads, 1) });
+  .action(async (named: string, options: ChatOptions) => {
+    const target = await openChatTarget(named, options);
+    const { sampling: usual } = target;
+    const sampling: Sampling = {
+      system: options.system ?? null,
+      temperature: number('--temperature', options.temperature, usual.temperature),
+      topP: number('--top-p', options.topP, usual.topP),
+      topK: whole('--top-k', options.topK, usual.topK ?? 0),
+      minP: number('--min-p', options.minP, usual.minP),
+      maxTokens: whole('--max-tokens', options.maxTokens, usual.maxTokens),
+      stop: usual.stop,
+      templateArguments: usual.templateArguments,
+      seed: whole('--seed', options.seed, 0),
+    };
+    const base = options.compare ? await target.openBase() : null;
+    const sampler = await Sampler.open(target.model.config, { threads: whole('--threads', options.threads, 1) });
     try {
-      const conversation = new Conversation(model, sampler, {
-        system: options.system ?? null,
-        temperature: number('--temperature', options.temperature, spec.sampling.temperature),
-        topP: number('--top-p', options.topP, spec.sampling.topP),
-        topK: whole('--top-k', options.topK, spec.sampling.topK ?? 0),
-        minP: number('--min-p', options.minP, spec.sampling.minP),
-        maxTokens: whole('--max-tokens', options.maxTokens, spec.sampling.maxTokens),
-        stop: spec.sampling.stop,
-        templateArguments: spec.sampling.templateArguments,
-        seed: whole('--seed', options.seed, 0),
-      });
-      if (process.stdin.isTTY) await talk(conversation, `${run} v${step}`);
-      else await answerOnce(conversation);
+      const speakers = [
+        ...(base ? [{ name: 'before', conversation: new Conversation(base, sampler, sampling) }] : []),
+        { name: base ? 'after ' : null, conversation: new Conversation(target.model, sampler, sampling) },
+      ];
+      if (process.stdin.isTTY) await talk(speakers, target.name);
+      else await answerOnce(speakers);
     } finally {
       await sampler.release();
     }
@@ -56,6 +52,7 @@ export const chatCommand = new Command('chat')
 
 interface ChatOptions {
   readonly step?: string;
+  readonly compare?: boolean;
   readonly system?: string;
   readonly temperature?: string;
   readonly topP?: string;
@@ -77,6 +74,12 @@ interface Sampling {
   readonly stop: readonly string[];
   readonly templateArguments: Readonly<Record<string, unknown>>;
   readonly seed: number;
+}
+
+/** Who answers; the name is said where there are two. */
+interface Speaker {
+  readonly name: string | null;
+  readonly conversation: Conversation;
 }
 
 /** Messages so far, and the model that goes on with them. */
@@ -168,7 +171,7 @@ function endOf(text: string, stop: readonly string[], isLast: boolean): number {
 }
 
 /** All of stdin is one prompt; its answer is all that goes to stdout. */
-async function answerOnce(conversation: Conversation): Promise<void> {
+async function answerOnce(speakers: readonly Speaker[]): Promise<void> {
   const pieces: Buffer[] = [];
   for await (const piece of process.stdin) pieces.push(piece as Buffer);
   const prompt = Buffer.concat(pieces)
@@ -176,12 +179,15 @@ async function answerOnce(conversation: Conversation): Promise<void> {
     .replace(/\r?\n$/, '');
   if (prompt.trim() === '')
     throw new RatchetError('ConfigInvalid', 'There is no prompt on stdin. Example: echo hello | ratchet chat RUN');
-  await conversation.say(prompt, writeText, new AbortController().signal);
-  print('');
+  for (const { name, conversation } of speakers) {
+    if (name !== null) writeText(`${name}  `);
+    await conversation.say(prompt, writeText, new AbortController().signal);
+    print('');
+  }
 }
 
 /** Line by line until /exit or Ctrl-D; Ctrl-C ends an answer, and the conversation where none is under way. */
-async function talk(conversation: Conversation, who: string): Promise<void> {
+async function talk(speakers: readonly Speaker[], who: string): Promise<void> {
   print(`${who}. /new begins a new conversation, /exit or Ctrl-D ends.`);
   const lines = createInterface({ input: process.stdin, output: process.stdout, prompt: '> ' });
   let answering: AbortController | null = null;
@@ -189,11 +195,14 @@ async function talk(conversation: Conversation, who: string): Promise<void> {
   lines.prompt();
   for await (const line of lines) {
     if (line.trim() === '/exit') break;
-    if (line.trim() === '/new') conversation.forget();
+    if (line.trim() === '/new') speakers.forEach(({ conversation }) => conversation.forget());
     else if (line.trim() !== '') {
       answering = new AbortController();
-      const end = await conversation.say(line, writeText, answering.signal).catch(tellRefusal);
-      print(end === 'length' ? ' … (max tokens)' : '');
+      for (const { name, conversation } of speakers) {
+        if (name !== null) writeText(`${name}  `);
+        const end = await conversation.say(line, writeText, answering.signal).catch(tellRefusal);
+        print(end === 'length' ? ' … (max tokens)' : '');
+      }
       answering = null;
     }
     lines.prompt();

@@ -1,0 +1,98 @@
+import { existsSync } from 'node:fs';
+import path from 'node:path';
+import { packagedFolder } from '../backends/hub/packaged-models.ts';
+import type { SamplingSpec } from '../config/run-spec.ts';
+import { RatchetError } from '../core/errors.ts';
+import { describeAdapter, loadModelFolder, type ModelFolder, withChatTemplate } from '../engine/index.ts';
+import { begunAtOf } from '../runs/run-access.ts';
+import { storedSpec } from '../runs/stored-spec.ts';
+import { storedTemplate } from '../runs/stored-template.ts';
+import { versionFolder } from './open-version.ts';
+import { findRunFolder, readStep } from './run-place.ts';
+import { headStep } from './run-records.ts';
+
+/** What is talked to: a version of a run, or a folder of weights. */
+export interface ChatTarget {
+  readonly name: string;
+  readonly model: ModelFolder;
+  readonly sampling: ChatSampling;
+  /** The model as it was before it was trained. */
+  openBase(): Promise<ModelFolder>;
+}
+
+type ChatSampling = Pick<
+  SamplingSpec,
+  'temperature' | 'topP' | 'topK' | 'minP' | 'maxTokens' | 'stop' | 'templateArguments'
+>;
+
+/** Of a folder, which has no run to ask: what small chat models are coherent at. */
+const usualSampling: ChatSampling = {
+  temperature: 0.5,
+  topP: 0.9,
+  topK: null,
+  minP: 0,
+  maxTokens: 256,
+  stop: [],
+  templateArguments: {},
+};
+
+/** `named`: a run, RUN@STEP, a folder of a model or an adapter, or a model that comes as a package. */
+export async function openChatTarget(
+  named: string,
+  { step, store }: { readonly step?: string | undefined; readonly store?: string | undefined },
+): Promise<ChatTarget> {
+  const folder = folderOf(named);
+  if (folder !== null) {
+    if (step !== undefined) {
+      throw new RatchetError('ConfigInvalid', `--step is of a run; ${named} is a folder, which holds one version.`);
+    }
+    return {
+      name: named,
+      model: await loadModelFolder(folder),
+      sampling: usualSampling,
+      openBase: () => baseOf(folder),
+    };
+  }
+  const [, run = named, at] = /^(.+)@v?(\d+)$/.exec(named) ?? [];
+  return openRun(run, { step: step ?? at, store });
+}
+
+function folderOf(named: string): string | null {
+  const isFolder = ['config.json', 'adapter_config.json'].some((file) => existsSync(path.join(named, file)));
+  if (isFolder) return path.resolve(named);
+  const packaged = packagedFolder(named);
+  return packaged !== null && existsSync(packaged) ? packaged : null;
+}
+
+async function openRun(
+  run: string,
+  options: { readonly step: string | undefined; readonly store: string | undefined },
+): Promise<ChatTarget> {
+  const place = await findRunFolder(run, options.store);
+  const step = options.step === undefined ? await headStep(place) : readStep(options.step);
+  const { spec } = await storedSpec(place);
+  const { begunAt: templateTime } = await begunAtOf(place);
+  const template = await storedTemplate(place, spec);
+  const asInRun = (model: ModelFolder): ModelFolder =>
+    template === null ? model : withChatTemplate(model, template, { templateTime });
+  const folder = await versionFolder(place, step);
+  return {
+    name: `${run} v${step}`,
+    model: asInRun(await loadModelFolder(folder, { templateTime })),
+    sampling: spec.sampling,
+    openBase: async () => {
+      const described = await describeAdapter(folder);
+      const base = described?.baseFolder ?? (await versionFolder(place, 0));
+      return asInRun(await loadModelFolder(base, { templateTime }));
+    },
+  };
+}
+
+async function baseOf(folder: string): Promise<ModelFolder> {
+  const described = await describeAdapter(folder);
+  if (described) return loadModelFolder(described.baseFolder);
+  throw new RatchetError(
+    'ConfigInvalid',
+    `--compare: expected an adapter's folder, or a run: ${folder} is a whole model, which does not say what it was trained from.`,
+  );
+}
