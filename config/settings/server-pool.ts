@@ -40,7 +40,7 @@ export const requests = {
   provider: setting(choice('cpu', 'cuda'), 'where Ratchet’s policy server computes', { default: 'cpu' }),
   quantize: setting(
     choice('int8'),
-    'of "embedded": weights are sampled in 8 bits, twice as quick for few rows; the sampler is then a little off the trainer, which the canary measures and the loss corrects for',
+    'of "embedded": weights are sampled in 8 bits, of which fewer bytes are read; the sampler is then a little off the trainer, which the canary measures and the loss corrects for',
     { isLeftOut: true },
   ),
   canary_threshold: setting(
