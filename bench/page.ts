@@ -82,7 +82,6 @@ async function look(browser: Browser, url: string, metrics: string, size: Size):
   const times: number[] = [];
   for (const filter of filters(size)) times.push(await timeOfFilter(shown, filter));
   const frames_per_s = await scrolled(shown);
-  await shown.locator('.results button').first().click();
   const page_kb = await sizeOf(shown);
   const browser_mb = await memoryOfPage(browser);
   return {
