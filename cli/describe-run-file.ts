@@ -181,7 +181,7 @@ function lossLine({ loss, advantage, turnCredit: turns }: RunSpec): string {
 
 /** What differs from a token's own weight, at most 2. */
 function correctionPart(correction: RunSpec['loss']['correction']): string {
-  const { weight, weightMin, weightMax, ...masks } = correction;
+  const { weight, weightMin, weightMax, divergenceMask = {}, ...masks } = correction;
   const masked = Object.entries(masks).flatMap(([name, bounds]) =>
     bounds === null ? [] : [`${name.replace('Mask', '')} ratios from ${bounds[0]} to ${bounds[1]}`],
   );
@@ -191,6 +191,7 @@ function correctionPart(correction: RunSpec['loss']['correction']): string {
       ? []
       : [weight === 'none' ? 'no weights' : `weights of a ${weight} ${cut}`]),
     ...masked,
+    ...Object.entries(divergenceMask).map(([name, most]) => `${name} ≤ ${most}`),
   ];
   return said.length === 0 ? '' : `; corrected by ${said.join(', ')}`;
 }

@@ -1,7 +1,8 @@
 import { z } from 'zod';
-import { usualWeightMax } from '../../core/rl/correction.ts';
+import { present } from '../../core/present.ts';
+import { divergenceNames, usualWeightMax } from '../../core/rl/correction.ts';
 import { atLeastZero, choice, positive } from '../values.ts';
-import { inSpec, setting, specFields, table, type WrittenIn } from './setting.ts';
+import { inSpec, optionalTable, setting, specFields, table, type WrittenIn } from './setting.ts';
 
 /** `[trainer.correction]`: what makes good that tokens were drawn from another distribution than the one that is trained. */
 
@@ -29,12 +30,32 @@ const fields = {
   geometric_mask: setting(bounds(), 'rows whose geometric mean of them lies outside'),
   extreme_mask: setting(bounds(), 'rows with a token whose ratio lies outside'),
 };
-export const correction = table(fields);
+
+const divergence = (what: string) => setting(positive(), what, { isLeftOut: true });
+/** Under the names of verl's `rollout_rs`. */
+const divergences = {
+  token_k2: divergence(
+    'tokens whose k2 = (ln r)² / 2 is larger have the weight 0, r the policy that the step begins from over the sampler',
+  ),
+  token_k3: divergence('the same of k3 = r − 1 − ln r'),
+  seq_sum_k2: divergence('rows in which the sum of k2 is larger'),
+  seq_sum_k3: divergence('rows in which the sum of k3 is'),
+  seq_mean_k2: divergence('rows in which its mean is'),
+  seq_mean_k3: divergence('rows in which that of k3 is'),
+  seq_max_k2: divergence('rows with a token whose k2 is larger'),
+  seq_max_k3: divergence('rows with a token whose k3 is'),
+};
+export const correction = table({ ...fields, divergence_mask: optionalTable(divergences) });
+type Written = WrittenIn<typeof fields> & { readonly divergence_mask?: WrittenIn<typeof divergences> | undefined };
 
 /** The formulas stand in core/rl/correction.ts. */
-export const CorrectionSpec = z.strictObject(specFields(fields));
+export const CorrectionSpec = z.strictObject({
+  ...specFields(fields),
+  /** The most that each divergence may be; absent = no bound. */
+  divergenceMask: z.partialRecord(z.enum(divergenceNames), z.number().positive()).optional(),
+});
 export type CorrectionSpec = z.infer<typeof CorrectionSpec>;
 
-export function correctionSpec(written: WrittenIn<typeof fields>): CorrectionSpec {
-  return inSpec(fields, written);
+export function correctionSpec({ divergence_mask: most, ...written }: Written): CorrectionSpec {
+  return { ...inSpec(fields, written), ...(most === undefined ? {} : { divergenceMask: present(most) }) };
 }

@@ -21,11 +21,24 @@ export interface CorrectionTally {
 /** With whose log probabilities the ratio of the loss is taken to. */
 export type Correction = CorrectionSpec & Pick<LossSpec, 'oldLogprobs'>;
 
+/** verl's names of what its `rollout_rs` bounds from above: of tokens, or the sum, mean or largest over a row. */
+export const divergenceNames = [
+  'token_k2',
+  'token_k3',
+  'seq_sum_k2',
+  'seq_sum_k3',
+  'seq_mean_k2',
+  'seq_mean_k3',
+  'seq_max_k2',
+  'seq_max_k3',
+] as const;
+type DivergenceName = (typeof divergenceNames)[number];
+
 type Bounds = readonly [low: number, high: number];
 
 /** Whether the policy's log probabilities at the start of the step are asked for, whatever the servers told. */
 export function asksForProximal(correction: Correction): boolean {
-  return correction.oldLogprobs === 'trainer' || masksOf(correction).length > 0;
+  return correction.oldLogprobs === 'trainer' || hasMasks(correction);
 }
 
 /**
@@ -37,9 +50,10 @@ export function asksForProximal(correction: Correction): boolean {
  *     sequence   rows whose product of π / q does
  *     geometric  rows whose exp(mean of ln π − ln q) does
  *     extreme    rows whose least or largest π / q of a token does
+ *     divergence tokens, or rows by sum, mean or largest, whose k2 = (ln r)² / 2 or k3 = r − 1 − ln r, r = π / q, is above its bound
  *
- * A token with the weight 0 counts in what the loss is divided by. So do verl (trainer/ppo/rollout_corr_helper.py: `rollout_is` and the
- * k1 options of `rollout_rs`, decoupled and bypass mode) and TRL (trainer/grpo_trainer.py, `vllm_importance_sampling_mode`), of which
+ * A token with the weight 0 counts in what the loss is divided by. So do verl (trainer/ppo/rollout_corr_helper.py: `rollout_is` and
+ * `rollout_rs`, decoupled and bypass mode) and TRL (trainer/grpo_trainer.py, `vllm_importance_sampling_mode`), of which
  * verl takes masked tokens out of the denominator as well; `extreme` is prime-rl 0.4's mask of whole sequences.
  */
 export function correctRow(row: PackedRow, proximal: ArrayLike<number> | null, correction: Correction): CorrectedRow {
@@ -83,7 +97,7 @@ export function correctionMetrics(tallies: readonly CorrectionTally[]): Record<s
 function isUsual(correction: Correction): boolean {
   const { oldLogprobs: old, weight, weightMin, weightMax } = correction;
   const isToken = weight === 'token' && weightMin === 0 && weightMax === usualWeightMax;
-  return old === 'sampler' && isToken && masksOf(correction).length === 0;
+  return old === 'sampler' && isToken && !hasMasks(correction);
 }
 
 /**
@@ -114,15 +128,16 @@ function weightsOf(
   return () => whole;
 }
 
-function masksOf({ tokenMask, sequenceMask, geometricMask, extremeMask }: Correction): Bounds[] {
-  return [tokenMask, sequenceMask, geometricMask, extremeMask].filter((bounds) => bounds !== null);
+function hasMasks({ tokenMask, sequenceMask, geometricMask, extremeMask, divergenceMask = {} }: Correction): boolean {
+  const bounds = [tokenMask, sequenceMask, geometricMask, extremeMask];
+  return bounds.some((one) => one !== null) || Object.keys(divergenceMask).length > 0;
 }
 
 function keptTokens(
   proximal: ArrayLike<number>,
   drawn: ArrayLike<number>,
   counted: readonly number[],
-  { tokenMask, sequenceMask, geometricMask, extremeMask }: Correction,
+  { tokenMask, sequenceMask, geometricMask, extremeMask, divergenceMask = {} }: Correction,
 ): ReadonlySet<number> {
   const ratio = (t: number): number => proximal[t]! - drawn[t]!;
   const isWithin = (logRatio: number, [low, high]: Bounds): boolean =>
@@ -133,7 +148,30 @@ function keptTokens(
     (geometricMask === null || isWithin(sum / counted.length, geometricMask)) &&
     (extremeMask === null || counted.every((t) => isWithin(ratio(t), extremeMask)));
   if (!isRowKept) return new Set();
-  return new Set(tokenMask === null ? counted : counted.filter((t) => isWithin(ratio(t), tokenMask)));
+  let kept = tokenMask === null ? [...counted] : counted.filter((t) => isWithin(ratio(t), tokenMask));
+  for (const [name, most] of Object.entries(divergenceMask) as [DivergenceName, number][]) {
+    const [, by, kind] = /^(token|seq_\w+)_(k\d)$/.exec(name)!;
+    const of = (t: number): number => divergenceOf(ratio(t), kind as 'k2' | 'k3');
+    if (by === 'token') kept = kept.filter((t) => of(t) <= most);
+    else if (overRow(by as RowStatistic, counted.map(of)) > most) return new Set();
+  }
+  return new Set(kept);
+}
+
+/** verl's bound of a log ratio, beyond which nothing changes (`SAFETY_BOUND`). */
+const logRatioMax = 20;
+
+function divergenceOf(logRatio: number, kind: 'k2' | 'k3'): number {
+  const bounded = Math.max(-logRatioMax, Math.min(logRatioMax, logRatio));
+  return kind === 'k2' ? bounded ** 2 / 2 : Math.exp(bounded) - 1 - bounded;
+}
+
+type RowStatistic = 'seq_sum' | 'seq_mean' | 'seq_max';
+
+function overRow(by: RowStatistic, values: readonly number[]): number {
+  if (by === 'seq_max') return values.reduce((most, value) => Math.max(most, value), 0);
+  const sum = values.reduce((total, value) => total + value, 0);
+  return by === 'seq_sum' ? sum : sum / Math.max(1, values.length);
 }
 
 function sumOf(positions: readonly number[], of: (t: number) => number): number {

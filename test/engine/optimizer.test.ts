@@ -64,6 +64,31 @@ test('a bonus for entropy makes the policy less certain, in parts of the logits 
   assert.ok(after.entropy > before!.entropy, `${before!.entropy} to ${after.entropy}`);
 });
 
+test('with decayMatricesOnly norms and biases do not decay, as in transformers’ Trainer; else all weights do', async (t) => {
+  const weightsAfter = async (more: Partial<typeof optimizer>) => {
+    const each = await open();
+    t.after(() => each.close());
+    await each.trainStep(batch, { ...options, optimizer: { ...optimizer, ...more } });
+    const { layout } = each.model.parameters;
+    const of = (isVector: boolean) =>
+      layout
+        .filter(({ shape }) => (shape.length === 1) === isVector)
+        .flatMap(({ name }) => Array.from(each.model.parameters.view(name)));
+    return { vectors: of(true), matrices: of(false) };
+  };
+  const none = await weightsAfter({});
+  const spared = await weightsAfter({ weightDecay: 0.1, decayMatricesOnly: true });
+  const all = await weightsAfter({ weightDecay: 0.1 });
+  assert.ok(none.vectors.length > 0);
+  // A decay of 0.1 at this learning rate moves a norm of 1 by 1e-4.
+  const differs = (one: readonly number[], other: readonly number[]): boolean =>
+    one.some((value, i) => Math.abs(value - other[i]!) > 1e-6);
+  assert.ok(!differs(spared.vectors, none.vectors));
+  assert.ok(differs(all.vectors, none.vectors));
+  assert.ok(differs(spared.matrices, none.matrices));
+  assert.ok(!differs(spared.matrices, all.matrices));
+});
+
 test('rows of several temperatures are each trained at their own, in one batch', async () => {
   const temperatures = [0.6, 1, 1.7];
   const rows = (await Promise.all(temperatures.map(sampledBatch))).map((sampled, i) =>

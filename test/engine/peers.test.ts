@@ -16,6 +16,7 @@ interface Golden {
   readonly rows: { readonly sampler: Rows; readonly policy: Rows; readonly advantages: readonly number[] };
   readonly verl: {
     readonly weights: { readonly token: Rows; readonly sequence: Rows };
+    readonly divergences: Readonly<Record<string, { readonly most: number; readonly kept: Rows }>>;
     readonly masks: Readonly<Record<string, { readonly bounds: Pair; readonly kept: Rows }>>;
   };
   readonly trl: Readonly<Record<string, { readonly bounds: Pair; readonly ratios: Rows }>>;
@@ -70,6 +71,13 @@ describe('a correction for the sampler weighs tokens', () => {
       const { bounds, kept } = golden.verl.masks[option]!;
       assert.ok(kept.flat().includes(0) && kept.flat().includes(1));
       assertClose(weightsBy({ weight: 'none', [mask]: bounds }), kept);
+    });
+  }
+
+  for (const [option, { most, kept }] of Object.entries(golden.verl.divergences)) {
+    test(`and leaves out those that verl’s rollout_rs ${option} leaves out`, () => {
+      assert.ok(kept.flat().includes(0) && kept.flat().includes(1));
+      assertClose(weightsBy({ weight: 'none', divergenceMask: { [option]: most } }), kept);
     });
   }
 

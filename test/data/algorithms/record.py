@@ -71,7 +71,9 @@ def of_verl(git, rows):
     helper = {
         "torch": torch, "math": math, "verl_F": types.SimpleNamespace(**scope), "SAFETY_BOUND": 20.0,
         "TOKEN_LEVEL_ROLLOUT_RS_OPTIONS": {"token_k1", "token_k2", "token_k3"},
-        "SUPPORTED_ROLLOUT_RS_OPTIONS": {"token_k1", "seq_sum_k1", "seq_mean_k1"},
+        "SUPPORTED_ROLLOUT_RS_OPTIONS": {
+            f"{by}_{kind}" for by in ("token", "seq_sum", "seq_mean", "seq_max") for kind in ("k1", "k2", "k3")
+        },
     }
     names = [
         "_parse_rollout_rs_thresholds", "compute_rs_metrics", "compute_is_metrics",
@@ -92,7 +94,15 @@ def of_verl(git, rows):
         }
         for option, (low, high) in options.items()
     }
-    return {"weights": weights, "masks": masks}
+    most = {
+        "token_k2": 0.02, "token_k3": 0.02, "seq_sum_k2": 0.4, "seq_sum_k3": 0.4, "seq_mean_k2": 0.05, "seq_mean_k3": 0.05,
+        "seq_max_k2": 0.2, "seq_max_k3": 0.2,
+    }
+    divergences = {
+        option: {"most": bound, "kept": rows.cut(reject(log_ratio, rows.mask, option, str(bound))[0])}
+        for option, bound in most.items()
+    }
+    return {"weights": weights, "masks": masks, "divergences": divergences}
 
 
 def of_trl(git, rows):
