@@ -54,6 +54,8 @@ export async function openChatTarget(
     };
   }
   const [, run = named, at] = /^(.+)@v?(\d+)$/.exec(named) ?? [];
+  if (at !== undefined && step !== undefined)
+    throw new RatchetError('ConfigInvalid', `--step: expected nothing beside ${named}, which names a step.`);
   return openRun(run, { step: step ?? at, store });
 }
 

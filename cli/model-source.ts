@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { packagedFolder } from '../backends/hub/packaged-models.ts';
+import { RatchetError } from '../core/errors.ts';
 import { isHubId } from '../core/names.ts';
 import { loadModelFolder, type ModelFolder, withChatTemplate } from '../engine/index.ts';
 import { begunAtOf } from '../runs/run-access.ts';
@@ -27,6 +28,8 @@ export async function findModel(
 ): Promise<ModelSource> {
   const folder = packagedFolder(what) ?? path.resolve(what);
   if (['config.json', 'adapter_config.json'].some((file) => existsSync(path.join(folder, file)))) {
+    if (step !== undefined)
+      throw new RatchetError('ConfigInvalid', `--step is of a run; ${what} is a folder, which holds one version.`);
     return { name: what, folder, baseName: null, load: () => loadModelFolder(folder) };
   }
   const place = await findRunFolder(what, store);

@@ -1,9 +1,11 @@
-import { stat } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { RatchetError } from '../core/errors.ts';
 import { runNamePattern } from '../core/names.ts';
 import { openRunStore, resolveStoreUri } from '../backends/store/index.ts';
 import { layout } from '../runs/layout.ts';
+import { isFolder } from './output-file.ts';
 import { findRunFolder, usualStore } from './run-place.ts';
 
 /** What a page is opened for. */
@@ -17,7 +19,7 @@ export interface PagePlace {
 /** A run by its name, a folder or an address of runs, a folder or an address of one; without any of it what lies in ./outputs. */
 export async function findPagePlace(what: string | undefined, storeUri: string | undefined): Promise<PagePlace> {
   if (what === undefined) return { store: resolveStoreUri(storeUri ?? usualStore, process.cwd()), run: null };
-  const isPlace = what.includes('/') || what.includes(':') || (await isFolder(what));
+  const isPlace = what.includes('/') || what.includes(':') || (await isFolderHere(what));
   if (!isPlace || storeUri !== undefined) {
     const { name, store } = await findRunFolder(what, storeUri);
     return { store, run: name };
@@ -31,6 +33,8 @@ export async function findPagePlace(what: string | undefined, storeUri: string |
       'RunNotFound',
       `There is no run at ${what}: it holds no run.json. The runs of a bucket are not listed; name one: ${what.split('?', 1)[0]!.replace(/\/?$/, '/')}RUN`,
     );
+  if (!(await isFolder(fileURLToPath(store))))
+    throw new RatchetError('RunNotFound', `There is no folder ${what}, of runs or of one run.`);
   return { store, run: null };
 }
 
@@ -42,15 +46,7 @@ function aboveOf(store: string): { readonly store: string; readonly run: string 
   return { store: match[1]! + (query === undefined ? '' : `?${query}`), run: match[2]! };
 }
 
-async function isFolder(what: string): Promise<boolean> {
+async function isFolderHere(what: string): Promise<boolean> {
   // A run of that name in ./outputs is meant before a folder beside it.
-  if (await isThere(path.join('outputs', what, layout.run()))) return false;
-  return isThere(what);
-}
-
-function isThere(file: string): Promise<boolean> {
-  return stat(file).then(
-    () => true,
-    () => false,
-  );
+  return !existsSync(path.join('outputs', what, layout.run())) && isFolder(what);
 }

@@ -20,7 +20,10 @@ export async function findRunFolder(
   { asksTemporal = true }: { readonly asksTemporal?: boolean } = {},
 ): Promise<{ name: string; store: string }> {
   if (!runNamePattern.test(run)) {
-    throw new RatchetError('RunNotFound', `${JSON.stringify(run)} is not the name of a run.`);
+    throw new RatchetError(
+      'RunNotFound',
+      `${JSON.stringify(run)} is not the name of a run. Expected one such as reverse-text; --store says where the runs are.`,
+    );
   }
   const here = resolveStoreUri(storeUri ?? usualStore, process.cwd());
   if (await holds(here, run)) return { name: run, store: here };

@@ -5,6 +5,7 @@ import type { ChatMessage } from '../../core/rl/rollout.ts';
 import { Detokenizer, type ModelFolder, Sampler } from '../../engine/index.ts';
 import { openChatTarget } from '../chat-target.ts';
 import { withoutControls } from '../plain-text.ts';
+import { readCount } from '../read-count.ts';
 import { storeOption } from '../store-option.ts';
 import { print, writeText } from '../print.ts';
 
@@ -31,13 +32,13 @@ export const chatCommand = new Command('chat')
       topP: number('--top-p', options.topP, usual.topP),
       topK: whole('--top-k', options.topK, usual.topK ?? 0),
       minP: number('--min-p', options.minP, usual.minP),
-      maxTokens: whole('--max-tokens', options.maxTokens, usual.maxTokens),
+      maxTokens: options.maxTokens === undefined ? usual.maxTokens : readCount('--max-tokens', options.maxTokens),
       stop: usual.stop,
       templateArguments: usual.templateArguments,
       seed: whole('--seed', options.seed, 0),
     };
     const base = options.compare ? await target.openBase() : null;
-    const sampler = await Sampler.open(target.model.config, { threads: whole('--threads', options.threads, 1) });
+    const sampler = await Sampler.open(target.model.config, { threads: readCount('--threads', options.threads) });
     try {
       const speakers = [
         ...(base ? [{ name: 'before', conversation: new Conversation(base, sampler, sampling) }] : []),

@@ -3,6 +3,7 @@ import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { committedSteps, currentLineage, type RunPlace, stretchesOf } from '../../runs/run-access.ts';
 import { type RolloutTableRow, type TableFormat, tableRow, writeTable } from '../../backends/rollouts/table.ts';
+import { outputFile } from '../output-file.ts';
 import { print } from '../print.ts';
 import { lineageOfStep, scoredGroups } from '../run-records.ts';
 import { findRunFolder } from '../run-place.ts';
@@ -31,7 +32,7 @@ Read them:  pandas.read_parquet("rollouts.parquet")   or   pandas.read_json("rol
 As verifiers and prime-rl write evaluations, for their viewers:  ratchet rollouts RUN --export FOLDER`,
   )
   .action(async (run: string, options: ExportOptions) => {
-    const { file, format } = target(options);
+    const { file, format } = await target(options);
     const place = await findRunFolder(run, options.store);
     const asked = options.steps === undefined ? null : readSteps(options.steps);
     const steps = (await stepsOf(place)).filter((step) => asked === null || (step >= asked.from && step <= asked.to));
@@ -57,13 +58,14 @@ export async function* tableOf(place: RunPlace, steps: readonly number[]): Async
   }
 }
 
-function target({ parquet, jsonl }: ExportOptions): { readonly file: string; readonly format: TableFormat } {
+async function target({ parquet, jsonl }: ExportOptions): Promise<{ file: string; format: TableFormat }> {
   const file = parquet ?? jsonl;
   if (file === undefined || (parquet !== undefined && jsonl !== undefined)) {
     const got = file === undefined ? 'neither' : 'both';
     throw new RatchetError('ConfigInvalid', `expected --parquet FILE or --jsonl FILE, got ${got}.`);
   }
-  return { file: path.resolve(file), format: parquet === undefined ? 'jsonl' : 'parquet' };
+  const format = parquet === undefined ? 'jsonl' : 'parquet';
+  return { file: await outputFile(`--${format}`, file), format };
 }
 
 /** Of all lineages that led to where the run stands, ascending. Nothing is sampled for step 0. */

@@ -13,6 +13,7 @@ import {
   writeGguf,
 } from '../../engine/index.ts';
 import { findModel, type ModelSource } from '../model-source.ts';
+import { outputFile } from '../output-file.ts';
 import { print, printJson } from '../print.ts';
 import { progressLine } from '../progress-line.ts';
 import { storeOption } from '../store-option.ts';
@@ -56,14 +57,16 @@ export const exportModel = new Command('export')
   .option(...storeOption)
   .option('--json', 'as one JSON object')
   .addHelpText('after', help)
-  .action(async (what: string, options: ExportOptions) => {
+  .action(async (what: string, options: ExportOptions, command: Command) => {
     const { gguf, merged, adapter, type, dtype, json = false } = options;
     const targets = [gguf, merged, adapter].flatMap((target) => target ?? []);
     if (targets.length === 0) {
       const expected = 'expected --gguf FILE, --merged FOLDER or --adapter FOLDER, got none of them.';
       throw new RatchetError('ConfigInvalid', expected);
     }
+    requireUse(command);
     targets.forEach(requireNew);
+    if (gguf !== undefined) await outputFile('--gguf', gguf);
     const source = await findModel(what, options);
     const model = await source.load();
     const written: string[] = [];
@@ -105,6 +108,18 @@ async function writeAdapter(
   const { 'config.json': _, ...texts } = files;
   await saveAdapterFolder({ adapter, base, baseDigest, files: texts }, path.resolve(target));
   return base;
+}
+
+/** An option that would change nothing was meant for something. */
+function requireUse(command: Command): void {
+  for (const [option, target] of [
+    ['type', 'gguf'],
+    ['dtype', 'merged'],
+    ['base', 'adapter'],
+  ] as const) {
+    if (command.getOptionValueSource(option) !== 'cli' || command.getOptionValue(target) !== undefined) continue;
+    throw new RatchetError('ConfigInvalid', `--${option}: expected --${target} beside it, which alone has one.`);
+  }
 }
 
 function requireNew(target: string): void {

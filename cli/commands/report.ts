@@ -1,9 +1,9 @@
 import { writeFile } from 'node:fs/promises';
-import path from 'node:path';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { makeReport, usualLimits } from '../../ui/report.ts';
 import { askForPage } from '../ask-for-page.ts';
+import { outputFile } from '../output-file.ts';
 import { findPagePlace } from '../page-place.ts';
 import { print } from '../print.ts';
 import { readCount } from '../read-count.ts';
@@ -23,11 +23,11 @@ export const reportCommand = new Command('report')
           'RunNotFound',
           `${run} is a folder of runs; a report is of one: ratchet report ${run}/RUN`,
         );
+      const file = await outputFile('--output', options.output ?? `${name}.html`);
       const { ask, close } = askForPage(process.cwd());
       try {
         const limits = { ...usualLimits, groups: readCount('--groups', options.groups) };
         const { html, rollouts, of } = await makeReport({ name, store }, ask, limits);
-        const file = path.resolve(options.output ?? `${name}.html`);
         await writeFile(file, html);
         const size = (Buffer.byteLength(html) / 1e6).toFixed(1);
         print(`${file}  ${size} MB, with ${rollouts} of ${of} rollouts; open it in a browser`);

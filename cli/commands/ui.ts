@@ -1,4 +1,5 @@
 import { Command, InvalidArgumentError } from 'commander';
+import { RatchetError } from '../../core/errors.ts';
 import { servePage } from '../../ui/serve.ts';
 import { askForPage } from '../ask-for-page.ts';
 import { findPagePlace } from '../page-place.ts';
@@ -18,7 +19,7 @@ export const uiCommand = new Command('ui')
     const place = await findPagePlace(what, options.store);
     const { ask, close } = askForPage(process.cwd());
     const steer = options.steer ? { steer: steerFromPage } : {};
-    const page = await servePage({ ...place, port: options.port, ask, ...steer });
+    const page = await servePage({ ...place, port: options.port, ask, ...steer }).catch(whyNotServed);
     print(`${place.run ?? 'runs'}: ${page.url}`);
     await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));
     await page.close();
@@ -29,6 +30,13 @@ interface UiOptions {
   readonly port: number;
   readonly steer?: boolean;
   readonly store?: string;
+}
+
+/** What else goes wrong is a bug. */
+function whyNotServed(error: NodeJS.ErrnoException & { readonly port?: number }): never {
+  if (error.code !== 'EADDRINUSE' && error.code !== 'EACCES') throw error;
+  const why = error.code === 'EACCES' ? 'this user may not take' : 'something else has';
+  throw new RatchetError('ConfigInvalid', `--port: ${why} port ${error.port}. Name another, or leave --port out.`);
 }
 
 function port(text: string): number {
