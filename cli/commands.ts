@@ -26,7 +26,7 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       load: async () => (await import('./commands/config.ts')).configCommand,
     },
     model: {
-      line: 'fetch a model of the Hugging Face Hub',
+      line: 'fetch a model of the Hub; read a GGUF file; export a run',
       load: async () => (await import('./commands/model.ts')).modelCommand,
     },
     baseline: {

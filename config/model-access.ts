@@ -11,8 +11,8 @@ import { choice, text } from './values.ts';
 /** Words for models, their servers and their keys, which several kinds of files share. */
 
 export const clientType = () => choice(...clientTypes);
-export const baseUrl = () =>
-  z.url({ protocol: /^https?$/ }).meta({ expected: 'a URL such as "https://api.openai.com/v1"' });
+export const baseUrl = (such = 'https://api.openai.com/v1') =>
+  z.url({ protocol: /^https?$/ }).meta({ expected: `a URL such as "${such}"` });
 /** One server, or several that share the work. */
 export const serverUrls = () =>
   z

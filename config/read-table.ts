@@ -158,7 +158,7 @@ function keySuggestion(
     const tables = elsewhere(wanted);
     const named = tables.slice(0, tablesNamed).map((name) => placeOf(name, schema));
     const others = tables.length - named.length;
-    return `${named.join(' or ')}${others === 0 ? '' : `, or in ${others} other tables`}`;
+    return `${named.join(' or ')}${others === 0 ? '' : `, or in ${others} other table${others === 1 ? '' : 's'}`}`;
   };
 
   const near = nearestNames(key, keys);

@@ -124,7 +124,7 @@ export class RolloutSource {
     const { group, spec, at } = await this.#open(place);
     const rollout = group.rollouts.find((one) => one.index === index);
     const tokenizer = await this.#openTokenizer();
-    if (!rollout || !tokenizer) throw notThere(`the tokens of rollout ${index} of group ${place.group}`);
+    if (!rollout || !tokenizer) throw notThere(`rollout ${index} of group ${place.group} with its tokens`);
     const { advantage } = spec;
     const advantages = typeof advantage === 'string' ? advantagesBy(group, advantage, spec) : null;
     const { rows, isMasked } = rowsOfRollout(rollout, spec);

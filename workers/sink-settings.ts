@@ -47,7 +47,7 @@ export function otlpSink(
   environment: Readonly<NodeJS.ProcessEnv> = process.env,
 ): OtlpSink | null {
   const named = ['OTEL_EXPORTER_OTLP_ENDPOINT', ...Object.values(endpointOf)].some((name) => environment[name]);
-  if (!named || environment['OTEL_SDK_DISABLED'] === 'true') return null;
+  if (!named || /^true$/i.test(environment['OTEL_SDK_DISABLED'] ?? '')) return null;
   const collector = (): Collector => ({
     traces: postedTo('traces', environment),
     metrics: postedTo('metrics', environment),

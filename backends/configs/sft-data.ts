@@ -138,6 +138,7 @@ const Pair = z.looseObject({
 /** As TRL's preference rows have them; without a prompt it is what both conversations begin with (`extract_prompt`, data_utils.py). */
 function pairOf(line: string): SftPair | string {
   const raw = jsonOf(line);
+  if (raw === undefined) return 'no JSON';
   const parsed = Pair.safeParse(raw);
   if (!parsed.success) {
     const keys = typeof raw === 'object' && raw !== null ? Object.keys(raw) : [];

@@ -208,7 +208,7 @@ export type WandbSpec = z.infer<typeof WandbSpec>;
  * `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`), never here.
  */
 export const mlflow = {
-  tracking_uri: setting(baseUrl(), 'of the tracking server; `MLFLOW_TRACKING_URI` when missing'),
+  tracking_uri: setting(baseUrl('http://127.0.0.1:5000'), 'of the tracking server; `MLFLOW_TRACKING_URI` when missing'),
   experiment: setting(text(), '`ratchet` when missing; made where there is none; also `MLFLOW_EXPERIMENT_NAME`'),
   run_name: setting(text(), 'the run’s name when missing'),
 };

@@ -134,7 +134,12 @@ function vocabulary(
 
 /** The name under which llama.cpp knows how the text is cut. */
 function requireCut({ model, normalizer, pre_tokenizer: preTokenizer }: Tokenizer): string {
-  if (model.type !== 'BPE') throw unsupported('tokenizer.json', 'a byte-level BPE', `the model "${model.type}"`);
+  if (model.type !== 'BPE')
+    throw unsupported(
+      'tokenizer.json',
+      'a byte-level BPE, the only kind that is written as GGUF',
+      `the model "${model.type}"`,
+    );
   const pre = nameOfCut(normalizer, preTokenizer);
   if (pre === null) {
     const expected = 'a normalizer and a pre_tokenizer of GPT-2, SmolLM, Qwen 2 or Llama 3';
