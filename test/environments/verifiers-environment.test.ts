@@ -167,12 +167,13 @@ test('arguments of a v0 environment are its load_environment’s; of a v1 one th
     ...common,
     api: 'v1',
     args: { n: 3 },
-    config: { taskset: {}, agent: { harness: { id: 'null' }, runtime } },
+    config: { taskset: {}, agent: {}, usual_agent: { harness: { id: 'null' }, runtime } },
   });
   const docker = { runtime: { type: 'docker' } };
   assert.deepEqual(request('v1', { taskset: { n: 4 }, agent: docker }).config, {
     taskset: { n: 4 },
-    agent: { harness: { id: 'null' }, ...docker },
+    agent: docker,
+    usual_agent: { harness: { id: 'null' }, runtime },
   });
 });
 
