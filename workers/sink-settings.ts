@@ -70,11 +70,22 @@ const endpointOf = {
 } as const;
 
 function postedTo(signal: keyof typeof endpointOf, environment: Readonly<NodeJS.ProcessEnv>): string | null {
+  if (environment[`OTEL_${signal.toUpperCase()}_EXPORTER`] === 'none') return null;
+  const protocol =
+    environment[`OTEL_EXPORTER_OTLP_${signal.toUpperCase()}_PROTOCOL`] ?? environment['OTEL_EXPORTER_OTLP_PROTOCOL'];
+  if (protocol === 'grpc') {
+    throw new RatchetError(
+      'ConfigInvalid',
+      'OTEL_EXPORTER_OTLP_PROTOCOL: expected "http/json" or "http/protobuf", got "grpc": Ratchet sends OTLP over HTTP. Collectors take that at port 4318.',
+    );
+  }
   const own = environment[endpointOf[signal]];
   if (own) return collectorUrl(own, endpointOf[signal]);
   const base = environment['OTEL_EXPORTER_OTLP_ENDPOINT'];
   if (!base) return null;
-  return `${collectorUrl(base, 'OTEL_EXPORTER_OTLP_ENDPOINT').replace(/\/+$/, '')}/v1/${signal}`;
+  const url = new URL(collectorUrl(base, 'OTEL_EXPORTER_OTLP_ENDPOINT'));
+  url.pathname = `${url.pathname.replace(/\/+$/, '')}/v1/${signal}`;
+  return url.href;
 }
 
 function collectorUrl(written: string, variable: string): string {

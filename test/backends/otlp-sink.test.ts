@@ -175,6 +175,13 @@ describe('OpenTelemetry', () => {
       const sink = otlpSink(spec, 'f00d', { OTEL_EXPORTER_OTLP_ENDPOINT: url })!;
       await assert.rejects(sink.open(0), told); // which keeps no other sink from being fed
     }
+    const grpc = { OTEL_EXPORTER_OTLP_ENDPOINT: address, OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' };
+    await assert.rejects(otlpSink(spec, 'f00d', grpc)!.open(0), /expected "http\/json" or .*, got "grpc"/);
+    const queried = { OTEL_EXPORTER_OTLP_ENDPOINT: `${address}/base/?tenant=a`, OTEL_METRICS_EXPORTER: 'none' };
+    const one = otlpSink(spec, 'f00d', queried)!;
+    await one.open(0);
+    await one.send([{ number: 0, row: step }]);
+    assert.equal(received.at(-1)!.path, '/base/v1/traces?tenant=a');
     const away = otlpSink(spec, 'f00d', { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:9' })!;
     await away.open(0);
     await assert.rejects(away.send([{ number: 0, row: step }]), /127\.0\.0\.1:9\/v1\/traces cannot be reached/);
