@@ -38,7 +38,7 @@ function currentFile(root) {
 
 /**
  * The URL of a program as built, made now where it is missing or older than its sources. Undefined where it cannot be
- * written (to a folder of another user's, on a full disk): then it runs from source.
+ * written (to a folder of another user's, on a full disk) or esbuild fails: then it runs from source.
  *
  * @param {{ name?: string, root?: string }} [of]
  * @returns {Promise<string | undefined>}
@@ -50,7 +50,10 @@ export async function builtProgram({ name: program = 'main', root = ownRoot } = 
     return pathToFileURL(path.join(folder, name, `${program}.mjs`)).href;
   } catch (error) {
     if (error instanceof Error && 'syscall' in error) return undefined;
-    throw error;
+    if (!(error instanceof Error && 'errors' in error)) throw error;
+    // esbuild's own failure. What is wrong with a source is said once more, and better, where it runs from source.
+    process.stderr.write(`not built, so it runs from source: ${error.message.slice(0, 2000)}\n`);
+    return undefined;
   }
 }
 
