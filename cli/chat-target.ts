@@ -3,13 +3,8 @@ import path from 'node:path';
 import { packagedFolder } from '../backends/hub/packaged-models.ts';
 import type { SamplingSpec } from '../config/run-spec.ts';
 import { RatchetError } from '../core/errors.ts';
-import { describeAdapter, loadModelFolder, type ModelFolder, withChatTemplate } from '../engine/index.ts';
-import { begunAtOf } from '../runs/run-access.ts';
-import { storedSpec } from '../runs/stored-spec.ts';
-import { storedTemplate } from '../runs/stored-template.ts';
-import { versionFolder } from './open-version.ts';
-import { findRunFolder, readStep } from './run-place.ts';
-import { headStep } from './run-records.ts';
+import { describeAdapter, loadModelFolder, type ModelFolder } from '../engine/index.ts';
+import { isModelFolder, openRunVersion, versionFolder } from './open-version.ts';
 
 /** What is talked to: a version of a run, or a folder of weights. */
 export interface ChatTarget {
@@ -60,8 +55,7 @@ export async function openChatTarget(
 }
 
 function folderOf(named: string): string | null {
-  const isFolder = ['config.json', 'adapter_config.json'].some((file) => existsSync(path.join(named, file)));
-  if (isFolder) return path.resolve(named);
+  if (isModelFolder(named)) return path.resolve(named);
   const packaged = packagedFolder(named);
   return packaged !== null && existsSync(packaged) ? packaged : null;
 }
@@ -70,22 +64,14 @@ async function openRun(
   run: string,
   options: { readonly step: string | undefined; readonly store: string | undefined },
 ): Promise<ChatTarget> {
-  const place = await findRunFolder(run, options.store);
-  const step = options.step === undefined ? await headStep(place) : readStep(options.step);
-  const { spec } = await storedSpec(place);
-  const { begunAt: templateTime } = await begunAtOf(place);
-  const template = await storedTemplate(place, spec);
-  const asInRun = (model: ModelFolder): ModelFolder =>
-    template === null ? model : withChatTemplate(model, template, { templateTime });
-  const folder = await versionFolder(place, step);
+  const { place, step, spec, folder, load } = await openRunVersion(run, options);
   return {
     name: `${run} v${step}`,
-    model: asInRun(await loadModelFolder(folder, { templateTime })),
+    model: await load(folder),
     sampling: spec.sampling,
     openBase: async () => {
       const described = await describeAdapter(folder);
-      const base = described?.baseFolder ?? (await versionFolder(place, 0));
-      return asInRun(await loadModelFolder(base, { templateTime }));
+      return load(described?.baseFolder ?? (await versionFolder(place, 0)));
     },
   };
 }

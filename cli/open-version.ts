@@ -1,18 +1,51 @@
+import { existsSync } from 'node:fs';
+import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { verifyVersion } from '../backends/store/version-files.ts';
 import { weightsFolder } from '../backends/store/weights-folder.ts';
-import { loadModelFolder, type ModelFolder, type ModelLoadOptions } from '../engine/index.ts';
-import { requireCommit, storeOf } from '../runs/run-access.ts';
-import { lineageOfStep } from './run-records.ts';
+import type { RunSpec } from '../config/run-spec.ts';
+import { loadModelFolder, type ModelFolder, withChatTemplate } from '../engine/index.ts';
+import { begunAtOf, requireCommit, type RunPlace, storeOf } from '../runs/run-access.ts';
+import { storedSpec } from '../runs/stored-spec.ts';
+import { storedTemplate } from '../runs/stored-template.ts';
+import { findRunFolder, readStep } from './run-place.ts';
+import { headStep, lineageOfStep } from './run-records.ts';
 
 interface Place {
   readonly name: string;
   readonly store: string;
 }
 
-/** The model of a committed step. */
-export async function openVersion(place: Place, step: number, options: ModelLoadOptions): Promise<ModelFolder> {
-  return loadModelFolder(await versionFolder(place, step), options);
+/** A version of a run, its weights in a folder on this machine. */
+export interface RunVersion {
+  readonly place: RunPlace;
+  readonly step: number;
+  readonly spec: RunSpec;
+  readonly folder: string;
+  /** A folder's model with the chat template that the run has, which tells the day that the run began on. */
+  readonly load: (folder: string) => Promise<ModelFolder>;
+}
+
+/** `step` as it is typed; the newest one where it is not. */
+export async function openRunVersion(
+  run: string,
+  { step: typed, store }: { readonly step?: string | undefined; readonly store?: string | undefined },
+): Promise<RunVersion> {
+  const place = await findRunFolder(run, store);
+  const step = typed === undefined ? await headStep(place) : readStep(typed);
+  const { spec } = await storedSpec(place);
+  const { begunAt: templateTime } = await begunAtOf(place);
+  const template = await storedTemplate(place, spec);
+  return {
+    place,
+    step,
+    spec,
+    folder: await versionFolder(place, step),
+    load: async (folder) => {
+      const model = await loadModelFolder(folder, { templateTime });
+      return template === null ? model : withChatTemplate(model, template, { templateTime });
+    },
+  };
 }
 
 /** The folder on this machine with the weights of a committed step, each compared with its sha256. */
@@ -43,4 +76,9 @@ export async function versionFolder(place: Place, step: number): Promise<string>
   }
   await verifyVersion(store, commit.policy); // a byte of it may have changed since it was stored
   return weightsFolder(store, weights);
+}
+
+/** Whether weights lie there: of a model, or of an adapter. */
+export function isModelFolder(folder: string): boolean {
+  return ['config.json', 'adapter_config.json'].some((file) => existsSync(path.join(folder, file)));
 }

@@ -1,3 +1,4 @@
+import { jsonOrNull } from '../core/json-or-null.ts';
 import { layout } from './layout.ts';
 import type { Store } from '../backends/store/types.ts';
 import { isMetricsRow, type MetricsRow, rowKey } from './metrics.ts';
@@ -111,7 +112,7 @@ export class MetricsFeed {
     if (text !== '' && !text.endsWith('\n')) await this.#store.append(layout.metricsOrder(), '\n');
     this.#order = [];
     for (const line of text.split('\n')) {
-      const key = parsed(line);
+      const key = jsonOrNull(line);
       if (typeof key === 'string' && !this.#numbers.has(key)) this.#number(key);
     }
   }
@@ -126,16 +127,8 @@ export class MetricsFeed {
       .toString('utf8')
       .split('\n')
       .flatMap((line) => {
-        const row = parsed(line);
+        const row = jsonOrNull(line);
         return isMetricsRow(row) ? [row] : []; // what was closed off is no row
       });
-  }
-}
-
-function parsed(line: string): unknown {
-  try {
-    return line === '' ? null : (JSON.parse(line) as unknown);
-  } catch {
-    return null;
   }
 }

@@ -1,6 +1,7 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { gzipSync } from 'node:zlib';
+import { jsonOrNull } from '../core/json-or-null.ts';
 import { RatchetError } from '../core/errors.ts';
 import { runNamePattern } from '../core/names.ts';
 import { openRunStore } from '../backends/store/index.ts';
@@ -192,19 +193,11 @@ async function bodyOf(request: IncomingMessage): Promise<string> {
 }
 
 function steeringIn(text: string): Steering {
-  const found = parsed(text) as Partial<Steering> | null;
+  const found = jsonOrNull(text) as Partial<Steering> | null;
   const what = steerings.find((one) => one === found?.what);
   if (what === undefined || typeof found?.value !== 'string')
     throw new BadRequest(`Expected { what, value } with one of ${steerings.join(', ')}.`);
   return { what, value: found.value };
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text) as unknown;
-  } catch {
-    return null; // said by the caller
-  }
 }
 
 function json(request: IncomingMessage, response: ServerResponse, value: unknown): void {

@@ -141,16 +141,18 @@ export class MetricsFollower {
     const log = (line: string): void => this.#options.log(`${handle.name}: ${line}`);
     const store = openRunStore(handle.store, handle.name);
     const spec = specIn(await store.get(handle.spec), handle.spec.key);
-    const sinks: MetricsSink[] = [new TensorBoardSink(store)];
-    const { wandb } = spec;
     const firstClaim = Buffer.from((await store.read(layout.run())) ?? []).toString('utf8');
     const id = wandbRunId(handle.name, handle.store, firstClaim);
+    const { wandb, mlflow } = spec;
     const otlp = otlpSink(spec, id);
-    if (otlp) sinks.push(otlp);
-    if (spec.mlflow) sinks.push(mlflowSink(spec, spec.mlflow, id));
-    if (wandb && wandb.mode !== 'disabled') {
-      sinks.push(new WandbSink({ spec, wandb, id, folder: wandbFolder(handle.store, handle.name, id), log }));
-    }
+    const sinks: MetricsSink[] = [
+      new TensorBoardSink(store),
+      ...(otlp ? [otlp] : []),
+      ...(mlflow ? [mlflowSink(spec, mlflow, id)] : []),
+      ...(wandb && wandb.mode !== 'disabled'
+        ? [new WandbSink({ spec, wandb, id, folder: wandbFolder(handle.store, handle.name, id), log })]
+        : []),
+    ];
     const followed: Followed = {
       figures: new ScrapedRun(handle.name),
       sinks: new RunSinks(store, sinks, log),

@@ -1,5 +1,6 @@
 import { type Collector, type OtlpOptions, OtlpSink } from '../backends/metrics/otlp.ts';
 import { MlflowSink } from '../backends/metrics/mlflow.ts';
+import { plainUrl } from '../backends/plain-url.ts';
 import type { MlflowSpec, RunSpec } from '../config/run-spec.ts';
 import { RatchetError } from '../core/errors.ts';
 
@@ -23,8 +24,9 @@ export function mlflowSink(
 }
 
 function requireServer(trackingUri: string | null): string {
+  const plain = trackingUri === null ? null : plainUrl(trackingUri);
+  if (plain !== null) return plain.href;
   const url = trackingUri !== null && URL.canParse(trackingUri) ? new URL(trackingUri) : null;
-  if (url !== null && /^https?:$/.test(url.protocol) && url.username === '' && url.password === '') return url.href;
   const got =
     trackingUri === null
       ? 'nothing'
@@ -80,17 +82,17 @@ function postedTo(signal: keyof typeof endpointOf, environment: Readonly<NodeJS.
     );
   }
   const own = environment[endpointOf[signal]];
-  if (own) return collectorUrl(own, endpointOf[signal]);
+  if (own) return collectorUrl(own, endpointOf[signal]).href;
   const base = environment['OTEL_EXPORTER_OTLP_ENDPOINT'];
   if (!base) return null;
-  const url = new URL(collectorUrl(base, 'OTEL_EXPORTER_OTLP_ENDPOINT'));
+  const url = collectorUrl(base, 'OTEL_EXPORTER_OTLP_ENDPOINT');
   url.pathname = `${url.pathname.replace(/\/+$/, '')}/v1/${signal}`;
   return url.href;
 }
 
-function collectorUrl(written: string, variable: string): string {
-  const url = URL.canParse(written) ? new URL(written) : null;
-  if (url !== null && /^https?:$/.test(url.protocol) && url.username === '' && url.password === '') return url.href;
+function collectorUrl(written: string, variable: string): URL {
+  const url = plainUrl(written);
+  if (url !== null) return url;
   throw new RatchetError(
     'ConfigInvalid',
     `${variable}: expected the URL of a collector that takes OTLP over HTTP, such as "http://127.0.0.1:4318", without a password in it. Keys go into OTEL_EXPORTER_OTLP_HEADERS.`,

@@ -1,8 +1,9 @@
+import { jsonOrNull } from '../../core/json-or-null.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { causeOf } from '../fetch-cause.ts';
 import { firstLineage, lineageNumber } from '../../core/names.ts';
 import type { NumberedRow } from '../../runs/metrics-feed.ts';
-import type { MetricsSink } from './sinks.ts';
+import { type MetricsSink, timeOf } from './sinks.ts';
 
 /** MLflow takes no more of one request: at most 1000 metrics, 100 params (mlflow/utils/validation.py). */
 const metricsAtOnce = 900;
@@ -234,7 +235,7 @@ export class MlflowSink implements MetricsSink {
       throw new RatchetError('ServerUnavailable', what, { cause });
     }
     const text = await response.text();
-    const answer = parsed(text);
+    const answer = jsonOrNull(text);
     if (response.ok && answer !== null) return answer as Answer;
     const { error_code: code, message } = (answer ?? {}) as { error_code?: string; message?: string };
     if (expected !== undefined && code === expected) return null;
@@ -281,10 +282,8 @@ function batchesOf(rows: readonly NumberedRow[]): NumberedRow[][] {
   return batches;
 }
 
-/** An evaluation's row has no time of its own. */
 function pointsOf({ row }: NumberedRow): Point[] {
-  const at = typeof row['time'] === 'string' ? Date.parse(row['time']) : Number.NaN;
-  const timestamp = Number.isFinite(at) ? at : Date.now();
+  const timestamp = timeOf(row);
   return Object.entries(row).flatMap(([name, value]) =>
     typeof value === 'number' && name !== 'step' ? [{ key: mlflowName(name), value, timestamp, step: row.step }] : [],
   );
@@ -306,12 +305,4 @@ function paramsOf(params: object, path = ''): { key: string; value: string }[] {
 
 function slices<T>(list: readonly T[], size: number): T[][] {
   return Array.from({ length: Math.ceil(list.length / size) }, (_, i) => list.slice(i * size, (i + 1) * size));
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text) as unknown;
-  } catch {
-    return null;
-  }
 }

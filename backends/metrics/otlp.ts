@@ -4,7 +4,7 @@ import { timeMetrics } from '../../core/rl/effectiveness.ts';
 import type { NumberedRow } from '../../runs/metrics-feed.ts';
 import type { MetricsRow } from '../../runs/metrics.ts';
 import { causeOf } from '../fetch-cause.ts';
-import type { MetricsSink } from './sinks.ts';
+import { type MetricsSink, timeOf } from './sinks.ts';
 
 const answerMsMax = 30_000;
 const rowsAtOnce = 50;
@@ -224,12 +224,6 @@ function attributesOf(values: Readonly<Record<string, string | number>>): object
           ? { intValue: String(value) }
           : { doubleValue: value },
   }));
-}
-
-/** An evaluation's row has no time of its own. */
-function timeOf({ time }: MetricsRow): number {
-  const at = typeof time === 'string' ? Date.parse(time) : Number.NaN;
-  return Number.isFinite(at) ? at : Date.now();
 }
 
 function numberIn(row: MetricsRow, name: string): number | null {

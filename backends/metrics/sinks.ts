@@ -1,3 +1,4 @@
+import type { MetricsRow } from '../../runs/metrics.ts';
 import type { NumberedRow } from '../../runs/metrics-feed.ts';
 
 /** Where metrics go besides `metrics.jsonl`: a projection that may be made again at any time. */
@@ -11,4 +12,10 @@ export interface MetricsSink {
   place(): string | null;
   /** `isRunOver`: no further rows will come, and it has them all. */
   close(isRunOver: boolean): Promise<void>;
+}
+
+/** When a row came to be, ms since 1970; an evaluation's row has no time of its own. */
+export function timeOf({ time }: MetricsRow): number {
+  const at = typeof time === 'string' ? Date.parse(time) : Number.NaN;
+  return Number.isFinite(at) ? at : Date.now();
 }

@@ -4,7 +4,7 @@ import type { Store } from '../store/types.ts';
 import type { NumberedRow } from '../../runs/metrics-feed.ts';
 import { maskedCrc32c } from './crc32c.ts';
 import type { MetricsRow } from '../../runs/metrics.ts';
-import type { MetricsSink } from './sinks.ts';
+import { type MetricsSink, timeOf } from './sinks.ts';
 
 /**
  * Event files of TensorBoard, `tensorboard/<lineage>/events.out.tfevents.…`, one event for each row of metrics: a lineage is
@@ -65,18 +65,12 @@ export class TensorBoardSink implements MetricsSink {
   #newFile(lineage: string, first: MetricsRow): string {
     const part = this.#parts.get(lineage) ?? 0;
     this.#parts.set(lineage, part + 1);
-    return layout.eventFile(lineage, Math.floor(secondsOf(first)), part);
+    return layout.eventFile(lineage, Math.floor(timeOf(first) / 1000), part);
   }
 }
 
-/** When the row came to be, s since 1970; an evaluation's row has no time. */
-function secondsOf({ time }: MetricsRow): number {
-  const at = typeof time === 'string' ? Date.parse(time) / 1000 : Number.NaN;
-  return Number.isFinite(at) ? at : Date.now() / 1000;
-}
-
 function versionEvent(row: MetricsRow): ProtobufWriter {
-  return new ProtobufWriter().double(1, secondsOf(row)).string(3, 'brain.Event:2');
+  return new ProtobufWriter().double(1, timeOf(row) / 1000).string(3, 'brain.Event:2');
 }
 
 const writerPrefix = 'ratchet row ';
@@ -88,7 +82,7 @@ function eventOf({ number, row }: NumberedRow): ProtobufWriter {
     summary.message(1, new ProtobufWriter().string(1, tag).float(2, value));
   }
   return new ProtobufWriter()
-    .double(1, secondsOf(row))
+    .double(1, timeOf(row) / 1000)
     .int(2, row.step)
     .message(5, summary)
     .message(10, new ProtobufWriter().string(1, `${writerPrefix}${number}`));

@@ -2,9 +2,9 @@ import { once } from 'node:events';
 import { createWriteStream } from 'node:fs';
 import { rename, rm } from 'node:fs/promises';
 import type { BasicType, ColumnSource } from 'hyparquet-writer';
-import type { ScoredGroup, ScoredRollout } from '../../core/rl/rollout.ts';
+import type { ChatMessage, ScoredGroup, ScoredRollout } from '../../core/rl/rollout.ts';
 
-/** A rollout as a row of a table. What has a structure is JSON in it, so that any reader of tables takes it. */
+/** A rollout as a row of a table. */
 export interface RolloutTableRow {
   readonly run: string;
   readonly lineage: string;
@@ -20,15 +20,16 @@ export interface RolloutTableRow {
   readonly turns: number;
   /** Sampled, over all turns. */
   readonly tokens: number;
-  /** Messages, JSON; null where the environment writes rows of its own. */
-  readonly prompt: string | null;
-  /** What was said, and what the environment said between: messages, JSON. */
-  readonly completion: string;
-  /** Reward functions by name, unweighted: JSON. */
-  readonly metrics: string;
+  /** null where the environment writes rows of its own. */
+  readonly prompt: readonly ChatMessage[] | null;
+  /** What was said, and what the environment said between. */
+  readonly completion: readonly object[];
+  /** Reward functions by name, unweighted. */
+  readonly metrics: Readonly<Record<string, number>>;
   readonly error: string | null;
 }
 
+/** Of Parquet. What has a structure is JSON in its column, so that any reader takes it. */
 const columnTypes: Readonly<Record<keyof RolloutTableRow, BasicType>> = {
   run: 'STRING',
   lineage: 'STRING',
@@ -96,9 +97,9 @@ export function tableRow(
     reward,
     turns: turns.length,
     tokens: turns.reduce((sum, { tokenIds }) => sum + tokenIds.length, 0),
-    prompt: example ? JSON.stringify(example.prompt) : null,
-    completion: JSON.stringify(said),
-    metrics: JSON.stringify(metrics),
+    prompt: example?.prompt ?? null,
+    completion: said,
+    metrics,
     error: error ?? null,
   };
 }
@@ -108,22 +109,14 @@ interface Table {
   end(): Promise<void>;
 }
 
-/** A row a line, what is JSON in a column as it is. */
+/** A row a line. */
 function jsonlTable(file: string): Table {
   const stream = createWriteStream(file, { flags: 'wx', mode: 0o600 });
   const failed = once(stream, 'close').then(() => undefined);
   failed.catch(() => undefined); // told by whoever writes next
   return {
     async write(rows) {
-      const lines = rows.map((row) => {
-        const { prompt, completion, metrics } = row;
-        const parsed = {
-          prompt: prompt === null ? null : parse(prompt),
-          completion: parse(completion),
-          metrics: parse(metrics),
-        };
-        return `${JSON.stringify({ ...row, ...parsed })}\n`;
-      });
+      const lines = rows.map((row) => `${JSON.stringify(row)}\n`);
       if (!stream.write(lines.join(''))) await Promise.race([once(stream, 'drain'), failed]);
     },
     async end() {
@@ -140,7 +133,9 @@ async function parquetTable(file: string): Promise<Table> {
     names.map((name) => ({
       name,
       type: columnTypes[name],
-      data: rows.map((row) => row[name]),
+      data: rows.map(({ [name]: value }) =>
+        value !== null && typeof value === 'object' ? JSON.stringify(value) : value,
+      ),
       nullable: mayBeMissing.includes(name),
     }));
   const writer = fileWriter(file);
@@ -164,8 +159,4 @@ async function parquetTable(file: string): Promise<Table> {
       await parquet.finish();
     },
   };
-}
-
-function parse(text: string): unknown {
-  return JSON.parse(text) as unknown;
 }

@@ -1,5 +1,6 @@
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { plainUrl } from '../plain-url.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { grants } from '../../engine/grants.ts';
 
@@ -92,8 +93,7 @@ function parseS3Uri(uri: string): S3Location {
 
 function endpointOf(written: string | null): string | null {
   if (written === null) return null;
-  const url = URL.canParse(written) ? new URL(written) : null;
-  if (!url || !/^https?:$/.test(url.protocol) || url.username !== '' || url.password !== '') {
+  if (plainUrl(written) === null) {
     throw optionInvalid('endpoint', 'a URL such as "https://s3.example.com" without a user or password', 'another');
   }
   return written.replace(/\/$/, '');

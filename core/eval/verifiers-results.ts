@@ -1,3 +1,4 @@
+import { jsonOrNull } from '../json-or-null.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import type { Rollout, RolloutRow, ToolCall, Turn } from '../rl/rollout.ts';
 import type { EvaluationInput } from './evaluation.ts';
@@ -70,13 +71,10 @@ export function goodRowsByExample(text: string): Map<number, RolloutRow[]> {
   return rows;
 }
 
+/** Null for a row that is torn, as when its writer was killed. */
 function parsed(line: string): RolloutRow | null {
-  try {
-    const value: unknown = JSON.parse(line);
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as RolloutRow) : null;
-  } catch {
-    return null; // torn, as when its writer was killed
-  }
+  const value = jsonOrNull(line);
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as RolloutRow) : null;
 }
 
 /** A row as the rollout it was written of, judged as it says. */

@@ -3,6 +3,7 @@ import { rmSync } from 'node:fs';
 import { mkdir, mkdtemp, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
+import { jsonOrNull } from '../../core/json-or-null.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { readMetadata } from '../../core/eval/result-metadata.ts';
 import { layout, recordsName, chunkOfResults, stepOf } from '../layout.ts';
@@ -59,7 +60,7 @@ async function openStored(
   { lineage, of, folder }: { readonly lineage: string; readonly of: FoundEvaluation['of']; readonly folder: string },
 ): Promise<RunEvaluation | null> {
   const bytes = await store.read(`${folder}metadata.json`);
-  const metadata = bytes && readMetadata(parsed(bytes));
+  const metadata = bytes && readMetadata(jsonOrNull(Buffer.from(bytes).toString('utf8')));
   if (!metadata) return null;
   const parts = folder.split('/');
   const named = namesFromFolder(parts.at(-3)!);
@@ -92,7 +93,7 @@ async function rowsOfTraining(store: Store, folder: string, environment: string)
     store.read(`${folder}metadata.json`),
   ]);
   const records = recorded ? decodeRows<RecordRow>(recorded, store.uri + folder + recordsName) : [];
-  const about = metadata && parsed(metadata);
+  const about = metadata && jsonOrNull(Buffer.from(metadata).toString('utf8'));
   const tools = isRecord(about) ? about['tools'] : undefined;
   const file = path.join(await temporaryFolder(), randomUUID(), 'results.jsonl');
   await mkdir(path.dirname(file));
@@ -109,12 +110,4 @@ function temporaryFolder(): Promise<string> {
     return folder;
   });
   return temporary;
-}
-
-function parsed(bytes: Uint8Array): unknown {
-  try {
-    return JSON.parse(Buffer.from(bytes).toString('utf8')) as unknown;
-  } catch {
-    return null; // said by the caller
-  }
 }

@@ -1,3 +1,4 @@
+import { jsonOrNull } from '../../core/json-or-null.ts';
 import { damaged, isRecord } from '../../backends/store/objects.ts';
 
 /** What the index says of one rollout. */
@@ -146,7 +147,7 @@ export function decodeBlock(given: Uint8Array, where: string): Block {
   if (view.length < prefixBytes || view.toString('latin1', 0, magic.length) !== magic)
     throw damaged(where, 'expected a block of the index of rollouts, found other bytes');
   const dataAt = prefixBytes + view.readUInt32LE(magic.length);
-  const head = parsed(view.toString('utf8', prefixBytes, dataAt));
+  const head = jsonOrNull(view.toString('utf8', prefixBytes, dataAt));
   if (!isHead(head)) throw damaged(where, 'expected the head of a block of the index, found none');
   const { rows, dictionaries } = head;
   let at = dataAt;
@@ -206,12 +207,4 @@ function isHead(head: unknown): head is Head {
 
 function emptyColumns(rows: number): Columns {
   return Object.fromEntries(columnNames.map((name) => [name, new columnTypes[name](rows)])) as unknown as Columns;
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text) as unknown;
-  } catch {
-    return null; // said by the caller
-  }
 }
