@@ -40,6 +40,7 @@ test('a trainer in its own process gives the bits of one in this process', async
 
 test('when the process is killed, every call fails with EngineDied and nothing restarts by itself', async () => {
   const trainer = await TrainerProcess.open(presetName, { threads: 1 });
+  process.kill(trainer.pid!, 'SIGSTOP'); // so that none of the calls is answered before the process ends
   const calls = [trainer.digest(), trainer.saveState(), trainer.resetMoments()];
   process.kill(trainer.pid!, 'SIGKILL');
   const outcomes = await Promise.allSettled(calls);
