@@ -15,7 +15,7 @@ import { homedir, tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import ts from 'typescript';
+import { type Expression, parseSync, type Program, type Span, Visitor } from 'oxc-parser';
 
 /** What a dynamic import of something that is not written out imports. */
 const computed = 'a computed name';
@@ -242,13 +242,10 @@ describe('the style of the house', () => {
 
   test('nothing is of type any', () => {
     const found = sources.flatMap((file) => {
-      const source = parse(file, textOf(file));
+      const text = textOf(file);
       const places: string[] = [];
-      const visit = (node: ts.Node): void => {
-        if (node.kind === ts.SyntaxKind.AnyKeyword) places.push(`${file}:${lineOf(source, node)}`);
-        ts.forEachChild(node, visit);
-      };
-      visit(source);
+      const visitor = new Visitor({ TSAnyKeyword: (node) => void places.push(`${file}:${lineOf(text, node)}`) });
+      visitor.visit(parse(file, text));
       return places;
     });
     assert.deepEqual(found, []);
@@ -358,42 +355,54 @@ function valueImports(file: string): Import[] {
 }
 
 function importsOf(file: string, text: string): Import[] {
-  const source = parse(file, text);
   const found: Import[] = [];
-  const add = (node: ts.Node, specifier: ts.Node | undefined, isDynamic: boolean): void => {
-    const written = specifier && ts.isStringLiteralLike(specifier) ? specifier.text : null;
+  const add = (node: Span, specifier: Expression | undefined, isDynamic: boolean): void => {
+    const written = specifier === undefined ? null : stringOf(specifier);
     const what =
       written === null
         ? computed
         : written.startsWith('.')
           ? path.posix.join(path.posix.dirname(file), written)
           : written;
-    found.push({ what, line: lineOf(source, node), isDynamic });
+    found.push({ what, line: lineOf(text, node), isDynamic });
   };
-  const visit = (node: ts.Node): void => {
-    if (ts.isImportDeclaration(node) && node.importClause?.phaseModifier !== ts.SyntaxKind.TypeKeyword) {
-      add(node, node.moduleSpecifier, false);
-    } else if (ts.isExportDeclaration(node) && node.moduleSpecifier && !node.isTypeOnly) {
-      add(node, node.moduleSpecifier, false);
-    } else if (ts.isCallExpression(node)) {
-      const { expression } = node;
+  new Visitor({
+    ImportDeclaration(node) {
+      if (node.importKind !== 'type') add(node, node.source, false);
+    },
+    ExportNamedDeclaration(node) {
+      if (node.source && node.exportKind !== 'type') add(node, node.source, false);
+    },
+    ExportAllDeclaration(node) {
+      if (node.exportKind !== 'type') add(node, node.source, false);
+    },
+    ImportExpression(node) {
+      add(node, node.source, true);
+    },
+    CallExpression(node) {
       const [first] = node.arguments;
-      const isRequire =
-        ts.isIdentifier(expression) && expression.text === 'require' && first && ts.isStringLiteral(first);
-      if (expression.kind === ts.SyntaxKind.ImportKeyword || isRequire) add(node, first, true);
-    }
-    ts.forEachChild(node, visit);
-  };
-  visit(source);
+      const isRequire = node.callee.type === 'Identifier' && node.callee.name === 'require';
+      if (isRequire && first && first.type !== 'SpreadElement' && stringOf(first) !== null) add(node, first, true);
+    },
+  }).visit(parse(file, text));
   return found;
 }
 
-function parse(file: string, text: string): ts.SourceFile {
-  return ts.createSourceFile(file, text, ts.ScriptTarget.ESNext, true); // a .tsx file by its name
+/** What a string literal, or a template without values, says; null for all else. */
+function stringOf(node: Expression): string | null {
+  if (node.type === 'Literal' && typeof node.value === 'string') return node.value;
+  if (node.type === 'TemplateLiteral' && node.expressions.length === 0) return node.quasis[0]!.value.cooked;
+  return null;
 }
 
-function lineOf(source: ts.SourceFile, node: ts.Node): number {
-  return source.getLineAndCharacterOfPosition(node.getStart(source)).line + 1;
+function parse(file: string, text: string): Program {
+  const { program, errors } = parseSync(file, text);
+  assert.deepEqual(errors, [], file);
+  return program;
+}
+
+function lineOf(text: string, node: Span): number {
+  return text.slice(0, node.start).split('\n').length;
 }
 
 function roomOf(file: string): string {
