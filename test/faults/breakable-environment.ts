@@ -6,6 +6,7 @@ import type { Environment } from '../../backends/environments/types.ts';
 import { failpoint } from '../../backends/failpoints.ts';
 import { isErrno } from '../../backends/store/file-store.ts';
 import type { Example, Turn } from '../../core/rl/rollout.ts';
+import { programArguments } from '../../workers/roles.ts';
 import type { Role } from '../../workers/supervisor.ts';
 
 /**
@@ -23,8 +24,11 @@ const said = 'the sandbox is gone';
 
 /** A worker's own program, with this environment in place of what is installed. */
 export function withBreakableEnvironment(role: Role): Role {
-  const isWorkers = (argument: string): boolean => /[/]workers[/]main\.[jt]s$/.test(argument);
-  return { ...role, args: role.args.map((argument) => (isWorkers(argument) ? worker : argument)) };
+  const own = programArguments('worker');
+  const isWorker = own.every((argument, i) => role.args[i] === argument);
+  return isWorker
+    ? { ...role, args: ['--import', import.meta.resolve('tsx'), worker, ...role.args.slice(own.length)] }
+    : role;
 }
 
 /** Of several turns, as far as Ratchet knows: the turns of a rollout that hangs are kept and not sampled again. */
