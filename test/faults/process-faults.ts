@@ -91,12 +91,16 @@ async function newestClaim({ store }: StagedRun): Promise<{ readonly pid: number
 /** The GPU worker's child, which holds the weights. */
 async function killEngine({ stage }: Struck): Promise<void> {
   const worker = stage.pid('train worker');
-  const engine = processes().find(({ parent, command }) => parent === worker && command.includes('trainer-main'));
+  const engine = processes().find(({ parent, command }) => parent === worker && isEngine(command));
   assert.ok(engine, `the GPU worker ${worker} has an engine process`);
   process.kill(engine.pid, 'SIGKILL');
-  const isThere = (): boolean =>
-    processes().some(({ pid, command }) => pid === engine.pid && command.includes('trainer-main'));
+  const isThere = (): boolean => processes().some(({ pid, command }) => pid === engine.pid && isEngine(command));
   await until('the end of the engine process', () => !isThere(), { everyMs: lookMs });
+}
+
+/** As built, or from source where it could not be. */
+function isEngine(command: string): boolean {
+  return /[/]trainer(?:\.mjs|-main\.ts)(?:\s|$)/.test(command);
 }
 
 /** Where it generates it stops answering first, so that it dies with requests under way. */
