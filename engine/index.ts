@@ -56,7 +56,8 @@ export { type PolicyServer, type PolicyServerOptions, startPolicyServer } from '
 export { readToolCalls } from './server/tool-calls.ts';
 export type { LossContext, LossOperators, TokenLoss } from './train/loss.ts';
 export { LogprobLoss, type LogprobPass } from './train/logprob-loss.ts';
-export { importUserFunction, requireCustomLoss } from './train/user-code.ts';
+export { requireCustomLoss } from './train/custom-loss.ts';
+export { importUserFunction } from './train/user-code.ts';
 export { TrainerProcess } from './train/trainer-process.ts';
 export { type Aggregation, aggregationOf } from './train/aggregate.ts';
 export { correctedAdvantages } from './train/feeds.ts';

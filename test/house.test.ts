@@ -85,6 +85,7 @@ const house: Readonly<Record<string, Room>> = {
     also: {
       'workers/workflow-bundle.ts': ['esbuild'],
       'workers/built.mjs': ['esbuild'],
+      'workers/temporal-packages.mjs': ['esbuild'],
       'workers/program.mjs': [computed, 'tsx/esm/api'],
     },
   },
@@ -169,7 +170,11 @@ describe('the house', () => {
   });
 
   test('a file in activities/ registers an activity, or stands in around/ and is there for all of them', () => {
-    const registered = new Set(valueImports('activities/index.ts').map(({ what }) => what));
+    const ofWorkers = valueImports('activities/index.ts').map(({ what }) => what);
+    const registered = new Set([
+      ...ofWorkers,
+      ...ofWorkers.flatMap((file) => valueImports(file).map(({ what }) => what)),
+    ]);
     const others = sources.filter(
       (file) =>
         roomOf(file) === 'activities' &&

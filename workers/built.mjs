@@ -5,8 +5,10 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import module from 'node:module';
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { temporalFromScript } from './temporal-packages.mjs';
 
 const ownRoot = fileURLToPath(new URL('../', import.meta.url));
 
@@ -27,6 +29,21 @@ const keptMs = 30 * 24 * 3_600_000;
 /** Packages of many small files that every command reads: they become part of the program, the others stay where they are. */
 const putIn = /^(?:zod|smol-toml)$/;
 
+/** @param {string} root */
+function cacheOf(root) {
+  return path.join(root, 'node_modules', '.cache', 'ratchet');
+}
+
+/**
+ * Has Node keep what it compiles, beside the programs: by itself it would do so in the folder for temporary files, where another user may
+ * have been first. Node 20 has no such thing.
+ */
+export function keepCompiled() {
+  if (process.env.NODE_COMPILE_CACHE !== undefined) return;
+  if (!('enableCompileCache' in module) || typeof module.enableCompileCache !== 'function') return;
+  module.enableCompileCache(path.join(cacheOf(ownRoot), 'compiled'));
+}
+
 /**
  * What is current: of each copy of the sources its own, where two of them share their packages.
  *
@@ -44,7 +61,7 @@ function currentFile(root) {
  * @returns {Promise<string | undefined>}
  */
 export async function builtProgram({ name: program = 'main', root = ownRoot } = {}) {
-  const folder = path.join(root, 'node_modules', '.cache', 'ratchet');
+  const folder = cacheOf(root);
   try {
     const name = readCurrent(root, folder) ?? (await build(root, folder));
     return pathToFileURL(path.join(folder, name, `${program}.mjs`)).href;
@@ -106,7 +123,7 @@ async function build(root, folder) {
   const name = randomUUID();
   const outdir = path.join(folder, name);
   await mkdir(outdir, { recursive: true });
-  for (const file of ['package.json', 'package-lock.json', 'workers/built.mjs'])
+  for (const file of ['package.json', 'package-lock.json', 'workers/built.mjs', 'workers/temporal-packages.mjs'])
     sources[file] = stateOf(path.join(root, file));
   await bundle({
     absWorkingDir: root,
@@ -114,15 +131,18 @@ async function build(root, folder) {
     outdir,
     ...asModules,
     plugins: [
+      temporalFromScript(folder),
       {
         name: 'as if from source',
         setup(bundler) {
           bundler.onResolve({ filter: putIn }, ({ path: name }) => ({
             path: fileURLToPath(import.meta.resolve(name)),
           }));
-          bundler.onLoad({ filter: /\.ts$/ }, async ({ path: file }) => {
+          bundler.onLoad({ filter: /\.(?:ts|mjs)$/ }, async ({ path: file }) => {
+            if (file.includes('/node_modules/')) return undefined;
             sources[path.relative(root, file)] = stateOf(file);
-            return { contents: fromSource(await readFile(file, 'utf8'), file), loader: 'ts' };
+            const loader = file.endsWith('.ts') ? 'ts' : 'js';
+            return { contents: fromSource(await readFile(file, 'utf8'), file), loader };
           });
         },
       },

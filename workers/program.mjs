@@ -2,11 +2,11 @@
  * One of our programs in a process of its own, as built where it can be: `workers/program.mjs worker --role rollout`. What a worker costs to
  * start is mostly loading its files one by one, and who is killed is started again.
  */
-import module from 'node:module';
-import { builtProgram, programs } from './built.mjs';
+import { builtProgram, keepCompiled, programs } from './built.mjs';
 
-// Node 20 has no such thing.
-if ('enableCompileCache' in module && typeof module.enableCompileCache === 'function') module.enableCompileCache();
+// As the command does: what is built here is run by whoever reads it.
+process.umask(process.umask() | 0o007);
+keepCompiled();
 const name = process.argv[2] ?? '';
 const source = programs[name];
 if (source === undefined) {

@@ -1,11 +1,11 @@
 import type { Worker, WorkerOptions } from '@temporalio/worker';
-import { createRolloutActivities } from '../activities/index.ts';
+import { createRolloutActivities } from '../activities/of-rollout-worker.ts';
 import { workerSlots } from '../backends/rollouts/slots.ts';
-import { loadTokenizer } from '../engine/index.ts';
-import { inferenceFor, type WorkerSettings } from './orchestrator-worker.ts';
+import { loadTokenizer } from '../engine/model/load-tokenizer.ts';
+import { inferenceFor, type WorkerSettings } from './worker-settings.ts';
 import { PlaySlots } from './play-slots.ts';
 import { type OpenedWorker, runTogether } from './run-worker.ts';
-import { fewSlots } from './trainer-workers.ts';
+import { fewSlots } from './few-slots.ts';
 
 interface RolloutParts {
   readonly common: WorkerOptions;

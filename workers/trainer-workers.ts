@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import os from 'node:os';
 import type { ActivitySlotInfo, CustomSlotSupplier, Worker, WorkerOptions } from '@temporalio/worker';
-import { createLeaseActivities, createTrainActivities, createUploadActivities } from '../activities/index.ts';
+import { createLeaseActivities, createTrainActivities, createUploadActivities } from '../activities/of-gpu-worker.ts';
 import { PolicyTrainer } from '../runs/policy-trainer.ts';
 import { specOf } from '../runs/run-access.ts';
 import { TrainerDrain } from '../activities/around/trainer-drain.ts';
@@ -9,7 +9,8 @@ import { ProcessLease } from '../activities/around/process-lease.ts';
 import { PendingVersions } from '../runs/pending-versions.ts';
 import { openTrainer } from '../backends/trainer/index.ts';
 import { taskQueues, trainerLeasedSignalName, trainerQueues } from '../core/names.ts';
-import { loadTokenizer } from '../engine/index.ts';
+import { loadTokenizer } from '../engine/model/load-tokenizer.ts';
+import { fewSlots } from './few-slots.ts';
 import { type OpenedWorker, runTogether } from './run-worker.ts';
 import { openPendingFolder } from './pending-folder.ts';
 import type { TemporalLink } from './temporal-link.ts';
@@ -83,13 +84,6 @@ interface TrainerOptions {
 const graceMsDrained = 2_000;
 /** For the last word of what was given up. */
 const lastMs = 500;
-
-/** Of tasks that are no activities. */
-export const fewSlots = {
-  workflowTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
-  localActivityTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
-  nexusTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
-} as const;
 
 /** The shared queue's one slot: not offered while a run holds the process over the process's own queue. */
 class LeaseSlot implements CustomSlotSupplier<ActivitySlotInfo> {

@@ -7,9 +7,7 @@ import { dataConverterFor } from './payload-codec.ts';
 import { TemporalLink } from './temporal-link.ts';
 import { watchCredentials } from './watch-credentials.ts';
 import type { OpenedWorker } from './run-worker.ts';
-import { openRolloutWorker } from './rollout-worker.ts';
-import { openTrainerWorkers } from './trainer-workers.ts';
-import { openOrchestrator, say, type WorkerSettings } from './orchestrator-worker.ts';
+import { say, type WorkerSettings } from './worker-settings.ts';
 import { activityInterceptors } from '../activities/around/interceptors.ts';
 
 /** On one machine the next worker is there at once: whatever does not end in time is done again, which is what activities are made for. */
@@ -27,6 +25,7 @@ export async function openWorker(settings: WorkerSettings): Promise<OpenedWorker
   return opened;
 }
 
+/** What a role needs is loaded with it: a rollout worker that was killed is back sooner without the trainer and all dialects. */
 async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<OpenedWorker> {
   const { temporal, payloadKeys, graceMs = shortGraceMs } = settings;
   const { connection } = link;
@@ -50,11 +49,11 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
   };
   switch (settings.role) {
     case 'orchestrator':
-      return openOrchestrator(settings, { common, link, open });
+      return (await import('./orchestrator-worker.ts')).openOrchestrator(settings, { common, link, open });
     case 'rollout':
-      return openRolloutWorker(settings, { common, open });
+      return (await import('./rollout-worker.ts')).openRolloutWorker(settings, { common, open });
     case 'train':
-      return openTrainerWorkers({ common, link, open, graceMs, say });
+      return (await import('./trainer-workers.ts')).openTrainerWorkers({ common, link, open, graceMs, say });
     default:
       return settings.role satisfies never;
   }

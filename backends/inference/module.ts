@@ -1,6 +1,6 @@
 import { asRatchetError, RatchetError } from '../../core/errors.ts';
 import type { ModuleSpec } from '../../config/run-spec.ts';
-import { importUserFunction } from '../../engine/index.ts';
+import { importUserFunction } from '../../engine/train/user-code.ts';
 import { registerKit } from '../environments/load.ts';
 import { askPatiently } from './patience.ts';
 import type { HoldOutcome, Inference, Sample, SampleRequest, ScoreRequest, ServedPolicy } from './types.ts';

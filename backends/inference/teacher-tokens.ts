@@ -1,5 +1,8 @@
 import { z } from 'zod';
-import { ChatTokenizer, describeAdapter, presetFiles, readTextFiles } from '../../engine/index.ts';
+import { describeAdapter } from '../../engine/model/adapter-folder.ts';
+import { presetFiles } from '../../engine/model/preset-files.ts';
+import { readTextFiles } from '../../engine/model/text-files.ts';
+import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
 
 /** What the policy calls a token. */
 interface NamedToken {

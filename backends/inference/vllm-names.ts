@@ -1,5 +1,5 @@
 import path from 'node:path';
-import { describeAdapter, readBaseDigest } from '../../engine/index.ts';
+import { describeAdapter, readBaseDigest } from '../../engine/model/adapter-folder.ts';
 import type { ServedPolicy } from './types.ts';
 
 /** How versions are called at a vLLM server: `RUN:LINEAGE:STEP@DIGEST`. A name that has the digest is never another version's. */

@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern, weightsAgentKeyVar } from '../../core/names.ts';
-import { foreignHeader, isLoopback } from '../../engine/index.ts';
+import { foreignHeader, isLoopback } from '../../engine/server/loopback.ts';
 import { openRunStore } from '../store/index.ts';
 import { verifyVersion } from '../store/version-files.ts';
 import { weightsFolder } from '../store/weights-folder.ts';

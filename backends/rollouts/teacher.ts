@@ -1,7 +1,8 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { ChatMessage, ToolSchema } from '../../core/rl/rollout.ts';
 import type { JsonValue, RunSpec, TeacherSpec } from '../../config/run-spec.ts';
-import { type ChatTokenizer, loadModelFolder } from '../../engine/index.ts';
+import { loadModelFolder } from '../../engine/model/model-folder.ts';
+import type { ChatTokenizer } from '../../engine/model/tokenizer.ts';
 import {
   type ChatSample,
   type Endpoint,

@@ -3,7 +3,7 @@ import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import { decodeSafetensors, encodeSafetensors, type NamedTensor } from '../../engine/index.ts';
+import { decodeSafetensors, encodeSafetensors, type NamedTensor } from '../../engine/model/safetensors.ts';
 
 /**
  * A version that was trained on a Tinker server, as a folder: the adapter as PEFT has it, the model's tokenizer, and beside them

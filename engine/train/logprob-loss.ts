@@ -12,7 +12,7 @@ import { cutInWindows, gather, maskTotal, readMicroBatches, scatter } from './mi
 import { addMetrics, policyMetrics, type Sums } from './step-metrics.ts';
 import { buildLogprobLossGraph, gradientName, type PolicyKind, policyKind } from './train-graph.ts';
 import type { PolicyLossOptions, TrainMetrics } from './types.ts';
-import { customLossOf } from './user-code.ts';
+import { customLossOf } from './custom-loss.ts';
 
 export interface LogprobPass {
   /** ∂L/∂ℓ of every token, aligned with each sample's tokens; 0 where none carries loss. */

@@ -21,7 +21,7 @@ import { maskTotal, requireTrainable } from './micro-batches.ts';
 import { isFlat, meanOfPasses, policyMetrics, refusalReason, type Sums, supervisedMetrics } from './step-metrics.ts';
 import { policyKind } from './train-graph.ts';
 import { TrainedPolicy } from './trained-policy.ts';
-import { customLossOf } from './user-code.ts';
+import { customLossOf } from './custom-loss.ts';
 import type {
   ExportOptions,
   LogprobOptions,

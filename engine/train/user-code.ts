@@ -2,12 +2,9 @@ import { createHash } from 'node:crypto';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
-import type { CodeRef, LossSettings } from '../../config/run-spec.ts';
+import type { CodeRef } from '../../config/run-spec.ts';
 import { readTypeScript } from '../read-typescript.ts';
 import { trustedFile } from '../trusted-files.ts';
-import type { CustomLoss } from './gradient-computer.ts';
-import { checkedLoss, type LossContext } from './loss.ts';
-import { buildHeadGraph } from './train-graph.ts';
 import { readRegular, whyUnreadable } from '../regular-file.ts';
 
 /**
@@ -18,30 +15,13 @@ export async function importUserFunction(code: CodeRef, what: UserCode): Promise
   return (await importChecked(code, what)).call;
 }
 
-async function loadCustomLoss(code: CodeRef): Promise<CustomLoss> {
-  const { call, sha256 } = await importChecked(code, 'loss');
-  const loss = call as unknown as (context: LossContext) => unknown;
-  return { id: `${code.path}#${sha256}`, tokenLoss: checkedLoss(loss, code.path) };
-}
-
-export function customLossOf({ import: code }: LossSettings): Promise<CustomLoss> {
-  if (code) return loadCustomLoss(code);
-  throw new RatchetError('Unsupported', 'A custom loss needs its file: expected loss.import, got none.');
-}
-
-/** Throws what a run would be told of its loss at the first step: loads it and builds its graph, which needs no model. */
-export async function requireCustomLoss(code: CodeRef, { hasReference }: { hasReference: boolean }): Promise<void> {
-  const { tokenLoss } = await loadCustomLoss(code);
-  const anyOutput = { hiddenSize: 1, vocabularySize: 1, tiedEmbeddings: true };
-  buildHeadGraph(anyOutput, hasReference ? 'custom_kl' : 'custom', { customLoss: tokenLoss });
-}
-
 /** What the function is for, as messages name it. */
 type UserCode = 'loss' | 'advantage' | 'trainer' | 'inference';
 
 type UserFunction = (...args: readonly never[]) => unknown;
 
-async function importChecked(
+/** The same, with the sha256 of its file. */
+export async function importChecked(
   { path: named, sha256 }: CodeRef,
   what: UserCode,
 ): Promise<{ call: UserFunction; sha256: string }> {

@@ -17,7 +17,7 @@ describe('the program as built', () => {
     folder = path.join(root, 'node_modules', '.cache', 'ratchet');
     for (const folder of ['cli', 'workers', 'engine/server', 'engine/train', 'backends/environments'])
       mkdirSync(path.join(root, folder), { recursive: true });
-    for (const file of ['package.json', 'package-lock.json', 'workers/built.mjs']) {
+    for (const file of ['package.json', 'package-lock.json', 'workers/built.mjs', 'workers/temporal-packages.mjs']) {
       cpSync(path.join(repository, file), path.join(root, file));
     }
     writeFileSync(path.join(root, 'backends/environments/kit.ts'), `export { shared } from '../shared.ts';\n`);

@@ -1,0 +1,30 @@
+import type { GenerateDependencies } from '../backends/rollouts/asked-model.ts';
+import { createLeaseTrainer, type TrainerLeased } from './lease-trainer.ts';
+import { createPublishVersion } from './publish-version.ts';
+import { createRestoreVersion } from './restore-version.ts';
+import { createRemakeVersion, createTrainStep, type TrainDependencies } from './train-step.ts';
+import { createWarmUp } from './warm-up.ts';
+
+/** Queue `ratchet-train`, and the GPU process's own for holding it again: the process is taken for a run. */
+export const createLeaseActivities = (
+  { lease }: TrainDependencies,
+  tell: (workflowId: string, held: TrainerLeased) => Promise<void>,
+) => ({ leaseTrainer: createLeaseTrainer(lease, tell) });
+export type LeaseActivities = ReturnType<typeof createLeaseActivities>;
+
+/** The process's own queue: one slot, one policy. */
+export const createTrainActivities = (
+  dependencies: TrainDependencies & { readonly tokenizer: GenerateDependencies['tokenizer'] },
+) => ({
+  warmUp: createWarmUp(dependencies, dependencies.tokenizer),
+  trainStep: createTrainStep(dependencies),
+  remakeVersion: createRemakeVersion(dependencies),
+  restoreVersion: createRestoreVersion(dependencies),
+});
+export type TrainActivities = ReturnType<typeof createTrainActivities>;
+
+/** The process's queue for uploads, with a slot of their own: they go on while the next step trains. */
+export const createUploadActivities = (dependencies: TrainDependencies) => ({
+  publishVersion: createPublishVersion(dependencies),
+});
+export type UploadActivities = ReturnType<typeof createUploadActivities>;

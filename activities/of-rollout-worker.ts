@@ -1,0 +1,17 @@
+import { createAskTeacher } from './ask-teacher.ts';
+import type { AskDependencies } from '../backends/rollouts/asked-model.ts';
+import { createEvaluateChunk } from './evaluation/evaluate-chunk.ts';
+import { createPlayGroups } from './play-groups.ts';
+import { createComparePrompts, createSearchPrompts } from './prompt-search/search-prompts.ts';
+import { createTryPrompt } from './prompt-search/try-prompt.ts';
+
+/** Queue `ratchet-rollout`: environments and rubrics. */
+export const createRolloutActivities = (dependencies: AskDependencies) => ({
+  playGroups: createPlayGroups(dependencies),
+  askTeacher: createAskTeacher(dependencies),
+  evaluateChunk: createEvaluateChunk(dependencies),
+  searchPrompts: createSearchPrompts(dependencies),
+  comparePrompts: createComparePrompts(dependencies),
+  tryPrompt: createTryPrompt(dependencies),
+});
+export type RolloutActivities = ReturnType<typeof createRolloutActivities>;

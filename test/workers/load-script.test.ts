@@ -1,0 +1,56 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { loadScript } from '../../workers/load-script.mjs';
+
+const loader = fileURLToPath(new URL('../../workers/load-script.mjs', import.meta.url));
+
+describe('a script that V8 keeps its code of', () => {
+  let folder: string;
+  let file: string;
+  before(() => {
+    folder = mkdtempSync(path.join(tmpdir(), 'script-'));
+    file = path.join(folder, 'all.cjs');
+    writeFileSync(
+      file,
+      `exports.next = (n) => n + 1; exports.sep = require('node:path').sep; exports.url = import('node:url');`,
+    );
+  });
+  after(() => rmSync(folder, { recursive: true }));
+  const codes = (): string[] => readdirSync(folder).filter((name) => name !== 'all.cjs');
+
+  test('exports what it exports, at the first load and with its code', async () => {
+    for (const _ of ['compiled', 'with its code']) {
+      const { next, sep, url } = loadScript(file);
+      assert.deepEqual([next(1), sep, typeof (await url).fileURLToPath], [2, path.sep, 'function']);
+    }
+    assert.equal(codes().length, 1);
+  });
+
+  test('half of its code is made anew', () => {
+    const [code] = codes();
+    const place = path.join(folder, code!);
+    writeFileSync(place, readFileSync(place).subarray(0, 40));
+    // Of what is compiled already V8 would look at no code: a process of its own.
+    const loading = `import { loadScript } from ${JSON.stringify(loader)}; console.log(loadScript(${JSON.stringify(file)}).next(2))`;
+    const said = execFileSync(process.execPath, ['--input-type=module', '--eval', loading], { encoding: 'utf8' });
+    assert.equal(said.trim(), '3');
+    assert.ok(readFileSync(place).length > 40);
+  });
+
+  test('where it cannot be kept the script is compiled', () => {
+    const [code] = codes();
+    // A folder in the place of the code: it can be neither read nor written, whoever asks.
+    const place = path.join(folder, code!);
+    rmSync(place);
+    mkdirSync(place);
+    writeFileSync(path.join(place, 'something'), '');
+    writeFileSync(file, `exports.next = (n) => n + 2;`);
+    assert.equal(loadScript(file)['next'](2), 4);
+    assert.deepEqual(codes(), [code]);
+  });
+});
