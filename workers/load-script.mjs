@@ -6,7 +6,7 @@ import v8 from 'node:v8';
 import vm from 'node:vm';
 
 /**
- * What a CommonJS script exports. Beside it lies V8's code of it, for each version of V8 and its flags; made at the first load, of all that
+ * What a CommonJS script exports; it imports nothing dynamically. Beside it lies V8's code of it, for each version of V8 and its flags; made at the first load, of all that
  * is run while it is loaded. Where it cannot be written the script is compiled at each load. V8 compares no more than the length of the script:
  * another script has to have another name.
  *
@@ -18,7 +18,6 @@ export function loadScript(file) {
   const cachedData = readIfThere(codeFile);
   const script = new vm.Script(`(function (exports, require, module) {${readFileSync(file, 'utf8')}\n})`, {
     filename: file,
-    importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
     ...(cachedData === undefined ? {} : { cachedData }),
   });
   /** @type {{ exports: Record<string, any> }} */

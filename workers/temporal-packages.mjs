@@ -146,6 +146,7 @@ async function bundled() {
     platform: 'node',
     target: 'node20.19',
     external: apart,
+    supported: { 'dynamic-import': false }, // a script that V8 keeps its code of has none
     legalComments: 'none',
     logLevel: 'error',
     plugins: [
