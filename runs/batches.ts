@@ -1,5 +1,5 @@
 import { batchPartBytesMax, batchPartsHeld } from '../core/limits.ts';
-import type { PackedRow, RowFacts, RowSource } from '../core/rl/batch.ts';
+import { type PackedRow, type RowFacts, type RowSource, sharedTokens } from '../core/rl/batch.ts';
 import type { ObjectRef, PackedBatch, StepPlan, StoredRows, TaughtRows } from '../core/rl/run-state.ts';
 import { damaged, encodeJson, isRecord, putJson, type Shape } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
@@ -30,6 +30,8 @@ export class BatchWriter {
   readonly #counted: number[] = [];
   readonly #rollouts: number[] = [];
   readonly #untold: number[] = [];
+  readonly #shared: number[] = [];
+  #before: PackedRow | undefined;
   #open: EncodedRow[] = [];
   #openBytes = 0;
 
@@ -49,6 +51,8 @@ export class BatchWriter {
     this.#tokens.push(row.head.tokens);
     this.#counted.push(row.head.counted);
     this.#rollouts.push(rollout);
+    this.#shared.push(sharedTokens(this.#before, sample));
+    this.#before = sample;
   }
 
   /** `of`: the batch's rollouts, those without a row included. */
@@ -60,6 +64,7 @@ export class BatchWriter {
       tokens: this.#tokens,
       counted: this.#counted,
       ...(this.#untold.length === 0 ? {} : { untold: this.#untold }),
+      ...(this.#shared.every((tokens) => tokens === 0) ? {} : { shared: this.#shared }),
       ...(isEachOne ? {} : { rollouts: { indices: this.#rollouts, of } }),
     };
   }
@@ -88,7 +93,7 @@ const packedShape: Shape = ({ rows, metrics }) => ({
   metrics: isRecord(metrics),
 });
 
-function areRows({ parts, tokens, counted, rollouts, untold = [] }: Record<string, unknown>): boolean {
+function areRows({ parts, tokens, counted, rollouts, shared, untold = [] }: Record<string, unknown>): boolean {
   if (!Array.isArray(parts) || !parts.every(isPart) || !areCounts(tokens)) return false;
   const rows = tokens.length;
   const areOf = (value: unknown): boolean => areCounts(value) && value.length === rows;
@@ -96,6 +101,7 @@ function areRows({ parts, tokens, counted, rollouts, untold = [] }: Record<strin
     parts.reduce((sum, { count }) => sum + count, 0) === rows &&
     areOf(counted) &&
     areCounts(untold) &&
+    (shared === undefined || areOf(shared)) &&
     (rollouts === undefined || (isRecord(rollouts) && areOf(rollouts['indices']) && isCount(rollouts['of'])))
   );
 }
@@ -167,11 +173,12 @@ export async function openBatch(
   };
 }
 
-export function factsOfRows({ tokens, counted, rollouts }: StoredRows): RowFacts[] {
+export function factsOfRows({ tokens, counted, rollouts, shared }: StoredRows): RowFacts[] {
   return tokens.map((count, row) => ({
     tokens: count,
     counted: counted[row]!,
     weight: counted[row]!,
+    ...(shared ? { shared: shared[row]! } : {}),
     ...(rollouts ? { rollout: { index: rollouts.indices[row]!, of: rollouts.of } } : {}),
   }));
 }

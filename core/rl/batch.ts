@@ -48,6 +48,8 @@ export interface RowFacts {
   /** Σ mask: the same, where masks are 0 and 1. */
   readonly weight: number;
   readonly rollout?: RolloutOfRow;
+  /** Leading tokens that it has in common with the row before it, none of which predicts a token that counts; absent = 0. */
+  readonly shared?: number;
 }
 
 /** Rows that are read when they are needed: all of them may be more than fits into memory. */
@@ -68,7 +70,28 @@ export type Rows<Row extends MaskedSample> = readonly Row[] | RowSource<Row>;
 
 export function rowsOf<Row extends MaskedSample>(rows: Rows<Row>): RowSource<Row> {
   if (!isHeld(rows)) return rows;
-  return { rows: rows.map(factsOf), read: (places) => Promise.resolve(places.map((place) => rows[place]!)) };
+  const facts = rows.map((row, place) => {
+    const shared = sharedTokens(rows[place - 1], row);
+    return { ...factsOf(row), ...(shared > 0 ? { shared } : {}) };
+  });
+  return { rows: facts, read: (places) => Promise.resolve(places.map((place) => rows[place]!)) };
+}
+
+/** As `RowFacts.shared` has it; 0 without a row before. */
+export function sharedTokens(before: Masked | undefined, row: Masked): number {
+  if (!before) return 0;
+  const most = Math.min(uncounted(before), uncounted(row));
+  let shared = 0;
+  while (shared < most && before.tokenIds[shared] === row.tokenIds[shared]) shared += 1;
+  return shared;
+}
+
+type Masked = Pick<MaskedSample, 'tokenIds' | 'lossMask'>;
+
+/** Leading tokens that predict none that counts: the one before a row's first counted token is not among them, nor is its last. */
+function uncounted({ tokenIds, lossMask }: Masked): number {
+  const first = lossMask.findIndex((mask) => mask !== 0);
+  return Math.max(0, (first < 0 ? tokenIds.length : first) - 1);
 }
 
 export function isHeld<Row extends MaskedSample>(rows: Rows<Row>): rows is readonly Row[] {

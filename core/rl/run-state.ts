@@ -196,6 +196,8 @@ export interface StoredRows {
   readonly counted: readonly number[];
   /** Rows without the policy's log probabilities; absent where there are none. */
   readonly untold?: readonly number[];
+  /** As `RowFacts.shared` of each row; absent where no row shares any, or the batch was packed before this was told. */
+  readonly shared?: readonly number[];
   /** Which rollout each row is of, and how many there are; absent where each is a rollout of its own, and there are no others. */
   readonly rollouts?: { readonly indices: readonly number[]; readonly of: number };
 }

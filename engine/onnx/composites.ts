@@ -113,6 +113,8 @@ interface AttentionShape {
   readonly scale: number;
   /** So many positions are seen, the own one among them; null = all before it. */
   readonly window: number | null;
+  /** Added to scores, [batch, 1, sequence, sequence], where slots do not stand in their order: the tables' positions are then of each slot. */
+  readonly bias?: Value | null;
 }
 
 /**
@@ -183,12 +185,20 @@ interface AttentionForward {
 
 /** ONNX Runtime's grouped-query attention: no score above the diagonal is computed. */
 function attentionForward(
-  { query, key, value }: { query: Value; key: Value; value: Value },
+  parts: { query: Value; key: Value; value: Value },
   tables: RotaryTables | null,
   options: AttentionShape & { readonly needsGradient: boolean },
 ): AttentionForward {
-  const { graph } = query;
-  const { headCount, keyValueHeadCount, headSize, scale, window, needsGradient } = options;
+  const { graph } = parts.query;
+  const { headCount, keyValueHeadCount, headSize, scale, window, bias = null, needsGradient } = options;
+  // The operator counts positions from 0 in every first run, whatever it is told of them (onnxruntime 1.30).
+  const turns = tables && bias === null ? [tables.cosine, tables.sine] : null;
+  const turned = (x: Value): Value => (tables && !turns ? rotary(stopGradient(x), tables) : stopGradient(x));
+  const { query, key, value } = {
+    query: turned(parts.query),
+    key: turned(parts.key),
+    value: stopGradient(parts.value),
+  };
   const cached: TensorShape = ['batch', keyValueHeadCount, 'sequence', headSize];
   const scores: TensorShape = ['batch', headCount, 'sequence', 'sequence'];
   const none = graph.absent();
@@ -196,19 +206,22 @@ function attentionForward(
   const [result, rotatedKey, values, probabilities] = graph.nodes(
     'GroupQueryAttention',
     [
-      ...[query, key, value].map(stopGradient),
+      query,
+      key,
+      value,
       none,
       none,
       lastPositions,
       length,
-      ...(tables ? [tables.cosine, tables.sine] : []),
+      ...(turns ?? (bias ? [none, none] : [])),
+      ...(bias ? [none, bias] : []),
     ],
     {
       domain: 'com.microsoft',
       attributes: {
         num_heads: { int: headCount },
         kv_num_heads: { int: keyValueHeadCount },
-        do_rotary: { int: tables ? 1 : 0 },
+        do_rotary: { int: turns ? 1 : 0 },
         scale: { float: scale },
         ...(window !== null && { local_window_size: { int: window } }),
         // 2 = after the softmax.

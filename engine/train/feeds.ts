@@ -21,8 +21,12 @@ export type RowDifferences = ReadonlyMap<number, number>;
 
 export function tokenFeeds(micro: MicroBatch): Record<string, Tensor> {
   return {
-    tokens: ints(micro.tokens, [micro.rows.length, micro.width]),
+    tokens: ints(micro.tokens, [micro.lines, micro.width]),
     selected: longs(micro.selected, [micro.selected.length]),
+    ...(micro.sharing && {
+      line_positions: longs(micro.sharing.positions, [micro.lines, micro.width]),
+      line_bias: floats(micro.sharing.bias, [micro.lines, 1, micro.width, micro.width]),
+    }),
   };
 }
 

@@ -12,7 +12,9 @@ import { positionsKeptMax } from './activations.ts';
 import { type DropoutKey, dropoutFeeds } from './dropout.ts';
 import { type LossFeeds, type RowDifferences, scoreFeeds, tokenFeeds } from './feeds.ts';
 import type { TokenLoss } from './loss.ts';
+import { pairCost } from './lines.ts';
 import {
+  type Cut,
   cutMicroBatches,
   type MicroBatch,
   readMicroBatches,
@@ -92,7 +94,7 @@ export class GradientComputer {
     scratch: FlatTensors,
   ): Promise<Sums> {
     const source = rowsOf(pass.rows);
-    const cut = this.#cut(source.rows, pass);
+    const cut = this.#cut(source.rows, { ...pass, hasDropout: graphOptions(weights, pass).hasDropout });
     const sums: Sums = {};
     // One micro-batch overwrites all of it.
     if (cut.length !== 1) gradient.flat.fill(0);
@@ -117,8 +119,9 @@ export class GradientComputer {
     for await (const micro of readMicroBatches(source, this.#cut(source.rows, {}), check)) {
       if (this.#isWhole(micro)) {
         const lora = weights.adapter?.lora ?? null;
-        const session = await this.#session(weights, `score ${lora !== null}`, () =>
-          buildTrainGraph(this.#config, 'score', { lora }),
+        const sharesBeginnings = micro.sharing !== null;
+        const session = await this.#session(weights, `score ${lora !== null} ${sharesBeginnings}`, () =>
+          buildTrainGraph(this.#config, 'score', { lora, sharesBeginnings }),
         );
         const feeds = { ...tensorsOf(weights), ...tokenFeeds(micro), ...scoreFeeds(micro, temperature) };
         scatter(micro, floatsOf(await session.run(feeds), 'logprobs'), results);
@@ -137,12 +140,18 @@ export class GradientComputer {
     this.#sessions.clear();
   }
 
-  #cut(rows: readonly RowFacts[], limits: Pick<Pass, 'microBatchPositions' | 'microBatchRows'>): (readonly number[])[] {
-    const { microBatchRows } = limits;
+  /** Under dropout each row has masks of its own, its beginning included. */
+  #cut(
+    rows: readonly RowFacts[],
+    limits: Pick<Pass, 'microBatchPositions' | 'microBatchRows'> & { readonly hasDropout?: boolean },
+  ): Cut {
+    const { microBatchRows, hasDropout = false } = limits;
     const microBatchPositions = Math.min(limits.microBatchPositions ?? trainPositionsMax, this.#positionsMax);
     const selectedMax = Math.floor(this.#logitsMax / this.#config.vocabularySize);
     return cutMicroBatches(rows, microBatchPositions, {
       selectedMax,
+      widthMax: this.#config.positionsMax,
+      pairCost: hasDropout ? null : pairCost(this.#config),
       ...(microBatchRows === undefined ? {} : { rowsMax: microBatchRows }),
     });
   }
@@ -260,7 +269,7 @@ export class GradientComputer {
 
   /** What the output layer reads; with dropout when it is for a pass of training. */
   async #hidden(micro: MicroBatch, weights: PolicyWeights, pass?: GraphPass): Promise<Float32Array> {
-    const options = graphOptions(weights, pass);
+    const options = { ...graphOptions(weights, pass), sharesBeginnings: micro.sharing !== null };
     const session = await this.#session(weights, `trunk ${JSON.stringify(options)}`, () =>
       buildTrunkGraph(this.#config, options),
     );
@@ -307,8 +316,9 @@ export class GradientComputer {
   }
 
   /** A micro-batch of more positions than are kept is a single row. */
-  #gradientOptions(weights: PolicyWeights, pass: GraphPass, { rows, width }: MicroBatch) {
-    return { ...graphOptions(weights, pass), recomputesLayers: rows.length * width > this.#positionsMax };
+  #gradientOptions(weights: PolicyWeights, pass: GraphPass, { lines, width, sharing }: MicroBatch) {
+    const recomputesLayers = lines * width > this.#positionsMax;
+    return { ...graphOptions(weights, pass), recomputesLayers, sharesBeginnings: sharing !== null };
   }
 
   #gradientSession(

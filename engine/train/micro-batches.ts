@@ -10,17 +10,21 @@ import {
 } from '../../core/rl/batch.ts';
 import { trainRowsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
+import { joinRows, type Line, type Sharing, sharingOf } from './lines.ts';
 
-/** Rows of similar length, padded to the longest. Vectors speak of the positions that carry loss, row by row. */
+/** Lines of similar length, padded to the longest; a line is a row, or several with one beginning. Vectors speak of the positions that carry loss, row by row. */
 export interface MicroBatch<Row extends MaskedSample = MaskedSample> {
   /** Index of each row in the batch it was cut from. */
   readonly rows: readonly number[];
   /** The rows themselves, by that index. */
   readonly samples: ReadonlyMap<number, Row>;
-  /** Tokens fed per row: the longest row without its last token, which predicts nothing. */
+  readonly lines: number;
+  /** Tokens fed per line. */
   readonly width: number;
-  /** [rows · width]. */
+  /** [lines · width]. */
   readonly tokens: Int32Array;
+  /** null where every line is a row. */
+  readonly sharing: Sharing | null;
   /** Flat position that predicts the token, [selected]. */
   readonly selected: BigInt64Array;
   /** The predicted token, [selected]. */
@@ -38,50 +42,52 @@ interface MicroBatchLimits {
   readonly rowsMax?: number;
   /** Positions with loss of a micro-batch. A single row with more of them is a micro-batch all the same. */
   readonly selectedMax?: number;
+  /** Tokens of a line that several rows make together. */
+  readonly widthMax?: number;
+  /** As `joinRows` has it; without it rows stay apart. */
+  readonly pairCost?: number | null;
 }
 
+/** The lines of each micro-batch. */
+export type Cut = readonly (readonly Line[])[];
+
 /**
- * Cuts a batch into micro-batches, by length so that little is padding: the rows of each. The cut depends on the rows alone: the same
+ * Cuts a batch into micro-batches, by length so that little is padding. The cut depends on the facts alone: the same
  * batch gives the same sums in the same order. Rows without loss are left out.
  */
 export function cutMicroBatches(
   facts: readonly RowFacts[],
   positionsMax: number,
-  { rowsMax = rowsTarget, selectedMax = Infinity }: MicroBatchLimits = {},
-): (readonly number[])[] {
-  const rows = facts
-    .map(({ tokens, counted }, row) => ({ row, length: tokens, selected: counted }))
-    .filter(({ selected }) => selected > 0)
-    .toSorted((a, b) => a.length - b.length || a.row - b.row);
-  const batches: { rows: number[]; selected: number }[] = [];
-  for (const { row, length, selected } of rows) {
+  { rowsMax = rowsTarget, selectedMax = Infinity, widthMax = positionsMax, pairCost = null }: MicroBatchLimits = {},
+): Cut {
+  const limits = { rowsMax, selectedMax, widthMax: Math.min(widthMax, positionsMax), pairCost };
+  const lines = joinRows(facts, limits).toSorted((a, b) => a.width - b.width || a.rows[0]! - b.rows[0]!);
+  const batches: { lines: Line[]; rows: number; selected: number }[] = [];
+  for (const line of lines) {
     const batch = batches.at(-1);
-    const count = (batch?.rows.length ?? 0) + 1;
-    const total = (batch?.selected ?? 0) + selected;
-    if (batch && count <= rowsMax && count * (length - 1) <= positionsMax && total <= selectedMax) {
-      batch.rows.push(row);
-      batch.selected = total;
-    } else batches.push({ rows: [row], selected });
+    const rows = (batch?.rows ?? 0) + line.rows.length;
+    const selected = (batch?.selected ?? 0) + line.selected;
+    const positions = ((batch?.lines.length ?? 0) + 1) * line.width;
+    if (batch && rows <= rowsMax && positions <= positionsMax && selected <= selectedMax) {
+      batch.lines.push(line);
+      Object.assign(batch, { rows, selected });
+    } else batches.push({ lines: [line], rows: line.rows.length, selected: line.selected });
   }
-  return batches.map((batch) => batch.rows);
+  return batches.map((batch) => batch.lines);
 }
 
 /**
  * The same in windows of consecutive rows, for rows that are read from somewhere: those of a micro-batch lie near one another. Only where the
  * order of sums is no matter.
  */
-export function cutInWindows(
-  facts: readonly RowFacts[],
-  positionsMax: number,
-  tokensOfWindow: number,
-): (readonly number[])[] {
-  const cut: (readonly number[])[] = [];
+export function cutInWindows(facts: readonly RowFacts[], positionsMax: number, tokensOfWindow: number): Cut {
+  const cut: (readonly Line[])[] = [];
   for (const places of windowsOf(facts, tokensOfWindow)) {
     const own = cutMicroBatches(
       places.map((place) => facts[place]!),
       positionsMax,
     );
-    cut.push(...own.map((rows) => rows.map((row) => places[row]!)));
+    cut.push(...own.map((lines) => lines.map((line) => ({ ...line, rows: line.rows.map((row) => places[row]!) }))));
   }
   return cut;
 }
@@ -89,14 +95,15 @@ export function cutInWindows(
 /** One after the other, as they are computed: of a large batch no more is read. Throws for rows that no graph can compute. */
 export async function* readMicroBatches<Row extends MaskedSample>(
   source: RowSource<Row>,
-  cut: readonly (readonly number[])[],
+  cut: Cut,
   requireRow: (sample: Row, row: number) => void = () => undefined,
 ): AsyncGenerator<MicroBatch<Row>> {
-  for (const rows of cut) {
+  for (const lines of cut) {
+    const rows = lines.flatMap((line) => line.rows);
     const read = await source.read(rows);
     const samples = new Map(rows.map((row, i) => [row, read[i]!]));
     for (const [row, sample] of samples) requireRow(sample, row);
-    yield packMicroBatch(samples, rows);
+    yield packMicroBatch(samples, lines);
   }
 }
 
@@ -172,33 +179,48 @@ function badBatch(expected: string, received: string): RatchetError {
 
 function packMicroBatch<Row extends MaskedSample>(
   samples: ReadonlyMap<number, Row>,
-  rows: readonly number[],
+  lines: readonly Line[],
 ): MicroBatch<Row> {
-  const width = Math.max(...rows.map((row) => samples.get(row)!.tokenIds.length - 1));
-  const tokens = new Int32Array(rows.length * width);
+  const rows = lines.flatMap((line) => line.rows);
+  const width = Math.max(...lines.map((line) => line.width));
+  const tokens = new Int32Array(lines.length * width);
   const selected: number[] = [];
   const targets: number[] = [];
   const sourceRow: number[] = [];
   const sourcePosition: number[] = [];
-  rows.forEach((row, b) => {
-    const { tokenIds, lossMask } = samples.get(row)!;
-    for (let t = 0; t + 1 < tokenIds.length; t++) {
-      tokens[b * width + t] = tokenIds[t]!;
-      if (lossMask[t + 1] === 0) continue;
-      selected.push(b * width + t);
-      targets.push(tokenIds[t + 1]!);
-      sourceRow.push(row);
-      sourcePosition.push(t + 1);
+  lines.forEach((line, l) => {
+    let first = l * width + line.shared; // the slot of the row's first token that is its own
+    for (const row of line.rows) {
+      const { tokenIds, lossMask } = samples.get(row)!;
+      const slotOf = (t: number): number => (t < line.shared ? l * width : first - line.shared) + t;
+      for (let t = 0; t + 1 < tokenIds.length; t++) {
+        tokens[slotOf(t)] = tokenIds[t]!;
+        if (lossMask[t + 1] === 0) continue;
+        selected.push(slotOf(t));
+        targets.push(tokenIds[t + 1]!);
+        sourceRow.push(row);
+        sourcePosition.push(t + 1);
+      }
+      first = slotOf(tokenIds.length - 1);
     }
   });
   return {
     rows,
     samples,
+    lines: lines.length,
     width,
     tokens,
+    sharing: lines.some(({ shared }) => shared > 0) ? sharingOf(lines.map(lengthsIn(samples)), width) : null,
     selected: BigInt64Array.from(selected, BigInt),
     targets: BigInt64Array.from(targets, BigInt),
     sourceRow: Int32Array.from(sourceRow),
     sourcePosition: Int32Array.from(sourcePosition),
   };
+}
+
+function lengthsIn(samples: ReadonlyMap<number, MaskedSample>) {
+  return ({ rows, shared }: Line): { shared: number; lengths: readonly number[] } => ({
+    shared,
+    lengths: rows.map((row) => samples.get(row)!.tokenIds.length - 1),
+  });
 }

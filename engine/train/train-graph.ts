@@ -10,7 +10,7 @@ import { tokenLogprobs } from '../onnx/composites.ts';
 import { gradients } from '../onnx/gradient.ts';
 import { Graph, type Value } from '../onnx/graph.ts';
 import { multiply, reshape, selectRows, stack, sum } from '../onnx/operators.ts';
-import { causalAttention } from './attention.ts';
+import { causalAttention, type SharedRows } from './attention.ts';
 import { policyLoss, type PolicyLossType, supervisedLoss, type TokenLoss, tokenLosses } from './loss.ts';
 
 /**
@@ -59,6 +59,8 @@ interface GraphOptions {
   readonly hasDropout?: boolean;
   /** Activations of a layer are computed again for the gradient rather than kept: the same numbers in less memory and a third more time. */
   readonly recomputesLayers?: boolean;
+  /** Whether rows with one beginning are one line of tokens: inputs `line_positions` and `line_bias`. */
+  readonly sharesBeginnings?: boolean;
   /** Of the kinds `custom` and `custom_kl`. */
   readonly customLoss?: TokenLoss;
 }
@@ -129,7 +131,7 @@ function trunk(
   graph: Graph,
   config: ModelConfig,
   trainable: boolean,
-  { lora = null, hasDropout = false, recomputesLayers = false }: GraphOptions,
+  { lora = null, hasDropout = false, recomputesLayers = false, sharesBeginnings = false }: GraphOptions,
 ): { hidden: Value; weights: ReadonlyMap<string, Value>; trained: ReadonlyMap<string, Value> } {
   const tokens = graph.input('tokens', 'int32', ['batch', 'sequence']);
   graph.defineSize('batch', tokens, 0);
@@ -144,12 +146,19 @@ function trunk(
     config,
     weights,
     ...(adapters ? { adapters } : {}),
-    attend: causalAttention(graph, config),
+    attend: causalAttention(graph, config, sharesBeginnings ? sharedRows(graph) : null),
     recomputesLayers,
     selectOutputs: (rows) => selectRows(rows, selected),
   });
   const factors = [...(adapters?.values() ?? [])].flatMap(({ a, b }) => [a, b]);
   return { hidden, weights, trained: lora ? new Map(factors.map((factor) => [factor.name, factor])) : weights };
+}
+
+function sharedRows(graph: Graph): SharedRows {
+  return {
+    positions: graph.input('line_positions', 'int64', ['batch', 'sequence']),
+    bias: graph.input('line_bias', 'float32', ['batch', 1, 'sequence', 'sequence']),
+  };
 }
 
 /** The rows of a layer's input: all positions, or in the last layer only those that carry loss. */
