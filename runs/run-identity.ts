@@ -21,8 +21,9 @@ const identity = {
   advantage: '[trainer] advantage',
   turnCredit: '[trainer.advantage] turns',
   lora: '[lora]',
+  optimizerType: '[trainer] optimizer',
   lossCode: "[trainer] loss, by its file's content",
-} as const satisfies Partial<Record<keyof RunSpec | 'lossCode', string>>;
+} as const satisfies Partial<Record<keyof RunSpec | 'lossCode' | 'optimizerType', string>>;
 
 type Identity = Record<keyof typeof identity, unknown>;
 
@@ -43,7 +44,9 @@ function identityOf(spec: RunSpec): Identity {
   const model = modelName(spec.model);
   const { loss, temperatureSchedule = null, turnCredit = null } = spec;
   const lossCode = loss.import?.sha256 ?? null;
-  return { ...spec, model, environments, temperatureSchedule, advantage, turnCredit, sft, chatTemplate, lossCode };
+  const optimizerType = spec.optimizer.type ?? 'adamw';
+  const code = { lossCode, optimizerType };
+  return { ...spec, model, environments, temperatureSchedule, advantage, turnCredit, sft, chatTemplate, ...code };
 }
 
 /** Refuses settings with which a run that is there cannot go on, before anything is started for them. */

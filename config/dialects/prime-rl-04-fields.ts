@@ -2,7 +2,8 @@ import { z } from 'zod';
 import { anyNumber, atLeastZero, choice, flag, text, whole } from '../values.ts';
 import { becomes, converted, type Field, ignored, only, refused, together } from './dialect.ts';
 import { all, into, ours, type Rows, same, shared, under, wordsOf } from './ours.ts';
-import { gpuIds, noOther, port, primeRlFields, why } from './prime-rl-fields.ts';
+import { optimizerType } from './prime-rl-optimizer.ts';
+import { gpuIds, port, primeRlFields, why } from './prime-rl-fields.ts';
 import { primeRlRenames } from './prime-rl-renames.ts';
 import { fieldsWithOldNames } from './renames.ts';
 
@@ -128,7 +129,7 @@ const otherwise: Rows = {
     'loss.sequence_mask_low': together('`trainer.correction.extreme_mask`', atLeastZero(), { usual: '0' }),
     'loss.sequence_mask_high': together('the same', atLeastZero(), { usual: '100' }),
     'loss.kl_tau': only(0, engine, atLeastZero()),
-    'optim.type': only('adamw', noOther, choice('adamw', 'sgd', 'muon')),
+    'optim.type': optimizerType(choice('adamw', 'sgd', 'muon')),
     'optim.max_norm': 'trainer.max_grad_norm',
     ...all(
       'ckpt.weights.save_sharded ckpt.weights.save_adapter_separately',

@@ -14,6 +14,7 @@ import {
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
 import { setScoringTeacher, teachesAlone } from './prime-rl-teacher.ts';
+import { setOptimizer } from './prime-rl-optimizer.ts';
 import { primeRl04Renames } from './prime-rl-renames.ts';
 import { found, take, withoutNulls } from './prime-rl-words.ts';
 
@@ -65,6 +66,7 @@ function together(written: Table, own: Own): void {
   setEnvironments(written, own);
   setEvaluation(written, own);
   setMasks(written, own);
+  setOptimizer(written, own, { muonIsFixed: true });
   setScoringTeacher(written, own);
   sayDifferences(written, own, { ...version, evaluated: 'orchestrator.eval.env[]' });
 }

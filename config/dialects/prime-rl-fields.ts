@@ -4,6 +4,7 @@ import { anyNumber, args, choice, flag, fraction, positive, text, texts, whole }
 import { filters } from './common-words.ts';
 import { becomes, converted, type Field, ignored, only, refused, together } from './dialect.ts';
 import { all, into, ours, type Rows, shared, under } from './ours.ts';
+import { optimizerRows, optimizerType } from './prime-rl-optimizer.ts';
 
 /**
  * Every field of `rl`'s files in prime-rl 0.8.1 (2026-08-21), and those that v0.5 to v0.8 had and it dropped. What was only
@@ -47,8 +48,6 @@ const madeUp = 'training on made-up data';
 /** Refused by name, with what a run here has in its place. */
 const python = (what: string, place: string): Field =>
   refused(`${what} in Python; write it in TypeScript and name it in [ratchet.${place}] import`);
-export const noOther = 'the embedded engine has no other optimizer';
-const onlyAdamW = (other: string): Field => refused(`${other}; the embedded engine trains with AdamW`);
 const bench = only(false, 'a bench trains on made-up data; see `npm run bench`', flag());
 const centered = 'the advantage is the reward less the mean of its group';
 const scored = 'without rewards there is nothing to learn from';
@@ -182,7 +181,7 @@ const trainer: Rows = {
   'loss.kl_tau': ours('trainer.loss.kl_tau', { usual: '0.001' }),
   'loss.teacher_tau': ours('trainer.loss.teacher_tau', { usual: '0' }),
   ...all('loss.import_path loss.kwargs', python('a loss', 'trainer.loss')),
-  'optim.type': only('adamw', noOther, choice('adamw', 'sgd', 'muon', 'sign_sgd')),
+  'optim.type': optimizerType(choice('adamw', 'sgd', 'muon', 'sign_sgd')),
   'optim.lr': 'learning_rate',
   'optim.weight_decay': 'trainer.weight_decay',
   'optim.max_norm': converted(
@@ -191,10 +190,7 @@ const trainer: Rows = {
     (norm) => (norm === 'None' ? Number.MAX_VALUE : norm),
     { usual: '1' },
   ),
-  'optim.betas1': 'trainer.beta1',
-  'optim.betas2': 'trainer.beta2',
-  'optim.mu': onlyAdamW('Muon'),
-  ...all('optim.nesterov optim.momentum', onlyAdamW('SGD')),
+  ...optimizerRows,
   'scheduler.type': together('`trainer.schedule`', choice('constant', 'linear', 'cosine')),
   'scheduler.warmup_steps': together('`trainer.warmup_steps`', whole(0), { usual: '10' }),
   'scheduler.decay_steps': together('`trainer.decay_steps`', whole(0), { usual: '10' }),

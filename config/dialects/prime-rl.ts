@@ -14,6 +14,7 @@ import {
   type Version,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
+import { setOptimizer } from './prime-rl-optimizer.ts';
 import { primeRlRenames } from './prime-rl-renames.ts';
 import { sentAnyway, setSources } from './prime-rl-sources.ts';
 import { setLearning } from './prime-rl-teacher.ts';
@@ -99,6 +100,7 @@ function together(written: Table, own: Own): void {
   if (setLearning(written, own) === 'rl') setLoss(written, own);
   refuseOthers(written, own);
   setNoClipping(written, own);
+  setOptimizer(written, own);
   sayDifferences(written, own, { ...version, evaluated: 'orchestrator.eval.source[]' });
   sayOlderDefaults(written, own);
 }

@@ -35,11 +35,26 @@ export const accumulation = {
   ),
 };
 
+export const optimizerTypes = ['adamw', 'muon', 'sgd', 'sign_sgd'] as const;
+
 export const optimizer = {
-  beta1: setting(decay(), 'of AdamW', { default: 0.9 }),
-  beta2: setting(decay(), 'of AdamW', { default: 0.999 }),
-  epsilon: setting(positive(), 'of AdamW', { default: 1e-8 }),
-  weight_decay: setting(atLeastZero(), 'of AdamW', { default: 0 }),
+  optimizer: setting(
+    choice(...optimizerTypes),
+    'AdamW when missing; `muon` for matrices with AdamW for the rest, SGD with momentum, or the sign of the gradient alone: of the embedded engine, as prime-rl has them',
+    { isLeftOut: true, as: 'type' },
+  ),
+  beta1: setting(decay(), 'of AdamW, and of what Muon leaves to it', { default: 0.9 }),
+  beta2: setting(decay(), 'of AdamW, and of what Muon leaves to it', { default: 0.999 }),
+  epsilon: setting(positive(), 'of AdamW and Muon', { default: 1e-8 }),
+  momentum: setting(decay(), 'of Muon, 0.95 when missing, and of SGD, 0.9 when missing', { isLeftOut: true }),
+  nesterov: setting(flag(), 'of SGD: whether a step looks ahead along its momentum; `true` when missing', {
+    isLeftOut: true,
+  }),
+  weight_decay: setting(
+    atLeastZero(),
+    'what every step takes of a weight, times the learning rate; with SGD it is part of the gradient',
+    { default: 0 },
+  ),
   decay_matrices_only: setting(
     flag(),
     'whether `weight_decay` spares norms and biases, as transformers’ Trainer has it; else it is of all weights, as in PyTorch and prime-rl',

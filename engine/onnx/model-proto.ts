@@ -2,7 +2,7 @@ import { ProtobufWriter } from './protobuf.ts';
 
 /** The parts of ONNX's ModelProto that a graph of ours uses. Field numbers: onnx/onnx.proto, IR version 10. */
 
-export const elementTypes = { float32: 1, uint8: 2, int8: 3, int32: 6, int64: 7, bool: 9 } as const;
+export const elementTypes = { float32: 1, uint8: 2, int8: 3, int32: 6, int64: 7, bool: 9, bfloat16: 16 } as const;
 export type ElementType = keyof typeof elementTypes;
 
 /** A number, or the name of a size that each run decides. */

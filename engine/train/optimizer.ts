@@ -13,7 +13,6 @@ import { copiesForPasses, copiesInTraining, requireMemory } from '../model/memor
 import type { ModelFolder } from '../model/model-folder.ts';
 import type { FlatTensors } from '../model/parameters.ts';
 import type { SessionOptions } from '../onnx/session.ts';
-import { AdamW } from './adamw.ts';
 import { policyFeeds, requirePolicyInputs, requirePolicyRow, rowDifferences, supervisedFeeds } from './feeds.ts';
 import { GradientComputer, type Pass } from './gradient-computer.ts';
 import { comparesRows } from './loss.ts';
@@ -21,6 +20,7 @@ import { maskTotal, requireTrainable } from './micro-batches.ts';
 import { isFlat, meanOfPasses, policyMetrics, refusalReason, type Sums, supervisedMetrics } from './step-metrics.ts';
 import { policyKind } from './train-graph.ts';
 import { TrainedPolicy } from './trained-policy.ts';
+import { WeightUpdates } from './updates/index.ts';
 import { customLossOf } from './custom-loss.ts';
 import type {
   ExportOptions,
@@ -52,7 +52,7 @@ export interface OptimizerOptions extends SessionOptions {
 /** Trains one model in this process. One call at a time: a second one waits for the first. */
 export class EngineOptimizer implements Optimizer {
   readonly #policy: TrainedPolicy;
-  readonly #optimizer: AdamW;
+  readonly #optimizer: WeightUpdates;
   readonly #gradient: FlatTensors;
   readonly #microGradient: FlatTensors;
   readonly #computer: GradientComputer;
@@ -63,7 +63,7 @@ export class EngineOptimizer implements Optimizer {
     const { provider = 'cpu', keepFrozen = provider !== 'cpu' } = options;
     const frozen = keepFrozen && policy.adapter ? policy.parameters : null;
     this.#computer = new GradientComputer(policy.model.config, { ...options, frozen });
-    this.#optimizer = new AdamW(policy.trained.flat.length, options);
+    this.#optimizer = new WeightUpdates(policy.trained.layout, options);
     this.#gradient = policy.gradientLike();
     this.#microGradient = policy.gradientLike();
   }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { uniform } from '../../core/random.ts';
-import { AdamW } from '../../engine/train/adamw.ts';
+import { WeightUpdates } from '../../engine/train/updates/index.ts';
 
 const optimizer = { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.1, maxGradNorm: 1 };
 
@@ -11,7 +11,7 @@ for (const length of [1, 5, 17, 600_001]) {
     const expected = new Float64Array(length).fill(0.5);
     const first = new Float64Array(length);
     const second = new Float64Array(length);
-    const optimizers = [new AdamW(length, { threads: 1 }), new AdamW(length, { threads: 2 })];
+    const optimizers = [open(length, { threads: 1 }), open(length, { threads: 2 })];
     for (let step = 1; step <= 3; step++) {
       const gradient = Float32Array.from({ length }, (_, i) => uniform(7, step, i) - 0.4);
       const norm = Math.hypot(...Array.from({ length: 100 }, (_, i) => norms(gradient, i, 100)));
@@ -38,13 +38,17 @@ for (const length of [1, 5, 17, 600_001]) {
 
 test('a rate of 0, or too small for single precision, leaves every weight, whatever its gradient', async () => {
   for (const learningRate of [0, 1e-45, 1e-40, 3e-39, 1e-30]) {
-    const adamw = new AdamW(3, { threads: 1 });
+    const adamw = open(3, { threads: 1 });
     const weights = Float32Array.of(0.5, -2, 3);
     await adamw.apply(weights, Float32Array.of(0, 1, -1), { norm: Math.SQRT2, learningRate, optimizer });
     await adamw.close();
     assert.deepEqual(weights, Float32Array.of(0.5, -2, 3), `rate ${learningRate}`);
   }
 });
+
+function open(length: number, options: { readonly threads: number }): WeightUpdates {
+  return new WeightUpdates([{ name: 'weights', shape: [length], offset: 0, length }], options);
+}
 
 /** The norm of every `stride`-th element from `start` on. */
 function norms(values: Float32Array, start: number, stride: number): number {

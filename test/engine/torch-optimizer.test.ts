@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { OptimizerSpec } from '../../config/run-spec.ts';
-import { AdamW } from '../../engine/train/adamw.ts';
+import { WeightUpdates } from '../../engine/train/updates/index.ts';
 import { readFloats } from './golden/gradients/read-gradients.ts';
 
 const folder = fileURLToPath(new URL('./golden/gradients/adamw/', import.meta.url));
@@ -26,7 +26,7 @@ test('five steps of AdamW with clipping are those of torch.optim.AdamW and clip_
   const tensors = await readFloats(`${folder}steps.safetensors`);
   const initial = tensors.get('weights_0')!;
   const weights = repeated(initial, repeats);
-  const adamw = new AdamW(weights.length, { threads: 1 });
+  const adamw = new WeightUpdates([vector(weights.length)], { threads: 1 });
   let travelled = 0;
   for (const [index, { learningRate, norm }] of steps.entries()) {
     const gradient = repeated(tensors.get(`gradient_${index + 1}`)!, repeats);
@@ -50,6 +50,10 @@ function requireEqual(weights: Float32Array, expected: Float32Array, travelled: 
       `weight ${i} is ${weight}, torch says ${value}`,
     );
   });
+}
+
+function vector(length: number) {
+  return { name: 'weights', shape: [length], offset: 0, length };
 }
 
 function repeated(tile: Float32Array, times: number): Float32Array {

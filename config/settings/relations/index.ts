@@ -4,6 +4,7 @@ import { evalSampling } from '../evaluation.ts';
 import { boundRelations, placeRelations } from './bounds.ts';
 import { inferenceRelations } from './inference.ts';
 import { importRelation, lossRelations } from './loss.ts';
+import { optimizerRelations } from './optimizer.ts';
 import { problem, type RelationProblem, type Relations } from './problem.ts';
 import { branchRelations } from './prompt-branches.ts';
 import { ownSamplingRelations, rolloutRelations, rolloutWarnings } from './rollouts.ts';
@@ -20,6 +21,7 @@ const relations: readonly ((config: RatchetConfig) => Relations)[] = [
   filterRelations,
   poolRelations,
   scheduleRelations,
+  optimizerRelations,
   lossRelations,
   teacherRelations,
   preferenceRelations,

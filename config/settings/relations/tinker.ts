@@ -42,6 +42,10 @@ function* trainerRelations({ trainer, inference, sampling }: RatchetConfig): Rel
     const expected = 'nothing: a Tinker server decides itself how many rows it computes at once';
     yield problem(['trainer.micro_batch_size', 'trainer.kind'], expected, trainer.micro_batch_size);
   }
+  if (trainer.optimizer !== undefined && trainer.optimizer !== 'adamw') {
+    const expected = '"adamw": a Tinker server has no other optimizer';
+    yield problem(['trainer.optimizer', 'trainer.kind'], expected, `"${trainer.optimizer}"`);
+  }
   if (trainer.loss.entropy_coef !== undefined) {
     const expected =
       'nothing: a Tinker server tells the log probabilities of tokens, not the distributions that entropy is of';

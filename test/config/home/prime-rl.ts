@@ -1,7 +1,9 @@
 /** What the fields of prime-rl's resolved run files mean, at home and here in the same words. All that changes what is trained is compared. */
+import { present } from '../../../core/present.ts';
 import { learningRateAt } from '../../../core/rl/schedule.ts';
 import type { RunSpec } from '../../../config/run-spec.ts';
 import { isTable, type Table, tableOr } from '../../../config/tables.ts';
+import { usualMuonMomentum } from '../../../engine/train/updates/muon.ts';
 import type { Meaning } from './compare.ts';
 import type { Home } from './files.ts';
 import { environmentMeanings, sourcesOf } from './prime-rl-environments.ts';
@@ -122,14 +124,27 @@ function groupOf(home: Home): unknown {
 const optimizer: readonly Meaning[] = [
   alike('learning rate', ['trainer.optim.lr'], ['lr'], ({ learningRate }) => learningRate),
   alike('weight decay', ['trainer.optim.weight_decay'], ['weight_decay'], (spec) => spec.optimizer.weightDecay),
-  alike('β1', ['trainer.optim.betas1'], ['betas1'], (spec) => spec.optimizer.beta1),
-  alike('β2', ['trainer.optim.betas2'], ['betas2'], (spec) => spec.optimizer.beta2),
   {
     what: 'optimizer',
-    reads: ['trainer.optim.type', 'trainer.optim.mu', 'trainer.optim.momentum', 'trainer.optim.nesterov'],
-    says: ['optim.type'],
-    home: (home) => home.at('trainer.optim.type'),
-    here: () => 'adamw',
+    reads: [
+      'trainer.optim.type',
+      'trainer.optim.betas1',
+      'trainer.optim.betas2',
+      'trainer.optim.mu',
+      'trainer.optim.momentum',
+      'trainer.optim.nesterov',
+    ],
+    says: ['optim'],
+    home: (home) => optimizerOf(home),
+    here: ({
+      spec: {
+        optimizer: { type = 'adamw', beta1, beta2, momentum, nesterov },
+      },
+    }) => {
+      if (type === 'muon') return { type, beta1, beta2, momentum: momentum ?? usualMuonMomentum };
+      if (type === 'adamw') return { type, beta1, beta2 };
+      return type === 'sgd' ? { type, momentum: 0.9, nesterov: true, ...present({ momentum, nesterov }) } : { type };
+    },
   },
   {
     what: 'clipping',
@@ -192,6 +207,21 @@ const optimizer: readonly Meaning[] = [
     here: () => meant,
   })),
 ];
+
+/** Until v0.5 prime-rl made its Muon without the betas of the file (#1754). */
+function optimizerOf(home: Home): unknown {
+  const at = (key: string): unknown => home.at(`trainer.optim.${key}`);
+  const type = at('type');
+  const [beta1, beta2] = [at('betas1'), at('betas2')];
+  if (type === 'muon') {
+    const momentum = at('mu');
+    return momentum === undefined
+      ? { type, beta1: 0.9, beta2: 0.95, momentum: 0.95 }
+      : { type, beta1, beta2, momentum };
+  }
+  if (type === 'sgd') return { type, momentum: at('momentum'), nesterov: at('nesterov') };
+  return type === 'adamw' ? { type, beta1, beta2 } : { type };
+}
 
 /** Names of the linear layers of a decoder; others have none here. */
 function linear(modules: unknown): string[] {

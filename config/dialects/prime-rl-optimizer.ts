@@ -1,0 +1,61 @@
+import { formatPath } from '../positions.ts';
+import type { Table } from '../tables.ts';
+import { type Field, together } from './dialect.ts';
+import { decay, flag } from '../values.ts';
+import type { Own } from './dialect.ts';
+import { converted } from './dialect.ts';
+import { found } from './prime-rl-words.ts';
+import type { z } from 'zod';
+
+/** `trainer.optim` in all versions: a type, and what only some types have. */
+
+const ofType = {
+  betas1: ['adamw', 'muon'],
+  betas2: ['adamw', 'muon'],
+  mu: ['muon'],
+  momentum: ['sgd'],
+  nesterov: ['sgd'],
+} as const;
+
+/** AdamW is what a run has without a word. */
+export const optimizerType = (types: z.ZodType): Field =>
+  converted('trainer.optimizer', types, (type) => (type === 'adamw' ? undefined : type), { usual: 'adamw' });
+
+export const optimizerRows: Readonly<Record<string, Field>> = {
+  'optim.betas1': together('`trainer.beta1`', decay(), { usual: '0.9' }),
+  'optim.betas2': together('`trainer.beta2`', decay(), { usual: '0.999; of Muon 0.95' }),
+  'optim.mu': together('`trainer.momentum`, of Muon', decay(), { usual: '0.95' }),
+  'optim.momentum': together('`trainer.momentum`, of SGD', decay(), { usual: '0.9' }),
+  'optim.nesterov': together('`trainer.nesterov`, of SGD', flag(), { usual: 'true' }),
+};
+
+const ours = {
+  betas1: 'beta1',
+  betas2: 'beta2',
+  mu: 'momentum',
+  momentum: 'momentum',
+  nesterov: 'nesterov',
+} as const;
+
+/** What Muon is made with where `trainer.optim` says nothing, and until 0.5 whatever it says (prime-rl #1754). */
+const ofMuon = { beta1: 0.9, beta2: 0.95, momentum: 0.95 } as const;
+
+export function setOptimizer(written: Table, own: Own, { muonIsFixed = false } = {}): void {
+  const type = String(found(written, 'trainer.optim.type')?.value ?? 'adamw');
+  for (const [key, types] of Object.entries(ofType)) {
+    const value = found(written, `trainer.optim.${key}`);
+    if (!value) continue;
+    if (!(types as readonly string[]).includes(type)) {
+      const expected = `nothing: trainer.optim.type = "${type}" has no ${key}`;
+      own.refuse({ paths: [value.at], expected, received: JSON.stringify(value.value) });
+    } else if (muonIsFixed && type === 'muon') {
+      own.warn(
+        `${formatPath(value.at)} has no effect: prime-rl 0.4 makes its Muon without it, with ${JSON.stringify(ofMuon[ours[key as 'mu']])}.`,
+      );
+    } else own.set(['trainer', ours[key as keyof typeof ours]], value.value, value.at);
+  }
+  if (type !== 'muon') return;
+  for (const [key, value] of Object.entries(ofMuon)) {
+    if (own.get(['trainer', key]) === undefined) own.set(['trainer', key], value, ['trainer', 'optim', 'type']);
+  }
+}
