@@ -50,6 +50,7 @@ function sayAnswerLimit(written: Table, own: Own, { sampling, answers }: Differi
  * no more than that it is no newer than they are.
  */
 export function sayOlderDefaults(written: Table, own: Own): void {
+  sayMasksOfAugust(written, own);
   const list = own.writtenAt(['env', 0, 'id'])?.join('.') ?? '';
   if (!/^orchestrator\.(?:train\.)?env\b/.test(list)) return;
   if (valueAt(written, ['trainer', 'loss', 'type']) === undefined) {
@@ -63,6 +64,16 @@ export function sayOlderDefaults(written: Table, own: Own): void {
       'orchestrator.filters is not written: groups without any advantage are taken out of a full batch, as since May 2026; before, they were trained on.',
     );
   }
+}
+
+/** prime-rl #3236, taken back by #3244. Files of that day have sources, and a name that they lost eight days later. */
+function sayMasksOfAugust(written: Table, own: Own): void {
+  const isOfThen = own.writtenAt(['max_concurrent'])?.at(-1) === 'max_inflight_episodes';
+  const loss = tableOr(valueAt(written, ['trainer', 'loss']));
+  if (!isOfThen || 'dppo_mask_low' in loss || 'dppo_mask_high' in loss) return;
+  own.warn(
+    'trainer.loss.dppo_mask_low and dppo_mask_high are not written: 0.2, as before 11 August 2026 and after it; on that day prime-rl had 0.1.',
+  );
 }
 
 const leftToServer = ['temperature', 'top_p', 'top_k', 'min_p'];

@@ -127,6 +127,49 @@ describe('"None" is null', () => {
   });
 });
 
+describe('optimizers', () => {
+  const with_ = (optim: string, file = today): string => `${file}[trainer.optim]\n${optim}\n`;
+
+  test('are those of prime-rl, with its values where nothing is written', () => {
+    const read = (optim: string) => accept(with_(optim)).spec.optimizer;
+    const adamw = { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weightDecay: 0.01, maxGradNorm: 1 };
+    assert.deepEqual(read('type = "adamw"\nbetas2 = 0.98'), { ...adamw, beta2: 0.98 });
+    assert.deepEqual(read('type = "muon"'), { type: 'muon', ...adamw, beta2: 0.95, momentum: 0.95 });
+    assert.deepEqual(read('type = "muon"\nmu = 0.9\nbetas2 = 0.99'), {
+      type: 'muon',
+      ...adamw,
+      beta2: 0.99,
+      momentum: 0.9,
+    });
+    assert.deepEqual(read('type = "sgd"'), { type: 'sgd', ...adamw });
+    assert.deepEqual(read('type = "sgd"\nnesterov = false\nmomentum = 0'), {
+      type: 'sgd',
+      ...adamw,
+      momentum: 0,
+      nesterov: false,
+    });
+    assert.deepEqual(read('type = "sign_sgd"'), { type: 'sign_sgd', ...adamw });
+  });
+
+  test('of 0.4 have a Muon that no setting reaches, and say so', () => {
+    const { spec, warnings } = accept(
+      with_('type = "muon"\nbetas2 = 0.999', seed.replace(/\[trainer.optim\][^[]*/, '')),
+    );
+    assert.deepEqual([spec.optimizer.beta2, spec.optimizer.momentum], [0.95, 0.95]);
+    assert.match(warnings.join('\n'), /trainer.optim.betas2 has no effect: prime-rl 0.4 makes its Muon without it/);
+  });
+
+  test('have no settings of one another', () => {
+    const [problem] = refuse(with_('type = "sign_sgd"\nmomentum = 0.5'));
+    assert.deepEqual(
+      [problem?.path, problem?.expected],
+      ['trainer.optim.momentum', 'nothing: trainer.optim.type = "sign_sgd" has no momentum'],
+    );
+    const [still] = refuse(with_('type = "sgd"\nmomentum = 0'));
+    assert.match(still?.expected ?? '', /false beside momentum = 0/);
+  });
+});
+
 describe('values that are said in several places', () => {
   test('the one at the top wins in 0.4, with a warning; since then another one is refused', () => {
     const twice = (text: string): string => `${text}[trainer]\nmax_steps = 7\n`;
