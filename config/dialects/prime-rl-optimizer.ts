@@ -1,11 +1,9 @@
+import type { z } from 'zod';
 import { formatPath } from '../positions.ts';
 import type { Table } from '../tables.ts';
-import { type Field, together } from './dialect.ts';
 import { decay, flag } from '../values.ts';
-import type { Own } from './dialect.ts';
-import { converted } from './dialect.ts';
+import { converted, type Field, type Own, together } from './dialect.ts';
 import { found } from './prime-rl-words.ts';
-import type { z } from 'zod';
 
 /** `trainer.optim` in all versions: a type, and what only some types have. */
 
@@ -41,7 +39,8 @@ const ours = {
 const ofMuon = { beta1: 0.9, beta2: 0.95, momentum: 0.95 } as const;
 
 export function setOptimizer(written: Table, own: Own, { muonIsFixed = false } = {}): void {
-  const type = String(found(written, 'trainer.optim.type')?.value ?? 'adamw');
+  const named = found(written, 'trainer.optim.type')?.value;
+  const type = typeof named === 'string' ? named : 'adamw';
   for (const [key, types] of Object.entries(ofType)) {
     const value = found(written, `trainer.optim.${key}`);
     if (!value) continue;
