@@ -34,7 +34,11 @@ export interface RunSummary {
 
 /** Goes on as another execution. Everything beside the loop is drained first: a child or an activity in flight would not survive. */
 export async function continueRun(parts: RunParts, { opened, typed }: OpenedStart): Promise<never> {
-  const { head, rollouts, weights, beside, control, account, evals, branches, lease } = parts;
+  const { spec, head, rollouts, weights, beside, control, account, evals, branches, lease } = parts;
+  // What is in play may have no other weights than it began with: it ends before such servers are given the next version, and the next
+  // execution would not wait for it.
+  const isHeldUp = spec.inflightUpdates === 'never' && weights.holdsOne && control.rewind === null;
+  if (isHeldUp) await weights.ready.catch(unlessRewind);
   const flows = await rollouts.drain();
   if (control.rewind !== null) await rollouts.leave();
   await weights.ready.catch(unlessRewind); // a version that is left behind need not be served

@@ -208,6 +208,53 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     );
   });
 
+  test('so are groups that may have no other weights than they began with', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: { ...continuous, maxSteps: 12, maxOffPolicySteps: 20, inflightUpdates: 'never' },
+      taskQueue: shortHistoryQueue,
+      fakes: holdingFirst(gate),
+    });
+    await until('it has continued as new twice', async () => (await timesContinued(run)) >= 2);
+    await aWhile();
+    const begun = (): Input<'playGroups'>[] =>
+      run.inputs('playGroups').filter(({ round, chunk }) => isFirst(round, chunk));
+    assert.deepEqual([begun().length, begun()[0]?.takesNewest], [1, false], 'the straggler is where it was');
+    gate.open();
+    const { ledger } = await run.result();
+    assert.equal(begun().length, 1);
+    assert.ok(trained(run).flat().includes(1), 'and it is trained');
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 12 * 16]);
+  });
+
+  test('servers that hold one version have the newest before such a run continues as new', async () => {
+    let inPlay: SamplingRound[] = [];
+    const changed: number[] = [];
+    const run = await begin({
+      settings: { ...continuous, maxSteps: 12, maxOffPolicySteps: 20, inflightUpdates: 'never' },
+      taskQueue: shortHistoryQueue,
+      fakes: {
+        broadcastWeights: async ({ policy }, { usual }) => {
+          changed.push(...inPlay.filter(({ policyStep }) => policyStep < policy.step).map(({ first }) => first));
+          return { ...(await usual()), holdsOne: true };
+        },
+        playGroups: async ({ round }, { usual }) => {
+          inPlay.push(round);
+          await aWhile();
+          const played = await usual();
+          inPlay = inPlay.filter((one) => one !== round);
+          return played;
+        },
+      },
+    });
+    const { ledger } = await run.result();
+    assert.ok((await timesContinued(run)) >= 1);
+    const begun = run.inputs('playGroups').map(({ round, chunk }) => `${round.first} ${chunk.index}`);
+    assert.equal(new Set(begun).size, begun.length, 'nothing is begun again');
+    assert.deepEqual(changed, [], 'rounds in play while later weights came');
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 12 * 16]);
+  });
+
   test('a workflow that plays rounds and is lost has its rounds handed to another one', async () => {
     const gate = new Gate();
     const run = await begin({ settings: { ...continuous, maxOffPolicySteps: 20 }, fakes: holdingFirst(gate) });

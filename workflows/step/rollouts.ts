@@ -77,16 +77,12 @@ export class Rollouts {
     void this.#goOnAfter(batch, next);
   }
 
-  /**
-   * Ends once no batch is collected any more. What is in play is played on for the execution that goes on, which is told who does; where
-   * weights may not change meanwhile it is begun again.
-   */
+  /** Ends once no batch is collected any more. What is in play is played on for the execution that goes on, which is told who does. */
   async drain(): Promise<CarriedFlows> {
     const window = this.#opened;
-    const isPlayedOn = window?.changesInFlight ?? this.#context.spec.inflightUpdates !== 'never';
-    const flows = isPlayedOn ? this.#flow.carry() : {};
+    const flows = this.#flow.carry();
     if (window?.isContinuous === true) window.abandon();
-    await (isPlayedOn ? this.#flow.leave() : this.#flow.end());
+    await this.#flow.leave();
     await Promise.all(this.#ahead.map(({ batch }) => batch.catch(() => undefined)));
     return flows;
   }

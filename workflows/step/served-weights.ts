@@ -37,6 +37,11 @@ export class ServedWeights {
     return this.#served;
   }
 
+  /** Whether they sample from one version at a time. */
+  get holdsOne(): boolean {
+    return this.#newest?.holdsOne === true;
+  }
+
   /** Resolves when the servers hold the version that they were asked to hold last. */
   get ready(): Promise<void> {
     return this.#ready;
@@ -95,7 +100,7 @@ export class ServedWeights {
     // Where servers sample from one version, the round under way has it to its end: else they are loaded back and forth. Only vLLM
     // continues with other weights in the middle of a turn.
     const isInPlace = spec.inflightUpdates === 'token' && spec.inference.kind === 'vllm' && changesInFlight();
-    const holdOne = this.#newest?.holdsOne === true && !isInPlace;
+    const holdOne = this.holdsOne && !isInPlace;
     return control.waitFor(`broadcast ${summary}`, holdOne ? serving.changing(send) : serving.shared(send));
   }
 
