@@ -231,7 +231,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     let inPlay: SamplingRound[] = [];
     const changed: number[] = [];
     const run = await begin({
-      settings: { ...continuous, maxSteps: 12, maxOffPolicySteps: 20, inflightUpdates: 'never' },
+      settings: { ...continuous, maxSteps: 8, maxOffPolicySteps: 20, inflightUpdates: 'never' },
       taskQueue: shortHistoryQueue,
       fakes: {
         broadcastWeights: async ({ policy }, { usual }) => {
@@ -252,7 +252,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const begun = run.inputs('playGroups').map(({ round, chunk }) => `${round.first} ${chunk.index}`);
     assert.equal(new Set(begun).size, begun.length, 'nothing is begun again');
     assert.deepEqual(changed, [], 'rounds in play while later weights came');
-    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 12 * 16]);
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 8 * 16]);
   });
 
   test('a workflow that plays rounds and is lost has its rounds handed to another one', async () => {
