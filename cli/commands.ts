@@ -77,6 +77,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'the same page in one file',
       load: async () => (await import('./commands/report.ts')).reportCommand,
     },
+    note: {
+      line: 'write a note into a run, for its page and its status',
+      load: async () => (await import('./commands/note.ts')).noteCommand,
+    },
     runs: {
       line: 'all runs, the newest first',
       load: async () => (await import('./commands/runs.ts')).runsCommand,

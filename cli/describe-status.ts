@@ -1,6 +1,7 @@
 import { describeSink, type SinkStates } from '../runs/sink-states.ts';
 import { environmentRewards } from '../core/rl/metrics.ts';
 import { describePools } from '../core/rl/pools.ts';
+import type { StoredNotice } from '../runs/notices.ts';
 import type { RunStatus } from '../workflows/control/messages.ts';
 import { type BranchFigures, describePrompts } from './describe-prompts.ts';
 import { describeFigures } from './describe-figures.ts';
@@ -27,7 +28,11 @@ export interface StatusReport {
   readonly waiting: string | null;
   /** Where its metrics go besides its folder, and how far that is; empty where that cannot be read from here. */
   readonly sinks: SinkStates;
-  /** Why that could not be read; null when it could. */
+  /** What people wrote about it, and what it noticed by itself, oldest first; empty where that cannot be read from here. */
+  readonly notices: readonly StoredNotice[];
+  /** Why its webhook takes no notices at present; null where it does, or there is none. */
+  readonly webhook: string | null;
+  /** Why neither could be read; null when they could. */
   readonly sinksError: string | null;
 }
 
@@ -38,10 +43,23 @@ export async function describe(report: StatusReport): Promise<string[]> {
   if (waiting) lines.push(waiting);
   if (temporalError) lines.push(temporalError);
   if (committed) lines.push(...(await describeStored(committed, status === null)));
+  lines.push(...describeNotices(report.notices));
+  if (report.webhook) lines.push(`webhook: ${report.webhook}`);
   lines.push(...Object.entries(report.sinks).flatMap(([sink, state]) => describeSink(sink, state) ?? []));
   if (report.sinksError) lines.push(`metrics elsewhere: not known, ${report.sinksError}`);
   if (committed) lines.push(...(await import('./stored-runs.ts')).describeGoOn(committed));
   return lines;
+}
+
+const noticesShown = 5;
+
+/** The newest ones. */
+function describeNotices(notices: readonly StoredNotice[]): string[] {
+  const shown = notices.slice(-noticesShown).map(({ kind, step, time, text }) => {
+    return `${kind.padEnd(13)} step ${step}, ${time.slice(0, 16).replace('T', ' ')}: ${text.replaceAll('\n', ' ')}`;
+  });
+  const more = notices.length - shown.length;
+  return [...(more > 0 ? [`notices       the newest ${shown.length} of ${notices.length}`] : []), ...shown];
 }
 
 /** `isAll`: nobody else says anything of it. */

@@ -1,13 +1,14 @@
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { sinkStatesIn } from '../runs/sink-states.ts';
 import { layout } from '../runs/layout.ts';
 import { rootMessage } from './root-message.ts';
 import { readRegular } from '../engine/regular-file.ts';
 import type { StatusReport } from './describe-status.ts';
 
-type Sinks = Pick<StatusReport, 'sinks' | 'sinksError'>;
+type Sinks = Pick<StatusReport, 'sinks' | 'sinksError' | 'notices' | 'webhook'>;
 
 /** Of a folder read as a plain file: opening stores takes longer than all else here. */
 export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sinks> {
@@ -15,31 +16,46 @@ export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sink
   const folder = store.startsWith('file:///') ? fileURLToPath(store) : store.slice('file:'.length);
   const file = path.resolve(folder, run, layout.sinks());
   try {
-    return { sinks: sinkStatesIn(await readRegular(file), file), sinksError: null };
+    const hasNotices = existsSync(path.resolve(folder, run, layout.notices()));
+    const noticed = hasNotices ? await noticesHere(folder, run) : { notices: [], webhook: null };
+    const sinks = existsSync(file) ? sinkStatesIn(await readRegular(file), file) : {};
+    return { sinks, sinksError: null, ...noticed };
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return { sinks: {}, sinksError: null };
-    return { sinks: {}, sinksError: rootMessage(error) }; // it is made again by whoever feeds them
+    return nothingTold(rootMessage(error)); // it is made again by whoever feeds them
   }
+}
+
+function nothingTold(sinksError: string): Sinks {
+  return { sinks: {}, sinksError, notices: [], webhook: null };
+}
+
+async function noticesHere(folder: string, run: string): Promise<Pick<StatusReport, 'notices' | 'webhook'>> {
+  const [{ openRunStore }, { Notices, webhookFailure }] = await Promise.all([
+    import('../backends/store/index.ts'),
+    import('../runs/notices.ts'),
+  ]);
+  const store = openRunStore(`${pathToFileURL(path.resolve(folder)).href}/`, run);
+  return { notices: await new Notices(store).all(), webhook: await webhookFailure(store) };
 }
 
 /** What is asked beside the run itself must not keep anybody from its answer. */
 const bucketPatienceMs = 3_000;
 
 async function sinksInBucket(run: string, uri: string): Promise<Sinks> {
-  const [{ openRunStore }, { readSinkStates }] = await Promise.all([
+  const [{ openRunStore }, { readSinkStates }, { Notices, webhookFailure }] = await Promise.all([
     import('../backends/store/index.ts'),
     import('../runs/run-sinks.ts'),
+    import('../runs/notices.ts'),
   ]);
   const store = openRunStore(uri, run);
   const patience = new AbortController();
-  const reading = readSinkStates(store).then(
-    (sinks): Sinks => ({ sinks, sinksError: null }),
-    (error: unknown): Sinks => ({ sinks: {}, sinksError: rootMessage(error) }),
+  const reading = Promise.all([readSinkStates(store), new Notices(store).all(), webhookFailure(store)]).then(
+    ([sinks, notices, webhook]): Sinks => ({ sinks, sinksError: null, notices, webhook }),
+    (error: unknown): Sinks => nothingTold(rootMessage(error)),
   );
-  const late = delay(bucketPatienceMs, undefined, { signal: patience.signal }).then((): Sinks => ({
-    sinks: {},
-    sinksError: `${store.uri} has not answered within ${bucketPatienceMs / 1000} s`,
-  }));
+  const late = delay(bucketPatienceMs, undefined, { signal: patience.signal }).then((): Sinks =>
+    nothingTold(`${store.uri} has not answered within ${bucketPatienceMs / 1000} s`),
+  );
   late.catch(() => undefined); // it answered sooner
   try {
     return await Promise.race([reading, late]);

@@ -21,6 +21,7 @@ import {
   ChatTemplateSpec,
   KlSpec,
   MlflowSpec,
+  NotifySpec,
   NameSpec,
   pace,
   patience,
@@ -84,6 +85,8 @@ export const RunSpec = z.strictObject({
   wandb: WandbSpec.nullable(),
   /** Missing = MLflow is not fed. */
   mlflow: MlflowSpec.optional(),
+  /** Missing = notices are sent to nobody. */
+  notify: NotifySpec.optional(),
   sft: SftSpec.nullable(),
   trainer: TrainerSpec,
   inference: InferenceSpec,
@@ -108,7 +111,7 @@ export { InferenceSpec } from './settings/inference.ts';
 export type { AdvantageSpec, LossSpec, TeacherSpec } from './settings/learning.ts';
 export type { LoraSpec, OptimizerSpec, ScheduleSpec } from './settings/optimizer.ts';
 export type { PromptBranchSpec } from './settings/prompt-branches.ts';
-export { type BreakerSpec, ChatTemplateSpec, type KlSpec, type MlflowSpec, type WandbSpec } from './settings/run.ts';
+export { type BreakerSpec, ChatTemplateSpec, type KlSpec, type MlflowSpec, NotifySpec, type WandbSpec } from './settings/run.ts';
 export { SamplingSpec, type TemperatureScheduleSpec } from './settings/sampling.ts';
 export type { EndpointsRef } from './settings/server-pool.ts';
 export { DataRef, type SftSpec } from './settings/sft.ts';

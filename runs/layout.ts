@@ -99,7 +99,8 @@ export const layout = {
   chatTemplate: () => 'chat_template.jinja',
   /** A search for a better prompt of one environment, begun from a version. */
   promptBranch: (lineage: string, environment: string, model: string, version: Parameters<typeof versionNumber>) =>
-    `${branch(lineage)}gepa/${environment}--${model.replaceAll('/', '--')}/step_${versionNumber(...version)}/`,
+    `${layout.allPromptBranches(lineage)}${environment}--${model.replaceAll('/', '--')}/step_${versionNumber(...version)}/`,
+  allPromptBranches: (lineage: string) => `${branch(lineage)}gepa/`,
   /** The text of a system prompt in use, by content. */
   prompt: (digest: string) => `prompts/${digest.slice(0, 16)}.txt`,
   /** What `ratchet fsck --repair` took out of the way, by its sha256. */
@@ -110,6 +111,14 @@ export const layout = {
   /** Rollouts of groups that ended in these steps: `columns` holds numbers, `text` what was said. */
   indexBlock: (lineage: string, first: number, last: number, what: 'columns' | 'text') =>
     `${layout.rolloutIndex(lineage)}steps_${first}-${last}.${what}`,
+  /** What people wrote about the run, and what it noticed. */
+  notice: (id: string) => `${layout.notices()}${id}.json`,
+  notices: () => 'notices/',
+  /** That a notice was sent to the run's webhook. */
+  sentNotice: (id: string) => `${layout.sentNotices()}${id}.json`,
+  sentNotices: () => `${layout.notices()}sent/`,
+  /** Why the run's webhook takes none at present. */
+  webhook: () => `${layout.notices()}webhook/state.json`,
   metrics: () => 'metrics.jsonl',
   /** In which order the rows of metrics were handed on, one row's key a line: a row keeps its number whatever becomes of the file. */
   metricsOrder: () => 'sinks/order.jsonl',
@@ -156,6 +165,11 @@ export function chunkOfResults(folder: string): Required<RoundPlace> | null {
 
 function results(lineage: string, environment: string, run: string): string {
   return `${layout.allResults(lineage)}${environment}--${run.replaceAll('/', '--')}/`;
+}
+
+/** Null for a key that is of no notice. */
+export function noticeIdOf(key: string): string | null {
+  return /^notices\/([^/]+)\.json$/.exec(key)?.[1] ?? null;
 }
 
 /** The steps that a block of the index is of; null for another key. */

@@ -1,3 +1,4 @@
+import type { NoticeKind } from '../core/rl/notices.ts';
 import type { ChatMessage, ToolCall } from '../core/rl/rollout.ts';
 
 /** What the page asks for and is answered, as JSON. Only types: the browser's code and the server's agree on them. */
@@ -60,11 +61,23 @@ export interface RunOverview {
   readonly wallSeconds: number;
   readonly pausedSeconds: number;
   readonly lost: Lost;
+  /** The newest ones, oldest first, of so many. */
+  readonly notices: readonly NoticeLine[];
+  readonly noticesOf: number;
   /** All metrics that any step has. */
   readonly metrics: readonly string[];
   readonly index: { readonly step: number | null; readonly error: string | null };
   /** The page of this run in Temporal's UI. */
   readonly temporalUrl: string | null;
+}
+
+/** What somebody wrote about the run, or what it noticed. */
+export interface NoticeLine {
+  readonly id: string;
+  readonly kind: NoticeKind;
+  readonly step: number;
+  readonly time: string;
+  readonly text: string;
 }
 
 /** Steps of one lineage, ascending, and metrics of them; null where a step has none. */

@@ -9,6 +9,7 @@ import {
   type RunPlace,
   storeOf,
 } from '../runs/run-access.ts';
+import type { StoredNotice } from '../runs/notices.ts';
 import { specIn } from '../runs/record-shapes.ts';
 import type { RunEvent } from '../workflows/control/messages.ts';
 import type { Marker, MarkerKind } from './answers.ts';
@@ -46,7 +47,7 @@ export class Markers {
     this.#table = table;
   }
 
-  async all(timeline: Timeline, events: readonly RunEvent[]): Promise<Marker[]> {
+  async all(timeline: Timeline, notices: readonly StoredNotice[], events: readonly RunEvent[]): Promise<Marker[]> {
     await timeline.refresh();
     const lineage = await currentLineage(this.#place);
     const rows = await rowsOnTheWay(this.#place, this.#table);
@@ -55,8 +56,16 @@ export class Markers {
       ...(await this.#settings(lineage)),
       ...this.#faults(rows),
       ...this.#failures(timeline, rows),
+      ...notices.map(({ kind, step, time, text }): Marker => ({
+        kind: 'notice',
+        step,
+        time,
+        text: `${kind}: ${text}`,
+      })),
       ...events.flatMap(({ kind, step, time, text }): Marker[] => {
         const as = kindOf[kind];
+        // The run's own pause is one of its notices.
+        if (kind === 'paused' && notices.some((one) => text === `paused: ${reasonIn(one)}`)) return [];
         return as === undefined ? [] : [{ kind: as, step, time, text }];
       }),
     ];
@@ -137,6 +146,11 @@ export class Markers {
     const set = setIn(a) === setIn(b) ? [] : changedSettings(a.state.overrides, b.state.overrides);
     return `settings: ${[...settings, ...set].join(', ').slice(0, textMax) || 'read from another file'}`;
   }
+}
+
+/** As the run itself said it. */
+function reasonIn({ kind, text }: StoredNotice): string {
+  return kind === 'breaker' ? `breaker: ${text}` : text;
 }
 
 function setIn({ state }: StepCommit): string {

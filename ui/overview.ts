@@ -16,14 +16,13 @@ export interface ToldByRun {
   readonly temporalUrl: string | null;
 }
 
+/** What the metrics, the commits and the run itself tell. */
+export type ToldOverview = Omit<RunOverview, 'index' | 'notices' | 'noticesOf'>;
+
 /** Steps of which the usual time is taken. */
 const stepsOfPace = 20;
 /** Where a run stands, what it waits for, and how long it needs. */
-export async function overviewOf(
-  place: RunPlace,
-  table: MetricsTable,
-  told: ToldByRun | null,
-): Promise<Omit<RunOverview, 'index'>> {
+export async function overviewOf(place: RunPlace, table: MetricsTable, told: ToldByRun | null): Promise<ToldOverview> {
   const lineage = await currentLineage(place);
   const head = await readHead({ ...place, lineage });
   const { spec, stand } = head === null ? await unbegun(place) : await askedOf(place, head.commit);

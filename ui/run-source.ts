@@ -1,4 +1,5 @@
 import { flat } from '../config/changed-settings.ts';
+import { Notices } from '../runs/notices.ts';
 import { storedSpec } from '../runs/stored-spec.ts';
 import type { RunPlace } from '../runs/run-access.ts';
 import { storeOf } from '../runs/run-access.ts';
@@ -7,7 +8,7 @@ import { Evaluations } from './evaluations.ts';
 import { History } from './history.ts';
 import { Markers } from './markers.ts';
 import { MetricsTable } from './metrics-table.ts';
-import { overviewOf, seriesOf, type ToldByRun } from './overview.ts';
+import { overviewOf, seriesOf, type ToldByRun, type ToldOverview } from './overview.ts';
 import { RolloutSource } from './rollout-source.ts';
 import { Timeline } from './timeline.ts';
 
@@ -16,6 +17,8 @@ export type AskRun = (run: string) => Promise<ToldByRun | null>;
 
 /** Points of a curve that a page is given at most. */
 export const pointsMax = 2_000;
+
+const noticesShown = 12;
 
 /** A rewind changes no metrics: so long what was said of the commits holds. */
 const saidForMs = 3_000;
@@ -29,10 +32,11 @@ export class RunSource {
   readonly #table: MetricsTable;
   readonly #timeline: Timeline;
   readonly #markers: Markers;
+  readonly #notices: Notices;
   readonly #ask: AskRun;
   #told: ToldByRun | null = null;
   #saidAt = 0;
-  #said: { readonly of: string; readonly overview: Promise<Omit<RunOverview, 'index'>> } | null = null;
+  #said: { readonly of: string; readonly overview: Promise<ToldOverview> } | null = null;
 
   constructor(place: RunPlace, ask: AskRun) {
     this.place = place;
@@ -40,16 +44,17 @@ export class RunSource {
     const store = storeOf(place);
     this.#table = new MetricsTable(store);
     this.#timeline = new Timeline(store);
+    this.#notices = new Notices(store);
     this.#markers = new Markers(place, this.#table);
     this.rollouts = new RolloutSource(place);
     this.history = new History(place);
     this.evaluations = new Evaluations(place);
   }
 
-  /** Changes with what the run's folder tells. */
+  /** Grows with what the run's folder tells. */
   async look(): Promise<number> {
-    await this.#table.refresh();
-    return this.#table.offset;
+    const [notices] = await Promise.all([this.#notices.all(), this.#table.refresh()]);
+    return this.#table.offset + notices.length;
   }
 
   async askRun(): Promise<void> {
@@ -66,7 +71,11 @@ export class RunSource {
     }
     const { overview } = this.#said;
     overview.catch(() => (this.#said = null)); // who asks again reads it again
-    return { ...(await overview), index: this.rollouts.standing };
+    const notices = await this.#notices.all();
+    const shown = notices
+      .slice(-noticesShown)
+      .map(({ id, kind, step, time, text }) => ({ id, kind, step, time, text }));
+    return { ...(await overview), notices: shown, noticesOf: notices.length, index: this.rollouts.standing };
   }
 
   async series(names: readonly string[], points: number): Promise<SeriesAnswer> {
@@ -86,6 +95,6 @@ export class RunSource {
 
   async markers(): Promise<Marker[]> {
     await this.#table.refresh();
-    return this.#markers.all(this.#timeline, this.#told?.events ?? []);
+    return this.#markers.all(this.#timeline, await this.#notices.all(), this.#told?.events ?? []);
   }
 }

@@ -2,6 +2,10 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
 import { ScrapedRun, type RunCondition, type Sample, stateSamples } from '../backends/metrics/exposition.ts';
 import { RunSinks, readSinkStates } from '../runs/run-sinks.ts';
+import { NoticeWatch } from '../runs/notice-watch.ts';
+import { NotifySpec } from '../config/run-spec.ts';
+import { NoticePost } from './post-notices.ts';
+import { StandstillNotices } from './standstill-notices.ts';
 import type { MetricsSink } from '../backends/metrics/sinks.ts';
 import { mlflowSink, otlpSink } from './sink-settings.ts';
 import { TensorBoardSink } from '../backends/metrics/tensorboard.ts';
@@ -33,6 +37,7 @@ interface FollowerOptions {
 interface Followed {
   readonly figures: ScrapedRun;
   readonly sinks: RunSinks;
+  readonly post: Pick<NoticePost, 'advance' | 'isUpToDate'>;
   /** Looks in a row at which Temporal did not have it running: one that continues as new is missing for a moment. */
   missed: number;
 }
@@ -50,9 +55,11 @@ export class MetricsFollower {
   readonly #past = new Set<string>();
   #states: ReadonlyMap<string, RunCondition> = new Map();
   readonly #working = new Set<Promise<void>>();
+  readonly #standstills: StandstillNotices;
 
   constructor(options: FollowerOptions) {
     this.#options = options;
+    this.#standstills = new StandstillNotices(options);
   }
 
   /** Prometheus samples of the runs that go on, of those that ended while it was there, and of how all stand. */
@@ -90,6 +97,7 @@ export class MetricsFollower {
       states.set(found.workflowId, asked?.pausedBecause == null ? 'running' : 'paused');
       const name = await this.#followOrSay(found.workflowId, found.runId, false);
       if (name !== null) running.add(name);
+      await this.#standstills.paused(found, asked);
     }
     for (const [name, followed] of this.#followed) followed.missed = running.has(name) ? 0 : followed.missed + 1;
     const since = new Date(Date.now() - endedDays * 24 * 3_600_000).toISOString();
@@ -99,7 +107,9 @@ export class MetricsFollower {
     for await (const found of client.workflow.list({ query, pageSize: endedMax })) {
       if (++count > endedMax) break;
       const isNewest = !states.has(found.workflowId) && !ended.has(found.workflowId);
-      if (isNewest && ['FAILED', 'TIMED_OUT'].includes(found.status.name)) states.set(found.workflowId, 'failed');
+      const hasFailed = isNewest && ['FAILED', 'TIMED_OUT'].includes(found.status.name);
+      if (hasFailed) states.set(found.workflowId, 'failed');
+      if (hasFailed) await this.#standstills.failed(found);
       ended.add(found.workflowId);
       await this.#followOrSay(found.workflowId, found.runId, true);
     }
@@ -146,6 +156,7 @@ export class MetricsFollower {
     const { wandb, mlflow } = spec;
     const otlp = otlpSink(spec, id);
     const sinks: MetricsSink[] = [
+      new NoticeWatch(handle, spec.notify ?? NotifySpec.parse({})),
       new TensorBoardSink(store),
       ...(otlp ? [otlp] : []),
       ...(mlflow ? [mlflowSink(spec, mlflow, id)] : []),
@@ -156,6 +167,7 @@ export class MetricsFollower {
     const followed: Followed = {
       figures: new ScrapedRun(handle.name),
       sinks: new RunSinks(store, sinks, log),
+      post: NoticePost.of(spec, store, { log }),
       missed: 0,
     };
     this.#followed.set(name, followed);
@@ -166,7 +178,7 @@ export class MetricsFollower {
 
   /** Until the run has ended and everything of it was handed on, or until told to end. */
   async #feed(name: string, followed: Followed, intervalMs: number, log: (line: string) => void): Promise<void> {
-    const { figures, sinks } = followed;
+    const { figures, sinks, post } = followed;
     const { signal } = this.#options;
     let complaint = '';
     let isRestored = false;
@@ -177,8 +189,9 @@ export class MetricsFollower {
         if (!isRestored) await sinks.restore();
         isRestored = true;
         for (const { row } of await sinks.advance()) figures.add(row);
+        void post.advance();
         complaint = '';
-        const isOver = isEnded && sinks.isUpToDate;
+        const isOver = isEnded && sinks.isUpToDate && post.isUpToDate;
         if (isLast || isOver) {
           await sinks.close(isOver);
           if (isOver) this.#followed.delete(name);

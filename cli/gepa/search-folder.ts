@@ -3,118 +3,21 @@ import { lstat, readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { firstLineage, promptBranchWorkflowId, promptSearchWorkflowId } from '../../core/names.ts';
-import { decodeJson, decodeRows, isRecord, type Shape } from '../../backends/store/objects.ts';
 import { readRegular } from '../../engine/regular-file.ts';
+import { searchFiles, type SearchResults, searchResultsIn } from '../../runs/search-results.ts';
 
-const resultsName = 'results.jsonl';
-
-/** A candidate as its row of `results.jsonl` tells it. */
-interface ShownCandidate {
-  readonly prompt: string;
-  readonly parents: readonly number[];
-  /** [validation example]; null = not scored. */
-  readonly scores: readonly (number | null)[];
-}
-
-/** The folder of a search, ours or verifiers' own. */
-export interface SearchFolder {
+/** A search with the folder that it was read from. */
+export interface SearchFolder extends SearchResults {
   readonly folder: string;
-  readonly environment: string;
-  readonly model: string;
-  readonly reflectionModel: string;
-  readonly best: number;
-  readonly calls: number | null;
-  readonly maxCalls: number | null;
-  /** null where the search has not said: it goes on, or was begun by another program. */
-  readonly stopReason: string | null;
-  readonly comparison: {
-    readonly examples: number;
-    readonly before: number | null;
-    readonly after: number | null;
-  } | null;
-  /** Of a branch: winner and prompt in use on the newest version of its run. */
-  readonly trial: (NonNullable<SearchFolder['comparison']> & { readonly version: string }) | null;
-  readonly candidates: readonly ShownCandidate[];
 }
 
 /** null where there are no candidates in it. What is there and cannot be read is refused by its file and line. */
 export async function readSearchFolder(folder: string): Promise<SearchFolder | null> {
-  const [rows, about, tried] = await Promise.all(
-    [resultsName, 'metadata.json', 'trial.json'].map((name) => bytesOf(path.join(folder, name))),
+  const [rows, about, trial] = await Promise.all(
+    [searchFiles.rows, searchFiles.about, searchFiles.trial].map((name) => bytesOf(path.join(folder, name))),
   );
-  if (!rows) return null;
-  const infos = decodeRows<{ readonly info?: unknown }>(rows, path.join(folder, resultsName), rowShape)
-    .map(({ info }) => info)
-    .filter(isCandidate);
-  if (infos.length === 0) return null;
-  const metadata = about
-    ? decodeJson<Record<string, unknown>>(about, path.join(folder, 'metadata.json'), metadataShape)
-    : {};
-  const config = asRecord(metadata['config']);
-  const own = asRecord(metadata['ratchet']);
-  const size = Math.max(...infos.flatMap(({ val_subscores: scores = {} }) => Object.keys(scores).map(Number)), -1) + 1;
-  const best = infos.findIndex((info) => info.is_best === true);
-  return {
-    folder,
-    environment: textIn(metadata['env_id']),
-    model: textIn(metadata['model']),
-    reflectionModel: textIn(metadata['reflection_model']),
-    best: Math.max(0, best),
-    calls: numberIn(metadata['total_metric_calls']),
-    maxCalls: numberIn(config['max_metric_calls']),
-    stopReason: typeof own['stop_reason'] === 'string' ? own['stop_reason'] : null,
-    comparison: (own['comparison'] as SearchFolder['comparison'] | undefined) ?? null,
-    trial: tried ? decodeJson(tried, path.join(folder, 'trial.json'), trialShape) : null,
-    candidates: infos.map(
-      ({ system_prompt: prompt, parent_candidate_idxs: parents = [], val_subscores: scores = {} }) => ({
-        prompt: textIn(prompt),
-        parents,
-        scores: Array.from({ length: size }, (_, i) => numberIn(scores[String(i)])),
-      }),
-    ),
-  };
-}
-
-/** What is read of a candidate's row, once `rowShape` has looked at it. */
-interface CandidateInfo {
-  readonly is_best?: unknown;
-  readonly system_prompt?: unknown;
-  readonly parent_candidate_idxs?: readonly number[];
-  readonly val_subscores?: Readonly<Record<string, unknown>>;
-}
-
-/** More validation examples than anybody scores; each is a place in a list. */
-const examplesMax = 1_000_000;
-
-function isCandidate(info: unknown): info is CandidateInfo {
-  return asRecord(info)['sample_type'] === 'gepa_candidate';
-}
-
-const rowShape: Shape = ({ info }) => {
-  if (!isCandidate(info)) return {};
-  const { parent_candidate_idxs: parents, val_subscores: scores } = info as Record<string, unknown>;
-  const isExample = (key: string): boolean => /^\d+$/.test(key) && Number(key) < examplesMax;
-  return {
-    '"parent_candidate_idxs", a list of numbers':
-      parents === undefined || (Array.isArray(parents) && parents.every((one) => typeof one === 'number')),
-    '"val_subscores", a table by the number of the example':
-      scores === undefined || (isRecord(scores) && Object.keys(scores).every(isExample)),
-  };
-};
-
-const metadataShape: Shape = ({ ratchet }) => ({
-  '"ratchet.comparison" with "examples", "before" and "after"': isComparison(asRecord(ratchet)['comparison'] ?? null),
-});
-
-const trialShape: Shape = (trial) => ({
-  '"examples", "before", "after" and "version"': isComparison(trial) && typeof trial['version'] === 'string',
-});
-
-function isComparison(value: unknown): boolean {
-  if (value === null) return true;
-  const { examples, before, after } = asRecord(value);
-  const isScore = (score: unknown): boolean => score === null || typeof score === 'number';
-  return typeof examples === 'number' && isScore(before) && isScore(after);
+  const found = searchResultsIn({ rows: rows!, about: about!, trial: trial! }, `${folder}${path.sep}`);
+  return found && { folder, ...found };
 }
 
 /** null for a file that is not there. */
@@ -128,7 +31,7 @@ async function bytesOf(file: string): Promise<Buffer | null> {
 /** The folder that a name stands for: itself, or the search of this id, or the newest of an environment or of a run's branches. */
 export async function findSearchFolder(name: string, projectFolder: string): Promise<string> {
   const direct = path.resolve(projectFolder, name);
-  if (await isThere(path.join(direct, resultsName))) return direct;
+  if (await isThere(path.join(direct, searchFiles.rows))) return direct;
   const { all, without } = await searchesOf(projectFolder);
   const isMeant = (folder: string): boolean =>
     folder.startsWith(`${direct}${path.sep}`) ||
@@ -140,7 +43,7 @@ export async function findSearchFolder(name: string, projectFolder: string): Pro
   if (unwritten !== undefined)
     throw new RatchetError(
       'ConfigInvalid',
-      `${path.join(unwritten, resultsName)}: expected the candidates of ${name}, found nothing. A search writes it when it ends; of one that has ended, restore it from a copy.`,
+      `${path.join(unwritten, searchFiles.rows)}: expected the candidates of ${name}, found nothing. A search writes it when it ends; of one that has ended, restore it from a copy.`,
     );
   const known = all.slice(0, 5).map(({ folder }) => `\n  ${path.relative(projectFolder, folder)}`);
   const there =
@@ -180,7 +83,7 @@ async function searchesOf(
   const folders = (await Promise.all(groups.map(foldersIn))).flat();
   const dated = await Promise.all(
     folders.map(async (folder) => {
-      const results = await lstat(path.join(folder, resultsName)).catch(() => null);
+      const results = await lstat(path.join(folder, searchFiles.rows)).catch(() => null);
       return { folder, at: results?.mtimeMs ?? null };
     }),
   );
@@ -219,16 +122,4 @@ async function isThere(file: string): Promise<boolean> {
 async function foldersIn(folder: string): Promise<string[]> {
   const entries = await readdir(folder, { withFileTypes: true }).catch(() => []);
   return entries.filter((entry) => entry.isDirectory()).map((entry) => path.join(folder, entry.name));
-}
-
-function asRecord(value: unknown): Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Record<string, unknown>) : {};
-}
-
-function textIn(value: unknown): string {
-  return typeof value === 'string' ? value : '';
-}
-
-function numberIn(value: unknown): number | null {
-  return typeof value === 'number' ? value : null;
 }

@@ -2,6 +2,7 @@ import { Command } from 'commander';
 import { average } from '../../core/gepa/fronts.ts';
 import { candidateTree } from '../../core/gepa/results.ts';
 import { unifiedDiff } from '../../core/gepa/text-diff.ts';
+import { frontsByExample } from '../../runs/search-results.ts';
 import { onOneLine, withoutControls } from '../plain-text.ts';
 import { findSearchFolder, readSearchFolder, type SearchFolder } from './search-folder.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -24,7 +25,7 @@ export const showCommand = new Command('show')
       throw new RatchetError('ConfigInvalid', `${name}: results.jsonl there has no candidates of a search.`);
     const candidate = chosen(options.candidate, found);
     if (options.prompt === true) writeText(`${found.candidates[candidate]!.prompt}\n`);
-    else if (options.json === true) printJson({ ...found, fronts: frontsOf(found) }, 2);
+    else if (options.json === true) printJson({ ...found, fronts: frontsByExample(found) }, 2);
     else print(describeSearch(found, candidate));
   });
 
@@ -44,24 +45,6 @@ function chosen(written: string | undefined, { best, candidates }: SearchFolder)
   );
 }
 
-/** Which candidates are best at which validation examples, those with most of them first. */
-function frontsOf({
-  candidates,
-}: SearchFolder): { readonly candidate: number; readonly examples: readonly number[] }[] {
-  const size = candidates[0]?.scores.length ?? 0;
-  const at = candidates.map(() => [] as number[]);
-  for (let example = 0; example < size; example++) {
-    const scores = candidates.map(({ scores: own }) => own[example] ?? -Infinity);
-    const best = Math.max(...scores);
-    if (best === -Infinity) continue;
-    for (const [i, score] of scores.entries()) if (score === best) at[i]!.push(example);
-  }
-  return at
-    .map((examples, candidate) => ({ candidate, examples }))
-    .filter(({ examples }) => examples.length > 0)
-    .sort((a, b) => b.examples.length - a.examples.length || a.candidate - b.candidate);
-}
-
 /** Tree, fronts, and how one candidate differs from the start. */
 export function describeSearch(found: SearchFolder, candidate = found.best): string {
   const { candidates, best, calls, maxCalls, comparison, trial, environment, model, reflectionModel, stopReason } =
@@ -73,7 +56,7 @@ export function describeSearch(found: SearchFolder, candidate = found.best): str
   const ended = stopReason === null ? [] : [`ended by ${stopReason}`];
   const { prompt } = candidates[candidate]!;
   const diff = unifiedDiff(start!.prompt, prompt, { from: 'start', to: `candidate ${candidate}` });
-  const front = frontsOf(found).map(({ candidate: at, examples }) => {
+  const front = frontsByExample(found).map(({ candidate: at, examples }) => {
     const list = examples.length > 12 ? `${examples.slice(0, 12).join(' ')} …` : examples.join(' ');
     return `  ${String(at).padStart(3)}  best at ${examples.length}: ${list}`;
   });

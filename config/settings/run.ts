@@ -215,6 +215,8 @@ export const mlflow = {
 export const MlflowSpec = z.strictObject(specFields(mlflow));
 export type MlflowSpec = z.infer<typeof MlflowSpec>;
 
+export { notify, NotifySpec } from './notify.ts';
+
 export const klPenalty = optionalTable({
   enabled: setting(flag(), '`false` measures the divergence only', { default: true }),
   target_kl: setting(positive(), 'beta is doubled or halved when the divergence leaves [target/1.5, 1.5·target]'),

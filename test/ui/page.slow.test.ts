@@ -7,6 +7,7 @@ import { pathToFileURL } from 'node:url';
 import type { Browser } from 'playwright-core';
 import { makeReport } from '../../ui/report.ts';
 import { servePage } from '../../ui/serve.ts';
+import { writeNote, writePause } from '../../runs/notices.ts';
 import { layout } from '../../runs/layout.ts';
 import { openBrowser, openPage, picture, seriousFindings, withoutChromium } from './browser.ts';
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
@@ -62,6 +63,8 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
 
   async function served(t: TestContext, { isRewound = true } = {}) {
     const run = await recordedRun(t);
+    await writeNote(run.run, `the judge was moved to another server ${harmful[0]}`);
+    await writePause(run.run, 'breaker: 10 groups in a row failed for step 7: 40 × infra_failure');
     if (isRewound) await rewound(run);
     const page = await servePage({ store: run.run.store, run: null, port: 0, ask: () => Promise.resolve(null) });
     t.after(() => page.close());

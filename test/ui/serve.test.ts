@@ -16,6 +16,7 @@ import type {
 } from '../../ui/answers.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../runs/layout.ts';
+import { writeNote } from '../../runs/notices.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { makeRun } from '../activities/runs.ts';
 import { harmful, recordedRun, rewound } from './recorded-run.ts';
@@ -132,6 +133,26 @@ test('the page of a run', async (t) => {
     await run.store.append(layout.metrics(), `${JSON.stringify({ step: 7, lineage: 'main', 'train/later': 1 })}\n`);
     await until(/train\/later/);
     await reader.cancel();
+  });
+
+  await t.test('tells what somebody notes about a run within a second, and marks it on the curves', async () => {
+    const { run, url, authorization, get } = recorded;
+    const looking = await fetch(`${url.origin}/api/runs/recorded/live`, { headers: { authorization } });
+    const reader = looking.body!.pipeThrough(new TextDecoderStream()).getReader();
+    let heard = '';
+    const until = async (wanted: RegExp): Promise<void> => {
+      while (!wanted.test(heard)) heard += (await reader.read()).value ?? '';
+    };
+    await until(/"step":6/);
+    await writeNote(run.run, `the judge was updated ${harmful[0]}`);
+    await until(/the judge was updated/);
+    await reader.cancel();
+    const { notices, noticesOf } = await get<RunOverview>('/api/runs/recorded');
+    assert.deepEqual([notices.length, noticesOf, notices[0]!.kind, notices[0]!.step], [1, 1, 'note', 6]);
+    const markers = await get<readonly Marker[]>('/api/runs/recorded/markers');
+    assert(
+      markers.some(({ kind, step, text }) => kind === 'notice' && step === 6 && text.startsWith('note: the judge')),
+    );
   });
 
   await t.test('tells where a run stands, its curves and what happened to it', async () => {

@@ -6,6 +6,7 @@ import type { ViewProps } from './app.tsx';
 import { Chart, type Line } from './chart.tsx';
 import { clock, counted, duration, figure } from './figures.ts';
 import { addressOf, useAnswer } from './hooks.ts';
+import { NoticeList } from './notice-list.tsx';
 import { SteerPanel } from './steer-panel.tsx';
 import { TimelineFigure } from './timeline-figure.tsx';
 
@@ -110,6 +111,7 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
   return (
     <>
       <Standing overview={overview} run={run} />
+      <NoticeList notices={overview.notices} of={overview.noticesOf} />
       {canSteer && overview.live !== null && <SteerPanel source={source} run={run} overview={overview} />}
       <section aria-labelledby="curves">
         <div class="bar">

@@ -35,6 +35,7 @@ const relations: readonly ((config: RatchetConfig) => Relations)[] = [
   evalRelations,
   branchRelations,
   storeRelations,
+  notifyRelations,
   rolloutRelations,
   ({ env }) => duplicateNames(env, 'env'),
   ({ eval: evaluation }) => duplicateNames(evaluation?.env ?? [], 'eval.env'),
@@ -71,6 +72,21 @@ function* storeRelations({ store }: RatchetConfig): Relations {
     if (value === undefined) continue;
     const expected = 'uri = "s3://BUCKET/PREFIX/" beside it: a folder has no such setting';
     yield problem([`store.${name}`, 'store.uri'], expected, `${name} = ${JSON.stringify(value)}`);
+  }
+}
+
+function* notifyRelations({ notify }: RatchetConfig): Relations {
+  const { webhook, webhook_var, format, secret_var } = notify ?? {};
+  if (webhook !== undefined && webhook_var !== undefined) {
+    const expected = 'either webhook or webhook_var: notices are sent to one place';
+    yield problem(['notify.webhook_var', 'notify.webhook'], expected, 'both');
+  }
+  if (webhook !== undefined || webhook_var !== undefined) return;
+  const ofWebhook = { format, secret_var, private: notify?.private ? true : undefined };
+  for (const [name, value] of Object.entries(ofWebhook)) {
+    if (value === undefined) continue;
+    const expected = 'webhook or webhook_var beside it: nothing is posted without';
+    yield problem([`notify.${name}`, 'notify.webhook'], expected, `${name} = ${JSON.stringify(value)}`);
   }
 }
 

@@ -1,0 +1,170 @@
+import { createHmac } from 'node:crypto';
+import { lookup, type LookupAddress, type LookupAllOptions } from 'node:dns';
+import { request as requestHttp, type RequestOptions } from 'node:http';
+import { request as requestHttps } from 'node:https';
+import { BlockList, isIP, type LookupFunction } from 'node:net';
+import { RatchetError } from '../core/errors.ts';
+import type { NotifySpec } from '../config/run-spec.ts';
+import type { StoredNotice } from '../runs/notices.ts';
+import { plainUrl } from './plain-url.ts';
+
+const answerMsMax = 10_000;
+
+/** Where notices are posted, and how. */
+export interface Webhook {
+  readonly url: URL;
+  readonly format: 'slack' | 'json';
+  readonly secret: string | null;
+  /** The name in the URL may lead to this machine, or into a private network. */
+  readonly mayBePrivate: boolean;
+}
+
+/** What a run file names, with what its variables hold; null where it names none. Throws `ConfigInvalid` where a variable is not set. */
+export function webhookOf(notify: NotifySpec | undefined, environment: Readonly<NodeJS.ProcessEnv>): Webhook | null {
+  const { webhook = null, webhookVar = null, secretVar = null } = notify ?? {};
+  if (notify === undefined || (webhook === null && webhookVar === null)) return null;
+  const url = plainUrl(webhook ?? valueOf('webhook_var', webhookVar!, environment));
+  if (url === null)
+    throw new RatchetError(
+      'ConfigInvalid',
+      `[notify] ${webhook === null ? `webhook_var = "${webhookVar}"` : 'webhook'}: expected the URL of a webhook, http:// or https:// without a password in it; what came is not repeated here.`,
+    );
+  return {
+    url,
+    format: notify.format ?? (url.hostname === 'hooks.slack.com' ? 'slack' : 'json'),
+    secret: secretVar === null ? null : valueOf('secret_var', secretVar, environment),
+    mayBePrivate: notify.private,
+  };
+}
+
+function valueOf(key: string, variable: string, environment: Readonly<NodeJS.ProcessEnv>): string {
+  const value = environment[variable];
+  if (value !== undefined && value !== '') return value;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `[notify] ${key} = "${variable}": expected that environment variable to be set where the metrics are handed on; it is not. Notices wait until it is.`,
+  );
+}
+
+/**
+ * Posts one notice. Throws where it was not taken: an answer other than 2xx, none within 10 s, or an address that nobody named. A redirect is not
+ * followed. The receiver tells a notice that comes twice by its id.
+ *
+ * Signed as Standard Webhooks has it (github.com/standard-webhooks/standard-webhooks, 1.0): `webhook-signature: v1,BASE64` is HMAC-SHA256 of
+ * `ID.TIMESTAMP.BODY` with the secret, in which `whsec_` begins one that is written as base64.
+ */
+export async function postNotice(webhook: Webhook, run: string, notice: StoredNotice, now = Date.now()): Promise<void> {
+  const { url, format, secret, mayBePrivate } = webhook;
+  const body = JSON.stringify(format === 'slack' ? { text: slackText(run, notice) } : { run, ...notice });
+  const timestamp = String(Math.floor(now / 1000));
+  const id = `${run}.${notice.id}`;
+  const isNamed = isIP(hostOf(url)) !== 0 || /(?:^|\.)localhost$/.test(url.hostname);
+  const { status, text } = await post(url, body, {
+    timeout: answerMsMax,
+    signal: AbortSignal.timeout(answerMsMax),
+    ...(isNamed || mayBePrivate ? {} : { lookup: publicLookup(lookup) }),
+    headers: {
+      'content-type': 'application/json; charset=utf-8',
+      'content-length': Buffer.byteLength(body),
+      'user-agent': 'ratchet',
+      'webhook-id': id,
+      'webhook-timestamp': timestamp,
+      ...(secret === null ? {} : { 'webhook-signature': `v1,${signatureOf(secret, `${id}.${timestamp}.${body}`)}` }),
+    },
+  });
+  if (status >= 200 && status < 300) return;
+  throw new Error(`${url.origin} answered ${status}${text === '' ? '' : `: ${text}`}`);
+}
+
+export function signatureOf(secret: string, signed: string): string {
+  const key = secret.startsWith('whsec_') ? Buffer.from(secret.slice('whsec_'.length), 'base64') : secret;
+  return createHmac('sha256', key).update(signed).digest('base64');
+}
+
+/** Slack reads `<…>` and `&` (docs.slack.dev/messaging/formatting-message-text, "Escaping text"). */
+function slackText(run: string, { kind, step, text }: StoredNotice): string {
+  const escaped = text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;');
+  return `*${run}* · step ${step} · ${kind}\n${escaped}`;
+}
+
+const answerShownMax = 200;
+
+function post(
+  url: URL,
+  body: string,
+  options: RequestOptions,
+): Promise<{ readonly status: number; readonly text: string }> {
+  const send = url.protocol === 'https:' ? requestHttps : requestHttp;
+  return new Promise((resolve, reject) => {
+    const request = send(url, { ...options, method: 'POST', agent: false }, (response) => {
+      let text = '';
+      response.setEncoding('utf8');
+      response.on('data', (piece: string) => {
+        if (text.length < answerShownMax) text += piece;
+      });
+      response.on('error', reject);
+      response.on('end', () =>
+        resolve({ status: response.statusCode ?? 0, text: text.slice(0, answerShownMax).replaceAll(/\s+/g, ' ') }),
+      );
+    });
+    request.on('timeout', () => request.destroy(new Error(`no answer within ${answerMsMax / 1000} s`)));
+    request.on('error', reject).end(body);
+  });
+}
+
+function hostOf({ hostname }: URL): string {
+  return hostname.replace(/^\[|\]$/g, '');
+}
+
+/** What IANA lists as not globally reachable (iana-ipv4-special-registry, iana-ipv6-special-registry), and multicast. */
+const notPublic = new BlockList();
+for (const [network, prefix] of [
+  ['0.0.0.0', 8],
+  ['10.0.0.0', 8],
+  ['100.64.0.0', 10],
+  ['127.0.0.0', 8],
+  ['169.254.0.0', 16],
+  ['172.16.0.0', 12],
+  ['192.0.0.0', 24],
+  ['192.168.0.0', 16],
+  ['198.18.0.0', 15],
+  ['224.0.0.0', 3],
+] as const)
+  notPublic.addSubnet(network, prefix, 'ipv4');
+for (const [network, prefix] of [
+  ['::', 127],
+  ['64:ff9b:1::', 48],
+  ['fc00::', 7],
+  ['fe80::', 10],
+  ['ff00::', 8],
+] as const)
+  notPublic.addSubnet(network, prefix, 'ipv6');
+
+export function isPublicAddress(address: string): boolean {
+  const family = isIP(address);
+  return family !== 0 && !notPublic.check(address, family === 6 ? 'ipv6' : 'ipv4');
+}
+
+type Resolve = (
+  hostname: string,
+  options: LookupAllOptions,
+  callback: (error: NodeJS.ErrnoException | null, addresses: LookupAddress[]) => void,
+) => void;
+
+/** The name is looked up once, and what was looked up is what is connected to. */
+export const publicLookup =
+  (resolve: Resolve): LookupFunction =>
+  (hostname, options, callback) => {
+    resolve(hostname, { ...options, all: true }, (error, addresses) => {
+      if (error) return callback(error, '', 0);
+      const found = addresses.find(({ address }) => !isPublicAddress(address));
+      const [first] = addresses;
+      if (found || !first) {
+        const where = found?.address ?? 'no address';
+        const message = `${hostname} leads to ${where}, which is not public. If that is meant, say [notify] private = true.`;
+        return callback(new Error(message), '', 0);
+      }
+      if (options.all) return callback(null, addresses);
+      callback(null, first.address, first.family);
+    });
+  };

@@ -1,0 +1,17 @@
+import { Command } from 'commander';
+import { writeNote } from '../../runs/notices.ts';
+import { print } from '../print.ts';
+import { findRunFolder } from '../run-place.ts';
+import { storeOption } from '../store-option.ts';
+
+export const noteCommand = new Command('note')
+  .description(
+    'write a note into a run: its page, its report and `ratchet status` show it at the step that the run stands at',
+  )
+  .argument('<run>')
+  .argument('<words...>', 'what is to be kept in mind')
+  .option(...storeOption)
+  .action(async (run: string, words: string[], options: { readonly store?: string }) => {
+    const note = await writeNote(await findRunFolder(run, options.store), words.join(' '));
+    print(`noted at step ${note.step} of ${run}`);
+  });

@@ -1,0 +1,54 @@
+import { z } from 'zod';
+import { variableName } from '../model-access.ts';
+import { atLeastZero, choice, flag, fraction } from '../values.ts';
+import { setting, specFields } from './setting.ts';
+
+/** Whoever has one of these may write there: the address is the key. */
+const secretPlaces = /^https:\/\/(?:hooks\.slack\.com|[\w.-]*discord(?:app)?\.com)\//i;
+
+const webhookUrl = () =>
+  z
+    .url({ protocol: /^https?$/ })
+    .refine((url) => !secretPlaces.test(url) && new URL(url).username === '' && new URL(url).password === '')
+    .meta({
+      expected:
+        'a URL such as "https://alerts.example.com/ratchet" that is no secret; the address of a webhook at Slack is one: put it into an environment variable, and name that as webhook_var',
+    });
+
+/**
+ * When a run notices something by itself, and who is sent it. Keys stay in the environment of the process that hands metrics on, never here.
+ */
+export const notify = {
+  webhook: setting(webhookUrl(), 'where notices are posted, within seconds and until they are taken'),
+  webhook_var: setting(variableName(), 'the name of an environment variable with that URL, where it is a secret'),
+  format: setting(
+    choice('slack', 'json'),
+    'what is posted: a message of Slack’s (`{"text"}`), or the notice; "slack" where the URL is Slack’s, else "json"',
+  ),
+  secret_var: setting(
+    variableName(),
+    'the name of an environment variable with a secret: posts are signed with HMAC-SHA256 as in Standard Webhooks (`webhook-id`, `webhook-timestamp`, `webhook-signature`)',
+  ),
+  private: setting(
+    flag(),
+    'whether the name in the URL may lead to an address of this machine or of a private network; an IP address, or `localhost`, may always be written',
+    { default: false },
+  ),
+  entropy_share: setting(
+    fraction(),
+    'notice when the entropy of 5 steps is below this share of that of the first 10; 0 = never',
+    { default: 0.1 },
+  ),
+  length_factor: setting(
+    z.number().gt(1).meta({ expected: 'a number > 1' }),
+    'notice when answers of 5 steps are so many times as long as those of the 20 steps before',
+    { default: 2 },
+  ),
+  eval_fall: setting(
+    atLeastZero(),
+    'notice when a held-out mean reward is this far below its best while rewards in training rose',
+    { default: 0.05 },
+  ),
+};
+export const NotifySpec = z.strictObject(specFields(notify));
+export type NotifySpec = z.infer<typeof NotifySpec>;

@@ -1,0 +1,159 @@
+/** What an operator wrote about a run, and what the run noticed by itself. */
+
+export const noticeKinds = ['note', 'breaker', 'paused', 'failed', 'entropy', 'length', 'held-out'] as const;
+export type NoticeKind = (typeof noticeKinds)[number];
+
+export interface Notice {
+  readonly kind: NoticeKind;
+  readonly lineage: string;
+  /** What it is about; of a note, the last committed step when it was written. */
+  readonly step: number;
+  /** ISO. Of what metrics show, when the step was committed. */
+  readonly time: string;
+  readonly text: string;
+  /** Of held-out scores. */
+  readonly environment?: string;
+}
+
+export interface NoticeLimits {
+  readonly entropyShare: number;
+  readonly lengthFactor: number;
+  readonly evalFall: number;
+}
+
+/** A row of metrics, as `metrics.jsonl` has it. */
+export type WatchedRow = Readonly<Record<string, number | string>> & {
+  readonly step: number;
+  readonly lineage: string;
+};
+
+/** Steps of a mean: of what is now, of how the run began, and of what came before a jump. */
+const [stepsNow, stepsOfBeginning, stepsBefore] = [5, 10, 20];
+/** What was told is told again once it had been over by so much. */
+const over = 2;
+
+interface Point {
+  readonly step: number;
+  readonly value: number;
+}
+
+/**
+ * Looks at the metrics of one lineage as they come, ascending by step, and says once what a person would want to look at:
+ *
+ * - entropy: m₅ < `entropy_share` · b, where m₅ is the mean entropy of the last 5 steps and b that of the first 10. An entropy that
+ *   is used up leaves no reward to be gained (Cui et al. 2025, arXiv:2505.22617, §2). Told again after m₅ ≥ 2 · `entropy_share` · b.
+ * - length: m₅ > `length_factor` · p, where p is the mean length of the up to 20 steps before those, 10 at least. Told again after
+ *   m₅ ≤ p · (1 + `length_factor`) / 2.
+ * - held-out: an evaluation of step k has a mean reward e(k) ≤ e(best) − `eval_fall`, where best < k is the best evaluation of the
+ *   same environment, and the mean training reward of the 5 steps up to k is above that of the 5 steps up to best. Where the
+ *   evaluations were compared example by example, the fall must be beyond chance (`vs_best/is_worse`). Told again after another best.
+ *
+ * The same rows give the same notices, whoever looks.
+ */
+export class LineageWatch {
+  readonly #limits: NoticeLimits;
+  readonly #entropy: Point[] = [];
+  readonly #lengths: Point[] = [];
+  readonly #rewards = new Map<string, Point[]>();
+  readonly #evals = new Map<string, Point[]>();
+  readonly #told = new Set<string>();
+  #time = '';
+
+  constructor(limits: NoticeLimits) {
+    this.#limits = limits;
+  }
+
+  take(row: WatchedRow): Notice[] {
+    const { time } = row;
+    if (typeof time === 'string') this.#time = time;
+    return [...this.#entropyIn(row), ...this.#lengthIn(row), ...this.#heldOutIn(row)];
+  }
+
+  *#entropyIn(row: WatchedRow): Iterable<Notice> {
+    if (!isAdded(this.#entropy, row, 'entropy')) return;
+    if (this.#entropy.length < stepsOfBeginning + stepsNow) return;
+    const [begun, now] = [meanOf(this.#entropy.slice(0, stepsOfBeginning)), meanOf(this.#entropy.slice(-stepsNow))];
+    const least = this.#limits.entropyShare * begun;
+    if (now >= over * least) this.#told.delete('entropy');
+    if (begun <= 0 || now >= least || !this.#isNew('entropy')) return;
+    const share = ((now / begun) * 100).toPrecision(2);
+    const text = `entropy fell to ${now.toPrecision(3)} nats per token, ${share} % of the ${begun.toPrecision(3)} that the run began with: samples of an example become alike`;
+    yield this.#noticed('entropy', row, text);
+  }
+
+  *#lengthIn(row: WatchedRow): Iterable<Notice> {
+    if (!isAdded(this.#lengths, row, 'train/agg/all/num_output_tokens/mean')) return;
+    const before = this.#lengths.slice(-stepsNow - stepsBefore, -stepsNow);
+    if (before.length < stepsBefore / 2) return;
+    const [usual, now] = [meanOf(before), meanOf(this.#lengths.slice(-stepsNow))];
+    const { lengthFactor } = this.#limits;
+    if (now <= (usual * (1 + lengthFactor)) / 2) this.#told.delete('length');
+    if (usual <= 0 || now <= lengthFactor * usual || !this.#isNew('length')) return;
+    const cut = row['train/agg/all/is_truncated/mean'];
+    const truncated = typeof cut === 'number' ? `; ${Math.round(cut * 100)} % were cut` : '';
+    const text = `answers grew to ${Math.round(now)} tokens, ${(now / usual).toFixed(1)} times the ${Math.round(usual)} of the ${before.length} steps before${truncated}`;
+    yield this.#noticed('length', row, text);
+  }
+
+  *#heldOutIn(row: WatchedRow): Iterable<Notice> {
+    for (const [name, value] of Object.entries(row)) {
+      if (typeof value !== 'number') continue;
+      const reward = name === 'train/reward' ? '' : /^reward\/(.+)\/mean$/.exec(name)?.[1];
+      if (reward !== undefined) pointsOf(this.#rewards, reward).push({ step: row.step, value });
+      // `eval/ENV/greedy/reward/mean` is another one, of the same examples.
+      const environment = /^eval\/([^/]+)\/reward\/mean$/.exec(name)?.[1];
+      if (environment !== undefined) yield* this.#evaluated(environment, { step: row.step, value }, row);
+    }
+  }
+
+  *#evaluated(environment: string, evaluated: Point, row: WatchedRow): Iterable<Notice> {
+    const all = pointsOf(this.#evals, environment);
+    const before = all.filter(({ step }) => step < evaluated.step);
+    all.push(evaluated);
+    const [first, ...others] = before;
+    if (first === undefined) return;
+    const best = others.reduce((a, b) => (b.value > a.value ? b : a), first);
+    const isByChance = row[`eval/${environment}/vs_best/is_worse`] === 0;
+    if (isByChance || evaluated.value > best.value - this.#limits.evalFall) return;
+    const rewards = this.#rewards.get(environment) ?? this.#rewards.get('') ?? [];
+    const [then, now] = [meanUpTo(rewards, best.step), meanUpTo(rewards, evaluated.step)];
+    if (then === null || now === null || now <= then || !this.#isNew(`held-out ${environment} ${best.step}`)) return;
+    const text = `held-out ${environment} fell from ${best.value.toFixed(3)} at step ${best.step} to ${evaluated.value.toFixed(3)} while the reward in training rose from ${then.toFixed(3)} to ${now.toFixed(3)}: the policy may be learning the reward rather than the task`;
+    yield { ...this.#noticed('held-out', row, text), environment };
+  }
+
+  #isNew(what: string): boolean {
+    const isNew = !this.#told.has(what);
+    this.#told.add(what);
+    return isNew;
+  }
+
+  #noticed(kind: NoticeKind, { lineage, step }: WatchedRow, text: string): Notice {
+    return { kind, lineage, step, time: this.#time, text };
+  }
+}
+
+/** Whether the row has it, and is of a later step than those there. */
+function isAdded(points: Point[], row: WatchedRow, name: string): boolean {
+  const value = row[name];
+  const last = points.at(-1)?.step ?? -1;
+  if (typeof value !== 'number' || row.step <= last) return false;
+  points.push({ step: row.step, value });
+  return true;
+}
+
+function pointsOf(all: Map<string, Point[]>, name: string): Point[] {
+  const points = all.get(name) ?? [];
+  all.set(name, points);
+  return points;
+}
+
+/** Of the last steps up to one. */
+function meanUpTo(points: readonly Point[], step: number): number | null {
+  const found = points.filter((point) => point.step <= step).slice(-stepsNow);
+  return found.length === 0 ? null : meanOf(found);
+}
+
+function meanOf(points: readonly Point[]): number {
+  return points.reduce((sum, { value }) => sum + value, 0) / points.length;
+}

@@ -1,0 +1,172 @@
+/** Notices at a webhook: what is posted, how it is signed, and where nothing is posted to. */
+import assert from 'node:assert/strict';
+import { createHmac } from 'node:crypto';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer, type IncomingMessage } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { describe, test, type TestContext } from 'node:test';
+import { isPublicAddress, postNotice, publicLookup, signatureOf, webhookOf } from '../../backends/webhook.ts';
+import { openRunStore } from '../../backends/store/index.ts';
+import { parseRunConfig } from '../../config/parse-run-config.ts';
+import { NotifySpec } from '../../config/run-spec.ts';
+import { layout } from '../../runs/layout.ts';
+import { type StoredNotice, writeNotice } from '../../runs/notices.ts';
+import { NoticePost } from '../../workers/post-notices.ts';
+
+const notice: StoredNotice = {
+  id: 'main.step_15.entropy',
+  kind: 'entropy',
+  lineage: 'main',
+  step: 15,
+  time: new Date().toISOString(),
+  text: 'entropy fell <!channel> & stayed',
+};
+
+interface Taken {
+  readonly headers: IncomingMessage['headers'];
+  readonly body: string;
+}
+
+/** Answers with these statuses, one after another; the last one from then on. */
+async function receiver(t: TestContext, ...statuses: number[]) {
+  const taken: Taken[] = [];
+  const server = createServer((request, response) => {
+    let body = '';
+    request.on('data', (piece) => (body += String(piece)));
+    request.on('end', () => {
+      const status = statuses.length > 1 ? statuses.shift()! : (statuses[0] ?? 200);
+      taken.push({ headers: request.headers, body });
+      response.writeHead(status, status === 302 ? { location: 'http://127.0.0.1:1/' } : {}).end('said');
+    });
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  t.after(() => server.close());
+  const { port } = server.address() as AddressInfo;
+  return { taken, port, url: `http://127.0.0.1:${port}/hook` };
+}
+
+const told = (notify: Partial<NotifySpec>): NotifySpec => NotifySpec.parse({ ...NotifySpec.parse({}), ...notify });
+
+describe('a webhook', () => {
+  test('takes plain JSON, signed as Standard Webhooks has it', async (t) => {
+    const { taken, url } = await receiver(t);
+    const webhook = webhookOf(told({ webhook: url, secretVar: 'HOOK_SECRET' }), { HOOK_SECRET: 'whsec_c2VjcmV0' })!;
+    await postNotice(webhook, 'words', notice, 1_700_000_000_500);
+    const [{ headers, body }] = taken as [Taken];
+    assert.deepEqual(JSON.parse(body), { run: 'words', ...notice });
+    assert.equal(headers['webhook-id'], 'words.main.step_15.entropy');
+    assert.equal(headers['webhook-timestamp'], '1700000000');
+    const own = createHmac('sha256', 'secret').update(`words.main.step_15.entropy.1700000000.${body}`).digest('base64');
+    assert.equal(headers['webhook-signature'], `v1,${own}`);
+    // The example of its specification's own tests (standard-webhooks, libraries/javascript/src/index.test.ts).
+    const example = 'msg_p5jXN8AQM9LWM0D4loKWxJek.1614265330.{"test": 2432232314}';
+    assert.equal(
+      signatureOf('whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw', example),
+      'g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=',
+    );
+  });
+
+  test("takes Slack's format, in which nothing that was said calls anybody", async (t) => {
+    const { taken, url } = await receiver(t);
+    await postNotice(webhookOf(told({ webhook: url, format: 'slack' }), {})!, 'words', notice);
+    assert.deepEqual(JSON.parse(taken[0]!.body), {
+      text: '*words* · step 15 · entropy\nentropy fell &lt;!channel&gt; &amp; stayed',
+    });
+    assert.equal(taken[0]!.headers['webhook-signature'], undefined);
+    const slack = webhookOf(told({ webhookVar: 'HOOK' }), { HOOK: 'https://hooks.slack.com/services/T/B/x' })!;
+    assert.equal(slack.format, 'slack');
+  });
+
+  test('is asked at no address of a private network unless that was written, and no redirect is followed', async (t) => {
+    const { url } = await receiver(t, 302);
+    await assert.rejects(postNotice(webhookOf(told({ webhook: url }), {})!, 'words', notice), /answered 302: said/);
+    const looked = (...addresses: string[]): Promise<string> => {
+      const found = addresses.map((address) => ({ address, family: address.includes(':') ? 6 : 4 }));
+      const lookup = publicLookup((_, __, callback) => callback(null, found));
+      return new Promise((resolve) => {
+        lookup('hook.example', {}, (error, address) => resolve(error?.message ?? String(address)));
+      });
+    };
+    assert.equal(await looked('8.8.8.8'), '8.8.8.8');
+    assert.match(await looked('10.0.0.8'), /hook\.example leads to 10\.0\.0\.8, which is not public.*private = true/);
+    // One of several is enough to be refused: which is connected to is the system's choice.
+    assert.match(await looked('8.8.8.8', '::1'), /leads to ::1/);
+    const publics = ['8.8.8.8', '2606:4700::1111', '::ffff:8.8.8.8'];
+    const others = ['127.0.0.1', '10.1.2.3', '172.31.0.1', '192.168.1.1', '169.254.169.254', '100.64.0.1', '0.0.0.0', '::1', '::', 'fd00::1', 'fe80::1', '::ffff:127.0.0.1', '::ffff:10.0.0.1', 'x']; // prettier-ignore
+    assert.deepEqual(publics.filter(isPublicAddress), publics);
+    assert.deepEqual(others.filter(isPublicAddress), []);
+  });
+
+  test('is told what it did not take, later, in order and under the same id; the run hears nothing of it', async (t) => {
+    const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-hook-'));
+    t.after(() => rm(folder, { recursive: true, force: true }));
+    const store = openRunStore(`${pathToFileURL(folder).href}/`, 'words');
+    await writeNotice(store, notice);
+    await writeNotice(store, { ...notice, step: 20, time: new Date(Date.now() + 1).toISOString() });
+    await writeNotice(store, { ...notice, step: 1, time: '2020-01-01T00:00:00Z' });
+    const { taken, url } = await receiver(t, 503, 200);
+    const lines: string[] = [];
+    const spec = { name: 'words', notify: told({ webhook: url }) };
+    const post = NoticePost.of(spec, store, { log: (line) => void lines.push(line) });
+    await post.advance();
+    assert.match(
+      lines.join(),
+      /webhook: http:\/\/127\.0\.0\.1:\d+ answered 503: said; tried again later, training continues/,
+    );
+    assert.match(String(await store.read(layout.webhook())), /answered 503/);
+    while (!post.isUpToDate) {
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      await post.advance();
+    }
+    const ids = taken.map(({ headers }) => headers['webhook-id']);
+    assert.deepEqual(ids, ['words.main.step_15.entropy', 'words.main.step_15.entropy', 'words.main.step_20.entropy']);
+    assert.match(lines.join(), /works again/);
+    const another = NoticePost.of(spec, store, { log: () => undefined });
+    await another.advance();
+    assert.deepEqual([another.isUpToDate, taken.length], [true, 3]);
+  });
+
+  test('of which a variable is not set waits, and says which', async (t) => {
+    const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-hook-'));
+    t.after(() => rm(folder, { recursive: true, force: true }));
+    const store = openRunStore(`${pathToFileURL(folder).href}/`, 'words');
+    await writeNotice(store, notice);
+    const lines: string[] = [];
+    const options = { log: (line: string) => void lines.push(line), environment: { HOOK: 'ftp://user:word@x' } };
+    await NoticePost.of({ name: 'words', notify: told({ webhookVar: 'MISSING' }) }, store, options).advance();
+    await NoticePost.of({ name: 'words', notify: told({ webhookVar: 'HOOK' }) }, store, options).advance();
+    assert.match(lines[0]!, /webhook_var = "MISSING": expected that environment variable to be set/);
+    assert.match(lines[1]!, /expected the URL of a webhook/);
+    assert(!lines.join().includes('word@'));
+  });
+});
+
+test('a run file names a webhook, and no secret', () => {
+  const parsed = (notify: string) => {
+    const text = `model = "preset:x"\n[[env]]\nid = "reverse-text"\n[notify]\n${notify}\n`;
+    const found = parseRunConfig(text, { file: 'words.toml', overrides: {} });
+    return found.ok
+      ? found.spec.notify
+      : found.problems.map(({ path: at, expected }) => `${at}: ${expected}`).join('\n');
+  };
+  assert.deepEqual(parsed('webhook = "https://alerts.example.com/x"\nsecret_var = "HOOK_SECRET"'), {
+    webhook: 'https://alerts.example.com/x',
+    webhookVar: null,
+    format: null,
+    secretVar: 'HOOK_SECRET',
+    private: false,
+    entropyShare: 0.1,
+    lengthFactor: 2,
+    evalFall: 0.05,
+  });
+  assert.match(String(parsed('webhook = "https://hooks.slack.com/services/T0/B0/abc"')), /name that as webhook_var/);
+  assert.match(String(parsed('webhook = "https://user:word@example.com/"')), /no secret/);
+  assert.match(
+    String(parsed('webhook = "http://a.example"\nwebhook_var = "HOOK_URL"')),
+    /either webhook or webhook_var/,
+  );
+  assert.match(String(parsed('secret_var = "HOOK_SECRET"')), /webhook or webhook_var beside it/);
+});

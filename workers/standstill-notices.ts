@@ -1,0 +1,70 @@
+import type { Client, WorkflowExecutionInfo } from '@temporalio/client';
+import { WorkflowFailedError } from '@temporalio/client';
+import type { AskedOfRun } from '../core/rl/run-state.ts';
+import { writeFailure, writePause } from '../runs/notices.ts';
+import { openedRun } from './take-over.ts';
+
+interface Options {
+  readonly client: () => Client;
+  readonly log: (line: string) => void;
+}
+
+type Found = Pick<WorkflowExecutionInfo, 'workflowId' | 'runId'>;
+
+/** Writes down why runs stand still that nobody paused, and why they failed: what Temporal says of them, and no metric. */
+export class StandstillNotices {
+  readonly #options: Options;
+  /** What was written down by this process. */
+  readonly #done = new Set<string>();
+  #complaint = '';
+
+  constructor(options: Options) {
+    this.#options = options;
+  }
+
+  async paused({ workflowId, runId }: Found, asked: AskedOfRun | undefined): Promise<void> {
+    const reason = asked?.pausedBecause ?? null;
+    if (reason === null || asked?.isPausedByPerson) {
+      this.#done.delete(`${workflowId} paused`);
+      return;
+    }
+    await this.#once(`${workflowId} paused`, async () => {
+      const run = await openedRun(this.#options.client(), workflowId, runId);
+      if (run) await writePause(run, reason);
+    });
+  }
+
+  async failed({ workflowId, runId }: Found): Promise<void> {
+    await this.#once(`${workflowId}/${runId} failed`, async () => {
+      const run = await openedRun(this.#options.client(), workflowId, runId);
+      const reason = await this.#reasonOf(workflowId, runId);
+      if (run && reason !== null) await writeFailure(run, reason);
+    });
+  }
+
+  async #reasonOf(workflowId: string, runId: string): Promise<string | null> {
+    try {
+      await this.#options.client().workflow.getHandle(workflowId, runId, { followRuns: false }).result();
+      return null;
+    } catch (error) {
+      if (!(error instanceof WorkflowFailedError)) throw error;
+      let cause: Error = error;
+      while (cause.cause instanceof Error) cause = cause.cause;
+      return cause.message;
+    }
+  }
+
+  /** A folder that cannot be written keeps no other run from being followed. */
+  async #once(what: string, write: () => Promise<void>): Promise<void> {
+    if (this.#done.has(what)) return;
+    this.#done.add(what);
+    try {
+      await write();
+    } catch (error) {
+      this.#done.delete(what);
+      const complaint = `${what}: could not be noted: ${error instanceof Error ? error.message : String(error)}`;
+      if (complaint !== this.#complaint) this.#options.log(complaint);
+      this.#complaint = complaint;
+    }
+  }
+}
