@@ -111,7 +111,14 @@ export { InferenceSpec } from './settings/inference.ts';
 export type { AdvantageSpec, LossSpec, TeacherSpec } from './settings/learning.ts';
 export type { LoraSpec, OptimizerSpec, ScheduleSpec } from './settings/optimizer.ts';
 export type { PromptBranchSpec } from './settings/prompt-branches.ts';
-export { type BreakerSpec, ChatTemplateSpec, type KlSpec, type MlflowSpec, NotifySpec, type WandbSpec } from './settings/run.ts';
+export {
+  type BreakerSpec,
+  ChatTemplateSpec,
+  type KlSpec,
+  type MlflowSpec,
+  NotifySpec,
+  type WandbSpec,
+} from './settings/run.ts';
 export { SamplingSpec, type TemperatureScheduleSpec } from './settings/sampling.ts';
 export type { EndpointsRef } from './settings/server-pool.ts';
 export { DataRef, type SftSpec } from './settings/sft.ts';

@@ -265,6 +265,9 @@ export interface ReportData {
   readonly evals: EvaluationsAnswer;
   /** By id: of the newest ones. */
   readonly evalRows: Readonly<Record<string, EvaluationAnswer>>;
+  readonly searches: SearchesAnswer;
+  /** By id. */
+  readonly searchesInFull: Readonly<Record<string, SearchAnswer>>;
   /** Newest first: those whose groups are in it, out of so many. */
   readonly rollouts: readonly RolloutLine[];
   readonly of: number;
@@ -336,6 +339,60 @@ export interface EvaluationAnswer {
   }[];
   /** So many more are in its file. */
   readonly leftOut: number;
+}
+
+interface TriedPrompt {
+  readonly examples: number;
+  readonly before: number | null;
+  readonly after: number | null;
+}
+
+/** A search for a better prompt that branched off the run. */
+export interface ListedSearch {
+  /** Its folder in the run. */
+  readonly id: string;
+  readonly environment: string;
+  readonly lineage: string;
+  /** The step whose version it began from. */
+  readonly step: number;
+  readonly model: string;
+  readonly reflectionModel: string;
+  /** The position of the best candidate. */
+  readonly best: number;
+  /** Means over the validation examples that each was scored on; null where there are none. */
+  readonly bestScore: number | null;
+  readonly startScore: number | null;
+  /** Candidates, and validation examples. */
+  readonly count: number;
+  readonly examples: number;
+  readonly calls: number | null;
+  readonly maxCalls: number | null;
+  /** null: it goes on, or did not say. */
+  readonly stopReason: string | null;
+  readonly comparison: TriedPrompt | null;
+  /** The best and the prompt in use, on the newest version of the run. */
+  readonly trial: (TriedPrompt & { readonly version: string }) | null;
+}
+
+/** `/api/runs/RUN/searches` */
+export interface SearchesAnswer {
+  readonly searches: readonly ListedSearch[];
+}
+
+/** `/api/runs/RUN/search?id=…` */
+export interface SearchAnswer extends ListedSearch {
+  readonly candidates: readonly {
+    readonly parents: readonly number[];
+    readonly score: number | null;
+    /** Validation examples that it was scored on, and those that none is better at. */
+    readonly scored: number;
+    readonly bestAt: number;
+    readonly isBest: boolean;
+    readonly prompt: string;
+    /** As `diff -u` writes it; '' where there is nothing to compare with, or no difference. */
+    readonly fromParent: string;
+    readonly fromStart: string;
+  }[];
 }
 
 /** What a page that was opened with --steer may ask of a run. */

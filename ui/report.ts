@@ -48,6 +48,7 @@ export async function makeReport(
     history: await source.history.tell(),
     histograms: await histogramsOf(source, overview.environments),
     ...(await evaluationsOf(source)),
+    ...(await searchesOf(source)),
     rollouts: lines,
     of,
     groups,
@@ -74,6 +75,16 @@ async function evaluationsOf(source: RunSource): Promise<Pick<ReportData, 'evals
     for (const { id } of evals.evaluations.filter(({ environment }) => environment === name).slice(-evaluationsInFull))
       evalRows[id] = await source.evaluations.rows(id);
   return { evals, evalRows };
+}
+
+const searchesInFull = 8;
+
+/** The newest ones with their prompts. */
+async function searchesOf(source: RunSource): Promise<Pick<ReportData, 'searches' | 'searchesInFull'>> {
+  const searches = await source.searches.list();
+  const newest = searches.searches.slice(-searchesInFull);
+  const inFull = await Promise.all(newest.map(async ({ id }) => [id, await source.searches.one(id)] as const));
+  return { searches, searchesInFull: Object.fromEntries(inFull) };
 }
 
 async function someGroups(

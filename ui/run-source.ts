@@ -10,6 +10,7 @@ import { Markers } from './markers.ts';
 import { MetricsTable } from './metrics-table.ts';
 import { overviewOf, seriesOf, type ToldByRun, type ToldOverview } from './overview.ts';
 import { RolloutSource } from './rollout-source.ts';
+import { Searches } from './searches.ts';
 import { Timeline } from './timeline.ts';
 
 /** Asks a run that is running; null where nobody answers for it, or it has ended. */
@@ -29,6 +30,7 @@ export class RunSource {
   readonly rollouts: RolloutSource;
   readonly history: History;
   readonly evaluations: Evaluations;
+  readonly searches: Searches;
   readonly #table: MetricsTable;
   readonly #timeline: Timeline;
   readonly #markers: Markers;
@@ -49,6 +51,7 @@ export class RunSource {
     this.rollouts = new RolloutSource(place);
     this.history = new History(place);
     this.evaluations = new Evaluations(place);
+    this.searches = new Searches(place);
   }
 
   /** Grows with what the run's folder tells. */

@@ -11,7 +11,7 @@ import { writeNote, writePause } from '../../runs/notices.ts';
 import { layout } from '../../runs/layout.ts';
 import { openBrowser, openPage, picture, seriousFindings, withoutChromium } from './browser.ts';
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
-import { harmful, recordedRun, rewound } from './recorded-run.ts';
+import { harmful, recordedRun, rewound, searched } from './recorded-run.ts';
 
 const looks = [
   { width: 1280, colorScheme: 'light' },
@@ -63,6 +63,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
 
   async function served(t: TestContext, { isRewound = true } = {}) {
     const run = await recordedRun(t);
+    await searched(run);
     await writeNote(run.run, `the judge was moved to another server ${harmful[0]}`);
     await writePause(run.run, 'breaker: 10 groups in a row failed for step 7: 40 × infra_failure');
     if (isRewound) await rewound(run);
@@ -108,6 +109,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
       for (const [view, wait] of [
         ['Ledger', '.histogram svg'],
         ['Evals', 'h2'],
+        ['Prompts', '.tree button'],
         ['Compare', 'h2'],
       ] as const) {
         await page.getByRole('link', { name: view, exact: true }).click();

@@ -1,7 +1,10 @@
 /** A run with faults, made step by step through the real activities, whose rollouts then say what would harm a page that took it for markup. */
+import { createHash } from 'node:crypto';
 import type { TestContext } from 'node:test';
+import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
+import { candidateRows, gepaMetadata, type ToldCandidate } from '../../core/gepa/results.ts';
 import type { ScoredGroup, ScoredRollout } from '../../core/rl/rollout.ts';
-import { decodeRows, packRows } from '../../backends/store/objects.ts';
+import { decodeRows, encodeJson, encodeRows, packRows } from '../../backends/store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import { beginLineage } from '../../runs/lineages.ts';
 import { appendMetrics, readMetrics } from '../../runs/metrics.ts';
@@ -32,6 +35,45 @@ export async function recordedRun(t: TestContext, name = 'recorded'): Promise<Te
   await removeIndex(test.run);
   for await (const _ of indexRun(test.run));
   return test;
+}
+
+/** As a branch leaves a search: a start, a better child, a grandchild that is best at one example, and one merged of two, which says harm. */
+export async function searched({ store, run, spec }: TestRun): Promise<void> {
+  const candidate = (prompt: string, parents: number[], scores: (number | null)[]): ToldCandidate => ({
+    prompt,
+    texts: { system_prompt: prompt },
+    sha256: createHash('sha256').update(prompt).digest('hex'),
+    parents,
+    scores,
+    callsBefore: 4 * parents.length,
+  });
+  const candidates = [
+    candidate('Reverse the text.\nAnswer alone.', [], [0, 0.5, 0.25]),
+    candidate('Reverse the text, letter by letter.\nAnswer alone.', [0], [0.5, 0.5, 0.5]),
+    candidate(`Reverse the text ${harmful[0]}\nAnswer alone.`, [1], [0.25, 0.75, null]),
+    candidate('Reverse the text, letter by letter.\nCheck it.\nAnswer alone.', [1, 2], [0.75, 0.75, 0.5]),
+  ];
+  const place = layout.promptBranch('main', 'reverse-text', run.name, [4]);
+  const [environment] = spec.environments;
+  const input = {
+    environments: [environment],
+    model: { kind: 'version', model: run.name },
+    reflection: { model: 'a-bigger-model' },
+    numTrain: 8,
+    numVal: 3,
+    maxCalls: 60,
+    minibatchSize: 3,
+    perfectScore: null,
+    stateColumns: [],
+    seed: 0,
+    isClassic: false,
+  } as unknown as PromptSearchInput;
+  const found = { candidates, best: 3, calls: 44, reflections: 3, stopReason: 'budget', comparison: null, seconds: 9 };
+  await store.put(`${place}results.jsonl`, encodeRows(candidateRows(candidates, 3)));
+  const metadata = gepaMetadata({ input, ...found, completedAt: '2026-11-26T10:00:50Z' });
+  await store.put(`${place}metadata.json`, encodeJson(metadata));
+  const trial = { version: 'v5', examples: 16, before: 0.25, after: 0.5 };
+  await store.put(`${place}trial.json`, encodeJson(trial));
 }
 
 /** Rewound to step 4, in a lineage of its own. */

@@ -10,6 +10,8 @@ import type {
   Marker,
   RolloutsAnswer,
   RunOverview,
+  SearchAnswer,
+  SearchesAnswer,
   SeriesAnswer,
   TimelineAnswer,
   TokensAnswer,
@@ -19,7 +21,7 @@ import { layout } from '../../runs/layout.ts';
 import { writeNote } from '../../runs/notices.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { makeRun } from '../activities/runs.ts';
-import { harmful, recordedRun, rewound } from './recorded-run.ts';
+import { harmful, recordedRun, rewound, searched } from './recorded-run.ts';
 
 async function opened(t: TestContext) {
   const run = await recordedRun(t);
@@ -153,6 +155,34 @@ test('the page of a run', async (t) => {
     assert(
       markers.some(({ kind, step, text }) => kind === 'notice' && step === 6 && text.startsWith('note: the judge')),
     );
+  });
+
+  await t.test('shows the searches for better prompts: a tree with its front, and how each differs', async () => {
+    const { run, url, authorization, get } = recorded;
+    assert.deepEqual(await get<SearchesAnswer>('/api/runs/recorded/searches'), { searches: [] });
+    await searched(run);
+    const { searches } = await get<SearchesAnswer>('/api/runs/recorded/searches');
+    const [{ id, ...listed }] = searches as [SearchesAnswer['searches'][number]];
+    assert.deepEqual(
+      [listed.step, listed.bestScore, listed.startScore, listed.calls, listed.maxCalls, listed.trial?.after],
+      [4, 2 / 3, 0.25, 44, 60, 0.5],
+    );
+    const { candidates } = await get<SearchAnswer>(`/api/runs/recorded/search?id=${encodeURIComponent(id)}`);
+    assert.deepEqual(
+      candidates.map(({ parents, bestAt, scored, isBest }) => [parents, bestAt, scored, isBest]),
+      [
+        [[], 0, 3, false],
+        [[0], 1, 3, false],
+        [[1], 1, 2, false],
+        [[1, 2], 3, 3, true],
+      ],
+    );
+    assert.match(candidates[3]!.fromParent, /^--- candidate 1\n.*\n[^+]*\+Check it\.\n/s);
+    assert.match(candidates[3]!.fromStart, /^-Reverse the text\.$/m);
+    for (const other of ['gepa/missing/', '../recorded/', `${id}../../`]) {
+      const path = `/api/runs/recorded/search?id=${encodeURIComponent(other)}`;
+      assert.equal((await fetch(url.origin + path, { headers: { authorization } })).status, 404, other);
+    }
   });
 
   await t.test('tells where a run stands, its curves and what happened to it', async () => {

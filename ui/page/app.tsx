@@ -8,6 +8,7 @@ import { HistoryView } from './history-view.tsx';
 import { addressOf, useAnswer, useRoute } from './hooks.ts';
 import { RolloutsView } from './rollouts-view.tsx';
 import { RunView } from './run-view.tsx';
+import { SearchesView } from './searches-view.tsx';
 import type { Source } from './source.ts';
 
 /** What every view of a run is given. */
@@ -31,6 +32,7 @@ const views: readonly {
   { name: 'rollouts', title: 'Rollouts', View: RolloutsView },
   { name: 'ledger', title: 'Ledger', View: HistoryView },
   { name: 'evals', title: 'Evals', View: EvalsView },
+  { name: 'prompts', title: 'Prompts', View: SearchesView },
   { name: 'compare', title: 'Compare', View: CompareView },
 ];
 

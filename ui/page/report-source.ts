@@ -39,6 +39,10 @@ function answerOf(data: ReportData, name: string, asked: URLSearchParams): unkno
       return data.history;
     case 'histogram':
       return data.histograms[asked.get('environment') ?? ''];
+    case 'searches':
+      return data.searches;
+    case 'search':
+      return data.searchesInFull[asked.get('id') ?? ''];
     case 'evals':
       return data.evals;
     case 'eval':
