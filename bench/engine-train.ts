@@ -3,15 +3,14 @@ import { availableParallelism, tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { z } from 'zod';
-import { randomStream } from '../core/random.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
-import { EngineOptimizer, type LoraConfig, type TrainOptions } from '../engine/index.ts';
+import { EngineOptimizer, type LoraConfig } from '../engine/index.ts';
 import { isDisturbed, meterCpu, waitForQuiet } from './cpu-meter.ts';
 import { type ModelShape, modelShapes, writeRandomModel } from './engine-shapes.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
 import { findTorchPython, PeerProcess } from './peer-process.ts';
 import { median, round } from './statistics.ts';
+import { everyLayer, randomBatch, requireSameWork, Step, takeStep, trainOptions } from './train-steps.ts';
 
 const peerProgram = fileURLToPath(new URL('peers/torch_train.py', import.meta.url));
 
@@ -50,8 +49,6 @@ interface Case {
   readonly lora: LoraConfig | null;
 }
 
-const linearLayers = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'];
-
 const cases = {
   small: { model: modelShapes.small, rows: 128, length: 32, lora: null },
   m10: { model: modelShapes.m10, rows: 16, length: 64, lora: null },
@@ -59,7 +56,7 @@ const cases = {
     model: modelShapes.m10,
     rows: 16,
     length: 64,
-    lora: { r: 16, alpha: 32, dropout: 0, targetModules: linearLayers },
+    lora: everyLayer,
   },
 } as const satisfies Record<string, Case>;
 type CaseName = keyof typeof cases;
@@ -68,16 +65,6 @@ function readCase(name: string): CaseName {
   if (name in cases) return name as CaseName;
   throw new Error(`--shape: expected one of ${Object.keys(cases).join(', ')}, got ${name}`);
 }
-
-const clipHigh = 3;
-const options: TrainOptions = {
-  learningRate: 1e-4,
-  // As the peer has them.
-  optimizer: { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.01, maxGradNorm: 1 },
-  loss: { type: 'cispo', clipHigh, aggregation: 'token' },
-  temperature: 1,
-  klBeta: 0,
-};
 
 async function measure(bench: Bench, { shape, pairs, threads, patience }: Options): Promise<Figures> {
   const python = await findTorchPython(bench, [
@@ -112,16 +99,6 @@ interface CaseOptions {
   readonly threads: number;
   readonly python: string;
 }
-
-/** Seconds and metrics of one optimizer step. */
-const Step = z.object({
-  wall_s: z.number(),
-  cpu_s: z.number(),
-  loss: z.number(),
-  entropy: z.number(),
-  grad_norm: z.number(),
-});
-type Step = z.infer<typeof Step>;
 
 interface Pair {
   readonly ours: Step;
@@ -171,25 +148,9 @@ async function inTurn(
   samples: readonly TrainSample[],
 ): Promise<{ ours: Step; theirs: Step }> {
   await delay(pauseMs);
-  const theirs = Step.parse(await peer.ask({ do: 'step', learning_rate: options.learningRate }));
+  const theirs = Step.parse(await peer.ask({ do: 'step', learning_rate: trainOptions.learningRate }));
   await delay(pauseMs);
-  const wall = performance.now();
-  const cpu = process.cpuUsage();
-  const step = await trainer.trainStep(samples, options);
-  const { user, system } = process.cpuUsage(cpu);
-  const wall_s = (performance.now() - wall) / 1000;
-  if (!step.applied) throw new Error(`Our step was refused: ${step.reason}`);
-  const { loss, entropy, gradNorm } = step.metrics;
-  return { ours: { wall_s, cpu_s: (user + system) / 1e6, loss, entropy, grad_norm: gradNorm }, theirs };
-}
-
-/** Two programs that do not compute the same thing have nothing to compare. */
-function requireSameWork({ ours, theirs }: { ours: Step; theirs: Step }): void {
-  for (const metric of ['loss', 'entropy', 'grad_norm'] as const) {
-    const difference = Math.abs(ours[metric] - theirs[metric]);
-    if (difference <= 1e-3 * Math.abs(theirs[metric])) continue;
-    throw new Error(`The two sides differ in ${metric}: ${ours[metric]} here, ${theirs[metric]} there.`);
-  }
+  return { ours: await takeStep(trainer, samples), theirs };
 }
 
 function summarize(pairs: readonly Pair[]) {
@@ -206,27 +167,4 @@ function summarize(pairs: readonly Pair[]) {
     ours_ms: { min: milliseconds(Math.min(...ours)), median: milliseconds(median(ours)) },
     torch_ms: { min: milliseconds(Math.min(...theirs)), median: milliseconds(median(theirs)) },
   };
-}
-
-/** Rows of equal length: every token but the first counts, and the behaviour policy is near the uniform one that starts. */
-function randomBatch({
-  rows,
-  length,
-  vocabulary,
-}: {
-  rows: number;
-  length: number;
-  vocabulary: number;
-}): TrainSample[] {
-  const random = randomStream('bench batch');
-  return Array.from({ length: rows }, () => {
-    const advantage = 2 * random() - 1;
-    const perToken = (draw: () => number): number[] => [0, ...Array.from({ length }, draw)];
-    return {
-      tokenIds: [0, ...perToken(() => Math.floor(random() * vocabulary)).slice(1)],
-      lossMask: perToken(() => 1),
-      behaviorLogprobs: perToken(() => -Math.log(vocabulary) + 0.2 * (random() - 0.5)),
-      advantages: perToken(() => advantage),
-    };
-  });
 }

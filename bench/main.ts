@@ -22,7 +22,9 @@ import { rolloutsTail } from './rollouts-tail.ts';
 import { rolloutsVerifiers } from './rollouts-verifiers.ts';
 import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
+import { smollm2Decode } from './smollm2-decode.ts';
 import { smollm2Parity } from './smollm2-parity.ts';
+import { smollm2Train } from './smollm2-train.ts';
 import { statusLatency } from './status-latency.ts';
 import { tinkerOverhead } from './tinker-overhead.ts';
 import { trl } from './trl.ts';
@@ -43,7 +45,9 @@ for (const command of [
   trlGeneration,
   engineTrain,
   engineDecode,
+  smollm2Decode,
   smollm2Parity,
+  smollm2Train,
   serverFuzz,
   failingRollouts,
   longRun,

@@ -43,9 +43,17 @@ export class PeerProcess {
 
   async ask(request: Readonly<Record<string, unknown>>): Promise<unknown> {
     this.#child.stdin.write(`${JSON.stringify(request)}\n`);
+    return this.#next(`it was asked to ${JSON.stringify(request)}`);
+  }
+
+  /** A line that it writes unasked, such as that it is ready. */
+  hear(): Promise<unknown> {
+    return this.#next('it started');
+  }
+
+  async #next(during: string): Promise<unknown> {
     const answer = await this.#answers.next();
-    if (answer.done)
-      throw new Error(`The peer ended while it was asked to ${JSON.stringify(request)}:\n${this.#complaints}`);
+    if (answer.done) throw new Error(`The peer ended while ${during}:\n${this.#complaints}`);
     return JSON.parse(answer.value);
   }
 

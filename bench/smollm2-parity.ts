@@ -1,4 +1,4 @@
-import { access, mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -6,7 +6,8 @@ import { z } from 'zod';
 import { getPackagedModel } from '../backends/hub/packaged-models.ts';
 import { loadModelFolder, type ModelFolder, type Parameters, readGguf, Sampler, writeGguf } from '../engine/index.ts';
 import { trainGraphLogits } from '../test/engine/golden/read-golden.ts';
-import { type Bench, CannotMeasure, type Figures, measurement } from './measurement.ts';
+import { findLlama } from './find-llama.ts';
+import { type Bench, type Figures, measurement } from './measurement.ts';
 import { findTorchPython, PeerProcess } from './peer-process.ts';
 
 const peer = (name: string): string => fileURLToPath(new URL(`peers/${name}`, import.meta.url));
@@ -57,17 +58,6 @@ async function measure(bench: Bench, { gguf }: { readonly gguf?: string }): Prom
   } finally {
     await rm(work, { recursive: true, force: true });
   }
-}
-
-async function findLlama(): Promise<string> {
-  const folder = path.join(process.env['RATCHET_LLAMA_CPP'] ?? '', 'node_modules/node-llama-cpp');
-  const isThere = await access(path.join(folder, 'package.json')).then(
-    () => true,
-    () => false,
-  );
-  if (process.env['RATCHET_LLAMA_CPP'] && isThere) return folder;
-  const advice = 'npm install --ignore-scripts node-llama-cpp@3.22.1 in a folder of its own, and name that folder';
-  throw new CannotMeasure(`RATCHET_LLAMA_CPP: expected a folder with node-llama-cpp. ${advice}.`);
 }
 
 const Shape = z.object({ shape: z.tuple([z.int(), z.int()]) });

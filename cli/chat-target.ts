@@ -4,7 +4,7 @@ import { packagedFolder } from '../backends/hub/packaged-models.ts';
 import type { SamplingSpec } from '../config/run-spec.ts';
 import { RatchetError } from '../core/errors.ts';
 import { describeAdapter, loadModelFolder, type ModelFolder } from '../engine/index.ts';
-import { isModelFolder, openRunVersion, versionFolder } from './open-version.ts';
+import { isModelFolder, namedVersion, openRunVersion, versionFolder } from './open-version.ts';
 
 /** What is talked to: a version of a run, or a folder of weights. */
 export interface ChatTarget {
@@ -48,10 +48,8 @@ export async function openChatTarget(
       openBase: () => baseOf(folder),
     };
   }
-  const [, run = named, at] = /^(.+)@v?(\d+)$/.exec(named) ?? [];
-  if (at !== undefined && step !== undefined)
-    throw new RatchetError('ConfigInvalid', `--step: expected nothing beside ${named}, which names a step.`);
-  return openRun(run, { step: step ?? at, store });
+  const version = namedVersion(named, step);
+  return openRun(version.run, { step: version.step, store });
 }
 
 function folderOf(named: string): string | null {

@@ -1,4 +1,5 @@
 import { type Obstacle, type RunFileReport, runsOfFile } from '../backends/configs/examine-run-file.ts';
+import type { TrainingMemory } from '../backends/configs/check-model.ts';
 import { showStoreUri } from '../backends/store/store-uri.ts';
 import { modelName, namedServers } from '../core/names.ts';
 import type { Advice, NotYet, ReadAs } from '../config/parse-run-config.ts';
@@ -82,12 +83,24 @@ function summary(spec: RunSpec, { model, environments, notImported }: RunFileRep
       ? '  each step     none: supervised training alone'
       : `  each step     ${batchLine(spec)}, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
     `  trains        ${trainedPart(spec, model?.adapterCount ?? null)}`,
+    ...(model?.training ? [`  memory        ${trainingMemoryLine(model.training)}`] : []),
     `  loss          ${lossLine(spec)}`,
     ...(spec.temperatureSchedule ? [`  temperature   ${temperatureLine(spec)}`] : []),
     `  warm-up       ${warmUpLine(spec)}`,
     ...(spec.gepa ? [`  branches      ${branchLine(spec.gepa)}`] : []),
     `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
   ];
+}
+
+/** Of the trainer's process. */
+function trainingMemoryLine({ positions, weightBytes, activationBytes, logitBytes }: TrainingMemory): string {
+  const total = weightBytes + activationBytes + logitBytes;
+  return `training takes at most ${gibibytes(total)}: weights and moments ${gibibytes(weightBytes)}, a micro-batch of ${positions} tokens ${gibibytes(activationBytes)}, logits ${gibibytes(logitBytes)}`;
+}
+
+function gibibytes(bytes: number): string {
+  const size = bytes / 2 ** 30;
+  return `${size >= 0.1 ? size.toFixed(1) : size.toPrecision(1)} GiB`;
 }
 
 function batchLine({ batchSize, rolloutsPerExample, tokenBatchSize }: RunSpec): string {

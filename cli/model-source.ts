@@ -3,7 +3,7 @@ import { packagedFolder } from '../backends/hub/packaged-models.ts';
 import { RatchetError } from '../core/errors.ts';
 import { isHubId } from '../core/names.ts';
 import { loadModelFolder, type ModelFolder } from '../engine/index.ts';
-import { isModelFolder, openRunVersion } from './open-version.ts';
+import { isModelFolder, namedVersion, openRunVersion } from './open-version.ts';
 
 /** A model that a command line names. */
 export interface ModelSource {
@@ -15,7 +15,7 @@ export interface ModelSource {
   readonly load: () => Promise<ModelFolder>;
 }
 
-/** By the name of a folder, of a model that comes as a package, or of a run; a folder that is there goes before a run of that name. */
+/** By the name of a folder, of a model that comes as a package, of a run, or RUN@STEP; a folder that is there goes before a run of that name. */
 export async function findModel(
   what: string,
   { step, store }: { readonly step?: string; readonly store?: string },
@@ -26,9 +26,10 @@ export async function findModel(
       throw new RatchetError('ConfigInvalid', `--step is of a run; ${what} is a folder, which holds one version.`);
     return { name: what, folder, baseName: null, load: () => loadModelFolder(folder) };
   }
-  const { step: at, spec, folder: weights, load } = await openRunVersion(what, { step, store });
+  const version = namedVersion(what, step);
+  const { step: at, spec, folder: weights, load } = await openRunVersion(version.run, { step: version.step, store });
   return {
-    name: `${what} v${at}`,
+    name: `${version.run} v${at}`,
     folder: weights,
     // A warm-up has made other weights of it.
     baseName: spec.sft === null && isHubId(spec.model) ? spec.model : null,

@@ -26,6 +26,17 @@ export interface RunVersion {
   readonly load: (folder: string) => Promise<ModelFolder>;
 }
 
+/** Of RUN@STEP the two; `step` is that of an option. */
+export function namedVersion(
+  named: string,
+  step: string | undefined,
+): { readonly run: string; readonly step: string | undefined } {
+  const [, run = named, at] = /^(.+)@v?(\d+)$/.exec(named) ?? [];
+  if (at !== undefined && step !== undefined)
+    throw new RatchetError('ConfigInvalid', `--step: expected nothing beside ${named}, which names a step.`);
+  return { run, step: step ?? at };
+}
+
 /** `step` as it is typed; the newest one where it is not. */
 export async function openRunVersion(
   run: string,

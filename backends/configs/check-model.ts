@@ -12,6 +12,7 @@ import { hubSettings } from '../hub/hub-settings.ts';
 import { parameterCount } from '../../engine/model/parameter-layout.ts';
 import { requiredFiles } from '../../engine/model/text-files.ts';
 import { presetFiles } from '../../engine/model/preset-files.ts';
+import { type PassMemory, passMemory } from '../../engine/train/activations.ts';
 import { readRegularText } from '../../engine/regular-file.ts';
 
 type ModelUse = Pick<RunSpec, 'model' | 'lora' | 'sft'> & Partial<Pick<RunSpec, 'numIterations' | 'trainer'>>;
@@ -21,6 +22,14 @@ export interface ModelSize {
   readonly parameterCount: number;
   /** Of the adapters; null where all weights are trained. */
   readonly adapterCount: number | null;
+  /** Where the embedded engine trains it on the processor. */
+  readonly training: TrainingMemory | null;
+}
+
+/** Bytes, at most. */
+export interface TrainingMemory extends PassMemory {
+  /** Weights, and of what is trained the gradients and moments. */
+  readonly weightBytes: number;
 }
 
 /**
@@ -41,9 +50,14 @@ function checkConfig(
   config: ModelConfig,
   { lora, sft, numIterations = 1, trainer }: Omit<ModelUse, 'model'>,
 ): ModelSize {
-  const size = { parameterCount: parameterCount(config), adapterCount: lora && adapterParameterCount(config, lora) };
-  if (trainer?.kind === 'module') return size; // what it can hold is its own affair
   const copies = copiesInTraining + (numIterations > 1 ? copiesForPasses : 0);
+  const counts = { parameterCount: parameterCount(config), adapterCount: lora && adapterParameterCount(config, lora) };
+  if (trainer?.kind === 'module') return { ...counts, training: null }; // what it can hold is its own affair
+  const held = counts.adapterCount === null || sft ? 0 : counts.parameterCount;
+  const trained = held === 0 ? counts.parameterCount : counts.adapterCount!;
+  const isHere = trainer?.kind === 'onnx' && trainer.provider === 'cpu';
+  const training = isHere ? { ...passMemory(config), weightBytes: 4 * (held + copies * trained) } : null;
+  const size = { ...counts, training };
   if (size.adapterCount === null || sft) requireMemory(size.parameterCount, copies, 'training it');
   if (size.adapterCount === null) return size;
   requireMemory(size.parameterCount, copies, 'training its adapters', { adapterCount: size.adapterCount });
@@ -62,7 +76,7 @@ async function checkTexts(model: string): Promise<ModelSize | null> {
     }
   }
   try {
-    return { parameterCount: parameterCount(await readModelConfig(model)), adapterCount: null };
+    return { parameterCount: parameterCount(await readModelConfig(model)), adapterCount: null, training: null };
   } catch (error) {
     if (error instanceof RatchetError && error.code === 'ModelUnsupported') return null; // by the embedded engine, which has no part in it
     throw error;

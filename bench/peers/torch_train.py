@@ -4,12 +4,13 @@ Full training: a decoder written by hand (no Hugging Face code around it), SDPA 
 LoRA: PEFT on transformers' Qwen3ForCausalLM. Both load the weights and the batch that our side wrote.
 
 Reads one JSON request per line and answers each with one line:
-  {"do": "step", "learning_rate": 1e-4}  ->  {"wall_s", "cpu_s", "loss", "entropy", "grad_norm"}
-CPU time is that of the whole process, all its threads.
+  {"do": "step", "learning_rate": 1e-4}  ->  {"wall_s", "cpu_s", "loss", "entropy", "grad_norm", "peak_mb"}
+CPU time is that of the whole process, all its threads; so is the most memory that it ever had.
 """
 
 import argparse
 import json
+import resource
 import sys
 import time
 
@@ -173,7 +174,8 @@ def main():
         wall, cpu = time.perf_counter(), time.process_time()
         metrics = train_step(model, logits_of, optimizer, batch)
         wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
-        print(json.dumps({"wall_s": wall_s, "cpu_s": cpu_s, **metrics}), flush=True)
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 if sys.platform == "linux" else 1024) / 1024
+        print(json.dumps({"wall_s": wall_s, "cpu_s": cpu_s, "peak_mb": peak_mb, **metrics}), flush=True)
 
 
 main()

@@ -25,7 +25,7 @@ What is named is written, one of three or several:
   --adapter FOLDER   for PEFT, and for servers that load adapters beside their base
 
 ratchet model export my-run --gguf my-run.gguf
-ratchet model export my-run --step 40 --adapter my-adapter --base HuggingFaceTB/SmolLM2-135M-Instruct
+ratchet model export my-run@40 --adapter my-adapter --base HuggingFaceTB/SmolLM2-135M-Instruct
 `;
 
 const dtypes = ['float32', 'bfloat16', 'float16'] as const;
@@ -44,7 +44,10 @@ interface ExportOptions {
 
 export const exportModel = new Command('export')
   .description('write the model of a run, or of a folder, for llama.cpp, transformers, PEFT or vLLM')
-  .argument('<run|folder>', 'a run, whose last committed step it is; or a folder with a model or an adapter')
+  .argument(
+    '<run|folder>',
+    'a run, whose last committed step it is, or RUN@STEP; or a folder with a model or an adapter',
+  )
   .option('--gguf <file>', 'one file, with tokenizer and chat template')
   .addOption(
     new Option('--type <type>', 'of the weights in the GGUF file; norms are f32').choices(ggufTypes).default('f16'),
@@ -53,7 +56,7 @@ export const exportModel = new Command('export')
   .addOption(new Option('--dtype <type>', 'of the merged weights').choices(dtypes).default('float32'))
   .option('--adapter <folder>', "the adapter alone, as PEFT's")
   .option('--base <name>', "what the adapter's config calls its base; default: the folder it was trained on")
-  .option('--step <n>', 'a step whose weights are there; default: the last committed one')
+  .option('--step <n>', 'a step whose weights are there, as RUN@STEP names it too; default: the last committed one')
   .option(...storeOption)
   .option('--json', 'as one JSON object')
   .addHelpText('after', help)

@@ -30,6 +30,7 @@ export const members = {
   run: ['Run', 9, 'void *', ['void *', 'void *', 'void *', 'void *', 'size_t', 'void *', 'size_t', 'void *']],
   createSessionOptions: ['CreateSessionOptions', 10, 'void *', ['void *']],
   setSessionExecutionMode: ['SetSessionExecutionMode', 13, 'void *', ['void *', 'int']],
+  disableMemPattern: ['DisableMemPattern', 17, 'void *', ['void *']],
   setSessionLogSeverityLevel: ['SetSessionLogSeverityLevel', 22, 'void *', ['void *', 'int']],
   setGraphOptimizationLevel: ['SetSessionGraphOptimizationLevel', 23, 'void *', ['void *', 'int']],
   setIntraOpNumThreads: ['SetIntraOpNumThreads', 24, 'void *', ['void *', 'int']],

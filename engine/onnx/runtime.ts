@@ -71,6 +71,8 @@ const nothing = new Float64Array(1);
 interface SessionConfig {
   readonly threads: number;
   readonly provider: 'cpu' | 'cuda';
+  /** Whether what a run allocated is laid out in one piece for the next runs of the same shapes. */
+  readonly plansMemory: boolean;
 }
 
 interface Model {
@@ -272,7 +274,7 @@ function addConstants(options: Pointer, constants: Tensors): void {
   call('addExternalInitializers', options, names, values, entries.length);
 }
 
-function sessionOptions({ threads, provider }: SessionConfig): Pointer {
+function sessionOptions({ threads, provider, plansMemory }: SessionConfig): Pointer {
   const options = made('createSessionOptions');
   try {
     call('setIntraOpNumThreads', options, threads);
@@ -280,6 +282,7 @@ function sessionOptions({ threads, provider }: SessionConfig): Pointer {
     call('setSessionExecutionMode', options, sequential);
     call('setGraphOptimizationLevel', options, allOptimizations);
     call('setSessionLogSeverityLevel', options, logErrors);
+    if (!plansMemory) call('disableMemPattern', options);
     if (provider === 'cuda') appendCuda(options);
     return options;
   } catch (error) {

@@ -8,6 +8,11 @@ export interface SessionOptions {
   readonly threads: number;
   /** Where graphs are computed; cpu unless given. */
   readonly provider?: Provider;
+  /**
+   * Whether a second run of the same shapes has its memory in one piece: a little quicker where runs are small. The pieces of the first
+   * run stay as well, so large runs take twice the memory. On unless given.
+   */
+  readonly plansMemory?: boolean;
 }
 
 /**
@@ -16,12 +21,12 @@ export interface SessionOptions {
  */
 export async function openSession(
   graph: Graph,
-  { threads, provider = 'cpu' }: SessionOptions,
+  { threads, provider = 'cpu', plansMemory = true }: SessionOptions,
   constants: Tensors = {},
 ): Promise<InferenceSession> {
   const file = graph.encode(new Set(Object.keys(constants)));
   const { inputNames, outputNames } = graph;
-  return InferenceSession.create({ file, inputNames, outputNames, constants }, { threads, provider });
+  return InferenceSession.create({ file, inputNames, outputNames, constants }, { threads, provider, plansMemory });
 }
 
 export function floats(data: Float32Array, shape: readonly number[]): Tensor {

@@ -1,4 +1,4 @@
-import { activationBytesMax } from '../limits.ts';
+import { activationBytesMax, trainLogitsMax, trainPositionsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 
 /**
@@ -17,4 +17,25 @@ const floatBytes = 4;
 /** Positions of a micro-batch whose activations are kept; a row that is longer has its layers computed again for the gradient. */
 export function positionsKeptMax(config: ModelConfig): number {
   return Math.max(1, Math.floor(activationBytesMax / activationBytes(config)));
+}
+
+/** What computing a gradient takes beside weights, gradients and moments, at most. */
+export interface PassMemory {
+  /** Tokens of a micro-batch, those that fill up its rows included. */
+  readonly positions: number;
+  readonly activationBytes: number;
+  readonly logitBytes: number;
+}
+
+/** Copies of the logits that a loss and its gradient hold at once. */
+const logitCopies = 6;
+
+export function passMemory(config: ModelConfig): PassMemory {
+  const positions = Math.min(trainPositionsMax, positionsKeptMax(config));
+  const logits = Math.min(trainLogitsMax, positions * config.vocabularySize);
+  return {
+    positions,
+    activationBytes: positions * activationBytes(config),
+    logitBytes: logitCopies * floatBytes * logits,
+  };
 }

@@ -5,6 +5,7 @@ import { mkdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { namedVersion } from '../../cli/open-version.ts';
 import { createAdapter, loadModelFolder, readGguf, saveAdapterFolder, saveModelFolder } from '../../engine/index.ts';
 import { temporaryFolder } from '../engine/models.ts';
 
@@ -52,4 +53,12 @@ test('a folder with an adapter is written for llama.cpp, for transformers and fo
   const again = await run(folder, 'model', 'export', './policy', gguf);
   assert.match(again.said, /expected a place where nothing is yet, got .*out\.gguf/);
   assert.equal(again.code, 2);
+});
+
+test('RUN@STEP names a step of a run, with or without v; beside --step it is refused', () => {
+  assert.deepEqual(namedVersion('my-run@40', undefined), { run: 'my-run', step: '40' });
+  assert.deepEqual(namedVersion('my-run@v0', undefined), { run: 'my-run', step: '0' });
+  assert.deepEqual(namedVersion('my-run', '3'), { run: 'my-run', step: '3' });
+  assert.deepEqual(namedVersion('me@home', undefined), { run: 'me@home', step: undefined });
+  assert.throws(() => namedVersion('my-run@40', '3'), /--step: expected nothing beside my-run@40/);
 });

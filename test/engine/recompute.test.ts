@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { Parameters } from '../../engine/index.ts';
 import type { LoraConfig } from '../../engine/model/adapter-layout.ts';
 import { AdapterParameters, createAdapter } from '../../engine/model/lora.ts';
-import { activationBytes, positionsKeptMax } from '../../engine/train/activations.ts';
+import { activationBytes, passMemory, positionsKeptMax } from '../../engine/train/activations.ts';
 import { GradientComputer } from '../../engine/train/gradient-computer.ts';
 import { supervisedFeeds } from '../../engine/train/feeds.ts';
 import { factsOf } from '../../core/rl/batch.ts';
@@ -54,4 +54,14 @@ test('a micro-batch keeps as many positions as its activations have room for', (
   const kept = positionsKeptMax(tinyConfig);
   assert(kept * activationBytes(tinyConfig) <= 1536 * 2 ** 20);
   assert((kept + 1) * activationBytes(tinyConfig) > 1536 * 2 ** 20);
+});
+
+test('the memory of a pass is that of the micro-batches that it is cut into', () => {
+  const small = passMemory(tinyConfig);
+  assert.equal(small.positions, 16_384); // as many as are computed at once of any model
+  assert.equal(small.activationBytes, 16_384 * activationBytes(tinyConfig));
+  const large = { ...tinyConfig, layerCount: 3000, vocabularySize: 200_000 };
+  assert.equal(passMemory(large).positions, positionsKeptMax(large));
+  assert(passMemory(large).activationBytes <= 1536 * 2 ** 20);
+  assert.equal(passMemory(large).logitBytes, 6 * 4 * 32 * 2 ** 20);
 });
