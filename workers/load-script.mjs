@@ -7,7 +7,7 @@ import vm from 'node:vm';
 
 /**
  * What a CommonJS script exports; it imports nothing dynamically. Beside it lies V8's code of it, for each version of V8 and its flags; made at the first load, of all that
- * is run while it is loaded. Where it cannot be written the script is compiled at each load. V8 compares no more than the length of the script:
+ * is run until each of its exports has been read: they may be getters, which load a package when it is asked for. Where it cannot be written the script is compiled at each load. V8 compares no more than the length of the script:
  * another script has to have another name.
  *
  * @param {string} file
@@ -23,7 +23,10 @@ export function loadScript(file) {
   /** @type {{ exports: Record<string, any> }} */
   const module = { exports: {} };
   script.runInThisContext()(module.exports, createRequire(file), module);
-  if (cachedData === undefined || script.cachedDataRejected) keep(codeFile, script.createCachedData());
+  if (cachedData === undefined || script.cachedDataRejected) {
+    for (const name of Object.keys(module.exports)) void module.exports[name];
+    keep(codeFile, script.createCachedData());
+  }
   return module.exports;
 }
 

@@ -137,7 +137,7 @@ async function bundled() {
   const { build } = await import('esbuild');
   const { outputFiles } = await build({
     stdin: {
-      contents: names.map((name) => `exports[${JSON.stringify(name)}] = require(${JSON.stringify(name)});`).join('\n'),
+      contents: names.map(whenAskedFor).join('\n'),
       resolveDir: path.dirname(loader),
     },
     bundle: true,
@@ -162,6 +162,16 @@ async function bundled() {
     ],
   });
   return outputFiles[0]?.text ?? '';
+}
+
+/**
+ * A command that asks a run for its status needs the client, and no worker.
+ *
+ * @param {string} name
+ */
+function whenAskedFor(name) {
+  const quoted = JSON.stringify(name);
+  return `Object.defineProperty(exports, ${quoted}, { enumerable: true, get: () => require(${quoted}) });`;
 }
 
 /**

@@ -28,6 +28,21 @@ describe('a script that V8 keeps its code of', () => {
     assert.equal(codes().length, 1);
   });
 
+  test('what is asked for later is loaded then, and its code is there', () => {
+    const later = path.join(folder, 'later.cjs');
+    writeFileSync(
+      later,
+      `globalThis.asked = []; for (const name of ['a', 'b'])
+       Object.defineProperty(exports, name, { enumerable: true, get: () => globalThis.asked.push(name) });`,
+    );
+    const asked = (): unknown => Reflect.get(globalThis, 'asked');
+    loadScript(later);
+    assert.deepEqual(asked(), ['a', 'b'], 'the first load reads them, so that the code of both is kept');
+    void loadScript(later)['b'];
+    assert.deepEqual(asked(), ['b']);
+    for (const name of readdirSync(folder)) if (name.startsWith('later')) rmSync(path.join(folder, name));
+  });
+
   test('half of its code is made anew', () => {
     const [code] = codes();
     const place = path.join(folder, code!);
