@@ -1,3 +1,4 @@
+import assert from 'node:assert/strict';
 import { RatchetError } from '../../core/errors.ts';
 import {
   isHeld,
@@ -193,9 +194,13 @@ function packMicroBatch<Row extends MaskedSample>(
     for (const row of line.rows) {
       const { tokenIds, lossMask } = samples.get(row)!;
       const slotOf = (t: number): number => (t < line.shared ? l * width : first - line.shared) + t;
+      const isFirst = row === line.rows[0];
       for (let t = 0; t + 1 < tokenIds.length; t++) {
+        const isShared = t < line.shared;
+        assert(!isShared || isFirst || tokens[slotOf(t)] === tokenIds[t], `row ${row} begins as its line does`);
         tokens[slotOf(t)] = tokenIds[t]!;
         if (lossMask[t + 1] === 0) continue;
+        assert(!isShared, `what row ${row} shares predicts no token that counts`);
         selected.push(slotOf(t));
         targets.push(tokenIds[t + 1]!);
         sourceRow.push(row);

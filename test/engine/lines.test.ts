@@ -99,6 +99,21 @@ test('a group is one line of its prompt and all answers; the last token of the p
   }
 });
 
+test('rows that do not begin alike, or count where they do, are never computed as one', async () => {
+  const source = rowsOf(samples);
+  const limits = { pairCost: pairCost(tinyConfig) };
+  for (const [row, shared] of [
+    [1, 12], // its last shared token predicts its first of the answer
+    [4, 8], // another prompt
+  ]) {
+    const claimed = source.rows.map((facts, place) => ({ ...facts, shared: place === row ? shared! : 0 }));
+    const cut = cutMicroBatches(claimed, 1000, limits);
+    await assert.rejects(async () => {
+      for await (const _ of readMicroBatches(source, cut));
+    }, /begins as its line does|predicts no token that counts/);
+  }
+});
+
 test('rows stay apart under a window, and where one line would be more work', () => {
   assert.equal(pairCost({ ...tinyConfig, attention: [{ window: 4, rotary: 'usual' }] }), null);
   const row: RowFacts = { tokens: 1001, counted: 999, weight: 999, shared: 2 };
