@@ -6,7 +6,7 @@ import { poolMetrics } from '../core/rl/pools.ts';
 import { filterMetrics } from '../core/rl/filters.ts';
 import { factsOfGroup, type GroupFacts } from '../core/rl/group-facts.ts';
 import { promptsOfBatch } from '../core/rl/prompts-of-batch.ts';
-import { advantagesOf, Packer, type SetAside } from '../core/rl/pack.ts';
+import { advantagesOf, ownAdvantage, Packer, type SetAside } from '../core/rl/pack.ts';
 import type { AdvantageFunction, AdvantageKind } from '../core/rl/advantage.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { KeptGroups, ObjectRef, RunHandle } from '../core/rl/run-state.ts';
@@ -110,7 +110,10 @@ async function packRows(
   const usual = typeof advantage === 'string' ? advantage : 'centered';
   for await (const { key, group, isWanted } of groups) {
     if (!isWanted) {
-      const found = filters.pre.length + filters.post.length === 0 ? [] : advantagesOf(group, usual, options);
+      const found =
+        filters.pre.length + filters.post.length === 0
+          ? []
+          : advantagesOf(group, ownAdvantage(group, usual, options.environments), options);
       note(key, group, (index) => found[group.rollouts.findIndex((rollout) => rollout.index === index)]!);
       continue;
     }

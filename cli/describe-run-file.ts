@@ -166,7 +166,7 @@ function trainedBy(trainer: RunSpec['trainer']): string {
   return trainer.kind === 'tinker' ? `by the Tinker server at ${trainer.url}` : `on ${trainer.provider}`;
 }
 
-function lossLine({ loss, advantage, turnCredit: turns }: RunSpec): string {
+function lossLine({ loss, advantage, environments, turnCredit: turns }: RunSpec): string {
   const { type, clipLow, clipHigh, maskLow, maskHigh, klTau } = loss;
   const moved = `, tokens whose probability moved from −${maskLow} to ${maskHigh ?? '∞'}, ${klTau} · (ln ρ)²`;
   const bounds = {
@@ -183,13 +183,15 @@ function lossLine({ loss, advantage, turnCredit: turns }: RunSpec): string {
   };
   const code = loss.import ? ` ${loss.import.path}` : '';
   const kind = typeof advantage === 'string' ? advantage : `custom ${advantage.import.path}`;
+  const others = environments.flatMap(({ name, advantage: own }) => (own ? [`${own} of ${name}`] : []));
+  const apart = others.length === 0 ? '' : ` (${others.join(', ')})`;
   const credit = turns
     ? `, of turns by ${turns.by}${turns.discount === 1 ? '' : `, discounted by ${turns.discount}`}`
     : '';
   const compared = loss.oldLogprobs === 'trainer' ? ', ratios to the weights that a step begins from' : '';
   const bonus = loss.entropyCoef === undefined ? '' : `, less ${loss.entropyCoef} · entropy`;
   const corrected = correctionPart(loss.correction);
-  return `${type}${code}${bounds[type]}${bonus}${compared}, by ${loss.aggregation}; advantage ${kind}${credit}${corrected}`;
+  return `${type}${code}${bounds[type]}${bonus}${compared}, by ${loss.aggregation}; advantage ${kind}${apart}${credit}${corrected}`;
 }
 
 /** What differs from a token's own weight, at most 2. */

@@ -2,6 +2,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { openRunStore } from '../backends/store/index.ts';
 import { RatchetError } from '../core/errors.ts';
 import { modelName } from '../core/names.ts';
+import { present } from '../core/present.ts';
 import { layout } from './layout.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { runRecordIn } from './record-shapes.ts';
@@ -36,8 +37,8 @@ function identityOf(spec: RunSpec): Identity {
     typeof spec.advantage === 'string' ? spec.advantage : { import: { ...spec.advantage.import, path: '' } };
   const data = spec.sft?.data && { ...spec.sft.data, path: '' };
   const sft = spec.sft && { ...spec.sft, data: data ?? null };
-  const environments = spec.environments.map(({ id, sha256, name, args, weight, sampling }) => {
-    return { id: sha256 === undefined ? id : '', name, args, weight, ...(sampling ? { sampling } : {}) };
+  const environments = spec.environments.map(({ id, sha256, name, args, weight, sampling, advantage }) => {
+    return { id: sha256 === undefined ? id : '', name, args, weight, ...present({ sampling, advantage }) };
   });
   const chatTemplate = spec.chatTemplate && { ...spec.chatTemplate, path: null };
   // A cache may lie elsewhere on another machine.

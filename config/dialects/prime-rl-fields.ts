@@ -263,7 +263,7 @@ const train: Rows = {
     'ratio?': 'env[].weight',
     group_size: together('`rollouts_per_example`, or of this environment', whole(1)),
     ...under('sampling', sampling),
-    'algo?': together('refused unless it is grpo', args()),
+    'algo?': together('`env.advantage`, where it is grpo beside max_rl, or that of the run; refused otherwise', args()),
     'advantage?': together('refused unless it is the default', args()),
     'curriculum.sampler.type': together('pools or none', choice('standard', 'difficulty_pool')),
     'curriculum.sampler.seed': ignored(why.seed, whole(0)),

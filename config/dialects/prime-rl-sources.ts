@@ -15,7 +15,8 @@ export function setSources(written: Table, own: Own): void {
   for (const [i, source] of train.entries()) {
     setEnvironment(own, source, ['env', i]);
     if (setCurriculum(own, source, ['env', i])) gated.push(source.at);
-    for (const key of ['algo', 'advantage']) refuseOwn(own, source, key);
+    setOwnAlgorithm(written, own, source, ['env', i]);
+    refuseOwnAdvantage(own, source);
   }
   if (gated.length > 0) dropWithoutAdvantage(own, { gated, count: train.length });
   setGroupSizes(written, own, train);
@@ -254,17 +255,44 @@ function justAbove(threshold: number): number {
   return new Float64Array(bits.buffer)[0]!;
 }
 
-function refuseOwn(own: Own, { value, at }: Found, key: string): void {
-  const said = (value as Table)[key];
+/** Algorithms whose rows have the same loss, and the advantages that make the difference. */
+const advantageOf: Readonly<Record<string, string>> = { grpo: 'centered', max_rl: 'max_rl' };
+
+/** The algorithm of a source is instead of the run's, with all that is said of that one. */
+function setOwnAlgorithm(written: Table, own: Own, { value, at }: Found, ours: KeyPath): void {
+  const said = (value as Table)['algo'];
+  if (said === undefined) return;
+  const [its, ofRun] = [algorithmIn(said), algorithmIn(found(written, 'orchestrator.algo')?.value)];
+  if (JSON.stringify(its) === JSON.stringify(ofRun)) return;
+  const advantages = [its, ofRun].map(({ type, ...more }) =>
+    Object.keys(more).length === 0 ? advantageOf[type] : undefined,
+  );
+  if (advantages.every((one) => one !== undefined) && !teachesAlone(written)) {
+    own.set([...ours, 'advantage'], advantages[0], [...at, 'algo']);
+    return;
+  }
+  own.refuse({
+    paths: [[...at, 'algo']],
+    expected: `${JSON.stringify(ofRun)}, as the run has it, or type = "grpo" or "max_rl" alone where the run has one of them: the rows of a batch have one loss here, and sources may differ in their advantages; for another loss start a run of its own, or fork this one (ratchet fork)`,
+    received: JSON.stringify(said),
+  });
+}
+
+/** Without what says no more than its type does. */
+function algorithmIn(said: unknown): { readonly type: string } & Table {
+  const { type = 'grpo', sampling, ...more } = tableOr(said);
+  const samplesItself = sampling === undefined || JSON.stringify(sampling) === '{"source":"policy"}';
+  return { type: String(type as string), ...more, ...(samplesItself ? {} : { sampling }) };
+}
+
+function refuseOwnAdvantage(own: Own, { value, at }: Found): void {
+  const said = (value as Table)['advantage'];
   if (said === undefined || (isTable(said) && Object.keys(said).length === 0)) return;
-  const type = isTable(said) ? (said['type'] ?? 'grpo') : said;
-  const isPlain =
-    isTable(said) && Object.keys(said).every((name) => name === 'type') && (type === 'grpo' || type === 'default');
+  const isPlain = isTable(said) && Object.keys(said).join() === 'type' && said['type'] === 'default';
   if (isPlain) return;
   own.refuse({
-    paths: [[...at, key]],
-    expected:
-      'nothing, or type = "grpo" alone: all sources of a run have one algorithm, that of [orchestrator.algo]; for another one start a run of its own, or fork this one (ratchet fork)',
+    paths: [[...at, 'advantage']],
+    expected: 'nothing, or type = "default" alone: write it into [orchestrator.advantage], where it is of all sources',
     received: JSON.stringify(said),
   });
 }

@@ -4,6 +4,7 @@ import { environmentName } from '../../core/names.ts';
 import {
   anyNumber,
   args,
+  choice,
   environmentId,
   environmentLabel,
   flag,
@@ -14,6 +15,7 @@ import {
 } from '../values.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
+import { advantageKinds } from './learning.ts';
 import { laidOver, samplingSettings, SamplingSpec, samplingSpec } from './sampling.ts';
 import {
   inSpec,
@@ -95,6 +97,11 @@ export const environments = listOf(
     name: setting(environmentLabel(), 'its name in metrics; else the id without its owner'),
     args: setting(args(), 'its arguments; `ratchet env info ID` lists them', { default: {} }),
     weight: setting(positive(), 'relative probability of drawing an example from it', { default: 1 }),
+    advantage: setting(
+      choice(...advantageKinds),
+      'of its groups, in place of `[trainer] advantage`; the loss is one for all environments',
+      { isLeftOut: true },
+    ),
     buffer: optionalTable(meaning(pools, () => 'of this environment, in place of `[buffer]`')),
     ...variables,
     ...limits,
@@ -189,6 +196,8 @@ export const EnvironmentSpec = z.strictObject({
   args: args(),
   /** Relative probability of drawing an example from this environment, > 0. */
   weight: z.number().positive(),
+  /** Of its groups, in place of the run's; missing = the run's. */
+  advantage: z.enum(advantageKinds).optional(),
   /** null = all examples are drawn alike. */
   pools: PoolSpec.nullable().default(null),
 });
@@ -202,6 +211,7 @@ export function environmentSpecs(config: RatchetConfig): EnvironmentSpec[] {
     name: entry.name,
     args: entry.args,
     weight: entry.weight,
+    ...(entry.advantage && { advantage: entry.advantage }),
     pools: poolSpec(writtenPools(config, entry.buffer)),
   }));
 }

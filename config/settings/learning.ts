@@ -67,9 +67,11 @@ export const otherClip = {
 };
 
 /** An advantage without settings may be written as a text: `advantage = "std_normalized"`. */
+/** What an advantage may be without code of the user's. */
+export const advantageKinds = ['centered', 'std_normalized', 'max_rl'] as const;
 export const advantage = table({
   type: setting(
-    choice('centered', 'std_normalized', 'max_rl', 'custom'),
+    choice(...advantageKinds, 'custom'),
     'reward − mean of the group, or that divided by its standard deviation (`std_normalized`) or by the mean (`max_rl`); a text will do',
     { default: 'centered' },
   ),
@@ -99,10 +101,7 @@ export function turnCreditSpec({ trainer }: RatchetConfig): { turnCredit?: z.inf
  * What each rollout of a group gets. centered subtracts the group's mean reward; std_normalized also divides by
  * the sample's standard deviation + 1e-4, max_rl by the mean; an import is a function (rewards, group) → advantages.
  */
-export const AdvantageSpec = z.union([
-  z.enum(['centered', 'std_normalized', 'max_rl']),
-  z.strictObject({ import: CodeRef }),
-]);
+export const AdvantageSpec = z.union([z.enum(advantageKinds), z.strictObject({ import: CodeRef })]);
 export type AdvantageSpec = z.infer<typeof AdvantageSpec>;
 
 export function advantageSpec({ trainer: { advantage } }: RatchetConfig): AdvantageSpec {

@@ -32,7 +32,7 @@ export interface SetAside {
   readonly filteredRollouts: number;
 }
 
-interface PackOptions extends Partial<TrajectorySettings>, CreditOptions, Partial<Temperatures> {
+interface PackOptions extends Partial<TrajectorySettings>, CreditOptions, Partial<OfEnvironments> {
   readonly advantage: AdvantageKind | AdvantageFunction;
   readonly rolloutFilters?: RunSpec['rolloutFilters'];
 }
@@ -43,8 +43,8 @@ interface CreditOptions extends LengthShaping {
   readonly turnCredit?: TurnCredit | undefined;
 }
 
-/** Where the temperature of a group stands that has none of its own. */
-type Temperatures = Pick<RunSpec, 'sampling' | 'environments'>;
+/** Where the temperature and the advantage of a group stand that has none of its own. */
+type OfEnvironments = Pick<RunSpec, 'sampling' | 'environments'>;
 
 /** What one group gives. */
 interface PackedGroup {
@@ -64,7 +64,7 @@ export class Packer {
   readonly #filters: RunSpec['rolloutFilters'];
   readonly #settings: TrajectorySettings;
   readonly #shaping: CreditOptions;
-  readonly #temperatures: Partial<Temperatures>;
+  readonly #own: Partial<OfEnvironments>;
   readonly #stats = { groups: 0, rollouts: 0, rows: 0, totalTokens: 0, trainedTokens: 0, signalTokens: 0 };
   readonly #setAside = { overlongRows: 0, maskedRollouts: 0, filteredRollouts: 0 };
 
@@ -79,7 +79,7 @@ export class Packer {
     ...trajectories
   }: PackOptions) {
     this.#shaping = { lengthPenalty, overlongPenalty, turnCredit };
-    this.#temperatures = present({ sampling, environments });
+    this.#own = present({ sampling, environments });
     this.#advantage = advantage;
     this.#filters = rolloutFilters;
     this.#settings = { ...usualTrajectories, ...trajectories };
@@ -95,9 +95,10 @@ export class Packer {
 
   pack(group: ScoredGroup): PackedGroup {
     const inOrder = group.rollouts.toSorted((a, b) => a.index - b.index);
-    const credits = creditsOf({ ...group, rollouts: inOrder }, this.#advantage, this.#shaping);
+    const kind = ownAdvantage(group, this.#advantage, this.#own.environments);
+    const credits = creditsOf({ ...group, rollouts: inOrder }, kind, this.#shaping);
     this.#stats.groups += 1;
-    const own = ownTemperature(group, this.#temperatures);
+    const own = ownTemperature(group, this.#own);
     return {
       rows: inOrder.flatMap((rollout, i) => this.#rowsOf(rollout, { ...own, credit: credits[i]! })),
       advantages: new Map(inOrder.map(({ index }, i) => [index, scalarOf(credits[i]!)])),
@@ -174,10 +175,19 @@ function creditsOf(
   );
 }
 
+/** As its environment says, or else as the run does. */
+export function ownAdvantage<Usual extends AdvantageKind | AdvantageFunction>(
+  { environment }: Pick<ScoredGroup, 'environment'>,
+  usual: Usual,
+  environments: RunSpec['environments'] = [],
+): Usual | AdvantageKind {
+  return environments.find(({ name }) => name === environment)?.advantage ?? usual;
+}
+
 /** Where it is another than the plan's, which is that of `[sampling]`. */
 function ownTemperature(
   { temperature, environment }: ScoredGroup,
-  { sampling, environments = [] }: Partial<Temperatures>,
+  { sampling, environments = [] }: Partial<OfEnvironments>,
 ): Pick<PackedRow, 'temperature'> {
   const entry = environments.find(({ name }) => name === environment);
   const own = temperature ?? entry?.sampling?.temperature ?? sampling?.temperature;

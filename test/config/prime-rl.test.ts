@@ -302,6 +302,16 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       'orchestrator.algo',
       /"grpo" with one trained role/,
     ],
+    'a source with another loss than the run': [
+      `${today}algo = { type = "echo" }\n`,
+      'orchestrator.train.source[0].algo',
+      /\{"type":"grpo"\}, as the run has it, .* the rows of a batch have one loss here/,
+    ],
+    'a source without the length penalty of the run': [
+      `${today.replace('group_size = 8', 'group_size = 8\nalgo = { type = "grpo", length_penalty = { type = "linear" } }')}algo = { type = "grpo" }\n`,
+      'orchestrator.train.source[0].algo',
+      /as the run has it/,
+    ],
     'a group of one': [today.replace('group_size = 8', 'group_size = 1'), 'orchestrator.group_size', /one alone/],
     'rows that the trainer cannot hold': [
       today.replace('group_size = 8', 'group_size = 8\nseq_len = 4096'),

@@ -45,7 +45,13 @@ export function problemsBetween(config: RatchetConfig): RelationProblem[] {
   return relations.flatMap((relation) => [...relation(config)]);
 }
 
-function* environmentRelations({ env, max_steps, sft, eval: evaluation }: RatchetConfig): Relations {
+function* environmentRelations(config: RatchetConfig): Relations {
+  const { env, max_steps, sft, eval: evaluation, loss } = config;
+  for (const [i, { advantage }] of env.entries()) {
+    if (advantage === undefined || loss === undefined || loss === 'rl') continue;
+    const expected = 'nothing: what is learned of a teacher alone has no advantages';
+    yield problem([`env.${i}.advantage`, 'loss'], expected, JSON.stringify(advantage));
+  }
   if (max_steps === 0 && sft === undefined) {
     const expected = 'an integer ≥ 1, or [sft] beside it: without steps only a supervised run trains anything';
     yield problem(['max_steps', 'sft'], expected, 0);

@@ -41,7 +41,8 @@ export const learningMeanings: readonly Meaning[] = [
     ],
     says: ['algo', 'advantage'],
     home: (home) => (sourcesOf(home).length > 0 ? sourcesOf(home) : [home]).map((one) => algorithmOf(home, one)),
-    here: ({ spec }, home) => (sourcesOf(home).length > 0 ? sourcesOf(home) : [home]).map(() => algorithmHere(spec)),
+    here: ({ spec }, home) =>
+      (sourcesOf(home).length > 0 ? sourcesOf(home) : [home]).map((_, i) => algorithmHere(spec, i)),
   },
   {
     what: 'teacher',
@@ -183,12 +184,13 @@ function penaltyOf(penalty: unknown): unknown {
   return type === 'linear' && Object.keys(rest).length === 0 ? [output, input, turns] : penalty;
 }
 
-function algorithmHere({ loss, advantage, teacher, lengthPenalty }: RunSpec): unknown {
+function algorithmHere({ loss, advantage: usual, environments, teacher, lengthPenalty }: RunSpec, i: number): unknown {
+  const advantage = environments[i]?.advantage ?? usual;
   if (loss.type === 'cross_entropy') return { type: 'sft' };
   if (teacher?.demonstration) return { type: 'opsd', ...teacher.demonstration };
   if (loss.advantageTau === 0 && loss.teacherTau > 0 && teacher) return { type: 'opd' };
   const penalty = lengthPenalty && [lengthPenalty.outputTokens, lengthPenalty.inputTokens, lengthPenalty.turns];
-  return { type: advantage === 'centered' ? 'centered' : advantage, penalty: penalty ?? none };
+  return { type: advantage, penalty: penalty ?? none };
 }
 
 function teacherOf(home: Home): unknown {
