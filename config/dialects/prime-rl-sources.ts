@@ -282,7 +282,11 @@ function setOwnAlgorithm(written: Table, own: Own, { value, at }: Found, ours: K
 function algorithmIn(said: unknown): { readonly type: string } & Table {
   const { type = 'grpo', sampling, ...more } = tableOr(said);
   const samplesItself = sampling === undefined || JSON.stringify(sampling) === '{"source":"policy"}';
-  return { type: String(type as string), ...more, ...(samplesItself ? {} : { sampling }) };
+  return {
+    type: typeof type === 'string' ? type : JSON.stringify(type),
+    ...more,
+    ...(samplesItself ? {} : { sampling }),
+  };
 }
 
 function refuseOwnAdvantage(own: Own, { value, at }: Found): void {
