@@ -1,21 +1,39 @@
+import { RatchetError } from '../core/errors.ts';
+import { runNamePattern } from '../core/names.ts';
 import type { SteerRun } from '../ui/serve.ts';
+import { forkFrom } from './commands/fork.ts';
 import { askUpdate, readSettings } from './commands/steer.ts';
 
-/** What a page that was opened with --steer asks of a run: the same updates as the commands send. */
-export const steerFromPage: SteerRun = (run, { what, value }) => {
-  switch (what) {
-    case 'pause':
-      return askUpdate(run, 'pause', [value.trim() || 'asked to, from the page']);
-    case 'resume':
-    case 'stop':
-      return askUpdate(run, what, [null]);
-    case 'set':
-      return askUpdate(run, 'set', [readSettings(value.trim().split(/\s+/), run)]);
-    case 'rewind':
-      return askUpdate(run, 'rewind', [Number(value)]);
-    case 'adopt-prompt':
-      return askUpdate(run, 'adopt-prompt', [value === '' ? null : value]);
-    default:
-      return what satisfies never;
-  }
-};
+/** What a page that was opened with --steer asks of the runs of a folder: the same as the commands of these names. */
+export const steerFromPage =
+  (store: string): SteerRun =>
+  (run, { what, value }) => {
+    switch (what) {
+      case 'pause':
+        return askUpdate(run, 'pause', [value.trim() || 'asked to, from the page']);
+      case 'resume':
+      case 'stop':
+        return askUpdate(run, what, [null]);
+      case 'set':
+        return askUpdate(run, 'set', [readSettings(value.trim().split(/\s+/), run)]);
+      case 'rewind':
+        return askUpdate(run, 'rewind', [Number(value)]);
+      case 'fork':
+        return fork({ name: run, store }, value);
+      case 'adopt-prompt':
+        return askUpdate(run, 'adopt-prompt', [value === '' ? null : value]);
+      default:
+        return what satisfies never;
+    }
+  };
+
+async function fork(place: { readonly name: string; readonly store: string }, value: string): Promise<string> {
+  const [step = '', name = '', ...rest] = value.trim().split(/\s+/);
+  if (!/^\d+$/.test(step) || !runNamePattern.test(name) || rest.length > 0)
+    throw new RatchetError(
+      'ConfigInvalid',
+      `fork: expected a step and a name, as in 50 words-again; got ${JSON.stringify(value)}.`,
+    );
+  const { warnings, said } = await forkFrom(place, { step: Number(step), name, overrides: {} });
+  return [...warnings, said].join('\n');
+}

@@ -38,6 +38,8 @@ export interface LiveStatus {
   } | null;
   readonly training: { readonly step: number; readonly rows: number; readonly since: string } | null;
   readonly quarantinedServers: readonly string[];
+  /** Environments for which a better prompt was found, and waits for somebody's yes. */
+  readonly offeredPrompts: readonly string[];
 }
 
 /** `/api/runs/RUN` */
@@ -396,11 +398,11 @@ export interface SearchAnswer extends ListedSearch {
 }
 
 /** What a page that was opened with --steer may ask of a run. */
-export const steerings = ['pause', 'resume', 'stop', 'set', 'rewind', 'adopt-prompt'] as const;
+export const steerings = ['pause', 'resume', 'stop', 'set', 'rewind', 'fork', 'adopt-prompt'] as const;
 
 /** Posted to `/api/runs/RUN/steer`. */
 export interface Steering {
   readonly what: (typeof steerings)[number];
-  /** The reason of a pause, `name=value …` of a set, the step of a rewind, the environment of a prompt. */
+  /** The reason of a pause, `name=value …` of a set, the step of a rewind, `STEP NAME` of a fork, the environment of a prompt. */
   readonly value: string;
 }

@@ -98,9 +98,20 @@ function stateOf({ phase }: RunStatus): string {
   return phase === 'training' ? 'running' : phase;
 }
 
-function liveOf({ phase, pausedBecause, waitingOn, warnings, attempt, progress }: RunStatus): LiveStatus {
+function liveOf({ phase, pausedBecause, waitingOn, warnings, attempt, progress, prompts }: RunStatus): LiveStatus {
   const { collecting, training, quarantinedServers = [] } = progress;
-  return { phase, pausedBecause, waitingOn, warnings, attempt, collecting, training, quarantinedServers };
+  const offeredPrompts = prompts.flatMap(({ environment, offered }) => (offered === null ? [] : [environment]));
+  return {
+    phase,
+    pausedBecause,
+    waitingOn,
+    warnings,
+    attempt,
+    collecting,
+    training,
+    quarantinedServers,
+    offeredPrompts,
+  };
 }
 
 /** The steps that led to where the run stands, ascending. */

@@ -63,7 +63,12 @@ export function otlpSink(
     'rl.model.name': spec.model,
     'rl.environment.name': spec.environments.map(({ name }) => name).join(','),
   };
-  return new OtlpSink({ collector, headers: pairsIn(environment['OTEL_EXPORTER_OTLP_HEADERS']), resource, id });
+  const headersOf = (signal: keyof Collector): Record<string, string> =>
+    pairsIn(
+      environment[`OTEL_EXPORTER_OTLP_${signal.toUpperCase()}_HEADERS`] ?? environment['OTEL_EXPORTER_OTLP_HEADERS'],
+    );
+  const headers = { traces: headersOf('traces'), metrics: headersOf('metrics') };
+  return new OtlpSink({ collector, headers, resource, id });
 }
 
 const endpointOf = {

@@ -18,7 +18,7 @@ export interface Collector {
 export interface OtlpOptions {
   /** Throws where the variables that name it are wrong. */
   readonly collector: () => Collector;
-  readonly headers: Readonly<Record<string, string>>;
+  readonly headers: Readonly<Record<keyof Collector, Readonly<Record<string, string>>>>;
   /** Of the run: `rl.run.id`, `rl.model.name` and so on. */
   readonly resource: Readonly<Record<string, string>>;
   /** Unique to this run: span and trace ids are made of it. */
@@ -56,11 +56,13 @@ export class OtlpSink implements MetricsSink {
       const scope = { name: 'ratchet' };
       if (this.#collector.traces !== null && steps.length > 0) {
         const spans = steps.flatMap((row) => spansOf(row, this.#options.id));
-        await this.#post(this.#collector.traces, { resourceSpans: [{ resource, scopeSpans: [{ scope, spans }] }] });
+        await this.#post('traces', this.#collector.traces, {
+          resourceSpans: [{ resource, scopeSpans: [{ scope, spans }] }],
+        });
       }
       if (this.#collector.metrics === null) continue;
       const metrics = part.flatMap(metricsOf);
-      await this.#post(this.#collector.metrics, {
+      await this.#post('metrics', this.#collector.metrics, {
         resourceMetrics: [{ resource, scopeMetrics: [{ scope, metrics }] }],
       });
     }
@@ -74,12 +76,12 @@ export class OtlpSink implements MetricsSink {
     return Promise.resolve();
   }
 
-  async #post(url: string, body: object): Promise<void> {
+  async #post(signal: keyof Collector, url: string, body: object): Promise<void> {
     let answer: Response;
     try {
       answer = await fetch(url, {
         method: 'POST',
-        headers: { 'content-type': 'application/json', ...this.#options.headers },
+        headers: { 'content-type': 'application/json', ...this.#options.headers[signal] },
         body: JSON.stringify(body),
         redirect: 'error', // the headers may hold a key
         signal: AbortSignal.timeout(answerMsMax),

@@ -1,10 +1,11 @@
+import { once } from 'node:events';
 import path from 'node:path';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { committedSteps, currentLineage, type RunPlace, stretchesOf } from '../../runs/run-access.ts';
 import { type RolloutTableRow, type TableFormat, tableRow, writeTable } from '../../backends/rollouts/table.ts';
 import { outputFile } from '../output-file.ts';
-import { print } from '../print.ts';
+import { print, writeText } from '../print.ts';
 import { lineageOfStep, scoredGroups } from '../run-records.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
@@ -22,7 +23,7 @@ const rollouts = new Command('rollouts')
   )
   .argument('<run>')
   .option('--parquet <file>', 'as Parquet: messages and parts of the reward are JSON in a column')
-  .option('--jsonl <file>', 'as a JSON object a line')
+  .option('--jsonl <file>', 'as a JSON object a line; - writes them to stdout')
   .option('--steps <a-b>', 'of these steps alone: 12, or 10-20')
   .option(...storeOption)
   .addHelpText(
@@ -39,6 +40,13 @@ As verifiers and prime-rl write evaluations, for their viewers:  ratchet rollout
     if (steps.length === 0) {
       const of = asked === null ? '' : ` of the steps ${options.steps}`;
       throw new RatchetError('RunNotFound', `Nothing is committed${of} in ${place.name}: there is nothing to export.`);
+    }
+    if (file === '-') {
+      for await (const rows of tableOf(place, steps)) {
+        writeText(rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
+        if (process.stdout.writableNeedDrain) await once(process.stdout, 'drain');
+      }
+      return;
     }
     const rows = await writeTable(file, format, tableOf(place, steps));
     print(`${rows} rollouts of steps ${steps[0]}–${steps.at(-1)} are in ${path.relative(process.cwd(), file) || file}`);
@@ -65,6 +73,12 @@ async function target({ parquet, jsonl }: ExportOptions): Promise<{ file: string
     throw new RatchetError('ConfigInvalid', `expected --parquet FILE or --jsonl FILE, got ${got}.`);
   }
   const format = parquet === undefined ? 'jsonl' : 'parquet';
+  if (file === '-' && format === 'jsonl') return { file, format };
+  if (file === '-')
+    throw new RatchetError(
+      'ConfigInvalid',
+      '--parquet: expected a file, got "-": Parquet is not written to a pipe. --jsonl - is.',
+    );
   return { file: await outputFile(`--${format}`, file), format };
 }
 

@@ -2,6 +2,7 @@ import path from 'node:path';
 import { Command } from 'commander';
 import { forkRun } from '../../runs/fork-run.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import type { RunPlace } from '../../runs/run-access.ts';
 import { fromHere } from '../from-here.ts';
 import { readOverrides } from '../overrides.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
@@ -21,27 +22,52 @@ export const forkCommand = new Command('fork')
   .allowUnknownOption()
   .action(async (run: string, rest: string[], options: ForkOptions) => {
     const place = await findRunFolder(run, options.store);
-    const { overrides: before, ...read } = await requireSource(place, options.config);
-    const overrides = { ...before, ...readOverrides(rest) };
-    const file = fromHere(read.config);
-    const named = {
-      over: (read.over ?? []).map((layer) => ({ ...layer, file: fromHere(layer.file) })),
-      ...(read.dialect === undefined ? {} : { dialect: read.dialect }),
-    };
-    const { spec, warnings } = await loadRunConfig(file, {
-      projectFolder: process.cwd(),
-      overrides,
-      run: options.name,
-      ...named,
-    });
-    for (const warning of warnings) print(`warning: ${warning}`);
+    const { name, config } = options;
     const step = readStep(options.step);
-    const source = { ...read, config: path.resolve(read.config), overrides };
-    const { store } = await forkRun({ from: place, step, spec, source });
-    print(
-      `${options.name} begins at step ${step} of ${run}, in ${store}\nnext    ${trainAgain({ file, ...named, name: options.name, overrides })}`,
-    );
+    const { warnings, said } = await forkFrom(place, {
+      step,
+      name,
+      overrides: readOverrides(rest),
+      ...(config === undefined ? {} : { config }),
+    });
+    for (const warning of warnings) print(warning);
+    print(said);
   });
+
+interface Fork {
+  readonly step: number;
+  readonly name: string;
+  /** Over the settings that the run was last trained with. */
+  readonly overrides: Readonly<Record<string, string>>;
+  readonly config?: string;
+}
+
+/** Begins a new run at a checkpoint of another; what is to be said of it. */
+export async function forkFrom(
+  place: RunPlace,
+  { step, name, overrides: own, config }: Fork,
+): Promise<{ readonly warnings: readonly string[]; readonly said: string }> {
+  const { overrides: before, ...read } = await requireSource(place, config);
+  const overrides = { ...before, ...own };
+  const file = fromHere(read.config);
+  const named = {
+    over: (read.over ?? []).map((layer) => ({ ...layer, file: fromHere(layer.file) })),
+    ...(read.dialect === undefined ? {} : { dialect: read.dialect }),
+  };
+  const { spec, warnings } = await loadRunConfig(file, {
+    projectFolder: process.cwd(),
+    overrides,
+    run: name,
+    ...named,
+  });
+  const source = { ...read, config: path.resolve(read.config), overrides };
+  const { store } = await forkRun({ from: place, step, spec, source });
+  const next = trainAgain({ file, ...named, name, overrides });
+  return {
+    warnings: warnings.map((warning) => `warning: ${warning}`),
+    said: `${name} begins at step ${step} of ${place.name}, in ${store}\nnext    ${next}`,
+  };
+}
 
 interface ForkOptions {
   readonly step: string;

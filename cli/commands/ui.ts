@@ -13,12 +13,12 @@ export const uiCommand = new Command('ui')
   )
   .argument('[what]', 'a run, a folder, or s3://BUCKET/…/RUN; default: the runs in ./outputs')
   .option('--port <port>', 'where it is served; default: one that is free', port, 0)
-  .option('--steer', 'the page can also pause, resume, stop, set and rewind the run')
+  .option('--steer', 'the page can also pause, resume, stop, set, rewind and fork a run, and adopt a prompt')
   .option(...storeOption)
   .action(async (what: string | undefined, options: UiOptions) => {
     const place = await findPagePlace(what, options.store);
     const { ask, close } = askForPage(process.cwd());
-    const steer = options.steer ? { steer: steerFromPage } : {};
+    const steer = options.steer ? { steer: steerFromPage(place.store) } : {};
     const page = await servePage({ ...place, port: options.port, ask, ...steer }).catch(whyNotServed);
     print(`${place.run ?? 'runs'}: ${page.url}`);
     await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));

@@ -100,6 +100,7 @@ describe('OpenTelemetry', () => {
     const environment = {
       OTEL_EXPORTER_OTLP_ENDPOINT: `${address}/`,
       OTEL_EXPORTER_OTLP_HEADERS: 'x-api-key=c4na7y%3D',
+      OTEL_EXPORTER_OTLP_TRACES_HEADERS: 'x-api-key=trac3s',
       OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment=lab',
     };
     const sink = otlpSink(specOf(), 'f00d', environment)!;
@@ -112,7 +113,7 @@ describe('OpenTelemetry', () => {
     assert.deepEqual(
       received.map(({ path, key }) => [path, key]),
       [
-        ['/v1/traces', 'c4na7y='],
+        ['/v1/traces', 'trac3s'],
         ['/v1/metrics', 'c4na7y='],
       ],
     );

@@ -43,6 +43,14 @@ const runningStatus = {
     inPlay: [],
     training: { step: 7, from: 'v6', rows: 8, since },
   },
+  prompts: [
+    {
+      environment: 'reverse-text',
+      inUse: null,
+      offered: { ref: { key: 'prompts/x.txt', sha256: 'x', bytes: 1 }, foundAt: 4 },
+      branch: null,
+    },
+  ],
 } satisfies Partial<RunStatus> as unknown as RunStatus;
 
 const refusal: RunEvent = {
@@ -203,10 +211,19 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
       assert.deepEqual(await seriousFindings(page), []);
       await page.getByRole('button', { name: 'do it' }).click();
       await page.getByText('did rewind').waitFor();
+      await page.getByLabel('fork at step').fill('4 words-again');
+      await page.getByRole('button', { name: 'fork', exact: true }).click();
+      await page.getByText('A new run begins at step 4, with the name words-again').waitFor();
+      await page.getByRole('button', { name: 'do it' }).click();
+      await page.getByText('did fork').waitFor();
+      await page.getByRole('button', { name: 'adopt the prompt for reverse-text' }).click();
+      await page.getByRole('button', { name: 'do it' }).click();
+      await page.getByText('did adopt-prompt').waitFor();
       assert.deepEqual(complaints, []);
       await context.close();
     }
-    assert.deepEqual(told, ['pause ', 'rewind 3', 'pause ', 'rewind 3']);
+    const once = ['pause ', 'rewind 3', 'fork 4 words-again', 'adopt-prompt reverse-text'];
+    assert.deepEqual(told, [...once, ...once]);
   });
 
   test('is the same in a report, which is one file and asks nobody', async (t) => {

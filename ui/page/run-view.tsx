@@ -112,7 +112,7 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
     <>
       <Standing overview={overview} run={run} />
       <NoticeList notices={overview.notices} of={overview.noticesOf} />
-      {canSteer && overview.live !== null && <SteerPanel source={source} run={run} overview={overview} />}
+      {canSteer && <SteerPanel source={source} run={run} overview={overview} />}
       <section aria-labelledby="curves">
         <div class="bar">
           <h2 id="curves">Curves</h2>

@@ -13,6 +13,7 @@ export function SteerPanel({
   readonly run: string;
   readonly overview: RunOverview;
 }): JSX.Element {
+  const { live } = overview;
   const [answer, setAnswer] = useState<{ readonly text: string; readonly isRefusal: boolean } | null>(null);
   const [isAsking, setAsking] = useState(false);
   const [sure, setSure] = useState<Steering | null>(null);
@@ -37,36 +38,78 @@ export function SteerPanel({
     <section aria-labelledby="steer">
       <h2 id="steer">Steer</h2>
       <div class="steer">
-        {overview.state === 'paused'
-          ? button('resume', { what: 'resume', value: '' })
-          : button('pause', { what: 'pause', value: '' })}
-        {button('stop after this step', { what: 'stop', value: '' }, true)}
-        <Line title="set" hint="learning_rate=1e-4" isAsking={isAsking} send={(value) => ask({ what: 'set', value })} />
+        {live !== null && (
+          <>
+            {overview.state === 'paused'
+              ? button('resume', { what: 'resume', value: '' })
+              : button('pause', { what: 'pause', value: '' })}
+            {button('stop after this step', { what: 'stop', value: '' }, true)}
+            {live.offeredPrompts.map((name) =>
+              button(`adopt the prompt for ${name}`, { what: 'adopt-prompt', value: name }, true),
+            )}
+            <Line
+              title="set"
+              hint="learning_rate=1e-4"
+              isAsking={isAsking}
+              send={(value) => ask({ what: 'set', value })}
+            />
+            <Line
+              title="rewind to step"
+              hint="a committed step"
+              isAsking={isAsking}
+              send={(value) => setSure({ what: 'rewind', value })}
+            />
+          </>
+        )}
         <Line
-          title="rewind to step"
-          hint="a committed step"
+          title="fork at step"
+          hint="STEP NAME-OF-THE-NEW-RUN"
           isAsking={isAsking}
-          send={(value) => setSure({ what: 'rewind', value })}
+          send={(value) => setSure({ what: 'fork', value })}
         />
       </div>
-      {sure !== null && (
-        <p class="trouble" role="alert">
-          {sure.what === 'rewind'
-            ? `The run goes on from step ${sure.value} in a new lineage; what comes after it stays in the store. `
-            : 'The run ends after the step under way; `ratchet train` continues it. '}
-          <button type="button" onClick={() => ask(sure)}>
-            do it
-          </button>{' '}
-          <button type="button" onClick={() => setSure(null)}>
-            leave it
-          </button>
-        </p>
-      )}
+      {sure !== null && <Sure asked={sure} act={() => ask(sure)} leave={() => setSure(null)} />}
       <p class={answer?.isRefusal ? 'trouble' : 'note'} role="status">
         {isAsking ? 'asking the run …' : (answer?.text ?? '')}
       </p>
     </section>
   );
+}
+
+/** What cannot be taken back lightly is said in words first. */
+function Sure({
+  asked,
+  act,
+  leave,
+}: {
+  readonly asked: Steering;
+  readonly act: () => void;
+  readonly leave: () => void;
+}): JSX.Element {
+  return (
+    <p class="trouble" role="alert">
+      {warningOf(asked)}{' '}
+      <button type="button" onClick={act}>
+        do it
+      </button>{' '}
+      <button type="button" onClick={leave}>
+        leave it
+      </button>
+    </p>
+  );
+}
+
+function warningOf({ what, value }: Steering): string {
+  switch (what) {
+    case 'rewind':
+      return `The run goes on from step ${value} in a new lineage; what comes after it stays in the store.`;
+    case 'fork':
+      return `A new run begins at ${value.replace(/^(\S+)\s+/, 'step $1, with the name ')}; this one goes on.`;
+    case 'adopt-prompt':
+      return `From its next groups on, the run plays ${value} with the prompt that was found.`;
+    default:
+      return 'The run ends after the step under way; `ratchet train` continues it.';
+  }
 }
 
 function Line({
