@@ -148,7 +148,7 @@ function sampledBy(inference: RunSpec['inference']): string {
 }
 
 function trainedPart(
-  { lora, numIterations, numMiniBatches, trainer, schedule }: RunSpec,
+  { lora, numIterations, numMiniBatches, trainer, schedule, optimizer: { type } }: RunSpec,
   adapterCount: number | null,
 ): string {
   const size = adapterCount === null ? '' : ` of ${millions(adapterCount)} parameters`;
@@ -158,7 +158,8 @@ function trainedPart(
   const passes = numIterations === 1 ? '' : `, ${numIterations} passes over a batch`;
   const parts = numMiniBatches === 1 ? '' : `, in ${numMiniBatches} parts, a step each`;
   const by = trainedBy(trainer);
-  return `${what}${passes}${parts}, ${schedule.type} learning rate, ${by}`;
+  const optimizer = type === undefined ? '' : ` with ${type}`;
+  return `${what}${optimizer}${passes}${parts}, ${schedule.type} learning rate, ${by}`;
 }
 
 function trainedBy(trainer: RunSpec['trainer']): string {

@@ -95,7 +95,12 @@ function requireClose(actual: ArrayLike<number>, expected: ArrayLike<number>, na
   }
 }
 
-test('training continues bit for bit from an exported adapter, which everybody else knows by the same digest', async (t) => {
+for (const type of ['adamw', 'muon', 'sgd', 'sign_sgd'] as const) {
+  test(`training with ${type} continues bit for bit from an exported adapter, which everybody else knows by the same digest`, (t) =>
+    continueFromAdapter(t, { ...options, optimizer: { ...optimizer, type } }));
+}
+
+async function continueFromAdapter(t: TestContext, options: TrainOptions): Promise<void> {
   const { trainer, folder, open } = await openStage(t);
   const adapterFolder = join(folder, 'step_2');
   await mkdir(adapterFolder);
@@ -116,7 +121,7 @@ test('training continues bit for bit from an exported adapter, which everybody e
   // A trainer that is somewhere else comes back to the adapter, and to the base.
   assert.equal(await trainer.loadWeights(adapterFolder), digest);
   assert.equal(await trainer.loadWeights(join(folder, 'base')), base.parameters.digest());
-});
+}
 
 test('an adapter of another kind is refused, and so is one where all weights are trained', async (t) => {
   const { trainer, folder, baseFolder, open } = await openStage(t);
