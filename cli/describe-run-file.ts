@@ -86,9 +86,11 @@ function summary(spec: RunSpec, { model, environments, notImported }: RunFileRep
     ...(model?.training ? [`  memory        ${trainingMemoryLine(model.training)}`] : []),
     `  loss          ${lossLine(spec)}`,
     ...(spec.temperatureSchedule ? [`  temperature   ${temperatureLine(spec)}`] : []),
+    ...(spec.teacher ? [`  teacher       ${teacherLine(spec.teacher)}`] : []),
     `  warm-up       ${warmUpLine(spec)}`,
     ...(spec.gepa ? [`  branches      ${branchLine(spec.gepa)}`] : []),
     `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
+    ...metricsLine(spec),
   ];
 }
 
@@ -101,6 +103,26 @@ function trainingMemoryLine({ positions, weightBytes, activationBytes, logitByte
 function gibibytes(bytes: number): string {
   const size = bytes / 2 ** 30;
   return `${size >= 0.1 ? size.toFixed(1) : size.toPrecision(1)} GiB`;
+}
+
+/** Where the log probabilities or the rollouts come from that are learned from. */
+function teacherLine({ role, folder, model, urls, endpoints, demonstration }: NonNullable<RunSpec['teacher']>): string {
+  const does = role === 'samples' ? 'plays the rollouts' : 'scores what the policy says';
+  if (demonstration) return `the policy itself, told the "${demonstration.key}" of an example; ${does}`;
+  const named = model ?? folder ?? `the alias ${endpoints?.id ?? ''}`;
+  const at = urls.length > 0 ? ` at ${urls.join(', ')}` : folder === null ? '' : ', held by the policy servers';
+  return `${named}${at}; ${does}`;
+}
+
+/** To whom metrics go beside the run's folder; nothing where to nobody. */
+function metricsLine({ name, wandb, mlflow }: RunSpec): string[] {
+  const to = [
+    ...(wandb && wandb.mode !== 'disabled' ? [`W&B, project ${wandb.project ?? 'ratchet'}`] : []),
+    ...(mlflow
+      ? [`MLflow, run ${mlflow.runName ?? name}${mlflow.trackingUri ? ` at ${mlflow.trackingUri}` : ''}`]
+      : []),
+  ];
+  return to.length === 0 ? [] : [`  metrics       to ${to.join(' and ')}`];
 }
 
 function batchLine({ batchSize, rolloutsPerExample, tokenBatchSize }: RunSpec): string {

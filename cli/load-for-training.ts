@@ -7,6 +7,7 @@ import { slowStepWarning } from '../config/step-cost.ts';
 import { checkModel } from '../backends/configs/check-model.ts';
 import { examineRunFile } from '../backends/configs/examine-run-file.ts';
 import { type ConfigLayer, loadRunConfig, type LoadOptions } from '../backends/configs/load-run-config.ts';
+import { whyNotTracked } from '../backends/metrics/tracking-server.ts';
 import { openRunStore } from '../backends/store/index.ts';
 import { grantNamed, namedIn } from '../backends/configs/grant.ts';
 import { chooseSampler, type ChosenSampler, notYetBeside } from './choose-sampler.ts';
@@ -43,7 +44,7 @@ export async function openTraining(
   for (const line of readAsLines(file, loaded.readAs)) say(line);
   if (sampler.says !== null) say(sampler.says);
   for (const field of notYetBeside(loaded.notYet, sampler)) say(`not yet honoured: ${notYetLine(field)}`);
-  if (usual.slow !== null) say(`warning: ${usual.slow}`);
+  for (const warning of [usual.slow, whyNotTracked(usual.spec)]) if (warning !== null) say(`warning: ${warning}`);
   grantNamed(load.projectFolder, [file, ...load.over.map((layer) => layer.file), ...namedIn(loaded.spec)]);
   return { ...loaded, run, isUsualName: run === usualName, overrides: sampler.overrides };
 }

@@ -1,5 +1,6 @@
 import { type Collector, type OtlpOptions, OtlpSink } from '../backends/metrics/otlp.ts';
 import { MlflowSink } from '../backends/metrics/mlflow.ts';
+import { trackingServer } from '../backends/metrics/tracking-server.ts';
 import { plainUrl } from '../backends/plain-url.ts';
 import type { MlflowSpec, RunSpec } from '../config/run-spec.ts';
 import { RatchetError } from '../core/errors.ts';
@@ -11,10 +12,9 @@ export function mlflowSink(
   id: string,
   environment: Readonly<NodeJS.ProcessEnv> = process.env,
 ): MlflowSink {
-  const trackingUri = mlflow.trackingUri ?? environment['MLFLOW_TRACKING_URI'] ?? null;
   const experiment = mlflow.experiment ?? (environment['MLFLOW_EXPERIMENT_NAME'] || 'ratchet');
   return new MlflowSink({
-    trackingUri: () => requireServer(trackingUri),
+    trackingUri: () => requireServer(trackingServer(mlflow, environment)),
     experiment,
     runName: mlflow.runName ?? spec.name,
     id,
@@ -23,20 +23,9 @@ export function mlflowSink(
   });
 }
 
-function requireServer(trackingUri: string | null): string {
-  const plain = trackingUri === null ? null : plainUrl(trackingUri);
-  if (plain !== null) return plain.href;
-  const url = trackingUri !== null && URL.canParse(trackingUri) ? new URL(trackingUri) : null;
-  const got =
-    trackingUri === null
-      ? 'nothing'
-      : url === null
-        ? JSON.stringify(trackingUri)
-        : `one that begins ${url.protocol}//${url.username ? '…@' : ''}`;
-  throw new RatchetError(
-    'ConfigInvalid',
-    `[mlflow] needs the URL of a tracking server, http:// or https:// without a password in it, in mlflow.tracking_uri or MLFLOW_TRACKING_URI; got ${got}. Start one: mlflow server --port 5000`,
-  );
+function requireServer(server: ReturnType<typeof trackingServer>): string {
+  if ('url' in server) return server.url;
+  throw new RatchetError('ConfigInvalid', server.why);
 }
 
 /**

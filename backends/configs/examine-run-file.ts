@@ -4,10 +4,11 @@ import type { Advice, MissingEnvironment, NotYet, ReadAs } from '../../config/pa
 import { ConfigProblems, type Problem } from '../../config/problems.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { slowStepWarning } from '../../config/step-cost.ts';
-import { whyNoDemonstrations } from '../environments/demonstrations.ts';
 import { openEnvironment } from '../environments/index.ts';
+import { whatIsLacking } from '../environments/what-is-lacking.ts';
 import { missingVariables, variablesFor } from '../environments/variables.ts';
 import type { Environment } from '../environments/types.ts';
+import { whyNotTracked } from '../metrics/tracking-server.ts';
 import { notHere } from './model-of-hub.ts';
 import { checkModel, type ModelSize } from './check-model.ts';
 import { checkTemplate } from './check-template.ts';
@@ -100,12 +101,17 @@ export async function examineRunFile(
   const notImported: NotImported[] = [];
   const opened = await openEnvironments(loaded, opening, { problems, obstacles, imports, notImported });
   if (loaded.problems.length === 0) obstacles.push(...variableObstacles(spec));
-  const trained = spec.environments.flatMap(({ name }) => opened.get(name) ?? []);
-  const noWarmUp = trained.length === spec.environments.length ? whyNoDemonstrations(spec, trained) : null;
-  if (noWarmUp) problems.push({ ...loaded.placeOf(['sft']), ...noWarmUp });
+  const trained = spec.environments.flatMap((entry) => {
+    const environment = opened.get(entry.name);
+    return environment ? [{ entry, environment }] : [];
+  });
+  const lacking = loaded.problems.length === 0 ? whatIsLacking(spec, trained) : { problems: [], warnings: [] };
+  problems.push(...lacking.problems.map(({ at, ...what }) => ({ ...loaded.placeOf(at), ...what })));
   const template = await findingsOfTemplate(loaded, { opened, isModelHere: model !== null });
   obstacles.push(...template.obstacles.map(templateObstacle));
-  const warnings = [...opened.values()].flatMap((environment) => environment.warnings ?? []);
+  const ofEnvironments = [...opened.values()].flatMap((environment) => environment.warnings ?? []);
+  const unsent = whyNotTracked(spec);
+  const warnings = [...ofEnvironments, ...lacking.warnings, ...(unsent === null ? [] : [unsent])];
   const slow = (model && slowStepWarning(spec, model)) ?? [];
   const report = { file, readAs: loaded.readAs, notYet: loaded.notYet, advice: loaded.advice };
   return {

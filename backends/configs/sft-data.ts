@@ -1,4 +1,5 @@
 import { stat } from 'node:fs/promises';
+import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { sftDataBytesMax } from '../../core/limits.ts';
 import { present } from '../../core/present.ts';
@@ -168,6 +169,7 @@ function pairOf(line: string): SftPair | string {
 function pairFrom([chosen, rejected]: readonly (SftRow | string)[]): SftPair | string {
   if (typeof chosen !== 'object') return `chosen: ${chosen}`;
   if (typeof rejected !== 'object') return `rejected: ${rejected}`;
+  if (isDeepStrictEqual(chosen, rejected)) return 'chosen and rejected that are the same: nothing is preferred';
   return { chosen, rejected };
 }
 

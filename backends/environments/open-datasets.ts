@@ -1,7 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { EnvironmentSpec, RunSpec } from '../../config/run-spec.ts';
-import { whyNoDemonstrations } from './demonstrations.ts';
 import { openEnvironment } from './index.ts';
+import { whatIsLacking } from './what-is-lacking.ts';
 
 /** All environments of a run, opened: how many examples each has to train on, and what they warn of. */
 export async function openDatasets(spec: RunSpec): Promise<{
@@ -22,14 +22,17 @@ export async function openDatasets(spec: RunSpec): Promise<{
   const opened = [];
   for (const entry of environments) {
     const environment = await open(entry);
-    opened.push(environment);
+    opened.push({ entry, environment });
     const datasetLength = environment.dataset.length;
     if (datasetLength === 0) throw withoutExamples(entry, 'examples');
     datasets.push({ name: entry.name, weight: entry.weight, datasetLength });
   }
-  const noWarmUp = whyNoDemonstrations(spec, opened);
-  if (noWarmUp) throw new RatchetError('ConfigInvalid', `[sft]: expected ${noWarmUp.expected}; ${noWarmUp.received}.`);
-  return { datasets, warnings: [...warnings] };
+  const lacking = whatIsLacking(spec, opened);
+  for (const { at, expected, received } of lacking.problems) {
+    const setting = at.length === 1 ? `[${at[0]!}]` : at.join('.');
+    throw new RatchetError('ConfigInvalid', `${setting}: expected ${expected}; ${received}.`);
+  }
+  return { datasets, warnings: [...warnings, ...lacking.warnings] };
 }
 
 function withoutExamples({ name, args }: Pick<EnvironmentSpec, 'name' | 'args'>, what: string): RatchetError {

@@ -1,6 +1,7 @@
 import PQueue from 'p-queue';
 import { layout } from '../../runs/layout.ts';
 import { groupsJudgedAtOnce } from '../../core/limits.ts';
+import { present } from '../../core/present.ts';
 import { chunkName, groupsOfChunk, type RoundChunk } from '../../core/rl/chunks.ts';
 import type { GroupLease, Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
 import { needsVocabulary, settleRollout } from '../../core/rl/settle-rollout.ts';
@@ -12,6 +13,7 @@ import { readJson, readRows, specOf, storeOf } from '../../runs/run-access.ts';
 import { vocabularySizeOf } from '../../runs/vocabulary.ts';
 import { environments as allEnvironments, type Environments } from '../environments/index.ts';
 import { scoreGroup } from '../environments/score-group.ts';
+import { demonstrationOf } from '../environments/what-is-lacking.ts';
 import { sha256 } from '../store/file-store.ts';
 import { decodeRows, packRows } from '../store/objects.ts';
 
@@ -68,7 +70,8 @@ export async function openScorer(
     const scored = await scoreGroup(environment, example, members, { timeoutMs, dataset: 'dataset', signal });
     const settled = scored.map((rollout) => settleRollout(withoutRecord(rollout), spec, vocabularySize));
     const hasRecords = members.length > 0 && members.every(({ record }) => record !== undefined);
-    return { ...lease, rollouts: settled, ...(hasRecords ? {} : { example }) };
+    const demonstration = demonstrationOf(spec, { ...lease, example, rollouts: scored });
+    return { ...lease, rollouts: settled, ...present({ demonstration, example: hasRecords ? undefined : example }) };
   };
   return {
     leases,

@@ -1,9 +1,8 @@
 import { RatchetError } from '../../core/errors.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
 import { Packer } from '../../core/rl/pack.ts';
-import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { KeptGroups, PolicyVersion, RunHandle } from '../../core/rl/run-state.ts';
-import type { JsonValue, RunSpec } from '../../config/run-spec.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { servedPolicy } from '../../runs/run-access.ts';
 import { GroupsInOrder } from '../../runs/scored-groups.ts';
 import { type OpenTokenizer, policyTokenizer } from '../../runs/stored-template.ts';
@@ -38,7 +37,7 @@ export async function openSelfScorer(
     if (!isWanted) continue;
     const { rows } = packer.pack(group);
     if (rows.length === 0) continue;
-    const content = template.replaceAll('{demonstration}', () => demonstrationOf(group, key));
+    const content = template.replaceAll('{demonstration}', () => group.demonstration ?? '');
     const hint = tokenizer.encode(
       tokenizer.renderChatText([{ role: 'system', content }], { addGenerationPrompt: false }),
     );
@@ -63,25 +62,4 @@ function untold(): RatchetError {
     'Unsupported',
     'The chat template of the policy leaves out a system message without anything after it, so the policy cannot be told the [teacher] demonstration; take a model whose template writes system messages, or name one in [tokenizer] chat_template.',
   );
-}
-
-/** Of its example; an environment in Python says it in its rows. */
-function demonstrationOf({ example, rollouts, environment, exampleId }: ScoredGroup, key: string): string {
-  const record = rollouts.find((rollout) => rollout.record !== undefined)?.record;
-  const info = tableOf(record?.['info']);
-  const found =
-    example?.info?.[key] ??
-    (key === 'answer' ? example?.answer : undefined) ??
-    info[key] ??
-    tableOf(info['task'])[key] ??
-    record?.[key];
-  if (typeof found === 'string') return found;
-  throw new RatchetError(
-    'Unsupported',
-    `Example ${exampleId} of ${environment} has no text called ${JSON.stringify(key)} in its info, which [teacher] demonstration names; it has ${Object.keys({ ...example?.info, ...info, answer: '' }).join(', ')}.`,
-  );
-}
-
-function tableOf(value: JsonValue | undefined): Readonly<Record<string, JsonValue>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : {};
 }

@@ -86,6 +86,7 @@ export function checkTemperatureCourse(own: Own, written: Table, at: KeyPath): v
   for (const key of ['start_temperature', 'end_temperature']) {
     if (valueAt(written, [...course, key]) !== undefined) continue;
     own.refuse({ paths: [[...course, key], course], expected: 'a number > 0', received: 'nothing' });
+    own.set(['sampling', 'temp_scheduler', key], 1); // said once
   }
   if (temperature === undefined) return;
   own.refuse({

@@ -231,4 +231,6 @@ export interface ScoredGroup extends GroupLease {
   readonly rollouts: readonly ScoredRollout[];
   /** What was asked, with the system prompt in use; absent where the environment writes rows of its own, which say it. */
   readonly example?: Example;
+  /** What tells the policy how its example is done, where it is its own teacher. */
+  readonly demonstration?: string;
 }

@@ -105,6 +105,7 @@ describe('rows of pairs', () => {
       { chosen: 'tac', rejected: 'cat' },
       { chosen: [user('a'), said('b')], rejected: [user('b'), said('b')] },
       { prompt: 'cat', chosen: 'tac', rejected: '' },
+      { prompt: 'cat', chosen: 'tac', rejected: [said('tac')] },
     ];
     await assert.rejects(readSftData(await fileOf(t, wrong), { pairs: true }), (error: Error) => {
       assert.deepEqual(
@@ -117,6 +118,7 @@ describe('rows of pairs', () => {
           '2: no "prompt" before answers that are texts',
           '3: chosen and rejected that do not begin alike and then differ',
           '4: rejected: an assistant message without text',
+          '5: chosen and rejected that are the same: nothing is preferred',
         ],
       );
       return true;

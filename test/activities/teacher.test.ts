@@ -4,13 +4,14 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { createAskTeacher } from '../../activities/ask-teacher.ts';
+import { openDatasets } from '../../backends/environments/open-datasets.ts';
+import { demonstrationOf } from '../../backends/environments/what-is-lacking.ts';
 import { openScorer } from '../../backends/rollouts/teacher.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { createPreset, saveModelFolder } from '../../engine/index.ts';
 import { teacherRowsAtOnce } from '../../core/limits.ts';
 import { encodeTaught } from '../../runs/batch-parts.ts';
-import { putJson } from '../../backends/store/objects.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import { BatchWriter, openBatch, putPacked } from '../../runs/batches.ts';
 import { readRows } from '../../runs/run-access.ts';
@@ -124,15 +125,29 @@ test('a policy that teaches itself scores each row after the demonstration of it
   await assert.rejects(act(deaf, { run: { ...run, lineage: 'other' }, step: 1, packed, trained, policy }), {
     message: /leaves out a system message/,
   });
-  const other = await withKey(test, 'solution');
-  await assert.rejects(
-    act(ask, { run: other, step: 1, packed, trained, policy }),
-    hasCode('Unsupported', 'has no text called "solution" in its info', 'answer'),
-  );
 });
 
-async function withKey({ run, spec, store }: TestRun, key: string): Promise<TestRun['run']> {
+test('a demonstration that is no text of an example is refused before anything is sampled, or with the first group', async (t) => {
+  const asking = (key: string): Promise<TestRun> => makeRun(t, { loss: 'opd', 'teacher.demonstration': key });
+  const { spec } = await asking('solution');
+  await assert.rejects(
+    openDatasets(spec),
+    hasCode('ConfigInvalid', 'teacher.demonstration', 'those of reverse-text have answer', '"solution"'),
+  );
+  const group = { ordinal: 0, environment: 'py', exampleId: 7, epoch: 0, policyStep: 0 };
+  const common = { group: 0, exampleId: 7, index: 0, turns: [], metrics: {} };
+  const record = { info: { task: { solution: 'so' } }, answer: 'tac' };
+  const played: ScoredGroup = { ...group, rollouts: [{ ...common, outcome: 'ok', reward: 1, record }] };
+  assert.equal(demonstrationOf(spec, played), 'so', 'an environment in Python says it in its rows');
+  assert.throws(
+    () => demonstrationOf(parsedKey(spec, 'hint'), played),
+    hasCode('Unsupported', 'Example 7 of py has no text called "hint"', 'it has answer, solution'),
+  );
+  const failed: ScoredGroup = { ...group, rollouts: [{ ...common, outcome: 'timeout', reward: null }] };
+  assert.equal(demonstrationOf(spec, failed), undefined);
+});
+
+function parsedKey(spec: RunSpec, key: string): RunSpec {
   const { template } = spec.teacher!.demonstration!;
-  const other = { ...spec, teacher: { ...spec.teacher!, demonstration: { key, template } } };
-  return { ...run, spec: await putJson(store, 'specs/other.json', other) };
+  return { ...spec, teacher: { ...spec.teacher!, demonstration: { key, template } } };
 }

@@ -57,6 +57,37 @@ describe('ratchet check', () => {
     assert.match(stdout, /^ {2}each step {5}8 groups × 8 rollouts, 100 steps/m);
   });
 
+  test('says who teaches and who is told of the metrics, and what would have no effect', async (t) => {
+    const more = `loss = "opd"
+rollouts_per_example = 2
+${words}[teacher]
+demonstration = "answer"
+[trainer.advantage]
+turns = "returns"
+[wandb]
+[mlflow]
+`;
+    const wrong = more.replace('"answer"', '"solution"');
+    const client = `${words}agent = { client = { base_url = "http://127.0.0.1:9/v1" } }\n`;
+    const { ratchet } = await project(t, { 'more.toml': more, 'wrong.toml': wrong, 'client.toml': client });
+    const { code, stdout } = await ratchet('check', 'more.toml');
+    assert.equal(code, 0, stdout);
+    assert.match(stdout, /^ {2}teacher {7}the policy itself, told the "answer" of an example; scores what/m);
+    assert.match(stdout, /^ {2}metrics {7}to W&B, project ratchet and MLflow, run more$/m);
+    assert.match(stdout, /^warning: trainer\.advantage\.turns has no effect on reverse-text/m);
+    assert.match(stdout, /^warning: no metrics would go to MLflow: .*got nothing\. Start one/m);
+    const [untold, pinned] = [await ratchet('check', 'wrong.toml'), await ratchet('check', 'client.toml')];
+    assert.match(
+      untold.stdout + untold.stderr,
+      /teacher\.demonstration\n +expected .* those of reverse-text have answer/,
+    );
+    assert.match(
+      pinned.stdout + pinned.stderr,
+      /env\[0\]\.agent\.client\n +expected +nothing: this agent is the policy/,
+    );
+    assert.deepEqual([untold.code, pinned.code], [2, 2]);
+  });
+
   test('a vLLM that runs and cannot take the run’s weights is wrong, too', async (t) => {
     const { folder, ratchet } = await project(t, {});
     const model = path.join(folder, 'model');

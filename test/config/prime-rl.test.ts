@@ -264,6 +264,11 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       'orchestrator.sampling.temperature',
       /one number or has a course/,
     ],
+    'a course of temperatures without an end, once': [
+      `${seed.replace('temperature = 0.5', '')}[orchestrator.sampling.temp_scheduler]\nstart_temperature = 1.0\n`,
+      'orchestrator.sampling.temp_scheduler.end_temperature',
+      /a number > 0/,
+    ],
     'adapters from memory to memory': [
       `${seed}[weight_broadcast]\ntype = "nccl"\n`,
       'weight_broadcast.type',

@@ -45,6 +45,8 @@ describe('a run that learns from a teacher', () => {
     assert.match(problemOf(`${own}${environment}${big}`).expected, /nothing is learned from it/);
     const hot = '[sampling]\ntemperature = 0.7\n';
     assert.equal(problemOf(`${own}loss = "opd"\n${environment}${big}${hot}`).path, 'sampling.temperature');
+    const idle = '[trainer.loss]\nteacher_tau = 0\n';
+    assert.equal(problemOf(`${own}loss = "opd"\n${environment}${big}${idle}`).path, 'trainer.loss.teacher_tau');
     const grpo = '[trainer]\nloss = "grpo"\n';
     assert.match(problemOf(`${own}loss = "sft"\n${environment}${big}${grpo}`).expected, /cross entropy/);
     assert.equal(problemOf(`${own}rollouts_per_example = 1\n${environment}`).path, 'rollouts_per_example');

@@ -7,7 +7,7 @@ import { importRelation, lossRelations } from './loss.ts';
 import { optimizerRelations } from './optimizer.ts';
 import { problem, type RelationProblem, type Relations } from './problem.ts';
 import { branchRelations } from './prompt-branches.ts';
-import { ownSamplingRelations, rolloutRelations, rolloutWarnings } from './rollouts.ts';
+import { ownSamplingRelations, policyRelations, rolloutRelations, rolloutWarnings } from './rollouts.ts';
 import { courseRelations, samplingWarnings } from './sampling.ts';
 import { teacherRelations } from './teacher.ts';
 import { tinkerRelations, tinkerWarnings } from './tinker.ts';
@@ -32,6 +32,7 @@ const relations: readonly ((config: RatchetConfig) => Relations)[] = [
   samplingRelations,
   courseRelations,
   ownSamplingRelations,
+  policyRelations,
   evalRelations,
   branchRelations,
   storeRelations,

@@ -1,4 +1,5 @@
 import type { RatchetConfig } from '../index.ts';
+import { isTable } from '../../tables.ts';
 import { fieldsOfFilter } from '../filters.ts';
 import { laidOver } from '../sampling.ts';
 import { problem, type Relations } from './problem.ts';
@@ -42,6 +43,19 @@ export function* ownSamplingRelations(config: RatchetConfig): Relations {
     }
     if ((all.min_tokens ?? 0) > all.max_tokens)
       yield problem([at('min_tokens'), at('max_tokens')], `at most max_tokens (${all.max_tokens})`, all.min_tokens);
+  }
+}
+
+/** An agent with an endpoint of its own is not trained; of the others of an episode one is the policy. */
+export function* policyRelations({ env, eval: evaluation }: RatchetConfig): Relations {
+  for (const [table, entries] of Object.entries({ env, 'eval.env': evaluation?.env ?? [] })) {
+    for (const [i, { agent, episode = {} }] of entries.entries()) {
+      const client = agent?.['client'];
+      if (client === undefined || client === null || Object.values(episode).some(isTable)) continue;
+      const expected =
+        'nothing: this agent is the policy, which the run’s own servers sample; an endpoint that is not trained is another agent’s';
+      yield problem(`${table}.${i}.agent.client`, expected, 'a client (not repeated here)');
+    }
   }
 }
 

@@ -34,6 +34,10 @@ function* askedRelations({ loss, teacher, trainer, sampling }: RatchetConfig): R
     return;
   }
   if (loss === 'sft') return;
+  if (teacher_tau === 0) {
+    const expected = 'a number > 0: with 0 nothing is learned from the teacher; rewards alone are loss = "rl"';
+    yield problem(['trainer.loss.teacher_tau', 'loss'], expected, 0);
+  }
   if (sampling.temperature !== 1) {
     const expected = '1: a teacher’s log probabilities are those of temperature 1, and are compared with the policy’s';
     yield problem(['sampling.temperature', 'loss'], expected, sampling.temperature);

@@ -1,0 +1,112 @@
+import { RatchetError } from '../../core/errors.ts';
+import { present } from '../../core/present.ts';
+import type { Example, ScoredGroup } from '../../core/rl/rollout.ts';
+import type { EnvironmentSpec, JsonValue, RunSpec } from '../../config/run-spec.ts';
+import { whyNoDemonstrations } from './demonstrations.ts';
+import type { Environment } from './types.ts';
+
+/** What a run asks of the environments that it trains on. */
+type Asked = Pick<RunSpec, 'environments' | 'sft' | 'teacher' | 'turnCredit' | 'lengthPenalty'>;
+interface Opened {
+  readonly entry: Pick<EnvironmentSpec, 'name' | 'python'>;
+  readonly environment: Pick<Environment, 'name' | 'demonstrate' | 'dataset' | 'isSingleTurn'>;
+}
+
+/** What is wrong, by the place of the setting that asks for it. */
+interface Lack {
+  readonly at: readonly string[];
+  readonly expected: string;
+  readonly received: string;
+}
+
+/** What of it those that were opened do not have. */
+export function whatIsLacking(
+  spec: Asked,
+  opened: readonly Opened[],
+): { readonly problems: readonly Lack[]; readonly warnings: readonly string[] } {
+  const isWhole = opened.length === spec.environments.length;
+  const noWarmUp = isWhole
+    ? whyNoDemonstrations(
+        spec,
+        opened.map(({ environment }) => environment),
+      )
+    : null;
+  const untold = opened.map((one) => whyUntold(spec, one)).find((lack) => lack !== null);
+  return {
+    problems: [...(noWarmUp ? [{ at: ['sft'], ...noWarmUp }] : []), ...(untold ? [untold] : [])],
+    warnings: turnWarnings(spec, opened),
+  };
+}
+
+/** By its first example; an environment in Python may say it in its rollouts only. */
+function whyUntold({ teacher }: Asked, { entry, environment }: Opened): Lack | null {
+  const key = teacher?.demonstration?.key;
+  const { dataset } = environment;
+  if (key === undefined || entry.python !== undefined || dataset.length === 0) return null;
+  const told = { example: dataset.at(0), record: undefined };
+  if (demonstrationIn(told, key) !== undefined) return null;
+  return {
+    at: ['teacher', 'demonstration'],
+    expected: `the name of a text of an example: those of ${entry.name} have ${textsOf(told)}`,
+    received: JSON.stringify(key),
+  };
+}
+
+function turnWarnings({ turnCredit, lengthPenalty }: Asked, opened: readonly Opened[]): string[] {
+  const settings = [
+    ...(turnCredit ? ['trainer.advantage.turns'] : []),
+    ...(lengthPenalty?.turns ? ['trainer.length_penalty.turns'] : []),
+  ];
+  const single = opened.flatMap(({ entry, environment }) => (environment.isSingleTurn === true ? [entry.name] : []));
+  return single.length === 0
+    ? []
+    : settings.map((setting) => `${setting} has no effect on ${single.join(', ')}: a rollout there has one turn.`);
+}
+
+/** An example, and a rollout of it where its environment leaves a record. */
+interface Told {
+  readonly example: Example | undefined;
+  readonly record: Readonly<Record<string, JsonValue>> | undefined;
+}
+
+/** The text of that name that tells how the example is done; undefined where there is none. */
+function demonstrationIn({ example, record }: Told, key: string): string | undefined {
+  const [said, shown] = [tableOf(record?.['info']), tableOf(example?.info)];
+  const found =
+    shown[key] ??
+    (key === 'answer' ? example?.answer : undefined) ??
+    tableOf(shown['task'])[key] ??
+    said[key] ??
+    tableOf(said['task'])[key] ??
+    record?.[key];
+  return typeof found === 'string' && found !== '' ? found : undefined;
+}
+
+/** What the policy is told when it is its own teacher. What is not there is said with the first group, before a batch is made of it. */
+export function demonstrationOf(
+  { teacher }: Pick<RunSpec, 'teacher'>,
+  { exampleId, environment, example, rollouts }: Omit<ScoredGroup, 'demonstration'>,
+): string | undefined {
+  const key = teacher?.demonstration?.key;
+  if (key === undefined) return undefined;
+  const told = { example, record: rollouts.find(({ record }) => record !== undefined)?.record };
+  const found = demonstrationIn(told, key);
+  if (found !== undefined || rollouts.every(({ reward }) => reward === null)) return found;
+  throw new RatchetError(
+    'Unsupported',
+    `Example ${exampleId} of ${environment} has no text called ${JSON.stringify(key)}, which [teacher] demonstration names; it has ${textsOf(told)}.`,
+  );
+}
+
+/** Names of the texts that an example has, for people. */
+function textsOf({ example, record }: Told): string {
+  const tables = [record, tableOf(record?.['info']), tableOf(example?.info)];
+  const tasks = tables.map((table) => tableOf(table?.['task']));
+  const texts = Object.assign({}, ...tasks, ...tables, present({ answer: example?.answer })) as object;
+  const names = Object.entries(texts).flatMap(([name, value]) => (typeof value === 'string' ? [name] : []));
+  return names.length === 0 ? 'none' : names.join(', ');
+}
+
+function tableOf(value: unknown): Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? { ...value } : {};
+}
