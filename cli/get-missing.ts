@@ -1,6 +1,7 @@
 import { checkConfigText } from '../backends/configs/check-model.ts';
 import { loadRunConfig, type LoadOptions } from '../backends/configs/load-run-config.ts';
 import { partsFor } from '../backends/configs/model-of-hub.ts';
+import { findCachedDataset, getDataset, type GotDataset, partName } from '../backends/hub/get-dataset.ts';
 import { getModel } from '../backends/hub/get-model.ts';
 import { hubSettings } from '../backends/hub/hub-settings.ts';
 import type { RunSpec } from '../config/run-spec.ts';
@@ -24,6 +25,19 @@ export async function getMissing(file: string, options: LoadOptions, isAsked: bo
   for (const environment of wanted)
     await installEnvironment(environment, { projectFolder: options.projectFolder, log });
   if (isHubId(spec.model)) await fetchModelOf(spec);
+  const data = spec.sft?.data;
+  if (data?.hub && findCachedDataset(hubSettings(), { id: data.path, ...data.hub }) === null)
+    await fetchDataset({ id: data.path, ...data.hub });
+}
+
+export async function fetchDataset(
+  asked: Parameters<typeof getDataset>[1],
+  tell: (line: string) => void = print,
+): Promise<GotDataset> {
+  const progress = hubProgress(asked.id);
+  const got = await getDataset(hubSettings(), { ...asked, onProgress: progress.tell }).finally(progress.end);
+  tell(`${asked.id} at ${got.commit.slice(0, 8)}, ${partName(asked)}: ${got.folder}`);
+  return got;
 }
 
 export async function fetchPackaged(name: string): Promise<string> {

@@ -3,11 +3,9 @@ import { layout } from '../runs/layout.ts';
 import { RatchetError } from '../core/errors.ts';
 import { getMissing } from './get-missing.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import { slowStepWarning } from '../config/step-cost.ts';
 import { checkModel } from '../backends/configs/check-model.ts';
-import { examineRunFile } from '../backends/configs/examine-run-file.ts';
+import { examineRunFile, warningsBefore } from '../backends/configs/examine-run-file.ts';
 import { type ConfigLayer, loadRunConfig, type LoadOptions } from '../backends/configs/load-run-config.ts';
-import { whyNotTracked } from '../backends/metrics/tracking-server.ts';
 import { openRunStore } from '../backends/store/index.ts';
 import { grantNamed, namedIn } from '../backends/configs/grant.ts';
 import { chooseSampler, type ChosenSampler, notYetBeside } from './choose-sampler.ts';
@@ -44,7 +42,7 @@ export async function openTraining(
   for (const line of readAsLines(file, loaded.readAs)) say(line);
   if (sampler.says !== null) say(sampler.says);
   for (const field of notYetBeside(loaded.notYet, sampler)) say(`not yet honoured: ${notYetLine(field)}`);
-  for (const warning of [usual.slow, whyNotTracked(usual.spec)]) if (warning !== null) say(`warning: ${warning}`);
+  for (const warning of usual.before) say(`warning: ${warning}`);
   grantNamed(load.projectFolder, [file, ...load.over.map((layer) => layer.file), ...namedIn(loaded.spec)]);
   return { ...loaded, run, isUsualName: run === usualName, overrides: sampler.overrides };
 }
@@ -59,11 +57,11 @@ async function freshName(given: string | undefined, { name, store }: RunSpec): P
 async function loadForTraining(
   file: string,
   options: LoadOptions,
-): Promise<LoadedRunConfig & { readonly slow: string | null }> {
+): Promise<LoadedRunConfig & { readonly before: readonly string[] }> {
   try {
     const loaded = await loadRunConfig(file, options);
     const model = await checkModel(loaded.spec);
-    return { ...loaded, slow: model && slowStepWarning(loaded.spec, model) };
+    return { ...loaded, before: warningsBefore(loaded.spec, model) };
   } catch (error) {
     const report = await examineRunFile(file, options, toldWhenSlow).catch(() => null);
     if (!report?.loaded || report.problems.length > 0 || report.obstacles.length < 2) throw error;

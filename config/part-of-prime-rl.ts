@@ -43,7 +43,8 @@ const parts: readonly Part[] = [
   },
   {
     what: 'a file of prime-rl’s `sft` alone: supervised training',
-    instead: 'write [sft] with data = "FILE" in a run file, with max_steps = 0 for nothing else',
+    instead:
+      'write [sft] in a run file, with its data.name as data = "OWNER/NAME" or a FILE, and max_steps = 0 for nothing else',
     is: (table) => {
       const data = table['data'];
       return isTable(data) && ['name', 'seq_len', 'micro_batch_size', 'type'].some((key) => data[key] !== undefined)

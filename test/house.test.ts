@@ -61,6 +61,7 @@ const house: Readonly<Record<string, Room>> = {
       'backends/environments/python': ['p-queue'],
       // Plays what lies in a run's folder, and what goes there.
       'backends/rollouts': ['runs', 'p-queue'],
+      'backends/configs/parquet-lines.ts': ['hyparquet'],
       'backends/rollouts/table.ts': ['hyparquet-writer'],
       'backends/store': ['@aws-sdk/client-s3', 'p-queue'],
     },

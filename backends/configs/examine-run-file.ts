@@ -56,6 +56,11 @@ interface ExamineOptions extends LoadOptions {
   readonly imports?: boolean;
 }
 
+/** What is said wherever the run is to be trained from here: how long a step may take, and that its metrics would go nowhere. */
+export function warningsBefore(spec: RunSpec, model: ModelSize | null): string[] {
+  return [model && slowStepWarning(spec, model), whyNotTracked(spec)].filter((warning) => warning !== null);
+}
+
 /** What of the file an environment would run once it is opened; null for those that come with Ratchet. */
 export function runsOfFile({
   id,
@@ -110,13 +115,11 @@ export async function examineRunFile(
   const template = await findingsOfTemplate(loaded, { opened, isModelHere: model !== null });
   obstacles.push(...template.obstacles.map(templateObstacle));
   const ofEnvironments = [...opened.values()].flatMap((environment) => environment.warnings ?? []);
-  const unsent = whyNotTracked(spec);
-  const warnings = [...ofEnvironments, ...lacking.warnings, ...(unsent === null ? [] : [unsent])];
-  const slow = (model && slowStepWarning(spec, model)) ?? [];
+  const warnings = [...ofEnvironments, ...lacking.warnings];
   const report = { file, readAs: loaded.readAs, notYet: loaded.notYet, advice: loaded.advice };
   return {
     ...report,
-    warnings: [...new Set([...loaded.warnings, ...warnings, ...template.warnings].concat(slow))],
+    warnings: [...new Set([...loaded.warnings, ...warnings, ...template.warnings].concat(warningsBefore(spec, model)))],
     problems: problems.toSorted((a, b) => (a.line ?? 0) - (b.line ?? 0)),
     obstacles,
     loaded: problems.length === 0 ? loaded : null,

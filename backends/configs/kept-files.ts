@@ -2,6 +2,8 @@ import type { ChatTemplateSpec, CodeRef, DataRef, RunSpec } from '../../config/r
 import { trustedFile } from '../../engine/trusted-files.ts';
 import { begunWith } from '../../runs/begun-run.ts';
 import { sha256 } from '../store/file-store.ts';
+import { findCachedDataset, partName } from '../hub/get-dataset.ts';
+import { hubSettings } from '../hub/hub-settings.ts';
 import { readChatTemplate } from './chat-template.ts';
 import { type Folders, resolvePath } from './paths.ts';
 import { Refused, type Tried } from './refused.ts';
@@ -68,9 +70,10 @@ interface LoadedData {
 
 /** `[sft] data`: as it is now, or, where the run has begun with other rows, those. */
 async function readData(spec: RunSpec, { begun: before, ...folders }: Around): Promise<LoadedData | null> {
-  const written = spec.sft?.data?.path;
-  if (written === undefined) return null;
-  const file = trustedFile(resolvePath(written, folders), 'The data');
+  const written = spec.sft?.data;
+  if (written == null) return null;
+  const { path, hub } = written;
+  const file = hub ? path : trustedFile(resolvePath(path, folders), 'The data');
   const begun = before?.data ?? null;
   const goesOn = (what: string): LoadedData => ({
     ref: begun!,
@@ -79,12 +82,29 @@ async function readData(spec: RunSpec, { begun: before, ...folders }: Around): P
   });
   let found: Awaited<ReturnType<typeof readSftData>>;
   try {
-    found = await readSftData(file, { pairs: spec.sft?.dpo !== undefined });
+    found = await readSftData(hub ? cachedFiles(path, hub) : file, { pairs: spec.sft?.dpo !== undefined });
   } catch (error) {
     if (begun) return goesOn('has become unreadable');
     throw error;
   }
   const digest = sha256(found.bytes);
   if (begun && begun.sha256 !== digest) return goesOn('has changed');
-  return { ref: begun ?? { path: file, sha256: digest }, rows: found.bytes, found: { path: file, sha256: digest } };
+  const ref = { path: file, sha256: digest };
+  if (hub) return { ref: begun ?? { ...ref, hub }, rows: found.bytes };
+  return { ref: begun ?? ref, rows: found.bytes, found: ref };
+}
+
+function cachedFiles(id: string, part: NonNullable<DataRef['hub']>): readonly string[] {
+  const { cache } = hubSettings();
+  const found = findCachedDataset({ cache }, { id, ...part });
+  if (found !== null) return found.files;
+  const options = [
+    part.subset === null ? '' : ` --subset ${part.subset}`,
+    part.split === 'train' ? '' : ` --split ${part.split}`,
+  ].join('');
+  throw new Refused({
+    expected: `rows that are here: a .jsonl or .parquet file, or a dataset of the Hugging Face Hub in ${cache}`,
+    received: `${id} (${partName(part)}), which is not in that cache, or not whole`,
+    suggestion: `fetch it: npx ratchet model get ${id} --dataset${options}, or train with --yes`,
+  });
 }

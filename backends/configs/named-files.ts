@@ -37,7 +37,7 @@ export async function withFiles(
       ...spec,
       environments: withVariableFiles(environments.trained, variables),
       eval: spec.eval && { ...spec.eval, environments: withVariableFiles(environments.evaluated, variables) },
-      sft: spec.sft && { ...spec.sft, data: data?.ref ?? null },
+      sft: spec.sft && { ...spec.sft, data: data?.ref ?? spec.sft.data },
       chatTemplate: template?.ref ?? null,
       loss: { ...spec.loss, import: code.loss },
       advantage: code.advantage === null ? spec.advantage : { import: code.advantage },

@@ -4,6 +4,7 @@ import { z } from 'zod';
 import { sftDataBytesMax } from '../../core/limits.ts';
 import { present } from '../../core/present.ts';
 import { encodeRows } from '../store/objects.ts';
+import { linesOfParquet } from './parquet-lines.ts';
 import { Refused } from './refused.ts';
 import { readRegular, whyUnreadable } from '../../engine/regular-file.ts';
 
@@ -88,22 +89,26 @@ const pairShape =
   '{"prompt": …, "chosen": …, "rejected": …}, each a text or messages, or "chosen" and "rejected" as messages that begin alike';
 
 /**
- * Reads a file of supervised rows, one JSON object a line; further keys of a row are left out. Throws `ConfigInvalid`
- * with the numbers of the lines that are wrong. The bytes are the rows as a run stores them.
+ * Reads supervised rows of a file, or of several as one: of `.parquet`, else one JSON object a line; further keys of a row are left out. Throws
+ * `ConfigInvalid` with the numbers of the lines, or rows, that are wrong. The bytes are the rows as a run stores them.
  */
 export async function readSftData(
-  file: string,
+  files: string | readonly string[],
   { pairs: arePairs = false }: { readonly pairs?: boolean } = {},
 ): Promise<{ readonly rows: number; readonly bytes: Uint8Array }> {
-  const text = await readText(file);
   const shape = arePairs ? pairShape : rowShape;
   const rows: (SftRow | SftPair)[] = [];
   const problems: string[] = [];
-  for (const [index, line] of text.split('\n').entries()) {
-    if (line.trim() === '') continue;
-    const row = arePairs ? pairOf(line) : rowOf(line);
-    if (typeof row === 'string') problems.push(`  ${file}:${index + 1}: ${row}`);
-    else rows.push(row);
+  let bytesLeft = sftDataBytesMax;
+  for (const file of [files].flat()) {
+    const { lines, sizeBytes } = await readLines(file, bytesLeft);
+    bytesLeft -= sizeBytes;
+    for (const [index, line] of lines.entries()) {
+      if (line.trim() === '') continue;
+      const row = arePairs ? pairOf(line) : rowOf(line);
+      if (typeof row === 'string') problems.push(`  ${file}:${index + 1}: ${row}`);
+      else rows.push(row);
+    }
   }
   if (problems.length > 0) {
     const more = problems.length > problemsMax ? [`  … and ${problems.length - problemsMax} more lines`] : [];
@@ -111,22 +116,40 @@ export async function readSftData(
     throw new Refused({ expected: `in each line ${shape}`, received });
   }
   if (rows.length === 0) {
-    throw new Refused({ expected: `at least one line with ${shape}`, received: `${file}, which is empty` });
+    throw new Refused({
+      expected: `at least one line with ${shape}`,
+      received: `${[files].flat().join(', ')}, which is empty`,
+    });
   }
   return { rows: rows.length, bytes: encodeRows(rows) };
 }
 
-async function readText(file: string): Promise<string> {
+async function readLines(
+  file: string,
+  bytesMax: number,
+): Promise<{ readonly lines: readonly string[]; readonly sizeBytes: number }> {
   const refuse = (what: string, cause?: unknown): Refused =>
-    new Refused({ expected: 'a file with rows of JSON', received: `${what}: ${file}` }, cause);
+    new Refused({ expected: 'a file with rows of JSON, or of Parquet', received: `${what}: ${file}` }, cause);
+  let bytes: Uint8Array;
   try {
     const { size } = await stat(file);
-    if (size > sftDataBytesMax) throw refuse(`it has ${size} bytes, more than ${sftDataBytesMax}`);
-    return new TextDecoder('utf8', { fatal: true }).decode(await readRegular(file));
+    if (size > bytesMax) throw refuse(`it has ${size} bytes, more than ${bytesMax}`);
+    bytes = await readRegular(file);
   } catch (cause) {
     if (cause instanceof Refused) throw cause;
-    if (cause instanceof TypeError) throw refuse('it is not UTF-8', cause);
     throw refuse(whyUnreadable(cause), cause);
+  }
+  const sizeBytes = bytes.byteLength;
+  if (file.endsWith('.parquet')) {
+    const lines = await linesOfParquet(bytes).catch((cause: unknown) => {
+      throw refuse(`it is no Parquet that can be read here (${(cause as Error).message})`, cause);
+    });
+    return { lines, sizeBytes };
+  }
+  try {
+    return { lines: new TextDecoder('utf8', { fatal: true }).decode(bytes).split('\n'), sizeBytes };
+  } catch (cause) {
+    throw refuse('it is not UTF-8', cause);
   }
 }
 

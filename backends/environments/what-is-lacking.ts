@@ -57,10 +57,20 @@ function turnWarnings({ turnCredit, lengthPenalty }: Asked, opened: readonly Ope
     ...(turnCredit ? ['trainer.advantage.turns'] : []),
     ...(lengthPenalty?.turns ? ['trainer.length_penalty.turns'] : []),
   ];
+  const whole = turnCredit
+    ? opened.filter(({ entry }) => entry.python?.api === 'v1').map(({ entry }) => entry.name)
+    : [];
   const single = opened.flatMap(({ entry, environment }) => (environment.isSingleTurn === true ? [entry.name] : []));
-  return single.length === 0
-    ? []
-    : settings.map((setting) => `${setting} has no effect on ${single.join(', ')}: a rollout there has one turn.`);
+  return [
+    ...settings
+      .filter(() => single.length > 0)
+      .map((setting) => `${setting} has no effect on ${single.join(', ')}: a rollout there has one turn.`),
+    ...(whole.length === 0
+      ? []
+      : [
+          `trainer.advantage.turns: the v1 API of verifiers rewards whole rollouts, so the last turn of each has all of its reward (${whole.join(', ')}).`,
+        ]),
+  ];
 }
 
 /** An example, and a rollout of it where its environment leaves a record. */

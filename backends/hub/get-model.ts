@@ -1,12 +1,11 @@
-import { mkdir, readFile, rename, rm, rmdir, statfs, symlink, writeFile } from 'node:fs/promises';
+import { readFile, rmdir } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { hubAttemptsMax, hubPauseMs } from '../../core/limits.ts';
 import { requiredFiles } from '../../engine/model/text-files.ts';
-import { fetchBlob } from './fetch-blob.ts';
 import { findCached, repositoryFolder } from './hub-cache.ts';
-import { askedAgain, HubClient, type HubFile, type HubModel } from './hub-client.ts';
+import { HubClient, type HubFile, type HubRepositoryAt } from './hub-client.ts';
 import type { HubSettings } from './hub-settings.ts';
+import { again, requireRoom, requireRevision, Snapshot } from './snapshot.ts';
 import { type ModelParts, shardsOf, textFilesOf, weightsIndex, wholeWeights } from './model-files.ts';
 
 interface Asked {
@@ -44,13 +43,11 @@ export interface GotModel {
  */
 export async function getModel(settings: HubSettings, asked: Asked): Promise<GotModel> {
   const { id, revision = 'main', parts } = asked;
-  if (!/^\w[\w.-]*(?:\/\w[\w.-]*)*$/.test(revision)) {
-    throw new RatchetError('ConfigInvalid', `expected a branch, a tag or a commit, got ${JSON.stringify(revision)}.`);
-  }
+  requireRevision(revision);
   if (settings.isOffline) return fromCache(settings, asked);
   const client = new HubClient(settings);
-  const model = await again(() => client.model(id, revision));
-  const into = new Snapshot(client, settings, id, model.commit);
+  const model = await again(() => client.repository(id, revision));
+  const into = new Snapshot(client, repositoryFolder(settings.cache, id), id, model.commit);
   requireTexts(id, model);
   const before = findCached(settings.cache, id, parts, model.commit);
   const wasHere = before !== null && before.missing.length === 0;
@@ -97,7 +94,7 @@ function fromCache({ cache }: HubSettings, { id, revision, parts, accept }: Aske
   });
 }
 
-function requireTexts(id: string, { names, commit }: HubModel): void {
+function requireTexts(id: string, { names, commit }: HubRepositoryAt): void {
   const missing = requiredFiles.filter((name) => !names.includes(name));
   if (missing.length === 0) return;
   const message = `${id} at ${commit.slice(0, 8)} has no ${missing.join(', ')}. Expected a model with its tokenizer (${requiredFiles.join(', ')}).`;
@@ -105,7 +102,7 @@ function requireTexts(id: string, { names, commit }: HubModel): void {
 }
 
 /** One file, or the index and what it names. */
-async function weightNames(client: HubClient, into: Snapshot, id: string, model: HubModel): Promise<string[]> {
+async function weightNames(client: HubClient, into: Snapshot, id: string, model: HubRepositoryAt): Promise<string[]> {
   if (model.names.includes(wholeWeights)) return [wholeWeights];
   if (!model.names.includes(weightsIndex)) {
     const others = model.names.filter((name) => /\.(?:bin|pt|pth|gguf|onnx|safetensors)$/.test(name));
@@ -123,63 +120,9 @@ async function weightNames(client: HubClient, into: Snapshot, id: string, model:
 async function fileOf(
   client: HubClient,
   id: string,
-  { files, names, commit }: HubModel,
+  { files, names, commit }: HubRepositoryAt,
   name: string,
 ): Promise<HubFile> {
   if (!names.includes(name)) throw new RatchetError('ModelUnsupported', `${id} has no ${name}, which its index names.`);
   return files.get(name) ?? again(() => client.file(id, commit, name));
-}
-
-/** The bytes that are missing, with a little left over. */
-async function requireRoom(cache: string, id: string, totalBytes: number): Promise<void> {
-  await mkdir(cache, { recursive: true });
-  const { bavail, bsize } = await statfs(cache);
-  if (bavail * bsize > totalBytes) return;
-  const [needed, free] = [totalBytes, bavail * bsize].map((bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`);
-  const message = `${id} takes ${needed}, and ${cache} has ${free} left. Make room, or set HF_HOME to a folder with more.`;
-  throw new RatchetError('StoreFull', message);
-}
-
-function again<T>(work: () => Promise<T>): Promise<T> {
-  return askedAgain(hubAttemptsMax, hubPauseMs, work);
-}
-
-/** One commit of a model, in the cache's layout. */
-class Snapshot {
-  readonly folder: string;
-  readonly #client: HubClient;
-  readonly #repository: string;
-  readonly #id: string;
-  readonly #commit: string;
-
-  constructor(client: HubClient, { cache }: HubSettings, id: string, commit: string) {
-    this.#client = client;
-    this.#repository = repositoryFolder(cache, id);
-    this.#id = id;
-    this.#commit = commit;
-    this.folder = path.join(this.#repository, 'snapshots', commit);
-  }
-
-  /** Fetches a file where it is not there, and links it. Returns its path in the snapshot. */
-  async add(file: HubFile, onBytes: (bytes: number) => void): Promise<string> {
-    const blobs = path.join(this.#repository, 'blobs');
-    const blob = await fetchBlob(this.#client, { id: this.#id, commit: this.#commit, file, blobs, onBytes });
-    const link = path.join(this.folder, ...file.name.split('/'));
-    await mkdir(path.dirname(link), { recursive: true });
-    const fresh = `${link}.${process.pid}.new`;
-    await rm(fresh, { force: true });
-    await symlink(path.relative(path.dirname(link), blob), fresh);
-    await rename(fresh, link);
-    return link;
-  }
-
-  /** Last of all, so that a branch's name stands for what is whole. */
-  async name(revision: string): Promise<void> {
-    if (revision === this.#commit) return;
-    const ref = path.join(this.#repository, 'refs', ...revision.split('/'));
-    await mkdir(path.dirname(ref), { recursive: true });
-    const fresh = `${ref}.${process.pid}.new`;
-    await writeFile(fresh, this.#commit);
-    await rename(fresh, ref);
-  }
 }

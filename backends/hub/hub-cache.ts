@@ -3,7 +3,7 @@ import path from 'node:path';
 import { requiredFiles } from '../../engine/model/text-files.ts';
 import { type ModelParts, shardsOf, weightsIndex, wholeWeights } from './model-files.ts';
 
-/** The cache that huggingface_hub keeps: `models--OWNER--NAME/{refs,snapshots,blobs}`. It is read here, and written by `get-model.ts`. */
+/** The cache that huggingface_hub keeps: `models--OWNER--NAME/{refs,snapshots,blobs}`, of datasets `datasets--…`. It is read here, and written by `snapshot.ts`. */
 
 /** A model that is in the cache. */
 export interface CachedModel {
@@ -16,18 +16,28 @@ export interface CachedModel {
 
 export const commitPattern = /^[0-9a-f]{40}$/;
 
-/** The folder of a model, whether or not it is there. `id` is OWNER/NAME. */
-export function repositoryFolder(cache: string, id: string): string {
-  return path.join(cache, `models--${id.replace('/', '--')}`);
+export type RepositoryKind = 'models' | 'datasets';
+
+/** The folder of a repository, whether or not it is there. `id` is OWNER/NAME. */
+export function repositoryFolder(cache: string, id: string, kind: RepositoryKind = 'models'): string {
+  return path.join(cache, `${kind}--${id.replace('/', '--')}`);
 }
 
 /** The snapshot that `main` stands for, or the only one; null where there is none. */
 export function findCached(cache: string, id: string, parts: ModelParts, revision = 'main'): CachedModel | null {
-  const repository = repositoryFolder(cache, id);
+  const found = snapshotIn(repositoryFolder(cache, id), revision);
+  return found && { ...found, missing: missingIn(found.folder, parts) };
+}
+
+/** What of a repository is in the cache, of `main` or the only commit that is there; null where nothing is. */
+export function snapshotIn(
+  repository: string,
+  revision = 'main',
+): { readonly folder: string; readonly commit: string } | null {
   const commit = commitPattern.test(revision) ? revision : commitOf(repository, revision);
   if (commit === null) return null;
   const folder = path.join(repository, 'snapshots', commit);
-  return existsSync(folder) ? { folder, commit, missing: missingIn(folder, parts) } : null;
+  return existsSync(folder) ? { folder, commit } : null;
 }
 
 function commitOf(repository: string, revision: string): string | null {

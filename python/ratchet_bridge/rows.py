@@ -114,6 +114,23 @@ def steps_of(state: Any) -> list[dict[str, Any]]:
     return steps
 
 
+def turn_rewards(state: Any, unrewarded: set[int]) -> list[float]:
+    """
+    What its environment gave each turn (`trajectory[i]["reward"]`, as verifiers' GymEnv, OpenEnvEnv and `State.add_step_reward` do), by the
+    turn's position; empty where no turn has any. Scoring a group gives steps without one the whole rollout's, which is none of theirs:
+    `unrewarded` are the ids of those that had none before.
+    """
+    given: dict[int, float] = {}
+    for position, step in enumerate(state["trajectory"]):
+        reward = step["reward"]
+        if reward is None or (id(step) in unrewarded and reward == state["reward"]):
+            continue
+        name, _, number = step["response"].id.partition("turn_")
+        at = int(number) if name == "" and number.isdecimal() else position
+        given[at] = given.get(at, 0.0) + float(reward)
+    return [given.get(at, 0.0) for at in range(max(given, default=-1) + 1)]
+
+
 def same(left: Any, right: Any) -> bool:
     return left is right
 

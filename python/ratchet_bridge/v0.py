@@ -183,6 +183,7 @@ class V0Environment:
         noted = rubrics.Failures()
         token = rubrics.failures.set(noted)
         began = time.time()
+        unrewarded = [{id(step) for step in state["trajectory"] if step["reward"] is None} for state in members]
         try:
             if not leaf.score_rollouts:
                 await leaf.rubric.dummy_score_group(members)
@@ -197,7 +198,10 @@ class V0Environment:
         for state in members:
             if state["timing"] is not None:
                 state["timing"].scoring.start, state["timing"].scoring.end = began, time.time()
-        return [score_of(state, noted) for state in members]
+        return [
+            with_turns(score_of(state, noted), rows.turn_rewards(state, without))
+            for state, without in zip(members, unrewarded, strict=True)
+        ]
 
     async def release(self, handles: list[str]) -> Message:
         for handle in handles:
@@ -305,6 +309,14 @@ def score_of(state: Any, noted: rubrics.Failures) -> Message:
     score = {"reward": float(reward), "metrics": {name: float(value) for name, value in metrics.items()}}
     own = noted.own_of(id(state))
     return {**score, "raised": own} if own else score
+
+
+def with_turns(score: Message, rewards: list[float]) -> Message:
+    if "error" in score or not rewards:
+        return score
+    if not all(map(is_finite, rewards)):
+        return {"error": describe(Refused("NotFinite", f"rewards of turns must be finite numbers, but {rewards} came"))}
+    return {**score, "turn_rewards": rewards}
 
 
 def is_finite(value: Any) -> bool:

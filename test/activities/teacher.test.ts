@@ -141,7 +141,7 @@ test('a demonstration that is no text of an example is refused before anything i
   assert.equal(demonstrationOf(spec, played), 'so', 'an environment in Python says it in its rows');
   assert.throws(
     () => demonstrationOf(parsedKey(spec, 'hint'), played),
-    hasCode('Unsupported', 'Example 7 of py has no text called "hint"', 'it has answer, solution'),
+    hasCode('Unsupported', 'Example 7 of py has no text called "hint"', 'it has solution, answer'),
   );
   const failed: ScoredGroup = { ...group, rollouts: [{ ...common, outcome: 'timeout', reward: null }] };
   assert.equal(demonstrationOf(spec, failed), undefined);

@@ -66,6 +66,29 @@ describe('a verifiers environment in its child', { skip: installed.why }, () => 
     assert.ok(score !== undefined && 'reward' in score && score.reward > 1);
   });
 
+  test('that rewards turns by themselves says what each got, scored from its row, in place or as a group', async () => {
+    const bridge = await shared();
+    for (const compares of [false, true]) {
+      const { env, inputs } = await loaded(bridge, 'toy_steps', { compares });
+      let turns = 0;
+      const says: Says = () => ({ id: `turn_${turns}`, content: ['a', 'aaaa', 'aa'][turns++]! });
+      const played = await play(bridge, env, inputs[0]!, says);
+      const row = JSON.parse(JSON.stringify(played.row)) as typeof played.row;
+      turns = 0;
+      const live = await play(bridge, env, inputs[0]!, says, { keep: true });
+      const scores = await bridge.score({ env, rollouts: compares ? [{ live: live.live! }] : [{ row }] });
+      for (const score of scores) {
+        assert.ok('reward' in score, JSON.stringify(score));
+        assert.deepEqual([score.reward, score.turn_rewards], [3.25, [1, 0, 2]], `compares ${compares}`);
+      }
+      await bridge.release({ env, live: [live.live!] });
+    }
+    const { env, inputs } = await loaded(bridge, 'toy_multi');
+    const { row } = await play(bridge, env, inputs[2]!, text('guess'));
+    const [plain] = await bridge.score({ env, rollouts: [{ row }] });
+    assert.ok(plain && 'reward' in plain && plain.turn_rewards === undefined);
+  });
+
   test('of several turns has the same state again when its row is scored', async () => {
     const bridge = await shared();
     const { env, about, inputs } = await loaded(bridge, 'toy_multi');

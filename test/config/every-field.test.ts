@@ -52,6 +52,8 @@ const beside: Readonly<Record<string, Table>> = {
       train: { sampling: { temp_scheduler: { start_temperature: 1.5, end_temperature: 0.5, total_steps: 9 } } },
     },
   },
+  'sft.subset': { sft: { steps: 50, data: 'owner/rows' } },
+  'sft.split': { sft: { steps: 50, data: 'owner/rows' } },
   sft: { sft: { steps: 50 } },
   'notify.format': { notify: { webhook: 'http://localhost:1' } },
   'notify.secret_var': { notify: { webhook: 'http://localhost:1' } },

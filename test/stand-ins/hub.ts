@@ -4,13 +4,13 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 
-/** A Hugging Face Hub, as far as it is asked for a model: its list, its files with their headers, and where large files really are. */
+/** A Hugging Face Hub, as far as it is asked for a model or a dataset: its list, its files with their headers, and where large files really are. */
 
 export interface StandInHub {
   readonly url: string;
   /** Every request so far: method, path, the range and whether a token came; `storage` before those to where large files are. */
   readonly requests: readonly string[];
-  /** Of each model, its files by name. */
+  /** Of each model, and of each dataset by `datasets/OWNER/NAME`, its files by name. */
   readonly models: Map<string, HubRepository>;
   /** Large contents break off after so many bytes, once for each number. */
   readonly breaks: number[];
@@ -88,8 +88,12 @@ function answer(
   { models, storage }: { readonly models: StandInHub['models']; readonly storage: string },
 ): void {
   const url = new URL(request.url ?? '', 'http://hub');
-  const [, id = '', revision = ''] = /^\/api\/models\/([^/]+\/[^/]+)\/revision\/(.+)$/.exec(url.pathname) ?? [];
-  const [, owner = '', at = '', name = ''] = /^\/([^/]+\/[^/]+)\/resolve\/([^/]+)\/(.+)$/.exec(url.pathname) ?? [];
+  // A dataset is called `datasets/OWNER/NAME` here.
+  const [, kind = '', named = '', revision = ''] =
+    /^\/api\/(models|datasets)\/([^/]+\/[^/]+)\/revision\/(.+)$/.exec(url.pathname) ?? [];
+  const id = kind === 'datasets' ? `datasets/${named}` : named;
+  const [, owner = '', at = '', name = ''] =
+    /^\/((?:datasets\/)?[^/]+\/[^/]+)\/resolve\/([^/]+)\/(.+)$/.exec(url.pathname) ?? [];
   const repository = models.get(id || owner);
   const refuse = (status: number, code: string): void =>
     void response.writeHead(status, { 'x-error-code': code, 'content-type': 'application/json' }).end('{"error":"no"}');

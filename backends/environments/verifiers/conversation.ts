@@ -53,6 +53,7 @@ export class BridgedConversation {
     const isByMessages = turn.said !== undefined;
     this.#told.push({ text: turn.text, isByMessages, content, callIds: calls.map(({ id }) => id) });
     return {
+      id: `turn_${position}`,
       content: content === '' && calls.length > 0 ? null : content,
       ...present({ reasoning_content: turn.said?.reasoning }),
       tool_calls: calls,

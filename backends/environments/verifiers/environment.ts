@@ -99,7 +99,7 @@ export function verifiersEnvironment(
     if (!inPlace) return { turns, outcome, record };
     const score = inGroups ? await scoredWithGroup(place, played.live) : (played.judged ?? notScored);
     const fromState = 'columns' in score && score.columns ? { state_columns: score.columns } : {};
-    return { turns, outcome, record: { ...record, ...fromState }, judged: judgementOf(score) };
+    return { turns, outcome, record: { ...record, ...fromState }, judged: judgementOf(score, turns) };
   }
 
   async function scoredWithGroup(place: RolloutPlace, live: Live | null): Promise<Score | { readonly error: string }> {
@@ -145,7 +145,8 @@ async function judgeRows(
     if (record) return { row: record };
     throw new Error(`A rollout of ${name} is in the store without the row that it is scored from.`);
   });
-  return (await bridge.score({ env: loaded.env, rollouts: rows }, { signal })).map(judgementOf);
+  const scores = await bridge.score({ env: loaded.env, rollouts: rows }, { signal });
+  return scores.map((score, i) => judgementOf(score, rollouts[i]!.turns));
 }
 
 /** Best effort: a child that is gone keeps nothing. */
@@ -232,10 +233,16 @@ function outcomeOf({ outcome }: WirePlayedRow, turns: number): Outcome {
 
 const notScored = { error: 'The child did not score it.' };
 
-function judgementOf(score: Score | { readonly error: string }): Judgement {
+function judgementOf(score: Score | { readonly error: string }, turns: readonly unknown[]): Judgement {
   if ('error' in score) return { error: textOf(score.error) };
-  const { reward, metrics, raised, scored_s: scoredS } = score;
-  return { reward, metrics, ...(raised && { raised: lastLines(raised) }), ...(scoredS && { scoredS }) };
+  const { reward, metrics, raised, turn_rewards: ofTurns, scored_s: scoredS } = score;
+  return {
+    reward,
+    metrics,
+    ...(ofTurns && { turnRewards: turns.map((_, k) => ofTurns[k] ?? 0) }),
+    ...(raised && { raised: lastLines(raised) }),
+    ...(scoredS && { scoredS }),
+  };
 }
 
 /** A reply without text and calls, as verifiers tells it apart. */

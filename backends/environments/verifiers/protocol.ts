@@ -100,6 +100,8 @@ export interface TurnRequest {
 }
 
 export interface SampledTurn {
+  /** `turn_N`, N = its position in the rollout. */
+  readonly id?: string;
   readonly content: string | null;
   readonly reasoning_content?: string;
   readonly tool_calls: readonly { readonly id: string; readonly name: string; readonly arguments: string }[];
@@ -201,6 +203,8 @@ export const Score = z.union([
     metrics: z.record(z.string(), z.number()),
     /** Reward functions that threw, and count as 0 as verifiers has it: what they threw, by name. */
     raised: z.record(z.string(), z.string()).optional(),
+    /** Of each turn what its environment gave it by itself, as far as the last that has something; missing where none has. */
+    turn_rewards: z.array(z.number()).optional(),
     /** Of `score`: when it was scored, from and to. */
     scored_s: z.tuple([z.number(), z.number()]).optional(),
   }),

@@ -1,6 +1,7 @@
 import type { RatchetConfig } from '../index.ts';
 import { writtenPools } from '../environments.ts';
 import { evalSampling } from '../evaluation.ts';
+import { isHubData } from '../sft.ts';
 import { boundRelations, placeRelations } from './bounds.ts';
 import { inferenceRelations } from './inference.ts';
 import { importRelation, lossRelations } from './loss.ts';
@@ -163,6 +164,11 @@ function* scheduleRelations({ warmup_steps, trainer, sft, max_steps }: RatchetCo
 
 function* preferenceRelations({ sft, trainer }: RatchetConfig): Relations {
   if (sft === undefined) return;
+  for (const key of ['subset', 'split'] as const) {
+    if (sft[key] === undefined || (sft.data !== undefined && isHubData(sft.data))) continue;
+    const expected = 'data = "OWNER/NAME" beside it: a file has no parts';
+    yield problem([`sft.${key}`, 'sft.data'], expected, JSON.stringify(sft[key]));
+  }
   if (sft.loss !== 'dpo') {
     if (sft.beta === undefined) return;
     yield problem(['sft.beta', 'sft.loss'], 'loss = "dpo" beside it: no other has a reference', sft.beta);
@@ -170,7 +176,7 @@ function* preferenceRelations({ sft, trainer }: RatchetConfig): Relations {
   }
   if (sft.data === undefined) {
     const expected =
-      'data = "FILE.jsonl" beside it, with rows {"prompt", "chosen", "rejected"}: demonstrations are no pairs';
+      'data = "FILE.jsonl" beside it, or a dataset of the Hub, with rows {"prompt", "chosen", "rejected"}: demonstrations are no pairs';
     yield problem(['sft.loss', 'sft.data'], expected, '"dpo"');
   }
   if (trainer.kind === 'onnx') return;

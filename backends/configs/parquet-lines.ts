@@ -1,0 +1,26 @@
+import * as zlib from 'node:zlib';
+
+/** Node has it since 22.15. */
+const { zstdDecompressSync } = zlib as { readonly zstdDecompressSync?: (input: Uint8Array) => Uint8Array };
+
+/** What hyparquet does not unpack itself. */
+const compressors = {
+  GZIP: (input: Uint8Array) => new Uint8Array(zlib.gunzipSync(input)),
+  BROTLI: (input: Uint8Array) => new Uint8Array(zlib.brotliDecompressSync(input)),
+  ...(zstdDecompressSync && { ZSTD: (input: Uint8Array) => new Uint8Array(zstdDecompressSync(input)) }),
+};
+
+/** The rows of a Parquet file, each as a line of JSON. Integers that a number does not hold become texts, as dates do. Throws where it is none. */
+export async function linesOfParquet(bytes: Uint8Array): Promise<string[]> {
+  const { parquetReadObjects } = await import('hyparquet');
+  const file = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength) as ArrayBuffer;
+  const rows = await parquetReadObjects({ file, compressors });
+  return rows.map((row) =>
+    JSON.stringify(row, (_, value: unknown) => (typeof value === 'bigint' ? numberOr(value) : value)),
+  );
+}
+
+function numberOr(value: bigint): number | string {
+  const number = Number(value);
+  return Number.isSafeInteger(number) ? number : String(value);
+}

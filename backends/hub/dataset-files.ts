@@ -1,0 +1,88 @@
+import { RatchetError } from '../../core/errors.ts';
+
+/**
+ * Which files of a dataset's repository have its rows, by their names, as the `datasets` library takes them (datasets/data_files.py) where its card
+ * says nothing else: a split is a word of a file's or a folder's name, a subset a folder. Scripts are never run.
+ */
+
+export interface DatasetPart {
+  /** Its folder in the repository; null where it has one subset. */
+  readonly subset: string | null;
+  readonly split: string;
+}
+
+const isRows = (name: string): boolean => /\.(?:parquet|jsonl)$/.test(name);
+/** In the order in which they are asked for. */
+const splitWords: readonly (readonly [split: string, words: readonly string[]])[] = [
+  ['train', ['train', 'training']],
+  ['validation', ['validation', 'valid', 'dev', 'val']],
+  ['test', ['test', 'testing', 'eval', 'evaluation']],
+];
+
+/** Of its files those with the rows of a part, in their order. Throws ModelUnsupported, and says what there is. */
+export function filesOfPart(id: string, names: readonly string[], { subset, split }: DatasetPart): string[] {
+  const files = names.filter((name) => isRows(name) && isPlain(name)).toSorted();
+  if (files.length === 0) {
+    const has = names.slice(0, 5).join(', ') || 'nothing';
+    throw refused(
+      `${id} has no .parquet and no .jsonl files; it has ${has}. Write its rows into a file of yours: data = "rows.jsonl".`,
+    );
+  }
+  const subsets = [...new Set(files.flatMap((name) => subsetOf(name) ?? []))];
+  const ofSubset = files.filter((name) => subsetOf(name) === (subset ?? (subsets.length === 1 ? subsets[0] : null)));
+  if (subset === null && subsets.length > 1 && ofSubset.length === 0)
+    throw refused(`${id} has several subsets: expected sft.subset = one of ${subsets.join(', ')}.`);
+  if (ofSubset.length === 0) {
+    const has = subsets.length === 0 ? 'one alone, without a name' : subsets.join(', ');
+    throw refused(`${id} has no subset ${JSON.stringify(subset)}; it has ${has}.`);
+  }
+  const splits = new Set(ofSubset.map(splitOf));
+  const wanted = splits.size === 1 && splits.has(null) ? null : split;
+  if (wanted === null && split !== 'train')
+    throw refused(`${id} has no split ${JSON.stringify(split)}: its files name none, which is "train".`);
+  const found = ofSubset.filter((name) => splitOf(name) === wanted);
+  if (found.length > 0) return found;
+  const has = [...splits].filter((one) => one !== null).join(', ');
+  throw refused(`${id} has no split ${JSON.stringify(split)}; it has ${has}.`);
+}
+
+/** Files of a part that its own names say there are, and that are not among them: `train-00001-of-00003.parquet`. */
+export function missingShards(files: readonly string[]): string[] {
+  return files.flatMap((name) => {
+    const [, before, , count = '', after] = /^(.*-)(\d{5})-of-(\d{5})(\.\w+)$/.exec(name) ?? [];
+    const all = Array.from(
+      { length: Number(count) },
+      (_, i) => `${before}${String(i).padStart(5, '0')}-of-${count}${after}`,
+    );
+    return all.filter((one) => !files.includes(one));
+  });
+}
+
+/** Names stay below the folder that they are put into. */
+function isPlain(name: string): boolean {
+  return name.split('/').every((part) => /^[\w\-+= ][\w.\-+= ]*$/.test(part));
+}
+
+/** The first folder, unless it only holds data or is the split's. */
+function subsetOf(name: string): string | null {
+  const [first, ...rest] = name.split('/');
+  if (rest.length === 0 || first === 'data' || splitIn(first!) !== null) return null;
+  return first!;
+}
+
+function splitOf(name: string): string | null {
+  const parts = name.split('/').toReversed();
+  return parts.map(splitIn).find((split) => split !== null) ?? null;
+}
+
+/** By a word of the library's, or by the name before the number of a shard: `train_sft-00000-of-00001`. */
+function splitIn(part: string): string | null {
+  const [, shard] = /^(\w[\w.]*)-\d{5}-of-\d{5}(?:-\w+)?\.\w+$/.exec(part) ?? [];
+  if (shard !== undefined) return shard;
+  const words = part.toLowerCase().split(/[^a-z]+/);
+  return splitWords.find(([, all]) => all.some((word) => words.includes(word)))?.[0] ?? null;
+}
+
+function refused(message: string): RatchetError {
+  return new RatchetError('ModelUnsupported', message);
+}

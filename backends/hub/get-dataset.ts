@@ -1,0 +1,79 @@
+import { readdirSync } from 'node:fs';
+import path from 'node:path';
+import { RatchetError } from '../../core/errors.ts';
+import { type DatasetPart, filesOfPart, missingShards } from './dataset-files.ts';
+import type { HubProgress } from './get-model.ts';
+import { repositoryFolder, snapshotIn } from './hub-cache.ts';
+import { HubClient, type HubFile } from './hub-client.ts';
+import type { HubSettings } from './hub-settings.ts';
+import { again, requireRevision, requireRoom, Snapshot } from './snapshot.ts';
+
+interface Asked extends DatasetPart {
+  /** OWNER/NAME. */
+  readonly id: string;
+  /** A branch, a tag or a commit. */
+  readonly revision?: string;
+  readonly onProgress?: (progress: HubProgress) => void;
+}
+
+export interface GotDataset {
+  readonly folder: string;
+  readonly commit: string;
+  /** With the rows of the part, absolute, in their order. */
+  readonly files: readonly string[];
+}
+
+/** A part of a dataset that is in the Hugging Face cache; null where it is not, or not all of it. */
+export function findCachedDataset(
+  { cache }: Pick<HubSettings, 'cache'>,
+  { id, revision, ...part }: Asked,
+): GotDataset | null {
+  const found = snapshotIn(repositoryFolder(cache, id, 'datasets'), revision);
+  if (found === null) return null;
+  try {
+    const names = readdirSync(found.folder, { recursive: true }).map((name) => String(name).replaceAll(path.sep, '/'));
+    const files = filesOfPart(id, names, part);
+    if (missingShards(files).length > 0) return null;
+    return { ...found, files: files.map((name) => path.join(found.folder, ...name.split('/'))) };
+  } catch (error) {
+    if (error instanceof RatchetError) return null; // what is there is of another part
+    throw error;
+  }
+}
+
+/**
+ * A part of a dataset of the Hub in the Hugging Face cache, fetched as models are (`getModel`): what is there is not fetched again, each file is
+ * compared with its digest, and what is broken off is continued. Throws ModelUnsupported, ServerUnavailable, StoreFull, CheckpointDamaged.
+ */
+export async function getDataset(settings: HubSettings, asked: Asked): Promise<GotDataset> {
+  const { id, revision = 'main', onProgress, ...part } = asked;
+  requireRevision(revision);
+  if (settings.isOffline) {
+    const found = findCachedDataset(settings, asked);
+    if (found) return found;
+    const message = `The dataset ${id} (${partName(part)}) is not in ${settings.cache}, and HF_HUB_OFFLINE says that nothing is fetched. Unset it, or copy the cache here.`;
+    throw new RatchetError('ModelUnsupported', message);
+  }
+  const client = new HubClient(settings, 'datasets');
+  const repository = await again(() => client.repository(id, revision));
+  const names = filesOfPart(id, repository.names, part);
+  const wanted: HubFile[] = [];
+  for (const name of names)
+    wanted.push(repository.files.get(name) ?? (await again(() => client.file(id, repository.commit, name))));
+  const totalBytes = wanted.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0);
+  await requireRoom(settings.cache, id, totalBytes);
+  const into = new Snapshot(client, repositoryFolder(settings.cache, id, 'datasets'), id, repository.commit);
+  const files: string[] = [];
+  let done = 0;
+  for (const file of wanted) {
+    files.push(await into.add(file, (bytes) => onProgress?.({ file: file.name, bytes: done + bytes, totalBytes })));
+    done += file.sizeBytes;
+  }
+  await into.name(revision);
+  return { folder: into.folder, commit: repository.commit, files };
+}
+
+/** As people say it. */
+export function partName({ subset, split }: DatasetPart): string {
+  return subset === null ? `split ${split}` : `subset ${subset}, split ${split}`;
+}
