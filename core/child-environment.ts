@@ -39,6 +39,9 @@ export const mlflowVariables: readonly string[] = ['MLFLOW_*'];
 /** OpenTelemetry's own, which name a collector and may hold its key: for the process that feeds metrics. */
 export const otlpVariables: readonly string[] = ['OTEL_*'];
 
+/** Where notices are posted and what they are signed with, by the names that run files give: for the process that feeds metrics. */
+export const notifyVariables: readonly string[] = ['NOTIFY_*'];
+
 /** Of Temporal, of the store and of metrics: no environment has a use for them, whoever names them. */
 const keptFromEnvironments: readonly string[] = [
   ...temporalSecrets,
@@ -48,6 +51,7 @@ const keptFromEnvironments: readonly string[] = [
   ...wandbVariables,
   ...mlflowVariables,
   ...otlpVariables,
+  ...notifyVariables,
   ...tinkerVariables,
 ];
 

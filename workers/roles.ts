@@ -4,6 +4,7 @@ import {
   environmentForStore,
   environmentForVerifiers,
   mlflowVariables,
+  notifyVariables,
   otlpVariables,
   temporalSecrets,
   tinkerVariables,
@@ -104,7 +105,14 @@ export function localRoles({
     args: [...programArguments('worker'), '--role', 'metrics'],
     takesSecrets: true,
     aloud: 'metrics: ',
-    passEnv: [...environmentForStore, ...wandbVariables, ...mlflowVariables, ...otlpVariables, ...environmentForPython],
+    passEnv: [
+      ...environmentForStore,
+      ...wandbVariables,
+      ...mlflowVariables,
+      ...otlpVariables,
+      ...notifyVariables,
+      ...environmentForPython,
+    ],
     env: metricsPort === undefined ? {} : { RATCHET_METRICS_PORT: String(metricsPort) },
   };
   if (playsOnly) return workers;

@@ -1,5 +1,4 @@
 import { z } from 'zod';
-import { variableName } from '../model-access.ts';
 import { atLeastZero, choice, flag, fraction } from '../values.ts';
 import { setting, specFields } from './setting.ts';
 
@@ -15,18 +14,25 @@ const webhookUrl = () =>
         'a URL such as "https://alerts.example.com/ratchet" that is no secret; the address of a webhook at Slack is one: put it into an environment variable, and name that as webhook_var',
     });
 
+/** No other variable reaches the process that posts. */
+const notifyVariable = () =>
+  z
+    .string()
+    .regex(/^NOTIFY_\w{1,60}$/)
+    .meta({ expected: 'the name of an environment variable that begins with NOTIFY_, such as "NOTIFY_URL"' });
+
 /**
  * When a run notices something by itself, and who is sent it. Keys stay in the environment of the process that hands metrics on, never here.
  */
 export const notify = {
   webhook: setting(webhookUrl(), 'where notices are posted, within seconds and until they are taken'),
-  webhook_var: setting(variableName(), 'the name of an environment variable with that URL, where it is a secret'),
+  webhook_var: setting(notifyVariable(), 'the name of an environment variable with that URL, where it is a secret'),
   format: setting(
     choice('slack', 'json'),
     'what is posted: a message of Slack’s (`{"text"}`), or the notice; "slack" where the URL is Slack’s, else "json"',
   ),
   secret_var: setting(
-    variableName(),
+    notifyVariable(),
     'the name of an environment variable with a secret: posts are signed with HMAC-SHA256 as in Standard Webhooks (`webhook-id`, `webhook-timestamp`, `webhook-signature`)',
   ),
   private: setting(

@@ -53,7 +53,7 @@ const told = (notify: Partial<NotifySpec>): NotifySpec => NotifySpec.parse({ ...
 describe('a webhook', () => {
   test('takes plain JSON, signed as Standard Webhooks has it', async (t) => {
     const { taken, url } = await receiver(t);
-    const webhook = webhookOf(told({ webhook: url, secretVar: 'HOOK_SECRET' }), { HOOK_SECRET: 'whsec_c2VjcmV0' })!;
+    const webhook = webhookOf(told({ webhook: url, secretVar: 'NOTIFY_SECRET' }), { NOTIFY_SECRET: 'whsec_c2VjcmV0' })!;
     await postNotice(webhook, 'words', notice, 1_700_000_000_500);
     const [{ headers, body }] = taken as [Taken];
     assert.deepEqual(JSON.parse(body), { run: 'words', ...notice });
@@ -76,7 +76,9 @@ describe('a webhook', () => {
       text: '*words* · step 15 · entropy\nentropy fell &lt;!channel&gt; &amp; stayed',
     });
     assert.equal(taken[0]!.headers['webhook-signature'], undefined);
-    const slack = webhookOf(told({ webhookVar: 'HOOK' }), { HOOK: 'https://hooks.slack.com/services/T/B/x' })!;
+    const slack = webhookOf(told({ webhookVar: 'NOTIFY_HOOK' }), {
+      NOTIFY_HOOK: 'https://hooks.slack.com/services/T/B/x',
+    })!;
     assert.equal(slack.format, 'slack');
   });
 
@@ -137,10 +139,10 @@ describe('a webhook', () => {
     const store = openRunStore(`${pathToFileURL(folder).href}/`, 'words');
     await writeNotice(store, notice);
     const lines: string[] = [];
-    const options = { log: (line: string) => void lines.push(line), environment: { HOOK: 'ftp://user:word@x' } };
-    await NoticePost.of({ name: 'words', notify: told({ webhookVar: 'MISSING' }) }, store, options).advance();
-    await NoticePost.of({ name: 'words', notify: told({ webhookVar: 'HOOK' }) }, store, options).advance();
-    assert.match(lines[0]!, /webhook_var = "MISSING": expected that environment variable to be set/);
+    const options = { log: (line: string) => void lines.push(line), environment: { NOTIFY_HOOK: 'ftp://user:word@x' } };
+    await NoticePost.of({ name: 'words', notify: told({ webhookVar: 'NOTIFY_MISSING' }) }, store, options).advance();
+    await NoticePost.of({ name: 'words', notify: told({ webhookVar: 'NOTIFY_HOOK' }) }, store, options).advance();
+    assert.match(lines[0]!, /webhook_var = "NOTIFY_MISSING": expected that environment variable to be set/);
     assert.match(lines[1]!, /expected the URL of a webhook/);
     assert(!lines.join().includes('word@'));
   });
@@ -158,11 +160,11 @@ test('a run file names a webhook, and no secret', () => {
     const found = parsed(notify);
     return typeof found === 'string' ? found : '';
   };
-  assert.deepEqual(parsed('webhook = "https://alerts.example.com/x"\nsecret_var = "HOOK_SECRET"'), {
+  assert.deepEqual(parsed('webhook = "https://alerts.example.com/x"\nsecret_var = "NOTIFY_SECRET"'), {
     webhook: 'https://alerts.example.com/x',
     webhookVar: null,
     format: null,
-    secretVar: 'HOOK_SECRET',
+    secretVar: 'NOTIFY_SECRET',
     private: false,
     entropyShare: 0.1,
     lengthFactor: 2,
@@ -170,6 +172,7 @@ test('a run file names a webhook, and no secret', () => {
   });
   assert.match(refused('webhook = "https://hooks.slack.com/services/T0/B0/abc"'), /name that as webhook_var/);
   assert.match(refused('webhook = "https://user:word@example.com/"'), /no secret/);
-  assert.match(refused('webhook = "http://a.example"\nwebhook_var = "HOOK_URL"'), /either webhook or webhook_var/);
-  assert.match(refused('secret_var = "HOOK_SECRET"'), /webhook or webhook_var beside it/);
+  assert.match(refused('webhook = "http://a.example"\nwebhook_var = "NOTIFY_URL"'), /either webhook or webhook_var/);
+  assert.match(refused('webhook_var = "AWS_SECRET_ACCESS_KEY"'), /begins with NOTIFY_/);
+  assert.match(refused('secret_var = "NOTIFY_SECRET"'), /webhook or webhook_var beside it/);
 });

@@ -137,6 +137,7 @@ function candidates(schema: z.ZodType): unknown[] {
     'so: {demonstration}',
     'other',
     'A_KEY',
+    'NOTIFY_KEY',
     'mine',
     './rows.jsonl',
     './code.ts',

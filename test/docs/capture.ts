@@ -45,6 +45,7 @@ const typed: readonly Typed[] = [
   { command: 'index words' },
   { command: 'ui words', endAfterLines: 1 },
   { command: 'report words' },
+  { command: 'note words the judge was moved to another server' },
   { command: 'export rollouts words --parquet rollouts.parquet' },
   { command: 'logs words' },
   { command: 'logs words train' },
