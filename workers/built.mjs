@@ -139,7 +139,7 @@ async function build(root, folder) {
             path: fileURLToPath(import.meta.resolve(name)),
           }));
           bundler.onLoad({ filter: /\.(?:ts|mjs)$/ }, async ({ path: file }) => {
-            if (file.includes('/node_modules/')) return undefined;
+            if (path.relative(root, file).split(path.sep).includes('node_modules')) return undefined;
             sources[path.relative(root, file)] = stateOf(file);
             const loader = file.endsWith('.ts') ? 'ts' : 'js';
             return { contents: fromSource(await readFile(file, 'utf8'), file), loader };
