@@ -7,6 +7,10 @@ import { after, before, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Client, Connection } from '@temporalio/client';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { openRunStore } from '../../backends/store/index.ts';
+import { decodeJson } from '../../backends/store/objects.ts';
+import type { StepCommit } from '../../core/rl/run-state.ts';
+import { layout } from '../../runs/layout.ts';
 import { taskQueues } from '../../core/names.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { localRoles } from '../../workers/roles.ts';
@@ -120,6 +124,32 @@ for (const [file, what] of [
     assert(canaries.length > 0 && canaries.every((difference) => difference < 1e-5), canaries.join());
   });
 }
+
+test('what top_p, top_k and min_p leave is what a vLLM tells: the policy’s log probabilities are the trainer’s, to the same bits when it dies', async (t) => {
+  const model = path.join(folder, '.ratchet/models/reverse-text-vllm-0.2m-0');
+  const server = await startVllmStandIn({ model, servedName: 'base', isDevelopment: true });
+  t.after(() => server.close());
+  const cut = 'max_tokens = 6\ntop_p = 0.8\ntop_k = 8\nmin_p = 0.02';
+  const text = config(`url = "${server.url}"`, '')
+    .replace('max_tokens = 6', cut)
+    .replace('max_steps = 5', 'max_steps = 2');
+  // A bound of its own, so that what tokens are multiplied by is told.
+  await writeFile(path.join(folder, 'cut.toml'), `${text}[trainer.correction]\nweight_max = 3.0\n`);
+  const calm = await (await start('cut', 'cut.toml')).result();
+  const store = openRunStore(`file:${path.join(folder, 'outputs')}/`, 'cut');
+  const commits = [];
+  for (const step of [1, 2])
+    commits.push(decodeJson<StepCommit>((await store.read(layout.commit('main', step)))!, 'the commit'));
+  for (const { step, metrics } of commits) {
+    // Of what was left to draw from each token is likelier than under the policy; taken for the policy’s the weight would be 1.
+    const weight = metrics['correction/weight'] ?? NaN;
+    assert.ok(weight > 0 && weight < 0.999, `step ${step}: ${weight}`);
+  }
+  const handle = await start('cut-killed', 'cut.toml');
+  await untilStep('cut-killed', 1);
+  process.kill(stack.pids()['train worker']!, 'SIGKILL');
+  assert.equal((await handle.result()).policyDigest, calm.policyDigest);
+});
 
 test('of two servers one samples from other weights than are trained: it is quarantined, and the other one continues', async (t) => {
   const model = path.join(folder, '.ratchet/models/reverse-text-vllm-0.2m-0');
