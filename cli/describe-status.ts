@@ -5,6 +5,7 @@ import type { StoredNotice } from '../runs/notices.ts';
 import type { RunStatus } from '../workflows/control/messages.ts';
 import { type BranchFigures, describePrompts } from './describe-prompts.ts';
 import { describeFigures } from './describe-figures.ts';
+import { describeInPlay } from './describe-in-play.ts';
 import type { StoredRun } from './stored-runs.ts';
 
 /** `ratchet status RUN --json`. */
@@ -121,6 +122,7 @@ function describeStatus(
       (server) => `canary: ${server} is quarantined, and asked for nothing`,
     ),
     ...describePrompts(status, branches, workflow === 'running'),
+    ...(workflow === 'running' ? describeInPlay(status.progress) : []),
     ...(workflow === 'running' && waiting.length > 0 ? ['waiting on:', ...waiting] : []),
   ];
 }

@@ -36,6 +36,13 @@ export interface LiveStatus {
     readonly kept: number;
     readonly dropped: Readonly<Record<string, number>>;
   } | null;
+  /** Groups in play, by environment: since when the oldest is, and from which version. */
+  readonly inPlay: readonly {
+    readonly environment: string;
+    readonly groups: number;
+    readonly since: string;
+    readonly policyStep: number;
+  }[];
   readonly training: { readonly step: number; readonly rows: number; readonly since: string } | null;
   readonly quarantinedServers: readonly string[];
   /** Environments for which a better prompt was found, and waits for somebody's yes. */

@@ -99,7 +99,7 @@ function stateOf({ phase }: RunStatus): string {
 }
 
 function liveOf({ phase, pausedBecause, waitingOn, warnings, attempt, progress, prompts }: RunStatus): LiveStatus {
-  const { collecting, training, quarantinedServers = [] } = progress;
+  const { collecting, inPlay, training, quarantinedServers = [] } = progress;
   const offeredPrompts = prompts.flatMap(({ environment, offered }) => (offered === null ? [] : [environment]));
   return {
     phase,
@@ -108,6 +108,7 @@ function liveOf({ phase, pausedBecause, waitingOn, warnings, attempt, progress, 
     warnings,
     attempt,
     collecting,
+    inPlay,
     training,
     quarantinedServers,
     offeredPrompts,

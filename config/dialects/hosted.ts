@@ -119,7 +119,7 @@ const newer: Readonly<Record<string, Field>> = {
   'teacher.client.headers': ours('teacher.headers'),
   ...ownSampling('teacher.sampling'),
   'teacher.sampling.extra_body': together('refused where there is anything in it', args()),
-  max_inflight_rollouts: together('`oversampling_factor`: so many ÷ batch_size, at least 1', whole(1)),
+  max_inflight_rollouts: together('`max_concurrent`', whole(1)),
   pre_batch_filters: becomes('pre_batch_filters', filters(text())),
   post_batch_filters: becomes('post_batch_filters', filters(text())),
   'tailscale.enabled': ignored(noNetwork, flag()),
@@ -357,9 +357,5 @@ function setInflight(written: Table, own: Own): void {
     own.refuse({ paths: [from, ['oversampling_factor']], expected, received: 'both' });
     return;
   }
-  const batch = Number(own.get(['batch_size']));
-  own.set(['oversampling_factor'], Math.max(1, inflight / batch), from);
-  if (inflight < batch) {
-    own.warn(`max_inflight_rollouts = ${inflight}: a batch of ${batch} is sampled at once here, never less`);
-  }
+  own.set(['max_concurrent'], inflight, from);
 }

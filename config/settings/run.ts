@@ -111,10 +111,14 @@ export const staleness = {
     'when rollouts in play take later weights, where groups are sampled continuously. "turn": before each turn. "token": a vLLM with full weights changes them within a turn; elsewhere as "turn". "never": a rollout has the weights it began with',
     { default: 'token' },
   ),
-  max_off_policy_steps: setting(whole(0), 'a group older than this many versions is dropped as stale', {
-    default: 8,
-    most: [stepsMax, 'there are no more steps', 'a few steps'],
-  }),
+  max_off_policy_steps: setting(
+    whole(0),
+    'a group older than this many versions is dropped as stale; sampling is no further ahead than this, whatever `max_async_level`',
+    {
+      default: 8,
+      most: [stepsMax, 'there are no more steps', 'a few steps'],
+    },
+  ),
 };
 
 /** An activity of Temporal's has two hours, with room for what it stores. */

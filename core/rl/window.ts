@@ -25,6 +25,14 @@ const chunksPerBatch = 16;
 const quick = { chunksPerBatch: 2, groupsMin: 8 };
 
 /**
+ * How many steps sampling may be ahead of training: what is sampled further ahead than `max_off_policy_steps` would be too old for the step
+ * that it comes for.
+ */
+export function levelOf(spec: { readonly maxAsyncLevel: number; readonly maxOffPolicySteps: number }): number {
+  return Math.min(spec.maxAsyncLevel, spec.maxOffPolicySteps);
+}
+
+/**
  * Whether the window is kept full across steps, rather than filled once for each: beyond one step ahead always, one step ahead where rollouts
  * are slow. Examples that are begun at a given pace (`tasks_per_minute`) are begun round by round.
  */

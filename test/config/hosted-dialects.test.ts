@@ -58,8 +58,11 @@ describe('Hosted Training', () => {
     assert.match(only(`max_async_level = 65\n${minimal}`).expected, /64/);
   });
 
-  test('a cap on what is in flight is an oversampling factor, and stands alone', () => {
-    assert.equal(accept(`batch_size = 64\nmax_inflight_rollouts = 96\n${minimal}`).spec.oversamplingFactor, 1.5);
+  test('a cap on what is in flight is one here, whatever a batch is, and stands alone', () => {
+    for (const most of [32, 96]) {
+      const { spec } = accept(`batch_size = 64\nmax_inflight_rollouts = ${most}\n${minimal}`);
+      assert.deepEqual([spec.maxConcurrent, spec.oversamplingFactor], [most, 1]);
+    }
     const both = only(`max_inflight_rollouts = 96\noversampling_factor = 2.0\n${minimal}`);
     assert.match(both.expected, /only one of max_inflight_rollouts and oversampling_factor/);
   });

@@ -181,6 +181,18 @@ steps = 0
     );
   });
 
+  test('no group is asked for more rewards than it has rollouts', () => {
+    const asking = (least: number) => `min_group_size = ${least}\nrollouts_per_example = 4\n${minimal}`;
+    assert.equal(accept(asking(4)).spec.minGroupSize, 4);
+    const { path, received, suggestion } = only(asking(5));
+    assert.deepEqual([path, received, suggestion], ['min_group_size', '5', 'use 4 to drop such groups']);
+  });
+
+  test('the cap on what is in flight is named to who writes it as prime-rl does', () => {
+    const { suggestion } = only(`max_inflight_rollouts = 64\n${minimal}`, 'ratchet');
+    assert.match(suggestion ?? '', /max_concurrent/);
+  });
+
   test('the text names place, expectation, what came and what to do', () => {
     const text = formatProblems(refuse(`${minimal}[sampling]\ntemperature = -1\n`));
     assert.equal(

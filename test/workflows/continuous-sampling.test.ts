@@ -102,9 +102,16 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
   });
 
-  test('sampling stays as many batches ahead of the newest version as it may, and waits there', async () => {
+  const bounds = [{}, { maxAsyncLevel: 64, maxOffPolicySteps: 2 }].map((bound) => ({ ...continuous, ...bound }));
+  for (const settings of bounds) {
+    const by = `max_async_level ${settings.maxAsyncLevel}`;
+    test(`sampling stays as many batches ahead of the newest version as may be trained, and waits there: ${by}`, () =>
+      staysTwoAhead(settings));
+  }
+
+  async function staysTwoAhead(settings: typeof continuous): Promise<void> {
     const gate = new Gate();
-    const run = await begin({ settings: continuous, fakes: holdingStep(gate) });
+    const run = await begin({ settings, fakes: holdingStep(gate) });
     await until('three batches are sampled', () => run.inputs('packBatch').length === 3);
     await aWhile();
     const leased = run.inputs('leaseGroups');
@@ -117,7 +124,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     gate.open();
     const { ledger } = await run.result();
     assert.deepEqual([ledger.isSound, ledger.issued, ledger.pending], [true, 6 * 16, 0]);
-  });
+  }
 
   test('what has become too old to be trained is given up while it is played, and the ledger says so', async () => {
     const gate = new Gate();

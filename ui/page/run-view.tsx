@@ -197,7 +197,7 @@ function Fact({ name, children }: { readonly name: string; readonly children: pr
 }
 
 function Live({ live }: { readonly live: NonNullable<RunOverview['live']> }): JSX.Element {
-  const { collecting, training, waitingOn, warnings, pausedBecause, quarantinedServers } = live;
+  const { collecting, inPlay, training, waitingOn, warnings, pausedBecause, quarantinedServers } = live;
   const dropped = Object.entries(collecting?.dropped ?? {}).filter(([, count]) => count > 0);
   return (
     <div class="live" aria-live="polite">
@@ -209,6 +209,11 @@ function Live({ live }: { readonly live: NonNullable<RunOverview['live']> }): JS
           {dropped.map(([why, count]) => ` · ${count} ${why.replaceAll('_', ' ')}`)}
         </p>
       )}
+      {inPlay.map(({ environment, groups, since, policyStep }) => (
+        <p key={environment}>
+          {environment}: {counted(groups, 'group')} in play, the oldest since {clock(since)} from v{policyStep}
+        </p>
+      ))}
       {training && (
         <p>
           step {training.step}: {counted(training.rows, 'row')} are trained since {clock(training.since)}

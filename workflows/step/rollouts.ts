@@ -1,5 +1,6 @@
 import type { PolicyVersion, Prompts, RunState } from '../../core/rl/run-state.ts';
 import type { RunContext } from '../run-parts.ts';
+import { levelOf } from '../../core/rl/window.ts';
 import { awaitedLater } from '../beside/beside.ts';
 import { isHistoryLong } from '../history-length.ts';
 import { type CollectedStep, collectStep, type StepsAhead } from './collect-step.ts';
@@ -26,7 +27,7 @@ interface Options {
 
 /**
  * Batches of rollouts. At level 0 each is collected after the step before is served; beyond it batches for later steps are collected beside
- * the training of a step, one after another, `max_async_level` of them at most.
+ * the training of a step, one after another, `max_async_level` of them at most, and no more than `max_off_policy_steps`.
  */
 export class Rollouts {
   readonly #context: RunContext;
@@ -71,7 +72,7 @@ export class Rollouts {
     const next = (this.#ahead.at(-1)?.step ?? step) + 1;
     const endsFirst = isHistoryLong() && this.#opened?.isContinuous !== true;
     const goesOn = !control.isPaused && control.rewind === null && !endsFirst;
-    if (!goesOn || next > control.lastStep || next > this.#lastAllowed(spec.maxAsyncLevel)) return;
+    if (!goesOn || next > control.lastStep || next > this.#lastAllowed(levelOf(spec))) return;
     const batch = this.#begin(next);
     this.#ahead.push({ step: next, batch });
     void this.#goOnAfter(batch, next);
@@ -112,7 +113,7 @@ export class Rollouts {
     recoveries.samplesFor(step);
     const steps = (): StepsAhead => {
       const toEnd = control.lastStep - step + 1;
-      return { left: Math.min(toEnd, this.#lastAllowed(spec.maxAsyncLevel) - step + 1), toEnd };
+      return { left: Math.min(toEnd, this.#lastAllowed(levelOf(spec)) - step + 1), toEnd };
     };
     try {
       await ready();

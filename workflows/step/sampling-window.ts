@@ -21,6 +21,7 @@ import {
   chunkGroups,
   isContinuous,
   leastRoom,
+  levelOf,
   roomInWindow,
   type SamplingPace,
   slowPlayS,
@@ -170,8 +171,8 @@ export class SamplingWindow {
   }
 
   get isContinuous(): boolean {
-    const { maxAsyncLevel, tasksPerMinute } = this.#context.spec;
-    return isContinuous(maxAsyncLevel, this.#pace, tasksPerMinute !== null);
+    const { spec } = this.#context;
+    return isContinuous(levelOf(spec), this.#pace, spec.tasksPerMinute !== null);
   }
 
   /** Whether weights may change while rollouts are played. */
@@ -224,8 +225,7 @@ export class SamplingWindow {
     const { groupsPerBatch } = ready();
     this.#groupsPerBatch = groupsPerBatch;
     const pace = this.#pace;
-    const { maxAsyncLevel: level } = spec;
-    const window = windowGroups({ ...spec, groupsPerBatch, level, stepsLeft, stepsToEnd, pace });
+    const window = windowGroups({ ...spec, groupsPerBatch, level: levelOf(spec), stepsLeft, stepsToEnd, pace });
     const size = this.#chunkGroups(window);
     this.#size = window;
     for (;;) {

@@ -19,6 +19,7 @@ const relations: readonly ((config: RatchetConfig) => Relations)[] = [
   boundRelations,
   placeRelations,
   batchRelations,
+  groupRelations,
   filterRelations,
   poolRelations,
   scheduleRelations,
@@ -109,6 +110,12 @@ function* batchRelations({ batch_size, rollouts_per_example, trainer }: RatchetC
     const expected = `a multiple of micro_batch_size × the trainer's GPUs (${micro_batch_size} × ${gpus}): each computes whole micro-batches`;
     yield problem(['batch_size', 'trainer.micro_batch_size', 'trainer.gpus'], expected, batch_size);
   }
+}
+
+function* groupRelations({ min_group_size: least, rollouts_per_example: size }: RatchetConfig): Relations {
+  if (least === undefined || least <= size) return;
+  const expected = `at most rollouts_per_example (${size}): else a group with one failed rollout is always dropped`;
+  yield problem(['min_group_size', 'rollouts_per_example'], expected, least, `use ${size} to drop such groups`);
 }
 
 function* filterRelations({ difficulty_filter }: RatchetConfig): Relations {

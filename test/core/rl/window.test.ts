@@ -5,6 +5,7 @@ import {
   chunkGroups,
   isContinuous,
   leastRoom,
+  levelOf,
   roomInWindow,
   secondsCovered,
   windowGroups,
@@ -35,6 +36,12 @@ test('level 0 is sampled step by step, level 1 while its rounds are quick, and w
   ]);
   assert.equal(isContinuous(1, unmeasured, false), false);
   assert.equal(isContinuous(64, slow, true), false, 'examples that are begun at a given pace are begun round by round');
+});
+
+test('sampling is never further ahead than groups may be old', () => {
+  assert.equal(levelOf({ maxAsyncLevel: 64, maxOffPolicySteps: 8 }), 8);
+  assert.equal(levelOf({ maxAsyncLevel: 2, maxOffPolicySteps: 8 }), 2);
+  assert.equal(levelOf({ maxAsyncLevel: 1, maxOffPolicySteps: 0 }), 0, 'on-policy, as at level 0');
 });
 
 test('the window holds what becomes ready while a round is in play, up to the level and to the last step', () => {
