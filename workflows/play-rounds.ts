@@ -9,11 +9,13 @@ import {
   setHandler,
 } from '@temporalio/workflow';
 import { flowIdleMs } from '../core/limits.ts';
+import { present } from '../core/present.ts';
 import type { LeasedChunk } from '../core/rl/chunks.ts';
 import type { RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { rootCause } from './beside/root-cause.ts';
 import { playChunk } from './step/play-chunk.ts';
+import { type ChunkUnderWay, chunksText } from './control/lines.ts';
 import { type RoundsPlayed, roundsPlayedSignal, rolloutsWaitSignal } from './control/messages.ts';
 
 /** A round that is leased, and those of its chunks that have groups in play. */
@@ -65,7 +67,8 @@ export async function playRounds(input: PlayRoundsInput): Promise<void> {
 
 class Flow {
   readonly #input: PlayRoundsInput;
-  readonly #rounds = new Map<number, { readonly scope: CancellationScope; readonly groups: number }>();
+  readonly #rounds = new Map<number, CancellationScope>();
+  readonly #chunks = new Set<ChunkUnderWay>();
   #isLeft = false;
   /** Its run is gone. */
   #isNobodys = false;
@@ -76,7 +79,7 @@ class Flow {
     setHandler(leaveRoundsSignal, () => void (this.#isLeft = true));
     setHandler(resumeRoundsSignal, () => void (this.#resumed += 1));
     setHandler(giveUpRoundsSignal, (firsts) => {
-      for (const first of firsts) this.#rounds.get(first)?.scope.cancel();
+      for (const first of firsts) this.#rounds.get(first)?.cancel();
     });
     setHandler(playRoundsSignal, (rounds) => {
       this.#resumed += 1; // whoever asks does not wait for anybody
@@ -99,12 +102,11 @@ class Flow {
   async #play({ round, chunks, workers, takesNewest }: RoundToPlay): Promise<void> {
     const scope = new CancellationScope();
     const { first } = round;
-    this.#rounds.set(first, { scope, groups: chunks.reduce((sum, { chunk }) => sum + chunk.groups, 0) });
-    this.#describe();
+    this.#rounds.set(first, scope);
     const { run, spec, tells } = this.#input;
     const play = async (one: ChunkToPlay): Promise<void> => {
       const asked = { run, spec, round, workers, takesNewest, tells, ...one };
-      const { parts, adopted, lost } = await scope.run(() => playChunk(this, asked));
+      const { parts, adopted, lost } = await this.#shown(round, one, () => scope.run(() => playChunk(this, asked)));
       const isNews = parts.length > 0 || adopted > 0 || lost.recoveries > 0 || lost.seconds > 0;
       if (isNews) await this.#tell({ parts, adopted, lost });
     };
@@ -115,7 +117,21 @@ class Flow {
       else if (!scope.consideredCancelled) throw error;
     } finally {
       this.#rounds.delete(first);
-      this.#describe();
+    }
+  }
+
+  /** Shows a chunk in the Temporal UI while it is played. */
+  async #shown<T>({ policyStep }: SamplingRound, { chunk }: ChunkToPlay, play: () => Promise<T>): Promise<T> {
+    const { environment, groups } = chunk;
+    const shown = { ...present({ environment }), groups, policyStep, since: Date.now() };
+    const tell = (): void => setCurrentDetails(chunksText(this.#input.run.name, [...this.#chunks]));
+    this.#chunks.add(shown);
+    tell();
+    try {
+      return await play();
+    } finally {
+      this.#chunks.delete(shown);
+      tell();
     }
   }
 
@@ -135,11 +151,6 @@ class Flow {
     await getExternalWorkflowHandle(tells)
       .signal(roundsPlayedSignal, { lineage: run.lineage, played })
       .catch(() => void (this.#isNobodys = true));
-  }
-
-  #describe(): void {
-    const groups = [...this.#rounds.values()].reduce((sum, one) => sum + one.groups, 0);
-    setCurrentDetails(`Rollouts of run ${this.#input.run.name}: ${this.#rounds.size} rounds, ${groups} groups in play`);
   }
 }
 

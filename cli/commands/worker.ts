@@ -4,13 +4,13 @@ import { workerRoles, type WorkerRole } from '../../core/names.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
 import { readCount } from '../read-count.ts';
-import { readGrace } from '../read-grace.ts';
+import { graceSecondsUsual, readGrace } from '../read-grace.ts';
 import { print, printAside } from '../print.ts';
 
 interface WorkerOptions {
   readonly role: WorkerRole | 'metrics';
   readonly policyUrl: string;
-  readonly grace: number;
+  readonly grace?: number;
   readonly maxRollouts?: number;
 }
 
@@ -26,9 +26,8 @@ export const workerCommand = new Command('worker')
   .option('--policy-url <url>', 'policy server of runs whose config names none', 'http://127.0.0.1:8420')
   .option(
     '--grace <seconds>',
-    'how long work under way has to finish after SIGTERM: a GPU worker finishes its step and uploads it',
+    'how long work under way has to finish after SIGTERM: a GPU worker finishes its step and uploads it. Default: 20, of a rollout worker 0.5, as another one continues with its rollouts',
     readGrace,
-    20,
   )
   .option(
     '--max-rollouts <n>',
@@ -63,7 +62,7 @@ async function work({ role, policyUrl, grace, maxRollouts }: WorkerOptions): Pro
     ...credentials,
     projectFolder,
     policyUrl,
-    graceMs: grace * 1000,
+    graceMs: (grace ?? graceSecondsUsual[role]) * 1000,
     ...present({ maxRollouts }),
   });
   const { address, namespace } = credentials.temporal;

@@ -112,6 +112,12 @@ export function auditLedger(commits: readonly StepOutcomes[], first = commits[0]
   }
 }
 
+/** How many ordinals reached their end, in whatever state. */
+export function countEnded(parts: readonly EndedRanges[]): number {
+  const ranges = parts.flatMap((ended) => Object.values(ended));
+  return ranges.reduce((sum, one = '') => sum + decodeRanges(one).length, 0);
+}
+
 /** Sums end states by kind: `filtered:too_easy` and `filtered:surplus` both count as `filtered`. */
 export function countsByKind(counts: Readonly<Record<string, number>>): Record<string, number> {
   const kinds: Record<string, number> = {};

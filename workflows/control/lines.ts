@@ -57,11 +57,11 @@ export function segmentAfter(step: number, total: number): string {
 }
 
 export function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {
-  const { reward, kept_groups, issued_groups, solved_all, solved_none, generate_s, train_s, step_s } = figures;
+  const { reward, kept_groups, ended_groups, solved_all, solved_none, generate_s, train_s, step_s } = figures;
   return [
     `step ${step} of ${maxSteps}`,
     `reward ${reward?.toFixed(3) ?? '–'}${inEach(figures)}`,
-    `kept ${kept_groups} of ${issued_groups} groups (${solved_all} all right, ${solved_none} all wrong)`,
+    `kept ${kept_groups} of ${ended_groups} groups (${solved_all} all right, ${solved_none} all wrong)`,
     `generate ${generate_s?.toFixed(2)}s`,
     `train ${train_s?.toFixed(2)}s`,
     `step ${step_s?.toFixed(2)}s`,
@@ -172,6 +172,31 @@ export function storyOf(
     `Files: \`${store}\``,
   ].join('\n');
 }
+
+/** A chunk that is played: some of its groups may have ended. `since` is in ms since 1970. */
+export interface ChunkUnderWay {
+  /** Absent where the run has one. */
+  readonly environment?: string;
+  readonly groups: number;
+  readonly policyStep: number;
+  readonly since: number;
+}
+
+/** What is sampled of a run, by environment and age. */
+export function chunksText(run: string, chunks: readonly ChunkUnderWay[]): string {
+  const names = [...new Set(chunks.map(({ environment }) => environment))];
+  const lines = names.map((name) => {
+    const own = chunks.filter(({ environment }) => environment === name);
+    const oldest = own.reduce((one, other) => (other.since < one.since ? other : one));
+    const groups = own.reduce((sum, one) => sum + one.groups, 0);
+    const since = new Date(oldest.since).toISOString();
+    const of = name === undefined ? '' : `${plainMarkdown(name)}: `;
+    return `- ${of}${chunksOf(own.length)} of ${groups} groups, the oldest since ${since} from v${oldest.policyStep}`;
+  });
+  return [`Rollouts of run ${run}: ${chunksOf(chunks.length)} in play`, '', ...lines].join('\n').trimEnd();
+}
+
+const chunksOf = (count: number): string => (count === 1 ? '1 chunk' : `${count} chunks`);
 
 function underWayLines({ environment, branch, offered }: PromptStanding): string[] {
   const { step, workflow } = branch ?? {};

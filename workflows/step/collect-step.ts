@@ -1,7 +1,7 @@
 import { roundsBeforeWidening, samplingRoundsMax } from '../../core/limits.ts';
 import type { CurriculumState } from '../../core/rl/curriculum.ts';
 import { type BatchSize, batchSizeOf, countGroups, isBatch, selectGroups } from '../../core/rl/selection.ts';
-import { decodeRanges, encodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
+import { countEnded, decodeRanges, encodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import type {
   KeptGroups,
@@ -169,6 +169,7 @@ class Collection {
         ...(packed.reward === null ? {} : { reward: packed.reward }),
         ...packed.metrics,
         kept_groups: groups,
+        ended_groups: groups + countEnded(ended),
         ...harvest.figures(),
         ...(utilisation === null ? {} : { window_utilisation: utilisation }),
       },

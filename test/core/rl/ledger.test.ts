@@ -1,7 +1,14 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
-import { auditLedger, countsByKind, decodeRanges, encodeRanges, recordOutcomes } from '../../../core/rl/ledger.ts';
+import {
+  auditLedger,
+  countEnded,
+  countsByKind,
+  decodeRanges,
+  encodeRanges,
+  recordOutcomes,
+} from '../../../core/rl/ledger.ts';
 import type { EndState, StepOutcomes } from '../../../core/rl/ledger.ts';
 
 const states: readonly EndState[] = [
@@ -135,6 +142,11 @@ describe('ledger audit', () => {
       missingSteps: [],
       isSound: true,
     });
+  });
+
+  test('what ended with a step is counted whatever became of it', () => {
+    assert.equal(countEnded([]), 0);
+    assert.equal(countEnded([{ stale: '1-3,7' }, { 'filtered:no_signal': '9', 'failed:timeout': '12' }]), 6);
   });
 
   test('end states sum by kind whatever their reasons', () => {
