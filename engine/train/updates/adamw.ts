@@ -1,9 +1,8 @@
 import type { NamedTensor } from '../../model/safetensors.ts';
 import type { Graph } from '../../onnx/graph.ts';
 import { add, multiply, subtract } from '../../onnx/operators.ts';
-import type { InferenceSession } from '../../onnx/runtime.ts';
-import { openSession, type SessionOptions } from '../../onnx/session.ts';
-import { chunkGraph, type Cut, runChunks } from './chunks.ts';
+import type { SessionOptions } from '../../onnx/session.ts';
+import { chunkGraph, ChunkSession, type Cut } from './chunks.ts';
 import { clipOf, scalarTensors, stateOf, type UpdateRule, type WeightUpdate } from './rule.ts';
 
 /**
@@ -12,20 +11,18 @@ import { clipOf, scalarTensors, stateOf, type UpdateRule, type WeightUpdate } fr
  */
 export class AdamW implements UpdateRule {
   readonly #cut: Cut;
-  readonly #options: SessionOptions;
-  #session: Promise<InferenceSession> | null = null;
+  readonly #session: ChunkSession;
   #firstMoment: Float32Array;
   #secondMoment: Float32Array;
 
   constructor(cut: Cut, options: SessionOptions) {
     this.#cut = cut;
-    this.#options = options;
+    this.#session = new ChunkSession(updateGraph, options);
     this.#firstMoment = new Float32Array(cut.length);
     this.#secondMoment = new Float32Array(cut.length);
   }
 
   async apply(weights: Float32Array, gradient: Float32Array, update: WeightUpdate, step: number): Promise<void> {
-    const session = await (this.#session ??= openSession(updateGraph(), { ...this.#options, threads: 1 }));
     const values = coefficients(update, step);
     // At a rate of 0, or too small for single precision, the weights stay, and such a step is not divided by.
     const isStill = !Number.isFinite(Math.fround(values.root_scale));
@@ -37,9 +34,7 @@ export class AdamW implements UpdateRule {
       cut.runsOfPacked(this.#secondMoment),
     ];
     const moments = { new_first: first, new_second: second };
-    await runChunks({
-      session,
-      threads: this.#options.threads,
+    await this.#session.run({
       scalars: scalarTensors(values),
       feeds: { gradient: cut.runsOf(gradient), weight, first, second },
       fetches: isStill ? moments : { ...moments, new_weight: weight },
@@ -66,9 +61,8 @@ export class AdamW implements UpdateRule {
     this.#secondMoment.fill(0);
   }
 
-  async close(): Promise<void> {
-    await (await this.#session)?.release();
-    this.#session = null;
+  close(): Promise<void> {
+    return this.#session.close();
   }
 }
 

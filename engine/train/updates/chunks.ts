@@ -1,6 +1,6 @@
 import { Graph, type Value } from '../../onnx/graph.ts';
 import type { InferenceSession, Tensor } from '../../onnx/runtime.ts';
-import { floats } from '../../onnx/session.ts';
+import { floats, openSession, type SessionOptions } from '../../onnx/session.ts';
 
 /** Elementwise graphs over flat arrays, some parts of them at a time. */
 
@@ -123,20 +123,39 @@ export async function eachInLanes(count: number, lanes: number, work: (i: number
 }
 
 interface ChunkWork {
-  readonly session: InferenceSession;
-  readonly threads: number;
   readonly scalars: Readonly<Record<string, Tensor>>;
   /** By name, by run. */
   readonly feeds: Readonly<Record<string, readonly Tensor[][]>>;
   readonly fetches: Readonly<Record<string, readonly Tensor[][]>>;
 }
 
-/** A chunk graph over all runs; what it fetches is written in place. */
-export async function runChunks({ session, threads, scalars, feeds, fetches }: ChunkWork): Promise<void> {
-  const count = Object.values(feeds)[0]?.length ?? 0;
-  const ofRun = (runs: ChunkWork['feeds'], i: number): Record<string, Tensor> =>
-    numbered(Object.fromEntries(Object.entries(runs).map(([name, chunks]) => [name, chunks[i]!])));
-  await eachInLanes(count, threads, async (i) => {
-    await session.run({ ...scalars, ...ofRun(feeds, i) }, ofRun(fetches, i));
-  });
+/** A graph over the chunks of a run, compiled when it is first wanted: as many runs at a time as there are threads, each on one. */
+export class ChunkSession {
+  readonly #build: () => Graph;
+  readonly #options: SessionOptions;
+  #opened: Promise<InferenceSession> | null = null;
+
+  constructor(build: () => Graph, options: SessionOptions) {
+    this.#build = build;
+    this.#options = options;
+  }
+
+  /** A run for each of so many. */
+  async each(count: number, work: (session: InferenceSession, i: number) => Promise<unknown>): Promise<void> {
+    const session = await (this.#opened ??= openSession(this.#build(), { ...this.#options, threads: 1 }));
+    await eachInLanes(count, this.#options.threads, async (i) => void (await work(session, i)));
+  }
+
+  /** All runs; what they fetch is written in place. */
+  async run({ scalars, feeds, fetches }: ChunkWork): Promise<void> {
+    const count = Object.values(feeds)[0]?.length ?? 0;
+    const ofRun = (runs: ChunkWork['feeds'], i: number): Record<string, Tensor> =>
+      numbered(Object.fromEntries(Object.entries(runs).map(([name, chunks]) => [name, chunks[i]!])));
+    await this.each(count, (session, i) => session.run({ ...scalars, ...ofRun(feeds, i) }, ofRun(fetches, i)));
+  }
+
+  async close(): Promise<void> {
+    await (await this.#opened)?.release();
+    this.#opened = null;
+  }
 }

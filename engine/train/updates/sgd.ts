@@ -1,9 +1,8 @@
 import type { NamedTensor } from '../../model/safetensors.ts';
 import type { Graph } from '../../onnx/graph.ts';
 import { add, multiply, subtract } from '../../onnx/operators.ts';
-import type { InferenceSession } from '../../onnx/runtime.ts';
-import { openSession, type SessionOptions } from '../../onnx/session.ts';
-import { chunkGraph, type Cut, runChunks } from './chunks.ts';
+import type { SessionOptions } from '../../onnx/session.ts';
+import { chunkGraph, ChunkSession, type Cut } from './chunks.ts';
 import { clipOf, scalarTensors, stateOf, type UpdateRule, type WeightUpdate } from './rule.ts';
 
 /** What prime-rl takes where a file says nothing (configs/trainer.py, SGDConfig). */
@@ -12,24 +11,20 @@ export const usualSgd = { momentum: 0.9, nesterov: true };
 /** Stochastic gradient descent with momentum (Sutskever et al. 2013) over flat weights. Agrees with torch.optim.SGD, whose weight decay is part of the gradient. */
 export class Sgd implements UpdateRule {
   readonly #cut: Cut;
-  readonly #options: SessionOptions;
-  #session: Promise<InferenceSession> | null = null;
+  readonly #session: ChunkSession;
   #momentum: Float32Array;
 
   constructor(cut: Cut, options: SessionOptions) {
     this.#cut = cut;
-    this.#options = options;
+    this.#session = new ChunkSession(momentumGraph, options);
     this.#momentum = new Float32Array(cut.length);
   }
 
   async apply(weights: Float32Array, gradient: Float32Array, update: WeightUpdate): Promise<void> {
-    const session = await (this.#session ??= openSession(momentumGraph(), { ...this.#options, threads: 1 }));
     const { momentum = usualSgd.momentum, nesterov = usualSgd.nesterov, weightDecay } = update.optimizer;
     const weight = this.#cut.runsOf(weights);
     const buffer = this.#cut.runsOfPacked(this.#momentum);
-    await runChunks({
-      session,
-      threads: this.#options.threads,
+    await this.#session.run({
       scalars: scalarTensors({
         clip: clipOf(update),
         decay: weightDecay,
@@ -55,30 +50,25 @@ export class Sgd implements UpdateRule {
     this.#momentum.fill(0);
   }
 
-  async close(): Promise<void> {
-    await (await this.#session)?.release();
-    this.#session = null;
+  close(): Promise<void> {
+    return this.#session.close();
   }
 }
 
 /** Steps of one length along the sign of the gradient (Bernstein et al. 2018, signSGD), with decoupled decay: prime-rl's trainer/sign_sgd.py. It remembers nothing. */
 export class SignSgd implements UpdateRule {
   readonly #cut: Cut;
-  readonly #options: SessionOptions;
-  #session: Promise<InferenceSession> | null = null;
+  readonly #session: ChunkSession;
 
   constructor(cut: Cut, options: SessionOptions) {
     this.#cut = cut;
-    this.#options = options;
+    this.#session = new ChunkSession(signGraph, options);
   }
 
   async apply(weights: Float32Array, gradient: Float32Array, update: WeightUpdate): Promise<void> {
-    const session = await (this.#session ??= openSession(signGraph(), { ...this.#options, threads: 1 }));
     const { learningRate, optimizer } = update;
     const weight = this.#cut.runsOf(weights);
-    await runChunks({
-      session,
-      threads: this.#options.threads,
+    await this.#session.run({
       scalars: scalarTensors({ decay: learningRate * optimizer.weightDecay, rate: learningRate }),
       feeds: { gradient: this.#cut.runsOf(gradient), weight },
       fetches: { new_weight: weight },
@@ -97,9 +87,8 @@ export class SignSgd implements UpdateRule {
     // It remembers nothing.
   }
 
-  async close(): Promise<void> {
-    await (await this.#session)?.release();
-    this.#session = null;
+  close(): Promise<void> {
+    return this.#session.close();
   }
 }
 
