@@ -1,4 +1,4 @@
-import type { HubProgress } from '../backends/hub/get-model.ts';
+import type { HubProgress } from '../backends/hub/snapshot.ts';
 import { progressLine } from './progress-line.ts';
 
 /** Says how much of a model is here. */

@@ -2,6 +2,7 @@ import type { Client, WorkflowExecutionInfo } from '@temporalio/client';
 import { WorkflowFailedError } from '@temporalio/client';
 import type { AskedOfRun } from '../core/rl/run-state.ts';
 import { writeFailure, writePause } from '../runs/notices.ts';
+import { innermostMessage } from './innermost-message.ts';
 import { openedRun } from './take-over.ts';
 
 interface Options {
@@ -48,9 +49,7 @@ export class StandstillNotices {
       return null;
     } catch (error) {
       if (!(error instanceof WorkflowFailedError)) throw error;
-      let cause: Error = error;
-      while (cause.cause instanceof Error) cause = cause.cause;
-      return cause.message;
+      return innermostMessage(error);
     }
   }
 

@@ -8,6 +8,7 @@ import { memoKeys } from '../core/names.ts';
 import type { AskedOfRun, RunHandle } from '../core/rl/run-state.ts';
 import { takeOverEvaluations } from './take-over-evaluations.ts';
 import type { ContinuedRun } from '../workflows/run-start.ts';
+import { innermostMessage } from './innermost-message.ts';
 
 type HistoryEvent = proto.temporal.api.history.v1.IHistoryEvent;
 
@@ -48,17 +49,19 @@ export async function takeOverOpen({ client, version, say, isUnversioned = false
         if (run !== null) say(`upgrade: run ${run} continues from its newest commit under the new code`);
       } catch (error) {
         // One run must not keep the others from going on.
-        say(`upgrade: run ${workflowId} was begun by other code and could not be taken over: ${messageOf(error)}`);
+        say(
+          `upgrade: run ${workflowId} was begun by other code and could not be taken over: ${innermostMessage(error)}`,
+        );
       }
     }
     const failed = (workflowId: string, reason: unknown): void =>
-      say(`upgrade: ${workflowId} was begun by other code and could not be taken over: ${messageOf(reason)}`);
+      say(`upgrade: ${workflowId} was begun by other code and could not be taken over: ${innermostMessage(reason)}`);
     await endFlows(client, version, writtenBy);
     for (const evaluation of await takeOverEvaluations(client, { version, versionOf: writtenBy, failed })) {
       say(`upgrade: ${evaluation} continues with what it has finished, under the new code`);
     }
   } catch (error) {
-    say(`upgrade: whether there are runs of other code could not be found out: ${messageOf(error)}`);
+    say(`upgrade: whether there are runs of other code could not be found out: ${innermostMessage(error)}`);
   }
 }
 
@@ -198,10 +201,4 @@ function resultOfOpening(events: readonly HistoryEvent[]) {
 
 function isContinued(input: TrainRunInput | ContinuedRun): input is ContinuedRun {
   return typeof input === 'object' && 'continued' in input;
-}
-
-/** What the innermost error says. */
-function messageOf(error: unknown): string {
-  if (!(error instanceof Error)) return String(error);
-  return error.cause instanceof Error ? messageOf(error.cause) : error.message;
 }

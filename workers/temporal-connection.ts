@@ -5,6 +5,7 @@ import { connect as connectTls } from 'node:tls';
 import type { TLSConfig } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import { RatchetError } from '../core/errors.ts';
 import type { TemporalSettings } from './temporal-settings.ts';
+import { innermostMessage } from './innermost-message.ts';
 
 /** The options of a connection, the same for the SDK's client and its worker. */
 export function connectionOptions({ address, tls, apiKey }: TemporalSettings): {
@@ -21,7 +22,7 @@ export function connectionOptions({ address, tls, apiKey }: TemporalSettings): {
  */
 export async function notConnected(settings: TemporalSettings, cause: unknown): Promise<RatchetError> {
   const why = (await whyUnreachable(settings)) ?? (await (settings.tls ? whyNoTls : whyNotPlain)(settings));
-  const said = why ?? `The Temporal server at ${settings.address} refused: ${lastMessage(cause)}`;
+  const said = why ?? `The Temporal server at ${settings.address} refused: ${innermostMessage(cause)}`;
   return new RatchetError('ServerUnavailable', said.endsWith('?') ? said : `${said}.`, { cause });
 }
 
@@ -109,10 +110,4 @@ async function attempt(socket: Socket, event: 'connect' | 'secureConnect'): Prom
 function endpoint(address: string): { host: string; port: number } {
   const [, host = address, port = '7233'] = /^(.*?)(?::(\d+))?$/.exec(address) ?? [];
   return { host: host.replace(/^\[(.*)\]$/, '$1'), port: Number(port) };
-}
-
-/** What the innermost error says. */
-function lastMessage(error: unknown): string {
-  if (!(error instanceof Error)) return String(error);
-  return error.cause instanceof Error ? lastMessage(error.cause) : error.message;
 }

@@ -2,11 +2,10 @@ import { readdirSync } from 'node:fs';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { type DatasetPart, filesOfPart, missingShards } from './dataset-files.ts';
-import type { HubProgress } from './get-model.ts';
 import { repositoryFolder, snapshotIn } from './hub-cache.ts';
 import { HubClient, type HubFile } from './hub-client.ts';
 import type { HubSettings } from './hub-settings.ts';
-import { again, requireRevision, requireRoom, Snapshot } from './snapshot.ts';
+import { again, bytesOf, type HubProgress, requireRevision, requireRoom, Snapshot } from './snapshot.ts';
 
 interface Asked extends DatasetPart {
   /** OWNER/NAME. */
@@ -60,15 +59,9 @@ export async function getDataset(settings: HubSettings, asked: Asked): Promise<G
   const wanted: HubFile[] = [];
   for (const name of names)
     wanted.push(repository.files.get(name) ?? (await again(() => client.file(id, repository.commit, name))));
-  const totalBytes = wanted.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0);
-  await requireRoom(settings.cache, id, totalBytes);
+  await requireRoom(settings.cache, id, bytesOf(wanted));
   const into = new Snapshot(client, repositoryFolder(settings.cache, id, 'datasets'), id, repository.commit);
-  const files: string[] = [];
-  let done = 0;
-  for (const file of wanted) {
-    files.push(await into.add(file, (bytes) => onProgress?.({ file: file.name, bytes: done + bytes, totalBytes })));
-    done += file.sizeBytes;
-  }
+  const files = await into.addAll(wanted, onProgress);
   await into.name(revision);
   return { folder: into.folder, commit: repository.commit, files };
 }

@@ -5,7 +5,7 @@ import { requiredFiles } from '../../engine/model/text-files.ts';
 import { findCached, repositoryFolder } from './hub-cache.ts';
 import { HubClient, type HubFile, type HubRepositoryAt } from './hub-client.ts';
 import type { HubSettings } from './hub-settings.ts';
-import { again, requireRoom, requireRevision, Snapshot } from './snapshot.ts';
+import { again, bytesOf, type HubProgress, requireRoom, requireRevision, Snapshot } from './snapshot.ts';
 import { type ModelParts, shardsOf, textFilesOf, weightsIndex, wholeWeights } from './model-files.ts';
 
 interface Asked {
@@ -17,13 +17,6 @@ interface Asked {
   /** Looks at config.json before anything large is fetched; what it throws ends the matter. */
   readonly accept?: (config: string) => void;
   readonly onProgress?: (progress: HubProgress) => void;
-}
-
-export interface HubProgress {
-  readonly file: string;
-  /** Of all that is fetched. */
-  readonly bytes: number;
-  readonly totalBytes: number;
 }
 
 export interface GotModel {
@@ -57,15 +50,11 @@ export async function getModel(settings: HubSettings, asked: Asked): Promise<Got
   const wanted: HubFile[] = [];
   const names = [...textFilesOf(model.names), ...(parts === 'texts' ? [] : await weightNames(client, into, id, model))];
   for (const name of names) wanted.push(await fileOf(client, id, model, name));
-  const totalBytes = wanted.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0);
-  if (!wasHere) await requireRoom(settings.cache, id, totalBytes);
-  let done = 0;
-  for (const file of wanted) {
-    await into.add(file, (bytes) => asked.onProgress?.({ file: file.name, bytes: done + bytes, totalBytes }));
-    done += file.sizeBytes;
-  }
+  const bytes = bytesOf(wanted);
+  if (!wasHere) await requireRoom(settings.cache, id, bytes);
+  await into.addAll(wanted, asked.onProgress);
   await into.name(revision);
-  return { folder: into.folder, commit: model.commit, files: names, bytes: totalBytes, wasHere };
+  return { folder: into.folder, commit: model.commit, files: names, bytes, wasHere };
 }
 
 /** The first file. Where it is refused nothing is left: other tools take a model's folder without a snapshot for a damaged one. */

@@ -5,6 +5,17 @@ import { hubAttemptsMax, hubPauseMs } from '../../core/limits.ts';
 import { fetchBlob } from './fetch-blob.ts';
 import { askedAgain, type HubClient, type HubFile } from './hub-client.ts';
 
+export interface HubProgress {
+  readonly file: string;
+  /** Of all that is fetched. */
+  readonly bytes: number;
+  readonly totalBytes: number;
+}
+
+export function bytesOf(files: readonly HubFile[]): number {
+  return files.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0);
+}
+
 /** One commit of a repository, in the cache's layout. */
 export class Snapshot {
   readonly folder: string;
@@ -32,6 +43,21 @@ export class Snapshot {
     await symlink(path.relative(path.dirname(link), blob), fresh);
     await rename(fresh, link);
     return link;
+  }
+
+  /** Files one after the other; progress is of all of them together. Returns their paths. */
+  async addAll(
+    files: readonly HubFile[],
+    onProgress: (progress: HubProgress) => void = () => undefined,
+  ): Promise<string[]> {
+    const totalBytes = bytesOf(files);
+    const paths: string[] = [];
+    let done = 0;
+    for (const file of files) {
+      paths.push(await this.add(file, (bytes) => onProgress({ file: file.name, bytes: done + bytes, totalBytes })));
+      done += file.sizeBytes;
+    }
+    return paths;
   }
 
   /** Last of all, so that a branch's name stands for what is whole. */
