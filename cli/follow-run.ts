@@ -236,7 +236,9 @@ export async function retrying(handle: WorkflowHandle): Promise<string[] | null>
 
 /** `not open yet`: the run listens to questions once it has read its config and its store. */
 type Answer<T> =
-  { readonly is: 'answer'; readonly value: T } | { readonly is: 'not open yet' } | { readonly is: 'silence' };
+  | { readonly is: 'answer'; readonly value: T }
+  | { readonly is: 'not open yet' }
+  | { readonly is: 'silence' };
 
 const askEvents = (handle: WorkflowHandle, after: number, timeoutMs?: number): Promise<Answer<readonly RunEvent[]>> =>
   ask(handle, 'events', [after], timeoutMs);

@@ -17,7 +17,8 @@ export type TomlFile = {
   readonly file: string;
   readonly text: string;
 } & (
-  { readonly table: Table; readonly problem?: undefined } | { readonly table?: undefined; readonly problem: Problem }
+  | { readonly table: Table; readonly problem?: undefined }
+  | { readonly table?: undefined; readonly problem: Problem }
 );
 
 /** A file's text as a table, or where its syntax is wrong. */

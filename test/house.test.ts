@@ -283,7 +283,8 @@ describe('the house can be built anywhere', () => {
 });
 
 describe('an activity call that nobody awaits is a step that may never happen', () => {
-  const workflow = (statement: string) => (folder: string) => `
+  const workflow = (statement: string) => (folder: string) =>
+    `
 import { proxyActivities } from '@temporalio/workflow';
 import type { OrchestratorActivities } from '${path.relative(folder, path.join(root, 'activities/index.ts'))}';
 const orchestrator = proxyActivities<OrchestratorActivities>({ startToCloseTimeout: '1m' });

@@ -52,8 +52,7 @@ export class MetricsTable {
     for (;;) {
       const piece = await this.#store.readFrom(layout.metrics(), this.#offset);
       if (piece === null) {
-        if (this.#offset > 0)
-          this.#forget(); // made anew, and shorter
+        if (this.#offset > 0) this.#forget(); // made anew, and shorter
         else return;
         continue;
       }

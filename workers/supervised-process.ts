@@ -7,7 +7,9 @@ import { openRoleLog, type RoleLog } from './role-log.ts';
 
 /** When a process may be used: it printed something, it answers, or somebody says so. Without one: as soon as it runs. */
 export type ReadyWhen =
-  { readonly line: string } | { readonly url: string } | { readonly check: () => boolean | Promise<boolean> };
+  | { readonly line: string }
+  | { readonly url: string }
+  | { readonly check: () => boolean | Promise<boolean> };
 
 /** How it is told that a process which is there still works. */
 export interface AliveWhile {

@@ -27,8 +27,7 @@ export const eventsCommand = new Command('events')
     if (await printFromServer(run, options)) return;
     const { findStoredPlace, storedEvents } = await import('../stored-runs.ts');
     const place = await findStoredPlace(run, options.store);
-    if (place === null)
-      await withTemporal((client) => findRun(client, run)); // says what is missing
+    if (place === null) await withTemporal((client) => findRun(client, run)); // says what is missing
     else {
       printAside(`${run} is on no Temporal server here: its folder tells steps, evaluations and checkpoints`);
       printEvents(await storedEvents(place), options);

@@ -68,7 +68,8 @@ function joined(all: readonly FoundEvaluations[]): FoundEvaluations {
 }
 
 type Kind =
-  { readonly folder: string } | { readonly run: string; readonly store: string | null; readonly step: number | null };
+  | { readonly folder: string }
+  | { readonly run: string; readonly store: string | null; readonly step: number | null };
 
 async function kindOf(name: string): Promise<Kind> {
   const at = /^(.*)@(?:step_|v)?(\d+)$/.exec(name);

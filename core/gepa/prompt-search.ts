@@ -218,7 +218,8 @@ export interface PromptSearchResult {
 
 /** How a search ended, for whoever asked for it. */
 export type PromptSearchNotice = { readonly workflowId: string } & (
-  { readonly result: PromptSearchResult } | { readonly failed: string }
+  | { readonly result: PromptSearchResult }
+  | { readonly failed: string }
 );
 
 /** The winner of a branch and the prompt in use, once more, on the newest version. */

@@ -2,7 +2,12 @@ import { toolOfPart } from './prompt-parts.ts';
 
 /** What a record of a rollout tells the reflection model: names to texts, numbers, lists, maps. */
 export type RecordValue =
-  string | number | boolean | null | readonly RecordValue[] | { readonly [name: string]: RecordValue };
+  | string
+  | number
+  | boolean
+  | null
+  | readonly RecordValue[]
+  | { readonly [name: string]: RecordValue };
 
 export type ReflectionRecord = { readonly [name: string]: RecordValue };
 

@@ -104,7 +104,14 @@ export interface Finding {
   /** `stop`: training is no use like this; `look`: it may well be; `note`: good to know. */
   readonly level: 'stop' | 'look' | 'note';
   readonly symptom:
-    'too hard' | 'too easy' | 'little signal' | 'unstable' | 'slow' | 'no learning' | 'lost work' | 'settings';
+    | 'too hard'
+    | 'too easy'
+    | 'little signal'
+    | 'unstable'
+    | 'slow'
+    | 'no learning'
+    | 'lost work'
+    | 'settings';
   /** What it is about: an environment's name, or the run. */
   readonly about: string;
   /** In words, with numbers and the steps they are of. */

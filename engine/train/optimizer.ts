@@ -125,8 +125,7 @@ export class EngineOptimizer implements Optimizer {
           const number = (pass - 1) * parts.length + i + 1;
           const result = await this.#trainPass(part, { ...options, ...referenceOf(part, options) }, number);
           if (result.applied) applied.push(result.metrics);
-          else if (parts.length > 1 && isFlat(result.metrics))
-            flat = result; // nothing in this part says which way to go
+          else if (parts.length > 1 && isFlat(result.metrics)) flat = result; // nothing in this part says which way to go
           else {
             goBack();
             const where = parts.length === 1 ? '' : `, in part ${i + 1} of ${parts.length}`;

@@ -13,7 +13,8 @@ export interface TrainerCall {
 }
 
 export type TrainerReply =
-  { readonly id: number; readonly result: unknown } | { readonly id: number; readonly error: WireError };
+  | { readonly id: number; readonly result: unknown }
+  | { readonly id: number; readonly error: WireError };
 
 /** Rows that stay with the owner: the trainer's process asks for them as it needs them. */
 export interface RemoteRows {

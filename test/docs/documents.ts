@@ -3,9 +3,9 @@ import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { format, resolveConfig } from 'prettier';
 import { type Captures, capturesIn, commandIndex, commandPages } from './command-help.ts';
 import { dialectIndex, dialectPages } from './dialect-pages.ts';
+import { formatMarkdown } from './format-markdown.ts';
 import { keyIndex, keyPages } from './run-keys.ts';
 
 export const docsFolder = fileURLToPath(new URL('../../docs/guide/', import.meta.url));
@@ -39,5 +39,5 @@ export async function made({ file, body }: MadeDocument, captures?: Captures): P
   if (from === -1 || to < from) throw new Error(`${place}: expected "${begin}" and, after it, "${end}".`);
   const inner = await body(new Map([...capturesIn(text), ...(captures ?? [])]));
   const whole = `${text.slice(0, from + begin.length)}\n\n${inner}\n${text.slice(to)}`;
-  return format(whole, { ...(await resolveConfig(place)), parser: 'markdown' });
+  return formatMarkdown(place, whole);
 }

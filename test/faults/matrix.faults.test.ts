@@ -4,7 +4,7 @@
  */
 import { readFile, writeFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
-import { format, resolveConfig } from 'prettier';
+import { formatMarkdown } from '../docs/format-markdown.ts';
 import { allColumns } from './columns.ts';
 import { whyNot } from './row.ts';
 import { allRows, rowOf } from './rows.ts';
@@ -30,6 +30,6 @@ testCells(
     }
     const file = fileURLToPath(new URL('../../docs/guide/faults.md', import.meta.url));
     const document = withTable(await readFile(file, 'utf8'), table);
-    await writeFile(file, await format(document, { ...(await resolveConfig(file)), filepath: file }));
+    await writeFile(file, await formatMarkdown(file, document));
   },
 );

@@ -23,7 +23,8 @@ import { rootCause } from './root-cause.ts';
 
 /** What a child tells of its end. */
 type ChildNotice<Result> = { readonly workflowId: string } & (
-  { readonly result: Result } | { readonly failed: string }
+  | { readonly result: Result }
+  | { readonly failed: string }
 );
 
 /** Whom a child tells its end; absent where nobody asked. */

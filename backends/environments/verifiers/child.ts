@@ -202,8 +202,7 @@ export class PythonChild {
     }: { signal: AbortSignal | undefined; deadlineS: number | undefined; stopped: AbortSignal; isLoad: boolean },
   ): void {
     const giveUp = (error: unknown): void => {
-      if (isLoad)
-        void this.kill('loading the environment was cancelled'); // its loop does not turn meanwhile
+      if (isLoad) void this.kill('loading the environment was cancelled'); // its loop does not turn meanwhile
       else this.#send({ id: this.#nextId++, op: 'cancel', target: id });
       const timer = setTimeout(() => call.settle({ error }), isLoad ? 0 : cancelGraceMs);
       stopped.addEventListener('abort', () => clearTimeout(timer));

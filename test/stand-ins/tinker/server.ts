@@ -151,8 +151,7 @@ class Service {
     } catch (error) {
       if (error instanceof Refusal) send(response, error.status, { detail: error.message });
       else if (error instanceof z.ZodError) send(response, 422, { detail: error.issues });
-      else if (error instanceof SyntaxError)
-        send(response, 500, 'Internal Server Error'); // what protobuf gets from 0.3.0
+      else if (error instanceof SyntaxError) send(response, 500, 'Internal Server Error'); // what protobuf gets from 0.3.0
       else send(response, 500, String(error));
     }
   }
