@@ -17,15 +17,14 @@ export type Outcome = Cell &
 
 export function testCells(
   cells: readonly Cell[],
-  onEnd: (outcomes: readonly Outcome[]) => Promise<void> = () => Promise.resolve(),
+  { onOutcome, onEnd }: { onOutcome?: (outcome: Outcome) => void; onEnd?: () => Promise<void> } = {},
 ): void {
-  const outcomes: Outcome[] = [];
   const pool = new StagePool(cellsAtOnce);
 
   describe('faults', { concurrency: cellsAtOnce }, () => {
     after(async () => {
       await pool.close();
-      await onEnd(outcomes);
+      await onEnd?.();
     });
 
     // Cells of one kind of stage together: then few stages have to be opened.
@@ -33,16 +32,16 @@ export function testCells(
       test(`${cell.row}, ${cell.column}: the same weights, nothing trained twice, nothing sampled again`, async (t) => {
         try {
           const result = await pool.on(cell, (stage, undisturbed) => runCell(stage, cell, undisturbed));
-          outcomes.push({ ...cell, kind: 'held', ...result });
+          onOutcome?.({ ...cell, kind: 'held', ...result });
           t.diagnostic(
             `${result.recoverySeconds.toFixed(1)} s to the next commit, ${result.lost} rollouts lost in flight`,
           );
         } catch (error) {
           if (error instanceof StageUnavailable) {
-            outcomes.push({ ...cell, kind: 'not run', because: error.message });
+            onOutcome?.({ ...cell, kind: 'not run', because: error.message });
             return t.skip(error.message);
           }
-          outcomes.push({ ...cell, kind: 'broken' });
+          onOutcome?.({ ...cell, kind: 'broken' });
           throw error;
         }
       });
