@@ -8,7 +8,7 @@ import { readdir, readFile, rm, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { build } from 'esbuild';
-import { asModules } from '../workers/built.mjs';
+import { asModules, builtProgram } from '../workers/built.mjs';
 
 const root = fileURLToPath(new URL('../', import.meta.url));
 const folder = path.join(root, 'node_modules/.cache/ratchet-tests');
@@ -41,19 +41,20 @@ async function buildTests(files) {
     outdir,
     ...asModules,
     define: { 'import.meta.url': '__moduleUrl', 'import.meta.dirname': '__moduleFolder' },
-    plugins: [asFromSource(joined)],
+    plugins: [asFromSource(joined, (await builtProgram({ name: 'trainer' })) ?? null)],
   });
   const names = [...(joined.length === 0 ? [] : [`${together}all.test`]), ...Object.keys(entries)];
   return [...names.map((name) => path.join(outdir, `${name}.mjs`)), ...asTheyAre.map((file) => path.join(root, file))];
 }
 
 /**
- * What lies beside a source is found there.
+ * What lies beside a source is found there. The trainer's process alone is the one that users have: many are started.
  *
  * @param {readonly string[]} joined
+ * @param {string | null} trainer its URL as built; null = from source
  * @returns {import('esbuild').Plugin}
  */
-function asFromSource(joined) {
+function asFromSource(joined, trainer) {
   return {
     name: 'as from source',
     setup(bundler) {
@@ -69,7 +70,10 @@ function asFromSource(joined) {
         const url = JSON.stringify(pathToFileURL(file).href);
         const place = `const __moduleUrl = ${url}, __moduleFolder = ${JSON.stringify(path.dirname(file))}; `;
         const contents = await readFile(file, 'utf8');
-        const resolved = contents.replaceAll(/import\.meta\.resolve\(('\.[^']*')\)/g, 'new URL($1, __moduleUrl).href');
+        const own = contents.replaceAll(`import.meta.resolve('./trainer-main.ts')`, (call) =>
+          trainer === null ? call : JSON.stringify(trainer),
+        );
+        const resolved = own.replaceAll(/import\.meta\.resolve\(('\.[^']*')\)/g, 'new URL($1, __moduleUrl).href');
         return { contents: place + resolved, loader: file.endsWith('.ts') ? 'ts' : 'js' };
       });
     },
