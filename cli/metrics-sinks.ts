@@ -17,7 +17,9 @@ export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sink
   const file = path.resolve(folder, run, layout.sinks());
   try {
     const hasNotices = existsSync(path.resolve(folder, run, layout.notices()));
-    const noticed = hasNotices ? await noticesHere(folder, run) : { notices: [], webhook: null };
+    const noticed = hasNotices
+      ? await noticesIn(`${pathToFileURL(path.resolve(folder)).href}/`, run)
+      : { notices: [], webhook: null };
     const sinks = existsSync(file) ? sinkStatesIn(await readRegular(file), file) : {};
     return { sinks, sinksError: null, ...noticed };
   } catch (error) {
@@ -29,28 +31,28 @@ function nothingTold(sinksError: string): Sinks {
   return { sinks: {}, sinksError, notices: [], webhook: null };
 }
 
-async function noticesHere(folder: string, run: string): Promise<Pick<StatusReport, 'notices' | 'webhook'>> {
+async function noticesIn(uri: string, run: string): Promise<Pick<StatusReport, 'notices' | 'webhook'>> {
   const [{ openRunStore }, { Notices, webhookFailure }] = await Promise.all([
     import('../backends/store/index.ts'),
     import('../runs/notices.ts'),
   ]);
-  const store = openRunStore(`${pathToFileURL(path.resolve(folder)).href}/`, run);
-  return { notices: await new Notices(store).all(), webhook: await webhookFailure(store) };
+  const store = openRunStore(uri, run);
+  const [notices, webhook] = await Promise.all([new Notices(store).all(), webhookFailure(store)]);
+  return { notices, webhook };
 }
 
 /** What is asked beside the run itself must not keep anybody from its answer. */
 const bucketPatienceMs = 3_000;
 
 async function sinksInBucket(run: string, uri: string): Promise<Sinks> {
-  const [{ openRunStore }, { readSinkStates }, { Notices, webhookFailure }] = await Promise.all([
+  const [{ openRunStore }, { readSinkStates }] = await Promise.all([
     import('../backends/store/index.ts'),
     import('../runs/run-sinks.ts'),
-    import('../runs/notices.ts'),
   ]);
   const store = openRunStore(uri, run);
   const patience = new AbortController();
-  const reading = Promise.all([readSinkStates(store), new Notices(store).all(), webhookFailure(store)]).then(
-    ([sinks, notices, webhook]): Sinks => ({ sinks, sinksError: null, notices, webhook }),
+  const reading = Promise.all([readSinkStates(store), noticesIn(uri, run)]).then(
+    ([sinks, noticed]): Sinks => ({ sinks, sinksError: null, ...noticed }),
     (error: unknown): Sinks => nothingTold(rootMessage(error)),
   );
   const late = delay(bucketPatienceMs, undefined, { signal: patience.signal }).then((): Sinks =>

@@ -4,8 +4,9 @@ import { RatchetError } from '../core/errors.ts';
 import { verifyVersion } from '../backends/store/version-files.ts';
 import { weightsFolder } from '../backends/store/weights-folder.ts';
 import type { RunSpec } from '../config/run-spec.ts';
+import type { StepCommit } from '../core/rl/run-state.ts';
 import { loadModelFolder, type ModelFolder, withChatTemplate } from '../engine/index.ts';
-import { begunAtOf, requireCommit, type RunPlace, storeOf } from '../runs/run-access.ts';
+import { begunAtOf, readCommit, type RunPlace, storeOf } from '../runs/run-access.ts';
 import { storedSpec } from '../runs/stored-spec.ts';
 import { storedTemplate } from '../runs/stored-template.ts';
 import { findRunFolder, readStep } from './run-place.ts';
@@ -61,16 +62,32 @@ export async function openRunVersion(
 
 /** The folder on this machine with the weights of a committed step, each compared with its sha256. */
 export async function versionFolder(place: Place, step: number): Promise<string> {
+  const { commit } = await committedVersion(place, step);
+  return folderOfPolicy(place, commit.policy);
+}
+
+/** The same of what its commit names. A byte of it may have changed since it was stored. */
+export async function folderOfPolicy(place: Place, policy: StepCommit['policy']): Promise<string> {
   const store = storeOf(place);
-  const { commit } = await requireCommit({ ...place, lineage: await lineageOfStep(place, step) }, step).catch(
-    (cause: unknown) => {
-      throw new RatchetError(
-        'RunNotFound',
-        `Step ${step} of ${place.name} is not committed. \`npx ratchet status ${place.name}\` says how far it is.`,
-        { cause },
-      );
-    },
-  );
+  await verifyVersion(store, policy);
+  return weightsFolder(store, policy.weights);
+}
+
+/** A step's commit and its lineage, where the weights it names are still kept. */
+export async function committedVersion(
+  place: Place,
+  step: number,
+): Promise<{ readonly lineage: string; readonly commit: StepCommit }> {
+  const store = storeOf(place);
+  const lineage = await lineageOfStep(place, step);
+  const found = await readCommit({ ...place, lineage }, step);
+  if (found === null) {
+    throw new RatchetError(
+      'RunNotFound',
+      `Step ${step} of ${place.name} is not committed. \`npx ratchet status ${place.name}\` says how far it is.`,
+    );
+  }
+  const { commit } = found;
   const { weights, file } = commit.policy;
   if (!(await store.list(weights)).includes(file.key)) {
     const steps = (await store.list('weights/')).flatMap(
@@ -85,8 +102,7 @@ export async function versionFolder(place: Place, step: number): Promise<string>
       `The weights of step ${step} are not in ${store.uri} (any more, or yet). Those that are: ${there || 'none'}. [checkpoints] keep_interval keeps some for good.`,
     );
   }
-  await verifyVersion(store, commit.policy); // a byte of it may have changed since it was stored
-  return weightsFolder(store, weights);
+  return { lineage, commit };
 }
 
 /** Whether weights lie there: of a model, or of an adapter. */
