@@ -31,14 +31,26 @@ export function keysAt(root: z.ZodType, path: KeyPath): string[] {
 }
 
 /** Every table of the schema by its header: `''` for the top level, `sampling`, `eval.env`. */
-export function tablesOf(root: z.ZodType, path: readonly string[] = []): Map<string, string[]> {
+export function tablesOf(root: z.ZodType): ReadonlyMap<string, readonly string[]> {
+  let tables = known.get(root);
+  if (tables === undefined) {
+    tables = tablesBelow(root, []);
+    known.set(root, tables);
+  }
+  return tables;
+}
+
+/** A schema does not change, and each key that nobody knows is looked for in all of its tables. */
+const known = new WeakMap<z.ZodType, ReadonlyMap<string, readonly string[]>>();
+
+function tablesBelow(root: z.ZodType, path: readonly string[]): Map<string, readonly string[]> {
   const schema = tableOf(unwrap(root));
   const object = schema instanceof z.ZodArray ? unwrap(schema.element as z.ZodType) : schema;
-  const tables = new Map<string, string[]>();
+  const tables = new Map<string, readonly string[]>();
   if (!(object instanceof z.ZodObject)) return tables;
   tables.set(path.join('.'), Object.keys(object.shape));
   for (const [key, field] of Object.entries(object.shape)) {
-    for (const [name, keys] of tablesOf(field as z.ZodType, [...path, key])) tables.set(name, keys);
+    for (const [name, keys] of tablesBelow(field as z.ZodType, [...path, key])) tables.set(name, keys);
   }
   return tables;
 }

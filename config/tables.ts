@@ -23,7 +23,8 @@ export function valueAt(root: unknown, path: readonly PropertyKey[]): unknown {
 
 /** Assignment that also holds for a key called `__proto__`. */
 export function setOwn(table: Table, key: string, value: unknown): void {
-  Object.defineProperty(table, key, { value, writable: true, enumerable: true, configurable: true });
+  if (key !== '__proto__') table[key] = value;
+  else Object.defineProperty(table, key, { value, writable: true, enumerable: true, configurable: true });
 }
 
 /** Sets a value, and makes the tables and lists on its way. */

@@ -17,13 +17,16 @@ export function nearestNames(name: string, candidates: readonly string[]): strin
   let within = Math.max(2, Math.floor(spelling.length / 3)) + 1;
   if (spelling.length <= 3) within = 2;
   for (const candidate of candidates) {
-    const distance = editDistance(spelling, plain(candidate));
+    const other = plain(candidate);
+    if (Math.abs(other.length - spelling.length) > within) continue; // no distance is below the difference in length
+    const distance = editDistance(spelling, other);
     if (distance < within) [nearest, within] = [[candidate], distance];
     else if (distance === within && nearest.length > 0 && !nearest.includes(candidate)) nearest.push(candidate);
   }
   // As typed, `_val` is as near to `eval` as to `val`.
   for (const candidate of candidates) {
-    if (!nearest.includes(candidate) && editDistance(name, candidate) === 1) nearest.push(candidate);
+    if (Math.abs(candidate.length - name.length) > 1 || nearest.includes(candidate)) continue;
+    if (editDistance(name, candidate) === 1) nearest.push(candidate);
   }
   return nearest;
 }

@@ -3,19 +3,32 @@ import { type Table, valueAt } from '../tables.ts';
 
 /** Where the paths of a table of fields (`env[].id`) are in a file. */
 
+interface Step {
+  readonly key: string;
+  readonly isList: boolean;
+}
+
+/** The paths of the tables of fields, taken apart once: every file is looked through for each of some thousands. */
+const taken = new Map<string, readonly Step[]>();
+
 /** Where a field was written: once, several times in a list of tables, or nowhere. */
 export function placesOf(path: string, table: Table): KeyPath[] {
-  let places: KeyPath[] = [[]];
-  for (const part of path.split('.')) {
-    const key = part.replace('[]', '');
-    places = places.flatMap((place) => {
-      const found = valueAt(table, [...place, key]);
-      if (found === undefined) return [];
-      if (!part.endsWith('[]')) return [[...place, key]];
-      return Array.isArray(found) ? found.map((_, i) => [...place, key, i]) : [];
-    });
+  let steps = taken.get(path);
+  if (steps === undefined) {
+    steps = path.split('.').map((part) => ({ key: part.replace('[]', ''), isList: part.endsWith('[]') }));
+    taken.set(path, steps);
   }
-  return places;
+  let places: { readonly at: KeyPath; readonly value: unknown }[] = [{ at: [], value: table }];
+  for (const { key, isList } of steps) {
+    places = places.flatMap(({ at, value }) => {
+      const found = valueAt(value, [key]);
+      if (found === undefined) return [];
+      if (!isList) return [{ at: [...at, key], value: found }];
+      return Array.isArray(found) ? found.map((item: unknown, i) => ({ at: [...at, key, i], value: item })) : [];
+    });
+    if (places.length === 0) return [];
+  }
+  return places.map(({ at }) => at);
 }
 
 /** A path of a table of fields with the positions of another, in turn. */

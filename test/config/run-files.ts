@@ -40,11 +40,15 @@ export interface Typo {
 }
 
 /** The file with one character of one key deleted, inserted, swapped with the next or replaced; `inserted` are those that come in. */
-export function* typosOf(text: string, inserted: (key: string, at: number) => string): Generator<Typo> {
+export function* typosOf(
+  text: string,
+  inserted: (key: string, at: number) => string,
+  isTried: (key: string, at: number) => boolean = () => true,
+): Generator<Typo> {
   const table = parse(text);
   for (const at of keysOf(table)) {
     const key = String(at.at(-1));
-    for (const typo of misspellings(key, inserted)) {
+    for (const typo of misspellings(key, inserted, isTried)) {
       const copy = copied(table);
       const parent = valueAt(copy, at.slice(0, -1)) as Table;
       if (Object.hasOwn(parent, typo)) continue;
@@ -58,9 +62,14 @@ export function* typosOf(text: string, inserted: (key: string, at: number) => st
   }
 }
 
-function misspellings(key: string, inserted: (key: string, at: number) => string): Set<string> {
+function misspellings(
+  key: string,
+  inserted: (key: string, at: number) => string,
+  isTried: (key: string, at: number) => boolean,
+): Set<string> {
   const found = new Set<string>();
   for (let i = 0; i <= key.length; i++) {
+    if (!isTried(key, i)) continue;
     const [before, after] = [key.slice(0, i), key.slice(i)];
     if (after.length > 1) found.add(before + after[1]! + after[0]! + after.slice(2));
     if (after !== '') found.add(before + after.slice(1));

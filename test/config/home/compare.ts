@@ -43,14 +43,14 @@ export function compared({ path, text, entry, home: values }: HomeFile, dialect?
   if (values === undefined) return { kind: 'loaded', run, differences: [] };
   const home = new Home(values);
   const lines = [...run.warnings, ...run.notYet.map(notYetLine)];
-  const { meanings, known } = systems.get(entry ?? '') ?? primeRl;
+  const { meanings, isKnown } = systems.get(entry ?? '') ?? primeRl;
   const differences = meanings.flatMap((meaning): Difference[] => {
     const [there, here] = [meaning.home(home), meaning.here(run, home)];
     if (isSame(there, here)) return [];
     const line = lines.find((one) => meaning.says.some((word) => one.includes(word))) ?? null;
     return [{ what: meaning.what, home: there, here, line }];
   });
-  const unread = home.paths().filter((one) => !isKnown(one, known));
+  const unread = home.paths().filter((one) => !isKnown(one));
   const unknown = unread.map((one) => ({ what: one, home: 'a field that no meaning reads', here: null, line: null }));
   return { kind: 'loaded', run, differences: [...differences, ...unknown] };
 }
@@ -79,18 +79,29 @@ function isSame(one: unknown, other: unknown): boolean {
 
 interface System {
   readonly meanings: readonly Meaning[];
-  /** Paths that are read, or have no meaning for what is trained. */
-  readonly known: readonly { readonly path: string; readonly pattern: RegExp }[];
+  /** Whether a path is read, or has no meaning for what is trained. */
+  readonly isKnown: (path: string) => boolean;
 }
 
 function system(meanings: readonly Meaning[], without: readonly WithoutMeaning[]): System {
   const paths = [...meanings.flatMap(({ reads }) => reads), ...without.flatMap(({ fields }) => fields)];
+  const known = paths.map((path) => ({
+    path,
+    pattern: new RegExp(`^${path.replaceAll(/[.[\]]/g, String.raw`\$&`).replaceAll('*', '.*')}(?:$|[.[])`),
+  }));
+  // Two thousand files have the same few hundred paths.
+  const answers = new Map<string, boolean>();
   return {
     meanings,
-    known: paths.map((path) => ({
-      path,
-      pattern: new RegExp(`^${path.replaceAll(/[.[\]]/g, String.raw`\$&`).replaceAll('*', '.*')}(?:$|[.[])`),
-    })),
+    isKnown: (path) => {
+      const isKnown =
+        answers.get(path) ??
+        known.some(
+          ({ path: one, pattern }) => pattern.test(path) || one.startsWith(`${path}.`) || one.startsWith(`${path}[]`),
+        );
+      answers.set(path, isKnown);
+      return isKnown;
+    },
   };
 }
 
@@ -100,9 +111,3 @@ const systems = new Map([
   ['vf-rl', system(vfRlMeanings, vfRlWithoutMeaning)],
   ['hosted', system(hostedMeanings, hostedWithoutMeaning)],
 ]);
-
-function isKnown(path: string, known: System['known']): boolean {
-  return known.some(
-    ({ path: one, pattern }) => pattern.test(path) || one.startsWith(`${path}.`) || one.startsWith(`${path}[]`),
-  );
-}
