@@ -155,6 +155,9 @@ async function build(root, folder) {
   return name;
 }
 
+/** In two pieces: a program that was built builds as well, when a source changes while it runs, and must find the words here and not its own address. */
+const ownAddress = ['import.meta', 'url'].join('.');
+
 /**
  * What lies beside a source is found there. The kit alone is the built one: of the classes it shares with the program there
  * must be one of each.
@@ -165,7 +168,7 @@ async function build(root, folder) {
 function fromSource(contents, file) {
   return Object.entries(others).reduce(
     (text, [source, built]) => text.replaceAll(`import.meta.resolve('${source}')`, `import.meta.resolve('${built}')`),
-    contents.replaceAll('import.meta.url', JSON.stringify(pathToFileURL(file).href)),
+    contents.replaceAll(ownAddress, JSON.stringify(pathToFileURL(file).href)),
   );
 }
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -17,7 +17,11 @@ describe('the program as built', () => {
     folder = path.join(root, 'node_modules', '.cache', 'ratchet');
     for (const folder of ['cli', 'workers', 'engine/server', 'engine/train', 'backends/environments'])
       mkdirSync(path.join(root, folder), { recursive: true });
-    for (const file of ['package.json', 'package-lock.json', 'workers/built.mjs', 'workers/temporal-packages.mjs']) {
+    for (const file of [
+      'package.json',
+      'package-lock.json',
+      ...['built', 'temporal-packages', 'load-script'].map((name) => `workers/${name}.mjs`),
+    ]) {
       cpSync(path.join(repository, file), path.join(root, file));
     }
     writeFileSync(path.join(root, 'backends/environments/kit.ts'), `export { shared } from '../shared.ts';\n`);
@@ -56,6 +60,19 @@ export const isOne = async () => (await import(${asks}('./kit.ts'))).shared === 
     assert.equal(readdirSync(folder).length, 3, 'a run that began with the first may still load parts of it');
   });
 
+  test('a program that was built makes it anew as well, when a source changes while it runs', async () => {
+    symlinkSync(path.join(repository, 'node_modules', 'esbuild'), path.join(root, 'node_modules', 'esbuild'));
+    const main = path.join(root, 'cli/main.ts');
+    const plain = readFileSync(main, 'utf8');
+    writeFileSync(main, `${plain}export { builtProgram } from '../workers/built.mjs';\n`);
+    const running = (await load()) as unknown as { builtProgram: typeof builtProgram };
+    writeMain('changed while it ran');
+    const { word, ownUrl } = (await import((await running.builtProgram({ root }))!)) as Awaited<
+      ReturnType<typeof load>
+    >;
+    assert.deepEqual([word, ownUrl], ['changed while it ran', `file://${main}`]);
+  });
+
   test("what it shares with the kit of a user's environment is there once", async () => {
     assert.equal(await (await load()).isOne(), true);
   });
@@ -63,7 +80,7 @@ export const isOne = async () => (await import(${asks}('./kit.ts'))).shared === 
   test('a program that is not whole is made anew', async () => {
     const [current] = readdirSync(folder).filter((name) => name.endsWith('.json'));
     writeFileSync(path.join(folder, current!), '{ "na');
-    assert.equal((await load()).word, 'second one');
+    assert.equal((await load()).word, 'changed while it ran');
   });
 
   test('where it cannot be written, there is none', async () => {
