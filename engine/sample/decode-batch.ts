@@ -3,7 +3,7 @@ import type { Feeds, InferenceSession, PreparedRun, Tensor } from '../onnx/runti
 import { decodeRowsMax, prefillPositionsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { floats, ints, longs } from '../onnx/session.ts';
-import { probabilitiesName } from './decode-graph.ts';
+import { likeliestName, probabilitiesName } from './decode-graph.ts';
 import { rowLengthMax } from './admission.ts';
 import { type KeyValueCache, rowFloats } from './key-value-cache.ts';
 import { type ComputedPrompt, type PromptCache, PromptMemory } from './prompt-cache.ts';
@@ -70,9 +70,10 @@ interface StepTensors {
   readonly inverseTemperatures: Float32Array;
   readonly feeds: Feeds;
   readonly fetches: Record<string, Tensor>;
-  /** Computes the probabilities alone. */
+  /** Computes the probabilities and the likeliest tokens. */
   readonly run: PreparedRun;
   readonly probabilities: LogitRows;
+  readonly likeliest: BigInt64Array;
 }
 
 /**
@@ -166,7 +167,7 @@ export class DecodeBatch {
       const choice =
         logits && chooser.needsLogits
           ? chooser.fromLogits(logits, slot)
-          : chooser.fromProbabilities(tensors.probabilities, slot);
+          : chooser.fromProbabilities(tensors.probabilities, slot, Number(tensors.likeliest[slot]));
       this.#accept(slot, choice);
     });
     this.removeFinished();
@@ -285,7 +286,12 @@ export class DecodeBatch {
       total_length: ints(totalLength, []),
       inverse_temperature: floats(inverseTemperatures, [rows, 1]),
     };
-    const stepFetches = { ...fetches, [probabilitiesName]: floats(probabilities.data, shape) };
+    const likeliest = new BigInt64Array(rows);
+    const stepFetches = {
+      ...fetches,
+      [probabilitiesName]: floats(probabilities.data, shape),
+      [likeliestName]: longs(likeliest, [rows]),
+    };
     this.#tensors = {
       rows,
       revision: cache.revision,
@@ -294,6 +300,7 @@ export class DecodeBatch {
       totalLength,
       inverseTemperatures,
       probabilities,
+      likeliest,
       feeds: stepFeeds,
       fetches: stepFetches,
       run: sessions.step.prepare(stepFeeds, stepFetches),

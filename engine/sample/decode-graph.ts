@@ -19,6 +19,9 @@ interface DecodeGraph {
 /** The step's output [rows, vocabulary] that holds softmax(logits · inverse_temperature). */
 export const probabilitiesName = 'probabilities';
 
+/** The step's output [rows], whole numbers of 64 bits: the token with the largest logit of each row, the first of equals. */
+export const likeliestName = 'likeliest';
+
 export const cacheNames = (layer: number): { pastKey: string; pastValue: string; key: string; value: string } => ({
   pastKey: `past.${layer}.key`,
   pastValue: `past.${layer}.value`,
@@ -31,8 +34,8 @@ export const cacheNames = (layer: number): { pastKey: string; pastValue: string;
  *
  * prefill: tokens [batch, sequence], padded on the right; `last` [batch] = index, in the flattened tokens, of the token
  * whose logits are wanted.
- * step: tokens [batch, 1] and inverse_temperature [batch, 1]; gives probabilities beside the logits. Nothing of the
- * vocabulary's size leaves the graph unless it is fetched.
+ * step: tokens [batch, 1] and inverse_temperature [batch, 1]; gives probabilities and the likeliest tokens beside the logits.
+ * Nothing of the vocabulary's size leaves the graph unless it is fetched.
  *
  * Weights are inputs; those of linear layers are quantized where `isQuantized`.
  */
@@ -51,7 +54,10 @@ export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase, isQuan
     selectOutputs: (rows) => (last ? selectRows(rows, last) : rows),
   });
   graph.directOutput(logits);
-  if (phase === 'step') outputProbabilities(graph, logits);
+  if (phase === 'step') {
+    outputProbabilities(graph, logits);
+    outputLikeliest(graph, logits);
+  }
   return { graph, logits: logits.name };
 }
 
@@ -138,4 +144,14 @@ function outputProbabilities(graph: Graph, logits: Value): void {
   );
   assert(probabilities, 'softmax has one output');
   graph.directOutput(probabilities);
+}
+
+function outputLikeliest(graph: Graph, logits: Value): void {
+  const attributes = { axis: { int: -1 }, keepdims: { int: 0 }, select_last_index: { int: 0 } };
+  const [likeliest] = graph.namedNode(
+    { operator: 'ArgMax', domain: '', inputs: [logits.name], outputs: [likeliestName], attributes },
+    [{ name: likeliestName, type: 'int64', shape: [logits.shape[0]!] }],
+  );
+  assert(likeliest, 'the place of the largest has one output');
+  graph.directOutput(likeliest);
 }

@@ -20,8 +20,8 @@ export interface LogitRows {
  * Draws the tokens of one row. Every draw is by inversion in ascending order of token ids: the token is the first at
  * which the running sum of probabilities exceeds uniform(seed, t), t = tokens sampled before it.
  *
- * A row that asks for softmax(logits / temperature) alone draws from probabilities that the graph made; any other, and
- * every row's first token, is drawn from the logits in double precision. Which of the two depends on the request and t
+ * A row that asks for softmax(logits / temperature) alone draws from probabilities that the graph made, and a greedy one takes the
+ * token that the graph found; any other, and every row's first token, is drawn from the logits in double precision. Which of the two depends on the request and t
  * only, so that a row's tokens do not depend on its neighbours.
  */
 export class TokenChooser {
@@ -41,19 +41,15 @@ export class TokenChooser {
 
   /** Whether the next token is drawn from logits. */
   get needsLogits(): boolean {
-    return this.#t === 0 || this.#request.temperature === 0 || this.#modifies;
+    return this.#t === 0 || this.#modifies;
   }
 
-  /** Draws from softmax(logits / temperature), which the graph computed: row `row` of the probabilities. */
-  fromProbabilities(probabilities: LogitRows, row: number): SampledToken {
-    const start = row * probabilities.vocabularySize;
-    const { data } = probabilities;
-    const u = uniform(this.#request.seed, this.#t);
-    const end = start + probabilities.vocabularySize;
-    let sum = 0;
-    let i = start;
-    while (i < end && !((sum += data[i]!) > u)) i++;
-    const tokenId = i < end ? i - start : lastPossible(data, start, end);
+  /** Draws from softmax(logits / temperature), which the graph computed: row `row` of the probabilities. Greedy rows take `likeliest`. */
+  fromProbabilities(probabilities: LogitRows, row: number, likeliest: number): SampledToken {
+    const { data, vocabularySize } = probabilities;
+    const start = row * vocabularySize;
+    const { temperature, seed } = this.#request;
+    const tokenId = temperature === 0 ? likeliest : drawn(data, start, start + vocabularySize, uniform(seed, this.#t));
     const logprob = Math.fround(Math.log(data[start + tokenId]!));
     return this.#chosen({ tokenId, logprob, samplingLogprob: logprob });
   }
@@ -177,6 +173,14 @@ function findEdge(weights: Float64Array, isEnough: (count: number, mass: number)
 const bucketShift = 20;
 /** Up to that of 1. */
 const bucketCount = (0x3f800000 >>> bucketShift) + 1;
+
+/** The first place at which the sum of what lies from `start` on exceeds u, from `start`. */
+function drawn(probabilities: Float32Array, start: number, end: number, u: number): number {
+  let sum = 0;
+  let i = start;
+  while (i < end && !((sum += probabilities[i]!) > u)) i++;
+  return i < end ? i - start : lastPossible(probabilities, start, end);
+}
 
 /** A sum of probabilities that ends a little below 1 leaves the rest to the last possible token. */
 function lastPossible(probabilities: Float32Array, start: number, end: number): number {

@@ -155,16 +155,26 @@ test('probabilities of the graph and logits lead to the same token', () => {
     const total = data.reduce((sum, logit) => sum + Math.exp(logit), 0);
     const probabilities = { data: data.map((logit) => Math.exp(logit) / total), vocabularySize: 300 };
     const fromLogits = new TokenChooser({ ...base, seed }).fromLogits({ data, vocabularySize: 300 }, 0);
-    const fromProbabilities = new TokenChooser({ ...base, seed }).fromProbabilities(probabilities, 0);
+    const fromProbabilities = new TokenChooser({ ...base, seed }).fromProbabilities(probabilities, 0, 0);
     assert.equal(fromProbabilities.tokenId, fromLogits.tokenId);
     assert.ok(Math.abs(fromProbabilities.logprob - fromLogits.logprob) < 1e-6);
   }
 });
 
+test('a greedy row takes the token that the graph found likeliest, with its probability', () => {
+  const probabilities = { data: Float32Array.of(0.25, 0.5, 0.25, 1, 0, 0), vocabularySize: 3 };
+  const chooser = new TokenChooser({ ...base, temperature: 0 });
+  const logprob = Math.fround(Math.log(0.5));
+  const expected = { tokenId: 1, logprob, samplingLogprob: logprob };
+  assert.deepEqual(chooser.fromProbabilities(probabilities, 0, 1), expected);
+  assert.deepEqual(chooser.fromProbabilities(probabilities, 1, 0), { tokenId: 0, logprob: 0, samplingLogprob: 0 });
+  assert.equal(chooser.needsLogits, false, 'after the first token');
+});
+
 test('probabilities that end below 1 leave the rest to the last possible token', () => {
   const probabilities = { data: Float32Array.of(0.1, 0.2, 0, 0), vocabularySize: 4 };
   for (let seed = 0; seed < 50; seed++) {
-    assert.ok(new TokenChooser({ ...base, seed }).fromProbabilities(probabilities, 0).tokenId < 2);
+    assert.ok(new TokenChooser({ ...base, seed }).fromProbabilities(probabilities, 0, 0).tokenId < 2);
   }
 });
 
@@ -173,5 +183,5 @@ test('logits that are not numbers give a log probability that is none', () => {
   for (const temperature of [0, 1]) {
     assert.ok(Number.isNaN(new TokenChooser({ ...base, temperature }).fromLogits(rows, 0).logprob));
   }
-  assert.ok(Number.isNaN(new TokenChooser(base).fromProbabilities(rows, 0).logprob));
+  assert.ok(Number.isNaN(new TokenChooser(base).fromProbabilities(rows, 0, 0).logprob));
 });
