@@ -73,6 +73,8 @@ interface SessionConfig {
   readonly provider: 'cpu' | 'cuda';
   /** Whether what a run allocated is laid out in one piece for the next runs of the same shapes. */
   readonly plansMemory: boolean;
+  /** Whether a thread that waits for the others keeps its processor meanwhile. */
+  readonly spins: boolean;
 }
 
 interface Model {
@@ -274,7 +276,7 @@ function addConstants(options: Pointer, constants: Tensors): void {
   call('addExternalInitializers', options, names, values, entries.length);
 }
 
-function sessionOptions({ threads, provider, plansMemory }: SessionConfig): Pointer {
+function sessionOptions({ threads, provider, plansMemory, spins }: SessionConfig): Pointer {
   const options = made('createSessionOptions');
   try {
     call('setIntraOpNumThreads', options, threads);
@@ -282,6 +284,7 @@ function sessionOptions({ threads, provider, plansMemory }: SessionConfig): Poin
     call('setSessionExecutionMode', options, sequential);
     call('setGraphOptimizationLevel', options, allOptimizations);
     call('setSessionLogSeverityLevel', options, logErrors);
+    if (!spins) call('addSessionConfigEntry', options, 'session.intra_op.allow_spinning', '0');
     if (!plansMemory) call('disableMemPattern', options);
     if (provider === 'cuda') appendCuda(options);
     return options;

@@ -8,7 +8,7 @@ import { members } from '../../engine/onnx/c-api.ts';
 import { Graph } from '../../engine/onnx/graph.ts';
 import { exponential, linear, multiply } from '../../engine/onnx/operators.ts';
 import { Tensor } from '../../engine/onnx/runtime.ts';
-import { floats, longs, openSession } from '../../engine/onnx/session.ts';
+import { floats, isBusy, longs, openSession } from '../../engine/onnx/session.ts';
 
 function doubling(): Graph {
   const graph = new Graph();
@@ -116,6 +116,13 @@ test('inputs handed over as constants give what the same inputs give when they a
   ]);
   const open = openSession(graph, { threads: 1 }, { x: feeds.x });
   await assert.rejects(open, /x is a constant: its sizes are fixed, and n is not/);
+});
+
+test('processors are busy when more than half of them had work', () => {
+  assert.equal(isBusy(0, 2), false, 'where the system tells no load');
+  assert.equal(isBusy(1, 2), false);
+  assert.equal(isBusy(1.2, 2), true);
+  assert.equal(isBusy(7, 16), false);
 });
 
 test('the members of the C API are called at the places that its header gives them', () => {
