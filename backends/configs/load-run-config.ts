@@ -97,16 +97,16 @@ export async function readRunFile(
 export async function loadRunConfig(file: string, options: LoadOptions): Promise<LoadedConfig> {
   const { projectFolder, overrides = {}, run, dialect, isOnlyLookedAt = false } = options;
   const read = options.read ?? (await readRunFile(file, options));
+  const folder = path.dirname(path.resolve(projectFolder, file));
   const parsed = parseRunConfig(read.toml, {
     file,
     overrides,
-    findEnvironment: environmentFinder({ projectFolder }),
+    findEnvironment: environmentFinder({ projectFolder, fileFolder: folder }),
     isOnlyLookedAt,
     ...present({ runName: run, dialect }),
     over: read.over,
   });
   if (!parsed.ok) throw new ConfigProblems(parsed.problems, parsed.readAs);
-  const folder = path.dirname(path.resolve(projectFolder, file));
   const store = { uri: resolveStoreUri(parsed.spec.store.uri, projectFolder) };
   grantByFile(linesOfStore(store.uri), Object.keys(overrides).length === 0);
   return withFiles({ ...parsed, spec: { ...parsed.spec, store } }, { folder, texts: read.texts }, options);

@@ -27,6 +27,8 @@ import { builtInEnvironmentsFolder, environmentEntry, listEnvironments } from '.
 /** Where environments are looked for. */
 interface EnvironmentPlaces {
   readonly projectFolder: string;
+  /** Of the run file: a Python package beside it can be installed. */
+  readonly fileFolder?: string;
   /** Python environments whose packages count; missing = `.venv` of the project, and the one that is active. */
   readonly pythonEnvironments?: readonly string[];
   readonly builtIns?: readonly string[];
@@ -34,8 +36,8 @@ interface EnvironmentPlaces {
 
 /**
  * Finds environments by what people write, in this order: a folder `environments/NAME` of the project (NAME with underscores), a Python
- * package that is installed, a built-in by its own name. `owner/name` is a built-in only where `builtin` says so. Only looks: no code is
- * run, nothing is fetched.
+ * package that is installed, a built-in by its own name. `owner/name` is a built-in only where `builtin` says so. A package in a folder beside
+ * the run file is found to be installed first. Only looks: no code is run, nothing is fetched.
  */
 export function environmentFinder(places: EnvironmentPlaces): FindEnvironment {
   const { projectFolder, builtIns = listEnvironments() } = places;
@@ -49,6 +51,8 @@ export function environmentFinder(places: EnvironmentPlaces): FindEnvironment {
     if (entry) return ofProject(written, id, path.relative(projectFolder, entry), entry);
     const asked: Asked = { written, id, expected: runnable(builtIns), places };
     const python = folder === undefined ? packageByName(asked) : packageOfProject(asked, folder);
+    const beside = python === undefined && !isBuiltIn ? packageBeside(asked) : undefined;
+    if (beside !== undefined) return beside;
     if (isBuiltIn && (builtin || (id.owner === null && python === undefined)))
       return taken(written, id, { builtin, ...present({ system }) });
     const offer = isBuiltIn ? `take the built-in "${id.name}" with --builtin (in the file: builtin = true)` : undefined;
@@ -93,6 +97,19 @@ function packageByName(asked: Asked): FoundEnvironment | undefined {
   }
   const [foreign] = foreignPackages(places, id.module);
   return foreign && ofForeignPackage(asked, foreign);
+}
+
+/** A Python package in a folder beside the run file, which is not installed. */
+function packageBeside({ written, id, expected, places }: Asked): FoundEnvironment | undefined {
+  const { projectFolder, fileFolder } = places;
+  if (fileFolder === undefined || id.owner !== null) return undefined;
+  const folder = path.join(fileFolder, id.module);
+  if (!existsSync(path.join(folder, 'pyproject.toml'))) return undefined;
+  const where = path.relative(projectFolder, folder);
+  const install = where.startsWith('..') ? where : `./${where}`;
+  const received = `${shown(written)}: a Python package beside the run file, ${install}, which is not installed`;
+  const suggestion = `${installs(install)}, and so does --yes`;
+  return { ok: false, expected, received, suggestion, install };
 }
 
 function ofPackage(asked: Asked, environment: ManagedEnvironment, one: InstalledPackage): FoundEnvironment {

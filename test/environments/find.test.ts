@@ -55,6 +55,22 @@ test('a bare name in a file of another system is a package there: which one play
   assert(loaded.warnings.some((line) => line.includes('is the built-in reverse-text, not the package')));
 });
 
+test('a package in a folder beside the run file is found to be installed, unless its name is taken', (t) => {
+  const folder = project(t, { 'runs/my_words/pyproject.toml': '[project]\nname = "my-words"\n' });
+  const findFrom = (fileFolder: string, id: string) =>
+    environmentFinder({ projectFolder: folder, pythonEnvironments: [], fileFolder })(id, { builtin: false });
+  const beside = findFrom(path.join(folder, 'runs'), 'my-words');
+  assert(!beside.ok);
+  assert.equal(beside.install, './runs/my_words');
+  assert.match(beside.received, /a Python package beside the run file, \.\/runs\/my_words, which is not installed/);
+  assert.match(beside.suggestion!, /npx ratchet env install \.\/runs\/my_words installs it, and so does --yes/);
+  const elsewhere = findFrom(folder, 'my-words');
+  assert(!elsewhere.ok);
+  assert.equal(elsewhere.install, undefined);
+  write(folder, 'runs/reverse_text/pyproject.toml', '');
+  assert.deepEqual(findFrom(path.join(folder, 'runs'), 'reverse-text'), { ok: true, id: 'reverse-text' });
+});
+
 test('owner/name is never the built-in of that name unless it is asked for, and then that is said', (t) => {
   const folder = project(t);
   const refused = find(folder, 'primeintellect/reverse-text@0.1.4');
