@@ -23,6 +23,7 @@ import { rolloutsVerifiers } from './rollouts-verifiers.ts';
 import { s3Upload } from './s3-upload.ts';
 import { serverFuzz } from './server-fuzz.ts';
 import { smollm2Decode } from './smollm2-decode.ts';
+import { smollm2Learning } from './smollm2-learning.ts';
 import { smollm2Parity } from './smollm2-parity.ts';
 import { smollm2Train } from './smollm2-train.ts';
 import { statusLatency } from './status-latency.ts';
@@ -46,6 +47,7 @@ for (const command of [
   engineTrain,
   engineDecode,
   smollm2Decode,
+  smollm2Learning,
   smollm2Parity,
   smollm2Train,
   serverFuzz,

@@ -165,14 +165,15 @@ export async function readCommits(folder: string, run: string, last: number): Pr
   );
 }
 
-/** What an evaluation of the demo found. */
+/** What an evaluation found, of the demo unless an environment is named. */
 export async function readEvaluation(
   folder: string,
   run: string,
   step: number,
+  environment = 'reverse-text',
 ): Promise<Pick<EvaluationSummary, 'rollouts' | 'sampled' | 'greedy'>> {
   const read = async (variant: string) => {
-    const prefix = layout.evaluation(firstLineage, 'reverse-text', run, step, { variant });
+    const prefix = layout.evaluation(firstLineage, environment, run, step, { variant });
     return readJson<ResultMetadata>(folder, run, `${prefix}metadata.json`);
   };
   const [sampled, greedy] = [await read(''), await read('greedy')];

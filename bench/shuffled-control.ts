@@ -11,7 +11,7 @@ import { packSamples } from '../core/rl/pack.ts';
 import type { Example, ScoredGroup, ScoredRollout } from '../core/rl/rollout.ts';
 import { learningRateAt } from '../core/rl/schedule.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import { EngineOptimizer, loadTokenizer, Sampler } from '../engine/index.ts';
+import { EngineOptimizer, loadTokenizer, mergeAdapter, type Parameters, Sampler } from '../engine/index.ts';
 import { mean } from './statistics.ts';
 
 export interface Score {
@@ -27,7 +27,7 @@ export interface ControlResult {
 }
 
 /**
- * The control of an RL run: the same recipe from the same v0, but every round's rewards are dealt out anew among all its
+ * The control of an RL run, of all weights or of an adapter: the same recipe from the same v0, but every round's rewards are dealt out anew among all its
  * rollouts. What is learned from such rewards was not learned from the task. The product has no such switch, so this is the
  * engine's own loop, outside Temporal: same curriculum, random numbers, filter, advantages, schedule and staleness.
  */
@@ -42,10 +42,11 @@ export async function trainOnShuffledRewards(
   }
   if (spec.trainer.kind !== 'onnx') throw new Error('The control trains with the embedded engine.');
   const { threads } = spec.trainer;
-  const trainer = await EngineOptimizer.open(weights, { threads });
+  const trainer = await EngineOptimizer.open(weights, { threads, lora: spec.lora, seed: spec.seed });
   const sampler = await Sampler.open(trainer.model.config, { threads });
   const environment = await openEnvironment(entry);
-  const { play, evaluate } = await openPlayers({ spec, weights, trainer, sampler, environment });
+  const policy = sampledWeights(trainer);
+  const { play, evaluate } = await openPlayers({ spec, weights, policy, sampler, environment });
   const groupsPerBatch = spec.batchSize / spec.rolloutsPerExample;
   let curriculum = initialCurriculum;
 
@@ -97,13 +98,25 @@ export async function trainOnShuffledRewards(
       klBeta: 0,
     });
     if (!result.applied) throw new Error(`Step ${step} of the control was refused: ${result.reason}`);
-    if (step % 10 === 0) say(`  control, step ${step}/${spec.maxSteps}`);
+    policy.update();
+    if (step % 10 === 0 || spec.maxSteps < 50) say(`  control, step ${step}/${spec.maxSteps}`);
     collected = isAhead || step === spec.maxSteps ? next : await collect(step + 1);
   }
   const after = await evaluate();
   await sampler.release();
   await trainer.close();
   return { before, after, steps: step };
+}
+
+/** What is sampled from: the weights in training, or the base with the adapter as it was at the last `update`. */
+function sampledWeights({ model, adapter }: EngineOptimizer): { readonly parameters: Parameters; update(): void } {
+  if (adapter === null) return { parameters: model.parameters, update: () => {} };
+  const baseDigest = model.parameters.digest();
+  const policy: { parameters: Parameters; update(): void } = {
+    parameters: model.parameters,
+    update: () => void (policy.parameters = mergeAdapter(model.parameters, adapter, baseDigest)),
+  };
+  return policy;
 }
 
 /** Every reward of the round goes to some rollout of the round, whichever. */
@@ -130,17 +143,17 @@ function rewardsOf({ rollouts }: ScoredGroup): number[] {
 async function openPlayers(options: {
   spec: RunSpec;
   weights: string;
-  trainer: EngineOptimizer;
+  policy: { readonly parameters: Parameters };
   sampler: Sampler;
   environment: Environment;
 }) {
-  const { spec, weights, trainer, sampler, environment } = options;
+  const { spec, weights, policy: sampled, sampler, environment } = options;
   const tokenizer = await loadTokenizer(weights);
-  const { config, parameters } = trainer.model;
+  const { config } = sampler;
   const inference: Pick<Inference, 'sample'> = {
     sample: async ({ promptTokenIds, maxTokens, temperature, seed }) => {
       const request = { promptTokenIds, maxTokens, temperature, seed, stopTokenIds: config.endTokenIds };
-      return (await sampler.generate(parameters, [request]))[0]!;
+      return (await sampler.generate(sampled.parameters, [request]))[0]!;
     },
   };
   // There is no server that would ask which version is meant: the trainer's own weights are.

@@ -8,6 +8,7 @@ import { shuffleRewards } from '../../bench/shuffled-control.ts';
 import { delayOf } from '../../bench/mock-model-server.ts';
 import { firstOf, replayedOf, secondsAlive, spreadOf } from '../../bench/rollout-workers.ts';
 import { boundOf, utilisationOf } from '../../bench/rollouts-tail.ts';
+import { summarize } from '../../bench/smollm2-learning.ts';
 import { mean, median } from '../../bench/statistics.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
@@ -59,6 +60,43 @@ test('shuffling deals the same rewards out anew, and changes nothing else', () =
   assert.deepEqual(sorted(shuffled), sorted(groups));
   assert.deepEqual(withoutRewards(shuffled), withoutRewards(groups));
   assert.deepEqual(shuffleRewards(groups, 7, 1), shuffled, 'the same key, the same deal');
+});
+
+test('a task counts when every seed of it gains enough; the longest run and the worst control are told', () => {
+  const cpu = (own_s: number) => ({ wall_s: own_s, own_s, others_s: 0 });
+  const at = (reward: number) => ({ reward, exact: reward, greedy: reward });
+  const result = (task: string, seed: number, after: number, seconds: number) => ({
+    task,
+    seed,
+    run: { before: at(0.2), after: at(after), steps: 4, step_s: [], seconds, isPartial: false, cpu: cpu(seconds) },
+    control: { before: at(0.2), after: at(0.2 + seed / 100), steps: 4 },
+    killed: { digest: 'a', killedDigest: 'a', isEqual: true, killedAfter: 1 },
+    trl: {
+      evaluations: [
+        { step: 0, reward: 0.2, wall_s: 60, cpu_s: 100 },
+        { step: 4, reward: 0.5, wall_s: 600, cpu_s: 1000 },
+      ],
+      details: {},
+    },
+  });
+  const found = summarize([
+    result('a', 0, 0.4, 300),
+    result('a', 1, 0.6, 600),
+    result('b', 0, 0.3, 240),
+    { task: 'b', seed: 1, run: null, control: null, killed: null, trl: null },
+  ]);
+  const { details: _, ...figures } = found;
+  assert.deepEqual(figures, {
+    tasks: 1,
+    gain_min: 0.1,
+    control_max: 0.01,
+    minutes_max: 10,
+    cpu_minutes_max: 5,
+    killed_equal: true,
+    trl_time_ratio: 1,
+    trl_time_ratio_cpu: 0.6,
+    trl_reached: false,
+  });
 });
 
 test('utilisation is what a step takes at best ÷ what it takes, from the fourth step on', () => {
