@@ -23,11 +23,13 @@ npm test -- engines       real engines
 npm test -- PATH…         only these files or folders
 `;
 
-/** Files side by side; tests of one file always run one after another. */
+/**
+ * Files side by side, one more than there are cores: they wait a part of their time, for heartbeats, timeouts and processes that start.
+ * Tests of one file always run one after another.
+ */
 const concurrency = {
-  units: Math.max(1, Math.min(4, availableParallelism())),
-  /** They wait a good part of their time: for heartbeats, timeouts and processes that start. */
-  endToEnd: Math.max(1, Math.min(2, availableParallelism())),
+  units: Math.min(4, availableParallelism() + 1),
+  endToEnd: Math.min(3, availableParallelism() + 1),
   /** A cell of the fault matrix says how long its run took. */
   matrix: 1,
 };
