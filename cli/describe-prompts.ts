@@ -1,5 +1,6 @@
 import type { Client } from '@temporalio/client';
-import type { PromptSearchStatus, SearchFigures } from '../core/gepa/prompt-search.ts';
+import { inPlayText } from '../core/gepa/figures.ts';
+import type { PromptSearchStatus } from '../core/gepa/prompt-search.ts';
 import type { PromptStanding, RunStatus } from '../workflows/control/messages.ts';
 import { retrying } from './follow-run.ts';
 
@@ -8,7 +9,7 @@ export type BranchFigures = Readonly<Record<string, BranchFigure>>;
 
 interface BranchFigure {
   /** null: nobody answers for it at the moment. */
-  readonly figures: SearchFigures | null;
+  readonly figures: PromptSearchStatus | null;
   /** Activities that are tried again, with what they failed with. */
   readonly retries: readonly string[];
 }
@@ -62,6 +63,9 @@ function branchLines(
   const best = figures?.bestScore == null ? '' : `, best ${figures.bestScore.toFixed(3)} on ${figures.bestCoverage}`;
   return [
     `a better one is looked for from v${step} since ${since}${far}${best}${workflow === null ? '' : ` (${workflow})`}`,
+    ...(figures?.inPlay === undefined || figures.inPlay.leases === 0
+      ? []
+      : [`  in play: ${inPlayText(figures.inPlay)}`]),
     ...retries.map((retry) => `  ${retry}`),
   ];
 }

@@ -22,6 +22,8 @@ import {
 /** What comes within so long is stored together. */
 const gatherMs = 3;
 const readsAtOnce = 32;
+/** Searches whose parts are held as they were read: each lease of a search opens its journal. */
+const searchesHeld = 4;
 const againMs = { first: 200, most: 5_000 };
 
 /**
@@ -36,6 +38,7 @@ export class AnswerJournal {
   readonly #played = new Map<string, PlayedRow>();
   readonly #reflected = new Map<string, ReflectedRow>();
   readonly #texts: Map<string, string>;
+  readonly #held: Map<number, readonly AnswerRow[]>;
   /** Parts that were there or were begun. */
   #parts: number;
   #fresh: AnswerRow[] = [];
@@ -44,34 +47,37 @@ export class AnswerJournal {
   private constructor(
     store: Store,
     prefix: string,
-    stored: { readonly parts: number; readonly rows: readonly AnswerRow[] },
+    stored: { readonly numbers: readonly number[]; readonly held: Map<number, readonly AnswerRow[]> },
     { startTexts, signal }: { readonly startTexts: Texts; readonly signal: AbortSignal },
   ) {
+    const { numbers, held } = stored;
     this.#store = store;
     this.#prefix = prefix;
-    this.#parts = stored.parts;
+    this.#held = held;
+    this.#parts = numbers.at(-1) ?? 0;
     this.#signal = signal;
     this.#texts = new Map(Object.values(startTexts).map((text) => [textName(text), text]));
-    for (const row of stored.rows) this.#remember(row);
+    for (const number of numbers) for (const row of held.get(number) ?? []) this.#remember(row);
   }
 
+  /** As it is now: what this process has read of it, and what others have added since. */
   static async open(
     place: EvaluationPlace,
-    { startTexts }: StoredPromptSearch,
+    { startTexts, openedAt }: StoredPromptSearch,
     signal = new AbortController().signal,
   ): Promise<AnswerJournal> {
     const store = storeOf(place);
     const prefix = `${searchKeys.answers(place)}part_`;
-    const numbers = (await store.list(prefix)).map((key) => Number.parseInt(key.slice(prefix.length), 10));
-    numbers.sort((a, b) => a - b);
-    const read = async (number: number) => {
+    const held = heldParts(`${store.uri}${prefix} ${openedAt}`);
+    const numbers = await partNumbers(store, prefix);
+    const read = async (number: number): Promise<void> => {
       const key = `${prefix}${number}.jsonl`;
-      return decodeRows<AnswerRow>((await store.read(key)) ?? Buffer.of(), key);
+      const bytes = await store.read(key);
+      if (bytes !== null) held.set(number, decodeRows<AnswerRow>(bytes, key));
     };
     const queue = new PQueue({ concurrency: readsAtOnce });
-    const rows = await queue.addAll(numbers.map((number) => () => read(number)));
-    const stored = { parts: numbers.at(-1) ?? 0, rows: rows.flat() };
-    return new AnswerJournal(store, prefix, stored, { startTexts, signal });
+    await queue.addAll(numbers.filter((number) => !held.has(number)).map((number) => () => read(number)));
+    return new AnswerJournal(store, prefix, { numbers, held }, { startTexts, signal });
   }
 
   /** Of an example of a request: its score, or the rollout that waits for one. */
@@ -115,15 +121,22 @@ export class AnswerJournal {
     const rows = this.#fresh;
     this.#fresh = [];
     this.#gathering = null;
-    await this.#write(encodeRows(rows));
+    await this.#write(rows);
   }
 
   /** Asks again, longer and longer apart, while the store is away or full. */
-  async #write(bytes: Uint8Array): Promise<void> {
+  async #write(rows: readonly AnswerRow[]): Promise<void> {
+    const bytes = encodeRows(rows);
     for (let waitMs = againMs.first; ;) {
       try {
         this.#parts += 1;
-        if ((await this.#store.putIfAbsent(`${this.#prefix}${this.#parts}.jsonl`, bytes)).stored) break;
+        const number = this.#parts;
+        if ((await this.#store.putIfAbsent(`${this.#prefix}${number}.jsonl`, bytes)).stored) {
+          this.#held.set(number, rows);
+          break;
+        }
+        // Other workers have added to it since it was opened, perhaps much.
+        this.#parts = Math.max(this.#parts, (await partNumbers(this.#store, this.#prefix)).at(-1) ?? 0);
       } catch (error) {
         const isWeather = error instanceof RatchetError && ['StoreFull', 'StoreUnavailable'].includes(error.code);
         if (!isWeather || this.#signal.aborted) throw error;
@@ -154,3 +167,20 @@ export class AnswerJournal {
     );
   }
 }
+
+/** Ascending. */
+async function partNumbers(store: Store, prefix: string): Promise<number[]> {
+  const numbers = (await store.list(prefix)).map((key) => Number.parseInt(key.slice(prefix.length), 10));
+  return numbers.sort((a, b) => a - b);
+}
+
+/** Parts of a search as they were read or written in this process; a part never changes. */
+function heldParts(search: string): Map<number, readonly AnswerRow[]> {
+  const held = heldSearches.get(search) ?? new Map<number, readonly AnswerRow[]>();
+  heldSearches.delete(search);
+  heldSearches.set(search, held);
+  if (heldSearches.size > searchesHeld) heldSearches.delete(heldSearches.keys().next().value!);
+  return held;
+}
+
+const heldSearches = new Map<string, Map<number, readonly AnswerRow[]>>();

@@ -75,6 +75,7 @@ export function handleOf(
     settings,
     start,
     numTest: input.isBranch === true ? 0 : test.length,
+    maxConcurrent: input.maxConcurrent,
     folder: `${showStoreUri(storeOf(place).uri)}${place.prefix}`.replace(/\/$/, ''),
     warnings,
   };

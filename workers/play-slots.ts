@@ -3,7 +3,7 @@ import type { Slots } from '../backends/rollouts/slots.ts';
 import { onAbort } from '../core/on-abort.ts';
 
 /** Activities that play what they were handed as there is room for it. */
-const leases = ['playGroups', 'evaluateChunk'];
+const leases = ['playGroups', 'evaluateChunk', 'evaluatePrompt'];
 
 /** Activities of a rollout worker at once, whatever they play. */
 const activitiesMax = 1_000;

@@ -6,3 +6,8 @@ export function isHistoryLong(): boolean {
   const { continueAsNewSuggested, historyLength } = workflowInfo();
   return continueAsNewSuggested || historyLength > historyEventsMax;
 }
+
+/** Whether nothing more may be begun in it: what is in play ends, and then it is continued. */
+export function isHistoryFull(): boolean {
+  return workflowInfo().historyLength > 2 * historyEventsMax;
+}

@@ -6,9 +6,12 @@ import {
   workflowInfo,
   allHandlersFinished,
   condition,
+  patched,
 } from '@temporalio/workflow';
-import { askToStop, changeBudget, result, settle, startSearch } from '../core/gepa/search.ts';
-import type { SearchState, Texts } from '../core/gepa/search-state.ts';
+import { present } from '../core/present.ts';
+import { comparedOnTest, isQuick, type SearchPace } from '../core/gepa/leases.ts';
+import { askToStop, changeBudget, next, result, settle, startSearch } from '../core/gepa/search.ts';
+import type { SearchAnswer, SearchState, Texts } from '../core/gepa/search-state.ts';
 import type {
   HeldOutScores,
   PromptFileInput,
@@ -19,7 +22,8 @@ import type {
 import { evaluationParts, promptSearches } from './options.ts';
 import { type KnownSearch, SearchControl, type SearchControlState } from './control/search-control.ts';
 import { tellingItsEnd } from './beside/child-work.ts';
-import { isHistoryLong } from './history-length.ts';
+import { isHistoryFull, isHistoryLong } from './history-length.ts';
+import { SearchLeases } from './search-leases.ts';
 
 /** All that continue-as-new carries: scores and names of texts; what was said lies in the store. */
 interface CarriedPromptSearch {
@@ -28,6 +32,8 @@ interface CarriedPromptSearch {
   readonly control: SearchControlState;
   /** ms since the epoch. */
   readonly startedAt: number;
+  /** Of its rollouts; missing: nothing is known of it. */
+  readonly pace?: SearchPace;
   readonly notify?: PromptSearchInput['notify'];
 }
 
@@ -54,56 +60,83 @@ async function search(
   const handle = carried?.handle ?? (await open(given as Exclude<typeof given, CarriedPromptSearch>, control));
   let state = carried?.state ?? startSearch(handle.settings, handle.start);
   const writing = new Writing(() => ({ handle, result: result(state), comparison: null, seconds: seconds() }));
+  const leases = leasesOf(handle, control, carried?.pace ?? null);
   control.is('searching', { handle, state });
 
   try {
     for (;;) {
       state = asAsked(state, control);
       if (result(state).isFinished) break;
-      await sit();
-      if (isHistoryLong()) {
-        await writing.done();
-        await condition(allHandlersFinished);
-        await continueAsNew<typeof optimizePrompt>({
-          handle,
-          state,
-          control: control.state,
-          startedAt,
-          ...notified(given),
-        });
-      }
+      if (isHistoryLong() && (leases?.isIdle ?? true)) await goOnAsNew();
+      const before = state.candidates.length;
+      if (leases === null || (leases.isIdle && isQuick(next(state), leases.pace))) await sit();
+      else await lease(leases);
+      control.is('searching', { state });
+      if (state.candidates.length > before && !result(state).isFinished) writing.note(); // else they are written at its end
     }
   } catch (error) {
     if (isCancellation(error)) await CancellationScope.nonCancellable(() => writing.now());
     throw error;
   }
   await writing.done();
-  return finish({ handle, state, control, writing, seconds });
+  return finish({ handle, state, control, writing, leases, seconds });
 
-  /** Takes the search on for a while, then the same way from the answers. */
+  /** One worker takes the search on for a while, then this the same way from the answers. */
   async function sit(): Promise<void> {
-    const before = state.candidates.length;
     const scope = new CancellationScope();
     attempt = scope;
     const { waitingOn, calls, maxCalls, told: begunAt } = control.status();
     const summary = `${calls} of ${maxCalls} calls: ${waitingOn.join(', ')}`.slice(0, 200);
+    const asked = { handle, state, begunAt, ...present({ pace: leases?.pace }) };
     try {
-      const { answers, ...account } = await scope.run(() =>
-        promptSearches.searchPrompts.executeWithOptions({ summary }, [{ handle, state, begunAt }]),
+      const { answers, pace, ...account } = await scope.run(() =>
+        promptSearches.searchPrompts.executeWithOptions({ summary }, [asked]),
       );
-      for (const batch of answers) {
-        state = settle(state, batch);
-        control.settled(state);
-      }
+      answers.forEach(settled);
+      if (leases !== null && pace !== undefined) leases.pace = pace;
       control.failedRollouts(account);
     } catch (error) {
       if (!isCancellation(error) || !control.wantsStop) throw error; // its worker went away while it was to end
     } finally {
       attempt = null;
     }
-    control.is('searching', { state });
-    if (state.candidates.length > before && !result(state).isFinished) writing.note(); // else they are written at its end
   }
+
+  /** Whoever has room plays what is asked for; returns when something of it is answered, or people want something else. */
+  async function lease(asked: SearchLeases): Promise<void> {
+    if (!isHistoryFull()) asked.ask(next(state)); // else what is in play ends, and the search continues as new
+    control.is('searching', { state });
+    await condition(() => asked.hasNews || control.wantsCalls !== null || (control.wantsStop && !isStopped(state)));
+    const answers = await asked.take();
+    if (answers.length > 0) settled(answers);
+  }
+
+  function settled(answers: readonly SearchAnswer[]): void {
+    state = settle(state, answers);
+    control.settled(state);
+  }
+
+  async function goOnAsNew(): Promise<never> {
+    await writing.done();
+    await condition(allHandlersFinished);
+    const pace = leases?.pace;
+    return continueAsNew<typeof optimizePrompt>({
+      handle,
+      state: asAsked(state, control),
+      control: control.state,
+      startedAt,
+      ...present({ pace }),
+      ...notified(given),
+    });
+  }
+}
+
+/** null: the search was begun when one worker played all of it. */
+function leasesOf(handle: PromptSearchHandle, control: SearchControl, pace: SearchPace | null): SearchLeases | null {
+  if (handle.maxConcurrent === undefined || !patched('leased-searches')) return null;
+  const leases = new SearchLeases(handle, control, pace);
+  control.shows(leases);
+  return leases;
 }
 
 /** A search that has come to its end. */
@@ -112,11 +145,12 @@ interface Ended {
   readonly state: SearchState;
   readonly control: SearchControl;
   readonly writing: Writing;
+  readonly leases: SearchLeases | null;
   readonly seconds: () => number;
 }
 
 /** Compares the winner where that was asked for, writes everything, and tells the end. */
-async function finish({ handle, state, control, writing, seconds }: Ended): Promise<PromptSearchResult> {
+async function finish({ handle, state, control, writing, leases, seconds }: Ended): Promise<PromptSearchResult> {
   const found = result(state);
   if (found.stopReason === 'start_not_evaluated') {
     await writing.now();
@@ -125,7 +159,7 @@ async function finish({ handle, state, control, writing, seconds }: Ended): Prom
   let comparison: HeldOutScores | null = null;
   if (handle.numTest > 0) {
     control.is('comparing');
-    comparison = await compare(handle, found.texts);
+    comparison = await compare(handle, found.texts, leases);
     control.compared(comparison);
   }
   control.is('closing');
@@ -163,9 +197,19 @@ async function plan(file: PromptFileInput): Promise<PromptSearchInput> {
   return (await evaluationParts.planPromptSearch.executeWithOptions({ summary: file.config }, [asked])).input;
 }
 
-async function compare(handle: PromptSearchHandle, best: Texts): Promise<HeldOutScores> {
+async function compare(handle: PromptSearchHandle, best: Texts, leases: SearchLeases | null): Promise<HeldOutScores> {
+  const examples = Array.from({ length: handle.numTest }, (_, position) => position);
+  const compared = comparedOnTest(handle.start, best);
+  if (leases !== null) {
+    const asked = compared.map((one) => ({ ...one, set: 'test' as const, keepsTraces: false, examples }));
+    await leases.play(asked, 'rollouts on examples that the search has not seen');
+  }
   const summary = `first and best prompt on ${handle.numTest} examples`;
   return promptSearches.comparePrompts.executeWithOptions({ summary }, [{ handle, best }]);
+}
+
+function isStopped({ stopReason }: SearchState): boolean {
+  return stopReason !== null;
 }
 
 /** What people asked for since the last attempt. */

@@ -51,6 +51,7 @@ export const createPlanPromptSearch =
 
 interface OpenDependencies {
   readonly codeVersion: string;
+  readonly countRolloutWorkers: () => Promise<number>;
   readonly environments?: Environments;
 }
 
@@ -59,7 +60,7 @@ interface OpenDependencies {
  * with what it drew, and is refused where it is another one.
  */
 export const createOpenPromptSearch =
-  ({ codeVersion, environments = allEnvironments }: OpenDependencies) =>
+  ({ codeVersion, countRolloutWorkers, environments = allEnvironments }: OpenDependencies) =>
   async ({ input }: { readonly input: PromptSearchInput }): Promise<PromptSearchHandle> =>
     withHeartbeat(async () => {
       const { results } = input;
@@ -70,11 +71,12 @@ export const createOpenPromptSearch =
       const bytes = known ?? (await store.putIfAbsent(key, fresh)).bytes;
       const stored = decodeJson<StoredPromptSearch>(bytes, key);
       requireSame(store.uri, stored, input);
-      return handleOf(results, { key, bytes, stored });
+      const workers = await countRolloutWorkers().catch(() => 1);
+      return { ...handleOf(results, { key, bytes, stored }), workers };
     });
 
 async function drawSearch(
-  { codeVersion, environments }: Required<OpenDependencies>,
+  { codeVersion, environments }: Required<Omit<OpenDependencies, 'countRolloutWorkers'>>,
   input: PromptSearchInput,
 ): Promise<StoredPromptSearch> {
   const { seed, numTrain, numVal, numTest, maxCalls, minibatchSize, perfectScore, isClassic, isBranch = false } = input;

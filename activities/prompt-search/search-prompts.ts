@@ -1,6 +1,7 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import { searchFigures, tellings } from '../../core/gepa/figures.ts';
+import { comparedOnTest, isQuick, type SearchPace } from '../../core/gepa/leases.ts';
 import type {
   HeldOutScores,
   PromptSearchEvent,
@@ -10,8 +11,16 @@ import type {
   SearchAttemptInput,
 } from '../../core/gepa/prompt-search.ts';
 import { next, settle } from '../../core/gepa/search.ts';
-import type { SearchAnswer, SearchRequest, SearchState, Texts } from '../../core/gepa/search-state.ts';
+import type {
+  EvaluateRequest,
+  ReflectRequest,
+  SearchAnswer,
+  SearchRequest,
+  SearchState,
+  Texts,
+} from '../../core/gepa/search-state.ts';
 import { searchAnswersMax, searchDrainMs, searchAttemptMs, searchAttemptRequests } from '../../core/limits.ts';
+import { slowPlayS } from '../../core/rl/window.ts';
 import type { AskDependencies } from '../../backends/rollouts/asked-model.ts';
 import { keepVersion } from '../../backends/rollouts/evaluated-policy.ts';
 import { isShutdown, withHeartbeat } from '../around/heartbeat.ts';
@@ -33,18 +42,19 @@ const toldInHeartbeats = 8;
 /**
  * Takes a search on for a while: answers what it asks for, and everything that follows from the answers. Its workflow takes the same
  * way from the answers that come back. Each of them lies in the store before it counts, so a retry repeats nothing that was finished:
- * it goes the same way again, from the store. It ends with the search, after a while, or when asked to.
+ * it goes the same way again, from the store. It ends with the search, after a while, when asked to, or when rollouts turn out slow: they
+ * are for all workers then.
  */
 export const createSearchPrompts =
   (dependencies: AskDependencies) =>
-  async ({ handle, state, begunAt }: SearchAttemptInput): Promise<SearchAttempt> => {
+  async ({ handle, state, begunAt, pace }: SearchAttemptInput): Promise<SearchAttempt> => {
     let attempt: OpenAttempt | null = null;
     return withHeartbeat(
       async (cancelled) => {
         const broken = new AbortController();
         setMaxListeners(0, broken.signal); // every rollout listens
         const search = await OpenedSearch.open(dependencies, handle, broken.signal);
-        attempt = new OpenAttempt(search, state);
+        attempt = new OpenAttempt(search, state, pace ?? null);
         const kept = await keepVersion(dependencies, handle.place.prefix, search);
         try {
           return await attempt.finish(cancelled, broken);
@@ -67,10 +77,21 @@ class OpenAttempt {
   #count = 0;
   #number = 0;
   #requestMs = 0;
+  /** Of the newest rollouts; null: of no interest, however slow they are. */
+  #pace: SearchPace | null;
+  #rolloutsUnderWay = 0;
+  #reflectionsUnderWay = 0;
+  /** A request has been under way for as long as slow rollouts take; and for longer than is waited for. */
+  #isSlow = false;
+  #isLate = false;
+  #late: NodeJS.Timeout | undefined;
+  #tellLate: () => void = () => undefined;
+  readonly #lateNews = new Promise<void>((resolve) => (this.#tellLate = resolve));
 
-  constructor(search: OpenedSearch, state: SearchState) {
+  constructor(search: OpenedSearch, state: SearchState, pace: SearchPace | null) {
     this.#search = search;
     this.#state = state;
+    this.#pace = pace;
   }
 
   progress(): Omit<SearchProgress, 'begunAt'> {
@@ -83,7 +104,8 @@ class OpenAttempt {
 
   async finish(cancelled: AbortSignal, broken: AbortController): Promise<SearchAttempt> {
     const failures: unknown[] = [];
-    const isOver = (): boolean => cancelled.aborted || failures.length > 0 || this.#isLongEnough();
+    const isOver = (): boolean =>
+      cancelled.aborted || failures.length > 0 || this.#isLongEnough() || this.#isForOthers(next(this.#state));
     const drain = drainOn(cancelled, broken);
     try {
       for (;;) {
@@ -97,25 +119,67 @@ class OpenAttempt {
           }
         }
         if (this.#underWay.size === 0) break;
-        await Promise.race(this.#underWay.values());
+        // A reflection under way is waited for: it would be paid for again.
+        if (this.#isLate && this.#reflectionsUnderWay === 0) broken.abort(new Error('slow rollouts are leased'));
+        await Promise.race([...this.#underWay.values(), ...(this.#isLate ? [] : [this.#lateNews])]);
         this.#settle();
       }
     } finally {
       drain.end();
+      clearTimeout(this.#late);
     }
     const isCutOff = broken.signal.aborted && !isShutdown(cancelled);
     if (failures.length > 0 && !isCutOff) throw failures[0];
     if (isShutdown(cancelled) && failures.length > 0) throw failures[0];
     const { adopted, failed, firstFailure } = this.#search.account;
     const seconds = (performance.now() - this.#startedAt) / 1000;
-    return { answers: this.#answers, adopted, failed, firstFailure, seconds };
+    const pace = this.#pace === null ? {} : { pace: this.#isSlow ? null : this.#pace };
+    return { answers: this.#answers, adopted, failed, firstFailure, seconds, ...pace };
   }
 
   async #answer(request: SearchRequest): Promise<void> {
     const startedAt = performance.now();
-    const answer = await (request.kind === 'evaluate' ? this.#search.evaluate(request) : this.#search.reflect(request));
+    const answer = await (request.kind === 'evaluate' ? this.#evaluate(request) : this.#reflect(request));
     this.#requestMs = Math.max(this.#requestMs, performance.now() - startedAt);
     this.#come.push(answer);
+  }
+
+  async #evaluate(request: EvaluateRequest): Promise<SearchAnswer> {
+    const startedAt = performance.now();
+    const { length } = request.examples;
+    this.#rolloutsUnderWay += length;
+    const beside = this.#rolloutsUnderWay;
+    const slow = this.#pace === null ? undefined : setTimeout(() => this.#tellSlow(), slowPlayS * 1000);
+    try {
+      const answer = await this.#search.evaluate(request);
+      if (this.#pace !== null) this.#pace = { seconds: (performance.now() - startedAt) / 1000, beside };
+      return answer;
+    } finally {
+      clearTimeout(slow);
+      this.#rolloutsUnderWay -= length;
+    }
+  }
+
+  async #reflect(request: ReflectRequest): Promise<SearchAnswer> {
+    this.#reflectionsUnderWay += 1;
+    try {
+      return await this.#search.reflect(request);
+    } finally {
+      this.#reflectionsUnderWay -= 1;
+    }
+  }
+
+  #tellSlow(): void {
+    this.#isSlow = true;
+    this.#late ??= setTimeout(() => {
+      this.#isLate = true;
+      this.#tellLate();
+    }, searchDrainMs);
+  }
+
+  /** Other workers would have something of what is asked for. */
+  #isForOthers(requests: readonly SearchRequest[]): boolean {
+    return this.#pace !== null && (this.#isSlow || !isQuick(requests, this.#pace));
   }
 
   #settle(): void {
@@ -159,20 +223,20 @@ interface ComparePromptsInput {
   readonly best: Texts;
 }
 
-/** Scores the first and the best prompt on examples that the search has not seen. A retry plays only what is missing. */
+/** Scores the first and the best prompt on examples that the search has not seen. What was leased of it, or played before, is not played again. */
 export const createComparePrompts =
   (dependencies: AskDependencies) =>
   async ({ handle, best }: ComparePromptsInput): Promise<HeldOutScores> =>
     withHeartbeat(async (signal) => {
       const search = await OpenedSearch.open(dependencies, handle, signal);
       const { start, test } = await storedSearch(handle);
-      const score = async (id: string, texts: Texts): Promise<(number | null)[]> => {
+      const score = async ({ id, texts }: { readonly id: string; readonly texts: Texts }) => {
         const rows = await search.score({ id, texts, examples: test, keepsTraces: false });
         return rows.map(({ reward }) => reward);
       };
-      const isSame = Object.entries(start).every(([name, text]) => best[name] === text);
-      const before = await score('test.start', start);
-      const after = isSame ? before : await score(`test.${Object.values(best).join('.')}`, best);
+      const [first, other] = comparedOnTest(start, best);
+      const before = await score(first!);
+      const after = other === undefined ? before : await score(other);
       const both = before.flatMap((score, i) =>
         score === null || after[i] == null ? [] : [[score, after[i]] as const],
       );

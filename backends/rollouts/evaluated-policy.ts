@@ -45,11 +45,15 @@ export async function openPlayer(
 /** Between asking servers to keep a version for longer. */
 const keepAgainMs = (versionHeldS * 1000) / 5;
 
-/** Keeps the version that is evaluated at its servers until it is released; what runs elsewhere has none. */
+/**
+ * Keeps the version that is evaluated at its servers until it is released; what runs elsewhere has none. `before`: who kept it until then, and
+ * is released with it.
+ */
 export async function keepVersion(
   { inference }: Pick<AskDependencies, 'inference'>,
   holder: string,
   { model }: Pick<EvaluationInput, 'model'>,
+  before?: string,
 ): Promise<{ release(): Promise<void> }> {
   if (model.kind === 'endpoint') return { release: () => Promise.resolve() };
   const servers = inference(await specOf(model.run));
@@ -61,7 +65,8 @@ export async function keepVersion(
   return {
     async release() {
       clearInterval(again);
-      await servers.release?.(served, holder).catch(() => undefined);
+      for (const one of before === undefined ? [holder] : [holder, before])
+        await servers.release?.(served, one).catch(() => undefined);
     },
   };
 }

@@ -5,6 +5,7 @@ import type {
   PromptSearchInput,
   StoredPromptSearch,
 } from '../../core/gepa/prompt-search.ts';
+import type { PlayedSlice, PromptSlice } from '../../core/gepa/leases.ts';
 import { environmentOfPart, partsFor, type PlayedParts } from '../../core/gepa/prompt-parts.ts';
 import { extractText, reflectionTemplateFor, renderReflection } from '../../core/gepa/reflection-prompt.ts';
 import type { EvaluateRequest, ReflectRequest, SearchAnswer, Texts } from '../../core/gepa/search-state.ts';
@@ -20,7 +21,7 @@ import { sharedEndpoint } from '../inference/index.ts';
 import type { AskDependencies } from './asked-model.ts';
 import { playRollout } from './play-rollout.ts';
 import { AnswerJournal } from '../../runs/answer-journal.ts';
-import { openPromptPlayer, type PromptPlayer, whenThereIsRoom } from './prompt-player.ts';
+import { enterWorker, openPromptPlayer, type PromptPlayer, whenThereIsRoom } from './prompt-player.ts';
 import { recordOf } from './reflection-record.ts';
 import {
   isScored,
@@ -106,20 +107,43 @@ export class OpenedSearch {
   async evaluate({ id, texts, set, examples, keepsTraces, purpose }: EvaluateRequest): Promise<SearchAnswer> {
     const refs = examples.map((position) => this.#stored[set][position]!);
     const rows = await this.score({ id, texts, examples: refs, keepsTraces });
-    if (purpose === 'start') refuseIfAllAre(rows);
+    const refused = purpose === 'start' ? refusalOf(rows) : null;
+    if (refused !== null) throw new RatchetError('InferenceRejected', refused);
+    return { kind: 'scores', id, ...this.#scoresOf(rows), paid: rows.length };
+  }
+
+  /** Plays a lease: some examples of a request. What lies in the store of it is not played again. */
+  async play({ id, texts, set, from, examples, keepsTraces }: PromptSlice): Promise<PlayedSlice> {
+    const refs = examples.map((position) => this.#stored[set][position]!);
+    const startedAt = performance.now();
+    const worker = enterWorker(examples.length);
+    try {
+      const playing = this.score({ id, texts, examples: refs, keepsTraces, from });
+      const beside = worker.beside();
+      const rows = await playing;
+      const { adopted, failed, firstFailure } = this.account;
+      const seconds = (performance.now() - startedAt) / 1000;
+      const pace = adopted === rows.length ? null : { seconds, beside };
+      return { ...this.#scoresOf(rows), adopted, failed, firstFailure, refused: refusalOf(rows), pace };
+    } finally {
+      worker.leave();
+    }
+  }
+
+  #scoresOf(rows: readonly ScoredRow[]): Pick<PlayedSlice, 'scores' | 'objectives'> {
     const scores = rows.map(({ reward }) => reward);
-    if (this.#handle.settings.frontier === 'instance') return { kind: 'scores', id, scores, paid: rows.length };
-    const objectives = rows.map(({ reward, metrics }) => (reward === null ? null : metrics));
-    return { kind: 'scores', id, scores, objectives, paid: rows.length };
+    if (this.#handle.settings.frontier === 'instance') return { scores };
+    return { scores, objectives: rows.map(({ reward, metrics }) => (reward === null ? null : metrics)) };
   }
 
   /** Plays and scores examples under some texts. `id` names what is asked: asked once more, what lies in the store is not played again. */
   async score(asked: Asked): Promise<readonly ScoredRow[]> {
-    const { id, texts, examples } = asked;
+    const { id, texts, examples, from = 0 } = asked;
     const all = texts === null ? null : this.#journal.texts(texts);
     const parts = this.#stored.input.environments.map(({ name }) => (all === null ? ownParts : partsFor(all, name)));
     const scored = await allOrFirstFailure(
-      examples.map(async (example, index): Promise<ScoredRow> => {
+      examples.map(async (example, i): Promise<ScoredRow> => {
+        const index = from + i;
         const before = this.#journal.rowOf(id, index);
         if (before === undefined || !isScored(before))
           return this.#queue.add(() => this.#row({ asked, index, example, parts: parts[example[0]]!, before }));
@@ -248,6 +272,8 @@ interface Asked {
   /** null: each example's own system prompt. */
   readonly texts: Texts | null;
   readonly examples: readonly ExampleRef[];
+  /** Index in the request of the first of them. */
+  readonly from?: number;
   /** Whether a reflection may ask for what was said. */
   readonly keepsTraces: boolean;
 }
@@ -262,16 +288,16 @@ interface AskedRow {
 }
 
 /** What goes on is waited for, so that nothing of it is lost; then the first failure is thrown. */
-async function allOrFirstFailure<T>(work: readonly Promise<T>[]): Promise<T[]> {
+export async function allOrFirstFailure<T>(work: readonly Promise<T>[]): Promise<T[]> {
   const ended = await Promise.allSettled(work);
   const failed = ended.find((one) => one.status === 'rejected');
   if (failed !== undefined) throw failed.reason;
   return ended.map((one) => (one as PromiseFulfilledResult<T>).value);
 }
 
-/** A model's server that refuses the very first prompts refuses all. */
-function refuseIfAllAre(rows: readonly ScoredRow[]): void {
-  if (!rows.every(({ outcome }) => outcome === 'rejected')) return;
+/** What a model's server said that refused all of them; the very first prompts: then it refuses any. */
+function refusalOf(rows: readonly ScoredRow[]): string | null {
+  if (!rows.every(({ outcome }) => outcome === 'rejected')) return null;
   const said = (rows[0]?.error ?? '').split('\n')[0]!.replace(/^(?:Error|InferenceRejected): /, '');
-  throw new RatchetError('InferenceRejected', `The model's server refuses every request: ${said}`);
+  return `The model's server refuses every request: ${said}`;
 }

@@ -42,3 +42,8 @@ export async function whenThereIsRoom<T>(signal: AbortSignal, play: () => Promis
     workerSlots.give();
   }
 }
+
+/** A lease of so many rollouts has come to this worker, until it leaves; `beside`: how many are in play here with them. */
+export function enterWorker(rollouts: number): { readonly leave: () => void; readonly beside: () => number } {
+  return { leave: workerSlots.enter(rollouts), beside: () => Math.max(rollouts, workerSlots.wanted) };
+}

@@ -1,12 +1,14 @@
 import { existsSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { WorkflowHandle } from '@temporalio/client';
+import { inPlayText } from '../../core/gepa/figures.ts';
 import type { SearchProgress } from '../../activities/index.ts';
 import type {
   PromptSearchEvent,
   PromptSearchResult,
   PromptSearchStatus,
   SearchFigures,
+  SearchInPlay,
 } from '../../core/gepa/prompt-search.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
 import { pendingActivities } from '../pending-activities.ts';
@@ -52,6 +54,7 @@ export function watchSearch(handle: Handle, options: WatchOptions<PromptSearchLi
 interface SearchSnapshot {
   readonly figures: SearchFigures | null;
   readonly failed: number;
+  readonly inPlay: SearchInPlay | null;
   readonly doing: string;
   readonly events: readonly PromptSearchEvent[];
   /** Activities that are tried again, with what went wrong. */
@@ -114,6 +117,7 @@ async function lookAt(handle: Handle, after: number): Promise<SearchSnapshot | n
   return {
     figures: attempt?.figures ?? status,
     failed: status.failed + (attempt?.failed ?? 0),
+    inPlay: attempt === undefined ? (status.inPlay ?? null) : null,
     doing: status.doing,
     events: [...events, ...(attempt === undefined ? [] : toldByAttempt(attempt, status.told, last))],
     troubles: pending.flatMap(({ name, attempt, lastFailure }) =>
@@ -135,7 +139,7 @@ function isSearchProgress(said: unknown): said is SearchProgress {
 }
 
 /** How far it is, in one line. */
-function progressLine({ figures, failed, doing, troubles }: SearchSnapshot): string {
+function progressLine({ figures, failed, inPlay, doing, troubles }: SearchSnapshot): string {
   if (figures === null || figures.maxCalls === 0) return troubles[0] ?? doing;
   const { calls, maxCalls, candidates, best, bestScore, front, reflections, waitingOn } = figures;
   const score = bestScore === null ? '' : `  best ${bestScore.toFixed(3)} (candidate ${best})`;
@@ -143,6 +147,7 @@ function progressLine({ figures, failed, doing, troubles }: SearchSnapshot): str
   return [
     `calls ${calls} of ${maxCalls}${score}  candidates ${candidates}, ${front.length} in front  reflections ${reflections}`,
     ...(failed === 0 ? [] : [`${failed} rollouts failed`]),
+    ...(inPlay === null || inPlay.leases === 0 ? [] : [`in play ${inPlayText(inPlay)}`]),
     ...(waits.length === 0 ? [] : [`waits for ${waits.join(', ')}`]),
   ].join('  ');
 }

@@ -1,12 +1,15 @@
 import { callsMade } from './budget.ts';
 import { average, withoutDominated } from './fronts.ts';
-import type { PromptSearchEvent, SearchFigures } from './prompt-search.ts';
+import type { PromptSearchEvent, SearchFigures, SearchInPlay } from './prompt-search.ts';
 import { next } from './search.ts';
-import type { Candidate, SearchEvent, SearchRequest, SearchState } from './search-state.ts';
+import type { Candidate, EvaluateRequest, SearchEvent, SearchRequest, SearchState } from './search-state.ts';
 import { bestOf, screenedAverages, screenedFronts } from './standing.ts';
 
-/** How a search stands, for people. */
-export function searchFigures(state: SearchState): SearchFigures {
+/** How a search stands, for people. `leftOf`: how many rollouts of a request are awaited; all where it is not known. */
+export function searchFigures(
+  state: SearchState,
+  leftOf: (request: EvaluateRequest) => number = ({ examples }) => examples.length,
+): SearchFigures {
   const { candidates, settings } = state;
   const best = bestOf(state);
   const found = candidates[best];
@@ -24,8 +27,18 @@ export function searchFigures(state: SearchState): SearchFigures {
     startCoverage: found === undefined ? 0 : besideStart(candidates, found).examples,
     front: frontOf(state),
     stopReason: state.stopReason,
-    waitingOn: waitsFor(next(state)),
+    waitingOn: waitsFor(next(state), leftOf),
   };
+}
+
+/** What is in play, in words. */
+export function inPlayText({ leases, rollouts, waiting, reflections }: SearchInPlay): string {
+  const of = leases === 1 ? '1 lease' : `${leases} leases`;
+  const what = [
+    ...(rollouts === 0 ? [] : [rollouts === 1 ? '1 rollout' : `${rollouts} rollouts`]),
+    ...(reflections === 0 ? [] : [reflections === 1 ? '1 reflection' : `${reflections} reflections`]),
+  ];
+  return `${what.join(' and ')} in ${of}${waiting === 0 ? '' : `, ${waiting} wait for their turn`}`;
 }
 
 /** Candidates that are the best at something, without those that are nowhere missed; ascending. */
@@ -51,33 +64,36 @@ function finiteOrNull(value: number): number | null {
 }
 
 /** Open requests in words, those of one kind together. */
-function waitsFor(requests: readonly SearchRequest[]): string[] {
-  const counts = new Map<string, { readonly what: string; count: number }>();
+function waitsFor(requests: readonly SearchRequest[], leftOf: (request: EvaluateRequest) => number): string[] {
+  const counts = new Map<string, number>();
   for (const request of requests) {
-    const { what, count } = wordsOf(request);
-    const known = counts.get(what) ?? { what, count: 0 };
-    known.count += count;
-    counts.set(what, known);
+    const what = wordsOf(request);
+    const count = request.kind === 'evaluate' ? leftOf(request) : 1;
+    counts.set(what, (counts.get(what) ?? 0) + count);
   }
-  return [...counts.values()].map(({ what, count }) => what.replace('#', String(count)));
+  return [...counts].map(([what, count]) => what.replace('#', String(count)));
 }
 
-function wordsOf(request: SearchRequest): { readonly what: string; readonly count: number } {
+/** What a lease of a request is, in words; `count`: how many of them it has. */
+export function leaseWords(request: SearchRequest, count: string): string {
+  return wordsOf(request).replace('#', count);
+}
+
+function wordsOf(request: SearchRequest): string {
   const { iteration } = request;
-  if (request.kind === 'reflect') return { what: `# reflections of iteration ${iteration}`, count: 1 };
-  const count = request.examples.length;
+  if (request.kind === 'reflect') return `# reflections of iteration ${iteration}`;
   switch (request.purpose) {
     case 'start':
-      return { what: '# rollouts of the first prompt', count };
+      return '# rollouts of the first prompt';
     case 'parent':
-      return { what: `# rollouts of the prompt that iteration ${iteration} begins from`, count };
+      return `# rollouts of the prompt that iteration ${iteration} begins from`;
     case 'child':
     case 'merge':
-      return { what: `# rollouts of proposals of iteration ${iteration}`, count };
+      return `# rollouts of proposals of iteration ${iteration}`;
     case 'validation':
-      return { what: `# validation rollouts of iteration ${iteration}`, count };
+      return `# validation rollouts of iteration ${iteration}`;
     case 'final':
-      return { what: '# further validation rollouts of the best prompts', count };
+      return '# further validation rollouts of the best prompts';
     default:
       return request.purpose satisfies never;
   }

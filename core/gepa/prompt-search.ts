@@ -1,6 +1,7 @@
 import type { EvaluatedEnvironment, EvaluatedModel, EvaluatedServer, EvaluationPlace } from '../eval/evaluation.ts';
 import type { ObjectRef } from '../rl/run-state.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
+import type { SearchPace } from './leases.ts';
 import type { PromptComponent } from './prompt-parts.ts';
 import type { SearchTuning } from './tuning.ts';
 import type { SearchAnswer, SearchSettings, SearchState, StopReason, Texts } from './search-state.ts';
@@ -104,6 +105,10 @@ export interface PromptSearchHandle {
   readonly start: Texts;
   /** Scored at the end, beyond the budget. */
   readonly numTest: number;
+  /** Rollouts in play at once, on all workers; −1 = no bound. Missing in what was opened by a Ratchet that had one worker play all. */
+  readonly maxConcurrent?: number;
+  /** Rollout workers when it was opened, as far as is known. */
+  readonly workers?: number;
   /** Absolute, for people. */
   readonly folder: string;
   readonly warnings: readonly string[];
@@ -114,6 +119,8 @@ export interface SearchAttemptInput {
   readonly state: SearchState;
   /** Events that were told before it. */
   readonly begunAt: number;
+  /** Of rollouts by now. With it the attempt ends when they are slow; without, it plays all, whatever they take. */
+  readonly pace?: SearchPace;
 }
 
 /** What an attempt gives: the search after it is what its workflow makes of the answers. */
@@ -126,6 +133,8 @@ export interface SearchAttempt {
   readonly failed: number;
   readonly firstFailure: string | null;
   readonly seconds: number;
+  /** Of the rollouts that were played last; null: they were slow, and what was in flight is to be leased. */
+  readonly pace?: SearchPace | null;
 }
 
 /** How a search stands, in figures. An attempt's heartbeats say it, and so does the query `status`. */
@@ -166,6 +175,17 @@ export interface PromptSearchStatus extends SearchFigures {
   readonly firstFailure: string | null;
   /** Events told so far. */
   readonly told: number;
+  /** Leases that workers have or may take; missing where one worker answers everything. */
+  readonly inPlay?: SearchInPlay;
+}
+
+/** What a search has in play beside its figures. */
+export interface SearchInPlay {
+  readonly leases: number;
+  readonly rollouts: number;
+  /** Rollouts that wait until fewer are in play (`max_concurrent`). */
+  readonly waiting: number;
+  readonly reflections: number;
 }
 
 /** One thing that happened, for people and programs. */

@@ -6,6 +6,7 @@ import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { createSearchPrompts } from '../../activities/prompt-search/search-prompts.ts';
+import { createEvaluatePrompt, createReflectOnPrompt } from '../../activities/prompt-search/lease-search.ts';
 import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
 import { createClosePromptSearch } from '../../activities/prompt-search/write-results.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -15,8 +16,9 @@ import type {
   PromptSearchResult,
   SearchAttempt,
 } from '../../core/gepa/prompt-search.ts';
-import { result, settle, startSearch } from '../../core/gepa/search.ts';
-import type { SearchState } from '../../core/gepa/search-state.ts';
+import { answerOf, type PlayedSlice, type PromptSlice, type Reflected, slicesOf } from '../../core/gepa/leases.ts';
+import { next, result, settle, startSearch } from '../../core/gepa/search.ts';
+import type { SearchAnswer, SearchRequest, SearchState } from '../../core/gepa/search-state.ts';
 import type { EndpointRequest } from '../../backends/inference/endpoint.ts';
 import type { ChatSample } from '../../backends/inference/index.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
@@ -78,7 +80,7 @@ async function openSearch(t: TestContext, over: Partial<PromptSearchInput> = {})
     isSmallBudgetMeant: true,
     ...over,
   };
-  const open = createOpenPromptSearch({ codeVersion: 'test' });
+  const open = createOpenPromptSearch({ codeVersion: 'test', countRolloutWorkers: () => Promise.resolve(1) });
   return (await new MockActivityEnvironment().run(open, { input })) as PromptSearchHandle;
 }
 
@@ -95,6 +97,45 @@ async function search(
     attempts.push(attempt);
   }
   return { state, attempts };
+}
+
+/** The same search, its leases dealt out to these workers; `play` is one of them with a slice. */
+async function searchLeased(
+  handle: PromptSearchHandle,
+  workers: readonly ReturnType<typeof models>[],
+  play: (slice: PromptSlice, worker: ReturnType<typeof models>) => Promise<PlayedSlice> = (slice, worker) =>
+    playedBy(handle, slice, worker),
+  from = startSearch(handle.settings, handle.start),
+): Promise<SearchState> {
+  let dealt = 0;
+  const whoseTurn = () => workers[dealt++ % workers.length]!;
+  const answer = async (request: SearchRequest): Promise<readonly SearchAnswer[]> => {
+    if (request.kind === 'evaluate') {
+      const slices = slicesOf(request, { inFlightMax: Infinity });
+      return [answerOf(request, await Promise.all(slices.map((slice) => play(slice, whoseTurn()))))];
+    }
+    const reflect = createReflectOnPrompt(whoseTurn().dependencies);
+    const asked = { handle, requests: [request] };
+    const reflected = (await new MockActivityEnvironment().run(reflect, asked)) as Reflected;
+    return reflected.answers;
+  };
+  let state = from;
+  while (!result(state).isFinished) state = settle(state, (await Promise.all(next(state).map(answer))).flat());
+  return state;
+}
+
+async function playedBy(
+  handle: PromptSearchHandle,
+  slice: PromptSlice,
+  { dependencies }: ReturnType<typeof models>,
+  environment = new MockActivityEnvironment(),
+): Promise<PlayedSlice> {
+  return (await environment.run(createEvaluatePrompt(dependencies), { handle, slice })) as PlayedSlice;
+}
+
+/** Rollouts that a model was asked for, by what it was told. */
+function rolloutsOf({ asked }: ReturnType<typeof models>): EndpointRequest[] {
+  return asked.filter(({ messages }) => !messages[0]!.content.includes('# Example 1'));
 }
 
 test('a better prompt is found, a reflection sees what verifiers shows it, and the environment gets the prompt as its system', async (t) => {
@@ -223,4 +264,69 @@ test('descriptions of tools and the prompt of each environment are written anew,
 
 test('an environment without tools has no descriptions of them to write anew', async (t) => {
   await assert.rejects(openSearch(t, { components: ['tool_descriptions'] }), /reverse-text says of none/);
+});
+
+test('workers share the rollouts of a search, and it comes out as with one', async (t) => {
+  const alone = await search(await openSearch(t), models());
+  const workers = [models(), models(), models()];
+  const state = await searchLeased(await openSearch(t), workers);
+  assert.deepEqual(result(state), result(alone.state));
+  const shares = workers.map((worker) => rolloutsOf(worker).length);
+  assert.equal(
+    shares.reduce((sum, share) => sum + share, 0),
+    result(state).calls,
+  );
+  assert.ok(Math.min(...shares) >= result(state).calls / 6, `shares ${shares.join()}`);
+});
+
+test('what a worker had stored of a lease when it vanished is not played again, and counts once', async (t) => {
+  const undisturbed = await searchLeased(await openSearch(t), [models()]);
+  const handle = await openSearch(t, { maxConcurrent: 1 });
+  const [first, second] = [models(), models()];
+  const { chat } = first.dependencies.endpoint();
+  const worker = new MockActivityEnvironment();
+  const stored = 3;
+  first.dependencies.endpoint = () => ({
+    chat: async (request) => {
+      if (rolloutsOf(first).length < stored) return chat(request);
+      worker.cancel();
+      throw new Error('the worker is gone');
+    },
+  });
+  const start = startSearch(handle.settings, handle.start);
+  const [request] = next(start);
+  assert.ok(request?.kind === 'evaluate');
+  const slice = { ...request, from: 0 };
+  await assert.rejects(playedBy(handle, slice, first, worker));
+  const again = await playedBy(handle, slice, second);
+  assert.deepEqual([again.adopted, rolloutsOf(second).length], [stored, request.examples.length - stored]);
+  const state = await searchLeased(handle, [second]);
+  assert.deepEqual(result(state), result(undisturbed));
+  assert.equal(stored + rolloutsOf(second).length, result(state).calls);
+});
+
+test('an attempt whose rollouts turn out slow ends, and what it had in flight is not counted', async (t) => {
+  const handle = await openSearch(t);
+  const both = models();
+  const { chat } = both.dependencies.endpoint();
+  let hung = 0;
+  both.dependencies.endpoint = () => ({
+    chat: async (request) => {
+      if (both.asked.length === 12 && hung++ === 0) {
+        await new Promise((_, reject) => request.signal!.addEventListener('abort', () => reject(new Error('cut off'))));
+      }
+      return chat(request);
+    },
+  });
+  const state = startSearch(handle.settings, handle.start);
+  const pace = { seconds: 0.01, beside: 1 };
+  const sit = createSearchPrompts(both.dependencies);
+  const asked = { handle, state, begunAt: 0, pace };
+  const attempt = (await new MockActivityEnvironment().run(sit, asked)) as SearchAttempt;
+  assert.equal(attempt.pace, null);
+  const before = attempt.answers.reduce(settle, state);
+  assert.equal(result(before).calls, 10, 'the start is answered, the minibatch is not');
+  const after = await searchLeased(handle, [both], undefined, before);
+  assert.deepEqual(result(after), result(await searchLeased(await openSearch(t), [models()])));
+  assert.equal(rolloutsOf(both).length, result(after).calls, 'what was finished of the minibatch is not played again');
 });

@@ -12,7 +12,12 @@ import { inputOf, startSearchOf } from '../../bench/gepa-workflow.ts';
 import { searchInWorld, withExamples } from '../../bench/gepa-loop.ts';
 import { makeWorld } from '../../bench/gepa-world.ts';
 import { drawExamples } from '../../core/gepa/examples.ts';
-import type { PromptSearchEvent, PromptSearchHandle, PromptSearchResult } from '../../core/gepa/prompt-search.ts';
+import type {
+  PromptSearchEvent,
+  PromptSearchHandle,
+  PromptSearchResult,
+  PromptSearchStatus,
+} from '../../core/gepa/prompt-search.ts';
 import { startSearch } from '../../core/gepa/search.ts';
 import { defaultSettings } from '../../core/gepa/settings.ts';
 import { openSmallProject, type SmallProject } from './small-run.ts';
@@ -86,7 +91,6 @@ test("a search's files are verifiers' own, and the newest are directly in output
 });
 
 test('a search whose rollout worker and orchestrator are killed twice each finds the same, and asks again only for what was in flight', async () => {
-  let inFlight = 0;
   const killed = await search('killed', async (server, folder) => {
     for (const [request, name] of [
       [40, 'rollout worker'],
@@ -95,10 +99,9 @@ test('a search whose rollout worker and orchestrator are killed twice each finds
       [130, 'orchestrator worker'],
     ] as const) {
       server.holdFrom(request);
-      const held = await untilOnlyHeld(server, folder, inFlight);
+      await untilOnlyHeld(server, folder);
       const pid = project.stack.pids()[name]!;
       process.kill(pid, 'SIGKILL');
-      if (name === 'rollout worker') inFlight += held;
       await until(`another ${name}`, () => project.stack.pids()[name] !== pid);
       server.goOn();
     }
@@ -110,6 +113,7 @@ test('a search whose rollout worker and orchestrator are killed twice each finds
   const distinct = ({ distinct_task, distinct_reflect }: GepaStats) => [distinct_task, distinct_reflect];
   assert.deepEqual(distinct(killed.stats), distinct(undisturbed.stats), 'nothing else was asked');
   const calls = ({ task, reflect }: GepaStats) => task + reflect;
+  const inFlight = killed.stats.cut_off;
   assert.ok(inFlight > 0);
   assert.equal(calls(killed.stats), calls(undisturbed.stats) + inFlight, 'what had been answered was not asked again');
   assert.ok((project.stack.restarts()['rollout worker'] ?? 0) >= 2, project.log.join(' | '));
@@ -124,7 +128,7 @@ test('the same search again in the same folder asks for nothing', async () => {
 
 test('a search that continues as new continues where it was', async () => {
   const input = begunWith.get('undisturbed')!;
-  const open = createOpenPromptSearch({ codeVersion: 'test' });
+  const open = createOpenPromptSearch({ codeVersion: 'test', countRolloutWorkers: () => Promise.resolve(1) });
   const handle = (await new MockActivityEnvironment().run(open, { input })) as PromptSearchHandle;
   const control = { events: [], sequence: 7, givenUp: 0, failed: 0, firstFailure: null };
   const carried = { handle, state: startSearch(handle.settings, handle.start), control, startedAt: Date.now() };
@@ -138,6 +142,63 @@ test('a search that continues as new continues where it was', async () => {
   assert.equal(events[0]!.sequence, 8);
   assert.equal(events.at(-1)!.kind, 'finished');
 });
+
+test('slow rollouts of a search are spread over two workers, and one that is killed costs only what it had in flight', async () => {
+  const small = { maxCalls: 60, numTrain: 12, numVal: 8, isClassic: false };
+  const quick = await startGepaServer({ latencyMs: 5 });
+  const slow = await startGepaServer({ latencyMs: 2_100 });
+  const two = await openSmallProject({}, { rollout: 2 });
+  try {
+    const folder = path.join(two.folder, 'outputs/gepa/gepa-world--sim');
+    const begun = (server: GepaServer, id: string) =>
+      startSearchOf(two.client, two.folder, inputOf({ seed, ...small }, { server, folder, id }));
+    const expected = await (await begun(quick, 'quick')).result();
+    const handle = await begun(slow, 'slow');
+    await until('20 task calls', async () => (await slow.stats()).task >= 20);
+    const { inPlay } = await handle.query<PromptSearchStatus>('status');
+    assert.ok(inPlay!.rollouts > 0 && inPlay!.leases > 0, JSON.stringify(inPlay));
+    process.kill(two.stack.pids()['rollout worker 2']!, 'SIGKILL');
+    const found = await handle.result();
+    const outcome = ({
+      best,
+      bestScore,
+      bestPrompt,
+      calls,
+      candidates,
+      iterations,
+      stopReason,
+    }: PromptSearchResult) => {
+      return { best, bestScore, prompt: bestPrompt!.sha256, calls, candidates, iterations, stopReason };
+    };
+    assert.deepEqual(outcome(found), outcome(expected));
+    const { task, distinct_task, cut_off } = await slow.stats();
+    assert.equal(task, found.calls + cut_off, 'what had been answered was not asked again');
+    assert.ok(cut_off < small.maxCalls / 4 && distinct_task <= found.calls, JSON.stringify({ task, cut_off }));
+    // The worker that took the place of the killed one has an identity of its own.
+    const [, second = 0] = [...(await sharesOf(handle)).values()].sort((a, b) => b - a);
+    assert.ok(second >= found.calls / 6, `the second worker ended ${second} leases of ${found.calls}`);
+  } finally {
+    await Promise.all([quick.close(), slow.close()]);
+    await two.close();
+  }
+});
+
+/** Leases that each worker ended, by its identity. */
+async function sharesOf(handle: Awaited<ReturnType<typeof startSearchOf>>): Promise<Map<string, number>> {
+  const { events } = await handle.fetchHistory();
+  const leased = new Set(
+    events!.flatMap(({ eventId, activityTaskScheduledEventAttributes: scheduled }) =>
+      scheduled?.activityType?.name === 'evaluatePrompt' ? [Number(eventId)] : [],
+    ),
+  );
+  const shares = new Map<string, number>();
+  for (const { activityTaskCompletedEventAttributes: ended } of events!) {
+    if (!ended || !leased.has(Number(ended.scheduledEventId))) continue;
+    const identity = ended.identity ?? '';
+    shares.set(identity, (shares.get(identity) ?? 0) + 1);
+  }
+  return shares;
+}
 
 test('a search is given more calls and stopped while it runs: the best so far is validated', async () => {
   const server = await startGepaServer({ latencyMs });
@@ -157,12 +218,12 @@ test('a search is given more calls and stopped while it runs: the best so far is
   }
 });
 
-/** Waits until whatever the server has answered lies in the store; how many requests it holds then. `lost`: answered to nobody. */
-async function untilOnlyHeld(server: GepaServer, folder: string, lost: number): Promise<number> {
+/** Waits until whatever the server has answered lies in the store, and it holds some requests. */
+async function untilOnlyHeld(server: GepaServer, folder: string): Promise<void> {
   for (;;) {
-    const { task, reflect, held, inflight } = await server.stats();
+    const { task, reflect, held, inflight, cut_off: lost } = await server.stats();
     const answered = task + reflect - inflight - lost;
-    if (held > 0 && held === inflight && (await answersIn(folder)) === answered) return held;
+    if (held > 0 && held === inflight && (await answersIn(folder)) === answered) return;
     await delay(20);
   }
 }

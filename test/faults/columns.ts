@@ -56,7 +56,7 @@ export const columns = {
     overrides: { 'eval.interval': '2', 'eval.num-examples': '8' },
   },
   // Of a branch that looks for a better prompt, and of its winner's last trial; the run waits for it.
-  branch: { failpoint: 'searchPrompts.done', at: 1, hasBranch: true },
+  branch: { failpoint: 'evaluatePrompt.done', at: 2, hasBranch: true },
   trial: { failpoint: 'tryPrompt.done', at: 1, hasBranch: true },
   // The first activity of the second execution, which no other has, while its first workflow task is under way.
   'continue-as-new': { failpoint: 'readSpec.begun', at: 1, continuesAsNew: true },

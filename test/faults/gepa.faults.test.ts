@@ -21,12 +21,19 @@ const rows = [
 /** A gap's failpoint, and its passing. */
 const columns = {
   opened: 'openPromptSearch.done',
+  // The first prompt's rollouts are leased; what follows is quick, and one worker answers it.
+  leased: 'evaluatePrompt.begun',
+  played: 'evaluatePrompt.done',
   begun: 'searchPrompts.begun',
   answers: 'gepa.part',
   attempt: 'searchPrompts.done',
   closed: 'closePromptSearch.done',
 } as const;
-const passings: Readonly<Record<string, number>> = { 'gepa.part': 5 };
+const passings: Readonly<Record<string, number>> = {
+  'gepa.part': 5,
+  'evaluatePrompt.begun': 2,
+  'evaluatePrompt.done': 2,
+};
 const sizes = { seed: 4, maxCalls: 120, numTrain: 30, numVal: 20, isClassic: false };
 /** So long nothing else happens in a process that is held: what was in flight has come and is stored. */
 const quietMs = 500;

@@ -41,7 +41,7 @@ const shapes = {
   },
   /** A file, whose evaluation is a child. */
   'evaluate-file': { type: 'evaluate', text: evaluations },
-  'optimize-prompt': { type: 'optimizePrompt', text: prompts },
+  'leased-search': { type: 'optimizePrompt', text: prompts },
 } as const;
 /** Children that are recorded with their parents. */
 const children: Readonly<Record<string, { readonly type: string; readonly name: string }>> = {

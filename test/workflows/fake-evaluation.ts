@@ -5,9 +5,10 @@ import type {
   EvaluationResult,
   EvaluationTally,
 } from '../../core/eval/evaluation.ts';
+import type { PlayedSlice, PromptSlice } from '../../core/gepa/leases.ts';
 import type { PromptSearchHandle, PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { next, settle } from '../../core/gepa/search.ts';
-import type { SearchAnswer, SearchRequest } from '../../core/gepa/search-state.ts';
+import type { SearchAnswer, SearchRequest, Texts } from '../../core/gepa/search-state.ts';
 import { classicSettings } from '../../core/gepa/settings.ts';
 import { emptyTally } from '../../core/eval/tally.ts';
 import { type FakeRun, type Input, refOf, type UsualFakes } from './fake-run.ts';
@@ -29,6 +30,8 @@ type Searches = Pick<
   UsualFakes,
   | 'planPromptSearch'
   | 'openPromptSearch'
+  | 'evaluatePrompt'
+  | 'reflectOnPrompt'
   | 'searchPrompts'
   | 'comparePrompts'
   | 'tryPrompt'
@@ -165,10 +168,12 @@ export function fakeSearches(run: FakeRun): Searches {
   return {
     planPromptSearch: () => ({ input: searchOf(run.name), warnings: [] }),
     openPromptSearch: ({ input }) => openedSearch(input),
-    searchPrompts: ({ handle, state }) => {
+    evaluatePrompt: ({ slice }) => playedSlice(slice),
+    reflectOnPrompt: ({ requests }) => ({ answers: requests.map(answerTo), adopted: 0, firstFailure: null }),
+    searchPrompts: ({ handle, state, pace = null }) => {
       const answers = [next(state).map((request) => answerTo(request))];
       settle(state, answers[0]!); // an answer that does not fit is told here, in the test
-      return { answers, adopted: 0, failed: 0, firstFailure: null, seconds: 0.1, handle };
+      return { answers, adopted: 0, failed: 0, firstFailure: null, seconds: 0.1, handle, pace };
     },
     comparePrompts: () => ({ examples: 2, before: 0.25, after: 0.75 }),
     tryPrompt: ({ prompt }) => ({
@@ -184,6 +189,7 @@ export function fakeSearches(run: FakeRun): Searches {
 }
 
 function openedSearch({
+  maxConcurrent,
   environments,
   model,
   reflection,
@@ -204,6 +210,7 @@ function openedSearch({
     settings: classicSettings({ seed, maxCalls, trainSize: numTrain, valSize: numVal }),
     start: { system_prompt: 'text-0' },
     numTest: isBranch === true ? 0 : numTest,
+    maxConcurrent,
     folder: `${results.store}${results.name}/${results.prefix}`,
     warnings: [],
   };
@@ -212,10 +219,25 @@ function openedSearch({
 /** Texts are numbered, and each is better than those before it. */
 export function answerTo(request: SearchRequest): SearchAnswer {
   const { id, texts } = request;
-  const number = Number(/\d+$/.exec(texts['system_prompt']!)![0]);
+  const number = numberOf(texts);
   if (request.kind === 'reflect') return { kind: 'text', id, text: `text-${number + 1}` };
   const { length } = request.examples;
-  return { kind: 'scores', id, scores: Array.from({ length }, () => Math.min(1, number / 4)), paid: length };
+  return { kind: 'scores', id, scores: request.examples.map(() => scoreOf(number)), paid: length };
+}
+
+/** The same of a lease; its rollouts took so many seconds, one beside the other. */
+export function playedSlice({ texts, examples }: PromptSlice, seconds = 0.01): PlayedSlice {
+  const scores = examples.map(() => scoreOf(numberOf(texts)));
+  const pace = { seconds, beside: examples.length };
+  return { scores, adopted: 0, failed: 0, firstFailure: null, refused: null, pace };
+}
+
+function numberOf(texts: Texts): number {
+  return Number(/\d+$/.exec(texts['system_prompt']!)![0]);
+}
+
+function scoreOf(number: number): number {
+  return Math.min(1, number / 4);
 }
 
 function closedSearch(input: Input<'closePromptSearch'>) {

@@ -1,15 +1,19 @@
 /** A search for a better prompt: sitting after sitting, told to stop, given more calls, continued as new. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
 import type {
   PromptSearchEvent,
   PromptSearchInput,
   PromptSearchResult,
   PromptSearchStatus,
 } from '../../core/gepa/prompt-search.ts';
+import type { PromptSlice } from '../../core/gepa/leases.ts';
 import { next } from '../../core/gepa/search.ts';
-import { answerTo, searchOf } from './fake-evaluation.ts';
-import { type Call, type Fakes, Gate, type Output } from './fake-run.ts';
+import { defaultSettings } from '../../core/gepa/settings.ts';
+import { until } from '../eventually.ts';
+import { answerTo, playedSlice, searchOf } from './fake-evaluation.ts';
+import { type Fakes, Gate } from './fake-run.ts';
 import { failureOf, timesContinued } from './look.ts';
 import { begin, type BegunRun, closeServer, shortHistoryQueue } from './server.ts';
 
@@ -100,16 +104,21 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
   });
 
   test('a start that cannot be scored ends it by name, once that is written', async () => {
-    const nothing = async (
-      { usual }: Call<'searchPrompts'>,
-      state: Parameters<typeof next>[0],
-    ): Promise<Output<'searchPrompts'>> => ({
-      ...(await usual()),
-      answers: [next(state).map(({ id }) => ({ kind: 'failed' as const, id, paid: 0 }))],
-      failed: 4,
-      firstFailure: 'connection refused',
+    const run = await searching({
+      evaluatePrompt: ({ slice }) => ({
+        ...playedSlice(slice),
+        scores: slice.examples.map(() => null),
+        failed: slice.examples.length,
+        firstFailure: 'connection refused',
+      }),
+      searchPrompts: ({ state }) => ({
+        answers: [next(state).map(({ id }) => ({ kind: 'failed' as const, id, paid: 0 }))],
+        adopted: 0,
+        failed: 4,
+        firstFailure: 'connection refused',
+        seconds: 0,
+      }),
     });
-    const run = await searching({ searchPrompts: ({ state }, call) => nothing(call, state) });
     assert.match(
       await failureOf(run.handle.result()),
       /^PromptNotEvaluated: The first prompt of reverse-text could not be scored on all validation examples: \d+ rollouts failed through infrastructure\. connection refused$/,
@@ -171,4 +180,105 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
     const [, second, third] = run.inputs('searchPrompts');
     assert.deepEqual(third!.state, second!.state);
   });
+
+  test('slow rollouts are leased one by one, and the search finds what one worker finds', async () => {
+    const [spread, whole] = await Promise.all([searching(slowly()), searching()]);
+    const results = await Promise.all([resultOf(spread), resultOf(whole)]);
+    const [one, other] = results.map((found) => ({ ...found, seconds: 0 }));
+    assert.deepEqual(one, other);
+    assert.equal(spread.inputs('searchPrompts').length, 0);
+    const leased = spread.inputs('evaluatePrompt').map(({ slice }) => `${slice.id}#${slice.from}`);
+    assert.equal(new Set(leased).size, leased.length, 'nothing was leased twice');
+    assert.equal(leased.length, results[0].calls);
+  });
+
+  test('a rollout that hangs holds up its own request alone', async () => {
+    const gate = new Gate();
+    const isHeld = ({ id, from }: PromptSlice): boolean => from === 0 && id.includes('.validation.');
+    let held = '';
+    const run = await searching({
+      ...slowly(async (slice) => {
+        if (held !== '' || !isHeld(slice)) return;
+        held = slice.id;
+        await gate.pass();
+      }),
+      openPromptSearch: async ({ input }, { usual }) => {
+        const { seed, maxCalls, numTrain, numVal } = input;
+        const sizes = { seed, maxCalls, trainSize: numTrain, valSize: numVal };
+        return { ...(await usual()), settings: defaultSettings({ ...sizes, proposals: 1 }) };
+      },
+    });
+    await gate.reached;
+    const iteration = Number.parseInt(held, 10);
+    const others = () => run.inputs('evaluatePrompt').map(({ slice }) => slice.id);
+    await until('the other slices of its request', () => others().filter((id) => id === held).length === 4);
+    await until('the next iteration', () => others().includes(`${iteration + 1}.child.0`));
+    const { inPlay, waitingOn } = await statusOf(run);
+    assert.ok(inPlay!.rollouts >= 1 && inPlay!.leases >= 1);
+    assert.ok(waitingOn.includes(`1 validation rollouts of iteration ${iteration}`), waitingOn.join());
+    gate.open();
+    const { calls, maxCalls } = await resultOf(run);
+    assert.ok(calls <= maxCalls);
+  });
+
+  test('no more rollouts are in play than it may have', async () => {
+    const counted = { now: 0, most: 0 };
+    const run = await searching(
+      slowly(async ({ examples }) => {
+        counted.now += examples.length;
+        counted.most = Math.max(counted.most, counted.now);
+        await delay(100);
+        counted.now -= examples.length;
+      }),
+      { maxConcurrent: 2 },
+    );
+    await resultOf(run);
+    assert.equal(counted.most, 2);
+  });
+
+  test('a server that refuses the first prompts ends it, with what the server said', async () => {
+    const run = await searching({
+      evaluatePrompt: ({ slice }) => ({ ...playedSlice(slice), scores: [null], refused: 'there is no model m' }),
+    });
+    assert.equal(await failureOf(run.handle.result()), 'InferenceRejected: there is no model m');
+  });
+
+  test('told to stop with leases in play it finishes what is under way and validates the best', async () => {
+    const gate = new Gate();
+    const run = await searching(slowly(async ({ id }) => (id.includes('.child.') ? gate.pass() : undefined)));
+    await gate.reached;
+    await run.tell('stop');
+    gate.open();
+    const { stopReason, iterations } = await resultOf(run);
+    assert.deepEqual([stopReason, iterations], ['asked', 1]);
+  });
+
+  test('a long history of leases continues as new, and finds what one execution finds', async () => {
+    const of = { maxCalls: 60 };
+    const [short, whole] = await Promise.all([searching(slowly(), of, shortHistoryQueue), searching({}, of)]);
+    const results = await Promise.all([resultOf(short), resultOf(whole)]);
+    assert.ok((await timesContinued(short)) >= 1);
+    const [one, other] = results.map(({ best, calls, candidates, bestScore }) => [best, calls, candidates, bestScore]);
+    assert.deepEqual(one, other);
+    assert.equal(short.inputs('searchPrompts').length, 0, 'what is known of its rollouts is carried over');
+  });
+
+  test('rollouts that turn out slow while one worker has them are leased', async () => {
+    const run = await searching({
+      searchPrompts: async (_, { nth, usual }) =>
+        nth === 1 ? { ...(await usual()), answers: [], pace: null } : usual(),
+    });
+    await resultOf(run);
+    assert.deepEqual(run.order('evaluatePrompt', 'searchPrompts').slice(4, 6), ['searchPrompts', 'evaluatePrompt']);
+  });
 });
+
+/** Rollouts of three seconds, as far as they say; `during` is waited for while one is in play. */
+function slowly(during: (slice: PromptSlice) => Promise<void> = () => Promise.resolve()): Fakes {
+  return {
+    evaluatePrompt: async ({ slice }) => {
+      await during(slice);
+      return playedSlice(slice, 3);
+    },
+  };
+}

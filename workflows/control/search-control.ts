@@ -1,15 +1,16 @@
 import { present } from '../../core/present.ts';
 import { defineQuery, defineUpdate, setCurrentDetails, setHandler } from '@temporalio/workflow';
 import { plainMarkdown } from '../../core/markdown.ts';
-import { searchFigures, tellings } from '../../core/gepa/figures.ts';
+import { inPlayText, searchFigures, tellings } from '../../core/gepa/figures.ts';
 import type {
   HeldOutScores,
   PromptSearchEvent,
   PromptSearchHandle,
   PromptSearchStatus,
   SearchFigures,
+  SearchInPlay,
 } from '../../core/gepa/prompt-search.ts';
-import type { SearchState } from '../../core/gepa/search-state.ts';
+import type { EvaluateRequest, SearchState } from '../../core/gepa/search-state.ts';
 import { eventsKept } from '../../core/limits.ts';
 
 const searchStatusQuery = defineQuery<PromptSearchStatus>('status');
@@ -37,6 +38,12 @@ export interface KnownSearch {
   readonly reflectionModel: string;
 }
 
+/** What is told of the leases of a search. */
+interface KnownLeases {
+  readonly inPlay: SearchInPlay;
+  leftOf(request: EvaluateRequest): number;
+}
+
 /** Where people ask a search how it stands, and tell it what they want. */
 export class SearchControl {
   /** Asked for and not done yet. */
@@ -47,6 +54,7 @@ export class SearchControl {
   #handle: PromptSearchHandle | null = null;
   #state: SearchState | null = null;
   #told: SearchControlState;
+  #leases: KnownLeases | null = null;
   readonly #onStop: () => void;
 
   constructor(known: KnownSearch, told: SearchControlState | null, onStop: () => void) {
@@ -71,6 +79,11 @@ export class SearchControl {
     this.#handle = of.handle ?? this.#handle;
     this.#state = of.state ?? this.#state;
     this.#show();
+  }
+
+  /** Where it is asked what is in play. */
+  shows(leases: KnownLeases): void {
+    this.#leases = leases;
   }
 
   knows(known: KnownSearch): void {
@@ -112,7 +125,9 @@ export class SearchControl {
 
   status(): PromptSearchStatus {
     const { givenUp, failed, firstFailure, sequence: told } = this.#told;
-    const figures = this.#state === null ? nothingYet : searchFigures(this.#state);
+    const leases = this.#leases;
+    const leftOf = leases === null ? undefined : (request: EvaluateRequest) => leases.leftOf(request);
+    const figures = this.#state === null ? nothingYet : searchFigures(this.#state, leftOf);
     const names = this.#handle ?? this.#known;
     return {
       ...figures,
@@ -126,6 +141,7 @@ export class SearchControl {
       failed,
       firstFailure,
       told,
+      ...present({ inPlay: leases?.inPlay }),
     };
   }
 
@@ -195,9 +211,14 @@ function describePromptSearch(status: PromptSearchStatus, events: readonly Promp
       : [
           `- ${status.failed} rollouts failed through infrastructure, ${status.givenUp} iterations abandoned: ${plainMarkdown(status.firstFailure ?? '')}`,
         ]),
+    ...inPlayLines(status),
     ...status.waitingOn.map((what) => `- waits for ${plainMarkdown(what)}`),
     ...status.warnings.map((line) => `- ${plainMarkdown(line)}`),
     ...(status.folder === '' ? [] : [`- results in \`${status.folder}\``]),
     ...events.slice(-5).map(({ text }) => `- ${plainMarkdown(text)}`),
   ].join('\n');
+}
+
+function inPlayLines({ inPlay }: PromptSearchStatus): string[] {
+  return inPlay === undefined || inPlay.leases === 0 ? [] : [`- in play: ${inPlayText(inPlay)}`];
 }

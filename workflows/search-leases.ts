@@ -1,0 +1,175 @@
+import { ApplicationFailure, CancellationScope, condition } from '@temporalio/workflow';
+import { leaseWords } from '../core/gepa/figures.ts';
+import {
+  answerOf,
+  longestOf,
+  type PlayedSlice,
+  type PromptSlice,
+  reflectionsByIteration,
+  type SearchPace,
+  slicesOf,
+} from '../core/gepa/leases.ts';
+import type { PromptSearchHandle, SearchInPlay } from '../core/gepa/prompt-search.ts';
+import type { EvaluateRequest, ReflectRequest, SearchAnswer, SearchRequest } from '../core/gepa/search-state.ts';
+import type { SearchControl } from './control/search-control.ts';
+import { promptSearches } from './options.ts';
+
+/** One that waits for its turn, or is in play. */
+interface Lease {
+  readonly rollouts: number;
+  begin: () => void;
+}
+
+/**
+ * What a search asks for, as leases: slices of its requests, each for whichever rollout worker has room for it. Nothing waits for a slice but
+ * the request that it is of.
+ */
+export class SearchLeases {
+  /** Of the newest rollouts; null: nothing is known, or they were slow. */
+  pace: SearchPace | null;
+  readonly #handle: PromptSearchHandle;
+  readonly #control: SearchControl;
+  readonly #scope = new CancellationScope();
+  readonly #bounds: { readonly workers: number | undefined; readonly inFlightMax: number };
+  /** By id: what was asked and not taken yet, and how many of its rollouts are awaited. */
+  readonly #asked = new Map<string, number>();
+  readonly #waiting: Lease[] = [];
+  readonly #playing = new Set<Lease>();
+  #reflections = 0;
+  #reflectionLeases = 0;
+  #answers: SearchAnswer[] = [];
+  #failures: unknown[] = [];
+
+  constructor(handle: PromptSearchHandle, control: SearchControl, pace: SearchPace | null) {
+    const { maxConcurrent = -1, workers } = handle;
+    this.#handle = handle;
+    this.#control = control;
+    this.#bounds = { workers, inFlightMax: maxConcurrent < 1 ? Infinity : maxConcurrent };
+    this.pace = pace;
+  }
+
+  /** Nothing was asked that is not taken. */
+  get isIdle(): boolean {
+    return this.#asked.size === 0;
+  }
+
+  get hasNews(): boolean {
+    return this.#answers.length > 0 || this.#failures.length > 0;
+  }
+
+  get inPlay(): SearchInPlay {
+    return {
+      leases: this.#playing.size + this.#reflectionLeases,
+      rollouts: rolloutsOf(this.#playing),
+      waiting: rolloutsOf(this.#waiting),
+      reflections: this.#reflections,
+    };
+  }
+
+  /** How many rollouts of a request are awaited. */
+  leftOf({ id, examples }: EvaluateRequest): number {
+    return this.#asked.get(id) ?? examples.length;
+  }
+
+  /** Leases what was not asked yet. */
+  ask(requests: readonly SearchRequest[]): void {
+    const fresh = requests.filter(({ id }) => !this.#asked.has(id));
+    for (const request of fresh) this.#asked.set(request.id, request.kind === 'evaluate' ? request.examples.length : 0);
+    for (const request of fresh) if (request.kind === 'evaluate') this.#follow(this.#evaluate(request));
+    for (const together of reflectionsByIteration(fresh)) this.#follow(this.#reflect(together));
+  }
+
+  /** What has been answered since. Throws what cannot be answered, once nothing is in play any more. */
+  async take(): Promise<readonly SearchAnswer[]> {
+    if (this.#failures.length > 0) {
+      await condition(() => this.#playing.size + this.#reflectionLeases === 0);
+      throw this.#failures[0];
+    }
+    const answers = this.#answers;
+    this.#answers = [];
+    for (const { id } of answers) this.#asked.delete(id);
+    return answers;
+  }
+
+  /** Plays what no request of the search asks for: the store has the scores then. */
+  async play(asked: readonly Omit<PromptSlice, 'from'>[], what: string): Promise<void> {
+    const slices = asked.flatMap((one) => slicesOf(one, this.#bounds));
+    await Promise.all(slices.map((slice) => this.#play(slice, `${slice.examples.length} ${what}`)));
+  }
+
+  #follow(answers: Promise<readonly SearchAnswer[]>): void {
+    answers.then(
+      (come) => void this.#answers.push(...come),
+      (reason: unknown) => {
+        this.#failures.push(reason);
+        this.#scope.cancel();
+      },
+    );
+  }
+
+  async #evaluate(request: EvaluateRequest): Promise<readonly SearchAnswer[]> {
+    const { id, examples, purpose } = request;
+    const played = await Promise.all(
+      slicesOf(request, this.#bounds).map(async (slice): Promise<PlayedSlice> => {
+        const { length } = slice.examples;
+        const one = await this.#play(slice, leaseWords(request, `${length} of ${examples.length}`));
+        this.#asked.set(id, this.#asked.get(id)! - length);
+        return one;
+      }),
+    );
+    const refused = played.map((one) => one.refused);
+    if (purpose === 'start' && !refused.includes(null))
+      throw ApplicationFailure.nonRetryable(refused[0], 'InferenceRejected');
+    // What lay in the store says nothing of rollouts.
+    this.pace = longestOf(played) ?? this.pace ?? { seconds: 0, beside: 1 };
+    return [answerOf(request, played)];
+  }
+
+  async #reflect(requests: readonly ReflectRequest[]): Promise<readonly SearchAnswer[]> {
+    this.#reflections += requests.length;
+    this.#reflectionLeases += 1;
+    try {
+      const summary = leaseWords(requests[0]!, String(requests.length));
+      const { answers, firstFailure } = await this.#scope.run(() =>
+        promptSearches.reflectOnPrompt.executeWithOptions({ summary }, [{ handle: this.#handle, requests }]),
+      );
+      this.#control.failedRollouts({ failed: 0, firstFailure });
+      return answers;
+    } finally {
+      this.#reflections -= requests.length;
+      this.#reflectionLeases -= 1;
+    }
+  }
+
+  async #play(slice: PromptSlice, summary: string): Promise<PlayedSlice> {
+    const lease: Lease = { rollouts: slice.examples.length, begin: () => undefined };
+    const begun = new Promise<void>((resolve) => (lease.begin = resolve));
+    this.#waiting.push(lease);
+    this.#letIn();
+    await begun;
+    try {
+      const played = await this.#scope.run(() =>
+        promptSearches.evaluatePrompt.executeWithOptions({ summary }, [{ handle: this.#handle, slice }]),
+      );
+      this.#control.failedRollouts(played);
+      return played;
+    } finally {
+      this.#playing.delete(lease);
+      this.#letIn();
+    }
+  }
+
+  /** In their order, each when few enough rollouts are in play. */
+  #letIn(): void {
+    for (let next = this.#waiting[0]; next; next = this.#waiting[0]) {
+      if (this.#playing.size > 0 && rolloutsOf(this.#playing) + next.rollouts > this.#bounds.inFlightMax) return;
+      this.#waiting.shift();
+      this.#playing.add(next);
+      next.begin();
+    }
+  }
+}
+
+function rolloutsOf(leases: Iterable<Lease>): number {
+  return [...leases].reduce((sum, { rollouts }) => sum + rollouts, 0);
+}
