@@ -253,12 +253,12 @@ function meanReward(groups: readonly ScoredGroup[]): number {
 const read = async (file: string): Promise<string> => readFile(path.join(project.folder, 'outputs', file), 'utf8');
 
 test('a branch finds the prompt that its environment rewards, whoever dies meanwhile, and later groups are played with it; so are those of a fork', async () => {
-  await hold('searchPrompts.begun', 1);
+  await hold('evaluatePrompt.begun', 1);
   await hold('gepa.part', 3);
   await hold('tryPrompt.begun', 1);
   const handle = await pausedAfter('better', 1);
   const deaths = [
-    ['searchPrompts.begun', 'orchestrator worker'],
+    ['evaluatePrompt.begun', 'orchestrator worker'],
     ['gepa.part', 'rollout worker'],
     ['tryPrompt.begun', 'policy server'],
   ] as const;
@@ -340,9 +340,9 @@ test('a branch that fails harms nobody and says so; a run that fails takes its b
   assert.equal((await sick.result()).step, 2);
 
   await fork('failing', 0);
-  await hold('searchPrompts.begun', 1);
+  await hold('evaluatePrompt.begun', 1);
   const handle = await pausedAfter('failing', 1);
-  await until('a search that began', () => isHeld('searchPrompts.begun'));
+  await until('a search that began', () => isHeld('evaluatePrompt.begun'));
   const { prompts } = await handle.query<RunStatus>('status');
   assert.deepEqual(
     prompts.map(({ environment, branch }) => [environment, branch?.step, branch?.workflow]),
@@ -358,7 +358,7 @@ test('a branch that fails harms nobody and says so; a run that fails takes its b
   await assert.rejects(handle.result(), ({ cause }: Error) =>
     /is behind its store/.test(String((cause as Error).cause ?? cause)),
   );
-  await release('searchPrompts.begun');
+  await release('evaluatePrompt.begun');
   const child = project.client.workflow.getHandle('failing.gepa.say.v1');
   await assert.rejects(child.result());
   assert.equal((await child.describe()).status.name, 'CANCELLED');
@@ -384,13 +384,13 @@ test('a branch that is asked for offers what it found; a rewind takes the prompt
   assert.match(await ratchet('gepa', 'adopt', 'asked', '--env', 'say'), /is its system prompt for groups/);
   await handle.executeUpdate('resume');
   await until('step 3', () => project.commit('asked', 3));
-  await hold('searchPrompts.begun', 1);
+  await hold('evaluatePrompt.begun', 1);
   await handle.executeUpdate('gepa-branch', { args: [null] });
   const again = handle.executeUpdate('gepa-branch', { args: ['say'] });
   await assert.rejects(again, ({ cause }: Error) => /under way already/.test(String(cause)));
   await handle.executeUpdate('rewind', { args: [1] });
   await handle.result();
-  await release('searchPrompts.begun');
+  await release('evaluatePrompt.begun');
   assert.deepEqual(promptsOf(await groupsOf('asked', 3)), [values['digest']]);
   assert.deepEqual(promptsOf(await groupsOf('asked', 3, 'lineages/l2')), [undefined]);
 });

@@ -267,7 +267,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
       holdVersion: () => 'single',
       playGroups: async ({ round }, { usual }) => {
         if (round.step === 1) return usual();
-        isTogether ||= run.inputs('searchPrompts').length > 0 && run.inputs('tryPrompt').length === 0;
+        isTogether ||= run.inputs('evaluatePrompt').length > 0 && run.inputs('tryPrompt').length === 0;
         return usual();
       },
     });
