@@ -143,7 +143,7 @@ test('a search that continues as new continues where it was', async () => {
   assert.equal(events.at(-1)!.kind, 'finished');
 });
 
-test('slow rollouts of a search are spread over two workers, and one that is killed costs only what it had in flight', async () => {
+test('slow rollouts of a search are spread over two workers, and one that is killed costs only what it had in flight', async (t) => {
   const small = { maxCalls: 60, numTrain: 12, numVal: 8, isClassic: false };
   const quick = await startGepaServer({ latencyMs: 5 });
   const slow = await startGepaServer({ latencyMs: 2_100 });
@@ -175,7 +175,9 @@ test('slow rollouts of a search are spread over two workers, and one that is kil
     assert.equal(task, found.calls + cut_off, 'what had been answered was not asked again');
     assert.ok(cut_off < small.maxCalls / 4 && distinct_task <= found.calls, JSON.stringify({ task, cut_off }));
     // The worker that took the place of the killed one has an identity of its own.
-    const [, second = 0] = [...(await sharesOf(handle)).values()].sort((a, b) => b - a);
+    const { shares, leases, events } = await leasesOf(handle);
+    t.diagnostic(`${events} events, ${leases} leases, ended by ${[...shares.values()].join(', ')}`);
+    const [, second = 0] = [...shares.values()].sort((a, b) => b - a);
     assert.ok(second >= found.calls / 6, `the second worker ended ${second} leases of ${found.calls}`);
   } finally {
     await Promise.all([quick.close(), slow.close()]);
@@ -183,21 +185,21 @@ test('slow rollouts of a search are spread over two workers, and one that is kil
   }
 });
 
-/** Leases that each worker ended, by its identity. */
-async function sharesOf(handle: Awaited<ReturnType<typeof startSearchOf>>): Promise<Map<string, number>> {
-  const { events } = await handle.fetchHistory();
+/** How many leases there were in a search's history, and how many each worker ended, by its identity. */
+async function leasesOf(handle: Awaited<ReturnType<typeof startSearchOf>>) {
+  const events = (await handle.fetchHistory()).events!;
   const leased = new Set(
-    events!.flatMap(({ eventId, activityTaskScheduledEventAttributes: scheduled }) =>
+    events.flatMap(({ eventId, activityTaskScheduledEventAttributes: scheduled }) =>
       scheduled?.activityType?.name === 'evaluatePrompt' ? [Number(eventId)] : [],
     ),
   );
   const shares = new Map<string, number>();
-  for (const { activityTaskCompletedEventAttributes: ended } of events!) {
+  for (const { activityTaskCompletedEventAttributes: ended } of events) {
     if (!ended || !leased.has(Number(ended.scheduledEventId))) continue;
     const identity = ended.identity ?? '';
     shares.set(identity, (shares.get(identity) ?? 0) + 1);
   }
-  return shares;
+  return { shares, leases: leased.size, events: events.length };
 }
 
 test('a search is given more calls and stopped while it runs: the best so far is validated', async () => {
