@@ -51,6 +51,9 @@ async function askTeacher(
   const { before } = scorer;
   if (before && before.length !== batch.rows.length)
     throw new Error(`the batch has ${batch.rows.length} rows, and its groups make ${before.length}`);
+  /** Beside rows that learn from rewards, which nobody is asked about. */
+  const isTaught = ({ objective }: Pick<PackedRow, 'objective'>): boolean =>
+    !spec.distillation || objective !== undefined;
   const parts: ObjectRef[] = [];
   const lead = new MeanLead();
   for (let first = 0; first < batch.rows.length; first += teacherRowsAtOnce) {
@@ -58,9 +61,13 @@ async function askTeacher(
     const places = [...batch.rows.keys()].slice(first, first + teacherRowsAtOnce);
     const samples = await batch.read(places);
     const bytes =
-      (await store.read(key)) ?? (await store.putIfAbsent(key, await asked(scorer, { samples, places }, signal))).bytes;
+      (await store.read(key)) ??
+      (await store.putIfAbsent(key, await asked(scorer, { samples, places, isTaught }, signal))).bytes;
     const rows = decodeTaught(bytes, store.uri + key);
-    for (const [r, sample] of samples.entries()) lead.add(sample, requireRow(rows[r], sample, store.uri + key));
+    for (const [r, sample] of samples.entries()) {
+      const taught = requireRow(rows[r], sample, store.uri + key);
+      if (isTaught(sample)) lead.add(sample, taught);
+    }
     parts.push({ key, sha256: sha256(bytes), bytes: bytes.byteLength, count: rows.length });
   }
   const key = layout.taught(run.lineage, step, packed.sha256);
@@ -71,20 +78,30 @@ async function askTeacher(
 
 async function asked(
   scorer: Scorer,
-  { samples, places }: { readonly samples: readonly PackedRow[]; readonly places: readonly number[] },
+  of: {
+    readonly samples: readonly PackedRow[];
+    readonly places: readonly number[];
+    readonly isTaught: (sample: PackedRow) => boolean;
+  },
   signal: AbortSignal,
 ): Promise<Uint8Array> {
+  const { samples, places, isTaught } = of;
   const hints = places.map((row) => scorer.before?.[row] ?? []);
-  const whole = await scorer.score(
-    samples.map(({ tokenIds }, r) => [...hints[r]!, ...tokenIds]),
-    signal,
-  );
-  const scored = whole.map((logprobs, r) => logprobs.slice(hints[r]!.length));
+  const taught = [...samples.keys()].filter((r) => isTaught(samples[r]!));
+  const whole =
+    taught.length === 0
+      ? []
+      : await scorer.score(
+          taught.map((r) => [...hints[r]!, ...samples[r]!.tokenIds]),
+          signal,
+        );
+  const scored = new Map(taught.map((r, i) => [r, whole[i]!.slice(hints[r]!.length)]));
   return encodeTaught(
     samples.map(({ lossMask }, r) => {
       const trainedAt = [...lossMask.keys()].filter((t) => lossMask[t] !== 0);
-      for (const t of trainedAt) requireFinite(scored[r]![t]!);
-      return numbersOf(scored[r]!, trainedAt);
+      const logprobs = scored.get(r) ?? lossMask.map(() => 0);
+      for (const t of trainedAt) requireFinite(logprobs[t]!);
+      return numbersOf(logprobs, trainedAt);
     }),
   );
 }

@@ -3,7 +3,7 @@ import { decodeRanges } from '../core/rl/ledger.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { environmentReward, stepMetrics } from '../core/rl/metrics.ts';
 import { poolMetrics } from '../core/rl/pools.ts';
-import { filterMetrics } from '../core/rl/filters.ts';
+import { filterMetrics, filtersOf } from '../core/rl/filters.ts';
 import { factsOfGroup, type GroupFacts } from '../core/rl/group-facts.ts';
 import { promptsOfBatch } from '../core/rl/prompts-of-batch.ts';
 import { advantagesOf, ownAdvantage, Packer, type SetAside } from '../core/rl/pack.ts';
@@ -18,7 +18,7 @@ import { poolsOf } from '../runs/pools.ts';
 import { specOf } from '../runs/run-access.ts';
 import { GroupsInOrder } from '../runs/scored-groups.ts';
 
-/** Tokens that count in the loss; `batch/signal_tokens` are those of them whose advantage is not 0. */
+/** Tokens that count in the loss; `batch/signal_tokens` are those of them that teach something: not by an advantage of 0. */
 export const trainedTokens = 'batch/trained_tokens';
 
 interface PackInput {
@@ -63,6 +63,9 @@ export async function packBatch(input: PackInput): Promise<{
     'batch/rows': stats.rows,
     [trainedTokens]: stats.trainedTokens,
     'batch/signal_tokens': stats.signalTokens,
+    ...(spec.environments.some(({ echo }) => echo !== undefined)
+      ? { 'batch/observed_tokens': stats.observedTokens, 'batch/unplaced_messages': setAside.unplacedMessages }
+      : {}),
   };
   const prompts = promptsOfBatch(trained);
   const packed = await putPacked(run, step, { rows, metrics, ...(prompts ? { prompts } : {}) });
@@ -96,11 +99,13 @@ async function packRows(
   { run, step, trained, scored }: Pick<PackInput, 'run' | 'step' | 'trained' | 'scored'>,
   options: Omit<RunSpec, 'advantage'> & { readonly advantage: AdvantageKind | AdvantageFunction },
 ) {
-  const { advantage, rolloutFilters: filters } = options;
+  const { advantage, environments } = options;
   const packer = new Packer(options);
   const writer = new BatchWriter(run, step);
   const facts = new Map<string, Map<number, GroupFacts>>();
   const note = (key: string, group: ScoredGroup, advantageOf: (index: number) => number): void => {
+    const entry = environments.find(({ name }) => name === group.environment);
+    const filters = filtersOf(options.rolloutFilters, entry);
     facts.get(key)!.set(group.ordinal, factsOfGroup(group, { advantageOf, filters }));
   };
   const sources = trained.map(({ scored: ref, ordinals }) => ({ ref, ordinals: decodeRanges(ordinals) }));
@@ -110,10 +115,9 @@ async function packRows(
   const usual = typeof advantage === 'string' ? advantage : 'centered';
   for await (const { key, group, isWanted } of groups) {
     if (!isWanted) {
+      const { pre, post } = options.rolloutFilters;
       const found =
-        filters.pre.length + filters.post.length === 0
-          ? []
-          : advantagesOf(group, ownAdvantage(group, usual, options.environments), options);
+        pre.length + post.length === 0 ? [] : advantagesOf(group, ownAdvantage(group, usual, environments), options);
       note(key, group, (index) => found[group.rollouts.findIndex((rollout) => rollout.index === index)]!);
       continue;
     }

@@ -52,6 +52,7 @@ export async function planStep(input: {
     klBeta,
     reference,
     loss: spec.loss,
+    ...(spec.distillation ? { distillation: spec.distillation } : {}),
     optimizer: { ...spec.optimizer, maxGradNorm: overrides.maxGradNorm ?? spec.optimizer.maxGradNorm },
     numIterations: spec.numIterations,
     ...(spec.numMiniBatches === 1 ? {} : { numMiniBatches: spec.numMiniBatches }),

@@ -1,3 +1,4 @@
+import { differInGroups, groupSizeOf } from '../core/rl/selection.ts';
 import { type Obstacle, type RunFileReport, runsOfFile } from '../backends/configs/examine-run-file.ts';
 import type { TrainingMemory } from '../backends/configs/check-model.ts';
 import { showStoreUri } from '../backends/store/store-uri.ts';
@@ -85,6 +86,7 @@ function summary(spec: RunSpec, { model, environments, notImported }: RunFileRep
     `  trains        ${trainedPart(spec, model?.adapterCount ?? null)}`,
     ...(model?.training ? [`  memory        ${trainingMemoryLine(model.training)}`] : []),
     `  loss          ${lossLine(spec)}`,
+    ...otherLosses(spec),
     ...(spec.temperatureSchedule ? [`  temperature   ${temperatureLine(spec)}`] : []),
     ...(spec.teacher ? [`  teacher       ${teacherLine(spec.teacher)}`] : []),
     `  warm-up       ${warmUpLine(spec)}`,
@@ -125,10 +127,29 @@ function metricsLine({ name, wandb, mlflow }: RunSpec): string[] {
   return to.length === 0 ? [] : [`  metrics       to ${to.join(' and ')}`];
 }
 
-function batchLine({ batchSize, rolloutsPerExample, tokenBatchSize }: RunSpec): string {
+function batchLine(spec: RunSpec): string {
+  const { batchSize, rolloutsPerExample, tokenBatchSize } = spec;
+  if (differInGroups(spec)) {
+    const sizes = spec.environments.map(({ name }) => `${groupSizeOf(spec, name)} (${name})`).join(', ');
+    return `groups of ${sizes} rollouts until they have ${tokenBatchSize === null ? `${batchSize} rollouts` : `${tokenBatchSize} tokens`}`;
+  }
   if (tokenBatchSize !== null)
     return `groups of ${rolloutsPerExample} rollouts until they have ${tokenBatchSize} tokens`;
   return `${batchSize / rolloutsPerExample} groups × ${rolloutsPerExample} rollouts`;
+}
+
+/** What environments add to the loss of the run, or have in its place. */
+function otherLosses({ environments }: RunSpec): string[] {
+  const taught = environments.filter(({ objective }) => objective !== undefined).map(({ name }) => name);
+  return [
+    ...(taught.length === 0
+      ? []
+      : [`  distilled     ${taught.join(', ')}, by the teacher alone and over its own tokens`]),
+    ...environments.flatMap(({ name, echo }) => {
+      const weights = Object.entries(echo ?? {}).map(([role, weight]) => `${role} ${weight}`);
+      return weights.length === 0 ? [] : [`  echo          what ${name} says, by cross entropy: ${weights.join(', ')}`];
+    }),
+  ];
 }
 
 function temperatureLine({ temperatureSchedule: schedule, maxSteps, sampling, eval: evaluation }: RunSpec): string {

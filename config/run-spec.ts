@@ -50,6 +50,8 @@ export const RunSpec = z.strictObject({
   schedule: ScheduleSpec,
   optimizer: OptimizerSpec,
   loss: LossSpec,
+  /** Of environments that are learned from the teacher alone; missing = `loss` is that of all. */
+  distillation: LossSpec.optional(),
   advantage: AdvantageSpec,
   /** Missing = a rollout has one advantage, whatever its turns were rewarded. */
   turnCredit: TurnCreditSpec.optional(),

@@ -1,4 +1,5 @@
-import type { PackedRow } from '../core/rl/batch.ts';
+import type { ObservedSpan, PackedRow } from '../core/rl/batch.ts';
+import { present } from '../core/present.ts';
 import { damaged, isRecord } from '../backends/store/objects.ts';
 
 /**
@@ -29,6 +30,8 @@ export interface RowHead {
   readonly sampling?: Width;
   /** Absent where it is the plan's. */
   readonly temperature?: number;
+  readonly objective?: 'ref_kl';
+  readonly observed?: readonly ObservedSpan[];
 }
 
 /** Bytes of a number. */
@@ -47,7 +50,8 @@ export interface EncodedRow<Head = RowHead> {
 
 /** Throws for what only a bug can make: numbers where no token counts, or that are none. */
 export function encodeRow(sample: Omit<PackedRow, 'rollout' | 'teacherLogprobs'>, rollout: number): EncodedRow {
-  const { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, advantages, temperature } = sample;
+  const { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, advantages } = sample;
+  const { temperature, objective, observed } = sample;
   const mask = new Uint8Array(Math.ceil(tokenIds.length / 8));
   const places: number[] = [];
   for (let t = 0; t < tokenIds.length; t++) {
@@ -80,7 +84,7 @@ export function encodeRow(sample: Omit<PackedRow, 'rollout' | 'teacherLogprobs'>
     advantage: isOne ? advantage : null,
     ...(logprobs ? { logprobs: widthOf(logprobs) } : {}),
     ...(sampling ? { sampling: widthOf(sampling) } : {}),
-    ...(temperature === undefined ? {} : { temperature }),
+    ...present({ temperature, objective, observed }),
   };
   return { head, columns, bytes: alignedBytes(columns) };
 }
@@ -173,14 +177,24 @@ function headsOf<Head>(
 function isHead(value: unknown): value is RowHead {
   if (!isRecord(value)) return false;
   const { tokens, counted, rollout, advantage, logprobs = 4, sampling = 4, temperature = 1 } = value;
+  const { objective = 'ref_kl', observed = [] } = value;
   return (
     [tokens, counted, rollout].every((count) => Number.isSafeInteger(count) && Number(count) >= 0) &&
     Number(counted) <= Number(tokens) &&
     (advantage === null || Number.isFinite(advantage)) &&
     [logprobs, sampling].every((width) => width === 4 || width === 8) &&
     Number.isFinite(temperature) &&
-    Number(temperature) > 0
+    Number(temperature) > 0 &&
+    objective === 'ref_kl' &&
+    Array.isArray(observed) &&
+    observed.every((span) => isSpan(span, Number(tokens)))
   );
+}
+
+function isSpan(value: unknown, tokens: number): value is ObservedSpan {
+  if (!isRecord(value)) return false;
+  const [from, to, weight] = [value['from'], value['to'], value['weight']].map(Number) as [number, number, number];
+  return Number.isSafeInteger(from) && Number.isSafeInteger(to) && 0 < from && from < to && to <= tokens && weight > 0;
 }
 
 interface TaughtHead {
@@ -200,7 +214,7 @@ function rowBytes({ tokens, counted, advantage, logprobs, sampling }: RowHead): 
 }
 
 function decodeRow(bytes: Uint8Array, from: number, head: RowHead, where: string): Omit<PackedRow, 'rollout'> {
-  const { tokens, counted, advantage, logprobs, sampling, temperature } = head;
+  const { tokens, counted, advantage, logprobs, sampling, temperature, objective, observed } = head;
   let at = bytes.byteOffset + from;
   const take = (length: number): number => {
     const begin = at;
@@ -230,7 +244,7 @@ function decodeRow(bytes: Uint8Array, from: number, head: RowHead, where: string
     ...(behaviorLogprobs ? { behaviorLogprobs } : {}),
     advantages,
     ...(samplingLogprobs ? { samplingLogprobs } : {}),
-    ...(temperature === undefined ? {} : { temperature }),
+    ...present({ temperature, objective, observed }),
   };
 }
 

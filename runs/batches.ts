@@ -1,5 +1,5 @@
 import { batchPartBytesMax, batchPartsHeld } from '../core/limits.ts';
-import { type PackedRow, type RowFacts, type RowSource, sharedTokens } from '../core/rl/batch.ts';
+import { type PackedRow, type RowFacts, type RowSource, sharedTokens, tokensIn } from '../core/rl/batch.ts';
 import type { ObjectRef, PackedBatch, StepPlan, StoredRows, TaughtRows } from '../core/rl/run-state.ts';
 import { damaged, encodeJson, isRecord, putJson, type Shape } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
@@ -31,6 +31,8 @@ export class BatchWriter {
   readonly #rollouts: number[] = [];
   readonly #untold: number[] = [];
   readonly #shared: number[] = [];
+  readonly #distilled: number[] = [];
+  readonly #observed: number[] = [];
   #before: PackedRow | undefined;
   #open: EncodedRow[] = [];
   #openBytes = 0;
@@ -47,9 +49,12 @@ export class BatchWriter {
     if (this.#open.length > 0 && this.#openBytes + row.bytes > this.#partBytesMax) await this.#close();
     this.#open.push(row);
     this.#openBytes += row.bytes;
-    if (row.head.logprobs === undefined) this.#untold.push(this.#tokens.length);
+    const { counted, logprobs, objective, observed = [] } = row.head;
+    if (logprobs === undefined && counted > 0) this.#untold.push(this.#tokens.length);
+    if (objective) this.#distilled.push(this.#tokens.length);
+    this.#observed.push(tokensIn(observed));
     this.#tokens.push(row.head.tokens);
-    this.#counted.push(row.head.counted);
+    this.#counted.push(counted);
     this.#rollouts.push(rollout);
     this.#shared.push(sharedTokens(this.#before, sample));
     this.#before = sample;
@@ -65,6 +70,8 @@ export class BatchWriter {
       counted: this.#counted,
       ...(this.#untold.length === 0 ? {} : { untold: this.#untold }),
       ...(this.#shared.every((tokens) => tokens === 0) ? {} : { shared: this.#shared }),
+      ...(this.#distilled.length === 0 ? {} : { distilled: this.#distilled }),
+      ...(this.#observed.every((tokens) => tokens === 0) ? {} : { observed: this.#observed }),
       ...(isEachOne ? {} : { rollouts: { indices: this.#rollouts, of } }),
     };
   }
@@ -93,7 +100,8 @@ const packedShape: Shape = ({ rows, metrics }) => ({
   metrics: isRecord(metrics),
 });
 
-function areRows({ parts, tokens, counted, rollouts, shared, untold = [] }: Record<string, unknown>): boolean {
+function areRows(written: Record<string, unknown>): boolean {
+  const { parts, tokens, counted, rollouts, shared, observed, untold = [], distilled = [] } = written;
   if (!Array.isArray(parts) || !parts.every(isPart) || !areCounts(tokens)) return false;
   const rows = tokens.length;
   const areOf = (value: unknown): boolean => areCounts(value) && value.length === rows;
@@ -101,6 +109,8 @@ function areRows({ parts, tokens, counted, rollouts, shared, untold = [] }: Reco
     parts.reduce((sum, { count }) => sum + count, 0) === rows &&
     areOf(counted) &&
     areCounts(untold) &&
+    areCounts(distilled) &&
+    (observed === undefined || areOf(observed)) &&
     (shared === undefined || areOf(shared)) &&
     (rollouts === undefined || (isRecord(rollouts) && areOf(rollouts['indices']) && isCount(rollouts['of'])))
   );
@@ -173,12 +183,15 @@ export async function openBatch(
   };
 }
 
-export function factsOfRows({ tokens, counted, rollouts, shared }: StoredRows): RowFacts[] {
+export function factsOfRows({ tokens, counted, rollouts, shared, distilled, observed }: StoredRows): RowFacts[] {
+  const isDistilled = new Set(distilled);
   return tokens.map((count, row) => ({
     tokens: count,
     counted: counted[row]!,
     weight: counted[row]!,
     ...(shared ? { shared: shared[row]! } : {}),
+    ...(isDistilled.has(row) ? { objective: 'ref_kl' } : {}),
+    ...(observed && observed[row]! > 0 ? { observed: observed[row]! } : {}),
     ...(rollouts ? { rollout: { index: rollouts.indices[row]!, of: rollouts.of } } : {}),
   }));
 }

@@ -1,6 +1,7 @@
 import { layout, recordsName } from './layout.ts';
 import { type RecordRow, resultsMetadata, type ResultsOf } from '../core/rl/results.ts';
 import type { Rollout, ScoredGroup, ScoredRollout } from '../core/rl/rollout.ts';
+import { groupSizeOf } from '../core/rl/selection.ts';
 import type { RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import type { EnvironmentSpec, JsonValue, RunSpec, SamplingSpec } from '../config/run-spec.ts';
 import type { Environment } from '../backends/environments/types.ts';
@@ -86,7 +87,8 @@ export async function storeChunkResults(
     (played.get(ordinal) ?? []).flatMap(({ index, record }) => (record ? [{ group: ordinal, index, record }] : [])),
   );
   if (records.length > 0) await store.putIfAbsent(`${prefix}${recordsName}`, await packRows(records));
-  const { rolloutsPerExample, sampling } = spec;
+  const { sampling } = spec;
+  const rolloutsPerExample = groupSizeOf(spec, entry.name);
   const about = resultsOf(spec, entry, environment, { sampling, rolloutsPerExample, seconds });
   const rollouts = groups.map((group) => group.rollouts);
   await store.putIfAbsent(`${prefix}metadata.json`, encodeJson(resultsMetadata(rollouts, about)));

@@ -37,8 +37,11 @@ function identityOf(spec: RunSpec): Identity {
     typeof spec.advantage === 'string' ? spec.advantage : { import: { ...spec.advantage.import, path: '' } };
   const data = spec.sft?.data && { ...spec.sft.data, path: '' };
   const sft = spec.sft && { ...spec.sft, data: data ?? null };
-  const environments = spec.environments.map(({ id, sha256, name, args, weight, sampling, advantage }) => {
-    return { id: sha256 === undefined ? id : '', name, args, weight, ...present({ sampling, advantage }) };
+  const environments = spec.environments.map((entry) => {
+    const { id, sha256, name, args, weight } = entry;
+    const { rolloutsPerExample, sampling, advantage, objective, echo } = entry;
+    const own = present({ rolloutsPerExample, sampling, advantage, objective, echo });
+    return { id: sha256 === undefined ? id : '', name, args, weight, ...own };
   });
   const chatTemplate = spec.chatTemplate && { ...spec.chatTemplate, path: null };
   // A cache may lie elsewhere on another machine.

@@ -6,7 +6,7 @@ import { whyNoDemonstrations } from './demonstrations.ts';
 import type { Environment } from './types.ts';
 
 /** What a run asks of the environments that it trains on. */
-type Asked = Pick<RunSpec, 'environments' | 'sft' | 'teacher' | 'turnCredit' | 'lengthPenalty'>;
+type Asked = Pick<RunSpec, 'environments' | 'sft' | 'teacher' | 'distillation' | 'turnCredit' | 'lengthPenalty'>;
 interface Opened {
   readonly entry: Pick<EnvironmentSpec, 'name' | 'python'>;
   readonly environment: Pick<Environment, 'name' | 'demonstrate' | 'dataset' | 'isSingleTurn'>;
@@ -39,8 +39,8 @@ export function whatIsLacking(
 }
 
 /** By its first example; an environment in Python may say it in its rollouts only. */
-function whyUntold({ teacher }: Asked, { entry, environment }: Opened): Lack | null {
-  const key = teacher?.demonstration?.key;
+function whyUntold(spec: Asked, { entry, environment }: Opened): Lack | null {
+  const key = demonstrationKey(spec, entry.name);
   const { dataset } = environment;
   if (key === undefined || entry.python !== undefined || dataset.length === 0) return null;
   const told = { example: dataset.at(0), record: undefined };
@@ -94,10 +94,10 @@ function demonstrationIn({ example, record }: Told, key: string): string | undef
 
 /** What the policy is told when it is its own teacher. What is not there is said with the first group, before a batch is made of it. */
 export function demonstrationOf(
-  { teacher }: Pick<RunSpec, 'teacher'>,
+  spec: Pick<RunSpec, 'teacher' | 'environments' | 'distillation'>,
   { exampleId, environment, example, rollouts }: Omit<ScoredGroup, 'demonstration'>,
 ): string | undefined {
-  const key = teacher?.demonstration?.key;
+  const key = demonstrationKey(spec, environment);
   if (key === undefined) return undefined;
   const told = { example, record: rollouts.find(({ record }) => record !== undefined)?.record };
   const found = demonstrationIn(told, key);
@@ -106,6 +106,15 @@ export function demonstrationOf(
     'Unsupported',
     `Example ${exampleId} of ${environment} has no text called ${JSON.stringify(key)}, which [teacher] demonstration names; it has ${textsOf(told)}.`,
   );
+}
+
+/** Where the policy teaches itself in that environment. */
+function demonstrationKey(
+  { teacher, environments, distillation }: Pick<RunSpec, 'teacher' | 'environments' | 'distillation'>,
+  environment: string,
+): string | undefined {
+  const isTaught = !distillation || environments.find(({ name }) => name === environment)?.objective !== undefined;
+  return isTaught ? teacher?.demonstration?.key : undefined;
 }
 
 /** Names of the texts that an example has, for people. */

@@ -3,6 +3,7 @@ import { layout } from '../../runs/layout.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
 import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce, tasksPerMinute } from '../../core/rl/chunks.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
+import { groupSizeOf } from '../../core/rl/selection.ts';
 import type { GroupLease, Outcome, Rollout, UnfinishedRollout } from '../../core/rl/rollout.ts';
 import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
@@ -144,7 +145,9 @@ export async function openChunk(
   const isWanted = among(only);
   const wanted = groupsOfChunk(leases, chunk)
     .filter(({ ordinal }) => isWanted(ordinal))
-    .flatMap((lease) => Array.from({ length: spec.rolloutsPerExample }, (_, index) => placeIn(lease, index)));
+    .flatMap((lease) =>
+      Array.from({ length: groupSizeOf(spec, lease.environment) }, (_, index) => placeIn(lease, index)),
+    );
   return { input, spec, attempt, journal, players, signal, deadline, wanted };
 }
 

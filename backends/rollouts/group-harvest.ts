@@ -1,6 +1,7 @@
 import { chunkName, partName } from '../../core/rl/chunks.ts';
 import { filterGroups } from '../../core/rl/filter-groups.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
+import { batchSizeOf } from '../../core/rl/selection.ts';
 import type { PlayedPart } from '../../core/rl/played-part.ts';
 import type { GroupLease, Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
@@ -125,8 +126,7 @@ export class GroupHarvest {
     clearTimeout(this.#timer);
     const [oldest] = this.#ready;
     if (oldest === undefined || this.#storing || this.#failure) return;
-    const groupsPerBatch = this.#spec.batchSize / this.#spec.rolloutsPerExample;
-    const isMany = this.#ready.length >= Math.ceil(groupsPerBatch / partsPerBatch);
+    const isMany = this.#ready.length >= Math.ceil(batchSizeOf(this.#spec).groups / partsPerBatch);
     const waitMs = Math.max(waitMsMin, oldest.generateS * 1000 * waitShare);
     const dueMs = this.#isClosing || isMany ? 0 : this.#readySince + waitMs - performance.now();
     if (dueMs > 0) {

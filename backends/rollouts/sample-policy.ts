@@ -6,6 +6,7 @@ import { ConversationPrompts } from '../../engine/model/conversation-prompts.ts'
 import type { ChatTokenizer } from '../../engine/model/tokenizer.ts';
 import { readToolCalls } from '../../engine/server/tool-calls.ts';
 import type { Policy, SampleOptions } from '../environments/types.ts';
+import { heardTokens } from './heard-tokens.ts';
 import type { Speak } from './teacher.ts';
 import type { Inference, Sample, SamplePlace, ServedPolicy } from '../inference/index.ts';
 
@@ -23,6 +24,8 @@ export interface SamplePolicyOptions {
   readonly place?: SamplePlace;
   /** What is said will be trained on. */
   readonly isTrained?: boolean;
+  /** Messages of these roles are learned where they stand behind a turn of the policy: turns say where. */
+  readonly learnedRoles?: ReadonlySet<string>;
   /** Turns that this rollout finished before; each is given again instead of sampled, while the prompts agree. */
   readonly recorded?: readonly Turn[];
   /** Who says the turns in place of the policy; missing = the policy does. */
@@ -51,6 +54,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
   const prompts = new ConversationPrompts(tokenizer);
   const turns: Turn[] = [];
   let asked = 0;
+  let messagesBefore = 0;
   let isOnRecord = true;
   let failure: unknown = undefined;
   return {
@@ -61,8 +65,12 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
     async sample(messages, { tools }: SampleOptions = {}): Promise<Turn> {
       failure = undefined;
       const position = asked++;
+      // Its own last message stands between.
+      const heardFrom = position === 0 ? messages.length : messagesBefore + 1;
+      messagesBefore = messages.length;
       try {
-        const prompt = prompts.render(messages, { tools, templateArguments });
+        const template = { tools, templateArguments };
+        const prompt = prompts.render(messages, template);
         const promptTokenIds = prompt.tokenIds;
         if (position === 0) requireShort(tokenizer, { messages, templateArguments }, options.promptTokensMax ?? null);
         const known = recorded[position];
@@ -83,11 +91,14 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
         const toolCalls = tools === undefined ? [] : readToolCalls(text);
         const { servedStep = policy.version.step, servedThrough, ...sampled } = sample;
+        const heard = { messages, from: heardFrom, roles: options.learnedRoles ?? noRoles };
+        const heardAt = heard.roles.size === 0 ? [] : heardTokens(tokenizer, prompt, heard, template);
         const turn: Turn = {
           promptTokenIds,
           ...sampled,
           text,
           ...(toolCalls.length === 0 ? {} : { toolCalls }),
+          ...(heardAt.length === 0 ? {} : { heardAt }),
           policyStep: servedStep,
           ...(servedThrough === undefined ? {} : { policyStepEnd: servedThrough }),
         };
@@ -102,6 +113,8 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
     },
   };
 }
+
+const noRoles: ReadonlySet<string> = new Set();
 
 /** As verifiers' trainers measure it: the example's prompt, without the tools that may be called. */
 function requireShort(

@@ -79,6 +79,7 @@ export async function openPlayers(
               newest,
               sampling,
               isTrained: !isTaught,
+              learnedRoles: new Set(Object.keys(entry.echo ?? {})),
               signal,
               ...speak,
               promptTokensMax: spec.maxPromptTokens,

@@ -74,6 +74,7 @@ export class OnnxTrainer implements Trainer {
       learningRate,
       optimizer,
       loss,
+      ...present({ distillation: plan.distillation }),
       temperature,
       klBeta,
       iterations: numIterations,

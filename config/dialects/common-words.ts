@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { asRunName } from '../../core/names.ts';
-import type { KeyPath } from '../positions.ts';
+import { formatPath, type KeyPath } from '../positions.ts';
 import { describe } from '../reporter.ts';
 import { requestFields } from '../settings/sampling.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
@@ -23,6 +23,13 @@ export const prunedBatches: Table = {
   ...wholeBatches,
   post_batch_filters: [{ type: 'zero_advantage' }],
 };
+
+/** Where groups differ in their size. */
+export function sayWholeGroups(own: Own, at: KeyPath): void {
+  own.warn(
+    `${formatPath(at)}: groups differ in their size, so a batch is whole groups here, up to the first with which it has batch_size rollouts; prime-rl cuts it between the rollouts of a group.`,
+  );
+}
 
 /** A run's name is a folder's and a workflow's as well, so it may have to change. */
 export function setRunName(own: Own, written: unknown, from: KeyPath): void {

@@ -10,6 +10,7 @@ import {
   filters,
   maskedImportanceSampling,
   prunedBatches,
+  sayWholeGroups,
   setExtraBody,
   setRunName,
   wholeBatches,
@@ -127,7 +128,7 @@ const newer: Readonly<Record<string, Field>> = {
   'env[].taskset': together('`env[].id` and `env[].args`', args()),
   ...ofEnvironment('env[]'),
   ...ownSampling('env[].sampling'),
-  'env[].group_size': together('`rollouts_per_example`, the same for all', whole(2)),
+  'env[].group_size': together('`rollouts_per_example`, or of this environment', whole(2)),
   'env[].ratio': ours('env[].weight'),
   ...sameIn('sampling', 'enable_thinking', 'reasoning_effort'),
   'eval.skip_first_step': ours('eval.skip_first_step'),
@@ -278,7 +279,7 @@ function newerTogether(written: Table, own: Own): void {
     ...placesOf('eval.env[].sampling', written),
     ...placesOf('env[].sampling', written),
   ];
-  setGroupSize(written, own);
+  setGroupSizes(written, own);
   for (const path of [['env'], ['eval', 'env']]) setLimits(written, own, path);
   for (const at of laidOver) setExtraBody(own, written, { at });
   setTeacher(written, own);
@@ -310,8 +311,8 @@ function setTeacher(written: Table, own: Own): void {
 
 const primeInference = 'https://api.pinference.ai/api/v1';
 
-/** Groups are compared alike: those of one batch are all of one size. */
-function setGroupSize(written: Table, own: Own): void {
+/** What all environments say is the run's. */
+function setGroupSizes(written: Table, own: Own): void {
   const places = placesOf('env[].group_size', written);
   const [first] = places;
   if (first === undefined) return;
@@ -320,15 +321,9 @@ function setGroupSize(written: Table, own: Own): void {
   const all = written['rollouts_per_example'];
   const size = all ?? (isOfAll ? valueAt(written, first) : own.get(['rollouts_per_example']));
   if (all === undefined) own.set(['rollouts_per_example'], size, first);
-  for (const at of places) {
-    const value = valueAt(written, at);
-    if (value === size) continue;
-    own.refuse({
-      paths: [at, ['rollouts_per_example']],
-      expected: `${String(size)}, as for the others: the groups of a batch have one size, since they are compared alike`,
-      received: String(value),
-    });
-  }
+  const others = places.filter((at) => valueAt(written, at) !== size);
+  for (const at of others) own.set(['env', at[1]!, 'rollouts_per_example'], valueAt(written, at), at);
+  if (others.length > 0) sayWholeGroups(own, others[0]!);
 }
 
 /** Timeouts and retries, which v1 has as tables. */

@@ -263,7 +263,10 @@ const train: Rows = {
     'ratio?': 'env[].weight',
     group_size: together('`rollouts_per_example`, or of this environment', whole(1)),
     ...under('sampling', sampling),
-    'algo?': together('`env.advantage`, where it is grpo beside max_rl, or that of the run; refused otherwise', args()),
+    'algo?': together(
+      '`env.loss`, `env.advantage` and `env.echo`, where sources differ; teachers and length penalties that differ are refused, and sft beside others',
+      args(),
+    ),
     'advantage?': together('refused unless it is the default', args()),
     'curriculum.sampler.type': together('pools or none', choice('standard', 'difficulty_pool')),
     'curriculum.sampler.seed': ignored(why.seed, whole(0)),
@@ -347,7 +350,7 @@ const before: Rows = {
   'max_concurrent?': 'max_concurrent',
   workers_per_env: processes(whole(1)),
   max_env_worker_restarts: processes(z.int().min(-1).meta({ expected: 'an integer ≥ 0, or -1' })),
-  mask_env_responses: only(true, 'what an environment says is never trained on', flag()),
+  mask_env_responses: only(true, 'what an environment says is not trained by the advantage of a rollout', flag()),
   reload_weights_on_start: ignored(why.broadcast, flag()),
   trajectory_strategy: 'trajectory_strategy',
   'seed?': ours('seed', { usual: '42' }),
@@ -356,7 +359,7 @@ const before: Rows = {
 
 const orchestrator: Rows = {
   algo: together(
-    '`loss` and `teacher`; max_rl the advantage of that name; echo, rae and hierarchical_grpo are refused',
+    '`loss` and `teacher`; of max_rl the advantage of that name, of echo `trainer.echo`; rae and hierarchical_grpo are refused',
     args(),
     {
       usual: '{ type = "grpo" }',

@@ -3,7 +3,8 @@ import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
 import type { Found, Own } from './dialect.ts';
 import { setAgent } from './limit-words.ts';
-import { setExtraBody } from './common-words.ts';
+import { sayWholeGroups, setExtraBody } from './common-words.ts';
+import { setOwnAlgorithms } from './prime-rl-algorithms.ts';
 import { refuseGroupOfOne, setAnswerLimit, setRatios } from './prime-rl-meaning.ts';
 import { teachesAlone } from './prime-rl-teacher.ts';
 import { found } from './prime-rl-words.ts';
@@ -15,9 +16,9 @@ export function setSources(written: Table, own: Own): void {
   for (const [i, source] of train.entries()) {
     setEnvironment(own, source, ['env', i]);
     if (setCurriculum(own, source, ['env', i])) gated.push(source.at);
-    setOwnAlgorithm(written, own, source, ['env', i]);
     refuseOwnAdvantage(own, source);
   }
+  setOwnAlgorithms(written, own);
   if (gated.length > 0) dropWithoutAdvantage(own, { gated, count: train.length });
   setGroupSizes(written, own, train);
   setSamplings(written, own, train);
@@ -124,35 +125,33 @@ export function isAgent(value: unknown): value is Table {
   return isTable(value) && ['harness', 'runtime', 'model', 'client'].some((key) => key in value);
 }
 
-/** Sources that say the same size say the size of all groups. */
+/** Sources that say the same size say the size of all groups; prime-rl's is 1 where nobody says one. */
 function setGroupSizes(written: Table, own: Own, sources: readonly Found[]): void {
   const all = found(written, 'orchestrator.group_size');
-  const sizes = sources.map(({ value, at }) => {
+  const sizes = (sources.length === 0 ? [{ value: {}, at: [] }] : sources).map(({ value, at }) => {
     const size = (value as Table)['group_size'];
     return size === undefined ? all : { value: size, at: [...at, 'group_size'] };
   });
-  const first = sizes.find((size) => size !== undefined) ?? all;
-  const isAlone = teachesAlone(written);
-  if (isAlone && !first) {
-    own.set(['rollouts_per_example'], 1);
+  const isOne = sizes.every((size) => size?.value === sizes[0]?.value);
+  const isAlone = (i: number): boolean => teachesAlone(written) || own.get(['env', i, 'loss']) === 'opd';
+  const tooSmall = sizes.findIndex((size, i) => Number(size?.value ?? 1) < 2 && !isAlone(i));
+  if (tooSmall >= 0) {
+    refuseGroupOfOne(own, sizes[tooSmall], 'orchestrator.group_size');
     return;
   }
-  if (!first || (Number(first.value) < 2 && !isAlone)) {
-    refuseGroupOfOne(own, first, 'orchestrator.group_size');
-    return;
+  const usual = isOne ? sizes[0] : all;
+  own.set(['rollouts_per_example'], usual?.value ?? 1, usual?.at);
+  for (const [i, size] of sizes.entries()) {
+    if (!isOne && size !== all) own.set(['env', i, 'rollouts_per_example'], size?.value, size?.at);
   }
-  const usual = all && (isAlone || Number(all.value) >= 2) ? all : first;
-  const isOne = sizes.length > 0 && sizes.every((size) => size?.value === sizes[0]?.value);
-  const size = isOne ? sizes[0]! : usual;
-  own.set(['rollouts_per_example'], size.value, size.at);
-  for (const each of sizes) {
-    if (!each || each.value === size.value) continue;
-    own.refuse({
-      paths: [each.at],
-      expected: `${String(size.value)}, as for the others: the groups of a batch have one size, since they are compared alike`,
-      received: String(each.value),
-    });
+  if (isOne) return;
+  const [batch, first] = [found(written, 'orchestrator.batch_size'), sizes.find((size) => size !== all)!];
+  const size = Number(all?.value ?? 1);
+  if (batch && Number(batch.value) % size !== 0) {
+    const expected = `a multiple of orchestrator.group_size (${size})`;
+    own.refuse({ paths: [batch.at], expected, received: String(batch.value) });
   }
+  sayWholeGroups(own, first.at);
 }
 
 /** Fields of the request that prime-rl sends itself. */
@@ -253,40 +252,6 @@ function justAbove(threshold: number): number {
   const bits = new BigInt64Array(new Float64Array([threshold === 0 ? 0 : threshold]).buffer);
   bits[0]! += threshold < 0 ? -1n : 1n;
   return new Float64Array(bits.buffer)[0]!;
-}
-
-/** Algorithms whose rows have the same loss, and the advantages that make the difference. */
-const advantageOf: Readonly<Record<string, string>> = { grpo: 'centered', max_rl: 'max_rl' };
-
-/** The algorithm of a source is instead of the run's, with all that is said of that one. */
-function setOwnAlgorithm(written: Table, own: Own, { value, at }: Found, ours: KeyPath): void {
-  const said = (value as Table)['algo'];
-  if (said === undefined) return;
-  const [its, ofRun] = [algorithmIn(said), algorithmIn(found(written, 'orchestrator.algo')?.value)];
-  if (JSON.stringify(its) === JSON.stringify(ofRun)) return;
-  const advantages = [its, ofRun].map(({ type, ...more }) =>
-    Object.keys(more).length === 0 ? advantageOf[type] : undefined,
-  );
-  if (advantages.every((one) => one !== undefined) && !teachesAlone(written)) {
-    own.set([...ours, 'advantage'], advantages[0], [...at, 'algo']);
-    return;
-  }
-  own.refuse({
-    paths: [[...at, 'algo']],
-    expected: `${JSON.stringify(ofRun)}, as the run has it, or type = "grpo" or "max_rl" alone where the run has one of them: the rows of a batch have one loss here, and sources may differ in their advantages; for another loss start a run of its own, or fork this one (ratchet fork)`,
-    received: JSON.stringify(said),
-  });
-}
-
-/** Without what says no more than its type does. */
-function algorithmIn(said: unknown): { readonly type: string } & Table {
-  const { type = 'grpo', sampling, ...more } = tableOr(said);
-  const samplesItself = sampling === undefined || JSON.stringify(sampling) === '{"source":"policy"}';
-  return {
-    type: typeof type === 'string' ? type : JSON.stringify(type),
-    ...more,
-    ...(samplesItself ? {} : { sampling }),
-  };
 }
 
 function refuseOwnAdvantage(own: Own, { value, at }: Found): void {

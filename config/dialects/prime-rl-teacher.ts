@@ -2,6 +2,7 @@ import { describe } from '../reporter.ts';
 import type { KeyPath } from '../positions.ts';
 import { isTable, type Table } from '../tables.ts';
 import type { Found, Own } from './dialect.ts';
+import { algorithmOfRun, taughtBy } from './prime-rl-algorithms.ts';
 import { found } from './prime-rl-words.ts';
 
 /**
@@ -19,7 +20,7 @@ type Kind = 'rl' | 'sft' | 'opd';
 
 /** Since v0.5; "rl" where nothing else is asked for. */
 function kindOf(written: Table): Kind {
-  const algo = found(written, 'orchestrator.algo')?.value;
+  const algo = algorithmOfRun(written)?.value;
   const isSupervised =
     found(written, 'orchestrator.use_sft_loss')?.value === true || found(written, 'trainer.loss.type')?.value === 'sft';
   const mode = found(written, 'orchestrator.training_mode')?.value ?? (isSupervised ? 'sft' : 'rl');
@@ -37,9 +38,10 @@ export function teachesAlone(written: Table): boolean {
 /** Since v0.5. Returns the kind of run. */
 export function setLearning(written: Table, own: Own): Kind {
   const mode = found(written, 'orchestrator.training_mode');
-  const algo = found(written, 'orchestrator.algo');
-  const algorithm = isTable(algo?.value) ? algo.value : {};
   const kind = kindOf(written);
+  // Where sources differ the loss of the run is that of rewards, and who teaches is said with another one.
+  const algo = taughtBy(written) ?? algorithmOfRun(written);
+  const algorithm = isTable(algo?.value) ? algo.value : {};
   const from = algorithm['type'] === kind ? algo?.at : (mode?.at ?? ['trainer', 'loss', 'type']);
   if (kind !== 'rl') own.set(['loss'], kind, from ?? ['orchestrator', 'algo', 'type']);
   const teacher = teacherOf(written, algo, algorithm, kind);

@@ -1,8 +1,9 @@
 import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
 import { prunedBatches, setExtraBody, setRunName } from './common-words.ts';
-import type { Dialect, Found, Own } from './dialect.ts';
+import type { Dialect, Own } from './dialect.ts';
 import { placed, placesOf } from './places.ts';
+import { setAlgorithm } from './prime-rl-algorithms.ts';
 import { sayDifferences, sayOlderDefaults } from './prime-rl-differs.ts';
 import { primeRlFields, primeRlTables } from './prime-rl-fields.ts';
 import {
@@ -98,7 +99,8 @@ function together(written: Table, own: Own): void {
   setBatch(written, own);
   setServerArguments(written, own);
   if (setLearning(written, own) === 'rl') setLoss(written, own);
-  refuseOthers(written, own);
+  setAlgorithm(written, own);
+  refuseLauncherVariables(written, own);
   setNoClipping(written, own);
   setOptimizer(written, own);
   sayDifferences(written, own, { ...version, evaluated: 'orchestrator.eval.source[]' });
@@ -245,9 +247,7 @@ function setLoss(written: Table, own: Own): void {
   }
 }
 
-function refuseOthers(written: Table, own: Own): void {
-  const algo = found(written, 'orchestrator.algo');
-  if (algo) refuseOtherAlgorithms(own, algo);
+function refuseLauncherVariables(written: Table, own: Own): void {
   const set = Object.keys((found(written, 'env_vars')?.value ?? {}) as Table).filter((name) =>
     launcherOwns.includes(name),
   );
@@ -266,49 +266,3 @@ const launcherOwns: readonly string[] = [
   'WANDB_SHARED_MODE',
   'WANDB_SHARED_PRIMARY',
 ];
-
-/** Algorithms that are not here, and what comes next to them. */
-const insteadOf: Readonly<Record<string, string>> = {
-  echo: 'type = "grpo": tokens that an environment says are never trained on here, so echo is its grpo part alone',
-  rae: 'type = "grpo" with one trained role: baselines by role, for self-play, are not kept here',
-  hierarchical_grpo: 'type = "grpo" with one trained role: roles of an episode are not compared by themselves here',
-};
-
-/** Weights of prime-rl's LinearLengthPenaltyConfig, with its defaults (configs/algorithm.py), and ours. False for anything else. */
-function setLengthPenalty(own: Own, penalty: unknown, at: KeyPath): boolean {
-  if (!isTable(penalty)) return false;
-  const { type = 'linear', ...written } = penalty;
-  const usual = { num_output_tokens_weight: 0.25, num_input_tokens_weight: 0.1, num_turns_weight: 0.1 };
-  const weights: Table = { ...usual, ...written };
-  const isKnown =
-    Object.keys(weights).length === 3 && Object.values(weights).every((one) => typeof one === 'number' && one >= 0);
-  if (type !== 'linear' || !isKnown) return false;
-  const ours = {
-    output_tokens: 'num_output_tokens_weight',
-    input_tokens: 'num_input_tokens_weight',
-    turns: 'num_turns_weight',
-  };
-  for (const [key, theirs] of Object.entries(ours)) own.set(['trainer', 'length_penalty', key], weights[theirs], at);
-  return true;
-}
-
-/** grpo is the reward, less what lengths take of it, less the mean of its group. */
-function refuseOtherAlgorithms(own: Own, { value, at }: Found): void {
-  const { type = 'grpo', length_penalty: penalty = null, ...rest } = isTable(value) ? value : {};
-  if (type === 'sft' || type === 'opd' || type === 'opsd') return; // prime-rl-teacher.ts
-  const { sampling, ...others } = rest;
-  const source = isTable(sampling) ? (sampling['source'] ?? 'policy') : 'policy';
-  const isPlain = type === 'grpo' && source === 'policy' && Object.keys(others).length === 0;
-  if (isPlain && (penalty === null || setLengthPenalty(own, penalty, at))) return;
-  if (type === 'max_rl' && source === 'policy' && Object.keys(others).length === 0 && penalty === null) {
-    own.set(['trainer', 'advantage', 'type'], 'max_rl', at);
-    return;
-  }
-  own.refuse({
-    paths: [at],
-    expected:
-      insteadOf[String(type)] ??
-      'type = "grpo" with a length_penalty of type "linear" or none, "max_rl", "opd", "opsd" or "sft"',
-    received: JSON.stringify(value),
-  });
-}

@@ -13,8 +13,6 @@ export const knownUnsupported: Readonly<Record<string, string>> = {
   'buffer.env_ratios': 'ratios in one list; give each [[env]] a weight',
   'buffer.seed': 'a seed of its own; the run has one `seed`',
   'buffer.skip_verification': 'rollouts without scoring',
-  'env.group_size':
-    'groups of a size of their own; those of a batch are all of rollouts_per_example, as they are compared alike',
   'env.ratio': 'ratios; give each [[env]] a weight',
   'env.max_concurrent': 'a bound of its own; max_concurrent at the top is shared among environments by their weights',
   'env.tasks_per_minute':

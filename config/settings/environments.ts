@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { poolFractionMin, rolloutRetriesMax } from '../../core/limits.ts';
+import { groupRolloutsMax, poolFractionMin, rolloutRetriesMax } from '../../core/limits.ts';
 import { environmentName } from '../../core/names.ts';
 import {
   anyNumber,
@@ -13,9 +13,10 @@ import {
   texts,
   whole,
 } from '../values.ts';
+import { EchoSpec, echoRoles, echoSpec } from './echo.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
-import { advantageKinds } from './learning.ts';
+import { advantageKinds, kindOfEnvironment, kindsOf } from './learning.ts';
 import { laidOver, samplingSettings, SamplingSpec, samplingSpec } from './sampling.ts';
 import {
   inSpec,
@@ -97,10 +98,21 @@ export const environments = listOf(
     name: setting(environmentLabel(), 'its name in metrics; else the id without its owner'),
     args: setting(args(), 'its arguments; `ratchet env info ID` lists them', { default: {} }),
     weight: setting(positive(), 'relative probability of drawing an example from it', { default: 1 }),
-    advantage: setting(
-      choice(...advantageKinds),
-      'of its groups, in place of `[trainer] advantage`; the loss is one for all environments',
+    advantage: setting(choice(...advantageKinds), 'of its groups, in place of `[trainer] advantage`', {
+      isLeftOut: true,
+    }),
+    rollouts_per_example: setting(
+      whole(1),
+      'rollouts of its groups, in place of the run’s; where they differ, a batch is whole groups up to the first with which it has `batch_size` rollouts',
+      { isLeftOut: true, most: [groupRolloutsMax, 'no group is larger', 'fewer'] },
+    ),
+    loss: setting(
+      choice('rl', 'opd'),
+      'what is learned from its rollouts, in place of `loss`: rewards, or log probabilities of the `[teacher]`. Where both are in a run, each is over its own number of tokens, and `[trainer.loss]` is that of rewards',
       { isLeftOut: true },
+    ),
+    echo: optionalTable(
+      meaning(echoRoles, () => 'of this environment, in place of `[trainer.echo]`; with weights of 0 nothing'),
     ),
     buffer: optionalTable(meaning(pools, () => 'of this environment, in place of `[buffer]`')),
     ...variables,
@@ -189,6 +201,8 @@ export const EnvironmentSpec = z.strictObject({
   variables: EnvironmentVariables.optional(),
   limits: RolloutLimits.optional(),
   ...specFields(agent),
+  /** Rollouts of its groups, in place of the run's; missing = the run's. */
+  rolloutsPerExample: z.int().positive().optional(),
   /** In place of the run's; missing = the run's. */
   sampling: SamplingSpec.optional(),
   /** Unique within the run; the id unless two entries share it. */
@@ -198,6 +212,10 @@ export const EnvironmentSpec = z.strictObject({
   weight: z.number().positive(),
   /** Of its groups, in place of the run's; missing = the run's. */
   advantage: z.enum(advantageKinds).optional(),
+  /** Its rollouts are learned from the teacher alone, beside others; missing = by the run's `loss`. */
+  objective: z.literal('ref_kl').optional(),
+  /** What it says is learned too; missing = nothing of it. */
+  echo: EchoSpec.optional(),
   /** null = all examples are drawn alike. */
   pools: PoolSpec.nullable().default(null),
 });
@@ -207,13 +225,24 @@ export function environmentSpecs(config: RatchetConfig): EnvironmentSpec[] {
   return withNames(config.env).map((entry) => ({
     id: entry.id,
     ...ofEnvironment(config, entry),
+    ...(ownGroupSize(config, entry) && { rolloutsPerExample: entry.rollouts_per_example }),
     ...(entry.sampling && { sampling: samplingSpec(laidOver(config.sampling, entry.sampling)) }),
     name: entry.name,
     args: entry.args,
     weight: entry.weight,
     ...(entry.advantage && { advantage: entry.advantage }),
+    ...(kindsOf(config).size > 1 && kindOfEnvironment(config, entry) === 'opd' && { objective: 'ref_kl' as const }),
+    ...echoSpec(entry.echo, config.trainer.echo),
     pools: poolSpec(writtenPools(config, entry.buffer)),
   }));
+}
+
+/** Where not all environments have groups of the run's size. */
+function ownGroupSize(
+  { rollouts_per_example: size }: RatchetConfig,
+  { rollouts_per_example: own = size }: RatchetConfig['env'][number],
+): boolean {
+  return own !== size;
 }
 
 /** What trained and evaluated environments may say alike, where they do. */

@@ -90,7 +90,14 @@ export const EvalSpec = z.strictObject({
   sampling: EvalSamplingSpec.nullable().default(null),
   ...specFields(whenAndHow),
   environments: z.array(
-    EnvironmentSpec.omit({ sampling: true, weight: true, pools: true }).extend({
+    EnvironmentSpec.omit({
+      sampling: true,
+      weight: true,
+      pools: true,
+      rolloutsPerExample: true,
+      objective: true,
+      echo: true,
+    }).extend({
       /** −1 = all of them. */
       numExamples: z.int(),
       rolloutsPerExample: z.int().positive(),

@@ -6,7 +6,15 @@ import { difficultyFilter, filterSpec, postBatchFilters, preBatchFilters, rollou
 import { inference, inferenceSpec } from './inference.ts';
 import { laterIn } from './later.ts';
 import { lengthPenaltySpec, overlongPenaltySpec } from './length-penalty.ts';
-import { advantageSpec, kindOfRun, lossSpec, teacher, teacherSpec, turnCreditSpec } from './learning.ts';
+import {
+  advantageSpec,
+  distillationSpec,
+  kindOfRun,
+  lossSpec,
+  teacher,
+  teacherSpec,
+  turnCreditSpec,
+} from './learning.ts';
 import { accumulation, lora, loraSpec, optimizer, otherAlpha, otherWarmup, passes, scheduleSpec } from './optimizer.ts';
 import { promptBranches, promptBranchSpec } from './prompt-branches.ts';
 import {
@@ -98,6 +106,7 @@ export function toRunSpec(config: RatchetConfig, name: string): Omit<RunSpec, 'l
     schedule: scheduleSpec(config),
     optimizer: inSpec(optimizer, config.trainer),
     loss: lossSpec(config),
+    ...distillationSpec(config),
     advantage: advantageSpec(config),
     ...turnCreditSpec(config),
     lengthPenalty: lengthPenaltySpec(config.trainer.length_penalty),

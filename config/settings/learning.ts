@@ -189,18 +189,40 @@ const defaultMasks: Readonly<Record<string, { low: number; high: number | null; 
 const droBeta = 0.05;
 
 /** The type that is written, or what the kind of run asks for. */
-export function lossTypeOf({ loss, trainer }: Pick<RatchetConfig, 'loss' | 'trainer'>): LossSpec['type'] {
-  if (loss === 'sft') return 'cross_entropy';
-  return trainer.loss.type ?? (loss === 'opd' ? 'ipo' : 'cispo');
+export function lossTypeOf(config: Pick<RatchetConfig, 'loss' | 'env' | 'trainer'>): LossSpec['type'] {
+  const kind = kindOfLoss(config);
+  if (kind === 'sft') return 'cross_entropy';
+  return config.trainer.loss.type ?? (kind === 'opd' ? 'ipo' : 'cispo');
+}
+
+type Kind = RatchetConfig['loss'];
+
+export function kindOfEnvironment(
+  { loss }: Pick<RatchetConfig, 'loss'>,
+  entry: Pick<RatchetConfig['env'][number], 'loss'>,
+): Kind {
+  return entry.loss ?? loss;
+}
+
+/** What the environments of a run are learned from; of a run without any what it says itself. */
+export function kindsOf(config: Pick<RatchetConfig, 'loss' | 'env'>): ReadonlySet<Kind> {
+  return new Set(config.env.length === 0 ? [config.loss] : config.env.map((entry) => kindOfEnvironment(config, entry)));
+}
+
+/** The kind that the run's own loss is of: that of rewards where they are learned from in any environment. */
+export function kindOfLoss(config: Pick<RatchetConfig, 'loss' | 'env'>): Kind {
+  const [first = config.loss, ...others] = kindsOf(config);
+  return others.length === 0 ? first : 'rl';
 }
 
 /** Whether what is trained asks for advantages: without a teacher's rollouts or log probabilities. */
-export function learnsFromRewards({ loss, trainer }: Pick<RatchetConfig, 'loss' | 'trainer'>): boolean {
-  return loss === 'rl' && (trainer.loss.teacher_tau ?? 0) === 0;
+export function learnsFromRewards(config: Pick<RatchetConfig, 'loss' | 'env' | 'trainer'>): boolean {
+  return kindOfLoss(config) === 'rl' && (config.trainer.loss.teacher_tau ?? 0) === 0;
 }
 
 export function lossSpec(config: RatchetConfig): LossSpec {
-  const { loss: kind, trainer, sampling } = config;
+  const { trainer, sampling } = config;
+  const kind = kindOfLoss(config);
   const { clip_low, mask_low, mask_high, kl_tau, adv_tau, teacher_tau, aggregation, import: file } = trainer.loss;
   const { beta = droBeta } = trainer.loss;
   const type = lossTypeOf(config);
@@ -223,6 +245,16 @@ export function lossSpec(config: RatchetConfig): LossSpec {
     correction: correctionSpec(trainer.correction),
     import: file === undefined ? null : codeRef(file),
   };
+}
+
+/** Of environments that are learned from a teacher beside others: prime-rl's, whatever `[trainer.loss]` says (trainer/rl/loss.py, `ref_kl_loss_fn`). */
+export function distillationSpec(config: RatchetConfig): { distillation?: LossSpec } {
+  if (kindsOf(config).size < 2) return {};
+  const { entropyCoef: _, ...ofRun } = lossSpec(config);
+  const { low, high, klTau } = defaultMasks['opd']!;
+  const own = { type: 'ipo', maskLow: low, maskHigh: high, klTau, advantageTau: 0, teacherTau: 1 } as const;
+  const clip = { clipLow: usualClip.low, clipHigh: usualClip.high };
+  return { distillation: { ...ofRun, ...clip, ...own, import: null } };
 }
 
 const asking = {

@@ -7,6 +7,7 @@ import { codeFile, CodeRef, codeRef } from './code.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
 import { correction } from './correction.ts';
+import { echo } from './echo.ts';
 import { advantage, loss, otherClip } from './learning.ts';
 import { optimizer, passes, schedule } from './optimizer.ts';
 import { inSpec, setting, specFields, table } from './setting.ts';
@@ -74,6 +75,7 @@ export const trainer = table({
   advantage,
   length_penalty: lengthPenalty,
   overlong_penalty: overlongPenalty,
+  echo,
   correction,
   ...passes,
   ...optimizer,

@@ -1,4 +1,15 @@
+import { present } from '../present.ts';
+
 /** What a trainer gets: token rows with masks, in an order fixed by the plan. */
+
+/** Consecutive tokens of a row that its environment said, learned by heart: −weight · ℓ each. */
+export interface ObservedSpan {
+  readonly from: number;
+  /** Before this one. */
+  readonly to: number;
+  /** > 0. */
+  readonly weight: number;
+}
 
 /** One row as it is packed and stored. The arrays are aligned and equally long; position t speaks of token t itself. */
 export interface PackedRow {
@@ -18,6 +29,10 @@ export interface PackedRow {
   readonly advantages: readonly number[];
   /** A teacher's log probability of the token, at temperature 1; 0 where the mask is 0. Absent where the run has no teacher that scores. */
   readonly teacherLogprobs?: readonly number[];
+  /** By what its tokens with a mask of 1 are learned: a teacher's log probabilities alone; absent where by the plan's loss. */
+  readonly objective?: 'ref_kl';
+  /** In order, where the mask is 0; absent where there are none. */
+  readonly observed?: readonly ObservedSpan[];
   /** Absent where each row of the batch is a rollout of its own, and there are no others. */
   readonly rollout?: RolloutOfRow;
   /** It was sampled at; absent where that is the plan's. */
@@ -38,7 +53,10 @@ export interface TrainSample extends PackedRow {
 }
 
 /** What every loss needs of a row. */
-export type MaskedSample = Pick<PackedRow, 'tokenIds' | 'lossMask' | 'rollout' | 'temperature'>;
+export type MaskedSample = Pick<
+  PackedRow,
+  'tokenIds' | 'lossMask' | 'rollout' | 'temperature' | 'objective' | 'observed'
+>;
 
 /** What is known of a row without reading its tokens. */
 export interface RowFacts {
@@ -47,8 +65,11 @@ export interface RowFacts {
   readonly counted: number;
   /** Σ mask: the same, where masks are 0 and 1. */
   readonly weight: number;
+  readonly objective?: 'ref_kl';
+  /** Tokens of its observed spans; absent = 0. */
+  readonly observed?: number;
   readonly rollout?: RolloutOfRow;
-  /** Leading tokens that it has in common with the row before it, none of which predicts a token that counts; absent = 0. */
+  /** Leading tokens that it has in common with the row before it, none of which predicts a token that counts or was observed; absent = 0. */
   readonly shared?: number;
 }
 
@@ -86,12 +107,12 @@ export function sharedTokens(before: Masked | undefined, row: Masked): number {
   return shared;
 }
 
-type Masked = Pick<MaskedSample, 'tokenIds' | 'lossMask'>;
+type Masked = Pick<MaskedSample, 'tokenIds' | 'lossMask' | 'observed'>;
 
-/** Leading tokens that predict none that counts: the one before a row's first counted token is not among them, nor is its last. */
-function uncounted({ tokenIds, lossMask }: Masked): number {
+/** Leading tokens that predict none that is learned: the one before a row's first such token is not among them, nor is its last. */
+function uncounted({ tokenIds, lossMask, observed }: Masked): number {
   const first = lossMask.findIndex((mask) => mask !== 0);
-  return Math.max(0, (first < 0 ? tokenIds.length : first) - 1);
+  return Math.max(0, Math.min(first < 0 ? tokenIds.length : first, observed?.[0]?.from ?? Infinity) - 1);
 }
 
 export function isHeld<Row extends MaskedSample>(rows: Rows<Row>): rows is readonly Row[] {
@@ -126,13 +147,18 @@ export function windowsOf(rows: readonly Pick<RowFacts, 'tokens'>[], tokensMax: 
   return windows;
 }
 
-export function factsOf({ tokenIds, lossMask, rollout }: MaskedSample): RowFacts {
+export function factsOf({ tokenIds, lossMask, rollout, objective, observed }: MaskedSample): RowFacts {
   let [counted, weight] = [0, 0];
   for (const mask of lossMask) {
     if (mask !== 0) counted += 1;
     weight += mask;
   }
-  return { tokens: tokenIds.length, counted, weight, ...(rollout ? { rollout } : {}) };
+  const seen = observed && tokensIn(observed);
+  return { tokens: tokenIds.length, counted, weight, ...present({ objective, observed: seen, rollout }) };
+}
+
+export function tokensIn(spans: readonly ObservedSpan[]): number {
+  return spans.reduce((sum, { from, to }) => sum + to - from, 0);
 }
 
 /** A part of a batch that is an optimizer step of its own. */

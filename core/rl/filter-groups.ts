@@ -4,6 +4,7 @@ import { countFailures, isLost, type RoundFailures } from './failures.ts';
 import { leavesNothing } from './filters.ts';
 import { recordOutcomes, type EndState, type EndedRanges, encodeRanges } from './ledger.ts';
 import type { ScoredGroup } from './rollout.ts';
+import { differInGroups } from './selection.ts';
 import type { KeptGroups, ObjectRef, SamplingRound } from './run-state.ts';
 import { rowsOfRollout, type TrajectorySettings } from './trajectories.ts';
 
@@ -23,11 +24,15 @@ export interface FilteredGroups {
   readonly failures?: RoundFailures;
   /** The same for each environment that had groups in it; absent where the run has one. */
   readonly environments?: Readonly<Record<string, FilteredEnvironment>>;
-  /** Of the rows of all groups that have rewards, kept or not, where a batch is so many tokens. */
-  readonly tokens?: number;
+  /** Of all groups that have rewards, kept or not, in what a batch is counted in; absent where it is so many groups. */
+  readonly size?: number;
 }
 
-type FilterSettings = Pick<RunSpec, 'filter' | 'minGroupSize' | 'environments' | 'tokenBatchSize'> & TrajectorySettings;
+type FilterSettings = Pick<
+  RunSpec,
+  'filter' | 'minGroupSize' | 'environments' | 'tokenBatchSize' | 'rolloutsPerExample'
+> &
+  TrajectorySettings;
 
 /** A group is judged by the rollouts that have a reward, and dropped as failed where too few have one. */
 export function filterGroups(
@@ -47,7 +52,7 @@ export function filterGroups(
   const kept: ScoredGroup[] = [];
   const ended: { ordinal: number; state: EndState }[] = [];
   for (const group of groups) {
-    const state = endStateOf(group, filter, minGroupSize);
+    const state = endStateOf(group, ownFilter(group, filter, spec), minGroupSize);
     if (state === null) kept.push(group);
     else ended.push({ ordinal: group.ordinal, state });
   }
@@ -57,7 +62,7 @@ export function filterGroups(
     solved: solvedCounts(rewards),
     means: meanHistogram(rewards),
     failures: countFailures(groups, minGroupSize),
-    ...(spec.tokenBatchSize === null ? {} : { tokens: sum(groups.map((group) => tokensOf(group, spec))) }),
+    ...(isCounted(spec) ? { size: sum(groups.map((group) => sizeOf(group, spec))) } : {}),
     ...(spec.environments.length > 1 ? { environments: byEnvironment(groups, minGroupSize) } : {}),
   };
 }
@@ -72,13 +77,22 @@ function keptGroups(
     scored,
     policyStep: round.policyStep,
     ordinals: encodeRanges(inOrder.map(({ ordinal }) => ordinal)),
-    ...(spec.tokenBatchSize === null ? {} : { tokens: inOrder.map((group) => tokensOf(group, spec)) }),
+    ...(isCounted(spec) ? { sizes: inOrder.map((group) => sizeOf(group, spec)) } : {}),
   };
 }
 
-/** Of the rows that its rollouts with a reward are trained as; prompts count, as in prime-rl's `payload_tokens` (orchestrator/train_sink.py). */
-function tokensOf({ rollouts }: ScoredGroup, settings: TrajectorySettings): number {
+/** Whether a batch is what the sizes of its groups add up to. */
+function isCounted(spec: FilterSettings): boolean {
+  return spec.tokenBatchSize !== null || differInGroups(spec);
+}
+
+/**
+ * Its rollouts with a reward, or tokens of the rows that these are trained as; prompts count, as in prime-rl's `payload_tokens`
+ * (orchestrator/train_sink.py).
+ */
+function sizeOf({ rollouts }: ScoredGroup, settings: FilterSettings): number {
   const rewarded = rollouts.filter(({ reward }) => reward !== null);
+  if (settings.tokenBatchSize === null) return rewarded.length;
   const rows = rewarded.flatMap((rollout) => rowsOfRollout(rollout, settings).rows);
   return sum(rows.map(({ tokenIds }) => tokenIds.length));
 }
@@ -102,6 +116,16 @@ function byEnvironment(
 
 function rewardsOf({ rollouts }: ScoredGroup): (number | null)[] {
   return rollouts.map(({ reward }) => reward);
+}
+
+/** Groups of equal rewards teach something where more than advantages is learned. */
+function ownFilter(
+  { environment }: ScoredGroup,
+  filter: DifficultyBounds,
+  { environments }: Pick<FilterSettings, 'environments'>,
+): DifficultyBounds {
+  const entry = environments.find(({ name }) => name === environment);
+  return entry?.objective === undefined && entry?.echo === undefined ? filter : { ...filter, keepsEqual: true };
 }
 
 function endStateOf(group: ScoredGroup, filter: DifficultyBounds, minGroupSize: number | null): EndState | null {

@@ -65,6 +65,16 @@ function toldLogprobs({ logprobs, samplingLogprobs }: Turn): readonly number[] |
   return logprobs ?? samplingLogprobs;
 }
 
+/** Of an environment's rollouts: where its rewards make no advantages, one of 0 says nothing. */
+export function filtersOf(
+  filters: Filters,
+  entry: Pick<RunSpec['environments'][number], 'objective'> | undefined,
+): Filters {
+  if (entry?.objective === undefined) return filters;
+  const others = (slot: RolloutFlag['slot']) => filters[slot].filter(({ type }) => type !== 'zero_advantage');
+  return { pre: others('pre'), post: others('post') };
+}
+
 /** The flags of a rollout once its advantage is known; a filter that stands earlier in its slot has flagged it before. */
 export function allFlags(
   { flags = [] }: Pick<ScoredRollout, 'flags'>,

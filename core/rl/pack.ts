@@ -1,10 +1,16 @@
 import { type AdvantageFunction, type AdvantageKind, customAdvantages, groupAdvantages } from './advantage.ts';
 import { type Credit, ofTokens, scalarOf, turnAdvantages, type TurnCredit } from './turn-credit.ts';
-import type { PackedRow } from './batch.ts';
-import { allFlags, isEnforced } from './filters.ts';
+import { type PackedRow, tokensIn } from './batch.ts';
+import { allFlags, filtersOf, isEnforced } from './filters.ts';
 import { type LengthShaping, withLengthsCounted } from './length-penalty.ts';
 import type { ScoredGroup, ScoredRollout } from './rollout.ts';
-import { rowsOfRollout, type TokenRow, type TrajectorySettings, usualTrajectories } from './trajectories.ts';
+import {
+  type EchoWeights,
+  rowsOfRollout,
+  type TokenRow,
+  type TrajectorySettings,
+  usualTrajectories,
+} from './trajectories.ts';
 import { present } from '../present.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 
@@ -18,8 +24,10 @@ interface PackStats {
   readonly totalTokens: number;
   /** Tokens that count in the loss. */
   readonly trainedTokens: number;
-  /** Of those, tokens whose advantage is not 0. Without any, the batch teaches nothing. */
+  /** Of those, tokens that teach something: all but those that have an advantage, which is 0. */
   readonly signalTokens: number;
+  /** Of the trained ones, those that an environment said. */
+  readonly observedTokens: number;
 }
 
 /** What of the rollouts is not in the batch, or not whole, and why. */
@@ -30,6 +38,8 @@ export interface SetAside {
   readonly maskedRollouts: number;
   /** Rollouts that a filter took the loss of. */
   readonly filteredRollouts: number;
+  /** Messages of environments that would be learned, and that the chat template writes in another way. */
+  readonly unplacedMessages: number;
 }
 
 interface PackOptions extends Partial<TrajectorySettings>, CreditOptions, Partial<OfEnvironments> {
@@ -65,8 +75,16 @@ export class Packer {
   readonly #settings: TrajectorySettings;
   readonly #shaping: CreditOptions;
   readonly #own: Partial<OfEnvironments>;
-  readonly #stats = { groups: 0, rollouts: 0, rows: 0, totalTokens: 0, trainedTokens: 0, signalTokens: 0 };
-  readonly #setAside = { overlongRows: 0, maskedRollouts: 0, filteredRollouts: 0 };
+  readonly #stats = {
+    groups: 0,
+    rollouts: 0,
+    rows: 0,
+    totalTokens: 0,
+    trainedTokens: 0,
+    signalTokens: 0,
+    observedTokens: 0,
+  };
+  readonly #setAside = { overlongRows: 0, maskedRollouts: 0, filteredRollouts: 0, unplacedMessages: 0 };
 
   constructor({
     advantage,
@@ -95,43 +113,70 @@ export class Packer {
 
   pack(group: ScoredGroup): PackedGroup {
     const inOrder = group.rollouts.toSorted((a, b) => a.index - b.index);
+    const entry = this.#own.environments?.find(({ name }) => name === group.environment);
     const kind = ownAdvantage(group, this.#advantage, this.#own.environments);
-    const credits = creditsOf({ ...group, rollouts: inOrder }, kind, this.#shaping);
+    const credits =
+      entry?.objective === undefined
+        ? creditsOf({ ...group, rollouts: inOrder }, kind, this.#shaping)
+        : inOrder.map(() => 0);
     this.#stats.groups += 1;
-    const own = ownTemperature(group, this.#own);
+    const own = { ...ownTemperature(group, this.#own), ...present({ objective: entry?.objective }) };
+    const filters = filtersOf(this.#filters, entry);
     return {
-      rows: inOrder.flatMap((rollout, i) => this.#rowsOf(rollout, { ...own, credit: credits[i]! })),
+      rows: inOrder.flatMap((rollout, i) =>
+        this.#rowsOf(rollout, { own, credit: credits[i]!, filters, echo: entry?.echo }),
+      ),
       advantages: new Map(inOrder.map(({ index }, i) => [index, scalarOf(credits[i]!)])),
     };
   }
 
-  #rowsOf(
-    rollout: ScoredRollout,
-    { credit, ...own }: Pick<PackedRow, 'temperature'> & { readonly credit: Credit },
-  ): PackedGroup['rows'] {
+  #rowsOf(rollout: ScoredRollout, { own, credit, filters, echo }: OfRollout): PackedGroup['rows'] {
     if (rollout.reward === null) return [];
     requireSound(rollout, credit);
     const index = this.#stats.rollouts++;
-    if (isEnforced(allFlags(rollout, { advantage: scalarOf(credit), filters: this.#filters }))) {
-      this.#setAside.filteredRollouts += 1;
-      return [];
-    }
-    const made = rowsOfRollout(rollout, this.#settings);
+    const enforced = allFlags(rollout, { advantage: scalarOf(credit), filters }).filter((flag) => isEnforced([flag]));
+    if (enforced.length > 0) this.#setAside.filteredRollouts += 1;
+    const hasReasonBeside = enforced.some(({ name }) => name !== 'zero_advantage');
+    if (hasReasonBeside || (enforced.length > 0 && !echo)) return [];
+    const made = rowsOfRollout(rollout, { ...this.#settings, echo });
     this.#setAside.overlongRows += made.overlongRows;
     this.#setAside.maskedRollouts += made.isMasked ? 1 : 0;
-    return made.rows.map((row) => {
-      const sample = { ...withCredit(row, credit), ...own };
+    if (echo) this.#setAside.unplacedMessages += unplaced(rollout);
+    return made.rows.flatMap((row) => {
+      const isPruned = enforced.length > 0;
+      if (isPruned && !row.observed) return [];
+      const sample = { ...withCredit(isPruned ? observedAlone(row) : row, credit), ...own };
       this.#count(sample);
-      return { sample, rollout: index };
+      return [{ sample, rollout: index }];
     });
   }
 
   #count(sample: PackedRow): void {
+    const observed = tokensIn(sample.observed ?? []);
     this.#stats.rows += 1;
     this.#stats.totalTokens += sample.tokenIds.length;
-    this.#stats.trainedTokens += sum(sample.lossMask);
-    this.#stats.signalTokens += countSignal(sample);
+    this.#stats.trainedTokens += sum(sample.lossMask) + observed;
+    this.#stats.signalTokens += (sample.objective ? sum(sample.lossMask) : countSignal(sample)) + observed;
+    this.#stats.observedTokens += observed;
   }
+}
+
+/** What of its environment and its group a rollout is packed with. */
+interface OfRollout {
+  readonly own: Pick<PackedRow, 'temperature' | 'objective'>;
+  readonly credit: Credit;
+  readonly filters: RunSpec['rolloutFilters'];
+  readonly echo: EchoWeights | undefined;
+}
+
+/** What the environment said is learned also where the policy's own tokens have no advantage, and are taken out (prime-rl's `_prune_zero_advantages`). */
+function observedAlone(row: TokenRow): TokenRow {
+  const { behaviorLogprobs: _, samplingLogprobs: __, ...others } = row;
+  return { ...others, lossMask: row.lossMask.map(() => 0) };
+}
+
+function unplaced({ turns }: Pick<ScoredRollout, 'turns'>): number {
+  return turns.reduce((count, { heardAt = [] }) => count + heardAt.filter(({ tokens }) => tokens === null).length, 0);
 }
 
 /** Groups that are in memory, whatever the order they arrived in. */
@@ -195,7 +240,7 @@ function ownTemperature(
 }
 
 function withCredit(
-  { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, sampledAt }: TokenRow,
+  { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, sampledAt, observed }: TokenRow,
   credit: Credit,
 ): PackedRow {
   const advantages = lossMask.map((mask, t) =>
@@ -207,6 +252,7 @@ function withCredit(
     ...(behaviorLogprobs === undefined ? {} : { behaviorLogprobs }),
     advantages,
     ...(samplingLogprobs === undefined ? {} : { samplingLogprobs }),
+    ...(observed === undefined ? {} : { observed }),
   };
 }
 

@@ -52,10 +52,10 @@ export function restrictKept(kept: KeptGroups, isWanted: (ordinal: number) => bo
   const all = decodeRanges(kept.ordinals);
   const own = all.filter(isWanted);
   if (own.length === all.length) return kept;
-  const { tokens } = kept;
+  const { sizes } = kept;
   return {
     ...kept,
     ordinals: encodeRanges(own),
-    ...(tokens === undefined ? {} : { tokens: tokens.filter((_, i) => isWanted(all[i]!)) }),
+    ...(sizes === undefined ? {} : { sizes: sizes.filter((_, i) => isWanted(all[i]!)) }),
   };
 }

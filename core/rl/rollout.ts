@@ -64,6 +64,8 @@ export interface Turn {
   readonly toolCalls?: readonly ToolCall[];
   /** What the environment had said since the turn before; absent where the example's prompt is all there was. */
   readonly heard?: readonly ChatMessage[];
+  /** Where messages of `heard` stand in the prompt, of roles that are learned; absent where none is. */
+  readonly heardAt?: readonly HeardSpan[];
   readonly finishReason: 'stop' | 'length';
   /**
    * Of a turn that an API gave for messages: it has no ids, `text` is the content alone, `toolCalls` stand beside it. Absent where the
@@ -83,6 +85,13 @@ export interface Turn {
 /** What the policy brought about itself: only these carry a reward. */
 export const rewardedOutcomes = ['ok', 'policy_failure', 'truncated'] as const;
 export type RewardedOutcome = (typeof rewardedOutcomes)[number];
+
+/** A message of the environment in a prompt. */
+export interface HeardSpan {
+  readonly role: ChatMessage['role'];
+  /** Tokens that begin in its content: from the first to before the second. null where the chat template writes another text. */
+  readonly tokens: readonly [number, number] | null;
+}
 
 /**
  * What happened to a rollout from outside. None of them ever becomes a reward of 0: the rollout is not trained, and its group is

@@ -83,8 +83,8 @@ export interface KeptGroups {
   readonly policyStep: number;
   /** Ordinals, as ranges. */
   readonly ordinals: string;
-  /** Of the rows of each of these groups, in their order, where a batch is so many tokens (`token_batch_size`). */
-  readonly tokens?: readonly number[];
+  /** Of each of these groups, in their order, what a batch is made up of: tokens of its rows (`token_batch_size`), or rollouts where groups differ in them. */
+  readonly sizes?: readonly number[];
 }
 
 /** What was set while the run was running (`core/rl/live-settings.ts`), in place of the file's. */
@@ -196,6 +196,10 @@ export interface StoredRows {
   readonly counted: readonly number[];
   /** Rows without the policy's log probabilities; absent where there are none. */
   readonly untold?: readonly number[];
+  /** Rows that are learned from a teacher alone, in a batch of others; absent where there are none. */
+  readonly distilled?: readonly number[];
+  /** As `RowFacts.observed` of each row; absent where no row has any. */
+  readonly observed?: readonly number[];
   /** As `RowFacts.shared` of each row; absent where no row shares any, or the batch was packed before this was told. */
   readonly shared?: readonly number[];
   /** Which rollout each row is of, and how many there are; absent where each is a rollout of its own, and there are no others. */
@@ -231,6 +235,8 @@ export interface StepPlan {
   readonly klBeta: number;
   readonly reference: PolicyVersion;
   readonly loss: LossSettings;
+  /** Of rows that are learned from a teacher alone; absent where `loss` is that of all. */
+  readonly distillation?: LossSettings;
   readonly optimizer: RunSpec['optimizer'];
   /** Optimizer steps on this batch. */
   readonly numIterations: number;

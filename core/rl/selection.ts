@@ -4,14 +4,39 @@ import { restrictKept } from './played-part.ts';
 import type { KeptGroups } from './run-state.ts';
 import { isStale } from './staleness.ts';
 
-/** What a step trains on: so many groups; or groups until their rows have so many tokens, with a guess of how many those are. */
+/** What a step trains on: so many groups; or groups until their sizes add up to so much, with a guess of how many those are. */
 export interface BatchSize {
   readonly groups: number;
-  readonly tokens: number | null;
+  /** Of tokens in rows, or of rollouts where groups differ in their number. */
+  readonly total: number | null;
 }
 
-export function batchSizeOf(spec: Pick<RunSpec, 'batchSize' | 'rolloutsPerExample' | 'tokenBatchSize'>): BatchSize {
-  return { groups: spec.batchSize / spec.rolloutsPerExample, tokens: spec.tokenBatchSize };
+type Sizes = Pick<RunSpec, 'batchSize' | 'rolloutsPerExample' | 'tokenBatchSize' | 'environments'>;
+
+export function batchSizeOf(spec: Sizes): BatchSize {
+  const { batchSize, tokenBatchSize } = spec;
+  if (!differInGroups(spec)) return { groups: batchSize / spec.rolloutsPerExample, total: tokenBatchSize };
+  return { groups: Math.ceil(batchSize / rolloutsPerGroup(spec)), total: tokenBatchSize ?? batchSize };
+}
+
+type Group = Pick<RunSpec, 'rolloutsPerExample' | 'environments'>;
+
+/** How many rollouts a group of an environment has. */
+export function groupSizeOf({ environments, rolloutsPerExample }: Group, environment: string): number {
+  return environments.find(({ name }) => name === environment)?.rolloutsPerExample ?? rolloutsPerExample;
+}
+
+/** Whether environments have groups of other sizes than the run's. */
+export function differInGroups({ environments }: Group): boolean {
+  return environments.some((entry) => entry.rolloutsPerExample !== undefined);
+}
+
+/** Mean over the environments, as often as they are drawn. */
+export function rolloutsPerGroup({ environments, rolloutsPerExample }: Group): number {
+  if (!differInGroups({ environments, rolloutsPerExample })) return rolloutsPerExample;
+  const sum = (of: (entry: RunSpec['environments'][number]) => number): number =>
+    environments.reduce((total, entry) => total + of(entry), 0);
+  return sum(({ weight, rolloutsPerExample: own = rolloutsPerExample }) => weight * own) / sum(({ weight }) => weight);
 }
 
 /** What a step does with the kept groups at hand. All ordinals as ranges. */
@@ -19,7 +44,7 @@ interface Selection {
   readonly trained: readonly KeptGroups[];
   /** How much of a batch `trained` is: 1 = a whole one. */
   readonly share: number;
-  /** Groups of a whole batch; where that is so many tokens, how many it takes as far as those at hand tell. */
+  /** Groups of a whole batch; where their sizes add up to one, how many it takes as far as those at hand tell. */
   readonly groupsPerBatch: number;
   readonly surplus: readonly KeptGroups[];
   readonly stale: string;
@@ -49,8 +74,8 @@ export function isBatch(input: {
 
 /**
  * Takes the oldest groups first, by ordinal and not by arrival, so that a resumed run takes the same. Groups beyond
- * the batch wait for the next step; groups too old for this step are stale. A batch of so many tokens is cut after the first group with which it
- * has them.
+ * the batch wait for the next step; groups too old for this step are stale. A batch of so many tokens, or rollouts, is cut after the first group
+ * with which it has them.
  */
 export function selectGroups(input: {
   readonly step: number;
@@ -61,7 +86,7 @@ export function selectGroups(input: {
   const { step, size, maxOffPolicySteps, kept } = input;
   const stale = kept.filter((source) => isStale(source, step, maxOffPolicySteps));
   const usable = kept.filter((source) => !isStale(source, step, maxOffPolicySteps));
-  const cut = size.tokens === null ? cutByGroups(usable, size.groups) : cutByTokens(usable, size.tokens, size.groups);
+  const cut = size.total === null ? cutByGroups(usable, size.groups) : cutBySize(usable, size.total, size.groups);
   const { taken, share, groupsPerBatch } = cut;
   return {
     share,
@@ -82,19 +107,19 @@ function cutByGroups(usable: readonly KeptGroups[], groupsPerBatch: number): Cut
   return { taken, share: taken.size / groupsPerBatch, groupsPerBatch };
 }
 
-function cutByTokens(usable: readonly KeptGroups[], target: number, guess: number): Cut {
-  const sizes = usable.flatMap(({ ordinals, tokens }) =>
-    decodeRanges(ordinals).map((ordinal, i) => [ordinal, tokens![i]!] as const),
+function cutBySize(usable: readonly KeptGroups[], target: number, guess: number): Cut {
+  const all = usable.flatMap(({ ordinals, sizes }) =>
+    decodeRanges(ordinals).map((ordinal, i) => [ordinal, sizes![i]!] as const),
   );
   const taken = new Set<number>();
   let held = 0;
-  for (const [ordinal, tokens] of sizes.sort(([a], [b]) => a - b)) {
+  for (const [ordinal, size] of all.sort(([a], [b]) => a - b)) {
     if (held >= target) break;
     taken.add(ordinal);
-    held += tokens;
+    held += size;
   }
   const share = Math.min(1, held / target);
-  // As many more as those that are here are long; one more at least while it is not whole.
+  // As many more as those that are here are large; one more at least while it is not whole.
   const wanted = held === 0 ? guess : Math.ceil((taken.size * target) / held);
   return { taken, share, groupsPerBatch: share === 1 ? taken.size : Math.max(wanted, taken.size + 1) };
 }

@@ -1,11 +1,15 @@
 import type { RunSpec } from '../../config/run-spec.ts';
-import type { PackedRow } from './batch.ts';
+import { present } from '../present.ts';
+import type { ObservedSpan, PackedRow } from './batch.ts';
 import type { Rollout, Turn } from './rollout.ts';
 
 /** From the turns of a rollout to token rows: exactly what the server saw and sampled, never a text tokenized again. */
 
 /** What a config says of it; see RunSpec. */
 export type TrajectorySettings = Pick<RunSpec, 'trajectoryStrategy' | 'maskTruncated' | 'seqLen' | 'overlongRows'>;
+
+/** By role what the cross entropy of messages that an environment said weighs; none of a role that is not named. */
+export type EchoWeights = NonNullable<RunSpec['environments'][number]['echo']>;
 
 /** Every token of every turn, once. */
 export const usualTrajectories: TrajectorySettings = {
@@ -33,10 +37,10 @@ interface RolloutRows {
 /** The rows of one rollout that are trained. */
 export function rowsOfRollout(
   rollout: Pick<Rollout, 'turns' | 'outcome'>,
-  settings: TrajectorySettings = usualTrajectories,
+  settings: TrajectorySettings & { readonly echo?: EchoWeights | undefined } = usualTrajectories,
 ): RolloutRows {
-  const { seqLen, overlongRows: remedy, maskTruncated } = settings;
-  const all = trajectoryRows(rollout.turns, settings.trajectoryStrategy);
+  const { seqLen, overlongRows: remedy, maskTruncated, echo } = settings;
+  const all = trajectoryRows(rollout.turns, settings.trajectoryStrategy, echo);
   const isOverlong = ({ tokenIds }: TokenRow): boolean => seqLen !== null && tokenIds.length > seqLen;
   const overlongRows = all.filter(isOverlong).length;
   const isCut = rollout.outcome === 'truncated' || overlongRows > 0;
@@ -61,14 +65,23 @@ export function isCut(
  * interleaved: turns that only append (turn k+1's prompt begins with all of turn k's tokens, prompt and sampled) share one
  * row with several trained spans; a turn that rewrites the past, as templates that strip reasoning do, begins a row of its
  * own. branching: each turn is a row. Either way every sampled token counts once, and nothing else does.
+ *
+ * With echo a row has the messages of the environment that follow a turn of the policy in it (prime-rl's `echo`,
+ * orchestrator/algo/echo.py); those before its first turn are a prompt.
  */
-export function trajectoryRows(turns: readonly Turn[], strategy: TrajectorySettings['trajectoryStrategy']): TokenRow[] {
+export function trajectoryRows(
+  turns: readonly Turn[],
+  strategy: TrajectorySettings['trajectoryStrategy'],
+  echo?: EchoWeights,
+): TokenRow[] {
   const rows: GrowingRow[] = [];
   let sampled = 0;
   for (const turn of turns) {
     const open = strategy === 'interleaved' ? rows.at(-1) : undefined;
-    if (open !== undefined && startsWith(turn.promptTokenIds, open.tokenIds)) extend(open, turn, sampled);
-    else rows.push(extend(emptyRow(), turn, sampled));
+    if (open !== undefined && startsWith(turn.promptTokenIds, open.tokenIds)) {
+      if (echo) observe(open, turn, echo);
+      extend(open, turn, sampled);
+    } else rows.push(extend(emptyRow(), turn, sampled));
     sampled += turn.tokenIds.length;
   }
   return rows.map(finish);
@@ -92,14 +105,26 @@ interface GrowingRow {
   readonly behaviorLogprobs: (number | null)[];
   readonly samplingLogprobs: (number | null)[];
   readonly sampledAt: number[];
+  readonly observed: ObservedSpan[];
 }
 
 function emptyRow(): GrowingRow {
-  return { tokenIds: [], lossMask: [], behaviorLogprobs: [], samplingLogprobs: [], sampledAt: [] };
+  return { tokenIds: [], lossMask: [], behaviorLogprobs: [], samplingLogprobs: [], sampledAt: [], observed: [] };
+}
+
+/** Notes what the turn heard since the one before. */
+function observe(row: GrowingRow, { heardAt = [] }: Turn, echo: EchoWeights): void {
+  for (const { role, tokens } of heardAt) {
+    const weight = echo[role] ?? 0;
+    if (weight === 0 || tokens === null) continue;
+    const [from, to] = [Math.max(tokens[0], row.tokenIds.length), tokens[1]];
+    if (from < to) row.observed.push({ from, to, weight });
+  }
 }
 
 /** Sampling logprobs are kept where they say something of their own. */
-function finish({ tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, sampledAt }: GrowingRow): TokenRow {
+function finish(row: GrowingRow): TokenRow {
+  const { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, sampledAt, observed } = row;
   const isOwn = samplingLogprobs.some((logprob, t) => logprob !== behaviorLogprobs[t]);
   return {
     tokenIds,
@@ -107,6 +132,7 @@ function finish({ tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, sample
     ...(isWhole(behaviorLogprobs) ? { behaviorLogprobs } : {}),
     ...(isOwn && isWhole(samplingLogprobs) ? { samplingLogprobs } : {}),
     sampledAt,
+    ...(observed.length === 0 ? {} : { observed }),
   };
 }
 
@@ -147,15 +173,18 @@ function append(
   row.sampledAt.push(token.sampledAt);
 }
 
-function firstTokens(
-  { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, sampledAt }: TokenRow,
-  count: number,
-): TokenRow {
+function firstTokens(row: TokenRow, count: number): TokenRow {
+  const { tokenIds, lossMask, behaviorLogprobs, samplingLogprobs, sampledAt, observed } = row;
   return {
     tokenIds: tokenIds.slice(0, count),
     lossMask: lossMask.slice(0, count),
-    ...(behaviorLogprobs === undefined ? {} : { behaviorLogprobs: behaviorLogprobs.slice(0, count) }),
-    ...(samplingLogprobs === undefined ? {} : { samplingLogprobs: samplingLogprobs.slice(0, count) }),
+    ...present({
+      behaviorLogprobs: behaviorLogprobs?.slice(0, count),
+      samplingLogprobs: samplingLogprobs?.slice(0, count),
+      observed: observed?.flatMap(({ from, to, weight }) =>
+        from < count ? [{ from, to: Math.min(to, count), weight }] : [],
+      ),
+    }),
     sampledAt: sampledAt.slice(0, count),
   };
 }

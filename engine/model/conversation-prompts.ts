@@ -2,9 +2,11 @@ import type { ChatOptions, TemplateMessage } from './chat-template.ts';
 import type { ChatTokenizer } from './tokenizer.ts';
 
 /** A rendered conversation and its tokens. */
-interface RenderedPrompt {
+export interface RenderedPrompt {
   readonly text: string;
   readonly tokenIds: readonly number[];
+  /** How much of its end was tokenized behind what was said before; absent where all of it was. */
+  readonly rest?: { readonly characters: number; readonly tokens: number };
 }
 
 /**
@@ -30,7 +32,7 @@ export class ConversationPrompts {
     const text = this.#tokenizer.renderChatText(messages, { ...options, addGenerationPrompt: true });
     for (const said of this.#said) {
       const continued = this.#continued(said, text);
-      if (continued !== null) return { text, tokenIds: continued };
+      if (continued !== null) return { text, ...continued };
     }
     return { text, tokenIds: this.#tokenizer.encode(text) };
   }
@@ -42,17 +44,19 @@ export class ConversationPrompts {
   }
 
   /** The tokens of a text that goes on from a turn; null where it does not, or not between two tokens. */
-  #continued(said: Said, text: string): number[] | null {
+  #continued(said: Said, text: string): Pick<RenderedPrompt, 'tokenIds' | 'rest'> | null {
     const { prompt, tokenIds } = said;
     if (!text.startsWith(prompt.text)) return null;
     said.texts ??= this.#textsOf(said); // most turns are not gone on from
     const spoken = said.texts.find((form) => text.startsWith(form, prompt.text.length));
     if (spoken === undefined) return null;
-    const rest = this.#tokenizer.encodeAfter(
-      spoken === '' ? prompt.text : spoken,
-      text.slice(prompt.text.length + spoken.length),
-    );
-    return rest && [...prompt.tokenIds, ...tokenIds, ...rest];
+    const more = text.slice(prompt.text.length + spoken.length);
+    const rest = this.#tokenizer.encodeAfter(spoken === '' ? prompt.text : spoken, more);
+    if (!rest) return null;
+    return {
+      tokenIds: [...prompt.tokenIds, ...tokenIds, ...rest],
+      rest: { characters: more.length, tokens: rest.length },
+    };
   }
 
   /**

@@ -41,13 +41,17 @@ function targetFeeds(micro: MicroBatch, temperatureOf: (row: number) => number):
   return { targets: longs(micro.targets, [count]), inverse_temperature: floats(inverse, [count, 1]) };
 }
 
-/** `facts`: of all rows of the batch. */
-export function supervisedFeeds(facts: readonly RowFacts[], normalizer?: number): LossFeeds<SupervisedSample> {
+/** `facts`: of all rows of the batch; at temperature 1 unless another is given. */
+export function supervisedFeeds(
+  facts: readonly RowFacts[],
+  { normalizer, temperature }: { readonly normalizer?: number | undefined; readonly temperature?: number } = {},
+): LossFeeds<SupervisedSample> {
   const aggregation = aggregationOf(facts, { aggregation: 'token' });
-  if (normalizer === undefined)
-    return (micro) => ({ ...targetFeeds(micro, () => 1), ...weightFeeds(micro, aggregation) });
+  const scored = (micro: MicroBatch): Record<string, Tensor> =>
+    temperature === undefined ? targetFeeds(micro, () => 1) : scoreFeeds(micro, temperature);
+  if (normalizer === undefined) return (micro) => ({ ...scored(micro), ...weightFeeds(micro, aggregation) });
   return (micro) => ({
-    ...targetFeeds(micro, () => 1),
+    ...scored(micro),
     ...weightFeeds(micro, { ...aggregation, normalizer }),
     weights: vectorTensor(micro, (row) => micro.samples.get(row)!.tokenWeights ?? []),
   });
@@ -155,7 +159,9 @@ export function requirePolicyRow(
 /** Of rows that are not in memory each is looked at as it is read. */
 export function requirePolicyInputs(given: Rows<TrainSample>, options: PolicyLossOptions): void {
   const { referenceLogprobs, klBeta, temperature } = options;
-  if (isHeld(given)) for (const [row, sample] of given.entries()) requirePolicyRow(sample, row, options);
+  if (isHeld(given)) {
+    for (const [row, sample] of given.entries()) if (!sample.objective) requirePolicyRow(sample, row, options);
+  }
   if (klBeta > 0 && !referenceLogprobs) {
     throw new RatchetError('Unsupported', `A KL term of ${klBeta} needs reference logprobs; none were given.`);
   }

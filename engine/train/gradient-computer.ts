@@ -86,29 +86,38 @@ export class GradientComputer {
     this.#positionsMax = options.positionsMax ?? positionsKeptMax(config);
   }
 
-  /** Overwrites `gradient` with the gradient of the pass; `scratch` holds those of micro-batches meanwhile. */
+  /**
+   * Overwrites `gradient` with the sum of the gradients of the passes, in their order; `scratch` holds those of micro-batches meanwhile.
+   * Returns the sums of each pass.
+   */
   async accumulate<Row extends MaskedSample>(
-    pass: Pass<Row>,
+    passes: readonly Pass<Row>[],
     weights: PolicyWeights,
     gradient: FlatTensors,
     scratch: FlatTensors,
-  ): Promise<Sums> {
-    const source = rowsOf(pass.rows);
-    const cut = this.#cut(source.rows, { ...pass, hasDropout: graphOptions(weights, pass).hasDropout });
-    const sums: Sums = {};
+  ): Promise<Sums[]> {
+    const cuts = passes.map((pass) =>
+      this.#cut(rowsOf(pass.rows).rows, { ...pass, hasDropout: graphOptions(weights, pass).hasDropout }),
+    );
     // One micro-batch overwrites all of it.
-    if (cut.length !== 1) gradient.flat.fill(0);
-    const check = (sample: Row, row: number): void => {
-      requireRow(sample, row, this.#config);
-      pass.requireRow?.(sample, row);
-    };
-    for await (const micro of readMicroBatches(source, cut, check)) {
-      const target = cut.length === 1 ? gradient : scratch;
-      const compute = this.#isWhole(micro) ? this.#whole(pass, micro) : this.#inParts(pass, micro);
-      for (const metrics of await compute(weights, target)) addMetrics(sums, pass.kind, metrics);
-      if (target === scratch) addInto(gradient.flat, scratch.flat);
+    const isOne = cuts.reduce((count, cut) => count + cut.length, 0) === 1;
+    if (!isOne) gradient.flat.fill(0);
+    const all: Sums[] = [];
+    for (const [i, pass] of passes.entries()) {
+      const sums: Sums = {};
+      const check = (sample: Row, row: number): void => {
+        requireRow(sample, row, this.#config);
+        pass.requireRow?.(sample, row);
+      };
+      for await (const micro of readMicroBatches(rowsOf(pass.rows), cuts[i]!, check)) {
+        const target = isOne ? gradient : scratch;
+        const compute = this.#isWhole(micro) ? this.#whole(pass, micro) : this.#inParts(pass, micro);
+        for (const metrics of await compute(weights, target)) addMetrics(sums, pass.kind, metrics);
+        if (!isOne) addInto(gradient.flat, scratch.flat);
+      }
+      all.push(sums);
     }
-    return sums;
+    return all;
   }
 
   /** Log probability of every token that counts; 0 elsewhere. */

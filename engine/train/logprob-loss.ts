@@ -5,12 +5,13 @@ import { rowsAtOnceTokensMax } from '../../core/limits.ts';
 import { trainPositionsMax } from '../limits.ts';
 import type { InferenceSession } from '../onnx/runtime.ts';
 import { floats, openSession, type SessionOptions } from '../onnx/session.ts';
-import { policyFeeds, requirePolicyInputs, requirePolicyRow, rowDifferences } from './feeds.ts';
+import { requirePolicyInputs, rowDifferences } from './feeds.ts';
 import { floatsOf } from './gradient-computer.ts';
 import { comparesRows } from './loss.ts';
-import { cutInWindows, gather, maskTotal, readMicroBatches, scatter } from './micro-batches.ts';
-import { addMetrics, policyMetrics, type Sums } from './step-metrics.ts';
-import { buildLogprobLossGraph, gradientName, type PolicyKind, policyKind } from './train-graph.ts';
+import { cutInWindows, gather, readMicroBatches, scatter } from './micro-batches.ts';
+import { type PartOfLoss, partsOfLoss } from './parts-of-loss.ts';
+import { addMetrics, metricsOfParts, type Sums } from './step-metrics.ts';
+import { buildLogprobLossGraph, type GradientKind, gradientName } from './train-graph.ts';
 import type { PolicyLossOptions, TrainMetrics } from './types.ts';
 import { customLossOf } from './custom-loss.ts';
 
@@ -46,29 +47,37 @@ export class LogprobLoss {
         `An entropy bonus (${options.loss.entropyCoef}) needs whole distributions: expected none where log probabilities of tokens are all there is.`,
       );
     const source = rowsOf(batch);
-    const { loss } = options;
-    const kind = policyKind(loss, options.referenceLogprobs !== undefined);
-    const session = await this.#session(kind, loss);
-    const lossFeeds = policyFeeds(source.rows, options);
     const gradients = source.rows.map(({ tokens }) => new Float32Array(tokens));
+    const summed = [];
+    for (const part of partsOfLoss(source, options))
+      summed.push({ ...part, sums: await this.#sums(part, logprobs, gradients) });
+    const { entropy: _, gradNorm: __, ...metrics } = metricsOfParts(summed, 0);
+    return { gradients, metrics };
+  }
+
+  /** Notes the gradients of its tokens. */
+  async #sums(
+    { kind, loss, rows: source, lossFeeds, requireRow }: PartOfLoss,
+    logprobs: readonly ArrayLike<number>[],
+    gradients: readonly Float32Array[],
+  ): Promise<Sums> {
+    const session = await this.#session(kind, loss);
     const sums: Sums = {};
     const cut = cutInWindows(source.rows, trainPositionsMax, rowsAtOnceTokensMax);
-    const check = (sample: TrainSample, row: number): void => requirePolicyRow(sample, row, options);
-    for await (const micro of readMicroBatches(source, cut, check)) {
+    for await (const micro of readMicroBatches(source, cut, requireRow)) {
       const found = gather(micro, (row) => logprobs[row]!);
-      const rows = comparesRows(loss.type) ? rowDifferences(micro, found) : undefined;
+      const rows = loss && comparesRows(loss.type) ? rowDifferences(micro, found) : undefined;
       const feeds = { ...lossFeeds(micro, rows), logprobs: floats(found, [found.length]) };
       const known = Object.entries(feeds).filter(([name]) => session.inputNames.includes(name));
       const output = await session.run(Object.fromEntries(known));
       addMetrics(sums, kind, floatsOf(output, 'metrics'));
       scatter(micro, floatsOf(output, gradientName('logprobs')), gradients);
     }
-    const { entropy: _, gradNorm: __, ...metrics } = policyMetrics(sums, maskTotal(source.rows), 0);
-    return { gradients, metrics };
+    return sums;
   }
 
-  async #session(kind: PolicyKind, loss: LossSettings): Promise<InferenceSession> {
-    const custom = loss.type === 'custom' ? await customLossOf(loss) : null;
+  async #session(kind: GradientKind, loss: LossSettings | null): Promise<InferenceSession> {
+    const custom = loss?.type === 'custom' ? await customLossOf(loss) : null;
     const key = `${kind} ${custom?.id ?? ''}`;
     const opened =
       this.#sessions.get(key) ??

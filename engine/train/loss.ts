@@ -138,10 +138,11 @@ interface Loss {
 type KnownLogprobs = Pick<TokenLogprobs, 'tokens'> & Partial<TokenLogprobs>;
 
 /** −Σ w ℓ / normalizer. */
-export function supervisedLoss(graph: Graph, logprobs: TokenLogprobs): Loss {
+export function supervisedLoss(graph: Graph, logprobs: KnownLogprobs): Loss {
   const mask = vector(graph, 'mask');
   const loss = normalized(graph, negate(sum(multiply(vector(graph, 'weights'), logprobs.tokens), [0])));
-  return { loss, metrics: [entropySum(logprobs, mask)] };
+  const nll = negate(sum(multiply(mask, stopGradient(logprobs.tokens)), [0]));
+  return { loss, metrics: [entropySum(logprobs, mask), nll] };
 }
 
 /**

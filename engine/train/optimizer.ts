@@ -13,12 +13,12 @@ import { copiesForPasses, copiesInTraining, requireMemory } from '../model/memor
 import type { ModelFolder } from '../model/model-folder.ts';
 import type { FlatTensors } from '../model/parameters.ts';
 import type { SessionOptions } from '../onnx/session.ts';
-import { policyFeeds, requirePolicyInputs, requirePolicyRow, rowDifferences, supervisedFeeds } from './feeds.ts';
+import { requirePolicyInputs, rowDifferences, supervisedFeeds } from './feeds.ts';
 import { GradientComputer, type Pass } from './gradient-computer.ts';
 import { comparesRows } from './loss.ts';
 import { maskTotal, requireTrainable } from './micro-batches.ts';
-import { isFlat, meanOfPasses, policyMetrics, refusalReason, type Sums, supervisedMetrics } from './step-metrics.ts';
-import { policyKind } from './train-graph.ts';
+import { type LearnedRow, type PartOfLoss, partsOfLoss } from './parts-of-loss.ts';
+import { isFlat, meanOfPasses, metricsOfParts, refusalReason, type Sums, supervisedMetrics } from './step-metrics.ts';
 import { TrainedPolicy } from './trained-policy.ts';
 import { WeightUpdates } from './updates/index.ts';
 import { customLossOf } from './custom-loss.ts';
@@ -93,10 +93,14 @@ export class EngineOptimizer implements Optimizer {
     return this.#inTurn(async () => {
       const rows = rowsOf(given);
       requireTrainable(given, this.#policy.model.config);
-      const pass = { kind: 'sft' as const, rows, lossFeeds: supervisedFeeds(rows.rows, options.normalizer) };
-      const sums = await this.#accumulate(pass, options, 1);
+      const pass = {
+        kind: 'sft' as const,
+        rows,
+        lossFeeds: supervisedFeeds(rows.rows, { normalizer: options.normalizer }),
+      };
+      const [sums] = await this.#accumulate([pass], options, 1);
       const metrics = supervisedMetrics(
-        sums,
+        sums!,
         maskTotal(rows.rows),
         await this.#optimizer.globalNorm(this.#gradient.flat),
       );
@@ -192,33 +196,32 @@ export class EngineOptimizer implements Optimizer {
     options: TrainOptions,
     number: number,
   ): Promise<StepResult<TrainMetrics>> {
-    const { loss, referenceLogprobs, temperature } = options;
-    const kind = policyKind(loss, referenceLogprobs !== undefined);
-    const custom = loss.type === 'custom' ? { customLoss: await customLossOf(loss) } : {};
-    const compared = comparesRows(loss.type) ? { compareRows: { temperature, of: rowDifferences } } : {};
-    const pass: Pass<TrainSample> = {
-      kind,
-      rows: batch,
-      lossFeeds: policyFeeds(batch.rows, options),
-      requireRow: (sample, row) => requirePolicyRow(sample, row, options),
-      ...custom,
-      ...compared,
-    };
-    const sums = await this.#accumulate(pass, options, number);
-    const metrics = policyMetrics(sums, maskTotal(batch.rows), await this.#optimizer.globalNorm(this.#gradient.flat));
+    const parts = partsOfLoss(batch, options);
+    const { temperature } = options;
+    const passes = await Promise.all(parts.map((part) => passOf(part, temperature)));
+    const sums = await this.#accumulate(passes, options, number);
+    const metrics = metricsOfParts(
+      parts.map((part, i) => ({ ...part, sums: sums[i]! })),
+      await this.#optimizer.globalNorm(this.#gradient.flat),
+    );
     const reason = refusalReason(metrics);
     if (reason !== null) return { applied: false, reason, metrics };
     await this.#apply(metrics.gradNorm, options);
     return { applied: true, metrics };
   }
 
-  #accumulate<Row extends MaskedSample>(pass: Pass<Row>, options: SftOptions, number: number): Promise<Sums> {
+  #accumulate<Row extends MaskedSample>(
+    passes: readonly Pass<Row>[],
+    options: SftOptions,
+    number: number,
+  ): Promise<Sums[]> {
     const { microBatchPositions, microBatchRows, dropoutSeed = 0 } = options;
     const more = {
       dropout: { seed: dropoutSeed, pass: number },
       ...present({ microBatchPositions, microBatchRows }),
     };
-    return this.#computer.accumulate({ ...pass, ...more }, this.#policy, this.#gradient, this.#microGradient);
+    const all = passes.map((pass) => ({ ...pass, ...more }));
+    return this.#computer.accumulate(all, this.#policy, this.#gradient, this.#microGradient);
   }
 
   async #apply(norm: number, { learningRate, optimizer }: SftOptions): Promise<void> {
@@ -247,6 +250,14 @@ export class EngineOptimizer implements Optimizer {
     this.#tail = turn.catch(() => undefined);
     return turn;
   }
+}
+
+async function passOf({ loss, ...part }: PartOfLoss, temperature: number): Promise<Pass<LearnedRow>> {
+  return {
+    ...part,
+    ...(loss?.type === 'custom' ? { customLoss: await customLossOf(loss) } : {}),
+    ...(loss && comparesRows(loss.type) ? { compareRows: { temperature, of: rowDifferences } } : {}),
+  };
 }
 
 function referenceOf(

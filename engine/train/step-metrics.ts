@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import { maskTotal } from './micro-batches.ts';
+import type { PartOfLoss } from './parts-of-loss.ts';
 import { type GradientKind, metricNames } from './train-graph.ts';
 import type { SftMetrics, TrainMetrics } from './types.ts';
 
@@ -7,15 +9,42 @@ export type Sums = Record<string, number>;
 
 /** The loss is normalized already, a maximum stays one, everything else adds up. */
 export function addMetrics(sums: Sums, kind: GradientKind, values: ArrayLike<number>): void {
-  metricNames(kind).forEach((name, i) => {
-    const value = values[i]!;
+  addSums(sums, Object.fromEntries(metricNames(kind).map((name, i) => [name, values[i]!])));
+}
+
+function addSums(sums: Sums, more: Sums): void {
+  for (const [name, value] of Object.entries(more)) {
     const sofar = sums[name] ?? 0;
     sums[name] = name === 'maxLogprobDifference' ? largerOrNaN(sofar, value) : sofar + value;
-  });
+  }
 }
 
 export function supervisedMetrics(sums: Sums, tokenCount: number, gradNorm: number): SftMetrics {
   return { loss: sums['loss'] ?? 0, entropy: mean(sums, 'entropy', tokenCount), gradNorm, tokenCount };
+}
+
+/** A part of a loss and its sums over the batch. */
+type SummedPart = Pick<PartOfLoss, 'name' | 'rows'> & { readonly sums: Sums };
+
+/** Of all parts together: losses add up, and means are over the tokens that the policy sampled, whatever they are learned by. */
+export function metricsOfParts(parts: readonly SummedPart[], gradNorm: number): TrainMetrics {
+  const sums: Sums = {};
+  for (const { name, sums: own } of parts) {
+    if (name === 'ce') sums['loss'] = (sums['loss'] ?? 0) + own['loss']!;
+    else addSums(sums, own);
+  }
+  const tokensOf = ({ rows }: SummedPart): number => maskTotal(rows.rows);
+  const sampled = parts.filter(({ name }) => name !== 'ce').reduce((count, part) => count + tokensOf(part), 0);
+  const [refKl, ce] = (['ref_kl', 'ce'] as const).map((name) => parts.find((part) => part.name === name));
+  const observed = ce ? tokensOf(ce) : 0;
+  return {
+    ...policyMetrics(sums, sampled, gradNorm),
+    tokenCount: sampled + observed,
+    ...(ce ? { nll: ce.sums['nll']! / observed } : {}),
+    ...(refKl
+      ? { refKlMasked: (refKl.sums['clipFractionLow']! + refKl.sums['clipFractionHigh']!) / tokensOf(refKl) }
+      : {}),
+  };
 }
 
 export function policyMetrics(sums: Sums, tokenCount: number, gradNorm: number): TrainMetrics {
@@ -51,7 +80,19 @@ export function meanOfPasses(passes: readonly TrainMetrics[]): TrainMetrics {
     ratioMean: average(({ ratioMean }) => ratioMean),
     maxLogprobDifference: average(({ maxLogprobDifference }) => maxLogprobDifference),
     klDivergence: last.klDivergence === null ? null : average(({ klDivergence }) => klDivergence ?? 0),
+    ...meanWhereThere(passes, 'nll'),
+    ...meanWhereThere(passes, 'refKlMasked'),
   };
+}
+
+/** Not every part of a batch has tokens of every kind. */
+function meanWhereThere<Name extends 'nll' | 'refKlMasked'>(
+  passes: readonly TrainMetrics[],
+  name: Name,
+): Partial<Record<Name, number>> {
+  const values = passes.flatMap((metrics) => metrics[name] ?? []);
+  const total = values.reduce((sum, value) => sum + value, 0);
+  return values.length === 0 ? {} : ({ [name]: total / values.length } as Record<Name, number>);
 }
 
 /** Why a step must not be taken; null when it may. */

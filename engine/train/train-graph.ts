@@ -33,7 +33,7 @@ const policyMetricNames = [
 
 /** What a graph reports, in this order: sums over its tokens, but for one maximum. */
 export function metricNames(kind: GradientKind): readonly string[] {
-  if (kind === 'sft') return ['loss', 'entropy'];
+  if (kind === 'sft') return ['loss', 'entropy', 'nll'];
   return policyOf(kind).hasReference ? [...policyMetricNames, 'klDivergence'] : policyMetricNames;
 }
 
@@ -117,10 +117,16 @@ export function buildTrunkGradientGraph(config: ModelConfig, options: GraphOptio
 }
 
 /** Of log probabilities that are handed in: input `logprobs` [selected], output their gradient. Its entropy is 0: they do not tell it. */
-export function buildLogprobLossGraph(kind: PolicyKind, { customLoss }: Pick<GraphOptions, 'customLoss'> = {}): Graph {
+export function buildLogprobLossGraph(
+  kind: GradientKind,
+  { customLoss }: Pick<GraphOptions, 'customLoss'> = {},
+): Graph {
   const graph = new Graph();
   const tokens = graph.input('logprobs', 'float32', ['selected'], { needsGradient: true });
-  const { loss, metrics } = policyLoss(graph, { tokens }, { ...ruleOf(kind, customLoss), seesRows: false });
+  const { loss, metrics } =
+    kind === 'sft'
+      ? supervisedLoss(graph, { tokens })
+      : policyLoss(graph, { tokens }, { ...ruleOf(kind, customLoss), seesRows: false });
   graph.output('metrics', stack([loss, ...metrics]));
   outputGradients(graph, loss, new Map([['logprobs', tokens]]));
   return graph;

@@ -25,6 +25,8 @@ export interface SupervisedSample extends MaskedSample {
 /** What a policy loss depends on beside the batch and its log probabilities. */
 export interface PolicyLossOptions {
   readonly loss: LossSettings;
+  /** Of rows whose objective is ref_kl. */
+  readonly distillation?: LossSettings;
   /** Of the sampler: ℓ = log softmax(logits / temperature). */
   readonly temperature: number;
   /** Coefficient of the KL term; needs reference logprobs unless 0. */
@@ -50,7 +52,7 @@ export interface SftMetrics {
   readonly tokenCount: number;
 }
 
-/** Means are over the tokens that count. */
+/** Means are over the tokens that the policy sampled and that count; `tokenCount` has those that it observed as well. */
 export interface TrainMetrics extends SftMetrics {
   /** k3 estimate between the sampler and the trainer at the same weights or a few versions apart: mean of ρ − 1 − log ρ. */
   readonly mismatchKl: number;
@@ -66,6 +68,10 @@ export interface TrainMetrics extends SftMetrics {
   readonly maxLogprobDifference: number;
   /** k3 estimate against the reference; null when no reference logprobs were given. */
   readonly klDivergence: number | null;
+  /** Mean −ℓ of what environments said, by its weights; absent where nothing of it is learned. */
+  readonly nll?: number;
+  /** Part of the tokens learned from a teacher alone that its trust region leaves out; absent where there are none beside others. */
+  readonly refKlMasked?: number;
 }
 
 /** A step is taken whole or not at all. A refused one leaves weights and optimizer as they were. */

@@ -58,7 +58,7 @@ async function step(test: TestRun, roles: Roles, from: Committed): Promise<Commi
     ordinals: `${round.first}-${round.last}`,
   };
   const kept = [...state.surplus, fresh];
-  const size = { groups: 1, tokens: null }; // of the two that are sampled: one is over, and grows stale
+  const size = { groups: 1, total: null }; // of the two that are sampled: one is over, and grows stale
   const selection = selectGroups({ step: next, size, maxOffPolicySteps: spec.maxOffPolicySteps, kept });
   const { packed } = await roles.packBatch({ run, step: next, trained: selection.trained, scored: [sampled.scored] });
   const planned = await roles.planStep({

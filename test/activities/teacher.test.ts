@@ -11,6 +11,7 @@ import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { createPreset, saveModelFolder } from '../../engine/index.ts';
 import { teacherRowsAtOnce } from '../../core/limits.ts';
+import { putJson } from '../../backends/store/objects.ts';
 import { encodeTaught } from '../../runs/batch-parts.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import { BatchWriter, openBatch, putPacked } from '../../runs/batches.ts';
@@ -82,6 +83,41 @@ test('a teacher is asked for rows in parts: a retry asks only for what is missin
   await store.put(key!, encodeTaught([Float32Array.of(-1)]));
   const damaged = await openBatch(run, { packed, taught });
   await assert.rejects(damaged.read([0]), hasCode('CheckpointDamaged', key!, 'expected sha256'));
+});
+
+test('of a batch that learns from rewards too a teacher is asked about its own rows alone', async (t) => {
+  const made = await makeRun(t, { loss: 'opd', 'teacher.model': 'teacher', 'teacher.url': 'http://127.0.0.1:9/v1' });
+  const spec: RunSpec = { ...made.spec, distillation: made.spec.loss };
+  const run = { ...made.run, spec: await putJson(made.store, 'specs/both.json', spec) };
+  const rows = randomBatch({ vocabularySize: 50 } as never, 6, 3).map((row, i) =>
+    i % 2 === 0 ? row : { ...row, objective: 'ref_kl' as const },
+  );
+  const writer = new BatchWriter(run, 1);
+  for (const [rollout, row] of rows.entries()) await writer.add(row, rollout);
+  const packed = await putPacked(run, 1, { rows: await writer.end({ of: rows.length }), metrics: {} });
+  const asked: (readonly number[])[] = [];
+  const promptLogprobs = ({ prompts }: { readonly prompts: readonly (readonly number[])[] }) => {
+    asked.push(...prompts);
+    return Promise.resolve(prompts.map((prompt) => prompt.map((id) => -id / 10)));
+  };
+  const ask = createAskTeacher({
+    inference: () => new WordsInference(),
+    tokenizer: openTokenizer,
+    teacher: () => ({ scorer: { promptLogprobs }, name: 'a teacher' }) as never,
+  });
+  const taught = await act(ask, { run, step: 1, packed });
+  const own = rows.filter(({ objective }) => objective !== undefined);
+  assert.deepEqual(
+    asked,
+    own.map(({ tokenIds }) => tokenIds),
+  );
+  const batch = await openBatch(run, { packed, taught });
+  const found = await batch.read([...batch.rows.keys()]);
+  for (const { objective, teacherLogprobs } of found)
+    assert.equal(
+      teacherLogprobs!.some((value) => value !== 0),
+      objective !== undefined,
+    );
 });
 
 test('a policy that teaches itself scores each row after the demonstration of its example', async (t) => {

@@ -115,12 +115,19 @@ env = { taskset = { id = "owner/a" }, ${env} }
     assert.match(only(withEnv('player = { model = "b" }'), 'prime-rl').expected, /^a client beside it/);
   });
 
-  test('a size of its groups that is not that of the others has no meaning, and that is said', () => {
+  test('may have groups of another size, and then a batch is whole groups up to so many rollouts', () => {
     assert.match(only(`${minimal}group_size = 4\n`, 'ratchet').suggestion ?? '', /rollouts_per_example/);
     const two = (size: number) =>
       `model = "m"\nrollouts_per_example = 8\nbatch_size = 32\n[[env]]\nid = "owner/a"\ngroup_size = ${size}\n[[env]]\nid = "owner/b"\n`;
     assert.equal(accept(two(8), 'hosted').spec.rolloutsPerExample, 8);
-    assert.match(only(two(4), 'hosted').expected, /8, as for the others: the groups of a batch have one size/);
+    const { spec, warnings } = accept(two(3), 'hosted');
+    assert.deepEqual(
+      [spec.rolloutsPerExample, ...spec.environments.map((one) => one.rolloutsPerExample)],
+      [8, 3, undefined],
+    );
+    assert.match(warnings.join(), /env\[0\].group_size: groups differ in their size/);
+    const own = `${minimal}rollouts_per_example = 1\n`;
+    assert.match(only(own, 'ratchet').expected, /an integer ≥ 2: what a rollout gets is its reward compared/);
   });
 });
 

@@ -62,6 +62,7 @@ const beside: Readonly<Record<string, Table>> = {
   'teacher.demonstration': { loss: 'opd', teacher: { demonstration: 'answer' } },
   'teacher.template': { loss: 'opd', teacher: { demonstration: 'answer' } },
   teacher: { loss: 'sft', teacher: { model: 'big', url: 'http://localhost:9' } },
+  'env[].loss': { loss: 'opd', teacher: { model: 'big', url: 'http://localhost:9' } },
   'difficulty_filter.enabled': { difficulty_filter: { min_reward: 0.4 } },
 };
 const multiNode: Table = { deployment: { type: 'multi_node', num_train_nodes: 1 }, slurm: {} };

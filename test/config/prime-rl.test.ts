@@ -5,7 +5,7 @@ import { learningRateAt } from '../../core/rl/schedule.ts';
 import { formatProblems } from '../../config/parse-run-config.ts';
 import type { Problem } from '../../config/problems.ts';
 import { configsFolder } from './run-files.ts';
-import { accept, refuse } from './read-run.ts';
+import { accept, only, refuse } from './read-run.ts';
 
 /** Each as `line path`. */
 const places = (problems: readonly Problem[]): string[] => problems.map(({ line, path }) => `${line ?? '-'} ${path}`);
@@ -18,6 +18,7 @@ group_size = 8
 [[orchestrator.train.source]]
 env = { taskset = { id = "owner/gsm8k", split = "train" } }
 `;
+const second = '[[orchestrator.train.source]]\nname = "second"\nenv = { taskset = { id = "owner/other" } }\n';
 /** The same in those of v0.6. */
 const before = `max_steps = 100
 [orchestrator]
@@ -307,15 +308,25 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       'orchestrator.algo',
       /"grpo" with one trained role/,
     ],
-    'a source with another loss than the run': [
-      `${today}algo = { type = "echo" }\n`,
+    'a source that learns by heart beside others': [
+      `${today}algo = { type = "sft", sampling = { source = { name = "t", base_url = "http://t/v1" } } }\n${second}`,
       'orchestrator.train.source[0].algo',
-      /\{"type":"grpo"\}, as the run has it, .* the rows of a batch have one loss here/,
+      /where one source learns by heart what a teacher played, all of them do/,
+    ],
+    'two teachers': [
+      `${today}algo = { type = "opd", teacher = { name = "t", base_url = "http://t/v1" } }\n${second}algo = { type = "opsd" }\n`,
+      'orchestrator.train.source[1].algo',
+      /as another source has it: the sources of a run learn from one teacher here/,
     ],
     'a source without the length penalty of the run': [
-      `${today.replace('group_size = 8', 'group_size = 8\nalgo = { type = "grpo", length_penalty = { type = "linear" } }')}algo = { type = "grpo" }\n`,
+      `${today.replace('group_size = 8', 'group_size = 8\nalgo = { type = "grpo", length_penalty = { type = "linear" } }')}algo = { type = "grpo" }\n${second}`,
       'orchestrator.train.source[0].algo',
-      /as the run has it/,
+      /length_penalty = \{"type":"linear"\}, as another source has it/,
+    ],
+    'code that picks the tokens of echo': [
+      `${today}algo = { type = "echo", filter = { import_path = "mine.pick" } }\n`,
+      'orchestrator.train.source[0].algo.filter',
+      /which messages are learned is said by roles/,
     ],
     'a group of one': [today.replace('group_size = 8', 'group_size = 1'), 'orchestrator.group_size', /one alone/],
     'rows that the trainer cannot hold': [
@@ -350,6 +361,59 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       assert.ok(problem.line !== null);
     });
   }
+});
+
+describe('algorithms', () => {
+  const withAlgo = (algo: string) => today.replace('group_size = 8', `group_size = 8\nalgo = ${algo}`);
+  const echoes = (text: string) => accept(text).spec.environments.map(({ echo }) => echo);
+
+  test('echo is grpo and the cross entropy of tools’ answers, or of the roles that are named', () => {
+    assert.deepEqual(echoes(withAlgo('{ type = "echo" }')), [{ tool: 0.1 }]);
+    const roles = '{ type = "echo", roles = { user = { alpha = 0.05 }, system = {} } }';
+    const { spec } = accept(withAlgo(roles));
+    assert.deepEqual(spec.environments[0]!.echo, { user: 0.05, system: 0.1 });
+    assert.deepEqual([spec.advantage, spec.loss.type], ['centered', 'dppo']);
+    assert.match(
+      only(withAlgo('{ type = "echo", roles = {} }')).expected,
+      /one of system, user, assistant, tool at least/,
+    );
+  });
+
+  test('of sources that differ stand with their environments, each loss beside the other', () => {
+    const opd = 'algo = { type = "opd", teacher = { name = "t", base_url = "http://t/v1" } }\n';
+    const { spec } = accept(`${today}${second}${opd}`);
+    assert.deepEqual(
+      spec.environments.map(({ objective }) => objective),
+      [undefined, 'ref_kl'],
+    );
+    assert.deepEqual([spec.loss.type, spec.loss.teacherTau, spec.teacher?.model], ['dppo', 0, 't']);
+    const { type, maskLow, maskHigh, klTau, advantageTau, teacherTau, aggregation } = spec.distillation!;
+    assert.deepEqual(
+      [type, maskLow, maskHigh, klTau, advantageTau, teacherTau, aggregation],
+      ['ipo', 0.2, null, 1e-3, 0, 1, 'token'],
+    );
+    const turned = accept(`${withAlgo(opd.slice('algo = '.length, -1))}${second}algo = { type = "grpo" }\n`);
+    assert.deepEqual(
+      turned.spec.environments.map(({ objective }) => objective),
+      ['ref_kl', undefined],
+    );
+    assert.equal(turned.spec.loss.type, 'dppo');
+    // What all of them have is the run's.
+    const all = accept(`${today}${opd}${second}${opd}`).spec;
+    assert.deepEqual([all.loss.type, all.distillation, all.environments[1]!.objective], ['ipo', undefined, undefined]);
+    assert.deepEqual(echoes(`${today}algo = { type = "echo" }\n${second}`), [{ tool: 0.1 }, undefined]);
+  });
+
+  test('groups of sources may differ in size, one alone where nothing is compared', () => {
+    const opd = 'group_size = 1\nalgo = { type = "opd", teacher = { name = "t", base_url = "http://t/v1" } }\n';
+    const { spec, warnings } = accept(`${today}${second}${opd}`);
+    assert.deepEqual(
+      [spec.rolloutsPerExample, ...spec.environments.map((one) => one.rolloutsPerExample)],
+      [8, undefined, 1],
+    );
+    assert.match(warnings.join('\n'), /source\[1\]\.group_size: groups differ in their size/);
+    assert.match(only(`${today}${second}group_size = 1\n`).expected, /one alone teaches nothing/);
+  });
 });
 
 describe('difficulty', () => {

@@ -199,3 +199,44 @@ test('a policy that teaches itself is scored by its own servers, told how each e
     return true;
   });
 });
+
+test('rewards, a teacher and what an environment said in one batch, to the same bits when the trainer dies', async () => {
+  const echoed = `${spelling.replace('"spelling"', '"echoed"')}rollouts_per_example = 2\necho = { user = 0.1 }\n`;
+  const taught = `${spelling}loss = "opd"\n`;
+  // Turns that end by themselves are gone on from in one row.
+  const spelled = ['cat', 'dog', 'sun', 'map', 'pen', 'owl', 'ink', 'jar'].map((word) => ({
+    messages: word.split('').flatMap((letter, i) => [
+      { role: 'user', content: i === 0 ? word : letter },
+      { role: 'assistant', content: letter },
+    ]),
+  }));
+  await writeFile(
+    path.join(project.folder, 'spelled.jsonl'),
+    spelled.map((row) => `${JSON.stringify(row)}\n`).join(''),
+  );
+  const warmUp = '[sft]\ndata = "./spelled.jsonl"\nsteps = 20\nbatch_size = 8\nlearning_rate = 3e-3\n';
+  const text = `${chars}${words}${echoed}${taught}[teacher]\ndemonstration = "backwards"\n${warmUp}`;
+  const undisturbed = await played('several', text);
+  assert.ok(undisturbed.ledger.isSound, JSON.stringify(undisturbed.ledger));
+  const all = await Promise.all([1, 2].map((step) => trainedAt('several', step)));
+  for (const { commit, rows } of all) {
+    const { metrics } = commit;
+    const spans = rows.flatMap(({ observed = [] }) => observed);
+    assert.ok(spans.length > 0 && spans.every(({ weight }) => weight === 0.1));
+    const tokens = spans.reduce((sum, { from, to }) => sum + to - from, 0);
+    assert.deepEqual([metrics['batch/observed_tokens'], metrics['batch/unplaced_messages']], [tokens, 0]);
+    assert.ok(metrics['nll']! > 0 && metrics['ref_kl_masked']! >= 0);
+    const own = rows.filter(({ objective }) => objective === 'ref_kl');
+    assert.ok(own.length > 0 && own.every(({ teacherLogprobs }) => teacherLogprobs?.some((value) => value < 0)));
+    assert.ok(rows.length > own.length);
+  }
+  // A batch of groups of two sizes is so many rollouts.
+  const sizes = all.map(({ groups }) => new Set(groups.map(({ rollouts }) => rollouts.length)));
+  assert.deepEqual(
+    [...sizes[0]!].toSorted((a, b) => a - b),
+    [2, 4],
+  );
+  assert.equal((await disturbed('several-killed', text)).policyDigest, undisturbed.policyDigest);
+  const without = await played('several-unechoed', text.replace('user = 0.1', 'user = 0'));
+  assert.notEqual(without.policyDigest, undisturbed.policyDigest);
+});

@@ -43,10 +43,14 @@ async function computed(rows: Rows<MaskedSample>, config: ModelConfig, logitsMax
   const [gradient, scratch] = [new Parameters(config), new Parameters(config)];
   const weights = { parameters, adapter: null };
   const pass = { kind: 'sft' as const, rows, lossFeeds: supervisedFeeds(rowsOf(rows).rows) };
-  const { loss } = await computer.accumulate(pass, weights, gradient, scratch);
+  const [sums] = await computer.accumulate([pass], weights, gradient, scratch);
   const logprobs = await computer.score(rows, weights, 0.7);
   await computer.close();
-  return { loss: loss!, gradient: gradient.flat, logprobs: Float32Array.from(logprobs.flatMap((row) => [...row])) };
+  return {
+    loss: sums!['loss']!,
+    gradient: gradient.flat,
+    logprobs: Float32Array.from(logprobs.flatMap((row) => [...row])),
+  };
 }
 
 function requireEqual(actual: Float32Array, expected: Float32Array): void {

@@ -39,7 +39,7 @@ for (const adapts of [false, true]) {
       const make = () => (adapter ? new AdapterParameters(tinyConfig, lora) : new Parameters(tinyConfig));
       const [gradient, scratch] = [make(), make()];
       const pass = { kind: 'sft' as const, rows: samples, lossFeeds: supervisedFeeds(samples.map(factsOf)), dropout };
-      await computer.accumulate(pass, { parameters, adapter }, gradient, scratch);
+      await computer.accumulate([pass], { parameters, adapter }, gradient, scratch);
       gradients.push(gradient.flat);
       await computer.close();
     }

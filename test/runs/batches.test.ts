@@ -32,8 +32,10 @@ const sample = fc
     hasSampling: fc.boolean(),
     advantage: fc.option(number),
     temperature: fc.option(fc.constantFrom(0.6, 1.7)),
+    isDistilled: fc.boolean(),
+    observed: fc.option(fc.constantFrom(0.1, 0.25)),
   })
-  .map(({ tokens, isTold, hasSampling, advantage, temperature }): PackedRow => {
+  .map(({ tokens, isTold, hasSampling, advantage, temperature, isDistilled, observed }): PackedRow => {
     // JSON has no −0.
     const column = (of: (one: (typeof tokens)[number]) => number): number[] =>
       tokens.map((one, t) => (t > 0 && one.mask === 1 ? of(one) + 0 : 0));
@@ -44,6 +46,10 @@ const sample = fc
       ...(hasSampling ? { samplingLogprobs: column(({ sampling }) => sampling) } : {}),
       advantages: column((one) => advantage ?? one.advantage),
       ...(temperature === null ? {} : { temperature }),
+      ...(isDistilled ? { objective: 'ref_kl' as const } : {}),
+      ...(observed !== null && tokens.length > 1
+        ? { observed: [{ from: 1, to: tokens.length, weight: observed }] }
+        : {}),
     };
   });
 
@@ -172,6 +178,23 @@ describe('a batch in parts', () => {
     assert.deepEqual(
       batch.rows.map(({ rollout }) => rollout),
       expected,
+    );
+  });
+
+  test('rows say what they are learned by, and how many of their tokens an environment said, without being read', async (t) => {
+    const test = await makeRun(t);
+    const observed = [{ from: 2, to: 4, weight: 0.1 }];
+    const rows = samples.map((row, i): PackedRow => ({
+      ...row,
+      ...(i % 3 === 0 ? { objective: 'ref_kl' } : {}),
+      ...(i % 4 === 1 ? { observed } : {}),
+    }));
+    const { packed } = await stored(test, rows, 400);
+    const batch = await openBatch(test.run, { packed: packed.ref });
+    assert.deepEqual(await allOf(batch), rows);
+    assert.deepEqual(
+      batch.rows.map((row) => [row.objective, row.observed]),
+      rows.map((_, i) => [i % 3 === 0 ? 'ref_kl' : undefined, i % 4 === 1 ? 2 : undefined]),
     );
   });
 

@@ -90,7 +90,7 @@ describe('what a commit says became of the groups', () => {
               const dropped: EndedRanges = { 'filtered:no_signal': encodeRanges(ordinals.filter((_, j) => !keeps[j])) };
               const selection = selectGroups({
                 step,
-                size: { groups: groupsPerBatch, tokens: null },
+                size: { groups: groupsPerBatch, total: null },
                 maxOffPolicySteps,
                 kept: [...surplus, round],
               });

@@ -123,7 +123,7 @@ export class ChunksInPlay {
     return [...found.values()];
   }
 
-  describe(rolloutsPerExample: number): string {
+  describe(rolloutsPerExample: string): string {
     const chunks = [...this.#playing];
     const versions = [...new Set(chunks.map(({ round }) => round.policyStep))].toSorted((a, b) => a - b);
     const from = versions.length > 1 ? `v${versions[0]}-v${versions.at(-1)}` : `v${versions[0] ?? '?'}`;

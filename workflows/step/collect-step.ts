@@ -112,12 +112,12 @@ class Collection {
   /** Sampled round by round, it is decided on when nothing is in play; continuously, when it is whole, or much was sampled for little. */
   isBatch({ selection: { share } }: Ready): boolean {
     const { isInPlay, isContinuous, isWidened, harvest } = this.#window;
-    const { batchFill, tokenBatchSize } = this.#context.spec;
+    const { batchFill } = this.#context.spec;
     const { hasRounds: hasSampled, fruitlessRounds } = harvest;
     const isLong = fruitlessRounds >= roundsBeforeWidening;
     const isOnce = batchFill === 'once' && fruitlessRounds >= 1;
-    // A round of a batch of so many tokens may have had too few groups, whatever was kept of them.
-    const fill = batchFill === 'once' && tokenBatchSize !== null && !isOnce ? 'full' : batchFill;
+    // A round of a batch of so many tokens or rollouts may have had too few groups, whatever was kept of them.
+    const fill = batchFill === 'once' && this.#size().total !== null && !isOnce ? 'full' : batchFill;
     const isDecided = isContinuous ? share === 1 || isLong || isOnce : !isInPlay;
     return isDecided && isBatch({ share, hasSampled, isWidened, fill, isLong });
   }
@@ -230,18 +230,17 @@ class Collection {
     window.drawAll();
   }
 
-  /** A batch of so many tokens is as many groups as those take that were sampled for it; before that, as many as the file says. */
+  /** A batch of so many tokens or rollouts is as many groups as those take that were sampled for it; before that, as many as the file says. */
   #size(): BatchSize {
     const size = batchSizeOf(this.#context.spec);
-    const { tokensPerGroup } = this.#window.harvest;
-    if (size.tokens === null || tokensPerGroup === null) return size;
-    return { ...size, groups: Math.ceil(size.tokens / tokensPerGroup) };
+    const { sizePerGroup } = this.#window.harvest;
+    if (size.total === null || sizePerGroup === null) return size;
+    return { ...size, groups: Math.ceil(size.total / sizePerGroup) };
   }
 
-  /** Groups that a batch lacks; where it is what was kept of so many tokens, groups that those lack. */
+  /** Groups that a batch lacks; where it is what was kept of so many tokens or rollouts, groups that those lack. */
   #missing({ groups, selection: { groupsPerBatch } }: Ready): number {
-    const { batchFill, tokenBatchSize } = this.#context.spec;
-    if (batchFill !== 'once' || tokenBatchSize === null) return groupsPerBatch - groups;
+    if (this.#context.spec.batchFill !== 'once' || this.#size().total === null) return groupsPerBatch - groups;
     return this.#size().groups * (1 - (this.#window.harvest.fruitlessRounds % 1));
   }
 

@@ -34,7 +34,7 @@ export class Harvest {
   readonly #solved = { all: 0, none: 0 };
   readonly #generating: (readonly [fromMs: number, toMs: number])[] = [];
   readonly #spent = { scoreS: 0, adopted: 0 };
-  readonly #sampled = { groups: 0, tokens: 0 };
+  readonly #sampled = { groups: 0, size: 0 };
   #parts: ScoredPart[] = [];
   #kept: readonly KeptGroups[] | null = null;
   #fruitless = 0;
@@ -61,10 +61,10 @@ export class Harvest {
     return Math.round(this.#fruitless * 1e6) / 1e6; // chunks of a round are fractions of it
   }
 
-  /** Of the rows of a group, kept or not, on average; null where nothing was sampled, or nobody counts them. */
-  get tokensPerGroup(): number | null {
-    const { groups, tokens } = this.#sampled;
-    return tokens === 0 ? null : tokens / groups;
+  /** Of a group, kept or not, on average, in what a batch is counted in; null where nothing was sampled, or a batch is so many groups. */
+  get sizePerGroup(): number | null {
+    const { groups, size } = this.#sampled;
+    return size === 0 ? null : size / groups;
   }
 
   get solved(): { readonly all: number; readonly none: number } {
@@ -92,7 +92,7 @@ export class Harvest {
     this.#generating.push([spent.generatedAt - spent.generateS * 1000, spent.generatedAt]);
     this.#spent.scoreS += spent.scoreS;
     this.#sampled.groups += one.ordinals.length;
-    this.#sampled.tokens += one.filtered.tokens ?? 0;
+    this.#sampled.size += one.filtered.size ?? 0;
     this.account.add(one.filtered);
   }
 

@@ -15,7 +15,7 @@ import type {
   RunState,
   SamplingRound,
 } from '../../core/rl/run-state.ts';
-import { batchSizeOf, countGroups } from '../../core/rl/selection.ts';
+import { batchSizeOf, countGroups, differInGroups, rolloutsPerGroup } from '../../core/rl/selection.ts';
 import { isStale } from '../../core/rl/staleness.ts';
 import {
   chunkGroups,
@@ -144,7 +144,7 @@ export class SamplingWindow {
   collects(step: number): void {
     const { spec, control } = this.#context;
     const needed = this.#groupsPerBatch;
-    const inPlay = this.#inPlay.groups * spec.rolloutsPerExample;
+    const inPlay = Math.round(this.#inPlay.groups * rolloutsPerGroup(spec));
     control.progress.collects({ step, needed, kept: countGroups(this.ready), inPlay });
   }
 
@@ -225,7 +225,15 @@ export class SamplingWindow {
     const { groupsPerBatch } = ready();
     this.#groupsPerBatch = groupsPerBatch;
     const pace = this.#pace;
-    const window = windowGroups({ ...spec, groupsPerBatch, level: levelOf(spec), stepsLeft, stepsToEnd, pace });
+    const window = windowGroups({
+      ...spec,
+      rolloutsPerExample: rolloutsPerGroup(spec),
+      groupsPerBatch,
+      level: levelOf(spec),
+      stepsLeft,
+      stepsToEnd,
+      pace,
+    });
     const size = this.#chunkGroups(window);
     this.#size = window;
     for (;;) {
@@ -235,6 +243,7 @@ export class SamplingWindow {
       const held = waiting + inPlay;
       const room = roomInWindow({
         ...spec,
+        rolloutsPerExample: rolloutsPerGroup(spec),
         window,
         held,
         chunks: this.#inPlay.chunks,
@@ -278,7 +287,7 @@ export class SamplingWindow {
       this.isContinuous ? this.#changes !== seen : !this.isInPlay || this.#failure !== null,
     );
     const { control, spec } = this.#context;
-    await control.waitFor(() => this.#inPlay.describe(spec.rolloutsPerExample), change);
+    await control.waitFor(() => this.#inPlay.describe(meanSize(spec)), change);
   }
 
   /** Groups that a step may not train on any more are given up while they are played. */
@@ -364,7 +373,7 @@ export class SamplingWindow {
       if (round === null) return null;
       this.#curriculum = curriculum;
       this.#harvest.issue(round.first, round.last);
-      const rollouts = groupsOf(round) * spec.rolloutsPerExample;
+      const rollouts = Math.round(groupsOf(round) * rolloutsPerGroup(spec));
       control.progress.leased({ policyStep: round.policyStep, rollouts });
       return { round, chunks };
     });
@@ -400,8 +409,7 @@ export class SamplingWindow {
   }
 
   #labelOf({ round, left }: ChunkInPlay): string {
-    const { rolloutsPerExample } = this.#context.spec;
-    return `step ${round.step}: ${left.size} groups × ${rolloutsPerExample} from v${round.policyStep}`;
+    return `step ${round.step}: ${left.size} groups × ${meanSize(this.#context.spec)} from v${round.policyStep}`;
   }
 
   /** Round by round what came of them is added in their order, so that it is the same whoever was first. */
@@ -466,10 +474,10 @@ export class SamplingWindow {
   }
 
   /** How much of a batch was sampled with a part. */
-  #shareOf(round: SamplingRound, { tokens }: FilteredGroups, groups: number): number {
-    const size = batchSizeOf(this.#context.spec);
-    if (size.tokens !== null) return (tokens ?? 0) / size.tokens;
-    return groups / (this.isContinuous ? size.groups : groupsOf(round));
+  #shareOf(round: SamplingRound, { size = 0 }: FilteredGroups, groups: number): number {
+    const batch = batchSizeOf(this.#context.spec);
+    if (batch.total !== null) return size / batch.total;
+    return groups / (this.isContinuous ? batch.groups : groupsOf(round));
   }
 
   /** As its worker judged it, unless the filter is another one by now; examples move between pools in one order. */
@@ -500,4 +508,10 @@ function remember(values: number[], value: number): void {
 
 function groupsOf({ first, last }: SamplingRound): number {
   return last - first + 1;
+}
+
+/** Rollouts of a group, as people read it. */
+function meanSize(spec: Parameters<typeof rolloutsPerGroup>[0]): string {
+  const mean = rolloutsPerGroup(spec);
+  return differInGroups(spec) ? `about ${mean.toFixed(1)}` : `${mean}`;
 }

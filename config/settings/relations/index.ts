@@ -1,6 +1,7 @@
 import type { RatchetConfig } from '../index.ts';
 import { writtenPools } from '../environments.ts';
 import { evalSampling } from '../evaluation.ts';
+import { kindOfEnvironment } from '../learning.ts';
 import { isHubData } from '../sft.ts';
 import { boundRelations, placeRelations } from './bounds.ts';
 import { inferenceRelations } from './inference.ts';
@@ -49,11 +50,12 @@ export function problemsBetween(config: RatchetConfig): RelationProblem[] {
 }
 
 function* environmentRelations(config: RatchetConfig): Relations {
-  const { env, max_steps, sft, eval: evaluation, loss } = config;
-  for (const [i, { advantage }] of env.entries()) {
-    if (advantage === undefined || loss === undefined || loss === 'rl') continue;
+  const { env, max_steps, sft, eval: evaluation } = config;
+  for (const [i, entry] of env.entries()) {
+    const { advantage } = entry;
+    if (advantage === undefined || kindOfEnvironment(config, entry) === 'rl') continue;
     const expected = 'nothing: what is learned of a teacher alone has no advantages';
-    yield problem([`env.${i}.advantage`, 'loss'], expected, JSON.stringify(advantage));
+    yield problem([`env.${i}.advantage`, `env.${i}.loss`, 'loss'], expected, JSON.stringify(advantage));
   }
   if (max_steps === 0 && sft === undefined) {
     const expected = 'an integer ≥ 1, or [sft] beside it: without steps only a supervised run trains anything';
@@ -99,9 +101,10 @@ function* notifyRelations({ notify }: RatchetConfig): Relations {
   }
 }
 
-function* batchRelations({ batch_size, rollouts_per_example, trainer }: RatchetConfig): Relations {
+function* batchRelations({ batch_size, rollouts_per_example, trainer, env }: RatchetConfig): Relations {
   const { micro_batch_size = 1, gpus } = trainer as { micro_batch_size?: number; gpus?: number };
-  if (batch_size % rollouts_per_example !== 0) {
+  const hasOwnSizes = env.some(({ rollouts_per_example: own = rollouts_per_example }) => own !== rollouts_per_example);
+  if (batch_size % rollouts_per_example !== 0 && !hasOwnSizes) {
     const below = Math.floor(batch_size / rollouts_per_example) * rollouts_per_example;
     const nearest = [below, below + rollouts_per_example].filter((size) => size > 0).join(' or ');
     const expected = `a multiple of rollouts_per_example (${rollouts_per_example}): a batch is made of whole groups`;
@@ -112,9 +115,17 @@ function* batchRelations({ batch_size, rollouts_per_example, trainer }: RatchetC
   }
 }
 
-function* groupRelations({ min_group_size: least, rollouts_per_example: size }: RatchetConfig): Relations {
+function* groupRelations(config: RatchetConfig): Relations {
+  const { min_group_size: least, rollouts_per_example, env } = config;
+  const size = Math.min(rollouts_per_example, ...env.flatMap((entry) => entry.rollouts_per_example ?? []));
+  for (const [i, entry] of env.entries()) {
+    const { rollouts_per_example: own } = entry;
+    if (own !== 1 || kindOfEnvironment(config, entry) !== 'rl') continue;
+    const expected = 'an integer ≥ 2: what a rollout gets is its reward compared with the others of its group';
+    yield problem(`env.${i}.rollouts_per_example`, expected, own);
+  }
   if (least === undefined || least <= size) return;
-  const expected = `at most rollouts_per_example (${size}): else a group with one failed rollout is always dropped`;
+  const expected = `at most the rollouts of a group (${size}): else a group with one failed rollout is always dropped`;
   yield problem(['min_group_size', 'rollouts_per_example'], expected, least, `use ${size} to drop such groups`);
 }
 

@@ -1,4 +1,5 @@
 import type { RatchetConfig } from '../index.ts';
+import { kindsOf } from '../learning.ts';
 import { problem, type Relations } from './problem.ts';
 
 /** What else than the temperature changes what is drawn from, with what leaves it as it is. */
@@ -13,11 +14,12 @@ export const neutralSampling = {
 } as const;
 
 /** Why all rows of a batch are trained at one temperature; null where each may have its own. */
-export function oneTemperature({ trainer, loss }: Pick<RatchetConfig, 'trainer' | 'loss'>): string | null {
+export function oneTemperature(config: Pick<RatchetConfig, 'trainer' | 'loss' | 'env'>): string | null {
+  const { trainer, loss } = config;
   if (trainer.kind === 'tinker') return 'a Tinker server trains log probabilities at temperature 1';
   if (trainer.kind === 'module') return 'a trainer of your own is told one temperature for a whole batch';
   if (loss === 'sft') return 'what is learned by heart is sampled as [teacher.sampling] says';
-  const isScored = loss === 'opd' || (trainer.loss.teacher_tau ?? 0) > 0;
+  const isScored = kindsOf(config).has('opd') || (trainer.loss.teacher_tau ?? 0) > 0;
   return isScored ? 'a teacher’s log probabilities are those of temperature 1' : null;
 }
 

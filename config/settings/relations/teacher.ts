@@ -1,6 +1,7 @@
 import { secretHeadersIn } from '../../model-access.ts';
 import { rotate } from '../../report-secrets.ts';
 import type { RatchetConfig } from '../index.ts';
+import { kindOfEnvironment, kindOfLoss, kindsOf, lossSpec } from '../learning.ts';
 import { problem, type Relations } from './problem.ts';
 
 /** What a run that learns from a teacher says of it, and what has no place in such a run. */
@@ -8,21 +9,29 @@ export function* teacherRelations(config: RatchetConfig): Relations {
   yield* askedRelations(config);
   yield* placeRelations(config);
   yield* supervisedRelations(config);
-  const { loss, rollouts_per_example } = config;
-  if (loss !== 'rl' || rollouts_per_example >= 2) return;
+  yield* severalLossesRelations(config);
+  const { rollouts_per_example, env } = config;
+  const areOwn =
+    env.length > 0 && env.every((entry) => (entry.rollouts_per_example ?? kindOfEnvironment(config, entry)) !== 'rl');
+  if (kindOfLoss(config) !== 'rl' || rollouts_per_example >= 2 || areOwn) return;
   const expected = 'an integer ≥ 2: what a rollout gets is its reward compared with the others of its group';
   yield problem('rollouts_per_example', expected, rollouts_per_example);
 }
 
 /** A teacher is there where something is learned from it. */
-function* askedRelations({ loss, teacher, trainer, sampling }: RatchetConfig): Relations {
+function* askedRelations(config: RatchetConfig): Relations {
+  const { loss, env, teacher, trainer, sampling } = config;
   const { teacher_tau } = trainer.loss;
-  const isAsked = loss !== 'rl' || (teacher_tau ?? 0) > 0;
+  const kinds = kindsOf(config);
+  const isAsked = kinds.has('sft') || kinds.has('opd') || (teacher_tau ?? 0) > 0;
   if (isAsked && teacher === undefined) {
+    const ofOne = env.findIndex((entry) => entry.loss === 'opd');
+    const [at, received] =
+      loss !== 'rl' ? ['loss', loss] : ofOne >= 0 ? [`env.${ofOne}.loss`, 'opd'] : ['trainer.loss.teacher_tau', null];
     yield problem(
-      [loss === 'rl' ? 'trainer.loss.teacher_tau' : 'loss', 'teacher'],
+      [at, 'teacher'],
       'a [teacher] beside it: a model = "FOLDER" of weights, or a model and the url of its server',
-      loss === 'rl' ? `teacher_tau = ${teacher_tau}` : JSON.stringify(loss),
+      received === null ? `teacher_tau = ${teacher_tau}` : JSON.stringify(received),
     );
     return;
   }
@@ -48,6 +57,49 @@ function* askedRelations({ loss, teacher, trainer, sampling }: RatchetConfig): R
       'nothing, or loss = "sft": this teacher only scores what the policy says',
       'a table',
     );
+}
+
+/** Losses of one batch are sums over tokens, which only the embedded engine computes beside one another. */
+function* severalLossesRelations(config: RatchetConfig): Relations {
+  const { loss, env, trainer, kl_penalty } = config;
+  const [ofEnvironment, echoed] = [
+    env.findIndex((entry) => entry.loss !== undefined && entry.loss !== loss),
+    env.findIndex((entry) => entry.echo !== undefined),
+  ];
+  const hasEcho = echoed >= 0 || trainer.echo !== undefined;
+  const echoAt = echoed >= 0 ? `env.${echoed}.echo` : 'trainer.echo';
+  const lossAt = `env.${ofEnvironment}.loss`;
+  if (loss === 'sft') {
+    const expected = 'nothing beside loss = "sft": what a teacher played is learned by heart, and nothing else';
+    if (ofEnvironment >= 0) yield problem([lossAt, 'loss'], expected, JSON.stringify(env[ofEnvironment]!.loss));
+    if (hasEcho) yield problem([echoAt, 'loss'], expected, 'a table');
+    return;
+  }
+  const hasSeveral = kindsOf(config).size > 1;
+  const at = hasSeveral ? lossAt : echoAt;
+  if (trainer.kind !== 'onnx' && (hasSeveral || hasEcho)) {
+    const expected = 'nothing, or kind = "onnx": several losses of one batch are computed by the embedded engine alone';
+    yield problem([at, 'trainer.kind'], expected, `kind = "${trainer.kind}"`);
+  }
+  if (config.trajectory_strategy === 'branching' && hasEcho) {
+    const expected = 'trajectory_strategy = "interleaved" beside it: a row of one turn has nothing behind that turn';
+    yield problem([echoAt, 'trajectory_strategy'], expected, '"branching"');
+  }
+  if (!hasSeveral) return;
+  const { aggregation } = lossSpec(config);
+  if (aggregation !== 'token') {
+    const expected = 'aggregation = "token" beside it: each loss is over the number of its own tokens';
+    yield problem([lossAt, 'trainer.loss.aggregation', 'trainer.loss'], expected, `"${aggregation}"`);
+  }
+  if ((trainer.loss.teacher_tau ?? 0) > 0) {
+    const expected =
+      'nothing: environments with loss = "rl" learn from rewards alone where others learn from the teacher';
+    yield problem(['trainer.loss.teacher_tau', lossAt], expected, trainer.loss.teacher_tau);
+  }
+  if (kl_penalty?.enabled === true && kl_penalty.beta > 0) {
+    const expected = 'beta = 0 where environments differ in their loss: the divergence is reported, not penalized';
+    yield problem(['kl_penalty.beta', 'kl_penalty'], expected, kl_penalty.beta);
+  }
 }
 
 /** Where it is is said once. */

@@ -119,12 +119,14 @@ function kindOf(home: Home): string {
   return home.at('orchestrator.use_sft_loss') === true || home.at('trainer.loss.type') === 'sft' ? 'sft' : 'grpo';
 }
 
+const distilled = ['ipo', 0.2, none, 1e-3, 0, 1, 'token'];
+
 function lossOf(home: Home): unknown {
   const at = (key: string): unknown => home.at(`trainer.loss.${key}`);
   const kind = kindOf(home);
   if (kind === 'sft') return ['cross_entropy', 0, none, 0, 'token'];
   // The loss of distillation is a constant of the code (ref_kl_loss_fn).
-  if (kind === 'opd' || kind === 'opsd') return ['ipo', 0.2, none, 1e-3, 0, 1, 'token'];
+  if (kind === 'opd' || kind === 'opsd') return distilled;
   if (home.has('trainer.loss.token_mask_low')) {
     return [
       'importance_sampling',
@@ -166,9 +168,17 @@ function algorithmOf(home: Home, source: Home): unknown {
     return { type: 'centered', penalty: penaltyOf(penalty), ...(isUsual ? {} : { advantage: older }) };
   if (kind === 'opd' || kind === 'sft') return { type: kind };
   if (kind === 'max_rl') return { type: kind, penalty };
+  if (kind === 'echo' && (rest['filter'] ?? null) === null)
+    return { type: kind, penalty: penaltyOf(penalty), roles: rolesOf(rest['roles']) };
   // Its renderer is that of the policy, as here.
   if (kind === 'opsd') return { type: kind, key: rest['demo_key'], template: rest['template'] };
   return { type: kind, ...rest };
+}
+
+/** What each role weighs, of those that are on. */
+function rolesOf(roles: unknown): unknown {
+  const on = Object.entries(tableOr(roles)).filter(([, role]) => isTable(role));
+  return Object.fromEntries(on.map(([role, said]) => [role, tableOr(said)['alpha']]));
 }
 
 /** Weights of tokens that were sampled, of others, and of turns. */
@@ -184,13 +194,22 @@ function penaltyOf(penalty: unknown): unknown {
   return type === 'linear' && Object.keys(rest).length === 0 ? [output, input, turns] : penalty;
 }
 
-function algorithmHere({ loss, advantage: usual, environments, teacher, lengthPenalty }: RunSpec, i: number): unknown {
-  const advantage = environments[i]?.advantage ?? usual;
+function algorithmHere(spec: RunSpec, i: number): unknown {
+  const { distillation, advantage: usual, environments, teacher, lengthPenalty } = spec;
+  const { objective, echo, advantage = usual } = environments[i] ?? {};
+  const loss = objective === undefined ? spec.loss : distillation!;
   if (loss.type === 'cross_entropy') return { type: 'sft' };
-  if (teacher?.demonstration) return { type: 'opsd', ...teacher.demonstration };
-  if (loss.advantageTau === 0 && loss.teacherTau > 0 && teacher) return { type: 'opd' };
+  const isTaught = loss.advantageTau === 0 && loss.teacherTau > 0;
+  if (isTaught && teacher?.demonstration) return { type: 'opsd', ...teacher.demonstration };
+  if (isTaught && teacher) return { type: 'opd', ...(objective === undefined ? {} : { loss: besideHere(loss) }) };
   const penalty = lengthPenalty && [lengthPenalty.outputTokens, lengthPenalty.inputTokens, lengthPenalty.turns];
+  if (echo) return { type: 'echo', penalty: penalty ?? none, roles: echo };
   return { type: advantage, penalty: penalty ?? none };
+}
+
+/** Of a source beside others what the run's loss says nothing of; undefined where it is as it should be. */
+function besideHere(loss: RunSpec['loss']): unknown {
+  return JSON.stringify(lossHere(loss)) === JSON.stringify(distilled) ? undefined : lossHere(loss);
 }
 
 function teacherOf(home: Home): unknown {
@@ -201,7 +220,8 @@ function teacherOf(home: Home): unknown {
     'orchestrator.teacher_model',
     'orchestrator.teacher_rollout_model',
   ];
-  const found = places.map((path) => home.at<Table>(path)).find(isTable);
+  const beside = sourcesOf(home).map((source) => source.at<Table>('algo.teacher'));
+  const found = [...places.map((path) => home.at<Table>(path)), ...beside].find(isTable);
   if (!found) return none;
   const name = found['name'] ?? tableOr(found['model'])['name'];
   const url = found['base_url'] ?? tableOr(found['client'])['base_url'];

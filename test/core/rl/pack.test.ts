@@ -112,7 +112,15 @@ describe('packing', () => {
       advantages: [0, 0, 0.5, 0.5],
     });
     assert.deepEqual(samples[1]?.advantages, [0, 0, -0.5, -0.5]);
-    assert.deepEqual(stats, { groups: 1, rollouts: 2, rows: 2, totalTokens: 8, trainedTokens: 4, signalTokens: 4 });
+    assert.deepEqual(stats, {
+      groups: 1,
+      rollouts: 2,
+      rows: 2,
+      totalTokens: 8,
+      trainedTokens: 4,
+      signalTokens: 4,
+      observedTokens: 0,
+    });
   });
 
   test('turns that only append to the conversation share one row with several trained spans', () => {

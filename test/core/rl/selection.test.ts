@@ -10,14 +10,14 @@ const kept = (key: string, policyStep: number, ordinals: readonly number[]): Kep
   policyStep,
   ordinals: encodeRanges(ordinals),
 });
-const ofGroups = (groups: number): BatchSize => ({ groups, tokens: null });
+const ofGroups = (groups: number): BatchSize => ({ groups, total: null });
 const ordinalsOf = (sources: readonly KeptGroups[]) => sources.flatMap(({ ordinals }) => decodeRanges(ordinals));
 
 /** Rounds as a run leaves them: every ordinal in one round at most, rounds in any order, later rounds no older. */
 const selectionInput = fc
   .record({
     step: fc.integer({ min: 1, max: 12 }),
-    size: fc.record({ groups: fc.integer({ min: 1, max: 12 }), tokens: fc.constant(null) }),
+    size: fc.record({ groups: fc.integer({ min: 1, max: 12 }), total: fc.constant(null) }),
     maxOffPolicySteps: fc.nat(4),
     rounds: fc.array(fc.array(fc.boolean(), { minLength: 1, maxLength: 9 }), { maxLength: 5 }),
     ages: fc.array(fc.nat(6), { minLength: 5, maxLength: 5 }),
@@ -123,10 +123,10 @@ describe('choosing the groups of a batch', () => {
 describe('a batch of so many tokens', () => {
   const sized = (key: string, tokens: Readonly<Record<number, number>>): KeptGroups => ({
     ...kept(key, 1, Object.keys(tokens).map(Number)),
-    tokens: Object.values(tokens),
+    sizes: Object.values(tokens),
   });
   const of = (sources: readonly KeptGroups[], tokens = 100, groups = 4) =>
-    selectGroups({ step: 2, size: { groups, tokens }, maxOffPolicySteps: 1, kept: sources });
+    selectGroups({ step: 2, size: { groups, total: tokens }, maxOffPolicySteps: 1, kept: sources });
 
   test('is cut after the group with which it has them, oldest first; what waits keeps its tokens', () => {
     const { trained, surplus, share, groupsPerBatch } = of([

@@ -1,0 +1,197 @@
+import { describe } from '../reporter.ts';
+import type { KeyPath } from '../positions.ts';
+import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
+import type { Found, Own } from './dialect.ts';
+import { found } from './prime-rl-words.ts';
+
+/**
+ * prime-rl's algorithms (packages/prime-rl-configs, configs/algorithm.py): the run has one, and a source may have another in its place.
+ * What all sources have is the run's here. Where they differ, what each has stands with its environment.
+ */
+
+const kindOf: Readonly<Record<string, 'rl' | 'opd' | 'sft'>> = {
+  grpo: 'rl',
+  echo: 'rl',
+  max_rl: 'rl',
+  opd: 'opd',
+  opsd: 'opd',
+  sft: 'sft',
+};
+const advantageOf: Readonly<Record<string, string>> = { grpo: 'centered', echo: 'centered', max_rl: 'max_rl' };
+
+/** What is said beside a type of an algorithm of rewards. */
+const keysOf: Readonly<Record<string, readonly string[]>> = {
+  grpo: ['length_penalty'],
+  echo: ['length_penalty', 'roles', 'filter'],
+  max_rl: [],
+};
+
+type Algorithm = Table & { readonly type: string };
+interface Said {
+  readonly algorithm: Algorithm;
+  readonly at: KeyPath;
+}
+
+const runsPlace: KeyPath = ['orchestrator', 'algo'];
+
+/** Without what says no more than its type does. */
+function algorithmIn(said: unknown): Algorithm {
+  const { type = 'grpo', sampling, length_penalty: penalty, ...more } = tableOr(said);
+  const samplesItself = sampling === undefined || JSON.stringify(sampling) === '{"source":"policy"}';
+  return {
+    type: typeof type === 'string' ? type : JSON.stringify(type),
+    ...(penalty === undefined || penalty === null ? {} : { length_penalty: penalty }),
+    ...more,
+    ...(samplesItself ? {} : { sampling }),
+  };
+}
+
+function ofSources(written: Table): Said[] {
+  const ofRun: Said = { algorithm: algorithmIn(found(written, 'orchestrator.algo')?.value), at: runsPlace };
+  const at = ['orchestrator', 'train', 'source'];
+  const sources = valueAt(written, at);
+  if (!Array.isArray(sources) || sources.length === 0) return [ofRun];
+  return sources.map((source, i) => {
+    const said = tableOr(source)['algo'];
+    return said === undefined ? ofRun : { algorithm: algorithmIn(said), at: [...at, i, 'algo'] };
+  });
+}
+
+function isOne(all: readonly Said[]): boolean {
+  return all.every(({ algorithm }) => JSON.stringify(algorithm) === JSON.stringify(all[0]!.algorithm));
+}
+
+/** The one of all sources; where they differ one of rewards, and who teaches is said by `taughtBy`. */
+export function algorithmOfRun(written: Table): Found | undefined {
+  const all = ofSources(written);
+  const { at } = isOne(all) ? all[0]! : usualOf(all);
+  const value = valueAt(written, at);
+  return value === undefined ? undefined : { value, at };
+}
+
+/** Of sources that differ: what the run itself says, where one has it, or else the first that learns from rewards. */
+function usualOf(all: readonly Said[]): Said {
+  const rewarded = all.filter(({ algorithm }) => kindOf[algorithm.type] === 'rl');
+  return rewarded.find(({ at }) => at === runsPlace) ?? rewarded[0] ?? all[0]!;
+}
+
+/** The algorithm that says who the teacher is, where sources differ; undefined where one is that of all, or none has a teacher. */
+export function taughtBy(written: Table): Found | undefined {
+  const all = ofSources(written);
+  const taught = isOne(all) ? undefined : all.find(({ algorithm }) => kindOf[algorithm.type] === 'opd');
+  return taught && { value: valueAt(written, taught.at), at: taught.at };
+}
+
+/** Where sources differ: what each has in place of the run's. */
+export function setOwnAlgorithms(written: Table, own: Own): void {
+  const all = ofSources(written);
+  if (isOne(all)) return;
+  const usual = usualOf(all);
+  const taught = all.filter(({ algorithm }) => kindOf[algorithm.type] === 'opd');
+  for (const [i, said] of all.entries()) {
+    const { algorithm, at } = said;
+    const kind = kindOf[algorithm.type];
+    if (kind === 'rl') setOfRewards(own, said, { usual, ours: ['env', i] });
+    else if (kind === 'opd' && JSON.stringify(algorithm) === JSON.stringify(taught[0]!.algorithm)) {
+      own.set(['env', i, 'loss'], 'opd', at);
+    } else if (kind === 'opd') {
+      const expected = `${JSON.stringify(taught[0]!.algorithm)}, as another source has it: the sources of a run learn from one teacher here`;
+      own.refuse({ paths: [at], expected, received: JSON.stringify(algorithm) });
+    } else own.refuse({ paths: [at], expected: insteadOf(algorithm.type), received: JSON.stringify(algorithm) });
+  }
+}
+
+function setOfRewards(own: Own, said: Said, { usual, ours }: { readonly usual: Said; readonly ours: KeyPath }): void {
+  const { algorithm, at } = said;
+  if (!isUnderstood(own, said)) return;
+  const advantage = advantageOf[algorithm.type];
+  if (advantage !== advantageOf[usual.algorithm.type]) own.set([...ours, 'advantage'], advantage, at);
+  if (algorithm.type === 'echo') setEcho(own, said, [...ours, 'echo']);
+  const [penalty, ofRun] = [algorithm, usual.algorithm].map((one) => JSON.stringify(one['length_penalty'] ?? null));
+  if (penalty === ofRun || algorithm.type === 'max_rl') return;
+  const expected = `length_penalty = ${ofRun}, as another source has it: lengths count alike in all groups of a run`;
+  own.refuse({ paths: [at], expected, received: JSON.stringify(algorithm) });
+}
+
+/** Of the run: what it learns of rewards. */
+export function setAlgorithm(written: Table, own: Own): void {
+  const algo = algorithmOfRun(written);
+  if (!algo) return;
+  const said: Said = { algorithm: algorithmIn(algo.value), at: algo.at };
+  const { type, length_penalty: penalty } = said.algorithm;
+  if (kindOf[type] === 'opd' || kindOf[type] === 'sft') return; // prime-rl-teacher.ts
+  if (!isUnderstood(own, said)) return;
+  if (type === 'max_rl') own.set(['trainer', 'advantage', 'type'], 'max_rl', algo.at);
+  if (type === 'echo' && isOne(ofSources(written))) setEcho(own, said, ['trainer', 'echo']);
+  if (penalty !== undefined) setLengthPenalty(own, penalty, algo.at);
+}
+
+function isUnderstood(own: Own, { algorithm, at }: Said): boolean {
+  const { type, ...more } = algorithm;
+  const keys = keysOf[type];
+  const isKnown = keys !== undefined && Object.keys(more).every((key) => keys.includes(key));
+  if (!isKnown || (more['length_penalty'] !== undefined && weightsOf(more['length_penalty']) === null)) {
+    own.refuse({ paths: [at], expected: insteadOf(type), received: JSON.stringify(algorithm) });
+    return false;
+  }
+  if (more['filter'] === undefined || more['filter'] === null) return true;
+  own.refuse({
+    paths: [[...at, 'filter']],
+    expected:
+      'nothing: which messages are learned is said by roles; code of prime-rl that picks their tokens is not called here',
+    received: describe(more['filter']),
+  });
+  return false;
+}
+
+const roles = ['system', 'user', 'assistant', 'tool'];
+
+/** EchoRolesConfig: setting any role replaces the whole table, and none of them is off. */
+function setEcho(own: Own, { algorithm, at }: Said, ours: KeyPath): void {
+  const written = tableOr(algorithm['roles'] ?? { tool: {} });
+  const named = Object.entries(written).filter(([, role]) => role !== null);
+  const weights = named.map(([role, said]) => [role, tableOr(said)['alpha'] ?? 0.1] as const);
+  const areRight = weights.every(([role, alpha]) => roles.includes(role) && typeof alpha === 'number' && alpha > 0);
+  if (weights.length === 0 || !areRight) {
+    own.refuse({
+      paths: [[...at, 'roles']],
+      expected: `one of ${roles.join(', ')} at least, each with an alpha > 0`,
+      received: JSON.stringify(algorithm['roles']),
+    });
+    return;
+  }
+  for (const [role, alpha] of weights) own.set([...ours, role], alpha, [...at, 'roles', role]);
+}
+
+/** Weights of prime-rl's LinearLengthPenaltyConfig, with its defaults; null for anything else. */
+function weightsOf(penalty: unknown): Table | null {
+  if (!isTable(penalty)) return null;
+  const { type = 'linear', ...written } = penalty;
+  const usual = { num_output_tokens_weight: 0.25, num_input_tokens_weight: 0.1, num_turns_weight: 0.1 };
+  const weights: Table = { ...usual, ...written };
+  const isKnown =
+    Object.keys(weights).length === 3 && Object.values(weights).every((one) => typeof one === 'number' && one >= 0);
+  return type === 'linear' && isKnown ? weights : null;
+}
+
+function setLengthPenalty(own: Own, penalty: unknown, at: KeyPath): void {
+  const weights = weightsOf(penalty)!;
+  const ours = {
+    output_tokens: 'num_output_tokens_weight',
+    input_tokens: 'num_input_tokens_weight',
+    turns: 'num_turns_weight',
+  };
+  for (const [key, theirs] of Object.entries(ours)) own.set(['trainer', 'length_penalty', key], weights[theirs], at);
+}
+
+/** What comes next to an algorithm that is not here, or not beside others. */
+function insteadOf(type: string): string {
+  const known: Readonly<Record<string, string>> = {
+    sft: 'an algorithm of rewards, "opd" or "opsd": where one source learns by heart what a teacher played, all of them do',
+    rae: 'type = "grpo" with one trained role: baselines by role, for self-play, are not kept here',
+    hierarchical_grpo: 'type = "grpo" with one trained role: roles of an episode are not compared by themselves here',
+  };
+  const others =
+    'type = "grpo" or "echo" with a length_penalty of type "linear" or none, "max_rl", "opd", "opsd" or "sft"';
+  return known[type] ?? others;
+}
