@@ -82,6 +82,9 @@ export const refusedAttemptsMax = 3;
 /** How often in a row the engine may die of the same work before the run pauses: by then it is the work, not the weather. */
 export const engineFailuresMax = 3;
 
+/** The card of a dataset is read into memory; the longest have some hundred thousand characters. */
+export const datasetCardBytesMax = 4 * 1024 * 1024;
+
 /** A file of supervised rows is held in memory, as text and as rows. */
 export const sftDataBytesMax = 256 * 1024 * 1024;
 

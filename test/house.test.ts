@@ -62,6 +62,7 @@ const house: Readonly<Record<string, Room>> = {
       // Plays what lies in a run's folder, and what goes there.
       'backends/rollouts': ['runs', 'p-queue'],
       'backends/configs/parquet-lines.ts': ['hyparquet'],
+      'backends/hub/dataset-card.ts': ['yaml'],
       'backends/rollouts/table.ts': ['hyparquet-writer'],
       'backends/store': ['@aws-sdk/client-s3', 'p-queue'],
     },

@@ -1,8 +1,9 @@
 import { RatchetError } from '../../core/errors.ts';
+import { type CardSubset, matches, subsetsOfCard } from './dataset-card.ts';
 
 /**
- * Which files of a dataset's repository have its rows, by their names, as the `datasets` library takes them (datasets/data_files.py) where its card
- * says nothing else: a split is a word of a file's or a folder's name, a subset a folder. Scripts are never run.
+ * Which files of a dataset's repository have its rows, as its card says, or else by their names as the `datasets` library takes them
+ * (datasets/data_files.py): a split is a word of a file's or a folder's name, a subset a folder. Scripts are never run.
  */
 
 export interface DatasetPart {
@@ -11,6 +12,8 @@ export interface DatasetPart {
   readonly split: string;
 }
 
+/** Formats that the library reads and that are not read here: without them a split would be a part of itself. */
+const isData = (name: string): boolean => /\.(?:csv|tsv|json|txt|xml|arrow|zip|gz|zst|xz|bz2|tar)$/.test(name);
 const isRows = (name: string): boolean => /\.(?:parquet|jsonl)$/.test(name);
 /** In the order in which they are asked for. */
 const splitWords: readonly (readonly [split: string, words: readonly string[]])[] = [
@@ -19,8 +22,13 @@ const splitWords: readonly (readonly [split: string, words: readonly string[]])[
   ['test', ['test', 'testing', 'eval', 'evaluation']],
 ];
 
-/** Of its files those with the rows of a part, in their order. Throws ModelUnsupported, and says what there is. */
-export function filesOfPart(id: string, names: readonly string[], { subset, split }: DatasetPart): string[] {
+/** Of its files those with the rows of a part, in their order. Throws ModelUnsupported, and says what there is. `card`: its README.md. */
+export function filesOfPart(
+  id: string,
+  names: readonly string[],
+  { subset, split }: DatasetPart,
+  card: string | null = null,
+): string[] {
   const files = names.filter((name) => isRows(name) && isPlain(name)).toSorted();
   if (files.length === 0) {
     const has = names.slice(0, 5).join(', ') || 'nothing';
@@ -28,6 +36,8 @@ export function filesOfPart(id: string, names: readonly string[], { subset, spli
       `${id} has no .parquet and no .jsonl files; it has ${has}. Write its rows into a file of yours: data = "rows.jsonl".`,
     );
   }
+  const described = subsetsOfCard(id, card ?? '');
+  if (described.length > 0) return filesOnCard(id, { names, files, described }, { subset, split });
   const subsets = [...new Set(files.flatMap((name) => subsetOf(name) ?? []))];
   const ofSubset = files.filter((name) => subsetOf(name) === (subset ?? (subsets.length === 1 ? subsets[0] : null)));
   if (subset === null && subsets.length > 1 && ofSubset.length === 0)
@@ -36,6 +46,10 @@ export function filesOfPart(id: string, names: readonly string[], { subset, spli
     const has = subsets.length === 0 ? 'one alone, without a name' : subsets.join(', ');
     throw refused(`${id} has no subset ${JSON.stringify(subset)}; it has ${has}.`);
   }
+  return filesOfSplit(id, ofSubset, split);
+}
+
+function filesOfSplit(id: string, ofSubset: readonly string[], split: string): string[] {
   const splits = new Set(ofSubset.map(splitOf));
   const wanted = splits.size === 1 && splits.has(null) ? null : split;
   if (wanted === null && split !== 'train')
@@ -44,6 +58,46 @@ export function filesOfPart(id: string, names: readonly string[], { subset, spli
   if (found.length > 0) return found;
   const has = [...splits].filter((one) => one !== null).join(', ');
   throw refused(`${id} has no split ${JSON.stringify(split)}; it has ${has}.`);
+}
+
+/** A subset that is not named is the one alone, or the one called default. */
+function filesOnCard(
+  id: string,
+  of: {
+    readonly names: readonly string[];
+    readonly files: readonly string[];
+    readonly described: readonly CardSubset[];
+  },
+  { subset, split }: DatasetPart,
+): string[] {
+  const { names, files, described } = of;
+  const all = described.map(({ name }) => name).join(', ');
+  const found = described.find(({ name, isDefault }) => (subset === null ? isDefault : name === subset));
+  if (found === undefined && subset === null)
+    throw refused(`${id} has several subsets: expected sft.subset = one of ${all}.`);
+  if (found === undefined) throw refused(`${id} has no subset ${JSON.stringify(subset)}; it has ${all}.`);
+  const { folder, splits } = found;
+  const inFolder = (name: string): string | null =>
+    folder === null ? name : name.startsWith(`${folder}/`) ? name.slice(folder.length + 1) : null;
+  if (splits === null) {
+    const own = files.filter((name) => inFolder(name) !== null);
+    return filesOfSplit(id, own, split);
+  }
+  const asked = splits.filter((one) => one.split === split);
+  if (asked.length === 0) {
+    const has = splits.map((one) => one.split).join(', ');
+    throw refused(`${id} has no split ${JSON.stringify(split)}; it has ${has}.`);
+  }
+  const patterns = asked.flatMap((one) => one.patterns);
+  const meant = (name: string): boolean =>
+    patterns.some((pattern) => matches(pattern, inFolder(name) ?? '') || (folder !== null && matches(pattern, name)));
+  const wanted = files.filter(meant);
+  const others = names.filter((name) => meant(name) && isData(name) && !files.includes(name));
+  if (wanted.length > 0 && others.length === 0) return wanted;
+  const has = others.slice(0, 5).join(', ') || `no file that is called ${patterns.join(' or ')}`;
+  throw refused(
+    `${id} says in its card that split ${JSON.stringify(split)} is ${patterns.join(', ')}: expected .parquet or .jsonl files, found ${has}.`,
+  );
 }
 
 /** Files of a part that its own names say there are, and that are not among them: `train-00001-of-00003.parquet`. */

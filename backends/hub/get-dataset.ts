@@ -1,7 +1,9 @@
-import { readdirSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
+import { datasetCardBytesMax } from '../../core/limits.ts';
 import { type DatasetPart, filesOfPart, missingShards } from './dataset-files.ts';
+import { writeAtOnce } from '../../engine/model/write-at-once.ts';
 import { repositoryFolder, snapshotIn } from './hub-cache.ts';
 import { HubClient, type HubFile } from './hub-client.ts';
 import type { HubSettings } from './hub-settings.ts';
@@ -31,8 +33,8 @@ export function findCachedDataset(
   if (found === null) return null;
   try {
     const names = readdirSync(found.folder, { recursive: true }).map((name) => String(name).replaceAll(path.sep, '/'));
-    const files = filesOfPart(id, names, part);
-    if (missingShards(files).length > 0) return null;
+    const files = filesOfPart(id, names, part, cardIn(found.folder));
+    if (missingShards(files).length > 0 || !isWhole(noteOf(cache, id, found.commit), part)) return null;
     return { ...found, files: files.map((name) => path.join(found.folder, ...name.split('/'))) };
   } catch (error) {
     if (error instanceof RatchetError) return null; // what is there is of another part
@@ -55,15 +57,56 @@ export async function getDataset(settings: HubSettings, asked: Asked): Promise<G
   }
   const client = new HubClient(settings, 'datasets');
   const repository = await again(() => client.repository(id, revision));
-  const names = filesOfPart(id, repository.names, part);
-  const wanted: HubFile[] = [];
-  for (const name of names)
-    wanted.push(repository.files.get(name) ?? (await again(() => client.file(id, repository.commit, name))));
-  await requireRoom(settings.cache, id, bytesOf(wanted));
+  const fileOf = async (name: string): Promise<HubFile> =>
+    repository.files.get(name) ?? again(() => client.file(id, repository.commit, name));
   const into = new Snapshot(client, repositoryFolder(settings.cache, id, 'datasets'), id, repository.commit);
+  if (repository.names.includes(cardName)) await into.addAll([await fileOf(cardName)]);
+  const names = filesOfPart(id, repository.names, part, cardIn(into.folder));
+  const wanted: HubFile[] = [];
+  for (const name of names) wanted.push(await fileOf(name));
+  await requireRoom(settings.cache, id, bytesOf(wanted));
   const files = await into.addAll(wanted, onProgress);
   await into.name(revision);
+  await noteWhole(noteOf(settings.cache, id, repository.commit), part);
   return { folder: into.folder, commit: repository.commit, files };
+}
+
+/**
+ * Which parts were fetched whole: patterns of a card would also mean what was fetched for another part alone. Without a note whoever filled
+ * the cache fetched all of it.
+ */
+function noteOf(cache: string, id: string, commit: string): string {
+  return path.join(repositoryFolder(cache, id, 'datasets'), `.parts-${commit}.json`);
+}
+
+function isWhole(note: string, part: DatasetPart): boolean {
+  return !existsSync(note) || notedIn(note).includes(partName(part));
+}
+
+async function noteWhole(note: string, part: DatasetPart): Promise<void> {
+  const before = existsSync(note) ? notedIn(note) : [];
+  if (!before.includes(partName(part)))
+    await writeAtOnce(note, Buffer.from(JSON.stringify([...before, partName(part)])));
+}
+
+function notedIn(note: string): readonly string[] {
+  try {
+    const parts: unknown = JSON.parse(readFileSync(note, 'utf8'));
+    return Array.isArray(parts) ? parts.map(String) : [];
+  } catch {
+    return []; // what it cannot say is fetched again
+  }
+}
+
+const cardName = 'README.md';
+
+/** The card of a dataset in the cache; null where it has none there. */
+function cardIn(folder: string): string | null {
+  const file = path.join(folder, cardName);
+  if (!existsSync(file)) return null;
+  if (statSync(file).size > datasetCardBytesMax)
+    throw new RatchetError('ModelUnsupported', `${file} has more than ${datasetCardBytesMax} bytes: expected a card.`);
+  return readFileSync(file, 'utf8');
 }
 
 /** As people say it. */

@@ -28,7 +28,10 @@ beforeEach(() => {
     name.endsWith('.parquet') ? [[`data/${name}`, bytes] as const] : [],
   );
   const code = Buffer.from('raise SystemExit');
-  hub.models.set(`datasets/${id}`, { commit, files: new Map([...rows, ['rows.py', code], ['README.md', code]]) });
+  hub.models.set(`datasets/${id}`, {
+    commit,
+    files: new Map([...rows, ['rows.py', code], ['README.md', Buffer.from('# Rows')]]),
+  });
 });
 
 function settingsIn(t: TestContext, more: Partial<HubSettings> = {}): HubSettings {
@@ -49,7 +52,7 @@ test('the files of a split come into the cache as other tools have them, and are
   assert.equal(findCachedDataset(settings, train), null);
   const got = await getDataset(settings, train);
   assert.equal(got.folder, path.join(settings.cache, `datasets--ratchet--rows/snapshots/${'a'.repeat(40)}`));
-  assert.deepEqual(readdirSync(got.folder), ['data']);
+  assert.deepEqual(readdirSync(got.folder).toSorted(), ['README.md', 'data']);
   assert.deepEqual(
     got.files.map((file) => path.basename(file)),
     ['train-00000-of-00002.parquet', 'train-00001-of-00002.parquet'],
@@ -140,6 +143,61 @@ describe('a run file', () => {
       assert.ok(places.includes(at), places.join());
     }
   });
+});
+
+test('the card of a dataset says which files make which split', async (t) => {
+  const card = `---
+configs:
+- config_name: chat
+  default: true
+  data_files:
+  - split: train
+    path: data/train-*
+  - split: held
+    path: ["data/test-0000?-of-*.parquet"]
+- config_name: all
+  data_dir: data
+  data_files: "**"
+license: mit
+---
+# Rows
+`;
+  const { files, commit } = hub.models.get(`datasets/${id}`)!;
+  const withCard = new Map([...files, ['README.md', Buffer.from(card)] as const]);
+  hub.models.set(`datasets/${id}`, { commit, files: withCard });
+  const settings = settingsIn(t);
+  const got = await getDataset(settings, train);
+  assert.equal(got.files.length, 2);
+  assert.deepEqual(findCachedDataset(settings, train), got);
+  assert.equal(findCachedDataset(settings, { ...train, subset: 'all' }), null, 'not all of it is here');
+  const all = await getDataset(settings, { ...train, subset: 'all' });
+  assert.ok(all.files.length > 2);
+  const names = [...files.keys()];
+  const of = (subset: string | null, split: string, told = card): readonly string[] | string => {
+    try {
+      return filesOfPart(id, names, { subset, split }, told);
+    } catch (error) {
+      return (error as Error).message;
+    }
+  };
+  assert.deepEqual(
+    of('chat', 'held'),
+    names.filter((name) => /test-0000.-of-/.test(name)),
+  );
+  assert.match(of(null, 'test') as string, /no split "test"; it has train, held/);
+  assert.match(of('other', 'train') as string, /no subset "other"; it has chat, all/);
+  assert.match(of(null, 'train', card.replace('  default: true\n', '')) as string, /sft\.subset = one of chat, all/);
+  assert.match(
+    of('chat', 'train', card.replace('train-*', 'rows-*')) as string,
+    /found no file that is called data\/rows/,
+  );
+  assert.match(
+    of(null, 'train', card.replace('- split: train', '- part: train')) as string,
+    /The card of ratchet\/rows .* configs\.0/,
+  );
+  assert.match(of(null, 'train', card.replace('license: mit', 'license: [')) as string, /its YAML cannot be read/);
+  // Without a word of files their names say it.
+  assert.deepEqual(of(null, 'train', '---\nlicense: mit\n---\n'), of(null, 'train', '# Rows'));
 });
 
 test('files of a part are told by their names', () => {
