@@ -16,7 +16,7 @@ import {
 } from '../engine/index.ts';
 import { EngineFailures } from '../core/rl/engine-failures.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
-import { storeFolder } from '../runs/policy-trainer.ts';
+import { putVersion } from '../backends/store/version-files.ts';
 import { openWarmUp, storedWarmUp, storeWarmUp, type WarmUpState } from '../runs/warm-up-state.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
 import { checkRows, learner } from '../runs/supervised-steps.ts';
@@ -130,7 +130,7 @@ async function makeBase(
   }
   return inTemporaryFolder('base', async (temporary) => {
     await saveModelFolder(model, temporary);
-    const files = await storeFolder(run, temporary, weights);
+    const files = await putVersion(storeOf(run), temporary, weights);
     const digest = await baseDigest(trainer, run, spec, { temporary, model });
     const policy = { step: 0, digest, weights, ...files };
     return { step: 0, policy, optimizer: null, loss: null };

@@ -49,7 +49,7 @@ export async function openChatTarget(
     };
   }
   const version = namedVersion(named, step);
-  return openRun(version.run, { step: version.step, store });
+  return openRunTarget(version.run, { step: version.step, store });
 }
 
 function folderOf(named: string): string | null {
@@ -58,7 +58,8 @@ function folderOf(named: string): string | null {
   return packaged !== null && existsSync(packaged) ? packaged : null;
 }
 
-async function openRun(
+/** A version of a run; the newest one where no step is named. */
+export async function openRunTarget(
   run: string,
   options: { readonly step: string | undefined; readonly store: string | undefined },
 ): Promise<ChatTarget> {

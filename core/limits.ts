@@ -154,6 +154,9 @@ export const batchPartsHeld = 8;
  */
 export const rowsAtOnceTokensMax = 1 << 20;
 
+/** Tokens of a step whose log probabilities and entropies are kept for people: 16 MB of the store. Those of later rows are not. */
+export const tokenScoresMax = 1 << 21;
+
 /** Stored rows of JSON that are read more than once are kept as values up to this size; larger ones are read a row at a time where that matters. */
 export const rowsKeptBytesMax = 2 * 1024 * 1024;
 /** Scored groups that are fetched before it is their turn: a bucket takes its time for each, and none of them is large. */

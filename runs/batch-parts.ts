@@ -5,10 +5,11 @@ import { damaged, isRecord } from '../backends/store/objects.ts';
 /**
  * Rows of a batch, and what a teacher says of them, as bytes, little endian:
  *
- *     8 bytes    "ratchetB", of a teacher's "ratchetT"
+ *     8 bytes    "ratchetB", of a teacher's "ratchetT", of a trainer's "ratchetS"
  *     4 bytes    length of the head
  *     head       JSON, { rows: [{ tokens, counted, … }, …] }, filled up with spaces
- *     columns    of one row after the other, each filled up to 8 bytes; of a teacher's rows the log probabilities alone
+ *     columns    of one row after the other, each filled up to 8 bytes; of a teacher's rows the log probabilities alone, of a trainer's
+ *                float32 log probabilities and, where it tells them, entropies
  *                token ids     int32    of every token
  *                mask          bits     of every token, the first in the lowest bit
  *                logprobs      float32, or float64 where a number is none of those, where the row has them: of the tokens that count
@@ -37,7 +38,7 @@ export interface RowHead {
 /** Bytes of a number. */
 type Width = 4 | 8;
 
-const magics = { rows: 'ratchetB', taught: 'ratchetT' } as const;
+const magics = { rows: 'ratchetB', taught: 'ratchetT', scores: 'ratchetS' } as const;
 const magicBytes = 8;
 const prefixBytes = magicBytes + 4;
 const alignment = 8;
@@ -113,6 +114,57 @@ export function decodeTaught(given: Uint8Array, where: string): readonly (Float3
   if (at !== bytes.byteLength) throw damaged(where, `expected ${at} bytes by its head, found ${bytes.byteLength}`);
   return heads.map(({ counted, logprobs }, i) =>
     numbersAt(bytes, bytes.byteOffset + places[i]!, { count: counted, width: logprobs }),
+  );
+}
+
+/** What a trainer computed of one row's tokens that count. */
+export interface ScoredRow {
+  /** Names the row by its tokens. */
+  readonly row: string;
+  readonly logprobs: Float32Array;
+  readonly entropies: Float32Array | null;
+}
+
+export function encodeScores(rows: readonly ScoredRow[]): Uint8Array {
+  return encode(
+    magics.scores,
+    rows.map(({ row, logprobs, entropies }) => {
+      const columns = entropies ? [logprobs, entropies] : [logprobs];
+      return {
+        head: { row, counted: logprobs.length, columns: columns.length },
+        columns,
+        bytes: alignedBytes(columns),
+      };
+    }),
+  );
+}
+
+export function decodeScores(given: Uint8Array, where: string): ScoredRow[] {
+  const { heads, dataAt, bytes } = headsOf(given, { magic: magics.scores, isHead: isScoresHead }, where);
+  const size = heads.reduce((sum, { counted, columns }) => sum + columns * aligned(counted * 4), dataAt);
+  if (size !== bytes.byteLength) throw damaged(where, `expected ${size} bytes by its head, found ${bytes.byteLength}`);
+  let at = bytes.byteOffset + dataAt;
+  const take = (count: number): Float32Array => {
+    const values = new Float32Array(bytes.buffer, at, count);
+    at += aligned(count * 4);
+    return values;
+  };
+  return heads.map(({ row, counted, columns }) => {
+    return { row, logprobs: take(counted), entropies: columns === 2 ? take(counted) : null };
+  });
+}
+
+interface ScoresHead {
+  readonly row: string;
+  readonly counted: number;
+  readonly columns: 1 | 2;
+}
+
+function isScoresHead(value: unknown): value is ScoresHead {
+  if (!isRecord(value)) return false;
+  const { row, counted, columns } = value;
+  return (
+    typeof row === 'string' && Number.isSafeInteger(counted) && Number(counted) >= 0 && (columns === 1 || columns === 2)
   );
 }
 

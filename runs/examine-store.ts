@@ -5,7 +5,7 @@ import type { Store } from '../backends/store/types.ts';
 import { damaged, decodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { ReadAnew } from '../backends/store/version-files.ts';
-import { decodePart, decodeTaught } from './batch-parts.ts';
+import { decodePart, decodeScores, decodeTaught } from './batch-parts.ts';
 import { partsOfPlan } from './batches.ts';
 import { faultOfVersion, foldersOf } from './kept-versions.ts';
 import { listCheckpoints } from './list-checkpoints.ts';
@@ -145,7 +145,7 @@ async function examineCheckpoints(run: RunPlace, { faults, anew }: Examining): P
 async function examineRecord(store: Store, key: string, faults: Faults): Promise<void> {
   const kind = kindOfRecord(key);
   const isRows = key.endsWith('.jsonl');
-  const ofBatch = layout.isBatchPart(key) || layout.isTaughtPart(key);
+  const ofBatch = layout.isBatchPart(key) || layout.isTaughtPart(key) || layout.isTokenScores(key);
   if (!kind && !isRows && !ofBatch && !key.endsWith('.json')) return;
   try {
     const bytes = await store.read(key);
@@ -160,10 +160,8 @@ async function examineRecord(store: Store, key: string, faults: Faults): Promise
 
 /** A part of a batch is named by its content, whether a plan names it or not. */
 function examinePart(bytes: Uint8Array, key: string): void {
-  if (layout.isTaughtPart(key)) {
-    decodeTaught(bytes, key);
-    return;
-  }
+  if (layout.isTokenScores(key)) return void decodeScores(bytes, key);
+  if (layout.isTaughtPart(key)) return void decodeTaught(bytes, key);
   decodePart(bytes, key);
   const found = sha256(bytes);
   if (!layout.isNamedBy(key, found)) throw damaged(key, `expected what its name says, found sha256 ${found}`);
@@ -222,6 +220,7 @@ function meaningOf(key: string): string {
     ['batches/', needed],
     ['rollouts/', 'what cannot be read of rollouts is generated again, where it is still needed'],
     ['results/', 'people read it; the run does not'],
+    ['tokens/', 'people read it; the run does not'],
     ['evals/', 'the evaluation is to be made again'],
     ['logs/', 'people read it; the run does not'],
   ];

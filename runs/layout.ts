@@ -52,6 +52,12 @@ export const layout = {
   taughtPart: (lineage: string, step: number, packedDigest: string, first: number) =>
     `${layout.allBatches(lineage)}step_${step}.${packedDigest.slice(0, 8)}.teacher_from_${first}.logprobs`,
   isTaughtPart: (key: string) => /(?:^|\/)batches\/step_\d+\.[^/]+\.logprobs$/.test(key),
+  /** What a step's trainer computed of each token, of the rows from `first` on. */
+  tokenScores: (lineage: string, step: number, first: number) =>
+    `${layout.tokenScoresOf(lineage, step)}${String(first).padStart(6, '0')}.scores`,
+  tokenScoresOf: (lineage: string, step: number) => `${layout.allTokenScores(lineage)}step_${step}.from_`,
+  allTokenScores: (lineage: string) => `${branch(lineage)}tokens/`,
+  isTokenScores: (key: string) => /(?:^|\/)tokens\/step_\d+\.from_\d+\.scores$/.test(key),
   plan: (lineage: string, step: number, attempt: number, packedDigest: string, fromReplay = 0) =>
     `${layout.allBatches(lineage)}step_${step}.${attempt === 1 ? '' : `attempt_${attempt}.`}${packedDigest.slice(0, 8)}${fromReplay === 0 ? '' : `.onto.r${fromReplay}`}.plan.json`,
   /** `replay` as in `PolicyVersion`. */

@@ -5,6 +5,7 @@ import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import { versionsPendingMax } from '../core/limits.ts';
+import { firstLineage } from '../core/names.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { sumFolder } from '../backends/store/version-files.ts';
@@ -168,4 +169,9 @@ function fullDisk(error: unknown, folder: string): unknown {
     `No space left in ${folder}, where new weights wait for their upload. Free some space, or set RATCHET_PENDING to a folder on another disk; the run continues by itself.`,
     { cause: error },
   );
+}
+
+/** From another folder of the run to the weights that adapters name as their base. */
+export function pathToBase(folder: string): string {
+  return path.posix.relative(folder, layout.weights(firstLineage, 0));
 }

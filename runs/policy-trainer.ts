@@ -1,22 +1,21 @@
 import { inTemporaryFolder } from '../backends/store/temporary-folder.ts';
-import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import { canaryTokens, rowsAtOnceTokensMax } from '../core/limits.ts';
-import { firstLineage } from '../core/names.ts';
 import { type PackedRow, type RowSource, windowsOf } from '../core/rl/batch.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { SftOutcome, Trainer, TrainOutcome } from '../backends/trainer/types.ts';
-import { sumFolder, type VersionFiles, verifyVersion } from '../backends/store/version-files.ts';
+import { putVersion, type VersionFiles, verifyVersion } from '../backends/store/version-files.ts';
 import { weightsFolder } from '../backends/store/weights-folder.ts';
 import { openBatch, type StoredBatch } from './batches.ts';
 import { correctBatch } from './correct-batch.ts';
 import { readCommit, readJson, requireCommit, specOf, storeOf } from './run-access.ts';
 import { trainerFailure } from '../core/rl/engine-failures.ts';
 import { readManifest, sealedFor, type CheckpointManifest } from './checkpoints.ts';
-import type { Canary, PendingVersion, PendingVersions } from './pending-versions.ts';
+import { putTokenScores } from './token-scores.ts';
+import { type Canary, pathToBase, type PendingVersion, type PendingVersions } from './pending-versions.ts';
 
 /** How a trainer came to be at a version: nothing to do, or a checkpoint and stored batches. */
 export interface Recovery {
@@ -111,15 +110,18 @@ export class PolicyTrainer {
     );
   }
 
-  async train(run: RunHandle, plan: StepPlan): Promise<TrainOutcome> {
+  /** What it computes of each token is stored, where the run's settings ask for that and the step is not only replayed. */
+  async train(run: RunHandle, plan: StepPlan, { isReplay = false } = {}): Promise<TrainOutcome> {
     const store = storeOf(run);
+    const tellsTokens = !isReplay && (await specOf(run)).tokenScores;
     const stored = await this.#batchOf(run, plan);
     const { batch, told } = await correctBatch(stored, plan, () => this.#score(stored, plan.temperature));
     const reference = `${run.store}${run.name}/${plan.reference.sums.key}#${plan.reference.sums.sha256}`;
     if (this.#reference !== reference) await verifyVersion(store, plan.reference); // throws when a byte of it changed
     this.#reference = reference;
     const referenceFolder = await weightsFolder(store, plan.reference.weights);
-    const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch, referenceFolder }));
+    const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch, referenceFolder, tellsTokens }));
+    if (outcome.applied && outcome.scores) await putTokenScores(run, plan.step, stored, outcome.scores);
     if (outcome.applied) {
       this.#digest = outcome.digest;
       this.#step = plan.step;
@@ -161,7 +163,7 @@ export class PolicyTrainer {
     return inTemporaryFolder('base', async (temporary) => {
       const texts = await files();
       const { digest } = await this.#use((trainer) => trainer.makeBase!(temporary, { lora, seed, files: texts }));
-      return { digest, ...(await storeFolder(run, temporary, prefix)) };
+      return { digest, ...(await putVersion(storeOf(run), temporary, prefix)) };
     });
   }
 
@@ -205,9 +207,9 @@ export class PolicyTrainer {
   /** Stores the policy as Hugging Face files below `prefix`. */
   async exportTo(run: RunHandle, prefix: string): Promise<StoredFiles> {
     return inTemporaryFolder('export', async (temporary) => {
-      const base = path.posix.relative(prefix, layout.weights(firstLineage, 0));
+      const base = pathToBase(prefix);
       await this.#use((trainer) => trainer.exportTo(temporary, { base }));
-      return await storeFolder(run, temporary, prefix);
+      return await putVersion(storeOf(run), temporary, prefix);
     });
   }
 
@@ -218,7 +220,7 @@ export class PolicyTrainer {
     { version, snapshot, canary }: PendingWish,
   ): Promise<PendingVersion> {
     const weights = version.weights ?? layout.weights(run.lineage, version.step, version.replay);
-    const base = path.posix.relative(weights, layout.weights(firstLineage, 0));
+    const base = pathToBase(weights);
     return pending.add(run, {
       version: { ...version, weights },
       write: (folder) => this.#use((trainer) => trainer.exportTo(folder, { base })),
@@ -283,7 +285,7 @@ export class PolicyTrainer {
     for (let step = from + 1; step <= version.step; step++) {
       await mayGoOn();
       const { commit } = await requireCommit(run, step);
-      const outcome = await this.train(run, await readJson<StepPlan>(run, commit.plan!));
+      const outcome = await this.train(run, await readJson<StepPlan>(run, commit.plan!), { isReplay: true });
       const engine = await this.fingerprint();
       const expected = step === version.step ? version.digest : commit.policy.digest;
       if (outcome.digest !== expected) first ??= { step, isSameEngine: engine !== null && engine === commit.engine };
@@ -368,13 +370,6 @@ interface PendingWish {
 
 function ownerOf(run: RunHandle): string {
   return `${run.store}${run.name}/${run.lineage}`;
-}
-
-/** Puts a folder's files into the store, the weights last: a folder that has them is whole. */
-export async function storeFolder(run: RunHandle, folder: string, prefix: string): Promise<StoredFiles> {
-  const { file, sums, names } = await sumFolder(storeOf(run), folder, prefix);
-  for (const name of names) await storeOf(run).putFile(prefix + name, path.join(folder, name));
-  return { file, sums };
 }
 
 /** Where a version's files are, and what they are. */

@@ -4,7 +4,7 @@ import type { RunSpec } from '../config/run-spec.ts';
 import { listRunNames } from './list-runs.ts';
 import { currentLineage, readHead, type RunPlace } from './run-access.ts';
 import type { SpecSource } from './spec-source.ts';
-import { readRunRecord, specAskedSince, storedSpec } from './stored-spec.ts';
+import { readRunRecord, specAskedSince, specOfCommit, storedSpec } from './stored-spec.ts';
 import { describeUnfinished, unfinishedFork } from './unfinished-fork.ts';
 
 /** `not running`: it has steps to make; a server may have it open, which nobody can tell from its folder. */
@@ -33,7 +33,7 @@ export async function askedOf(
   place: RunPlace,
   head: StepCommit,
 ): Promise<{ readonly spec: RunSpec; readonly source: SpecSource | null; readonly stand: Stand }> {
-  const committed = await storedSpec(place);
+  const committed = await specOfCommit(place, head);
   const stand = standOf(head, committed.spec);
   const since = stand.state === 'finished' ? await specAskedSince(place, head) : null;
   if (since === null || since.spec.maxSteps <= head.step) return { ...committed, stand };

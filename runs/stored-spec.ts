@@ -9,10 +9,16 @@ import { specSourceIn, type SpecSource } from './spec-source.ts';
 export async function storedSpec(
   run: RunPlace,
 ): Promise<{ readonly spec: RunSpec; readonly source: SpecSource | null }> {
-  const store = storeOf(run);
   const head = await readHead({ ...run, lineage: await currentLineage(run) });
-  if (head === null) return { spec: await readRunRecord(run), source: null };
-  const ref = head.commit.spec;
+  return head === null ? { spec: await readRunRecord(run), source: null } : specOfCommit(run, head.commit);
+}
+
+/** The settings that a commit was made with, and what they were read from. */
+export async function specOfCommit(
+  run: RunPlace,
+  { spec: ref }: Pick<StepCommit, 'spec'>,
+): Promise<{ readonly spec: RunSpec; readonly source: SpecSource | null }> {
+  const store = storeOf(run);
   const source = await store.read(layout.source(ref.key));
   const spec = specIn(await store.get(ref), ref.key);
   return { spec, source: source && specSourceIn(source, layout.source(ref.key)) };

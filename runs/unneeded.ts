@@ -65,6 +65,10 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
       if ((stepOf(key) ?? Infinity) <= upTo)
         found.push({ key, why: `batches that lead up to checkpoint ${upTo} only` });
     }
+    for (const key of await store.list(layout.allTokenScores(lineage))) {
+      if ((stepOf(key) ?? Infinity) <= upTo)
+        found.push({ key, why: `log probabilities of tokens of steps before checkpoint ${upTo}` });
+    }
     for (const key of await store.list(layout.allPending(lineage))) {
       if ((stepOf(key) ?? Infinity) <= upTo)
         found.push({ key, why: 'left by a training attempt whose result was not used' });

@@ -108,10 +108,10 @@ export interface SeriesAnswer {
   readonly stepsPerPoint: number;
 }
 
-export const markerKinds = ['fault', 'settings', 'rewind', 'notice'] as const;
+export const markerKinds = ['fault', 'settings', 'rewind', 'notice', 'weights'] as const;
 export type MarkerKind = (typeof markerKinds)[number];
 
-/** Something that happened, for the charts and the list below them. */
+/** Something that happened, for the charts, the timeline and, but for new weights, the list below them. */
 export interface Marker {
   readonly kind: MarkerKind;
   readonly step: number;
@@ -229,6 +229,11 @@ export interface TurnTokens {
   readonly logprobs: readonly number[] | null;
   /** Of the distribution that was drawn from, where it is another one than the policy's. */
   readonly samplingLogprobs: readonly number[] | null;
+  /** What the trainer computed of the tokens that count when it took the step, null of others; null where that is not kept. */
+  readonly trained: {
+    readonly logprobs: readonly (number | null)[];
+    readonly entropies: readonly (number | null)[];
+  } | null;
   /** 1 where the token counts in the loss. */
   readonly mask: readonly number[];
   readonly version: number;
@@ -406,6 +411,14 @@ export interface SearchAnswer extends ListedSearch {
 
 /** What a page that was opened with --steer may ask of a run. */
 export const steerings = ['pause', 'resume', 'stop', 'set', 'rewind', 'fork', 'adopt-prompt'] as const;
+
+/** Posted to `/api/runs/RUN/chat`, which answers with what the model says as it says it. */
+export interface ChatAsked {
+  /** Of the version; '' = the newest. */
+  readonly step: string;
+  /** So far, the last of them the question. */
+  readonly messages: readonly { readonly role: 'system' | 'user' | 'assistant'; readonly content: string }[];
+}
 
 /** Posted to `/api/runs/RUN/steer`. */
 export interface Steering {

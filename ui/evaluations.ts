@@ -1,7 +1,10 @@
 import { bootstrapMean } from '../core/eval/bootstrap.ts';
 import { RatchetError } from '../core/errors.ts';
+import { firstLineage } from '../core/names.ts';
+import type { FoundEvaluation, FoundEvaluations } from '../runs/evaluations/evaluation.ts';
+import { findEvaluations } from '../runs/evaluations/folders.ts';
 import { ResultFile } from '../runs/evaluations/result-file.ts';
-import { type RunEvaluation, runEvaluations } from '../runs/evaluations/run-evaluations.ts';
+import { runEvaluations } from '../runs/evaluations/run-evaluations.ts';
 import { lineagesOf, type RunPlace, storeOf } from '../runs/run-access.ts';
 import type { EvaluationAnswer, EvaluationsAnswer } from './answers.ts';
 
@@ -17,28 +20,46 @@ interface Known {
   readonly listed: Listed;
 }
 
-/** The evaluations of a run, from their own result files; a file that was read is not read again. */
+/** An evaluation where it was found. `lineage` of one of a run. */
+type Found = FoundEvaluation & { readonly lineage?: string };
+
+/** Evaluations, from their own result files; a file that was read is not read again. */
 export class Evaluations {
-  readonly #place: RunPlace;
+  /** Of which their ids say nothing. */
+  readonly #above: string;
+  readonly #find: () => Promise<FoundEvaluations<Found>>;
   readonly #known = new Map<string, Promise<Known>>();
 
-  constructor(place: RunPlace) {
-    this.#place = place;
+  private constructor(above: string, find: () => Promise<FoundEvaluations<Found>>) {
+    this.#above = above;
+    this.#find = find;
+  }
+
+  static ofRun(place: RunPlace): Evaluations {
+    const store = storeOf(place);
+    return new Evaluations(store.uri, async () => runEvaluations(store, await lineagesOf(place)));
+  }
+
+  /** In a folder and below it, as `vf-eval`, `prime eval run` and `ratchet eval run` leave them. */
+  static inFolder(folder: string): Evaluations {
+    return new Evaluations('', () => findEvaluations(folder, folder));
   }
 
   async list(): Promise<EvaluationsAnswer> {
-    const { evaluations, incomplete } = await runEvaluations(storeOf(this.#place), await lineagesOf(this.#place));
+    const { evaluations, incomplete } = await this.#find();
     const listed: Listed[] = [];
     for (const one of evaluations) listed.push((await this.#open(one)).listed);
     return {
-      evaluations: listed.sort((a, b) => a.environment.localeCompare(b.environment) || a.step - b.step),
+      evaluations: listed.sort(
+        (a, b) => a.environment.localeCompare(b.environment) || a.step - b.step || a.name.localeCompare(b.name),
+      ),
       incomplete: incomplete.map(({ where, why }) => `${where}: ${why}`),
     };
   }
 
   async rows(id: string): Promise<EvaluationAnswer> {
     const known = await this.#known.get(id);
-    if (!known) throw new RatchetError('RunNotFound', `There is no evaluation ${JSON.stringify(id)} of this run.`);
+    if (!known) throw new RatchetError('RunNotFound', `There is no evaluation ${JSON.stringify(id)} here.`);
     const { file } = known;
     const shown = Math.min(rowsShown, file.rows.length);
     const rows: EvaluationAnswer['rows'][number][] = [];
@@ -60,8 +81,8 @@ export class Evaluations {
     return { rows, leftOut: file.rows.length - shown };
   }
 
-  #open(one: RunEvaluation): Promise<Known> {
-    const id = one.where.slice(storeOf(this.#place).uri.length);
+  #open(one: Found): Promise<Known> {
+    const id = one.where.slice(this.#above.length);
     const known = this.#known.get(id) ?? read(one, id);
     this.#known.set(id, known);
     known.catch(() => this.#known.delete(id));
@@ -69,7 +90,7 @@ export class Evaluations {
   }
 }
 
-async function read(one: RunEvaluation, id: string): Promise<Known> {
+async function read(one: Found, id: string): Promise<Known> {
   const file = await new ResultFile(await one.rows()).read();
   const byExample = new Map<string, number[]>();
   for (const { exampleId, reward } of file.rows)
@@ -81,9 +102,9 @@ async function read(one: RunEvaluation, id: string): Promise<Known> {
     listed: {
       id,
       environment: one.environment,
-      name: one.id,
-      lineage: one.lineage,
-      step: one.step,
+      name: one.lineage === undefined ? `${one.model}, ${one.id}` : one.id,
+      lineage: one.lineage ?? firstLineage,
+      step: one.step ?? 0,
       rows: file.rows.length,
       mean: found?.mean ?? null,
       interval: found && [found.low, found.high],

@@ -1,14 +1,8 @@
 import { changedSettings } from '../config/changed-settings.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import {
-  begunLineages,
-  committedSteps,
-  currentLineage,
-  readCommit,
-  type RunPlace,
-  storeOf,
-} from '../runs/run-access.ts';
+import { begunLineages, readCommit, type RunPlace, storeOf } from '../runs/run-access.ts';
+import type { FollowedHead } from '../runs/followed-head.ts';
 import type { StoredNotice } from '../runs/notices.ts';
 import { specIn } from '../runs/record-shapes.ts';
 import type { RunEvent } from '../workflows/control/messages.ts';
@@ -18,6 +12,7 @@ import { rowsOnTheWay } from './overview.ts';
 import type { Timeline } from './timeline.ts';
 
 const failuresShown = 200;
+const weightsShown = 500;
 const textMax = 400;
 
 /** What a run's own events are on the charts; a kind that is missing is none of them. */
@@ -39,23 +34,30 @@ const kindOf: Partial<Record<RunEvent['kind'], MarkerKind>> = {
 export class Markers {
   readonly #place: RunPlace;
   readonly #table: MetricsTable;
+  readonly #head: FollowedHead;
   #changes: readonly Marker[] = [];
   #changesUpTo = -1;
 
-  constructor(place: RunPlace, table: MetricsTable) {
+  constructor(place: RunPlace, table: MetricsTable, head: FollowedHead) {
     this.#place = place;
     this.#table = table;
+    this.#head = head;
   }
 
   async all(timeline: Timeline, notices: readonly StoredNotice[], events: readonly RunEvent[]): Promise<Marker[]> {
     await timeline.refresh();
-    const lineage = await currentLineage(this.#place);
     const rows = await rowsOnTheWay(this.#place, this.#table);
     const found = [
       ...(await this.#lineages()),
-      ...(await this.#settings(lineage)),
+      ...(await this.#settings()),
       ...this.#faults(rows),
       ...this.#failures(timeline, rows),
+      ...timeline.broadcasts(weightsShown).map(({ version, step, at }): Marker => ({
+        kind: 'weights',
+        step,
+        time: isoOf(at),
+        text: `servers have ${version}`,
+      })),
       ...notices.map(({ kind, step, time, text }): Marker => ({
         kind: 'notice',
         step,
@@ -84,10 +86,11 @@ export class Markers {
   /** What steps report of work that was lost, and of processes that were started anew. */
   #faults(rows: readonly number[]): Marker[] {
     const table = this.#table;
-    return rows.flatMap((row): Marker[] => {
+    const isFault = (row: number): boolean =>
+      (table.value(row, 'recovery/count') ?? 0) + (table.value(row, 'recovery/restarts') ?? 0) > 0;
+    return rows.filter(isFault).map((row): Marker => {
       const value = (name: string): number => table.value(row, name) ?? 0;
       const [recoveries, restarts] = [value('recovery/count'), value('recovery/restarts')];
-      if (recoveries + restarts === 0) return [];
       const said = [
         ...(recoveries > 0 ? [`${recoveries} × something was done again`] : []),
         ...(restarts > 0 ? ['the orchestrator was started anew'] : []),
@@ -95,7 +98,7 @@ export class Markers {
         ...(value('lost/seconds') > 0 ? [`${value('lost/seconds').toFixed(1)} s`] : []),
       ];
       const at = table.timeOf(row);
-      return [{ kind: 'fault', step: table.stepOf(row), time: isoOf(at), text: said.join(', ') }];
+      return { kind: 'fault', step: table.stepOf(row), time: isoOf(at), text: said.join(', ') };
     });
   }
 
@@ -115,12 +118,13 @@ export class Markers {
    * Steps at which the settings, or what was set meanwhile, are others than at the step before. Commits are looked at by halves: where both
    * ends of a stretch agree, it is taken to have changed nowhere.
    */
-  async #settings(lineage: string): Promise<readonly Marker[]> {
+  async #settings(): Promise<readonly Marker[]> {
+    const { lineage, head } = await this.#head.now();
     const place = { ...this.#place, lineage };
-    const steps = await committedSteps(place);
-    const last = steps.at(-1) ?? -1;
+    const last = head?.commit.step ?? -1;
     if (last <= this.#changesUpTo) return this.#changes;
-    const first = Math.max(steps[0] ?? 0, this.#changesUpTo);
+    const begun = (await begunLineages(place)).find((one) => one.lineage === lineage);
+    const first = Math.max(begun?.origin.step ?? 0, this.#changesUpTo);
     const read = async (step: number): Promise<StepCommit | null> => (await readCommit(place, step))?.commit ?? null;
     const found: Marker[] = [];
     const between = async (a: StepCommit | null, b: StepCommit | null): Promise<void> => {

@@ -21,8 +21,13 @@ export class MetricsTable {
   #rest = new Uint8Array();
   #places: Place[] = [];
   #rows = new Map<string, number>();
+  /** Of each lineage, ascending by step. */
+  #byLineage = new Map<string, number[]>();
   #times: number[] = [];
   #columns = new Map<string, Float64Array>();
+  #names: readonly string[] = [];
+  /** The names of the row that was read last, in its order: the next one mostly has the same. */
+  #usual: { readonly name: string; column: Float64Array }[] = [];
 
   constructor(store: Store) {
     this.#store = store;
@@ -38,8 +43,10 @@ export class MetricsTable {
     return this.#offset;
   }
 
-  get names(): string[] {
-    return [...this.#columns.keys()].sort();
+  /** Ascending; the same list until there is another one. */
+  get names(): readonly string[] {
+    if (this.#names.length !== this.#columns.size) this.#names = [...this.#columns.keys()].sort();
+    return this.#names;
   }
 
   /** Who asks meanwhile waits for the same reading. */
@@ -82,16 +89,25 @@ export class MetricsTable {
   }
 
   /** Rows of a lineage, ascending by step, from one step to another. */
-  rowsOf(lineage: string, from = 0, upTo = Infinity): number[] {
-    const found: number[] = [];
-    for (const [row, place] of this.#places.entries())
-      if (place.lineage === lineage && place.step >= from && place.step <= upTo) found.push(row);
-    return found.sort((a, b) => this.#places[a]!.step - this.#places[b]!.step);
+  rowsOf(lineage: string, from = 0, upTo = Infinity): readonly number[] {
+    const rows = this.#byLineage.get(lineage) ?? [];
+    const begin = this.#firstFrom(rows, from);
+    return rows.slice(begin, upTo === Infinity ? rows.length : this.#firstFrom(rows, upTo + 1));
   }
 
   value(row: number, name: string): number | null {
     const value = this.#columns.get(name)?.[row];
     return value === undefined || Number.isNaN(value) ? null : value;
+  }
+
+  /** Of these metrics those that the row has. */
+  valuesOf(row: number, names: readonly string[]): Record<string, number> {
+    const values: Record<string, number> = {};
+    for (const name of names) {
+      const value = this.value(row, name);
+      if (value !== null) values[name] = value;
+    }
+    return values;
   }
 
   stepOf(row: number): number {
@@ -112,34 +128,67 @@ export class MetricsTable {
     }
   }
 
-  #take({ lineage, step, time, ...values }: MetricsRow): void {
-    const key = `${lineage}/${step}`;
-    let row = this.#rows.get(key);
-    if (row === undefined) {
-      row = this.#places.push({ lineage, step }) - 1;
-      this.#rows.set(key, row);
-      this.#times.push(Number.NaN);
+  #take(row: MetricsRow): void {
+    const at = this.#place(row.lineage, row.step);
+    const time = typeof row['time'] === 'string' ? Date.parse(row['time']) : Number.NaN;
+    if (Number.isNaN(this.#times[at]!)) this.#times[at] = time;
+    let i = 0;
+    for (const name in row) {
+      const value = row[name];
+      if (typeof value !== 'number' || name === 'step') continue;
+      const usual = this.#usual[i];
+      const column = usual?.name === name && at < usual.column.length ? usual.column : this.#column(name, at);
+      if (column !== usual?.column) this.#usual[i] = { name, column };
+      column[at] = value;
+      i += 1;
     }
-    const at = typeof time === 'string' ? Date.parse(time) : Number.NaN;
-    if (Number.isNaN(this.#times[row]!)) this.#times[row] = at;
-    for (const [name, value] of Object.entries(values)) if (typeof value === 'number') this.#set(name, row, value);
   }
 
-  #set(name: string, row: number, value: number): void {
+  /** The row of a step, made where there is none. */
+  #place(lineage: string, step: number): number {
+    const key = `${lineage}/${step}`;
+    const known = this.#rows.get(key);
+    if (known !== undefined) return known;
+    const row = this.#places.push({ lineage, step }) - 1;
+    this.#rows.set(key, row);
+    this.#times.push(Number.NaN);
+    const rows = this.#byLineage.get(lineage) ?? [];
+    this.#byLineage.set(lineage, rows);
+    rows.splice(this.#firstFrom(rows, step), 0, row);
+    return row;
+  }
+
+  /** With room for that row. */
+  #column(name: string, row: number): Float64Array {
     let column = this.#columns.get(name);
     if (!column || row >= column.length) {
       const longer = new Float64Array(Math.max(64, 2 * row)).fill(Number.NaN);
       if (column) longer.set(column);
       column = longer;
       this.#columns.set(name, column);
+      this.#usual = []; // the shorter one may be among them
     }
-    column[row] = value;
+    return column;
+  }
+
+  /** Where in ascending rows those from a step on begin; mostly at their end. */
+  #firstFrom(rows: readonly number[], step: number): number {
+    if (rows.length === 0 || this.#places[rows.at(-1)!]!.step < step) return rows.length;
+    let [low, high] = [0, rows.length - 1];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.#places[rows[middle]!]!.step < step) low = middle + 1;
+      else high = middle;
+    }
+    return low;
   }
 
   #forget(): void {
     [this.#offset, this.#rest, this.#places, this.#times] = [0, new Uint8Array(), [], []];
     this.#rows = new Map();
+    this.#byLineage = new Map();
     this.#columns = new Map();
+    this.#usual = [];
   }
 }
 

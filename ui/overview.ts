@@ -1,7 +1,14 @@
-import { effectivenessOf, timeMetrics, type TimedCommit } from '../core/rl/effectiveness.ts';
+import { type Effectiveness, effectivenessOf, timeMetrics, type TimedCommit } from '../core/rl/effectiveness.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { firstLineage } from '../core/names.ts';
-import { begunLineages, currentLineage, readHead, type RunPlace, storeOf, stretchesOf } from '../runs/run-access.ts';
+import {
+  begunLineages,
+  currentLineage,
+  type FoundCommit,
+  type RunPlace,
+  storeOf,
+  stretchesOf,
+} from '../runs/run-access.ts';
 import { askedOf } from '../runs/standing.ts';
 import { readRunRecord } from '../runs/stored-spec.ts';
 import { showStoreUri } from '../backends/store/index.ts';
@@ -21,17 +28,29 @@ export type ToldOverview = Omit<RunOverview, 'index' | 'notices' | 'noticesOf'>;
 
 /** Steps of which the usual time is taken. */
 const stepsOfPace = 20;
+
+/** What the commits tell: where they lead, and how well the time was used. */
+export interface CommittedStand {
+  readonly lineage: string;
+  readonly head: FoundCommit | null;
+  readonly effect: Effectiveness;
+}
+
 /** Where a run stands, what it waits for, and how long it needs. */
-export async function overviewOf(place: RunPlace, table: MetricsTable, told: ToldByRun | null): Promise<ToldOverview> {
-  const lineage = await currentLineage(place);
-  const head = await readHead({ ...place, lineage });
+export async function overviewOf(
+  place: RunPlace,
+  table: MetricsTable,
+  { lineage, head, effect }: CommittedStand,
+  told: ToldByRun | null,
+): Promise<ToldOverview> {
   const { spec, stand } = head === null ? await unbegun(place) : await askedOf(place, head.commit);
-  const rows = table.rowsOf(lineage);
-  const paces = rows.slice(-stepsOfPace).flatMap((row) => table.value(row, timeMetrics.step) ?? []);
+  const paces = table
+    .rowsOf(lineage)
+    .slice(-stepsOfPace)
+    .flatMap((row) => table.value(row, timeMetrics.step) ?? []);
   const stepSeconds = paces.toSorted((a, b) => a - b)[Math.floor((paces.length - 1) / 2)] ?? null;
   const step = told?.status.step ?? head?.commit.step ?? 0;
   const maxSteps = told?.status.maxSteps ?? stand.maxSteps;
-  const effect = effectivenessOf(await timedSteps(place, lineage, table, rows));
   return {
     run: place.name,
     model: spec.model,
@@ -62,36 +81,24 @@ async function unbegun(
 }
 
 /** Metrics have what `effectivenessOf` asks of commits, and are read at once. */
-async function timedSteps(
-  place: RunPlace,
-  lineage: string,
-  table: MetricsTable,
-  rows: readonly number[],
-): Promise<TimedCommit[]> {
-  const steps = rows
-    .filter((row) => !Number.isNaN(table.timeOf(row)))
-    .map((row): TimedCommit => ({
-      step: table.stepOf(row),
-      committedAt: new Date(table.timeOf(row)).toISOString(),
-      metrics: metricsOf(table, row),
-    }));
+export async function effectOf(place: RunPlace, table: MetricsTable, lineage: string): Promise<Effectiveness> {
+  const wanted: readonly string[] = [
+    ...Object.values(timeMetrics),
+    ...table.names.filter((name) => /^(?:lost|recovery)\//.test(name)),
+  ];
+  const steps = table.rowsOf(lineage).flatMap((row): TimedCommit[] => {
+    const time = table.timeOf(row);
+    if (Number.isNaN(time)) return [];
+    const metrics = table.valuesOf(row, wanted);
+    return [{ step: table.stepOf(row), committedAt: new Date(time).toISOString(), metrics }];
+  });
   const begun = (await begunLineages(place)).find((one) => one.lineage === lineage);
-  if (!begun) return steps;
+  if (!begun) return effectivenessOf(steps);
   const { origin, begunAt } = begun;
-  return [
+  return effectivenessOf([
     { step: origin.step, committedAt: begunAt, metrics: {}, origin },
     ...steps.filter((one) => one.step > origin.step),
-  ];
-}
-
-function metricsOf(table: MetricsTable, row: number): Record<string, number> {
-  const wanted = [...Object.values(timeMetrics), ...table.names.filter((name) => /^(?:lost|recovery)\//.test(name))];
-  return Object.fromEntries(
-    wanted.flatMap((name) => {
-      const value = table.value(row, name);
-      return value === null ? [] : [[name, value]];
-    }),
-  );
+  ]);
 }
 
 function stateOf({ phase }: RunStatus): string {

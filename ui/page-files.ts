@@ -98,7 +98,7 @@ function html(settings: PageSettings, { head, foot }: { readonly head: string; r
 ${head}
 </head>
 <body>
-<div id="page"><p>This page needs JavaScript, which comes with it.</p></div>
+<div id="page"><noscript><p>This page needs JavaScript, which comes with it.</p></noscript></div>
 <script type="application/json" id="settings">${asData(settings)}</script>
 ${foot}
 </body>

@@ -12,6 +12,7 @@ import { type RunPlace, storeOf } from '../runs/run-access.ts';
 import { type Looked, RolloutIndex, type RolloutFilter } from '../runs/rollout-index/search.ts';
 import { indexRun } from '../runs/rollout-index/write-index.ts';
 import { scoredShape } from '../runs/scored-groups.ts';
+import { readTokenScores } from '../runs/token-scores.ts';
 import { storedSpec } from '../runs/stored-spec.ts';
 import type {
   ExampleAnswer,
@@ -46,6 +47,7 @@ export class RolloutSource {
   #indexing: Promise<void> | null = null;
   #error: string | null = null;
   #tokenizer: Promise<ChatTokenizer | null> | null = null;
+  #scores: { readonly of: string; readonly scores: ReturnType<typeof readTokenScores> } | null = null;
 
   constructor(place: RunPlace) {
     this.#place = place;
@@ -132,6 +134,7 @@ export class RolloutSource {
       advantage: rollout.reward === null ? null : (advantages?.get(index) ?? null),
       ...tokensOf(rollout, tokenizer, {
         rows,
+        scoresOf: await this.#scoresOf(at),
         unmaskedBecause:
           rollout.reward === null
             ? 'it has no reward'
@@ -168,6 +171,21 @@ export class RolloutSource {
     const bytes = await storeOf(this.#place).read(key);
     if (bytes === null) throw notThere(`${key}, which retention has removed`);
     return decodeRows<ScoredGroup>(bytes, storeOf(this.#place).uri + key, scoredShape);
+  }
+
+  /** What the trainer computed in the step that a group ended with. Siblings are looked at one after another. */
+  #scoresOf({
+    lineage,
+    step,
+  }: {
+    readonly lineage: string;
+    readonly step: number;
+  }): ReturnType<typeof readTokenScores> {
+    const of = `${lineage} ${step}`;
+    if (this.#scores?.of !== of) this.#scores = { of, scores: readTokenScores({ ...this.#place, lineage }, step) };
+    const { scores } = this.#scores;
+    scores.catch(() => (this.#scores = null));
+    return scores;
   }
 
   #openTokenizer(): Promise<ChatTokenizer | null> {

@@ -1,4 +1,6 @@
+import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import { flat } from '../config/changed-settings.ts';
+import { FollowedHead } from '../runs/followed-head.ts';
 import { Notices } from '../runs/notices.ts';
 import { storedSpec } from '../runs/stored-spec.ts';
 import type { RunPlace } from '../runs/run-access.ts';
@@ -8,7 +10,7 @@ import { Evaluations } from './evaluations.ts';
 import { History } from './history.ts';
 import { Markers } from './markers.ts';
 import { MetricsTable } from './metrics-table.ts';
-import { overviewOf, seriesOf, type ToldByRun, type ToldOverview } from './overview.ts';
+import { effectOf, overviewOf, seriesOf, type ToldByRun, type ToldOverview } from './overview.ts';
 import { RolloutSource } from './rollout-source.ts';
 import { Searches } from './searches.ts';
 import { Timeline } from './timeline.ts';
@@ -36,6 +38,8 @@ export class RunSource {
   readonly #markers: Markers;
   readonly #notices: Notices;
   readonly #ask: AskRun;
+  readonly #head: FollowedHead;
+  #effect: { readonly of: string; readonly effect: Promise<Effectiveness> } | null = null;
   #told: ToldByRun | null = null;
   #saidAt = 0;
   #said: { readonly of: string; readonly overview: Promise<ToldOverview> } | null = null;
@@ -47,10 +51,11 @@ export class RunSource {
     this.#table = new MetricsTable(store);
     this.#timeline = new Timeline(store);
     this.#notices = new Notices(store);
-    this.#markers = new Markers(place, this.#table);
+    this.#head = new FollowedHead(place);
+    this.#markers = new Markers(place, this.#table, this.#head);
     this.rollouts = new RolloutSource(place);
     this.history = new History(place);
-    this.evaluations = new Evaluations(place);
+    this.evaluations = Evaluations.ofRun(place);
     this.searches = new Searches(place);
   }
 
@@ -64,13 +69,13 @@ export class RunSource {
     this.#told = await this.#ask(this.place.name);
   }
 
-  /** Made anew where something is new: it lists the run's commits, which may be many. */
+  /** Made anew where something is new, and every few seconds. */
   async overview(): Promise<RunOverview> {
     await this.#table.refresh();
     const of = `${this.#table.offset} ${JSON.stringify(this.#told)}`;
     if (this.#said?.of !== of || performance.now() - this.#saidAt > saidForMs) {
       this.#saidAt = performance.now();
-      this.#said = { of, overview: overviewOf(this.place, this.#table, this.#told) };
+      this.#said = { of, overview: this.#overview() };
     }
     const { overview } = this.#said;
     overview.catch(() => (this.#said = null)); // who asks again reads it again
@@ -79,6 +84,16 @@ export class RunSource {
       .slice(-noticesShown)
       .map(({ id, kind, step, time, text }) => ({ id, kind, step, time, text }));
     return { ...(await overview), notices: shown, noticesOf: notices.length, index: this.rollouts.standing };
+  }
+
+  async #overview(): Promise<ToldOverview> {
+    const { lineage, head } = await this.#head.now();
+    const of = `${lineage} ${this.#table.offset}`;
+    // It looks at every step, which may be many: only where one is new.
+    if (this.#effect?.of !== of) this.#effect = { of, effect: effectOf(this.place, this.#table, lineage) };
+    const { effect } = this.#effect;
+    effect.catch(() => (this.#effect = null));
+    return overviewOf(this.place, this.#table, { lineage, head, effect: await effect }, this.#told);
   }
 
   async series(names: readonly string[], points: number): Promise<SeriesAnswer> {

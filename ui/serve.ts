@@ -1,15 +1,15 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { gzipSync } from 'node:zlib';
-import { jsonOrNull } from '../core/json-or-null.ts';
 import { RatchetError } from '../core/errors.ts';
 import { runNamePattern } from '../core/names.ts';
 import { openRunStore } from '../backends/store/index.ts';
 import { layout } from '../runs/layout.ts';
-import { standingsIn } from '../runs/standing.ts';
-import { type Steering, steerings } from './answers.ts';
+import type { ChatAsked, Steering } from './answers.ts';
 import { Doorkeeper } from './doorkeeper.ts';
+import { Folder } from './folder.ts';
 import { pageFiles, pageHtml, policy } from './page-files.ts';
+import { chatIn, steeringIn } from './posted.ts';
 import { answerRoute, BadRequest } from './routes.ts';
 import { type AskRun, RunSource } from './run-source.ts';
 import { Viewers } from './viewers.ts';
@@ -24,7 +24,17 @@ export interface PageOptions {
   readonly ask: AskRun;
   /** Absent: the page only shows. */
   readonly steer?: SteerRun;
+  /** Absent: nobody can be talked to. */
+  readonly chat?: ChatWithRun;
 }
+
+/** Says something to a version of a run, and tells its answer piece by piece until `signal`. */
+export type ChatWithRun = (
+  run: string,
+  asked: ChatAsked,
+  tell: (piece: string) => void,
+  signal: AbortSignal,
+) => Promise<{ readonly name: string; readonly end: 'stop' | 'length' | 'aborted' }>;
 
 /** Asks a run to do something; what it says it did. */
 export type SteerRun = (run: string, steering: Steering) => Promise<string>;
@@ -32,10 +42,19 @@ export type SteerRun = (run: string, steering: Steering) => Promise<string>;
 export interface ServedPage {
   /** With its token: what people open. */
   readonly url: string;
+  /** Begins with what whoever opens the address will ask for. */
+  prepare(): void;
   close(): Promise<void>;
 }
 
-const bodyMax = 4_000;
+const guards = {
+  'cache-control': 'no-store',
+  'content-security-policy': policy,
+  'x-content-type-options': 'nosniff',
+  'referrer-policy': 'no-referrer',
+  'cross-origin-opener-policy': 'same-origin',
+  'cross-origin-resource-policy': 'same-origin',
+};
 
 /** Below this, packing costs more than it saves. */
 const packedFrom = 1_500;
@@ -49,6 +68,7 @@ export async function servePage(options: PageOptions): Promise<ServedPage> {
   });
   site.port = portOf(server);
   return {
+    prepare: () => site.prepare(),
     url: `http://127.0.0.1:${site.port}/?token=${site.door.token}`,
     async close() {
       site.end();
@@ -71,10 +91,22 @@ class Site {
   readonly door = new Doorkeeper();
   port = 0;
   readonly #options: PageOptions;
+  readonly #folder: Folder;
   readonly #runs = new Map<string, Promise<OpenRun>>();
 
   constructor(options: PageOptions) {
     this.#options = options;
+    this.#folder = new Folder(options.store);
+  }
+
+  prepare(): void {
+    const { run } = this.#options;
+    const told = (): undefined => undefined; // whoever asks for it is
+    pageFiles().catch(told);
+    if (run !== null)
+      this.#open(run)
+        .then(({ source }) => source.overview(), told)
+        .catch(told);
   }
 
   end(): void {
@@ -111,24 +143,24 @@ class Site {
     }
     const refusal = this.door.refuse(headers, this.port);
     if (refusal) return plain(request, response, refusal.status, refusal.message);
-    if (method === 'POST') return this.#steer(address, request, response);
+    if (method === 'POST') return this.#take(address, request, response);
     if (method !== 'GET' && method !== 'HEAD') return plain(request, response, 405, 'This page only shows.');
     await this.#show(address, request, response);
   }
 
   /** From the page itself alone: a browser says where a post comes from. */
-  async #steer({ pathname }: URL, request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const { steer } = this.#options;
+  async #take({ pathname }: URL, request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const { steer, chat } = this.#options;
     if (!steer)
       return plain(request, response, 405, 'This page only shows. `ratchet ui --steer` opens one that can do more.');
-    const asked = /^\/api\/runs\/([^/]+)\/steer$/.exec(pathname);
+    const asked = /^\/api\/runs\/([^/]+)\/(steer|chat)$/.exec(pathname);
     if (!asked) return plain(request, response, 404, 'There is nothing here.');
     if (request.headers.origin === undefined || request.headers['content-type'] !== 'application/json')
       return plain(request, response, 403, 'Expected JSON from the page itself.');
     const { source } = await this.#open(nameIn(asked[1]!));
-    const steering = steeringIn(await bodyOf(request));
     try {
-      json(request, response, { message: await steer(source.place.name, steering) });
+      if (asked[2] === 'chat' && chat) await talk(response, source.place.name, chat, await chatIn(request));
+      else json(request, response, { message: await steer(source.place.name, await steeringIn(request)) });
     } catch (error) {
       if (!(error instanceof RatchetError)) throw error;
       throw new BadRequest(error.message, { cause: error });
@@ -136,7 +168,7 @@ class Site {
   }
 
   async #show({ pathname, searchParams }: URL, request: IncomingMessage, response: ServerResponse): Promise<void> {
-    const { run, store, steer } = this.#options;
+    const { run, steer } = this.#options;
     const canSteer = steer !== undefined;
     const html = (): string => pageHtml({ run, isReport: false, canSteer, madeAt: new Date().toISOString() });
     switch (pathname) {
@@ -146,9 +178,10 @@ class Site {
         return send(request, response, { type: 'text/javascript', body: (await pageFiles()).script });
       case '/page.css':
         return send(request, response, { type: 'text/css', body: (await pageFiles()).style });
-      case '/api/runs':
-        return json(request, response, run === null ? await standingsIn(store) : []);
     }
+    const ofFolder = /^\/api\/([^/]+)$/.exec(pathname)?.[1];
+    const found = ofFolder !== undefined && run === null ? await this.#folder.answer(ofFolder, searchParams) : null;
+    if (found !== null) return json(request, response, found);
     const asked = /^\/api\/runs\/([^/]+)(?:\/([^/]*))?$/.exec(pathname);
     if (!asked) return plain(request, response, 404, 'There is nothing here.');
     const { source, viewers } = await this.#open(nameIn(asked[1]!));
@@ -169,7 +202,6 @@ class Site {
     if (isOther || !runNamePattern.test(run) || (await openRunStore(store, run).read(layout.run())) === null)
       throw new RatchetError('RunNotFound', `There is no run ${JSON.stringify(run)} here.`);
     const source = new RunSource({ name: run, store }, ask);
-    await source.askRun();
     return { source, viewers: new Viewers(source) };
   }
 }
@@ -183,21 +215,18 @@ function nameIn(text: string): string {
   }
 }
 
-async function bodyOf(request: IncomingMessage): Promise<string> {
-  let text = '';
-  for await (const piece of request) {
-    text += String(piece);
-    if (text.length > bodyMax) throw new BadRequest(`Expected at most ${bodyMax} characters.`);
-  }
-  return text;
-}
-
-function steeringIn(text: string): Steering {
-  const found = jsonOrNull(text) as Partial<Steering> | null;
-  const what = steerings.find((one) => one === found?.what);
-  if (what === undefined || typeof found?.value !== 'string')
-    throw new BadRequest(`Expected { what, value } with one of ${steerings.join(', ')}.`);
-  return { what, value: found.value };
+/** What the model says is written as it says it. A page that is closed, or does not want to hear more, ends the answer. */
+async function talk(response: ServerResponse, run: string, chat: ChatWithRun, asked: ChatAsked): Promise<void> {
+  const gone = new AbortController();
+  response.once('close', () => gone.abort());
+  const write = (text: string): void => {
+    if (!response.headersSent) response.writeHead(200, { ...guards, 'content-type': 'text/plain; charset=utf-8' });
+    response.write(text);
+  };
+  const { end } = await chat(run, asked, write, gone.signal);
+  if (end === 'length') write(' …');
+  write('');
+  response.end();
 }
 
 function json(request: IncomingMessage, response: ServerResponse, value: unknown): void {
@@ -216,15 +245,10 @@ function send(
   const isPacked = body.length >= packedFrom && /\bgzip\b/.test(headers['accept-encoding'] ?? '');
   const bytes = isPacked ? gzipSync(body, { level: 5 }) : Buffer.from(body);
   response.writeHead(status, {
+    ...guards,
     'content-type': `${type}; charset=utf-8`,
     'content-length': bytes.byteLength,
     ...(isPacked ? { 'content-encoding': 'gzip' } : {}),
-    'cache-control': 'no-store',
-    'content-security-policy': policy,
-    'x-content-type-options': 'nosniff',
-    'referrer-policy': 'no-referrer',
-    'cross-origin-opener-policy': 'same-origin',
-    'cross-origin-resource-policy': 'same-origin',
   });
   response.end(method === 'HEAD' ? undefined : bytes);
 }

@@ -154,6 +154,19 @@ export class Timeline {
       .slice(-max);
   }
 
+  /** When servers had taken a version, the newest last. */
+  broadcasts(max: number): { readonly version: string; readonly step: number; readonly at: number }[] {
+    return [...this.#logs.values()]
+      .flatMap((log) => log.all())
+      .flatMap(({ activity, text, to, end }) => {
+        const [version, step] = /\bv(\d+)(?:\.r\d+)?/.exec(text) ?? [];
+        const isTaken = activity === 'broadcastWeights' && end === 'done' && to !== null;
+        return isTaken && version !== undefined ? [{ version, step: Number(step), at: to }] : [];
+      })
+      .sort((a, b) => a.at - b.at)
+      .slice(-max);
+  }
+
   /** The last so many minutes of what happened; null = all that is held. */
   told(minutes: number | null): TimelineAnswer {
     const all = [...this.#logs.values()].flatMap((log) => log.all().map((span) => ({ worker: log.worker, span })));

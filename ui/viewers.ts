@@ -1,9 +1,12 @@
 import type { ServerResponse } from 'node:http';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { RunSource } from './run-source.ts';
 
 /** How often the store is looked at while somebody looks at a run: a folder, or a bucket, which costs money. */
 const lookMs = { file: 300, s3: 5_000 } as const;
 const askMs = 1_000;
+/** So long the first look waits for what the run itself says. */
+const firstAnswerMs = 500;
 /** A proxy or a browser gives a silent connection up. */
 const stillThereMs = 15_000;
 
@@ -17,7 +20,8 @@ export class Viewers {
   #isLooking = false;
   #waiting = new AbortController();
   #offset = -1;
-  #askedAt = 0;
+  #askedAt: number | null = null;
+  #asking: Promise<void> | null = null;
   #said = '';
   #saidAt = 0;
 
@@ -50,7 +54,7 @@ export class Viewers {
       try {
         await this.#look();
       } catch (error) {
-        this.#send('trouble', JSON.stringify({ message: error instanceof Error ? error.message : String(error) }));
+        this.#tellTrouble(error);
       }
       // Of a store that is slow to answer no more is asked than it answers.
       await sleep(Math.max(every, performance.now() - begunAt), this.#waiting.signal);
@@ -59,18 +63,33 @@ export class Viewers {
   }
 
   async #look(): Promise<void> {
-    if (performance.now() - this.#askedAt > askMs || this.#askedAt === 0) {
-      this.#askedAt = performance.now();
-      await this.#source.askRun();
-    }
+    const asked = this.#ask();
     const offset = await this.#source.look();
-    const isNew = offset !== this.#offset;
-    this.#offset = offset;
-    if (isNew) void this.#source.rollouts.bringUpToDate();
+    // Whoever has just come is not told first that the run stands still, and then that it does not; a server that is slow keeps nobody.
+    if (this.#said === '') await Promise.race([asked, delay(firstAnswerMs, undefined, { ref: false })]);
     const said = JSON.stringify({ offset, overview: await this.#source.overview() });
     if (said !== this.#said) this.#send('run', said);
     else if (performance.now() - this.#saidAt > stillThereMs) this.#send('still', '{}');
     this.#said = said;
+    if (offset !== this.#offset) void this.#source.rollouts.bringUpToDate();
+    this.#offset = offset;
+  }
+
+  /** What the run itself says is looked at when it is there: once a second, and one question at a time. */
+  #ask(): Promise<void> {
+    const isDue = this.#askedAt === null || performance.now() - this.#askedAt > askMs;
+    if (this.#asking === null && isDue) {
+      this.#askedAt = performance.now();
+      this.#asking = this.#source
+        .askRun()
+        .catch((error: unknown) => this.#tellTrouble(error))
+        .finally(() => (this.#asking = null));
+    }
+    return this.#asking ?? Promise.resolve();
+  }
+
+  #tellTrouble(error: unknown): void {
+    this.#send('trouble', JSON.stringify({ message: error instanceof Error ? error.message : String(error) }));
   }
 
   #send(event: string, data: string): void {

@@ -43,6 +43,17 @@ export async function sumFolder(store: Store, folder: string, prefix: string): P
   };
 }
 
+/** Puts a folder's files into the store, the weights last: a folder that has them is whole. */
+export async function putVersion(
+  store: Store,
+  folder: string,
+  prefix: string,
+): Promise<Pick<VersionFiles, 'file' | 'sums'>> {
+  const { file, sums, names } = await sumFolder(store, folder, prefix);
+  for (const name of names) await store.putFile(prefix + name, path.join(folder, name));
+  return { file, sums };
+}
+
 /** The list of a folder whose files are in the store already, stored beside them. `files`: what was put there. */
 export async function putSums(store: Store, prefix: string, files: readonly ObjectRef[]): Promise<ObjectRef> {
   const found = files.map(({ key, sha256: digest }) => ({ name: key.slice(prefix.length), sha256: digest }));

@@ -18,6 +18,8 @@ interface PassResult {
   readonly metrics: Record<string, number>;
   /** Why the model must not be stepped, where the metrics do not say it. */
   readonly refused: string | null;
+  /** Of each token, under the weights that the pass began from; null where they could not be had. */
+  readonly logprobs: readonly Float32Array[] | null;
 }
 
 /** Gradients of batches, left in a server's model: by the server's own loss, or by ours of the log probabilities it gives. */
@@ -34,18 +36,19 @@ export class BatchGradient {
     const { rows } = rowsOf(batch);
     const options = { loss, klBeta, temperature, ...(referenceLogprobs && { referenceLogprobs }) };
     if (!isTinkerLoss(loss, klBeta)) {
-      const { gradients, metrics } = await this.#loss.pass(batch, options, await tokenLogprobs(model, batch));
+      const logprobs = await tokenLogprobs(model, batch);
+      const { gradients, metrics } = await this.#loss.pass(batch, options, logprobs);
       const flat = flatness(gradients);
-      if (flat !== null) return { metrics: metricsRow(metrics), refused: flat };
+      if (flat !== null) return { metrics: metricsRow(metrics), refused: flat, logprobs };
       const ran = await runBatch(model, gradientBatch(rows, gradients, this.#reduction), batch);
-      return { metrics: metricsRow(metrics), refused: ran === null ? notFinite : null };
+      return { metrics: metricsRow(metrics), refused: ran === null ? notFinite : null, logprobs };
     }
     const logprobs = await runBatch(model, policyBatch(rows, loss, this.#reduction), batch);
-    if (logprobs === null) return { metrics: {}, refused: notFinite };
+    if (logprobs === null) return { metrics: {}, refused: notFinite, logprobs };
     if (loss.type === 'cross_entropy')
-      return { metrics: await supervisedPassMetrics(batch, logprobs, loss), refused: null };
+      return { metrics: await supervisedPassMetrics(batch, logprobs, loss), refused: null, logprobs };
     const { gradients, metrics } = await this.#loss.pass(batch, options, logprobs);
-    return { metrics: metricsRow(metrics), refused: flatness(gradients) };
+    return { metrics: metricsRow(metrics), refused: flatness(gradients), logprobs };
   }
 
   close(): Promise<void> {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../../core/errors.ts';
-import type { PackedRow, RowSource, TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+import type { PackedRow, RowSource, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import {
   engineFingerprint,
@@ -55,8 +55,8 @@ export class OnnxTrainer implements Trainer {
     }
   }
 
-  async trainStep(input: { plan: StepPlan; batch: TrainBatch; referenceFolder: string }): Promise<TrainOutcome> {
-    const { plan, batch, referenceFolder } = input;
+  async trainStep(input: Parameters<Trainer['trainStep']>[0]): Promise<TrainOutcome> {
+    const { plan, batch, referenceFolder, tellsTokens = false } = input;
     const { learningRate, optimizer, loss, temperature, klBeta, numIterations } = plan;
     const engine = this.#engine();
     const cut = {
@@ -79,13 +79,14 @@ export class OnnxTrainer implements Trainer {
       klBeta,
       iterations: numIterations,
       miniBatches: plan.numMiniBatches ?? 1,
+      tellsTokens,
       ...cut,
       ...(isPenalized
         ? { referenceLogprobs: await engine.forwardLogprobs(batch, { temperature, weights: referenceFolder }) }
         : {}),
     });
     const outcome = outcomeOf(result, reported === null ? {} : { kl_divergence: reported });
-    return { ...outcome, digest: await engine.digest() };
+    return { ...outcome, digest: await engine.digest(), ...present({ scores: result.scores }) };
   }
 
   async sftStep(input: Parameters<Trainer['sftStep']>[0]): Promise<SftOutcome> {

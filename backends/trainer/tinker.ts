@@ -51,6 +51,7 @@ interface StepInput {
   readonly plan: StepPlan;
   readonly batch: TrainBatch;
   readonly referenceFolder?: string;
+  readonly tellsTokens?: boolean;
 }
 
 /**
@@ -134,19 +135,21 @@ export class TinkerTrainer implements Trainer {
     return this.#client.http.waits.longest;
   }
 
-  async trainStep({ plan, batch, referenceFolder }: StepInput): Promise<TrainOutcome> {
+  async trainStep({ tellsTokens = false, ...input }: StepInput): Promise<TrainOutcome> {
     return this.#translated(async () => {
       assert(!this.#hasMoved, 'a version is what a step begins from');
       for (let attempt = 1; ; attempt++) {
         try {
-          return await this.#step(plan, batch, referenceFolder);
+          const { logprobs, ...outcome } = await this.#step(input);
+          const isTold = tellsTokens && outcome.applied && logprobs.length === input.batch.rows.length;
+          return isTold ? { ...outcome, scores: { logprobs, entropies: null } } : outcome;
         } catch (error) {
           this.#discard();
           void this.#forgetReference().catch(() => undefined); // as lost as the other one may be
           if (!isTrouble(error, 'lost', 'failed') || attempt === stepAttemptsMax) throw error;
           this.#restores += 1;
           this.#say(
-            `step ${plan.step}: ${error.message}. Beginning it again from ${this.#held().version.trainingPath}.`,
+            `step ${input.plan.step}: ${error.message}. Beginning it again from ${this.#held().version.trainingPath}.`,
           );
         }
       }
@@ -230,13 +233,20 @@ export class TinkerTrainer implements Trainer {
     this.#client.close();
   }
 
-  async #step(plan: StepPlan, batch: TrainBatch, referenceFolder?: string): Promise<TrainOutcome> {
+  /** With the log probabilities of its first pass. */
+  async #step({
+    plan,
+    batch,
+    referenceFolder,
+  }: Omit<StepInput, 'tellsTokens'>): Promise<TrainOutcome & { readonly logprobs: readonly Float32Array[] }> {
     const { optimizer, learningRate, numIterations, klBeta } = plan;
     const { digest } = this.#held().version;
     requireKnown(plan);
     const referenceLogprobs = klBeta > 0 ? await this.#referenceScores(referenceFolder, batch) : undefined;
     const model = await this.#ready();
     let metrics: Record<string, number> = {};
+    const logprobs: Float32Array[] = [];
+    const refuse = (reason: string) => ({ ...this.#refused(reason, metrics, digest), logprobs });
     const parts = miniBatches(batch, plan.numMiniBatches ?? 1);
     for (let number = 0; number < numIterations * parts.length; number++) {
       const part = parts[number % parts.length]!;
@@ -248,12 +258,13 @@ export class TinkerTrainer implements Trainer {
         }),
       });
       metrics = computed.metrics;
+      if (number < parts.length) logprobs.push(...(computed.logprobs ?? []));
       const refused = computed.refused ?? refusalOf(metrics);
-      if (refused !== null) return this.#refused(refused, metrics, digest);
+      if (refused !== null) return refuse(refused);
       await failpoint('tinker.gradients');
       metrics = { ...metrics, ...stepMetrics(await model.optimStep(adam(optimizer, learningRate))) };
       const strange = refusalOf(metrics);
-      if (strange !== null) return this.#refused(strange, metrics, digest);
+      if (strange !== null) return refuse(strange);
       await failpoint('tinker.stepped');
     }
     const before = this.#held();
@@ -261,12 +272,12 @@ export class TinkerTrainer implements Trainer {
     const tensor = strangeTensor(this.#held().adapter.get('adapter_model.safetensors')!);
     if (tensor !== null) {
       this.#at = before;
-      return this.#refused(`${tensor} holds numbers that are none`, metrics, digest);
+      return refuse(`${tensor} holds numbers that are none`);
     }
     const restores = this.#restores;
     this.#restores = 0;
     const more = restores === 0 ? {} : { engine_restores: restores };
-    return { applied: true, metrics: { ...metrics, ...more }, digest: this.#held().version.digest };
+    return { applied: true, metrics: { ...metrics, ...more }, digest: this.#held().version.digest, logprobs };
   }
 
   /** The model may have moved; the version has not. */

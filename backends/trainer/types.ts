@@ -1,4 +1,4 @@
-import type { PackedRow, TrainBatch, TrainSample } from '../../core/rl/batch.ts';
+import type { PackedRow, TokenScores, TrainBatch, TrainSample } from '../../core/rl/batch.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { LoraSpec, OptimizerSpec } from '../../config/run-spec.ts';
 
@@ -27,6 +27,8 @@ export interface SftOutcome {
 export interface TrainOutcome extends SftOutcome {
   /** sha256 of the weights after the step, hex. */
   readonly digest: string;
+  /** What its first pass computed of each token. Absent where it was not asked for, was refused, or the trainer does not tell. */
+  readonly scores?: TokenScores;
 }
 
 /**
@@ -48,11 +50,12 @@ export interface Trainer {
     folder: string,
     options: TrainedPart & { readonly files: Readonly<Record<string, string>> },
   ): Promise<{ digest: string }>;
-  /** One application of the batch. `referenceFolder` holds the reference policy's files. */
+  /** One application of the batch. `referenceFolder` holds the reference policy's files. `tellsTokens` changes no bit of it. */
   trainStep(input: {
     readonly plan: StepPlan;
     readonly batch: TrainBatch;
     readonly referenceFolder: string;
+    readonly tellsTokens?: boolean;
   }): Promise<TrainOutcome>;
   /**
    * One supervised step: −Σ log π of the tokens that count, by how many these are. With `normalizer` −Σ w log π by that, w the

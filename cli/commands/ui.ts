@@ -2,6 +2,7 @@ import { Command, InvalidArgumentError } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { servePage } from '../../ui/serve.ts';
 import { askForPage } from '../ask-for-page.ts';
+import { chatFromPage } from '../chat-from-page.ts';
 import { findPagePlace } from '../page-place.ts';
 import { print } from '../print.ts';
 import { steerFromPage } from '../steer-from-page.ts';
@@ -13,16 +14,22 @@ export const uiCommand = new Command('ui')
   )
   .argument('[what]', 'a run, a folder, or s3://BUCKET/…/RUN; default: the runs in ./outputs')
   .option('--port <port>', 'where it is served; default: one that is free', port, 0)
-  .option('--steer', 'the page can also pause, resume, stop, set, rewind and fork a run, and adopt a prompt')
+  .option(
+    '--steer',
+    'the page can also pause, resume, stop, set, rewind and fork a run, adopt a prompt, and talk to a checkpoint',
+  )
   .option(...storeOption)
   .action(async (what: string | undefined, options: UiOptions) => {
     const place = await findPagePlace(what, options.store);
     const { ask, close } = askForPage(process.cwd());
-    const steer = options.steer ? { steer: steerFromPage(place.store) } : {};
+    const talking = options.steer ? chatFromPage(place.store) : null;
+    const steer = talking ? { steer: steerFromPage(place.store), chat: talking.chat } : {};
     const page = await servePage({ ...place, port: options.port, ask, ...steer }).catch(whyNotServed);
     print(`${place.run ?? 'runs'}: ${page.url}`);
+    page.prepare();
     await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));
     await page.close();
+    await talking?.close();
     await close();
   });
 

@@ -152,6 +152,11 @@ export const rows = {
     as: 'zeroTruncated',
   }),
   seq_len: setting(whole(1), 'tokens of the longest row that is trained; any when missing', { most: tokensBound }),
+  token_scores: setting(
+    flag(),
+    'whether what the trainer computes of each token that counts, its log probability and the entropy there, is kept for the page: 8 bytes a token, and of two million tokens a step at most',
+    { default: true },
+  ),
   overlong_rows: setting(
     choice('truncate', 'mask', 'drop'),
     'how a longer row is trained, which is counted: its first tokens, or none of its rollout (`mask`), or none of the row (`drop`)',

@@ -52,6 +52,17 @@ export interface TrainSample extends PackedRow {
   readonly behaviorLogprobs: readonly number[];
 }
 
+/**
+ * What a trainer computed of each token that counts, in nats, under the weights that its part of the step began from: row by row as its batch,
+ * aligned with the rows' tokens; where the mask is 0, whatever it likes. A row that it did not compute is all 0.
+ */
+export interface TokenScores {
+  /** log softmax(logits / temperature) of the token. */
+  readonly logprobs: readonly Float32Array[];
+  /** −Σ p log p of what it was drawn from; null where the trainer does not tell. */
+  readonly entropies: readonly Float32Array[] | null;
+}
+
 /** What every loss needs of a row. */
 export type MaskedSample = Pick<
   PackedRow,

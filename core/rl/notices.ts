@@ -29,6 +29,8 @@ export type WatchedRow = Readonly<Record<string, number | string>> & {
 
 /** Steps of a mean: of what is now, of how the run began, and of what came before a jump. */
 const [stepsNow, stepsOfBeginning, stepsBefore] = [5, 10, 20];
+/** Of groups that all of their rollouts solve: with so many, certainty is what was learned. */
+const solvedShare = 0.5;
 /** What was told is told again once it had been over by so much. */
 const over = 2;
 
@@ -42,6 +44,7 @@ interface Point {
  *
  * - entropy: m₅ < `entropy_share` · b, where m₅ is the mean entropy of the last 5 steps and b that of the first 10. An entropy that
  *   is used up leaves no reward to be gained (Cui et al. 2025, arXiv:2505.22617, §2). Told again after m₅ ≥ 2 · `entropy_share` · b.
+ *   Not told while half of the groups are solved by all of their rollouts, in the mean of these steps: there it is what was learned.
  * - length: m₅ > `length_factor` · p, where p is the mean length of the up to 20 steps before those, 10 at least. Told again after
  *   m₅ ≤ p · (1 + `length_factor`) / 2.
  * - held-out: an evaluation of step k has a mean reward e(k) ≤ e(best) − `eval_fall`, where best < k is the best evaluation of the
@@ -53,6 +56,7 @@ interface Point {
 export class LineageWatch {
   readonly #limits: NoticeLimits;
   readonly #entropy: Point[] = [];
+  readonly #solved: Point[] = [];
   readonly #lengths: Point[] = [];
   readonly #rewards = new Map<string, Point[]>();
   readonly #evals = new Map<string, Point[]>();
@@ -70,15 +74,21 @@ export class LineageWatch {
   }
 
   *#entropyIn(row: WatchedRow): Iterable<Notice> {
+    isAdded(this.#solved, row, 'train/agg/all/solved_all');
     if (!isAdded(this.#entropy, row, 'entropy')) return;
     if (this.#entropy.length < stepsOfBeginning + stepsNow) return;
     const [begun, now] = [meanOf(this.#entropy.slice(0, stepsOfBeginning)), meanOf(this.#entropy.slice(-stepsNow))];
     const least = this.#limits.entropyShare * begun;
     if (now >= over * least) this.#told.delete('entropy');
-    if (begun <= 0 || now >= least || !this.#isNew('entropy')) return;
+    if (begun <= 0 || now >= least || this.#isSolved() || !this.#isNew('entropy')) return;
     const share = ((now / begun) * 100).toPrecision(2);
     const text = `entropy fell to ${now.toPrecision(3)} nats per token, ${share} % of the ${begun.toPrecision(3)} that the run began with: samples of an example become alike`;
     yield this.#noticed('entropy', row, text);
+  }
+
+  #isSolved(): boolean {
+    const solved = this.#solved.slice(-stepsNow);
+    return solved.length > 0 && meanOf(solved) >= solvedShare;
   }
 
   *#lengthIn(row: WatchedRow): Iterable<Notice> {

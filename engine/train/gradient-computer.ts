@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { trainLogitsMax, trainPositionsMax } from '../limits.ts';
-import { type MaskedSample, type RowFacts, type Rows, rowsOf } from '../../core/rl/batch.ts';
+import { type MaskedSample, type RowFacts, type Rows, rowsOf, type TokenScores } from '../../core/rl/batch.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
 import { outputLayerName } from '../model/parameter-layout.ts';
@@ -56,6 +56,8 @@ export interface Pass<Row extends MaskedSample = MaskedSample> {
   readonly microBatchRows?: number;
   /** Of the masks for adapters with dropout. */
   readonly dropout?: DropoutKey;
+  /** Is filled with what the pass computes of each token, where it is given: as long as the rows. */
+  readonly scores?: TokenScores;
 }
 
 interface ComputerOptions extends SessionOptions {
@@ -174,9 +176,11 @@ export class GradientComputer {
       const session = await this.#gradientSession('whole', pass, weights, micro);
       const dropout = this.#dropoutFeeds(micro, weights, pass, session);
       const feeds = { ...tensorsOf(weights), ...tokenFeeds(micro), ...dropout, ...pass.lossFeeds(micro) };
-      const fetches: Record<string, Tensor | null> = { metrics: null };
+      const fetches: Record<string, Tensor | null> = { metrics: null, ...scoreFetches(pass) };
       for (const [name, tensor] of Object.entries(target.tensors)) fetches[gradientName(name)] = tensor;
-      return [floatsOf(await session.run(feeds, fetches), 'metrics')];
+      const output = await session.run(feeds, fetches);
+      takeScores(pass, micro, output);
+      return [floatsOf(output, 'metrics')];
     };
   }
 
@@ -196,9 +200,11 @@ export class GradientComputer {
         const feeds = { ...this.#headFeeds(part, hidden, weights), ...pass.lossFeeds(part.positions, rows) };
         const output = await session.run(feeds, {
           metrics: null,
+          ...scoreFetches(pass),
           [gradientName('hidden')]: this.#rows(hiddenGradient, part),
           ...(fromHead && { [gradientName(outputLayer)]: fromHead }),
         });
+        takeScores(pass, part.positions, output);
         metrics.push(floatsOf(output, 'metrics'));
         if (outputGradient && fromHead) addInto(outputGradient, fromHead.data as Float32Array);
       }
@@ -368,6 +374,27 @@ interface Part<Row extends MaskedSample = MaskedSample> {
 
 /** What of a pass decides its graphs. */
 type GraphPass = Pick<Pass, 'kind' | 'customLoss' | 'dropout'>;
+
+function scoreFetches({ scores }: Pick<Pass, 'scores'>): Record<string, null> {
+  if (!scores) return {};
+  return scores.entropies ? { logprobs: null, negative_entropies: null } : { logprobs: null };
+}
+
+function takeScores(
+  { scores }: Pick<Pass, 'scores'>,
+  micro: MicroBatch,
+  output: Readonly<Record<string, Tensor>>,
+): void {
+  if (!scores) return;
+  scatter(micro, floatsOf(output, 'logprobs'), scores.logprobs);
+  const { entropies } = scores;
+  if (entropies)
+    scatter(
+      micro,
+      floatsOf(output, 'negative_entropies').map((value) => -value),
+      entropies,
+    );
+}
 
 function tensorsOf({ parameters, adapter }: PolicyWeights): Record<string, Tensor> {
   return { ...parameters.tensors, ...adapter?.tensors };

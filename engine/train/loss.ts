@@ -132,6 +132,8 @@ interface Loss {
   readonly loss: Value;
   /** Sums, in the order of metricNames after the loss. */
   readonly metrics: readonly Value[];
+  /** Σ p log p of each token's distribution, [selected]; null where it is not known. */
+  readonly negativeEntropies: Value | null;
 }
 
 /** Of tokens, and of the whole vocabulary where they are computed here. */
@@ -142,7 +144,8 @@ export function supervisedLoss(graph: Graph, logprobs: KnownLogprobs): Loss {
   const mask = vector(graph, 'mask');
   const loss = normalized(graph, negate(sum(multiply(vector(graph, 'weights'), logprobs.tokens), [0])));
   const nll = negate(sum(multiply(mask, stopGradient(logprobs.tokens)), [0]));
-  return { loss, metrics: [entropySum(logprobs, mask), nll] };
+  const negativeEntropies = negativeEntropiesOf(logprobs);
+  return { loss, metrics: [entropySum(negativeEntropies, mask), nll], negativeEntropies };
 }
 
 /**
@@ -182,15 +185,17 @@ export function policyLoss(
     operators: lossOperators,
   };
   const objective = sum(multiply(weights, tokenLoss(context)), [0]);
-  const metrics = policyMetrics(graph, context, type, logprobs);
+  const negativeEntropies = negativeEntropiesOf(logprobs);
+  const metrics = policyMetrics(graph, context, type, negativeEntropies);
   const rewarded = (loss: Value): Value =>
     hasEntropyBonus ? subtract(loss, entropyBonus(graph, logprobs, context.mask)) : loss;
-  if (!context.referenceLogprobs) return { loss: rewarded(normalized(graph, objective)), metrics };
+  if (!context.referenceLogprobs) return { loss: rewarded(normalized(graph, objective)), metrics, negativeEntropies };
   const divergence = k3(context.referenceLogprobs, logprobs.tokens);
   const penalty = multiply(sum(multiply(weights, divergence), [0]), graph.input('beta', 'float32', []));
   return {
     loss: rewarded(normalized(graph, add(objective, penalty))),
     metrics: [...metrics, sum(multiply(context.mask, stopGradient(divergence)), [0])],
+    negativeEntropies,
   };
 }
 
@@ -238,14 +243,19 @@ function isValue(given: unknown): given is Value {
   );
 }
 
-function policyMetrics(graph: Graph, context: LossContext, type: PolicyLossType, logprobs: KnownLogprobs): Value[] {
+function policyMetrics(
+  graph: Graph,
+  context: LossContext,
+  type: PolicyLossType,
+  negativeEntropies: Value | null,
+): Value[] {
   const { mask } = context;
   const difference = stopGradient(subtract(context.logprobs, context.behaviorLogprobs));
   const ratio = exponential(difference);
   const masked = (value: Value): Value => sum(multiply(mask, value), [0]);
   const { low, high } = clippedTokens(context, type);
   return [
-    entropySum(logprobs, mask),
+    entropySum(negativeEntropies, mask),
     masked(subtract(subtract(ratio, 1), difference)),
     low ? masked(low) : graph.scalar(0),
     high ? masked(high) : graph.scalar(0),
@@ -337,10 +347,12 @@ function k3(referenceLogprobs: Value, logprobs: Value): Value {
 }
 
 /** 0 where the distributions are not known. */
-function entropySum({ vocabulary, probabilities }: KnownLogprobs, mask: Value): Value {
-  if (!vocabulary || !probabilities) return mask.graph.scalar(0);
-  const negative = sum(multiply(probabilities(), vocabulary), [1]);
-  return negate(sum(multiply(mask, negative), [0]));
+function negativeEntropiesOf({ vocabulary, probabilities }: KnownLogprobs): Value | null {
+  return vocabulary && probabilities ? sum(multiply(probabilities(), vocabulary), [1]) : null;
+}
+
+function entropySum(negativeEntropies: Value | null, mask: Value): Value {
+  return negativeEntropies === null ? mask.graph.scalar(0) : negate(sum(multiply(mask, negativeEntropies), [0]));
 }
 
 /** A sum over this graph's tokens, divided by what the aggregation of the whole batch divides by. */

@@ -5,6 +5,7 @@ import {
   type Rows,
   type RowSource,
   rowsOf,
+  type TokenScores,
   type TrainSample,
 } from '../../core/rl/batch.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
@@ -33,6 +34,7 @@ import type {
   Optimizer,
   TrainMetrics,
   TrainOptions,
+  TrainResult,
 } from './types.ts';
 
 export interface OptimizerOptions extends SessionOptions {
@@ -111,34 +113,48 @@ export class EngineOptimizer implements Optimizer {
     });
   }
 
-  trainStep(given: Rows<TrainSample>, options: TrainOptions): Promise<StepResult<TrainMetrics>> {
+  trainStep(given: Rows<TrainSample>, options: TrainOptions): Promise<TrainResult> {
     return this.#inTurn(async () => {
       const batch = rowsOf(given);
       requireTrainable(given, this.#policy.model.config);
       requirePolicyInputs(given, options);
-      const { iterations = 1 } = options;
-      const parts = miniBatches(batch, options.miniBatches ?? 1);
-      if (iterations === 1 && parts.length === 1) return this.#trainPass(batch, options, 1);
-      const copies = { copies: copiesInTraining + copiesForPasses, copiesHeld: this.adapter ? 1 : copiesInTraining };
-      requireRoom(this.#policy, copies, `training it in ${iterations * parts.length} steps`);
-      const goBack = this.#checkpoint();
-      const applied: TrainMetrics[] = [];
-      let flat: StepResult<TrainMetrics> | null = null;
-      for (let pass = 1; pass <= iterations; pass++) {
-        for (const [i, part] of parts.entries()) {
-          const number = (pass - 1) * parts.length + i + 1;
-          const result = await this.#trainPass(part, { ...options, ...referenceOf(part, options) }, number);
-          if (result.applied) applied.push(result.metrics);
-          else if (parts.length > 1 && isFlat(result.metrics)) flat = result; // nothing in this part says which way to go
-          else {
-            goBack();
-            const where = parts.length === 1 ? '' : `, in part ${i + 1} of ${parts.length}`;
-            return { ...result, reason: `${result.reason}, in pass ${pass} of ${iterations}${where}` };
-          }
+      if (options.tellsTokens !== true) return this.#trainPasses(batch, options, null);
+      const empty = (): Float32Array[] => batch.rows.map(({ tokens }) => new Float32Array(tokens));
+      const scores = { logprobs: empty(), entropies: empty() };
+      const result = await this.#trainPasses(batch, options, scores);
+      return result.applied ? { ...result, scores } : result;
+    });
+  }
+
+  async #trainPasses(
+    batch: RowSource<TrainSample>,
+    options: TrainOptions,
+    scores: TokenScores | null,
+  ): Promise<StepResult<TrainMetrics>> {
+    const { iterations = 1 } = options;
+    const parts = miniBatches(batch, options.miniBatches ?? 1);
+    if (iterations === 1 && parts.length === 1)
+      return this.#trainPass(batch, { ...options, ...(scores ? { scores } : {}) }, 1);
+    const copies = { copies: copiesInTraining + copiesForPasses, copiesHeld: this.adapter ? 1 : copiesInTraining };
+    requireRoom(this.#policy, copies, `training it in ${iterations * parts.length} steps`);
+    const goBack = this.#checkpoint();
+    const applied: TrainMetrics[] = [];
+    let flat: StepResult<TrainMetrics> | null = null;
+    for (let pass = 1; pass <= iterations; pass++) {
+      for (const [i, part] of parts.entries()) {
+        const number = (pass - 1) * parts.length + i + 1;
+        const told = pass === 1 && scores ? { scores: scoresOf(part, scores) } : {};
+        const result = await this.#trainPass(part, { ...options, ...referenceOf(part, options), ...told }, number);
+        if (result.applied) applied.push(result.metrics);
+        else if (parts.length > 1 && isFlat(result.metrics)) flat = result; // nothing in this part says which way to go
+        else {
+          goBack();
+          const where = parts.length === 1 ? '' : `, in part ${i + 1} of ${parts.length}`;
+          return { ...result, reason: `${result.reason}, in pass ${pass} of ${iterations}${where}` };
         }
       }
-      return applied.length === 0 && flat ? flat : { applied: true, metrics: meanOfPasses(applied) };
-    });
+    }
+    return applied.length === 0 && flat ? flat : { applied: true, metrics: meanOfPasses(applied) };
   }
 
   forwardLogprobs(given: Rows<MaskedSample>, options: LogprobOptions): Promise<Float32Array[]> {
@@ -193,12 +209,15 @@ export class EngineOptimizer implements Optimizer {
 
   async #trainPass(
     batch: RowSource<TrainSample>,
-    options: TrainOptions,
+    options: TrainOptions & Pick<Pass, 'scores'>,
     number: number,
   ): Promise<StepResult<TrainMetrics>> {
     const parts = partsOfLoss(batch, options);
-    const { temperature } = options;
-    const passes = await Promise.all(parts.map((part) => passOf(part, temperature)));
+    const { temperature, scores } = options;
+    // Of what environments said, and the policy never sampled, there is nothing to tell.
+    const passes = await Promise.all(
+      parts.map((part) => passOf(part, temperature, part.name === 'ce' ? undefined : scores)),
+    );
     const sums = await this.#accumulate(passes, options, number);
     const metrics = metricsOfParts(
       parts.map((part, i) => ({ ...part, sums: sums[i]! })),
@@ -252,9 +271,14 @@ export class EngineOptimizer implements Optimizer {
   }
 }
 
-async function passOf({ loss, ...part }: PartOfLoss, temperature: number): Promise<Pass<LearnedRow>> {
+async function passOf(
+  { loss, ...part }: PartOfLoss,
+  temperature: number,
+  scores: TokenScores | undefined,
+): Promise<Pass<LearnedRow>> {
   return {
     ...part,
+    ...present({ scores }),
     ...(loss?.type === 'custom' ? { customLoss: await customLossOf(loss) } : {}),
     ...(loss && comparesRows(loss.type) ? { compareRows: { temperature, of: rowDifferences } } : {}),
   };
@@ -265,6 +289,15 @@ function referenceOf(
   { referenceLogprobs: of }: TrainOptions,
 ): Pick<TrainOptions, 'referenceLogprobs'> {
   return of ? { referenceLogprobs: of.slice(first, first + rows.length) } : {};
+}
+
+/** The arrays themselves, of the part's rows. */
+function scoresOf(
+  { first, rows }: { readonly first: number; readonly rows: readonly unknown[] },
+  { logprobs, entropies }: TokenScores,
+): TokenScores {
+  const end = first + rows.length;
+  return { logprobs: logprobs.slice(first, end), entropies: entropies && entropies.slice(first, end) };
 }
 
 /** Refuses what would not fit beside what is there already. */

@@ -181,7 +181,7 @@ function drop(x: Value, { weight, inputs }: AdaptedLayer): Value {
   return multiply(x, mask);
 }
 
-/** From what the output layer reads, [selected, hidden], to log probabilities, or metrics and gradients. */
+/** From what the output layer reads, [selected, hidden], to log probabilities, and in training to metrics and gradients beside them. */
 function outputLoss(
   graph: Graph,
   output: { readonly hidden: Value; readonly weight: Value },
@@ -196,11 +196,13 @@ function outputLoss(
   const targets = graph.input('targets', 'int64', ['selected']);
   const logprobs = tokenLogprobs({ ...output, targets, inverseTemperature });
   if (kind === 'score') return graph.output('logprobs', logprobs.tokens);
-  const { loss, metrics } =
+  const { loss, metrics, negativeEntropies } =
     kind === 'sft'
       ? supervisedLoss(graph, logprobs)
       : policyLoss(graph, logprobs, { ...ruleOf(kind, options.customLoss), seesRows: options.seesRows });
   graph.output('metrics', stack([loss, ...metrics]));
+  graph.output('logprobs', logprobs.tokens);
+  if (negativeEntropies) graph.output('negative_entropies', negativeEntropies);
   outputGradients(graph, loss, options.trained);
 }
 

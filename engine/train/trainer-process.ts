@@ -24,7 +24,7 @@ import type {
   SupervisedOptions,
   SupervisedSample,
   Optimizer,
-  TrainMetrics,
+  TrainResult,
   TrainOptions,
 } from './types.ts';
 
@@ -96,8 +96,8 @@ export class TrainerProcess implements Optimizer {
     return (await this.#callWith(rows, 'sftStep', options)) as StepResult<SftMetrics>;
   }
 
-  async trainStep(rows: Rows<TrainSample>, options: TrainOptions): Promise<StepResult<TrainMetrics>> {
-    return (await this.#callWith(rows, 'trainStep', options)) as StepResult<TrainMetrics>;
+  async trainStep(rows: Rows<TrainSample>, options: TrainOptions): Promise<TrainResult> {
+    return (await this.#callWith(rows, 'trainStep', options)) as TrainResult;
   }
 
   async forwardLogprobs(rows: Rows<MaskedSample>, options: LogprobOptions): Promise<Float32Array[]> {

@@ -1,4 +1,4 @@
-import type { MaskedSample, Rows, TrainSample } from '../../core/rl/batch.ts';
+import type { MaskedSample, Rows, TokenScores, TrainSample } from '../../core/rl/batch.ts';
 import type { LossSettings, OptimizerSpec } from '../../config/run-spec.ts';
 
 export interface SftOptions {
@@ -40,6 +40,8 @@ export interface TrainOptions extends SftOptions, PolicyLossOptions {
   readonly iterations?: number;
   /** Parts of the batch that each pass makes a step of, one after the other; 1 when left out. */
   readonly miniBatches?: number;
+  /** What the first pass computes of each token is told. */
+  readonly tellsTokens?: boolean;
 }
 
 export interface SftMetrics {
@@ -79,6 +81,9 @@ export type StepResult<Metrics> =
   | { readonly applied: true; readonly metrics: Metrics }
   | { readonly applied: false; readonly reason: string; readonly metrics: Metrics };
 
+/** `scores` where they were asked for and the step was taken. */
+export type TrainResult = StepResult<TrainMetrics> & { readonly scores?: TokenScores };
+
 export interface LogprobOptions {
   readonly temperature: number;
   /** Folder whose weights score; the trainer's own when left out. Its contents are taken not to change. */
@@ -93,7 +98,7 @@ export interface ExportOptions {
 /** A trainer, in this process or another. Rows that are not in memory are read a micro-batch at a time, each pass anew. */
 export interface Optimizer {
   sftStep(rows: Rows<SupervisedSample>, options: SupervisedOptions): Promise<StepResult<SftMetrics>>;
-  trainStep(rows: Rows<TrainSample>, options: TrainOptions): Promise<StepResult<TrainMetrics>>;
+  trainStep(rows: Rows<TrainSample>, options: TrainOptions): Promise<TrainResult>;
   /** Log probability of every token that counts; 0 elsewhere. Aligned with each sample's tokens. */
   forwardLogprobs(rows: Rows<MaskedSample>, options: LogprobOptions): Promise<Float32Array[]>;
   /** SHA-256 of the weights: the digest of the policy version. */

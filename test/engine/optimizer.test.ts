@@ -64,6 +64,40 @@ test('a bonus for entropy makes the policy less certain, in parts of the logits 
   assert.ok(after.entropy > before!.entropy, `${before!.entropy} to ${after.entropy}`);
 });
 
+test('what a step computes of each token is told: as scored before it, of the first pass, and without another bit of the step', async (t) => {
+  const ways: Partial<TrainOptions>[] = [{}, { iterations: 2, miniBatches: 2 }];
+  for (const [logitsMax, way] of [undefined, 600].flatMap((max) => ways.map((way) => [max, way] as const))) {
+    const [told, silent] = await Promise.all(
+      [0, 1].map(() =>
+        EngineOptimizer.open('preset:reverse-text-0.2m', {
+          threads: 1,
+          seed: 3,
+          ...(logitsMax === undefined ? {} : { logitsMax }),
+        }),
+      ),
+    );
+    t.after(() => Promise.all([told!.close(), silent!.close()]));
+    const before = await told!.forwardLogprobs(batch, { temperature: 1 });
+    const { scores, metrics } = await told!.trainStep(batch, { ...options, ...way, tellsTokens: true });
+    assert.equal((await silent!.trainStep(batch, { ...options, ...way })).scores, undefined);
+    assert.equal(await told!.digest(), await silent!.digest());
+    const { logprobs, entropies } = scores!;
+    let [sum, count, apart] = [0, 0, 0];
+    for (const [r, { lossMask }] of batch.entries()) {
+      // The second half was looked at after a step on the first.
+      const isUnmoved = way.miniBatches === undefined || r < batch.length / 2;
+      for (const [i, mask] of lossMask.entries()) {
+        if (mask === 0) continue;
+        sum += entropies![r]![i]!;
+        count += 1;
+        if (isUnmoved) apart = Math.max(apart, Math.abs(logprobs[r]![i]! - before[r]![i]!));
+      }
+    }
+    assert.ok(apart < 1e-4, `${apart}`);
+    assert.ok(Math.abs(sum / count - metrics.entropy) < 0.05, `${sum / count} and ${metrics.entropy}`);
+  }
+});
+
 test('with decayMatricesOnly norms and biases do not decay, as in transformers’ Trainer; else all weights do', async (t) => {
   const weightsAfter = async (more: Partial<typeof optimizer>) => {
     const each = await open();

@@ -3,6 +3,7 @@ import { get as ask } from 'node:http';
 import { test, type TestContext } from 'node:test';
 import { servePage } from '../../ui/serve.ts';
 import type {
+  EvaluationAnswer,
   EvaluationsAnswer,
   GroupAnswer,
   HistogramAnswer,
@@ -118,6 +119,11 @@ test('the page of a run', async (t) => {
     const [turn] = tokens.turns;
     assert.equal(turn!.pieces.length, turn!.logprobs!.length);
     assert(turn!.mask.every((mask) => mask === 1));
+    const { logprobs: trainer, entropies } = turn!.trained!;
+    for (const [i, sampler] of turn!.logprobs!.entries()) {
+      assert(Math.abs(trainer[i]! - 1.25 * sampler) < 1e-5, `${trainer[i]} of ${sampler}`);
+      assert(Math.abs(entropies[i]! + 2.5 * sampler) < 1e-5, `${entropies[i]} of ${sampler}`);
+    }
     const text = await get<RolloutsAnswer>('/api/runs/recorded/rollouts?text=onerror');
     assert(text.matches >= 1);
     assert.equal(text.rollouts[0]!.said.includes(harmful[0]), true);
@@ -203,6 +209,11 @@ test('the page of a run', async (t) => {
     const markers = await get<readonly Marker[]>('/api/runs/recorded/markers');
     assert(markers.some(({ kind, step, text }) => kind === 'fault' && step === 3 && /3 rollouts/.test(text)));
     assert(markers.some(({ text }) => text.includes(harmful[0])));
+    const weights = markers.filter(({ kind }) => kind === 'weights');
+    assert.deepEqual(
+      weights.map(({ step, text }) => `${step} ${text}`),
+      [1, 2, 3, 4, 5, 6].map((step) => `${step} servers have v${step}`),
+    );
     const { lanes } = await get<TimelineAnswer>('/api/runs/recorded/timeline');
     const played = lanes.find(({ activity }) => activity === 'playGroups')!;
     assert.deepEqual(
@@ -241,6 +252,34 @@ test('the page of a run', async (t) => {
     );
     assert((await get<readonly Marker[]>('/api/runs/recorded/markers')).some(({ kind }) => kind === 'rewind'));
   });
+});
+
+test('a folder of verifiers’ results opens as it is: of both versions, row by row, and nothing outside of it', async (t) => {
+  const folder = new URL('../data/evals/', import.meta.url).href;
+  const page = await servePage({ store: folder, run: null, port: 0, ask: () => Promise.resolve(null) });
+  t.after(() => page.close());
+  const { origin, searchParams } = new URL(page.url);
+  const headers = { authorization: `Bearer ${searchParams.get('token')}` };
+  const get = async (path: string) => fetch(origin + path, { headers });
+  assert.deepEqual(await (await get('/api/runs')).json(), []);
+  const { evaluations, incomplete } = (await (await get('/api/evals')).json()) as EvaluationsAnswer;
+  assert.deepEqual(incomplete, []);
+  assert.deepEqual(
+    evaluations.map(({ environment, name }) => `${environment} ${name}`),
+    [
+      'toy_single org/words-1b, d44fc336',
+      'toy_single org/words-3b, 7aeaaec6',
+      'toy_tool org/words-1b, e39b9c72',
+      'toy_v1 org/words-1b, 2b414ca7',
+    ],
+  );
+  for (const { id, rows, mean } of evaluations) {
+    const answer = await get(`/api/eval?id=${encodeURIComponent(id)}`);
+    const { rows: shown, leftOut } = (await answer.json()) as EvaluationAnswer;
+    assert.equal(shown.length + leftOut, rows);
+    assert(mean !== null && shown.every(({ asked }) => asked.length > 0));
+  }
+  assert.equal((await get('/api/eval?id=..%2F..')).status, 404);
 });
 
 test('a page that was opened to steer passes on what is asked of a run from the page itself', async (t) => {

@@ -2,7 +2,7 @@ import { useEffect, useState } from 'preact/hooks';
 import type { JSX } from 'preact';
 import type { ListedRun, PageSettings, RunOverview } from '../answers.ts';
 import { CompareView } from './compare-view.tsx';
-import { EvalsView } from './evals-view.tsx';
+import { Evaluated, EvalsView } from './evals-view.tsx';
 import { clock, figure } from './figures.ts';
 import { HistoryView } from './history-view.tsx';
 import { addressOf, useAnswer, useRoute } from './hooks.ts';
@@ -165,6 +165,7 @@ function RunList({ source }: { readonly source: Source }): JSX.Element {
             </table>
           </div>
         )}
+        <Evaluated source={source} path="/api" news={0} none={null} />
       </main>
     </>
   );

@@ -26,7 +26,10 @@ const markerColors: Readonly<Record<MarkerKind, string>> = {
   settings: '--settings',
   rewind: '--rewind',
   notice: '--notice',
+  weights: '--weights',
 };
+/** New weights come with every step: they are short lines at the foot. */
+const tickHeight = 6;
 
 type Points = [x: number[], ...y: (number | null)[][]];
 
@@ -190,7 +193,7 @@ function drawMarkers(plot: uPlot, markers: readonly Marker[], by: 'step' | 'time
     ctx.globalAlpha = 0.7;
     ctx.lineWidth = devicePixelRatio;
     ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
+    ctx.moveTo(x, kind === 'weights' ? bbox.top + bbox.height - tickHeight * devicePixelRatio : bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
   }

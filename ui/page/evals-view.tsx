@@ -7,9 +7,24 @@ import { useAnswer } from './hooks.ts';
 
 type Listed = EvaluationsAnswer['evaluations'][number];
 
-/** Every evaluation of a run with its interval, and two of them side by side, example by example. */
 export function EvalsView({ source, run, news }: ViewProps): JSX.Element {
   const path = `/api/runs/${encodeURIComponent(run)}`;
+  const none = 'This run has no evaluation. `[eval]` in the run file asks for some.';
+  return <Evaluated source={source} path={path} news={news} none={none} />;
+}
+
+/** Every evaluation of a run, or of a folder, with its interval, and two of them side by side, example by example. */
+export function Evaluated({
+  source,
+  path,
+  news,
+  none,
+}: Pick<ViewProps, 'source' | 'news'> & {
+  /** What their questions begin with. */
+  readonly path: string;
+  /** Where there are none; null: then nothing is said at all. */
+  readonly none: string | null;
+}): JSX.Element | null {
   const { answer, error } = useAnswer<EvaluationsAnswer>(source, `${path}/evals`, news);
   const [chosen, setChosen] = useState<readonly string[]>([]);
   if (error !== null)
@@ -18,15 +33,16 @@ export function EvalsView({ source, run, news }: ViewProps): JSX.Element {
         {error}
       </p>
     );
-  if (!answer) return <p role="status">reading …</p>;
+  if (!answer) return none === null ? null : <p role="status">reading …</p>;
   const { evaluations, incomplete } = answer;
+  if (none === null && evaluations.length + incomplete.length === 0) return null;
   const choose = (id: string, isChosen: boolean): void =>
     setChosen(isChosen ? [...chosen.slice(-1), id] : chosen.filter((one) => one !== id));
   const environments = [...new Set(evaluations.map(({ environment }) => environment))];
   return (
     <>
       <h2>Evaluations</h2>
-      {evaluations.length === 0 && <p>This run has no evaluation. `[eval]` in the run file asks for some.</p>}
+      {evaluations.length === 0 && none !== null && <p>{none}</p>}
       {environments.map((environment) => (
         <section key={environment} aria-label={environment}>
           <h3>{environment}</h3>

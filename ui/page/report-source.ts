@@ -13,6 +13,7 @@ export function reportSource(): Source {
       return Promise.resolve(found as Answer);
     },
     steer: () => Promise.reject(new Error('A report only shows.')),
+    chat: () => Promise.reject(new Error('A report only shows.')),
     follow(_, told) {
       told({ overview: data.overview, offset: 0 });
       return () => undefined;

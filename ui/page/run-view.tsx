@@ -8,6 +8,7 @@ import { clock, counted, duration, figure } from './figures.ts';
 import { addressOf, useAnswer } from './hooks.ts';
 import { NoticeList } from './notice-list.tsx';
 import { SteerPanel } from './steer-panel.tsx';
+import { TalkPanel } from './talk-panel.tsx';
 import { TimelineFigure } from './timeline-figure.tsx';
 
 interface ChartSpec {
@@ -112,7 +113,12 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
     <>
       <Standing overview={overview} run={run} />
       <NoticeList notices={overview.notices} of={overview.noticesOf} />
-      {canSteer && <SteerPanel source={source} run={run} overview={overview} />}
+      {canSteer && (
+        <>
+          <SteerPanel source={source} run={run} overview={overview} />
+          <TalkPanel source={source} run={run} step={overview.step} />
+        </>
+      )}
       <section aria-labelledby="curves">
         <div class="bar">
           <h2 id="curves">Curves</h2>
@@ -139,11 +145,13 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
         )}
         {(series.answer?.left.length ?? 0) > 0 && <p class="note">Dashed: steps that a rewind left behind.</p>}
       </section>
-      <TimelineFigure source={source} run={run} news={news} />
-      <WhatHappened markers={markers.answer ?? []} />
+      <TimelineFigure source={source} run={run} news={news} weights={marked.filter(isWeights)} />
+      <WhatHappened markers={(markers.answer ?? []).filter((one) => !isWeights(one))} />
     </>
   );
 }
+
+const isWeights = ({ kind }: Marker): boolean => kind === 'weights';
 
 function Standing({ overview, run }: { readonly overview: RunOverview; readonly run: string }): JSX.Element {
   const { step, maxSteps, state, live, etaSeconds, ettr, lost, stepSeconds } = overview;
@@ -258,7 +266,7 @@ function MarkerChoice({
               choose(next);
             }}
           />
-          <i class={`mark ${kind}`} aria-hidden="true" /> {kind}
+          <i class={`mark ${kind}`} aria-hidden="true" /> {kind === 'weights' ? 'new weights' : kind}
         </label>
       ))}
     </span>

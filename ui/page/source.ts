@@ -1,10 +1,12 @@
-import type { RunOverview, Steering } from '../answers.ts';
+import type { ChatAsked, RunOverview, Steering } from '../answers.ts';
 
 /** Where the page's answers come from: a server, or the file that it is itself. */
 export interface Source {
   get<Answer>(path: string): Promise<Answer>;
   /** Asks a run to do something; what it says it did. */
   steer(run: string, steering: Steering): Promise<string>;
+  /** Says something to a version of a run; tells all of its answer again and again as it grows. */
+  chat(run: string, asked: ChatAsked, told: (text: string) => void, signal: AbortSignal): Promise<void>;
   /** Tells where a run stands now, and again whenever that changes, until the returned function is called. */
   follow(run: string, told: (news: News) => void): () => void;
 }
@@ -37,6 +39,26 @@ export function serverSource(): Source {
       const message = messageIn(text) ?? text.trim();
       if (!response.ok) throw new Error(message);
       return message;
+    },
+    async chat(run, asked, told, signal) {
+      const response = await fetch(`/api/runs/${encodeURIComponent(run)}/chat`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify(asked),
+        signal,
+      });
+      if (!response.ok || !response.body) {
+        const text = await response.text();
+        throw new Error(messageIn(text) ?? text.trim());
+      }
+      const pieces = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      let said = '';
+      for (;;) {
+        const { done, value } = await pieces.read();
+        if (done) return told(said);
+        said += value;
+        told(said);
+      }
     },
     follow(run, told) {
       let events: EventSource;

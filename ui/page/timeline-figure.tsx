@@ -1,6 +1,6 @@
 import { useState } from 'preact/hooks';
 import type { JSX } from 'preact';
-import type { Span, TimelineAnswer } from '../answers.ts';
+import type { Marker, Span, TimelineAnswer } from '../answers.ts';
 import { clock, duration } from './figures.ts';
 import { useAnswer } from './hooks.ts';
 import type { Source } from './source.ts';
@@ -14,16 +14,21 @@ const windows = [
 
 const rowHeight = 14;
 const rowsMax = 4;
+/** More lines than these would hide what lies between them. */
+const weightsMax = 60;
 
 /** What each worker did, and when: a lane for each activity, the share of the time beside it; what was tried again is hatched, what failed is red. */
 export function TimelineFigure({
   source,
   run,
   news,
+  weights,
 }: {
   readonly source: Source;
   readonly run: string;
   readonly news: number;
+  /** When servers took new weights. */
+  readonly weights: readonly Marker[];
 }): JSX.Element {
   const [minutes, setMinutes] = useState('');
   const [told, setTold] = useState<string | null>(null);
@@ -72,7 +77,7 @@ export function TimelineFigure({
                   </th>
                   <td class="number">{Math.round(lane.used * 100)} %</td>
                   <td class="lane">
-                    <Lane lane={lane} from={answer.from} to={answer.to} tell={setTold} />
+                    <Lane lane={lane} from={answer.from} to={answer.to} weights={weights} tell={setTold} />
                   </td>
                 </tr>
               ))}
@@ -92,20 +97,32 @@ function Lane({
   lane,
   from,
   to,
+  weights,
   tell,
 }: {
   readonly lane: TimelineAnswer['lanes'][number];
   readonly from: number;
   readonly to: number;
+  readonly weights: readonly Marker[];
   readonly tell: (text: string) => void;
 }): JSX.Element {
   const rows = rowsOf(lane.spans);
   const height = Math.min(rowsMax, Math.max(1, ...rows.map((row) => row + 1))) * rowHeight;
   const scale = (at: number): number => ((Math.max(from, at) - from) / Math.max(1, to - from)) * 1000;
+  const taken = weights.filter(({ time }) => Date.parse(time) >= from && Date.parse(time) <= to);
+  const inside = taken.length > weightsMax ? [] : taken;
   const failed = lane.spans.filter(({ end }) => end === 'failed').length;
   const label = `${lane.worker} ${lane.activity}: ${lane.spans.length} times, busy ${Math.round(lane.used * 100)} % of the time, ${failed} failed`;
   return (
     <svg viewBox={`0 0 1000 ${height}`} preserveAspectRatio="none" height={height} role="img" aria-label={label}>
+      {inside.map(({ time, text }) => (
+        <path
+          key={time}
+          d={`M ${scale(Date.parse(time))} 0 V ${height}`}
+          class="weights-line"
+          onMouseEnter={() => tell(`${clock(time)} ${text}`)}
+        />
+      ))}
       {lane.spans.map((span, i) => {
         const x = scale(span.from);
         const box = {

@@ -8,16 +8,21 @@ import type { Source } from './source.ts';
 const colorings = [
   { name: 'logprob', title: 'how unlikely it was' },
   { name: 'advantage', title: 'advantage' },
-  { name: 'sampler', title: '|policy − sampler|' },
+  { name: 'entropy', title: 'entropy' },
+  { name: 'trainer', title: '|trainer − sampler|' },
+  { name: 'cut', title: '|policy − what was drawn from|' },
   { name: 'mask', title: 'counts in the loss' },
   { name: 'version', title: 'weight version' },
 ] as const;
 type Coloring = (typeof colorings)[number]['name'];
 
 const shades = 9;
-/** So unlikely, in nats, is as dark as it gets; so far apart, likewise. */
+/** So unlikely, in nats, is as dark as it gets; so uncertain, or so far apart, likewise. */
 const darkestNats = 5;
+const darkestEntropy = 3;
 const darkestApart = 1;
+/** The trainer has the sampler's weights, or younger ones: they are near one another. */
+const darkestMismatch = 0.5;
 
 /** What the policy sampled token by token, coloured by one of what is known of each. */
 export function Tokens({
@@ -76,7 +81,11 @@ function classOf(by: Coloring, answer: TokensAnswer, turn: TurnTokens, i: number
   switch (by) {
     case 'logprob':
       return `hot-${shade(-(turn.logprobs?.[i] ?? 0) / darkestNats)}`;
-    case 'sampler':
+    case 'entropy':
+      return shadeOf(turn.trained?.entropies[i], darkestEntropy, shade);
+    case 'trainer':
+      return shadeOf(mismatch(turn, i), darkestMismatch, shade);
+    case 'cut':
       return `hot-${shade(apart(turn, i) / darkestApart)}`;
     case 'advantage': {
       const { advantage } = answer;
@@ -92,6 +101,17 @@ function classOf(by: Coloring, answer: TokensAnswer, turn: TurnTokens, i: number
   }
 }
 
+/** What is not known has no colour. */
+function shadeOf(value: number | null | undefined, darkest: number, shade: (share: number) => number): string {
+  return value === null || value === undefined ? 'faded' : `hot-${shade(value / darkest)}`;
+}
+
+/** Between what the trainer computed and what the server told of the same policy, in nats. */
+function mismatch({ trained, logprobs }: TurnTokens, i: number): number | null {
+  const [trainer, sampler] = [trained?.logprobs[i], logprobs?.[i]];
+  return trainer === null || trainer === undefined || sampler === undefined ? null : Math.abs(trainer - sampler);
+}
+
 function apart({ logprobs, samplingLogprobs }: TurnTokens, i: number): number {
   return logprobs && samplingLogprobs ? Math.abs(logprobs[i]! - samplingLogprobs[i]!) : 0;
 }
@@ -102,7 +122,15 @@ function meaningOf(by: Coloring, { turns, advantage, unmaskedBecause }: TokensAn
       return turns.some(({ logprobs }) => logprobs)
         ? `The darker, the less likely the policy thought it; ${darkestNats} nats are the darkest.`
         : 'The server did not tell log probabilities.';
-    case 'sampler':
+    case 'entropy':
+      return turns.some(({ trained }) => trained?.entropies.some((value) => value !== null))
+        ? `How uncertain the policy was there, as the trainer computed it; ${darkestEntropy} nats are the darkest. Faded tokens were not trained.`
+        : notKept;
+    case 'trainer':
+      return turns.some(({ trained }) => trained !== null)
+        ? `How far the trainer’s log probability is from the sampler’s; ${darkestMismatch} nats are the darkest. Faded tokens were not trained.`
+        : notKept;
+    case 'cut':
       return turns.some(({ samplingLogprobs }) => samplingLogprobs)
         ? 'How far the distribution that was drawn from is from the policy’s own, in nats.'
         : 'It was drawn from the policy’s own distribution: nothing lies between them.';
@@ -120,14 +148,28 @@ function meaningOf(by: Coloring, { turns, advantage, unmaskedBecause }: TokensAn
   }
 }
 
+const notKept =
+  'Not known: it was not trained, its trainer does not tell, or it is not kept (token_scores in the run file).';
+
 function inWords({ advantage }: TokensAnswer, turn: TurnTokens, i: number): string {
   const logprob = turn.logprobs?.[i];
   const parts = [
     JSON.stringify(turn.pieces[i]),
     ...(logprob === undefined ? [] : [`log probability ${figure(logprob)} (${figure(Math.exp(logprob) * 100, 1)} %)`]),
     ...(turn.samplingLogprobs ? [`sampler ${figure(turn.samplingLogprobs[i])}`] : []),
+    ...trainedWords(turn, i),
     turn.mask[i] === 1 ? `counts${advantage === null ? '' : `, advantage ${figure(advantage)}`}` : 'does not count',
     `v${turn.version}${turn.versionEnd > turn.version ? `–${turn.versionEnd}` : ''}`,
   ];
   return parts.join(' · ');
+}
+
+function trainedWords(turn: TurnTokens, i: number): string[] {
+  const [logprob, entropy, apart] = [turn.trained?.logprobs[i], turn.trained?.entropies[i], mismatch(turn, i)];
+  return [
+    ...(typeof logprob === 'number'
+      ? [`trainer ${figure(logprob)}${apart === null ? '' : `, ${figure(apart)} apart`}`]
+      : []),
+    ...(typeof entropy === 'number' ? [`entropy ${figure(entropy)}`] : []),
+  ];
 }

@@ -38,6 +38,17 @@ describe('a run notices', () => {
     assert.equal(found[0]!.time, '2026-01-01T00:25:00.000Z');
   });
 
+  test('nothing of an entropy that falls because most groups are solved, and that it is used up where they are solved no more', () => {
+    const solved = 'train/agg/all/solved_all';
+    const easy = steps(60, (step) => ({ entropy: 1 / step, [solved]: Math.min(0.8, step / 40) }));
+    assert.deepEqual(watched(easy), []);
+    const lost = steps(60, (step) => ({ entropy: 1 / step, [solved]: step <= 40 ? 0.8 : 0.1 }));
+    assert.deepEqual(
+      watched(lost).map(({ kind, step }) => [kind, step]),
+      [['entropy', 43]], // 2 × 0.8 and 3 × 0.1 of 5 are below a half
+    );
+  });
+
   test('that answers grow at once, and not that they grow slowly', () => {
     const jump = watched(steps(40, (step) => ({ [length]: step <= 30 ? 100 : 300 })));
     assert.deepEqual(
