@@ -39,6 +39,9 @@ export interface SearchProgress {
 
 const toldInHeartbeats = 8;
 
+/** How often a request that is under way is looked at. A process that stood still between two looks waited for no server. */
+const lookMs = 250;
+
 /**
  * Takes a search on for a while: answers what it asks for, and everything that follows from the answers. Its workflow takes the same
  * way from the answers that come back. Each of them lies in the store before it counts, so a retry repeats nothing that was finished:
@@ -84,7 +87,6 @@ class OpenAttempt {
   /** A request has been under way for as long as slow rollouts take; and for longer than is waited for. */
   #isSlow = false;
   #isLate = false;
-  #late: NodeJS.Timeout | undefined;
   #tellLate: () => void = () => undefined;
   readonly #lateNews = new Promise<void>((resolve) => (this.#tellLate = resolve));
 
@@ -126,7 +128,6 @@ class OpenAttempt {
       }
     } finally {
       drain.end();
-      clearTimeout(this.#late);
     }
     const isCutOff = broken.signal.aborted && !isShutdown(cancelled);
     if (failures.length > 0 && !isCutOff) throw failures[0];
@@ -149,13 +150,14 @@ class OpenAttempt {
     const { length } = request.examples;
     this.#rolloutsUnderWay += length;
     const beside = this.#rolloutsUnderWay;
-    const slow = this.#pace === null ? undefined : setTimeout(() => this.#tellSlow(), slowPlayS * 1000);
+    let waitedMs = 0;
+    const looking = setInterval(() => this.#look((waitedMs += lookMs)), lookMs);
     try {
       const answer = await this.#search.evaluate(request);
       if (this.#pace !== null) this.#pace = { seconds: (performance.now() - startedAt) / 1000, beside };
       return answer;
     } finally {
-      clearTimeout(slow);
+      clearInterval(looking);
       this.#rolloutsUnderWay -= length;
     }
   }
@@ -169,12 +171,12 @@ class OpenAttempt {
     }
   }
 
-  #tellSlow(): void {
-    this.#isSlow = true;
-    this.#late ??= setTimeout(() => {
-      this.#isLate = true;
-      this.#tellLate();
-    }, searchDrainMs);
+  /** At a request that was waited for so long. */
+  #look(waitedMs: number): void {
+    if (this.#pace === null) return;
+    this.#isSlow ||= waitedMs >= slowPlayS * 1000;
+    this.#isLate ||= waitedMs >= slowPlayS * 1000 + searchDrainMs;
+    if (this.#isLate) this.#tellLate();
   }
 
   /** Other workers would have something of what is asked for. */
