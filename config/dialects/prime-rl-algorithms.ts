@@ -188,8 +188,9 @@ function setLengthPenalty(own: Own, penalty: unknown, at: KeyPath): void {
 function insteadOf(type: string): string {
   const known: Readonly<Record<string, string>> = {
     sft: 'an algorithm of rewards, "opd" or "opsd": where one source learns by heart what a teacher played, all of them do',
-    rae: 'type = "grpo" with one trained role: baselines by role, for self-play, are not kept here',
-    hierarchical_grpo: 'type = "grpo" with one trained role: roles of an episode are not compared by themselves here',
+    rae: 'type = "grpo" and one trained agent: rae has a baseline for each of several trained agents of an episode (verifiers 0.4), and an episode has one here',
+    hierarchical_grpo:
+      'type = "grpo" and one trained agent: it compares proposers and solvers of one episode (verifiers 0.4), and an episode has one trained agent here',
   };
   const others =
     'type = "grpo" or "echo" with a length_penalty of type "linear" or none, "max_rl", "opd", "opsd" or "sft"';

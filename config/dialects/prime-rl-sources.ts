@@ -4,7 +4,7 @@ import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
 import type { Found, Own } from './dialect.ts';
 import { setAgent } from './limit-words.ts';
 import { sayWholeGroups, setExtraBody } from './common-words.ts';
-import { setOwnAlgorithms } from './prime-rl-algorithms.ts';
+import { algorithmOfRun, setOwnAlgorithms } from './prime-rl-algorithms.ts';
 import { refuseGroupOfOne, setAnswerLimit, setRatios } from './prime-rl-meaning.ts';
 import { teachesAlone } from './prime-rl-teacher.ts';
 import { found } from './prime-rl-words.ts';
@@ -127,6 +127,8 @@ export function isAgent(value: unknown): value is Table {
 
 /** Sources that say the same size say the size of all groups; prime-rl's is 1 where nobody says one. */
 function setGroupSizes(written: Table, own: Own, sources: readonly Found[]): void {
+  // It compares nobody within a group: what is said of it is that it is not here.
+  if (tableOr(algorithmOfRun(written)?.value)['type'] === 'rae') return;
   const all = found(written, 'orchestrator.group_size');
   const sizes = (sources.length === 0 ? [{ value: {}, at: [] }] : sources).map(({ value, at }) => {
     const size = (value as Table)['group_size'];

@@ -19,6 +19,8 @@ const files = homeFiles();
 const played = [
   ['HEAD', 'configs/basic/wordle/rl.toml'],
   ['HEAD', 'configs/debug/algo/opd_lora.toml'],
+  ['HEAD', 'configs/debug/algo/mixed_grpo_opd.toml'],
+  ['HEAD', 'configs/debug/algo/echo.toml'],
   ['v0.4.0', 'configs/env_mix/env_mix.toml'],
 ] as const;
 

@@ -306,7 +306,7 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
     'an algorithm that is not grpo': [
       today.replace('group_size = 8', 'group_size = 8\nalgo = { type = "rae" }'),
       'orchestrator.algo',
-      /"grpo" with one trained role/,
+      /"grpo" and one trained agent: rae has a baseline/,
     ],
     'a source that learns by heart beside others': [
       `${today}algo = { type = "sft", sampling = { source = { name = "t", base_url = "http://t/v1" } } }\n${second}`,

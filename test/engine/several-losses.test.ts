@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { batchOf, factsOf, type TrainSample } from '../../core/rl/batch.ts';
+import { filterGroups } from '../../core/rl/filter-groups.ts';
 import { packSamples } from '../../core/rl/pack.ts';
 import type { ChatMessage, HeardSpan, ScoredGroup, Turn } from '../../core/rl/rollout.ts';
 import { LogprobLoss } from '../../engine/index.ts';
@@ -74,7 +75,7 @@ function turnsOf({ nodes, sampler }: Row): Turn[] {
   return turns;
 }
 
-function groups(): ScoredGroup[] {
+function groups(rewardOf = ({ reward }: Row): number => reward): ScoredGroup[] {
   return ['echo', 'plain', 'taught'].map((environment, ordinal) => ({
     ordinal,
     environment,
@@ -89,7 +90,7 @@ function groups(): ScoredGroup[] {
         exampleId: 0,
         turns: turnsOf(row),
         outcome: 'ok',
-        reward: row.reward,
+        reward: rewardOf(row),
         metrics: {},
       })),
   }));
@@ -124,6 +125,17 @@ test('rows are learned from rewards, from a teacher and from what was said, with
   }
   assert.equal(stats.observedTokens, home.scales.ce);
   assert.deepEqual([setAside.filteredRollouts, setAside.unplacedMessages], [2, 0]);
+});
+
+test('groups of equal rewards teach something where more than advantages is learned, and are counted by rollouts where sizes differ', () => {
+  const alike = groups(() => 1);
+  const round = { step: 1, first: 0, last: 2, policyStep: 0, leases: { key: 'leases', sha256: '', bytes: 0 } };
+  const scored = { key: 'scored', sha256: '', bytes: 0 };
+  const { kept, ended } = filterGroups(alike, { round, scored, spec });
+  assert.deepEqual([kept.ordinals, kept.sizes, ended], ['0,2', undefined, { 'filtered:no_signal': '1' }]);
+  const environments = spec.environments.map((entry, i) => (i === 2 ? { ...entry, rolloutsPerExample: 3 } : entry));
+  const counted = filterGroups(alike, { round, scored, spec: { ...spec, environments } });
+  assert.deepEqual([counted.kept.sizes, counted.size], [[4, 2], 8]);
 });
 
 test('the loss of such a batch and its gradient are those of prime-rl', async () => {

@@ -89,7 +89,7 @@ function* severalLossesRelations(config: RatchetConfig): Relations {
   const { aggregation } = lossSpec(config);
   if (aggregation !== 'token') {
     const expected = 'aggregation = "token" beside it: each loss is over the number of its own tokens';
-    yield problem([lossAt, 'trainer.loss.aggregation', 'trainer.loss'], expected, `"${aggregation}"`);
+    yield problem(['trainer.loss.aggregation', 'trainer.loss.type', lossAt], expected, `"${aggregation}"`);
   }
   if ((trainer.loss.teacher_tau ?? 0) > 0) {
     const expected =
