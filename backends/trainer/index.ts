@@ -1,4 +1,5 @@
 import type { TrainerSpec } from '../../config/run-spec.ts';
+import { present } from '../../core/present.ts';
 import { loadTrainer } from './module.ts';
 import { OnnxTrainer } from './onnx.ts';
 import { TinkerTrainer } from './tinker.ts';
@@ -10,7 +11,11 @@ export type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts'
 export async function openTrainer(spec: TrainerSpec, say: (line: string) => void = () => undefined): Promise<Trainer> {
   switch (spec.kind) {
     case 'onnx':
-      return new OnnxTrainer({ threads: spec.threads, provider: spec.provider });
+      return new OnnxTrainer({
+        threads: spec.threads,
+        provider: spec.provider,
+        ...present({ recomputesEvery: spec.acFreq }),
+      });
     case 'tinker':
       return new TinkerTrainer(spec, { say });
     case 'module':

@@ -8,6 +8,7 @@ import type { StepPlan } from '../../core/rl/run-state.ts';
 import {
   engineFingerprint,
   metricsRow,
+  type OptimizerOptions,
   type SessionOptions,
   type StepResult,
   type TrainMetrics,
@@ -22,14 +23,16 @@ import type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts'
  */
 const reportedKlRowsMax = 64;
 
+type TrainerOptions = SessionOptions & Pick<OptimizerOptions, 'recomputesEvery'>;
+
 /** The embedded engine, in a process of its own. */
 export class OnnxTrainer implements Trainer {
-  readonly #options: SessionOptions;
+  readonly #options: TrainerOptions;
   #process: TrainerProcess | null = null;
   #part: TrainedPart | null = null;
   #fingerprint: Promise<string> | null = null;
 
-  constructor(options: SessionOptions) {
+  constructor(options: TrainerOptions) {
     this.#options = options;
   }
 

@@ -61,7 +61,6 @@ const hostedSettings: Readonly<Record<string, LaterSetting>> = {
 
 const primeRlSettings: Readonly<Record<string, LaterSetting>> = {
   'inference.client': onVllm(args(), 'what prime-rl says further of servers that run elsewhere'),
-  'trainer.ac_freq': onGpus(whole(1), 'activations of every n-th layer are computed again instead of kept'),
   'trainer.ac_offloading': onGpus(flag(), 'whether activations wait in the memory of the CPU'),
   'trainer.attn': onGpus(text(), 'the attention kernel'),
   'trainer.compile': onGpus(flag(), 'whether the model is compiled'),

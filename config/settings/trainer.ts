@@ -34,6 +34,13 @@ const embedded = {
     { default: 'cpu' },
   ),
 };
+const embeddedMemory = {
+  ac_freq: setting(
+    whole(1),
+    'activations of every n-th layer are computed again instead of kept, for less memory and, with 1, a third more time; when missing, of rows alone that need more than 1.5 GiB',
+    { isLeftOut: true },
+  ),
+};
 const embeddedGpus = {
   gpu_ids: setting(
     gpuNumbers(),
@@ -81,6 +88,7 @@ export const trainer = table({
   ...optimizer,
   ...schedule,
   ckpt: otherResume,
+  ...embeddedMemory,
   ...embeddedGpus,
   ...tinker,
   ...laterIn('trainer'),
@@ -95,7 +103,12 @@ export const ModuleSpec = z.strictObject({
 export type ModuleSpec = z.infer<typeof ModuleSpec>;
 
 export const TrainerSpec = z.discriminatedUnion('kind', [
-  z.strictObject({ kind: z.literal('onnx'), ...specFields(embedded), ...specFields(embeddedGpus) }),
+  z.strictObject({
+    kind: z.literal('onnx'),
+    ...specFields(embedded),
+    ...specFields(embeddedMemory),
+    ...specFields(embeddedGpus),
+  }),
   TinkerTrainerSpec,
   ModuleSpec,
 ]);
@@ -105,7 +118,12 @@ export function trainerSpec(config: Pick<RatchetConfig, 'trainer'>): TrainerSpec
   const { trainer } = config;
   switch (trainer.kind) {
     case 'onnx':
-      return { kind: 'onnx', ...inSpec(embedded, trainer), ...inSpec(embeddedGpus, trainer) };
+      return {
+        kind: 'onnx',
+        ...inSpec(embedded, trainer),
+        ...inSpec(embeddedMemory, trainer),
+        ...inSpec(embeddedGpus, trainer),
+      };
     case 'tinker':
       return tinkerTrainerSpec(config);
     case 'module':

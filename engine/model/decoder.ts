@@ -38,8 +38,8 @@ interface DecoderParts {
   readonly attend: (layer: number, query: Value, key: Value, value: Value) => Value;
   /** x Wᵀ for the weight of that name; null = as it is in `weights`. */
   readonly product?: (x: Value, name: string) => Value | null;
-  /** Of a layer's activations its input alone is kept for the gradient; the others are computed again. */
-  readonly recomputesLayers?: boolean;
+  /** Of every so many-th layer's activations its input alone is kept for the gradient; the others are computed again. 0 = of none. */
+  readonly recomputesEvery?: number;
   /** Keeps only the rows [tokens, …] that need logits; applied as early as that is possible. */
   readonly selectOutputs: (rows: Value) => Value;
 }
@@ -67,8 +67,11 @@ export function decoderHidden(tokens: Value, parts: DecoderParts): Value {
   const { config } = parts;
   const embedded = embed(weight(parts, 'model.embed_tokens.weight'), tokens);
   let hidden = config.embeddingScale === 1 ? embedded : multiply(embedded, config.embeddingScale);
-  const compute = parts.recomputesLayers ? recomputedLayer : decoderLayer;
-  for (let layer = 0; layer < config.layerCount; layer++) hidden = compute(hidden, layer, parts);
+  const { recomputesEvery: every = 0 } = parts;
+  for (let layer = 0; layer < config.layerCount; layer++) {
+    const compute = every > 0 && layer % every === 0 ? recomputedLayer : decoderLayer;
+    hidden = compute(hidden, layer, parts);
+  }
   return normalize(hidden, 'model.norm', parts);
 }
 

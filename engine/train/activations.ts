@@ -30,12 +30,22 @@ export interface PassMemory {
 /** Copies of the logits that a loss and its gradient hold at once. */
 const logitCopies = 6;
 
-export function passMemory(config: ModelConfig): PassMemory {
+/** `recomputesEvery`: activations of every so many-th layer are computed again, one layer's at a time; 0 = of none. */
+export function passMemory(config: ModelConfig, recomputesEvery = 0): PassMemory {
   const positions = Math.min(trainPositionsMax, positionsKeptMax(config));
   const logits = Math.min(trainLogitsMax, positions * config.vocabularySize);
   return {
     positions,
-    activationBytes: positions * activationBytes(config),
+    activationBytes: positions * keptBytes(config, recomputesEvery),
     logitBytes: logitCopies * floatBytes * logits,
   };
+}
+
+/** Of each position; a layer that is computed again keeps its input. */
+function keptBytes(config: ModelConfig, recomputesEvery: number): number {
+  const all = activationBytes(config);
+  if (recomputesEvery === 0) return all;
+  const again = Math.ceil(config.layerCount / recomputesEvery);
+  const ofLayer = all / config.layerCount;
+  return all - (again - 1) * ofLayer + again * floatBytes * config.hiddenSize;
 }

@@ -65,6 +65,8 @@ interface ComputerOptions extends SessionOptions {
   readonly logitsMax?: number;
   /** Positions of a micro-batch whose activations are kept; as the model's shape has it when left out. */
   readonly positionsMax?: number;
+  /** Activations of every so many-th layer are computed again for the gradient; of none when left out, but of all in a row of more positions. */
+  readonly recomputesEvery?: number;
   /** Weights that stay as they are until `forgetFrozen`: sessions get them once instead of with every run. */
   readonly frozen?: Parameters | null;
 }
@@ -76,6 +78,7 @@ export class GradientComputer {
   readonly #sessions = new Map<string, Promise<InferenceSession>>();
   readonly #logitsMax: number;
   readonly #positionsMax: number;
+  readonly #recomputesEvery: number;
   readonly #frozen: Parameters | null;
   /** Gradient of the output layer from one part of the positions; made when first needed. */
   #outputGradient: Tensor | null = null;
@@ -84,6 +87,7 @@ export class GradientComputer {
     this.#config = config;
     this.#options = options;
     this.#logitsMax = options.logitsMax ?? trainLogitsMax;
+    this.#recomputesEvery = options.recomputesEvery ?? 0;
     this.#frozen = options.frozen ?? null;
     this.#positionsMax = options.positionsMax ?? positionsKeptMax(config);
   }
@@ -332,8 +336,8 @@ export class GradientComputer {
 
   /** A micro-batch of more positions than are kept is a single row. */
   #gradientOptions(weights: PolicyWeights, pass: GraphPass, { lines, width, sharing }: MicroBatch) {
-    const recomputesLayers = lines * width > this.#positionsMax;
-    return { ...graphOptions(weights, pass), recomputesLayers, sharesBeginnings: sharing !== null };
+    const recomputesEvery = lines * width > this.#positionsMax ? 1 : this.#recomputesEvery;
+    return { ...graphOptions(weights, pass), recomputesEvery, sharesBeginnings: sharing !== null };
   }
 
   #gradientSession(

@@ -47,6 +47,8 @@ export interface OptimizerOptions extends SessionOptions {
   readonly lora?: LoraConfig | null;
   /** Logits computed at once; trainLogitsMax when left out. */
   readonly logitsMax?: number;
+  /** Activations of every so many-th layer are computed again for the gradient instead of kept. */
+  readonly recomputesEvery?: number;
   /** Sessions get weights that are not trained once, and keep a copy: on by default where they compute on a GPU. */
   readonly keepFrozen?: boolean;
 }

@@ -57,8 +57,8 @@ interface GraphOptions {
   readonly lora?: LoraConfig | null;
   /** Whether inputs of adapters are multiplied by masks, inputs named by dropoutName. */
   readonly hasDropout?: boolean;
-  /** Activations of a layer are computed again for the gradient rather than kept: the same numbers in less memory and a third more time. */
-  readonly recomputesLayers?: boolean;
+  /** Activations of every so many-th layer are computed again for the gradient rather than kept: less memory, and with 1 a third more time. 0 = of none. */
+  readonly recomputesEvery?: number;
   /** Whether rows with one beginning are one line of tokens: inputs `line_positions` and `line_bias`. */
   readonly sharesBeginnings?: boolean;
   /** Of the kinds `custom` and `custom_kl`. */
@@ -137,7 +137,7 @@ function trunk(
   graph: Graph,
   config: ModelConfig,
   trainable: boolean,
-  { lora = null, hasDropout = false, recomputesLayers = false, sharesBeginnings = false }: GraphOptions,
+  { lora = null, hasDropout = false, recomputesEvery = 0, sharesBeginnings = false }: GraphOptions,
 ): { hidden: Value; weights: ReadonlyMap<string, Value>; trained: ReadonlyMap<string, Value> } {
   const tokens = graph.input('tokens', 'int32', ['batch', 'sequence']);
   graph.defineSize('batch', tokens, 0);
@@ -153,7 +153,7 @@ function trunk(
     weights,
     ...(adapters ? { adapters } : {}),
     attend: causalAttention(graph, config, sharesBeginnings ? sharedRows(graph) : null),
-    recomputesLayers,
+    recomputesEvery,
     selectOutputs: (rows) => selectRows(rows, selected),
   });
   const factors = [...(adapters?.values() ?? [])].flatMap(({ a, b }) => [a, b]);

@@ -37,9 +37,14 @@ const samples = groups(tinyConfig, [
   { prompt: 17, answers: [6, 2, 6] },
 ]);
 
-async function computed(rows: Rows<MaskedSample>, config: ModelConfig, logitsMax?: number) {
+interface Computing {
+  readonly logitsMax?: number;
+  readonly recomputesEvery?: number;
+}
+
+async function computed(rows: Rows<MaskedSample>, config: ModelConfig, options: Computing = {}) {
   const parameters = randomParameters(config, 3);
-  const computer = new GradientComputer(config, { threads: 1, ...(logitsMax === undefined ? {} : { logitsMax }) });
+  const computer = new GradientComputer(config, { threads: 1, ...options });
   const [gradient, scratch] = [new Parameters(config), new Parameters(config)];
   const weights = { parameters, adapter: null };
   const pass = { kind: 'sft' as const, rows, lossFeeds: supervisedFeeds(rowsOf(rows).rows) };
@@ -71,10 +76,15 @@ const shapes: Record<string, ModelConfig> = {
 };
 
 for (const [name, config] of Object.entries(shapes)) {
-  for (const logitsMax of [undefined, 3 * config.vocabularySize]) {
-    test(`a beginning that rows share is computed once: the loss, gradient and log probabilities are those of each row by itself, ${name}${logitsMax ? ', logits in parts' : ''}`, async () => {
-      const together = await computed(samples, config, logitsMax);
-      const each = await computed(apart(samples), config, logitsMax);
+  const ways: Readonly<Record<string, Computing>> = {
+    '': {},
+    ', logits in parts': { logitsMax: 3 * config.vocabularySize },
+    ', layers computed again': { recomputesEvery: 1 },
+  };
+  for (const [way, options] of Object.entries(ways)) {
+    test(`a beginning that rows share is computed once: the loss, gradient and log probabilities are those of each row by itself, ${name}${way}`, async () => {
+      const together = await computed(samples, config, options);
+      const each = await computed(apart(samples), config, { ...options, recomputesEvery: 0 });
       assert(Math.abs(together.loss - each.loss) < 1e-5 * Math.abs(each.loss));
       requireEqual(together.gradient, each.gradient);
       requireEqual(together.logprobs, each.logprobs);

@@ -34,8 +34,13 @@ for (const adapts of [false, true]) {
     const parameters = randomParameters(tinyConfig, 3);
     const adapter = adapts ? filled(createAdapter(tinyConfig, lora, 5)) : null;
     const gradients = [];
-    for (const positionsMax of [1000, 1]) {
-      const computer = new GradientComputer(tinyConfig, { threads: 1, positionsMax });
+    for (const options of [
+      { positionsMax: 1000 },
+      { positionsMax: 1 },
+      { recomputesEvery: 1 },
+      { recomputesEvery: 2 },
+    ]) {
+      const computer = new GradientComputer(tinyConfig, { threads: 1, ...options });
       const make = () => (adapter ? new AdapterParameters(tinyConfig, lora) : new Parameters(tinyConfig));
       const [gradient, scratch] = [make(), make()];
       const pass = { kind: 'sft' as const, rows: samples, lossFeeds: supervisedFeeds(samples.map(factsOf)), dropout };
@@ -43,10 +48,11 @@ for (const adapts of [false, true]) {
       gradients.push(gradient.flat);
       await computer.close();
     }
-    const [kept, again] = gradients;
+    const [kept, ...others] = gradients;
     const size = Math.max(...kept!.map(Math.abs));
     assert(size > 1e-3);
-    kept!.forEach((value, i) => assert(Math.abs(value - again![i]!) < 1e-5 * size, `${i}: ${value}, ${again![i]}`));
+    for (const again of others)
+      kept!.forEach((value, i) => assert(Math.abs(value - again[i]!) < 1e-5 * size, `${i}: ${value}, ${again[i]}`));
   });
 }
 
@@ -60,6 +66,9 @@ test('the memory of a pass is that of the micro-batches that it is cut into', ()
   const small = passMemory(tinyConfig);
   assert.equal(small.positions, 16_384); // as many as are computed at once of any model
   assert.equal(small.activationBytes, 16_384 * activationBytes(tinyConfig));
+  const deep = { ...tinyConfig, layerCount: 30 };
+  const [kept, half, none] = [0, 2, 1].map((every) => passMemory(deep, every).activationBytes);
+  assert(none! < kept! / 5 && none! < half! && half! < kept!, `${none}, ${half}, ${kept}`);
   const large = { ...tinyConfig, layerCount: 3000, vocabularySize: 200_000 };
   assert.equal(passMemory(large).positions, positionsKeptMax(large));
   assert(passMemory(large).activationBytes <= 1536 * 2 ** 20);
