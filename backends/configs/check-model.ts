@@ -56,7 +56,9 @@ function checkConfig(
   const held = counts.adapterCount === null || sft ? 0 : counts.parameterCount;
   const trained = held === 0 ? counts.parameterCount : counts.adapterCount!;
   const isHere = trainer?.kind === 'onnx' && trainer.provider === 'cpu';
-  const training = isHere ? { ...passMemory(config, trainer.acFreq), weightBytes: 4 * (held + copies * trained) } : null;
+  const training = isHere
+    ? { ...passMemory(config, trainer.acFreq), weightBytes: 4 * (held + copies * trained) }
+    : null;
   const size = { ...counts, training };
   if (size.adapterCount === null || sft) requireMemory(size.parameterCount, copies, 'training it');
   if (size.adapterCount === null) return size;
