@@ -1,7 +1,7 @@
 import { widenedBounds } from '../core/rl/difficulty.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
-import { environmentReward, stepMetrics } from '../core/rl/metrics.ts';
+import { environmentReward, environmentTimeouts, stepMetrics } from '../core/rl/metrics.ts';
 import { poolMetrics } from '../core/rl/pools.ts';
 import { filterMetrics, filtersOf } from '../core/rl/filters.ts';
 import { factsOfGroup, type GroupFacts } from '../core/rl/group-facts.ts';
@@ -73,7 +73,7 @@ export async function packBatch(input: PackInput): Promise<{
     'train/agg/all/metrics/exact_match',
     'train/agg/all/solved_all',
     'train/agg/all/solved_none',
-    ...spec.environments.map(({ name }) => environmentReward(name)),
+    ...spec.environments.flatMap(({ name }) => [environmentReward(name), environmentTimeouts(name)]),
     'train/agg/all/is_truncated/mean',
     'off_policy/mean',
     'off_policy/max',

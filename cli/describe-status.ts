@@ -1,5 +1,5 @@
 import { describeSink, type SinkStates } from '../runs/sink-states.ts';
-import { environmentRewards } from '../core/rl/metrics.ts';
+import { environmentRewards, timeoutsIn } from '../core/rl/metrics.ts';
 import { describePools } from '../core/rl/pools.ts';
 import type { StoredNotice } from '../runs/notices.ts';
 import type { RunStatus } from '../workflows/control/messages.ts';
@@ -90,8 +90,10 @@ function standing({ workflow, committed, temporalError }: StatusReport): string 
 function describeEnvironments(figures: Readonly<Record<string, number | string>>): string[] {
   const rewards = environmentRewards(figures).map(([name, reward]) => `${name} ${reward.toFixed(3)}`);
   const pools = describePools(figures);
+  const late = Object.entries(timeoutsIn(figures)).map(([name, count]) => `${name} ${count}`);
   return [
     ...(rewards.length > 0 ? [`rewards       ${rewards.join(' · ')}`] : []),
+    ...(late.length > 0 ? [`out of time   ${late.join(' · ')} rollouts of the newest step (on_timeout)`] : []),
     ...(pools.length > 0 ? [`pools         ${pools.join(' · ')}`] : []),
   ];
 }

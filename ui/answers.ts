@@ -309,6 +309,8 @@ export interface HistoryAnswer {
   readonly counts: Readonly<Record<string, number>>;
   readonly pending: number;
   readonly superseded: number;
+  /** By environment: rollouts that were not finished in time. */
+  readonly timedOut: Readonly<Record<string, number>>;
   readonly isSound: boolean;
 }
 

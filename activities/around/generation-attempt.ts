@@ -46,12 +46,13 @@ export class GenerationAttempt implements ChunkAttempt {
   }
 
   /** One signal for everything in the attempt: raised when it is cancelled, or when its time is over. */
-  until(cancelled: AbortSignal, limitMs: number): { readonly signal: AbortSignal; readonly deadline: AbortSignal } {
+  until(cancelled: AbortSignal, limitMs: number): ReturnType<ChunkAttempt['until']> {
     const over = new AbortController();
-    this.#timer = setTimeout(() => over.abort(), Math.max(0, limitMs - this.#playedBeforeMs)).unref();
+    const leftMs = Math.max(0, limitMs - this.#playedBeforeMs);
+    this.#timer = setTimeout(() => over.abort(), leftMs).unref();
     const signal = AbortSignal.any([cancelled, over.signal]);
     setMaxListeners(0, signal); // every rollout listens
-    return { signal, deadline: over.signal };
+    return { signal, deadline: over.signal, endsAtMs: performance.now() + leftMs };
   }
 
   goOnFrom(stored: Parameters<ChunkAttempt['goOnFrom']>[0]): void {

@@ -9,6 +9,7 @@ import type {
   Turn,
 } from '../../core/rl/rollout.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
+import type { TimeoutFate } from '../../config/settings/run.ts';
 
 /**
  * The environment port: a dataset, how a rollout goes, and a rubric. Built-in environments and a user's own module
@@ -102,6 +103,8 @@ export interface RolloutPlace {
   readonly systemPrompt?: string;
   /** A rollout whose reply was empty is given back unscored (`isEmptyReply`), to be played anew. */
   readonly givesBackEmpty?: boolean;
+  /** Of one whose environment keeps the time itself, in Python: how long it may be played, and what becomes of it then. */
+  readonly timeLimit?: { readonly seconds: number; readonly fate: TimeoutFate };
   /** Raised when no further rollout of the group is begun: what waits for others of its group waits in vain. */
   readonly brokenOff?: AbortSignal;
 }
@@ -122,6 +125,8 @@ export interface RolloutRecord {
   readonly error?: string;
   readonly record?: RolloutRow;
   readonly judged?: Judgement;
+  /** It was not finished in time; what it had by then stands. */
+  readonly isTimedOut?: true;
   /** It ended with an empty reply and was asked to say so, see `RolloutPlace.givesBackEmpty`. */
   readonly isEmptyReply?: boolean;
 }

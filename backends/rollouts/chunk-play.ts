@@ -18,6 +18,7 @@ import { eachGroup } from './each-group.ts';
 import { Pace } from './pace.ts';
 import { slotsOf, workerSlots } from './slots.ts';
 import { byGroup, groupsPlayed } from './played-together.ts';
+import { timeoutFateOf } from './rollout-limits.ts';
 import { openPlayers, type Place, type PlayObserver } from './training-players.ts';
 
 /** What it takes to play the groups of a chunk, whenever they are scored. */
@@ -75,13 +76,20 @@ export interface StoredWork {
   readonly tokens: number;
 }
 
+interface AttemptTime {
+  readonly signal: AbortSignal;
+  readonly deadline: AbortSignal;
+  /** Of the deadline, as `performance.now()` tells it. */
+  readonly endsAtMs: number;
+}
+
 /** One attempt at a chunk, over all retries of its activity. */
 export interface ChunkAttempt extends PlayObserver {
   readonly notReady: NotReady | null;
   /** Called once, before anything is begun; null: all of it is stored. */
   goOnFrom(stored: StoredWork | null): void;
   /** One signal for everything in the attempt: raised when it is cancelled, or when its time is over. */
-  until(cancelled: AbortSignal, limitMs: number): { readonly signal: AbortSignal; readonly deadline: AbortSignal };
+  until(cancelled: AbortSignal, limitMs: number): AttemptTime;
   finish(place: Place): void;
   end(): void;
   seconds(): number;
@@ -95,6 +103,10 @@ const mendedElsewhere: readonly Outcome[] = ['infra_failure', 'oom'];
 
 /** How often finished rollouts and turns are stored while others of their chunk still run. */
 const partIntervalMs = 500;
+
+/** A rollout that is truncated at the end of its last attempt ends so long before it: what its environment does at its end takes time. */
+const lastCallMsMax = 10_000;
+const lastCallShare = 0.1;
 
 export interface LeasedPlace {
   readonly lease: GroupLease;
@@ -133,7 +145,14 @@ export async function openChunk(
   const { run, round, chunk, only } = input;
   const { leases, policy, prompts } = await readJson<LeasedGroups>(run, round.leases);
   const spec = await specOf(run);
-  const { signal, deadline } = attempt.until(cancelled, spec.generationTimeoutS * 1000);
+  const limitMs = spec.generationTimeoutS * 1000;
+  const { signal, deadline, endsAtMs } = attempt.until(cancelled, limitMs);
+  const lastCall = {
+    atMs: endsAtMs - Math.min(lastCallMsMax, limitMs * lastCallShare),
+    begunByMs: endsAtMs - limitMs / 2,
+    says: outOfTime(spec),
+    isDue: () => attempt.notReady === null,
+  };
   const served = await servedPolicy(run, policy);
   const players = await openPlayers(dependencies, run, served, {
     journal,
@@ -141,6 +160,7 @@ export async function openChunk(
     signal,
     prompts,
     takesNewest: input.takesNewest === true,
+    ...(input.isLast === true ? { lastCall } : {}),
   });
   const isWanted = among(only);
   const wanted = groupsOfChunk(leases, chunk)
@@ -222,10 +242,18 @@ export function endOf(attempt: ChunkAttempt, cancelled: AbortSignal, deadline: A
   return 'deadline';
 }
 
-export function timedOut(place: Place, journal: RolloutJournal, { generationTimeoutS }: RunSpec): Rollout {
+/** What becomes of a rollout that the last attempt has not ended: one that was begun in time is truncated by then, where it is to be. */
+export function timedOut({ lease, place }: LeasedPlace, journal: RolloutJournal, spec: RunSpec): Rollout {
   const turns = journal.turnsOf(place);
-  const error = `Not finished within generation_timeout = ${generationTimeoutS} s, three times. It had ${turns.length} finished turns.`;
-  return failedRollout({ ...place, turns }, 'timeout', error);
+  const entry = spec.environments.find(({ name }) => name === lease.environment);
+  if (turns.length > 0 && entry && timeoutFateOf(entry, spec) === 'truncate') {
+    return { ...place, turns, outcome: 'truncated', isTimedOut: true };
+  }
+  return failedRollout({ ...place, turns }, 'timeout', `${outOfTime(spec)} It had ${turns.length} finished turns.`);
+}
+
+function outOfTime({ generationTimeoutS }: RunSpec): string {
+  return `Not finished within generation_timeout = ${generationTimeoutS} s, three times.`;
 }
 
 /** Names what there is and what there is not. A retry of this attempt says the same. */

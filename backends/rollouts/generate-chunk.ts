@@ -46,17 +46,18 @@ export async function generateChunk(
   const adopted = wanted.length - missing.length;
   const playedS: number[] = [];
   const failed = await playMissing(opened, missing, { say, onFinished: (_, seconds) => playedS.push(seconds) });
-  const unfinished = wanted.filter(({ place }) => !journal.has(place)).map(({ place }) => place);
+  const unfinished = wanted.filter(({ place }) => !journal.has(place));
   if (unfinished.length > 0) {
     const endedBy = failed.length > 0 && !signal.aborted ? 'failures' : endOf(attempt, cancelled, deadline);
     const isGivenUp = endedBy === 'deadline' && input.isLast === true && attempt.notReady === null;
     if (!isGivenUp) {
       const stored = journal.size();
-      const left = await leaveUnfinished(place, { journal, unfinished, endedBy, adopted, attempt, stored });
+      const places = unfinished.map((one) => one.place);
+      const left = await leaveUnfinished(place, { journal, unfinished: places, endedBy, adopted, attempt, stored });
       journal.forget();
       return left;
     }
-    for (const place of unfinished) journal.add(timedOut(place, journal, spec));
+    for (const one of unfinished) journal.add(timedOut(one, journal, spec));
   }
   // An attempt that was given up may still be at work: whoever is first decides, and both return the same.
   const { stored, bytes } = await store.putIfAbsent(`${prefix}.jsonl`, encodeRows(journal.inOrder()));

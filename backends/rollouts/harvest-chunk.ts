@@ -61,16 +61,16 @@ export async function harvestChunk(
     onFinished: (rollout, playedS) => groups.finish(rollout, playedS),
   });
   const isOpen = ({ place }: LeasedPlace): boolean => !harvest.has(place.group) && !journal.has(place);
-  const openPlaces = wanted.filter(isOpen).map(({ place }) => place);
+  const open = wanted.filter(isOpen);
   const endedBy =
     failed.length > 0 && !opened.signal.aborted
       ? 'failures'
-      : openPlaces.length > 0
+      : open.length > 0
         ? endOf(attempt, cancelled, opened.deadline)
         : undefined;
   if (endedBy === 'deadline' && input.isLast === true && attempt.notReady === null) {
-    for (const place of openPlaces) {
-      const late = timedOut(place, journal, opened.spec);
+    for (const one of open) {
+      const late = timedOut(one, journal, opened.spec);
       journal.add(late);
       groups.finish(late, null);
     }
@@ -87,7 +87,7 @@ export async function harvestChunk(
   await journal.flush();
   const rest = await leaveUnfinished(place, {
     journal,
-    unfinished: openPlaces,
+    unfinished: open.map((one) => one.place),
     endedBy: endedBy ?? endOf(attempt, cancelled, opened.deadline),
     adopted,
     attempt,

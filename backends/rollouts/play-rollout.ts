@@ -3,17 +3,20 @@ import { rolloutAttemptsMax } from '../../core/limits.ts';
 import { onAbort } from '../../core/on-abort.ts';
 import { outcomeOfFailure } from '../../core/rl/failures.ts';
 import {
+  type ChatMessage,
   type FailedOutcome,
   isOutcome,
   isRewardedOutcome,
   type PlayedAgain,
   type Rollout,
   type ToolSchema,
+  type Turn,
 } from '../../core/rl/rollout.ts';
 import type { EnvironmentEntry, Environments } from '../environments/index.ts';
 import { failedRollout, tookLonger, tracebackOf } from '../environments/score.ts';
 import type { Environment, Policy, RolloutPlace, RolloutRecord } from '../environments/types.ts';
 import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
+import type { TimeoutFate } from '../../config/settings/run.ts';
 import { withinLimits } from './rollout-limits.ts';
 import type { PlayedPolicy } from './sample-policy.ts';
 
@@ -34,8 +37,25 @@ export interface PlayOptions {
   readonly toolDescriptions?: Readonly<Record<string, string>> | undefined;
   /** A rollout that ends with an empty reply is played anew, as often as one that its environment spoiled. */
   readonly asksEmptyAgain?: boolean;
-  readonly openPolicy: (environment: Environment) => PlayedPolicy;
+  /** Its turns end with `signal`, which is raised also when the rollout has timed out. */
+  readonly openPolicy: (environment: Environment, signal: AbortSignal) => PlayedPolicy;
   readonly signal: AbortSignal;
+  /** What becomes of one that is not finished in time; missing = what its entry's limits say, else it is dropped. */
+  readonly onTimeout?: TimeoutFate;
+  /** When all that is under way ends, beside the entry's own `timeout`; missing = with `signal`, and nothing is kept. */
+  readonly lastCall?: LastCall;
+}
+
+/** The end of a last attempt: what is not finished shortly before it is truncated. */
+export interface LastCall {
+  /** As `performance.now()` tells it. */
+  readonly atMs: number;
+  /** Likewise: one that is begun later has had too little time for what it did not say to count. */
+  readonly begunByMs: number;
+  /** What a rollout says that is cut off by it. */
+  readonly says: string;
+  /** False while nothing can be finished through no fault of the rollouts: then it is not given up. */
+  readonly isDue: () => boolean;
 }
 
 /** Asking again does not help. */
@@ -48,17 +68,20 @@ const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected', 
  */
 export async function playRollout(options: PlayOptions): Promise<Rollout> {
   const { environments, entry, dataset, place, together, openPolicy, signal, sampling, systemPrompt } = options;
-  const { timeoutS = null, maxRetries = null } = entry.limits ?? {};
+  const { maxRetries = null } = entry.limits ?? {};
+  const fate = options.onTimeout ?? entry.limits?.onTimeout ?? 'drop';
   const attemptsMax = maxRetries === null ? (options.attemptsMax ?? rolloutAttemptsMax) : maxRetries + 1;
   let environment = await environments.open(entry);
   let spoiled: PlayedAgain | undefined;
   const again = (why: string): void =>
     void (spoiled = { count: (spoiled?.count ?? 0) + 1, first: spoiled?.first ?? why });
   for (let attempt = 1; ; attempt++) {
-    const policy = withinLimits(openPolicy(environment), entry);
+    const limit = timeLimit(options);
     // A Python process keeps the time itself: what waits there for others of its group is done playing.
-    const late = entry.python === undefined && timeoutS !== null ? lateAfter(timeoutS) : null;
+    const late = entry.python === undefined && limit !== null ? lateAfter(limit) : null;
     const until = late ? AbortSignal.any([signal, late.signal]) : signal;
+    const policy = withinLimits(openPolicy(environment, until), entry);
+    const listening = new ListeningPolicy(policy);
     const asked = present({ sampling, systemPrompt });
     const where: RolloutPlace = {
       ...together,
@@ -66,11 +89,12 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
       dataset,
       signal: until,
       ...asked,
+      ...(entry.python && limit ? { timeLimit: { seconds: limit.seconds, fate } } : {}),
       ...(options.asksEmptyAgain === true && attempt < attemptsMax ? { givesBackEmpty: true } : {}),
     };
     try {
       const example = withSystemPrompt(environment[dataset].at(place.exampleId), systemPrompt);
-      const playing = environment.rollout(example, describingTools(policy, options.toolDescriptions), where);
+      const playing = environment.rollout(example, describingTools(listening, options.toolDescriptions), where);
       const record = checked(await unlessAborted(playing, until), environment);
       const { outcome, isEmptyReply, ...played } = record;
       if (isEmptyReply === true) {
@@ -81,9 +105,13 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
       throw new ToldFailure(outcome, record);
     } catch (error) {
       signal.throwIfAborted();
-      const { turns, failure } = policy;
+      const { failure } = policy;
+      const turns = listening.turns(); // one that is under way may end after it was given up
       const outcome = late?.signal.aborted ? 'timeout' : outcomeOf(error, failure);
       if (outcome === null) throw failure ?? error;
+      if (late?.signal.aborted && fate === 'truncate' && !environment.judge) {
+        return { ...place, turns, outcome: 'truncated', isTimedOut: true };
+      }
       if (outcome === 'overlong_prompt' && turns.length > 0 && !environment.judge) {
         return { ...place, turns, outcome: 'truncated' };
       }
@@ -108,6 +136,32 @@ function onOneLine(traceback: string): string {
   return said.slice(0, 200);
 }
 
+/** The same policy, which notes what it heard before each turn: an environment that is cut off does not come to say so. */
+class ListeningPolicy implements Policy {
+  readonly #policy: PlayedPolicy;
+  readonly #heard: (readonly ChatMessage[])[] = [];
+  /** Messages of the conversation up to the turn before, its own words included. */
+  #told = Infinity;
+
+  constructor(policy: PlayedPolicy) {
+    this.#policy = policy;
+  }
+
+  sample(...[messages, options]: Parameters<Policy['sample']>): ReturnType<Policy['sample']> {
+    this.#heard.push(messages.slice(this.#told));
+    this.#told = messages.length + 1;
+    return this.#policy.sample(messages, options);
+  }
+
+  /** Those that are finished by now. */
+  turns(): Turn[] {
+    return this.#policy.turns.map((turn, i) => {
+      const heard = this.#heard[i] ?? [];
+      return heard.length === 0 || turn.heard ? turn : { ...turn, heard };
+    });
+  }
+}
+
 /** The same policy, told other descriptions of the tools that an environment offers it. */
 function describingTools(policy: Policy, descriptions: PlayOptions['toolDescriptions']): Policy {
   if (descriptions === undefined) return policy;
@@ -121,10 +175,29 @@ function describingTools(policy: Policy, descriptions: PlayOptions['toolDescript
   };
 }
 
-/** Raised after so many seconds, unless it is stopped. */
-function lateAfter(seconds: number): { readonly signal: AbortSignal; readonly stop: () => void } {
+interface TimeLimit {
+  readonly seconds: number;
+  readonly says: string;
+  readonly isDue: () => boolean;
+}
+
+/** How long it may be played from here on: as its entry says, and no longer than until the last call. */
+function timeLimit({ entry, lastCall }: PlayOptions): TimeLimit | null {
+  const { timeoutS = null } = entry.limits ?? {};
+  const own = timeoutS === null ? null : { seconds: timeoutS, says: tookLonger(timeoutS), isDue: () => true };
+  const now = performance.now();
+  if (lastCall === undefined || now > lastCall.begunByMs || (entry.python && !lastCall.isDue())) return own;
+  const seconds = (lastCall.atMs - now) / 1000;
+  return own !== null && own.seconds <= seconds ? own : { ...lastCall, seconds };
+}
+
+/** Raised when the time is over, unless it is stopped. */
+function lateAfter({ seconds, says, isDue }: TimeLimit): { readonly signal: AbortSignal; readonly stop: () => void } {
   const late = new AbortController();
-  const timer = setTimeout(() => late.abort(new Error(tookLonger(seconds))), seconds * 1000);
+  const end = (): void => {
+    if (isDue()) late.abort(new Error(says));
+  };
+  const timer = setTimeout(end, seconds * 1000);
   return { signal: late.signal, stop: () => clearTimeout(timer) };
 }
 

@@ -1,6 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { Turn } from '../../core/rl/rollout.ts';
-import type { EnvironmentSpec } from '../../config/run-spec.ts';
+import type { EnvironmentSpec, RunSpec } from '../../config/run-spec.ts';
+import type { TimeoutFate } from '../../config/settings/run.ts';
 import type { PlayedPolicy } from './sample-policy.ts';
 
 type Limited = Pick<EnvironmentSpec, 'python' | 'limits'>;
@@ -30,6 +31,14 @@ export function withinLimits(policy: PlayedPolicy, { python, limits }: Limited):
       throw reached;
     },
   };
+}
+
+/** What becomes of a training rollout of this environment that is not finished in time. */
+export function timeoutFateOf(
+  { limits }: Pick<EnvironmentSpec, 'limits'>,
+  { onTimeout }: Pick<RunSpec, 'onTimeout'>,
+): TimeoutFate {
+  return limits?.onTimeout ?? onTimeout;
 }
 
 function boundsOnly({ maxTurns, maxInputTokens, maxOutputTokens, maxTotalTokens }: TurnLimits): TurnLimits {

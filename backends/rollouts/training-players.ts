@@ -1,3 +1,4 @@
+import { present } from '../../core/present.ts';
 import type { GroupLease, Rollout } from '../../core/rl/rollout.ts';
 import type { Prompts, RunHandle } from '../../core/rl/run-state.ts';
 import { textsOfPrompts } from '../../runs/prompts-in-use.ts';
@@ -9,7 +10,8 @@ import { environments as allEnvironments } from '../environments/index.ts';
 import type { Inference, ServedPolicy } from '../inference/index.ts';
 import { sha256 } from '../store/file-store.ts';
 import type { GenerateDependencies } from './asked-model.ts';
-import { playRollout } from './play-rollout.ts';
+import { type LastCall, playRollout } from './play-rollout.ts';
+import { timeoutFateOf } from './rollout-limits.ts';
 import type { Together } from './played-together.ts';
 import { samplePlace, samplePolicy, turnSeed } from './sample-policy.ts';
 import { openSpeaker, type Speak } from './teacher.ts';
@@ -36,6 +38,7 @@ export async function openPlayers(
     readonly prompts: Prompts | undefined;
     /** A turn is sampled from the newest version; else all are from `served`. */
     readonly takesNewest: boolean;
+    readonly lastCall?: LastCall | undefined;
   },
 ): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
   const { journal, observer, signal } = around;
@@ -55,6 +58,7 @@ export async function openPlayers(
       const { group, index } = place;
       const systemPrompt = systemPrompts.get(lease.environment);
       const entry = entries.get(lease.environment)!;
+      const onTimeout = timeoutFateOf(entry, spec);
       const usual = entry.sampling ?? spec.sampling;
       const own = { ...usual, temperature: lease.temperature ?? usual.temperature };
       // The prompt is rendered for the policy; how the teacher thinks is told the teacher.
@@ -68,7 +72,9 @@ export async function openPlayers(
         together,
         systemPrompt,
         signal,
-        openPolicy({ isDeterministic, isSingleTurn = false }) {
+        onTimeout,
+        ...(onTimeout === 'truncate' ? present({ lastCall: around.lastCall }) : {}),
+        openPolicy({ isDeterministic, isSingleTurn = false }, until) {
           observer.begin(place);
           const onRecord = isDeterministic && !isSingleTurn;
           return samplePolicy(
@@ -80,14 +86,14 @@ export async function openPlayers(
               sampling,
               isTrained: !isTaught,
               learnedRoles: new Set(Object.keys(entry.echo ?? {})),
-              signal,
+              signal: until,
               ...speak,
               promptTokensMax: spec.maxPromptTokens,
               place: samplePlace([run.name, run.lineage, group], index),
               ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),
               onTurn(turn, position) {
                 observer.sampled(place, turn.tokenIds.length);
-                if (onRecord && !signal.aborted) journal.addTurn({ group, index, turn: position, ...turn });
+                if (onRecord && !until.aborted) journal.addTurn({ group, index, turn: position, ...turn });
               },
             },
             (turn) => turnSeed(sampling.seed ?? spec.seed, run.lineage, group, index, turn),

@@ -83,13 +83,15 @@ function describeAudit(report: RunReport): string[] {
 }
 
 function describeLineage(lineage: AuditedLineage, isCurrent: boolean): string[] {
-  const { from, first, last, issued, counts, pending, superseded } = lineage;
+  const { from, first, last, issued, counts, pending, superseded, timedOut } = lineage;
+  const late = Object.entries(timedOut).map(([name, count]) => `${count} of ${name}`);
   const began = from
     ? `, from step ${from.step} of ${from.lineage}${lineage.origin ? '' : ` of the run ${from.run}`}`
     : '';
   return [
     `${lineage.lineage}${isCurrent ? ' (current)' : ''}: steps ${first}–${last}${began}`,
     `  ${issued} groups issued = ${sum(counts, pending, [])}${superseded > 0 ? `; ${superseded} of them superseded` : ''}`,
+    ...(late.length === 0 ? [] : [`  rollouts that were not finished in time: ${late.join(', ')}`]),
     ...(lineage.last > first ? [`  ${describeEffectiveness(lineage.effectiveness)}`] : []),
     ...faults(lineage).map((fault) => `  ✗ ${fault}`),
   ];

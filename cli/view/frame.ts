@@ -172,9 +172,10 @@ function policyOf({ policy, figures }: ViewModel): Line {
 
 function errorsOf({ errors }: ViewModel): Line {
   if (errors === null) return [{ text: ' errors none so far', style: 'dim' }];
-  const { rollouts, infrastructure, policy } = errors;
+  const { rollouts, infrastructure, policy, timedOut } = errors;
+  const late = Object.entries(timedOut).map(([environment, count]) => `${onOneLine(environment)} ${count}`);
   const share = rollouts === 0 ? 0 : (100 * (infrastructure + policy)) / rollouts;
-  const text = ` errors ${share.toFixed(1)}%: infrastructure ${infrastructure} · policy ${policy} · of ${rollouts} rollouts`;
+  const text = ` errors ${share.toFixed(1)}%: infrastructure ${infrastructure} · policy ${policy} · of ${rollouts} rollouts${late.length === 0 ? '' : ` · out of time ${late.join(', ')}`}`;
   return [{ text, ...(infrastructure > 0 ? { style: 'yellow' } : {}) }];
 }
 

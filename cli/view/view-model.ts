@@ -1,3 +1,4 @@
+import { timeoutsIn } from '../../core/rl/metrics.ts';
 import type { RunStatus, StepTrend } from '../../workflows/control/messages.ts';
 import { type EvaluationProgress, versionIn } from '../eval/evaluation-progress.ts';
 import { type RunSnapshot, type WaitingOn, waitingOf } from '../follow-run.ts';
@@ -27,6 +28,8 @@ export interface ViewModel {
     readonly rollouts: number;
     readonly infrastructure: number;
     readonly policy: number;
+    /** By environment: not finished in time. */
+    readonly timedOut: Readonly<Record<string, number>>;
   } | null;
   /** Groups in play by environment, and how old the oldest of them are. */
   readonly inPlay: readonly {
@@ -98,6 +101,7 @@ export function viewModel({ is, status, pending, evaluations = [] }: RunSnapshot
             rollouts: latest['rollouts'],
             infrastructure: numberIn(latest, 'failed_rollouts') ?? 0,
             policy: numberIn(latest, 'policy_failures') ?? 0,
+            timedOut: timeoutsIn(latest),
           },
     inPlay: status.progress.inPlay.map(({ since, ...rest }) => {
       return { ...rest, oldestS: Math.max(0, (nowMs - Date.parse(since)) / 1000) };

@@ -88,7 +88,7 @@ function ofEnvironment(table: string): Record<string, Field> {
     [`${table}.pool`]: ignored(processes, args()),
     [`${table}.multiplex`]: ignored(processes, whole(1)),
     [`${table}.timeout`]: together(
-      `of a rollout or an episode \`${table}.timeout\`, of other stages \`${table}.agent.timeout\``,
+      `of a rollout \`${table}.timeout\` with \`on_timeout = "truncate"\`, of an episode \`${table}.timeout\`, of other stages \`${table}.agent.timeout\``,
       args(),
     ),
     [`${table}.retries`]: together(`\`${table}.max_retries\`; rules are refused`, args()),
@@ -333,6 +333,9 @@ function setLimits(written: Table, own: Own, path: readonly string[]): void {
     const { timeout, retries } = entry as Table;
     const at = [...path, i];
     if (isTable(timeout)) setTimeouts(own, { table: timeout, from: [...at, 'timeout'], ours: at });
+    // verifiers 0.4 ends an agent whose time is over and scores it; before, as prime-rl 0.8 has it, and at an episode's, it is an error.
+    const hasAgents = isTable(timeout) && timeout['rollout'] !== undefined;
+    if (hasAgents) own.set([...at, 'on_timeout'], 'truncate', [...at, 'timeout', 'rollout']);
     if (isTable(retries)) setRetries(own, { table: retries, from: [...at, 'retries'], ours: at });
   }
 }

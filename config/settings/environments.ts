@@ -16,7 +16,12 @@ import {
 import { EchoSpec, echoRoles, echoSpec } from './echo.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
+<<<<<<< HEAD
 import { advantageKinds, kindOfEnvironment, kindsOf } from './learning.ts';
+=======
+import { timeoutFates } from './run.ts';
+import { advantageKinds } from './learning.ts';
+>>>>>>> a1641e7e (A rollout that is not finished in time is dropped or truncated as on_timeout says, of the run or of an environment, and counted by environment in metrics, status, page and ledger)
 import { laidOver, samplingSettings, SamplingSpec, samplingSpec } from './sampling.ts';
 import {
   inSpec,
@@ -64,9 +69,13 @@ export const limits = {
   ),
   max_output_tokens: setting(whole(1), 'tokens that the policy says in a rollout; the same'),
   max_total_tokens: setting(whole(1), 'both together; the same'),
-  timeout: setting(positive(), 'seconds a rollout may be played; then it is a `timeout`, without a reward', {
+  timeout: setting(positive(), 'seconds a rollout may be played; then `on_timeout` says what becomes of it', {
     as: 'timeoutS',
   }),
+  on_timeout: setting(
+    choice(...timeoutFates),
+    'of a rollout that is not finished in time: "drop" or "truncate", in place of the run’s',
+  ),
   max_retries: setting(
     whole(0, rolloutRetriesMax),
     'how often a rollout that its environment spoiled is played again, in a fresh one; twice when missing',

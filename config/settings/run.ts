@@ -121,13 +121,22 @@ export const staleness = {
   ),
 };
 
+/** What may become of a rollout that is not finished in time: verifiers' older API truncates it, prime-rl's dispatcher drops it. */
+export const timeoutFates = ['drop', 'truncate'] as const;
+export type TimeoutFate = (typeof timeoutFates)[number];
+
 /** An activity of Temporal's has two hours, with room for what it stores. */
 const generationTimeoutMaxS = 6000;
 export const patience = {
   generation_timeout: setting(
     whole(1, generationTimeoutMaxS),
-    'seconds of work on a round. An unfinished rollout is leased again, twice, before it is a `timeout`. Also the limit of a reward function',
+    'seconds of work on a round. An unfinished rollout is leased again, twice, before it has timed out (`on_timeout`). Also the limit of a reward function',
     { default: 600, as: 'generationTimeoutS' },
+  ),
+  on_timeout: setting(
+    choice(...timeoutFates),
+    'what becomes of a rollout that is not finished in time, at its `[[env]] timeout` or at the end of `generation_timeout`. "drop": it has no reward, and its group goes on without it. "truncate": its finished turns are scored and trained as a truncated rollout’s; without one it is scored with an empty answer. Both are counted (`timed_out`)',
+    { default: 'drop' },
   ),
   heartbeat_timeout: setting(whole(2, 600), 'seconds of silence after which a worker is taken to be dead', {
     default: heartbeatTimeoutDefaultS,

@@ -13,6 +13,7 @@ export function measuredRow(row: RolloutRow): MeasuredRollout {
     tokens: typeof tokens === 'number' ? tokens : 0,
     turns: Array.isArray(completion) ? completion.filter((said) => fieldOf(said, 'role') === 'assistant').length : 1,
     metrics: numbersIn(metrics),
+    ...(fieldOf(ratchet, 'timed_out') === true ? { isTimedOut: true as const } : {}),
   };
 }
 

@@ -181,7 +181,7 @@ export const memoryRemedies = {
 const causeWords: Readonly<Record<FailedOutcome, readonly [what: string, remedy: string]>> = {
   infra_failure: ['environment errors', ''],
   judge_failure: ['reward functions that failed', ''],
-  timeout: ['not finished in time', 'raise generation_timeout, or lower [sampling] max_tokens'],
+  timeout: ['not finished in time', 'raise generation_timeout or the timeout of its [[env]], or lower [sampling] max_tokens; on_timeout = "truncate" trains what there is'],
   cancelled: ['cancelled', ''],
   oom: ['out of memory', memoryRemedies.inference],
   overlong_prompt: [

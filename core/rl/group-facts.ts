@@ -44,6 +44,7 @@ export function factsOfGroup(
         tokens: sampledTokens(rollout),
         turns: turns.length,
         ...(rollout.prompt === undefined ? {} : { prompt: rollout.prompt }),
+        ...present({ isTimedOut: rollout.isTimedOut }),
         isZeroed: rollout.rewardBeforeCut !== undefined,
         flags:
           reward === null

@@ -27,6 +27,8 @@ export interface StepOutcomes {
   readonly ended: EndedRanges;
   /** Ordinals that are open at this commit: issued by now, not ended. */
   readonly pending: string;
+  /** By environment: rollouts that were not finished in time, whatever became of their groups. Absent where there were none. */
+  readonly timedOut?: Readonly<Record<string, number>>;
 }
 
 export interface LedgerAudit {
@@ -36,6 +38,8 @@ export interface LedgerAudit {
   readonly counts: Readonly<Record<string, number>>;
   /** Groups open at the last commit. */
   readonly pending: number;
+  /** By environment: rollouts that were not finished in time. */
+  readonly timedOut: Readonly<Record<string, number>>;
   /** Ordinals that are unaccounted for: not issued when later ones were, ended before they were issued, or lost. */
   readonly holes: readonly number[];
   /** Ordinals issued twice, ended twice, or both ended and pending. */
@@ -100,6 +104,7 @@ export function auditLedger(commits: readonly StepOutcomes[], first = commits[0]
     issued: issued.size,
     counts,
     pending: new Set(decodeRanges(commits.at(-1)?.pending ?? '')).size,
+    timedOut: commits.reduce((sum, commit) => addCounts(sum, commit.timedOut), noCounts),
     holes: ascending(holes),
     duplicates: ascending(duplicates),
     missingSteps,
@@ -154,6 +159,16 @@ export function decodeRanges(text: string): number[] {
 
 function repeated(ordinals: readonly number[]): number[] {
   return ordinals.filter((ordinal, i) => ordinals.indexOf(ordinal) !== i);
+}
+
+type Counts = Readonly<Record<string, number>>;
+const noCounts: Counts = {};
+
+/** Counts by name, together. */
+export function addCounts(counts: Counts, more: Counts = noCounts): Counts {
+  const sum: Record<string, number> = { ...counts };
+  for (const [name, count] of Object.entries(more)) sum[name] = (sum[name] ?? 0) + count;
+  return sum;
 }
 
 function stepsBetween(commits: readonly StepOutcomes[], first: number): number[] {

@@ -1,4 +1,4 @@
-import { auditLedger, decodeRanges, type LedgerAudit, type StepOutcomes } from './ledger.ts';
+import { addCounts, auditLedger, decodeRanges, type LedgerAudit, type StepOutcomes } from './ledger.ts';
 
 /** What became of a run's groups over all of its lineages, from their commits alone. */
 
@@ -33,6 +33,8 @@ export interface RunAudit {
   readonly pending: number;
   /** Groups that rewinds left behind. */
   readonly superseded: number;
+  /** By environment: rollouts of all lineages that were not finished in time. */
+  readonly timedOut: Readonly<Record<string, number>>;
   /** Every lineage is, and issued = Σ counts + pending + superseded. */
   readonly isSound: boolean;
 }
@@ -74,6 +76,7 @@ export function auditLineages(lineages: readonly LineageCommits[]): RunAudit {
     counts,
     pending,
     superseded,
+    timedOut: audits.map(({ timedOut }) => timedOut).reduce(addCounts, {}),
     isSound: audits.every(({ isSound }) => isSound) && issued === accounted,
   };
 }

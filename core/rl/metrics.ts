@@ -1,7 +1,7 @@
 import { judgeGroup, solvedCounts } from './difficulty.ts';
 import type { DifficultyBounds, DropReason } from './difficulty.ts';
 import type { GroupFacts } from './group-facts.ts';
-import { failedOutcomes } from './rollout.ts';
+import { failedOutcomes, hasTimedOut } from './rollout.ts';
 import { staleness } from './staleness.ts';
 
 /**
@@ -37,6 +37,21 @@ export function environmentRewards(
   });
 }
 
+const timedOutPrefix = 'timed_out/';
+
+/** A metric's name: rollouts of one environment that were not finished in time, dropped or truncated; none is left out. */
+export function environmentTimeouts(name: string): string {
+  return `${timedOutPrefix}${name}`;
+}
+
+/** By environment: rollouts that were not finished in time, among some metrics. */
+export function timeoutsIn(metrics: Readonly<Record<string, number | string>>): Record<string, number> {
+  const found = Object.entries(metrics).flatMap(([key, count]): [string, number][] => {
+    return key.startsWith(timedOutPrefix) && typeof count === 'number' ? [[key.slice(timedOutPrefix.length), count]] : [];
+  });
+  return Object.fromEntries(found);
+}
+
 export function stepMetrics({ step, finished, trained, filter, environments }: StepMetricsInput): Metrics {
   const metrics: Metrics = {};
   addMean(metrics, 'train/reward', finished.flatMap(rewardsOf));
@@ -53,6 +68,7 @@ export function stepMetrics({ step, finished, trained, filter, environments }: S
   if (environments.length > 1) for (const name of environments) addEnvironment(metrics, name, { finished, trained });
   addSolved(metrics, 'train/agg/all', finished);
   addDropped(metrics, finished, filter);
+  addTimeouts(metrics, finished, environments);
   addOffPolicy(metrics, trained, step);
   metrics['batch/groups'] = trained.length;
   metrics['batch/rollouts'] = trained.flatMap(rewardsOf).length;
@@ -68,6 +84,7 @@ export interface MeasuredRollout {
   readonly tokens: number;
   readonly turns: number;
   readonly metrics: Readonly<Record<string, number>>;
+  readonly isTimedOut?: true;
 }
 
 /** Mean reward and the mean of each reward function over some rollouts, for evaluations and reports. */
@@ -111,6 +128,11 @@ export function measuredMetrics(rollouts: readonly MeasuredRollout[]): Metrics {
     const count = rollouts.filter((rollout) => rollout.outcome === outcome).length;
     if (count > 0) metrics[`error/${outcome}`] = count;
   }
+  addMean(
+    metrics,
+    'timed_out/mean',
+    rollouts.map((rollout) => Number(hasTimedOut(rollout))),
+  );
   return metrics;
 }
 
@@ -151,6 +173,14 @@ function addDropped(metrics: Metrics, groups: readonly GroupFacts[], filter: Dif
     if (!verdict.kept) counts[verdict.reason] += 1;
   }
   for (const [reason, count] of Object.entries(counts)) metrics[`filter/${reason}`] = count;
+}
+
+function addTimeouts(metrics: Metrics, groups: readonly GroupFacts[], environments: readonly string[]): void {
+  for (const name of environments) {
+    const own = groups.filter(({ environment }) => environment === name);
+    const timedOut = own.flatMap(({ rollouts }) => rollouts.filter(hasTimedOut)).length;
+    if (timedOut > 0) metrics[environmentTimeouts(name)] = timedOut;
+  }
 }
 
 function addOffPolicy(metrics: Metrics, groups: readonly GroupFacts[], step: number): void {

@@ -40,6 +40,7 @@ export function resultRow(rollout: ScoredRollout, { example, record, tools, plac
       index: rollout.index,
       outcome,
       ...(raised === undefined ? {} : { raised }),
+      ...(rollout.isTimedOut === true ? { timed_out: true } : {}),
       ...(playedAgain === undefined ? {} : { played_again: { ...playedAgain } }),
     },
   };

@@ -99,7 +99,7 @@ export interface HeardSpan {
  *
  *     infra_failure    the environment threw, each time in a fresh one
  *     judge_failure    a reward function threw, or gave something that is not a finite number
- *     timeout          not finished when generation was given up
+ *     timeout          not finished in time, and dropped (`on_timeout`)
  *     cancelled        given up because someone asked for it
  *     oom              out of memory, in the inference server or in the environment
  *     overlong_prompt  its first prompt is longer than the server takes, or than the config's max_prompt_len
@@ -120,6 +120,11 @@ export type Outcome = RewardedOutcome | FailedOutcome;
 
 export function isRewardedOutcome(outcome: Outcome): outcome is RewardedOutcome {
   return (rewardedOutcomes as readonly Outcome[]).includes(outcome);
+}
+
+/** Whether it was not finished in time, whatever became of it. */
+export function hasTimedOut({ outcome, isTimedOut }: { readonly outcome: string; readonly isTimedOut?: true }): boolean {
+  return outcome === 'timeout' || isTimedOut === true;
 }
 
 export function isOutcome(value: unknown): value is Outcome {
@@ -146,6 +151,8 @@ export interface Rollout {
   readonly judged?: Judgement;
   /** Of an evaluation: how often it was played anew before, and why first. */
   readonly playedAgain?: PlayedAgain;
+  /** It was not finished in time, and is `truncated`: its turns are those that it had finished by then. */
+  readonly isTimedOut?: true;
 }
 
 /** What spoiled a rollout, each time it was played before: its environment, a process that died, a reply without anything in it. */

@@ -25,6 +25,7 @@ class Policy:
         self._wire = wire
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._heard: dict[object, int] = {}
 
     async def sample(
         self, request: object, messages: list[Any], tools: list[Any] | None, sampling: dict[str, Any]
@@ -44,12 +45,18 @@ class Policy:
                     "sampling": sampling,
                 }
             )
-            return await future
+            turn = await future
+            self._heard[request] = self._heard.get(request, 0) + 1
+            return turn
         except asyncio.CancelledError:
             self._wire.send({"event": "unwanted", "sample": number, "request": request})
             raise
         finally:
             del self._waiting[number]
+
+    def take_heard(self, request: object) -> int:
+        """How many turns a rollout has had, at its end: one that came after it was given up is none of them."""
+        return self._heard.pop(request, 0)
 
     def answer(self, message: Message) -> None:
         """What the parent says about a turn; one that nobody waits for any more is dropped."""

@@ -17,7 +17,7 @@ from verifiers.envs.singleturn_env import SingleTurnEnv
 from verifiers.errors import EmptyModelResponseError, InfraError, ToolError
 from verifiers.utils.env_utils import env_module_name
 
-from . import check, fast, rows, rubrics
+from . import check, fast, rows, rubrics, time_limit
 from .failures import Refused, chain_of, describe, explain_load, failed_rollout, is_outside, must_pass
 from .policy import Policy
 from .system_prompt import with_system_prompt
@@ -26,6 +26,7 @@ from .wire import Message, Wire, survives_json, to_line
 
 fast.install()
 rubrics.install()
+time_limit.install()
 
 
 logger = logging.getLogger(__name__)
@@ -93,13 +94,16 @@ class V0Environment:
         sampling = {**self.env.sampling_args, **(message.get("sampling") or {})}
         model = str(message.get("model") or "policy")
         client = PipeClient(self._policy, request, model, bool(message.get("with_tokens")))
+        time_limit.limit(message.get("truncate_s"))
         try:
             state = await leaf.rollout(given, client, model, sampling)
         except BaseException as error:  # also of what calls sys.exit
             if must_pass(error):
                 raise
             return failed_rollout(error, given, started)
-        return await self._finish(leaf, state, route, message)
+        finally:
+            heard = self._policy.take_heard(request)
+        return {**await self._finish(leaf, state, route, message), **lateness(state, heard)}
 
     async def _finish(self, leaf: Any, state: Any, route: tuple[str, ...], message: Message) -> Message:
         outcome, error = outcome_of(state)
@@ -263,6 +267,13 @@ def load(message: Message, policy: Policy, wire: Wire) -> V0Environment:
             raise
         raise explained from explained.__cause__
     return V0Environment(str(message["env"]), module_name, env, policy, wire, message.get("scoring"))
+
+
+def lateness(state: Any, heard: int) -> Message:
+    """Of a rollout whose time was over; a turn that it was cut off in is none of its trajectory."""
+    if not state.get("timed_out"):
+        return {}
+    return {"timed_out": True, "heard_turns": min(heard, len(state["trajectory"]))}
 
 
 def route_to_leaf(env: Any, given: Message) -> tuple[Any, Message, tuple[str, ...]]:

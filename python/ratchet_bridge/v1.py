@@ -37,9 +37,12 @@ TASKS_MAX_S = 240.0
 class V1Environment:
     """One loaded environment, with what it serves to its agents while it is loaded."""
 
-    def __init__(self, handle: str, env: Any, tasks: Any, stack: contextlib.AsyncExitStack, wire: Wire) -> None:
+    def __init__(
+        self, handle: str, env: Any, tasks: Any, stack: contextlib.AsyncExitStack, policy: Policy, wire: Wire
+    ) -> None:
         self.handle = handle
         self.env = env
+        self._policy = policy
         #: What of its taskset is played: verifiers' `select`.
         self.tasks = tasks
         self._stack = stack
@@ -108,16 +111,19 @@ class V1Environment:
         given = message["input"]
         row = with_system_prompt(json.loads(given) if isinstance(given, str) else given, message.get("system_prompt"))
         try:
-            episode = await self._play(request, row["task"], message)
+            episode = await self._play(request, within(row["task"], message.get("truncate_s")), message)
         except BaseException as error:
             if must_pass(error):
                 raise
             return failed_rollout(error, row, started)
-        return to_result(episode, row)
+        finally:
+            heard = self._policy.take_heard(request)
+        return {**to_result(episode, row), **lateness(episode, heard)}
 
     async def episode(self, request: object, message: Message) -> Message:
         """An episode whole, as verifiers' traces.jsonl has it."""
         episode = await self._play(request, message["task"], message)
+        self._policy.take_heard(request)
         return {"episode": episode.model_dump(mode="json", exclude_none=True)}
 
     async def _play(self, request: object, data: Message, message: Message) -> Any:
@@ -134,6 +140,23 @@ class V1Environment:
     async def unload(self) -> Message:
         await self._stack.aclose()
         return {}
+
+
+def within(task: Message, seconds: float | None) -> Message:
+    """The task with the time that its agent has: verifiers ends it then, and scores what there is. An agent's own limit goes before it."""
+    if seconds is None:
+        return task
+    limits = task.get("timeout") or {}
+    own = limits.get("agent")
+    return {**task, "timeout": {**limits, "agent": seconds if own is None else min(own, seconds)}}
+
+
+def lateness(episode: Any, heard: int) -> Message:
+    """Of an episode whose time was over, or its agent's."""
+    trace = next((trace for trace in episode.traces if is_sampled(trace)), None)
+    if trace is None or not (trace.is_timeout or episode.is_timeout):
+        return {}
+    return {"timed_out": True, "heard_turns": min(heard, trace.num_turns)}
 
 
 def load(message: Message, loop: asyncio.AbstractEventLoop, policy: Policy, wire: Wire) -> V1Environment:
@@ -157,7 +180,7 @@ def load(message: Message, loop: asyncio.AbstractEventLoop, policy: Policy, wire
         raise explained from explained.__cause__
     stack = contextlib.AsyncExitStack()
     loop.run_until_complete(stack.enter_async_context(env.serving()))
-    return V1Environment(str(message["env"]), env, tasks, stack, wire)
+    return V1Environment(str(message["env"]), env, tasks, stack, policy, wire)
 
 
 def with_agents(config: Message) -> Message:

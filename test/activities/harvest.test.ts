@@ -8,7 +8,10 @@ import type { PlayedChunk } from '../../activities/index.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { chunkName } from '../../core/rl/chunks.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { factsOfGroup } from '../../core/rl/group-facts.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
+import { stepMetrics } from '../../core/rl/metrics.ts';
+import { Packer } from '../../core/rl/pack.ts';
 import type { PartsNotice, PlayedPart } from '../../core/rl/played-part.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import { groupsEndedSignalName } from '../../core/names.ts';
@@ -183,6 +186,37 @@ test('the deadline of the last attempt ends the groups that it cut off, with the
   const late = groups.flat().flatMap(({ rollouts }) => rollouts.filter(({ outcome }) => outcome === 'timeout'));
   assert.deepEqual([ended.unfinished, late.length], [undefined, 1]);
   assert.deepEqual(ordinalsIn([...heard, ...ended.parts]), [1, 2, 3, 4]);
+});
+
+test('where rollouts are truncated that are not finished in time, one without a turn is scored with an empty answer, and counted', async (t) => {
+  const inference = new WordsInference();
+  const { run, spec, roles, input } = await leased(t, inference, { generation_timeout: '2', on_timeout: '"truncate"' });
+  holding(inference, 3);
+  const { heard, environment } = hearing();
+  const ended = (await environment().run(roles.playGroups, { ...input, attempt: 3, isLast: true })) as PlayedChunk;
+  const scored = (
+    await Promise.all([...heard, ...ended.parts].map((part) => readRows<ScoredGroup>(run, part.scored)))
+  ).flat();
+  const late = scored.flatMap(({ rollouts }) => rollouts.filter(({ isTimedOut }) => isTimedOut));
+  assert.deepEqual(
+    late.map(({ outcome, turns, reward }) => [outcome, turns.length, reward]),
+    [['truncated', 0, 0]],
+  );
+  assert.deepEqual([ended.unfinished, scored.length], [undefined, count]);
+  const finished = scored.map((group) => factsOfGroup(group));
+  const environments = spec.environments.map(({ name }) => name);
+  const metrics = stepMetrics({ step: 1, finished, trained: finished, filter: spec.filter, environments });
+  assert.deepEqual(
+    [
+      metrics['timed_out/reverse-text'],
+      metrics['train/agg/all/timed_out/mean'],
+      metrics['train/agg/all/error/timeout'],
+    ],
+    [1, 1 / 16, undefined],
+  );
+  const packer = new Packer({ ...spec, advantage: 'centered' });
+  const rows = scored.flatMap((group) => packer.pack(group).rows);
+  assert.deepEqual([packer.stats.rollouts, rows.length], [16, 15]);
 });
 
 async function refOf({ store }: Awaited<ReturnType<typeof leased>>, key: string) {

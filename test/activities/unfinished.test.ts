@@ -11,7 +11,7 @@ import { readJson, readRows } from '../../runs/run-access.ts';
 import { noteServed } from '../../runs/served-version.ts';
 import type { LeasedGroups } from '../../core/rl/run-state.ts';
 import { createEnvironments, openEnvironment, type Environments } from '../../backends/environments/index.ts';
-import { multiTurn } from '../../backends/environments/kit.ts';
+import { multiTurn, type RewardInput } from '../../backends/environments/kit.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
 import { rolloutAttemptsMax } from '../../core/limits.ts';
 import { RatchetError } from '../../core/errors.ts';
@@ -94,6 +94,34 @@ describe('an attempt that ends with rollouts unfinished', () => {
     const { ended, failures } = filtered;
     assert.deepEqual([ended['failed:timeout'], failures?.failedRollouts, failures?.failedGroups], [undefined, 1, 0]);
     assert.match(failures?.causes.timeout?.first ?? '', /generation_timeout = 1 s/);
+  });
+
+  test('where they are truncated, what is unfinished keeps its turns and is scored with the state that it had', async (t) => {
+    const inference = new WordsInference();
+    const environments = createEnvironments(async (entry) => {
+      const words = await threeTurns().open(entry);
+      const score = ({ turns, messages, state }: RewardInput) =>
+        turns.length + messages.length / 100 + Number(state === null) / 1000;
+      return { ...words, rubric: { functions: [{ name: 'kept', weight: 1, score }] } };
+    });
+    const settings = { generation_timeout: '2', on_timeout: '"truncate"' };
+    const { run, roles, input } = await leased(t, inference, { settings, environments });
+    stuckAfter(inference, 20);
+    const last = await act(roles.playGroups, { ...input, attempt: 3, isLast: true });
+    assert.equal(last.unfinished, undefined);
+    const all = (await readRows<ScoredGroup>(run, last.parts[0]!.scored)).flatMap(({ rollouts }) => rollouts);
+    const late = all.filter(({ isTimedOut }) => isTimedOut === true);
+    assert.ok(late.length > 0);
+    for (const { outcome, reward, turns } of late) {
+      assert.equal(outcome, 'truncated');
+      const said = turns.length === 0 ? 1 : 2 * turns.length; // the prompt, and what was heard and said
+      assert.equal(reward, turns.length + said / 100 + 1 / 1000);
+    }
+    assert.deepEqual(new Set(all.map(({ outcome }) => outcome)), new Set(['ok', 'truncated']));
+    assert.equal(
+      all.filter(({ isTimedOut }) => !isTimedOut).every(({ turns }) => turns.length === 3),
+      true,
+    );
   });
 
   test('a rollout that fails of its environment is left to another worker where it may be, and the turns of the others stay', async (t) => {

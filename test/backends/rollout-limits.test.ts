@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Pace } from '../../backends/rollouts/pace.ts';
-import { playRollout } from '../../backends/rollouts/play-rollout.ts';
+import { type LastCall, type PlayOptions, playRollout } from '../../backends/rollouts/play-rollout.ts';
 import { limitReached } from '../../backends/rollouts/rollout-limits.ts';
 import type { PlayedPolicy } from '../../backends/rollouts/sample-policy.ts';
 import { createEnvironments } from '../../backends/environments/index.ts';
@@ -17,6 +17,7 @@ const none = {
   maxOutputTokens: null,
   maxTotalTokens: null,
   timeoutS: null,
+  onTimeout: null,
   maxRetries: null,
 };
 
@@ -61,7 +62,11 @@ function endless(respond: () => Promise<void> = () => Promise.resolve()): Enviro
   });
 }
 
-async function play(environment: Environment, limits: Partial<RolloutLimits>): Promise<Rollout & { opened: number }> {
+async function play(
+  environment: Environment,
+  limits: Partial<RolloutLimits>,
+  more: Partial<Pick<PlayOptions, 'lastCall' | 'onTimeout' | 'openPolicy' | 'signal'>> = {},
+): Promise<Rollout & { opened: number }> {
   let opened = 0;
   const rollout = await playRollout({
     environments: createEnvironments(() => {
@@ -74,6 +79,7 @@ async function play(environment: Environment, limits: Partial<RolloutLimits>): P
     together: { group: 'g', size: 1 },
     openPolicy: talkative,
     signal: new AbortController().signal,
+    ...more,
   });
   return { ...rollout, opened };
 }
@@ -107,6 +113,60 @@ describe('limits that a config sets on the rollouts of an environment', () => {
     assert.deepEqual([outcome, opened], ['timeout', 1]);
     assert.match(error ?? '', /^Not finished after 0\.15 s, the timeout of its \[\[env\]\]/);
     assert(turns.length > 0 && turns.length < 5, 'what it had is kept');
+  });
+
+  test('one that is to be truncated then keeps the turns that it had finished, with what it had heard before each', async () => {
+    const { outcome, isTimedOut, error, turns, opened } = await play(
+      endless(() => delay(60)),
+      { timeoutS: 0.15, onTimeout: 'truncate' },
+    );
+    assert.deepEqual([outcome, isTimedOut, error, opened], ['truncated', true, undefined, 1]);
+    assert(turns.length > 0 && turns.length < 5);
+    const more = [{ role: 'user', content: 'More.' }];
+    assert.deepEqual(
+      turns.map(({ heard }) => heard),
+      turns.map((_, i) => (i === 0 ? undefined : more)),
+    );
+  });
+
+  test('one that is cut off in its only turn has none, and its server is not waited for', async () => {
+    const silent = (_: Environment, signal: AbortSignal): PlayedPolicy => {
+      const turns: Turn[] = [];
+      const sample = (): Promise<Turn> => delay(60_000, undefined, { signal }).then(() => assert.fail('it went on'));
+      return { turns, failure: undefined, sample };
+    };
+    const limits = { timeoutS: 0.1, onTimeout: 'truncate' } as const;
+    const { outcome, isTimedOut, turns } = await play(endless(), limits, { openPolicy: silent });
+    assert.deepEqual([outcome, isTimedOut, turns], ['truncated', true, []]);
+    const dropped = await play(endless(), { timeoutS: 0.1 }, { openPolicy: silent });
+    assert.deepEqual([dropped.outcome, dropped.isTimedOut], ['timeout', undefined]);
+  });
+
+  test('an environment’s own word goes before the run’s', async () => {
+    const slow = endless(() => delay(60));
+    const limits = { timeoutS: 0.1, onTimeout: 'drop' } as const;
+    assert.equal((await play(slow, limits)).outcome, 'timeout');
+    assert.equal((await play(slow, { timeoutS: 0.1 }, { onTimeout: 'truncate' })).outcome, 'truncated');
+  });
+
+  test('the last call truncates what was begun in time, unless nobody could finish anything', async () => {
+    const slow = endless(() => delay(60));
+    const over = new Error('the attempt is over');
+    const lastCall = (of: { begunByMs?: number; isDue?: boolean }): LastCall => {
+      const atMs = performance.now() + 150;
+      return { atMs, begunByMs: of.begunByMs ?? atMs, says: 'too late', isDue: () => of.isDue ?? true };
+    };
+    const end = (): AbortSignal => {
+      const ends = new AbortController();
+      setTimeout(() => ends.abort(over), 300).unref();
+      return ends.signal;
+    };
+    const cut = await play(slow, {}, { onTimeout: 'truncate', lastCall: lastCall({}), signal: end() });
+    assert.deepEqual([cut.outcome, cut.isTimedOut], ['truncated', true]);
+    for (const not of [{ begunByMs: 0 }, { isDue: false }]) {
+      const playing = play(slow, {}, { onTimeout: 'truncate', lastCall: lastCall(not), signal: end() });
+      await assert.rejects(playing, over);
+    }
   });
 
   test('a rollout that its environment spoils is played as often as max_retries says', async () => {

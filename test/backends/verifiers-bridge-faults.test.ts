@@ -186,6 +186,29 @@ describe('what goes wrong in an environment', { skip: installed.why }, () => {
     });
   });
 
+  test('one that is to be truncated ends with the turns that it had, and is scored with them', async () => {
+    const bridge = await shared();
+    const { env, inputs } = await loaded(bridge, 'toy_multi', { need: 6 });
+    const says: Says = ({ messages, signal }) =>
+      messages.length < 5
+        ? { content: 'a guess' }
+        : new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason as Error)));
+    const limits = { truncate_s: 0.5, deadline_s: 30 };
+    const played = await play(bridge, env, inputs[0]!, says, limits);
+    assert.deepEqual([played.outcome, played.timed_out, played.heard_turns], ['truncated', true, 2]);
+    const [score] = await bridge.score({ env, rollouts: [{ row: played.row }] });
+    assert.equal((untimed(score) as { metrics: Record<string, number> }).metrics['turns'], 2);
+    const quick = await play(bridge, env, inputs[0]!, text('a guess'), { truncate_s: 30, deadline_s: 90 });
+    assert.deepEqual([quick.outcome, quick.timed_out], ['ok', undefined]);
+  });
+
+  test('one that is truncated before its first turn says so too', async () => {
+    const bridge = await shared();
+    const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'sleep' });
+    const played = await play(bridge, env, inputs[0]!, text('x'), { truncate_s: 0.3, deadline_s: 30 });
+    assert.deepEqual([played.outcome, played.timed_out, played.heard_turns], ['truncated', true, 0]);
+  });
+
   test('a rollout that will not be cancelled is left alone, and the child continues', async () => {
     const bridge = await shared();
     const { env, inputs } = await loaded(bridge, 'toy_faulty', { how: 'stubborn' });

@@ -56,6 +56,25 @@ describe('an environment of the v1 API', { skip: installed.why }, () => {
     );
   });
 
+  test('is ended with what it has where its time is over, and scored; an agent’s own limit goes before the rollout’s', async () => {
+    const { bridge, env, inputs } = await toy();
+    const silent: Says = ({ signal }) =>
+      new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason as Error)));
+    const limits = { truncate_s: 1, deadline_s: 60 };
+    const played = await play(bridge, env, inputs[0]!, silent, limits);
+    assert.deepEqual([played.outcome, played.timed_out, played.heard_turns], ['truncated', true, 0]);
+    assert.equal(played.judged && 'reward' in played.judged ? played.judged.reward : null, 0);
+    const quick = await play(bridge, env, inputs[0]!, text('<answer>0drow</answer>'), {
+      truncate_s: 60,
+      deadline_s: 130,
+    });
+    assert.deepEqual([quick.outcome, quick.timed_out], ['ok', undefined]);
+    const own = { api: 'v1', config: { agent: { ...agent, timeout: { rollout: 1 } } }, env: 'limited' } as const;
+    const limited = await loaded(bridge, 'toy-v1', {}, own);
+    const ended = await play(bridge, limited.env, inputs[0]!, silent);
+    assert.deepEqual([ended.outcome, ended.timed_out], ['truncated', true]);
+  });
+
   test('says which arguments it takes, also where one is misspelt', async () => {
     const { bridge, env } = await toy();
     const { arguments: declared, findings } = await bridge.check({ env });

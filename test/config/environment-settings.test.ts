@@ -51,6 +51,7 @@ const none = {
   maxOutputTokens: null,
   maxTotalTokens: null,
   timeoutS: null,
+  onTimeout: null,
   maxRetries: null,
 };
 
@@ -58,6 +59,9 @@ describe('limits of an environment’s rollouts', () => {
   test('are those of its table, in training and in evaluations without a table of their own', () => {
     const { spec, notYet } = accept(`${minimal}max_turns = 4\ntimeout = 90\nmax_retries = 0\n[eval]\ninterval = 5\n`);
     const limits = { ...none, maxTurns: 4, timeoutS: 90, maxRetries: 0 };
+    assert.equal(spec.onTimeout, 'drop');
+    const own = accept(`${minimal}on_timeout = "truncate"\n`).spec;
+    assert.deepEqual([own.onTimeout, own.environments[0]?.limits], ['drop', { ...none, onTimeout: 'truncate' }]);
     assert.deepEqual([spec.environments[0]?.limits, spec.eval?.environments[0]?.limits, notYet], [limits, limits, []]);
     assert.equal('limits' in accept(minimal).spec.environments[0]!, false);
   });
@@ -68,9 +72,18 @@ describe('limits of an environment’s rollouts', () => {
       'hosted',
     );
     const [environment] = spec.environments;
-    assert.deepEqual(environment?.limits, { ...none, maxTurns: 3, maxTotalTokens: 4096, timeoutS: 60, maxRetries: 1 });
+    assert.deepEqual(environment?.limits, {
+      ...none,
+      maxTurns: 3,
+      maxTotalTokens: 4096,
+      timeoutS: 60,
+      onTimeout: 'truncate',
+      maxRetries: 1,
+    });
     assert.deepEqual(environment?.agent, { timeout: { scoring: 5 }, harness: { id: 'null' } });
     assert.deepEqual(notYet, []);
+    const whole = 'model = "m"\n[[env]]\nid = "owner/a"\ntimeout = { episode = 60 }\n';
+    assert.deepEqual(accept(whole, 'hosted').spec.environments[0]?.limits, { ...none, timeoutS: 60 });
     const rules = 'model = "m"\n[[env]]\nid = "owner/a"\nretries = { rules = [{ max_retries = 2 }] }\n';
     assert.match(only(rules, 'hosted').expected, /max_retries alone/);
   });

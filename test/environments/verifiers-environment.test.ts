@@ -6,6 +6,7 @@ import { createEnvironments } from '../../backends/environments/index.ts';
 import { scoreGroup } from '../../backends/environments/score-group.ts';
 import { scriptedPolicy } from '../../backends/environments/scripted.ts';
 import type { Environment, Policy, RolloutPlace } from '../../backends/environments/types.ts';
+import { ChildRefused } from '../../backends/environments/verifiers/child.ts';
 import { loadRequest } from '../../backends/environments/verifiers/load-request.ts';
 import type { RolloutRequest, SampledTurn } from '../../backends/environments/verifiers/protocol.ts';
 import { playRollout } from '../../backends/rollouts/play-rollout.ts';
@@ -38,6 +39,39 @@ test('examples are read by position, and a rollout begins with the line that ver
   assert.throws(() => environment.dataset.at(3), RangeError);
   await environment.rollout(example, listening(['ab']));
   assert.match(String(input), /^\{.*"example_id":1,.*\}$/);
+});
+
+test('a rollout whose time is over is dropped by its deadline, or keeps the turns that Python heard', async (t) => {
+  const asked: RolloutRequest[] = [];
+  const bridge = new FakeBridge({
+    async play(say, request) {
+      asked.push(request);
+      await say(prompt);
+      await say(prompt);
+      if (request.truncate_s !== undefined) return { outcome: 'truncated', timed_out: true, heard_turns: 1 };
+      const cause = new ChildRefused('rollout', { type: 'Deadline', message: 'late', retryable: false, traceback: '' });
+      throw new RatchetError('EnvironmentUnavailable', 'too late', { cause });
+    },
+  });
+  const environment = await environmentOf(t, bridge);
+  const place = { group: 'a', index: 0, size: 1, dataset: 'dataset', signal: new AbortController().signal } as const;
+  const play = (fate: 'drop' | 'truncate') =>
+    environment.rollout(environment.dataset.at(0), listening(['ab', 'cd']), {
+      ...place,
+      timeLimit: { seconds: 3, fate },
+    });
+  const dropped = await play('drop');
+  assert.deepEqual([dropped.outcome, dropped.isTimedOut], ['timeout', undefined]);
+  assert.match(dropped.error ?? '', /Not finished after 3 s/);
+  const kept = await play('truncate');
+  assert.deepEqual([kept.outcome, kept.isTimedOut, kept.turns.map(({ text }) => text)], ['truncated', true, ['ab']]);
+  assert.deepEqual(
+    asked.map((request) => [request.truncate_s, request.deadline_s]),
+    [
+      [undefined, 3],
+      [3, 16],
+    ],
+  );
 });
 
 test('a rollout under another system prompt and other descriptions of tools: Python is told the one, the model the others', async (t) => {

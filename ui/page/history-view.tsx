@@ -45,7 +45,8 @@ export function HistoryView({ source, run, overview, news }: ViewProps): JSX.Ele
 }
 
 function Balance({ history }: { readonly history: HistoryAnswer }): JSX.Element {
-  const { issued, counts, pending, superseded, isSound } = history;
+  const { issued, counts, pending, superseded, timedOut, isSound } = history;
+  const late = Object.entries(timedOut).map(([environment, count]) => `${counted(count, 'rollout')} of ${environment}`);
   const states = Object.entries(counts).sort(([, a], [, b]) => b - a);
   const share = (count: number): string => (issued === 0 ? '–' : `${figure((count / issued) * 100, 1)} %`);
   const rows: [string, number][] = [
@@ -80,6 +81,7 @@ function Balance({ history }: { readonly history: HistoryAnswer }): JSX.Element 
           ))}
         </tbody>
       </table>
+      {late.length > 0 && <p>Not finished in time: {late.join(', ')}.</p>}
     </section>
   );
 }

@@ -62,6 +62,11 @@ function chartsOf(metrics: readonly string[], environments: readonly string[]): 
       lines: [line('train/agg/all/is_truncated/mean', 'cut'), line('train/agg/all/has_error/mean', 'failed')],
     },
     {
+      title: 'not finished in time',
+      unit: 'rollouts of a step',
+      lines: environments.slice(0, 4).map((name) => line(`timed_out/${name}`, name)),
+    },
+    {
       title: 'age of what is trained',
       unit: 'versions',
       lines: [line('off_policy/mean', 'mean'), line('off_policy/max', 'oldest')],

@@ -1,4 +1,12 @@
-import { decodeRanges, encodeRanges, recordOutcomes, type EndState, type StepOutcomes } from '../../core/rl/ledger.ts';
+import {
+  addCounts,
+  decodeRanges,
+  encodeRanges,
+  recordOutcomes,
+  type EndState,
+  type StepOutcomes,
+} from '../../core/rl/ledger.ts';
+import { timeoutsIn } from '../../core/rl/metrics.ts';
 import type { CollectedStep } from './collect-step.ts';
 
 /**
@@ -20,8 +28,10 @@ export function stepOutcomes(step: number, attempts: readonly CollectedStep[]): 
     for (const { ordinals } of attempt.trained) add(end, ordinals);
   }
   const { surplus = [], inPlay = '' } = attempts.at(-1) ?? {};
+  const timedOut = attempts.map(({ figures }) => timeoutsIn(figures)).reduce(addCounts, {});
   return {
     ...recordOutcomes({ step, pendingBefore: [], issued, ended }),
+    ...(Object.keys(timedOut).length === 0 ? {} : { timedOut }),
     pending: encodeRanges([...surplus.flatMap(({ ordinals }) => decodeRanges(ordinals)), ...decodeRanges(inPlay)]),
   };
 }

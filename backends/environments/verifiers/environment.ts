@@ -5,7 +5,6 @@ import type { Example, Judgement, Outcome, Rollout, RolloutRow, ToolSchema } fro
 import { outcomeOfFailure } from '../../../core/rl/failures.ts';
 import { withoutSecrets } from '../../../config/secrets.ts';
 import { tookLonger, tracebackOf } from '../score.ts';
-import type { RolloutLimits } from '../../../config/settings/environments.ts';
 import { secretsHere } from '../variables.ts';
 import type { Environment, JudgeOptions, Policy, RolloutPlace, RolloutRecord } from '../types.ts';
 import { BridgedConversation } from './conversation.ts';
@@ -38,6 +37,9 @@ export interface LoadedVerifiers {
   readonly suspects: Suspects;
 }
 
+/** A rollout that was truncated may take so long, and as long as it was played, to end and be scored. */
+const scoringS = 10;
+
 /** Kept of what a reward function threw. */
 const raisedCharsMax = 200;
 
@@ -52,7 +54,6 @@ const modelName = 'policy';
 export function verifiersEnvironment(
   name: string,
   loadedVerifiers: LoadedVerifiers,
-  { timeoutS = null }: Partial<RolloutLimits> = {},
 ): Environment {
   const { bridge, loaded, dataset, evalDataset, columns = [], groups } = loadedVerifiers;
   const inPlace = loaded.scoring === 'in_place' || columns.length > 0;
@@ -71,17 +72,18 @@ export function verifiersEnvironment(
       keep: inGroups,
       with_tokens: false,
       ...(columns.length === 0 ? {} : { columns }),
-      ...(timeoutS === null ? {} : { deadline_s: timeoutS }),
+      ...deadlineOf(place),
       ...(inGroups ? { group: place.group } : {}),
       ...(place.systemPrompt === undefined ? {} : { system_prompt: place.systemPrompt }),
     };
     const options = { onSample: (wanted: TurnRequest) => teller.sample(wanted), signal: place.signal };
     const played = await playApart(loadedVerifiers, request, options, place).catch((reason: unknown) => {
-      if (timeoutS !== null && isDeadline(reason)) return null;
+      if (place.timeLimit && isDeadline(reason)) return null;
       throw asInfrastructure(reason);
     });
-    const { turns } = conversation;
-    if (played === null) return { turns, outcome: 'timeout', error: tookLonger(timeoutS!) };
+    // A turn that came when nobody waited for it any more is none of the rollout.
+    const turns = conversation.turns.slice(0, played?.heard_turns ?? Infinity);
+    if (played === null) return { turns, outcome: 'timeout', error: tookLonger(place.timeLimit!.seconds) };
     const outcome = outcomeOf(played, turns.length);
     const record = played.row['error'] == null ? played.row : withoutSecretsIn(played.row);
     if (teller.failure !== undefined && outcomeOfFailure(teller.failure) !== 'overlong_prompt') {
@@ -96,10 +98,11 @@ export function verifiersEnvironment(
       await letGo(played.live);
       return { turns, outcome, error: errorText(played), isEmptyReply: true };
     }
-    if (!inPlace) return { turns, outcome, record };
+    const late = played.timed_out === true ? { isTimedOut: true as const } : {};
+    if (!inPlace) return { turns, outcome, record, ...late };
     const score = inGroups ? await scoredWithGroup(place, played.live) : (played.judged ?? notScored);
     const fromState = 'columns' in score && score.columns ? { state_columns: score.columns } : {};
-    return { turns, outcome, record: { ...record, ...fromState }, judged: judgementOf(score, turns) };
+    return { turns, outcome, record: { ...record, ...fromState }, judged: judgementOf(score, turns), ...late };
   }
 
   async function scoredWithGroup(place: RolloutPlace, live: Live | null): Promise<Score | { readonly error: string }> {
@@ -131,6 +134,13 @@ export function verifiersEnvironment(
     withdraw: (place) => inGroups && groups.withdraw(place),
     judge: (_, rollouts, options) => judgeRows(name, loadedVerifiers, inPlace, rollouts, options),
   };
+}
+
+/** A rollout that is truncated is ended by verifiers, which scores it then; one that is not done long after that has failed like any other. */
+function deadlineOf({ timeLimit }: RolloutPlace): Pick<RolloutRequest, 'deadline_s' | 'truncate_s'> {
+  if (timeLimit === undefined) return {};
+  const { seconds, fate } = timeLimit;
+  return fate === 'drop' ? { deadline_s: seconds } : { truncate_s: seconds, deadline_s: 2 * seconds + scoringS };
 }
 
 async function judgeRows(
@@ -212,12 +222,13 @@ class Teller {
     this.#policy = policy;
   }
 
-  async sample({ messages: sent, tools: offered, sampling }: TurnRequest): Promise<SampledTurn> {
+  async sample({ messages: sent, tools: offered, sampling, signal }: TurnRequest): Promise<SampledTurn> {
     this.failure = undefined;
     try {
       const { messages, heard } = this.#conversation.read(sent);
       const tools = offered === null ? undefined : (offered as unknown as readonly ToolSchema[]);
       const turn = await this.#policy.sample(messages, { sampling, ...(tools && { tools }) });
+      signal.throwIfAborted();
       return this.#conversation.add(turn, heard, tools);
     } catch (error) {
       this.failure = error;

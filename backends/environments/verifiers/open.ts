@@ -56,7 +56,7 @@ export async function openVerifiers(entry: PythonEntry): Promise<Environment> {
     opened.loaded.delete(key); // whoever asks again tries again
     if (opened.loaded.size === 0) void forget(python.folder, opened);
   });
-  return verifiersEnvironment(id, await loading, limits);
+  return verifiersEnvironment(id, await loading);
 }
 
 /** Ends all Python children of this process, and what is open of them. */

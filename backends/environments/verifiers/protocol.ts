@@ -184,6 +184,8 @@ export interface RolloutRequest {
   readonly keep: boolean;
   readonly with_tokens: boolean;
   readonly deadline_s?: number;
+  /** Then it ends with what it has, which is scored. */
+  readonly truncate_s?: number;
   /** Rollouts of one are played by one child. */
   readonly group?: string;
   /** In place of the one that the input begins with; '' = none. */
@@ -222,6 +224,9 @@ export const WirePlayedRow = z.object({
   /** Where it was scored already. */
   judged: Score.nullable(),
   live: z.string().nullable(),
+  /** Its time was over: the row is what it had by then, and it had heard so many turns. */
+  timed_out: z.boolean().optional(),
+  heard_turns: z.int().min(0).optional(),
 });
 export type WirePlayedRow = z.infer<typeof WirePlayedRow>;
 
