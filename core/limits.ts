@@ -54,6 +54,9 @@ export const flowLookAgainMs = 60_000;
 /** How often a rollout that failed of its environment is played again by whoever takes the chunk next. */
 export const replaysMax = 1;
 
+/** How often a rollout worker looks which weights are served, for rollouts that grow old in the middle of a turn. */
+export const staleLookMs = 5_000;
+
 /** How often generation goes on after its deadline with what is unfinished, before the rest is given up as `timeout`. */
 export const generateAttemptsMax = 3;
 

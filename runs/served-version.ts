@@ -35,7 +35,7 @@ const lookAgainMs = 1_000;
 
 /** The newest version, or `from` while there is none later. Looked for again from time to time, once for all who ask. */
 export function newestServed(run: RunHandle, from: ServedPolicy): () => Promise<ServedPolicy> {
-  let [newest, at] = [from, performance.now()];
+  let [newest, at] = [from, -Infinity]; // what was leased long ago may begin now
   let looking: Promise<ServedPolicy> | null = null;
   const look = async (): Promise<ServedPolicy> => {
     const version = await readServed(run);

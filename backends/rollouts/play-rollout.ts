@@ -40,6 +40,8 @@ export interface PlayOptions {
   /** Its turns end with `signal`, which is raised also when the rollout has timed out. */
   readonly openPolicy: (environment: Environment, signal: AbortSignal) => PlayedPolicy;
   readonly signal: AbortSignal;
+  /** Raised when nothing of it can be trained any more; missing = it does not age. */
+  readonly tooOld?: AbortSignal;
   /** What becomes of one that is not finished in time; missing = what its entry's limits say, else it is dropped. */
   readonly onTimeout?: TimeoutFate;
   /** When all that is under way ends, beside the entry's own `timeout`; missing = with `signal`, and nothing is kept. */
@@ -59,7 +61,7 @@ export interface LastCall {
 }
 
 /** Asking again does not help. */
-const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected', 'timeout'];
+const finalOutcomes: readonly FailedOutcome[] = ['overlong_prompt', 'rejected', 'timeout', 'stale'];
 
 /**
  * Plays one example through. What the environment does wrong is tried again in a fresh one, and is the rollout's outcome
@@ -79,7 +81,8 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
     const limit = timeLimit(options);
     // A Python process keeps the time itself: what waits there for others of its group is done playing.
     const late = entry.python === undefined && limit !== null ? lateAfter(limit) : null;
-    const until = late ? AbortSignal.any([signal, late.signal]) : signal;
+    const ends = [late?.signal, options.tooOld].filter((one) => one !== undefined);
+    const until = ends.length > 0 ? AbortSignal.any([signal, ...ends]) : signal;
     const policy = withinLimits(openPolicy(environment, until), entry);
     const listening = new ListeningPolicy(policy);
     const asked = present({ sampling, systemPrompt });
@@ -107,9 +110,11 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
       signal.throwIfAborted();
       const { failure } = policy;
       const turns = listening.turns(); // one that is under way may end after it was given up
-      const outcome = late?.signal.aborted ? 'timeout' : outcomeOf(error, failure);
+      const ended = ends.find(({ aborted }) => aborted);
+      const isTooOld = ended !== undefined && ended === options.tooOld;
+      const outcome = isTooOld ? 'stale' : ended ? 'timeout' : outcomeOf(error, failure);
       if (outcome === null) throw failure ?? error;
-      if (late?.signal.aborted && fate === 'truncate' && !environment.judge) {
+      if (outcome === 'timeout' && ended && fate === 'truncate' && !environment.judge) {
         return { ...place, turns, outcome: 'truncated', isTimedOut: true };
       }
       if (outcome === 'overlong_prompt' && turns.length > 0 && !environment.judge) {
@@ -117,7 +122,7 @@ export async function playRollout(options: PlayOptions): Promise<Rollout> {
       }
       if (attempt >= attemptsMax || finalOutcomes.includes(outcome)) {
         environment.withdraw?.(where);
-        const said = late?.signal.aborted ? (late.signal.reason as Error).message : tracebackOf(error);
+        const said = ended ? (ended.reason as Error).message : tracebackOf(error);
         const failed = failedRollout({ ...place, turns }, outcome, said);
         return error instanceof ToldFailure ? { ...failed, ...error.kept } : failed;
       }

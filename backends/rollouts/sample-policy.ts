@@ -30,6 +30,8 @@ export interface SamplePolicyOptions {
   readonly recorded?: readonly Turn[];
   /** Who says the turns in place of the policy; missing = the policy does. */
   readonly speak?: Speak;
+  /** Told the version of every turn as it begins, of recorded ones too. */
+  readonly onBegin?: (step: number) => void;
   /** Told every turn that was sampled, and its position in the rollout. */
   readonly onTurn?: (turn: Turn, position: number) => void;
 }
@@ -47,7 +49,17 @@ export interface PlayedPolicy extends Policy {
  * goes on from an earlier turn begins with the very tokens of that turn.
  */
 export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: number) => number): PlayedPolicy {
-  const { inference, tokenizer, served, newest = () => served, signal, place, recorded = [], onTurn } = options;
+  const {
+    inference,
+    tokenizer,
+    served,
+    newest = () => served,
+    signal,
+    place,
+    recorded = [],
+    onBegin,
+    onTurn,
+  } = options;
   const speak: Speak = options.speak ?? ((request) => inference.sample(request));
   const { templateArguments, contextTokens = Infinity, ...sampling } = options.sampling;
   const trained = options.isTrained === true ? { isTrained: true } : {};
@@ -77,6 +89,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         isOnRecord &&= known !== undefined && isSame(known.promptTokenIds, promptTokenIds);
         if (isOnRecord && known !== undefined) {
           turns[position] = known;
+          onBegin?.(known.policyStep);
           prompts.said(prompt, known.tokenIds);
           return known;
         }
@@ -84,6 +97,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         // One token at least: a prompt that leaves none is the server's to refuse, in its own words.
         const maxTokens = Math.max(1, Math.min(sampling.maxTokens, contextTokens - promptTokenIds.length));
         const policy = await newest();
+        onBegin?.(policy.version.step);
         const request = { ...sampling, ...place, ...trained, policy, promptTokenIds, maxTokens, seed, signal };
         const sample = await speak(request, { messages, tools });
         requireTokens(sample);

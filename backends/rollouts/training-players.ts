@@ -13,6 +13,7 @@ import type { GenerateDependencies } from './asked-model.ts';
 import { type LastCall, playRollout } from './play-rollout.ts';
 import { timeoutFateOf } from './rollout-limits.ts';
 import type { Together } from './played-together.ts';
+import { RolloutAges } from './rollout-age.ts';
 import { samplePlace, samplePolicy, turnSeed } from './sample-policy.ts';
 import { openSpeaker, type Speak } from './teacher.ts';
 
@@ -50,6 +51,7 @@ export async function openPlayers(
   const say = isTaught ? await openSpeaker(dependencies, spec, played) : null;
   const speak = say && { speak: ((...turn) => observer.look(() => say(...turn))) satisfies Speak };
   const newest = around.takesNewest ? newestServed(run, served) : undefined;
+  const ages = newest && new RolloutAges(newest, spec.maxOffPolicySteps);
   const systemPrompts = await textsOfPrompts(run, around.prompts);
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
   const { environments = allEnvironments } = dependencies;
@@ -64,7 +66,8 @@ export async function openPlayers(
       // The prompt is rendered for the policy; how the teacher thinks is told the teacher.
       const { templateArguments } = own;
       const sampling = isTaught && spec.teacher ? { ...spec.teacher.sampling, templateArguments } : own;
-      const rollout = await playRollout({
+      const age = ages?.begin();
+      const playing = playRollout({
         environments,
         entry,
         dataset: 'dataset',
@@ -72,6 +75,7 @@ export async function openPlayers(
         together,
         systemPrompt,
         signal,
+        ...(age ? { tooOld: age.signal } : {}),
         onTimeout,
         ...(onTimeout === 'truncate' ? present({ lastCall: around.lastCall }) : {}),
         openPolicy({ isDeterministic, isSingleTurn = false }, until) {
@@ -91,6 +95,7 @@ export async function openPlayers(
               promptTokensMax: spec.maxPromptTokens,
               place: samplePlace([run.name, run.lineage, group], index),
               ...(onRecord ? { recorded: journal.turnsOf(place) } : {}),
+              onBegin: (step) => age?.began(step),
               onTurn(turn, position) {
                 observer.sampled(place, turn.tokenIds.length);
                 if (onRecord && !until.aborted) journal.addTurn({ group, index, turn: position, ...turn });
@@ -100,6 +105,7 @@ export async function openPlayers(
           );
         },
       });
+      const rollout = await playing.finally(() => age?.end());
       return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
     },
   };

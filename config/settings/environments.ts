@@ -16,12 +16,8 @@ import {
 import { EchoSpec, echoRoles, echoSpec } from './echo.ts';
 import type { RatchetConfig } from './index.ts';
 import { laterIn } from './later.ts';
-<<<<<<< HEAD
 import { advantageKinds, kindOfEnvironment, kindsOf } from './learning.ts';
-=======
 import { timeoutFates } from './run.ts';
-import { advantageKinds } from './learning.ts';
->>>>>>> a1641e7e (A rollout that is not finished in time is dropped or truncated as on_timeout says, of the run or of an environment, and counted by environment in metrics, status, page and ledger)
 import { laidOver, samplingSettings, SamplingSpec, samplingSpec } from './sampling.ts';
 import {
   inSpec,

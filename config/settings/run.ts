@@ -76,7 +76,7 @@ export const chance = {
 export const pace = {
   oversampling_factor: setting(
     z.number().min(1).meta({ expected: 'a number ≥ 1' }),
-    'groups sampled in a round = groups still needed × this; bounds what is in flight',
+    'for filters that drop groups. Round by round, groups sampled = groups still needed × this. Continuously, the batch that trains next counts as so many batches in the window',
     { default: 1, most: [100, rolloutsBound[1], 'a difficulty_filter that keeps more'] },
   ),
   batch_fill: setting(
@@ -113,7 +113,7 @@ export const staleness = {
   ),
   max_off_policy_steps: setting(
     whole(0),
-    'a group older than this many versions is dropped as stale; sampling is no further ahead than this, whatever `max_async_level`',
+    'a group whose oldest token is more than this many versions old is dropped as stale; sampling is no further ahead than this, whatever `max_async_level`',
     {
       default: 8,
       most: [stepsMax, 'there are no more steps', 'a few steps'],

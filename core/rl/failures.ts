@@ -24,6 +24,8 @@ export interface RoundFailures {
   readonly causes: FailureCounts;
   /** Of those that failed, how many had too long a first prompt. */
   readonly overlongRollouts: number;
+  /** Of those that failed, how many grew too old; absent in what was recorded before they were counted. */
+  readonly staleRollouts?: number;
   /** Rollouts in which the policy itself failed, with a reward. */
   readonly policyFailures: number;
 }
@@ -36,6 +38,7 @@ export const noFailures: RoundFailures = {
   isRowWhole: true,
   causes: {},
   overlongRollouts: 0,
+  staleRollouts: 0,
   policyFailures: 0,
 };
 
@@ -72,19 +75,21 @@ export function isLost({ rollouts }: Pick<ScoredGroup, 'rollouts'>, minGroupSize
 /**
  * Counts what failed in scored groups. A group has failed when it is lost to that. A first prompt that is too long is no failure
  * of the infrastructure, but its example's, which verifiers' trainer leaves out of the dataset: a group that is lost to nothing else
- * counts neither as failed nor as trained.
+ * counts neither as failed nor as trained. The same holds for one that grew too old.
  */
 export function countFailures(groups: readonly ScoredGroup[], minGroupSize: number | null = null): RoundFailures {
   const inOrder = groups.toSorted((a, b) => a.ordinal - b.ordinal);
   const causes = countOutcomes(inOrder.flatMap((group) => group.rollouts));
   let [rollouts, failedRollouts, failedGroups, failedGroupsInRow, policyFailures] = [0, 0, 0, 0, 0];
-  let [overlongRollouts, isRowWhole] = [0, true];
+  let [overlongRollouts, staleRollouts, isRowWhole] = [0, 0, true];
   for (const group of inOrder) {
     const failed = group.rollouts.filter(({ reward }) => reward === null).length;
     const overlong = group.rollouts.filter(({ outcome }) => outcome === 'overlong_prompt').length;
+    const stale = group.rollouts.filter(({ outcome }) => outcome === 'stale').length;
     overlongRollouts += overlong;
+    staleRollouts += stale;
     const isTrained = !isLost(group, minGroupSize);
-    const isBroken = !isTrained && failed > overlong;
+    const isBroken = !isTrained && failed > overlong + stale;
     rollouts += group.rollouts.length;
     failedRollouts += failed;
     policyFailures += group.rollouts.filter(({ outcome }) => outcome === 'policy_failure').length;
@@ -100,6 +105,7 @@ export function countFailures(groups: readonly ScoredGroup[], minGroupSize: numb
     isRowWhole,
     causes,
     overlongRollouts,
+    staleRollouts,
     policyFailures,
   };
 }
@@ -119,6 +125,7 @@ export function addFailures(earlier: RoundFailures, later: RoundFailures): Round
     isRowWhole: earlier.isRowWhole && later.isRowWhole,
     causes,
     overlongRollouts: earlier.overlongRollouts + later.overlongRollouts,
+    staleRollouts: (earlier.staleRollouts ?? 0) + (later.staleRollouts ?? 0),
     policyFailures: earlier.policyFailures + later.policyFailures,
   };
 }
@@ -138,9 +145,10 @@ const failedGroupsMin = 2;
 
 /** Why the run must not go on as it is; null when it may. */
 export function breakerReason(failures: RoundFailures, limits: BreakerLimits): string | null {
-  const { failedGroups, failedGroupsInRow, overlongRollouts } = failures;
-  const rollouts = failures.rollouts - overlongRollouts;
-  const failedRollouts = failures.failedRollouts - overlongRollouts;
+  const { failedGroups, failedGroupsInRow, overlongRollouts, staleRollouts = 0 } = failures;
+  const excused = overlongRollouts + staleRollouts;
+  const rollouts = failures.rollouts - excused;
+  const failedRollouts = failures.failedRollouts - excused;
   if (Math.max(failedGroups, failedGroupsInRow) < failedGroupsMin) return null;
   if (failedRollouts > limits.maxFailedShare * rollouts) {
     const percent = Math.round((failedRollouts / rollouts) * 100);
@@ -181,7 +189,11 @@ export const memoryRemedies = {
 const causeWords: Readonly<Record<FailedOutcome, readonly [what: string, remedy: string]>> = {
   infra_failure: ['environment errors', ''],
   judge_failure: ['reward functions that failed', ''],
-  timeout: ['not finished in time', 'raise generation_timeout or the timeout of its [[env]], or lower [sampling] max_tokens; on_timeout = "truncate" trains what there is'],
+  timeout: [
+    'not finished in time',
+    'raise generation_timeout or the timeout of its [[env]], or lower [sampling] max_tokens; on_timeout = "truncate" trains what there is',
+  ],
+  stale: ['grown too old while they were played', 'raise max_off_policy_steps, or lower max_async_level'],
   cancelled: ['cancelled', ''],
   oom: ['out of memory', memoryRemedies.inference],
   overlong_prompt: [

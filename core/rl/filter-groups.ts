@@ -6,6 +6,7 @@ import { recordOutcomes, type EndState, type EndedRanges, encodeRanges } from '.
 import type { ScoredGroup } from './rollout.ts';
 import { differInGroups } from './selection.ts';
 import type { KeptGroups, ObjectRef, SamplingRound } from './run-state.ts';
+import { oldestStepOf } from './staleness.ts';
 import { rowsOfRollout, type TrajectorySettings } from './trajectories.ts';
 
 /** What groups were like in one environment. */
@@ -73,10 +74,12 @@ function keptGroups(
 ): KeptGroups {
   const { round, scored, spec } = of;
   const inOrder = kept.toSorted((a, b) => a.ordinal - b.ordinal);
+  const oldest = inOrder.map(oldestStepOf);
   return {
     scored,
     policyStep: round.policyStep,
     ordinals: encodeRanges(inOrder.map(({ ordinal }) => ordinal)),
+    ...(oldest.every((step) => step === round.policyStep) ? {} : { oldest }),
     ...(isCounted(spec) ? { sizes: inOrder.map((group) => sizeOf(group, spec)) } : {}),
   };
 }
@@ -130,7 +133,9 @@ function ownFilter(
 
 function endStateOf(group: ScoredGroup, filter: DifficultyBounds, minGroupSize: number | null): EndState | null {
   const broken = group.rollouts.find(({ reward }) => reward === null);
-  if (broken && isLost(group, minGroupSize)) return `failed:${broken.outcome}`;
+  if (broken && isLost(group, minGroupSize)) {
+    return group.rollouts.some(({ outcome }) => outcome === 'stale') ? 'stale' : `failed:${broken.outcome}`;
+  }
   if (leavesNothing(group)) return 'filtered:rollout_filters';
   const verdict = judgeGroup(rewardsOf(group), filter);
   return verdict.kept ? null : `filtered:${verdict.reason}`;

@@ -2,10 +2,13 @@ import { present } from '../present.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { allFlags } from './filters.ts';
 import type { MeasuredRollout } from './metrics.ts';
+import { oldestStepOf } from './staleness.ts';
 import type { GroupLease, Outcome, RolloutFlag, ScoredGroup, ScoredRollout } from './rollout.ts';
 
 /** What is kept of a group once it is packed: its figures need no tokens. */
 export interface GroupFacts extends GroupLease {
+  /** Of its oldest trained token. */
+  readonly oldestStep: number;
   readonly rollouts: readonly RolloutFacts[];
 }
 
@@ -21,13 +24,15 @@ interface RolloutFacts extends MeasuredRollout {
 
 /** `advantageOf` is asked for those with a reward. */
 export function factsOfGroup(
-  { rollouts, ordinal, environment, exampleId, epoch, policyStep, prompt, temperature }: ScoredGroup,
+  group: ScoredGroup,
   {
     advantageOf = () => 0,
     filters = { pre: [], post: [] },
   }: { readonly advantageOf?: (index: number) => number; readonly filters?: RunSpec['rolloutFilters'] } = {},
 ): GroupFacts {
+  const { rollouts, ordinal, environment, exampleId, epoch, policyStep, prompt, temperature } = group;
   return {
+    oldestStep: oldestStepOf(group),
     ordinal,
     environment,
     exampleId,

@@ -47,7 +47,9 @@ export function environmentTimeouts(name: string): string {
 /** By environment: rollouts that were not finished in time, among some metrics. */
 export function timeoutsIn(metrics: Readonly<Record<string, number | string>>): Record<string, number> {
   const found = Object.entries(metrics).flatMap(([key, count]): [string, number][] => {
-    return key.startsWith(timedOutPrefix) && typeof count === 'number' ? [[key.slice(timedOutPrefix.length), count]] : [];
+    return key.startsWith(timedOutPrefix) && typeof count === 'number'
+      ? [[key.slice(timedOutPrefix.length), count]]
+      : [];
   });
   return Object.fromEntries(found);
 }
@@ -184,7 +186,7 @@ function addTimeouts(metrics: Metrics, groups: readonly GroupFacts[], environmen
 }
 
 function addOffPolicy(metrics: Metrics, groups: readonly GroupFacts[], step: number): void {
-  const levels = groups.map(({ policyStep }) => staleness(step, policyStep));
+  const levels = groups.map(({ oldestStep }) => staleness(step, oldestStep));
   addMean(metrics, 'off_policy/mean', levels);
   if (levels.length > 0) metrics['off_policy/max'] = Math.max(...levels);
   addMean(

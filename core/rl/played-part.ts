@@ -52,10 +52,12 @@ export function restrictKept(kept: KeptGroups, isWanted: (ordinal: number) => bo
   const all = decodeRanges(kept.ordinals);
   const own = all.filter(isWanted);
   if (own.length === all.length) return kept;
-  const { sizes } = kept;
+  const { sizes, oldest } = kept;
+  const ofOwn = (values: readonly number[]): number[] => values.filter((_, i) => isWanted(all[i]!));
   return {
     ...kept,
     ordinals: encodeRanges(own),
-    ...(sizes === undefined ? {} : { sizes: sizes.filter((_, i) => isWanted(all[i]!)) }),
+    ...(sizes === undefined ? {} : { sizes: ofOwn(sizes) }),
+    ...(oldest === undefined ? {} : { oldest: ofOwn(oldest) }),
   };
 }

@@ -100,6 +100,7 @@ export interface HeardSpan {
  *     infra_failure    the environment threw, each time in a fresh one
  *     judge_failure    a reward function threw, or gave something that is not a finite number
  *     timeout          not finished in time, and dropped (`on_timeout`)
+ *     stale            its oldest token grew older than max_off_policy_steps while it was played
  *     cancelled        given up because someone asked for it
  *     oom              out of memory, in the inference server or in the environment
  *     overlong_prompt  its first prompt is longer than the server takes, or than the config's max_prompt_len
@@ -109,6 +110,7 @@ export const failedOutcomes = [
   'infra_failure',
   'judge_failure',
   'timeout',
+  'stale',
   'cancelled',
   'oom',
   'overlong_prompt',
@@ -123,7 +125,13 @@ export function isRewardedOutcome(outcome: Outcome): outcome is RewardedOutcome 
 }
 
 /** Whether it was not finished in time, whatever became of it. */
-export function hasTimedOut({ outcome, isTimedOut }: { readonly outcome: string; readonly isTimedOut?: true }): boolean {
+export function hasTimedOut({
+  outcome,
+  isTimedOut,
+}: {
+  readonly outcome: string;
+  readonly isTimedOut?: true;
+}): boolean {
   return outcome === 'timeout' || isTimedOut === true;
 }
 

@@ -83,6 +83,8 @@ export interface KeptGroups {
   readonly policyStep: number;
   /** Ordinals, as ranges. */
   readonly ordinals: string;
+  /** The version of the oldest token of each of these groups, in their order; absent where all have that of `policyStep`. */
+  readonly oldest?: readonly number[];
   /** Of each of these groups, in their order, what a batch is made up of: tokens of its rows (`token_batch_size`), or rollouts where groups differ in them. */
   readonly sizes?: readonly number[];
 }

@@ -2,7 +2,7 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import { decodeRanges, encodeRanges } from './ledger.ts';
 import { restrictKept } from './played-part.ts';
 import type { KeptGroups } from './run-state.ts';
-import { isStale } from './staleness.ts';
+import { isStale, oldestSteps } from './staleness.ts';
 
 /** What a step trains on: so many groups; or groups until their sizes add up to so much, with a guess of how many those are. */
 export interface BatchSize {
@@ -84,8 +84,11 @@ export function selectGroups(input: {
   readonly kept: readonly KeptGroups[];
 }): Selection {
   const { step, size, maxOffPolicySteps, kept } = input;
-  const stale = kept.filter((source) => isStale(source, step, maxOffPolicySteps));
-  const usable = kept.filter((source) => !isStale(source, step, maxOffPolicySteps));
+  const stale = kept.flatMap((source) =>
+    oldestSteps(source).flatMap(([ordinal, oldest]) => (isStale(oldest, step, maxOffPolicySteps) ? [ordinal] : [])),
+  );
+  const tooOld = new Set(stale);
+  const usable = restrict(kept, (ordinal) => !tooOld.has(ordinal));
   const cut = size.total === null ? cutByGroups(usable, size.groups) : cutBySize(usable, size.total, size.groups);
   const { taken, share, groupsPerBatch } = cut;
   return {
@@ -93,7 +96,7 @@ export function selectGroups(input: {
     groupsPerBatch,
     trained: restrict(usable, (ordinal) => taken.has(ordinal)),
     surplus: restrict(usable, (ordinal) => !taken.has(ordinal)),
-    stale: encodeRanges(stale.flatMap((source) => decodeRanges(source.ordinals))),
+    stale: encodeRanges(stale),
   };
 }
 

@@ -8,6 +8,7 @@ import type { PlayedChunk } from '../../activities/index.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { chunkName } from '../../core/rl/chunks.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { breakerReason } from '../../core/rl/failures.ts';
 import { factsOfGroup } from '../../core/rl/group-facts.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
 import { stepMetrics } from '../../core/rl/metrics.ts';
@@ -16,7 +17,8 @@ import type { PartsNotice, PlayedPart } from '../../core/rl/played-part.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import { groupsEndedSignalName } from '../../core/names.ts';
 import { layout } from '../../runs/layout.ts';
-import { readRows } from '../../runs/run-access.ts';
+import { readRows, requireCommit } from '../../runs/run-access.ts';
+import { noteServed } from '../../runs/served-version.ts';
 import { until } from '../workflows/look.ts';
 import { act, commitFirst, datasets, makeRun, openRoles, WordsInference } from './runs.ts';
 import { encodeJson } from '../../backends/store/objects.ts';
@@ -186,6 +188,48 @@ test('the deadline of the last attempt ends the groups that it cut off, with the
   const late = groups.flat().flatMap(({ rollouts }) => rollouts.filter(({ outcome }) => outcome === 'timeout'));
   assert.deepEqual([ended.unfinished, late.length], [undefined, 1]);
   assert.deepEqual(ordinalsIn([...heard, ...ended.parts]), [1, 2, 3, 4]);
+});
+
+test('a group that was leased long ago is as old as its first token: it begins with the version that is served then', async (t) => {
+  const inference = new WordsInference();
+  const { run, roles, input } = await leased(t, inference);
+  const commit = (await requireCommit(run, 0)).commit;
+  await noteServed(run, { ...commit.policy, step: 2 });
+  const { heard, environment } = hearing();
+  await environment().run(roles.playGroups, { ...input, takesNewest: true });
+  assert.ok(heard.length > 0);
+  for (const { filtered } of heard) {
+    const { policyStep, oldest, ordinals } = filtered.kept;
+    assert.deepEqual([policyStep, oldest], [0, ordinals === '' ? undefined : decodeRanges(ordinals).map(() => 2)]);
+  }
+});
+
+test('a rollout whose oldest token has grown too old is given up in the middle of its turn, by name, and those begun late are not', async (t) => {
+  const inference = new WordsInference();
+  const { run, roles, input } = await leased(t, inference, { max_off_policy_steps: '1' });
+  const { commit } = await requireCommit(run, 0);
+  inference.sample = async (request) => {
+    const sample = await WordsInference.prototype.sample.call(inference, request);
+    const isOld = request.policy.version.step === 0;
+    if (isOld) await delay(60_000, undefined, { signal: request.signal! });
+    return sample;
+  };
+  const { heard, environment } = hearing();
+  const first = environment();
+  const only = { ...input, takesNewest: true, only: '1-2' };
+  const playing = first.run(roles.playGroups, only) as Promise<PlayedChunk>;
+  await until('all of it is asked for', () => inference.asked.length === 8);
+  await noteServed(run, { ...commit.policy, step: 2 });
+  const ended = await playing;
+  const parts = [...heard, ...ended.parts];
+  const stored = (await Promise.all(parts.map(({ scored }) => readRows<ScoredGroup>(run, scored)))).flat();
+  const rollouts = stored.flatMap((group) => group.rollouts);
+  assert.deepEqual([ended.unfinished, ordinalsIn(parts), rollouts.length], [undefined, [1, 2], 8]);
+  assert.ok(rollouts.every(({ outcome, reward }) => outcome === 'stale' && reward === null));
+  assert.match(rollouts[0]!.error ?? '', /oldest token is of v0, and v2 is served: max_off_policy_steps = 1/);
+  const stale = parts.flatMap(({ filtered }) => decodeRanges(filtered.ended.stale ?? ''));
+  assert.deepEqual(new Set(stale), new Set([1, 2]));
+  assert.equal(breakerReason(parts[0]!.filtered.failures!, { maxFailedShare: 0.1, maxFailedGroups: 1 }), null);
 });
 
 test('where rollouts are truncated that are not finished in time, one without a turn is scored with an empty answer, and counted', async (t) => {

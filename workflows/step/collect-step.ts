@@ -153,6 +153,9 @@ class Collection {
     }
     this.#window.taken();
     const { utilisation } = this.#window;
+    const grownOld = ended.reduce((sum, { stale: ranges = '' }) => sum + decodeRanges(ranges).length, 0);
+    const told = this.#window.noteStale({ stale: grownOld, trained: groups });
+    if (told !== null) this.#tellWarning(told);
     const { newestPolicy } = this.#context;
     const taught = await askTeacher(control, { run, spec, step }, { ...packed, trained, policy: newestPolicy() });
     return {

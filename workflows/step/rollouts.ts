@@ -26,8 +26,8 @@ interface Options {
 }
 
 /**
- * Batches of rollouts. At level 0 each is collected after the step before is served; beyond it batches for later steps are collected beside
- * the training of a step, one after another, `max_async_level` of them at most, and no more than `max_off_policy_steps`.
+ * Batches of rollouts. At level 0 each is collected after the step before is served; beyond it the batch of the next step is collected beside
+ * the training of a step. What is sampled further ahead, of `max_async_level` batches at most and no more than `max_off_policy_steps`, waits.
  */
 export class Rollouts {
   readonly #context: RunContext;
@@ -72,7 +72,9 @@ export class Rollouts {
     const next = (this.#ahead.at(-1)?.step ?? step) + 1;
     const endsFirst = isHistoryLong() && this.#opened?.isContinuous !== true;
     const goesOn = !control.isPaused && control.rewind === null && !endsFirst;
-    if (!goesOn || next > control.lastStep || next > this.#lastAllowed(levelOf(spec))) return;
+    // Where groups are sampled continuously a batch is taken when the one before it trains, and not before: what is late may yet be in it.
+    const ahead = this.#opened?.isContinuous === true ? 1 : levelOf(spec);
+    if (!goesOn || next > control.lastStep || next > this.#lastAllowed(ahead)) return;
     const batch = this.#begin(next);
     this.#ahead.push({ step: next, batch });
     void this.#goOnAfter(batch, next);

@@ -35,6 +35,7 @@ import { type ChunkInPlay, ChunksInPlay } from './chunks-in-play.ts';
 import { Harvest } from './harvest.ts';
 import { type ChunkPlayed, playChunk } from './play-chunk.ts';
 import type { ServingSchedule } from './serving-schedule.ts';
+import { StaleShare } from './stale-share.ts';
 import type { StepsAhead } from './collect-step.ts';
 import type { RolloutFlow } from './rollout-flow.ts';
 import type { RoundToPlay } from '../play-rounds.ts';
@@ -102,6 +103,7 @@ export class SamplingWindow {
   #changes = 0;
   #heard = 0;
   #failure: { readonly reason: unknown } | null = null;
+  readonly #age = new StaleShare();
   /** What rounds are filtered with from here on. */
   isWidened = false;
 
@@ -290,10 +292,14 @@ export class SamplingWindow {
     await control.waitFor(() => this.#inPlay.describe(meanSize(spec)), change);
   }
 
-  /** Groups that a step may not train on any more are given up while they are played. */
+  /**
+   * Groups that a step may not train on any more are given up while they are played. Where rollouts take later weights, it is their workers that
+   * know which tokens are the oldest, and end them (`backends/rollouts/rollout-age.ts`).
+   */
   giveUpStale(step: number): void {
+    if (this.changesInFlight) return;
     const { maxOffPolicySteps } = this.#context.spec;
-    const stale = this.#inPlay.giveUp(({ round }) => isStale(round, step, maxOffPolicySteps));
+    const stale = this.#inPlay.giveUp(({ round }) => isStale(round.policyStep, step, maxOffPolicySteps));
     this.#harvest.ended.push(...stale.map(({ ordinals }) => ({ stale: ordinals })));
     this.#context.flow.giveUp([...new Set(stale.map(({ first }) => first))]);
   }
@@ -326,6 +332,11 @@ export class SamplingWindow {
   /** Share of the window that was in play while the batch was sampled that was taken last, on average; null where no time went by. */
   get utilisation(): number | null {
     return this.#utilisation;
+  }
+
+  /** Of the batch that was taken last. A line for people where more grows too old than a window of any size could help. */
+  noteStale(of: { readonly stale: number; readonly trained: number }): string | null {
+    return this.#age.note(of, this.#context.spec.maxOffPolicySteps);
   }
 
   /** Every example may be drawn again. */

@@ -51,10 +51,7 @@ const modelName = 'policy';
  * is sampled here, as for environments in TypeScript. The same turns need not lead to the same rollout, so unfinished
  * ones begin anew.
  */
-export function verifiersEnvironment(
-  name: string,
-  loadedVerifiers: LoadedVerifiers,
-): Environment {
+export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifiers): Environment {
   const { bridge, loaded, dataset, evalDataset, columns = [], groups } = loadedVerifiers;
   const inPlace = loaded.scoring === 'in_place' || columns.length > 0;
   const inGroups = inPlace && (loaded.requires_group || ofGroups(columns));

@@ -7,7 +7,7 @@ import { nextBeta } from '../../../core/rl/kl-controller.ts';
 import { readFileSync } from 'node:fs';
 import { learningRateAt, temperatureAt } from '../../../core/rl/schedule.ts';
 import { stepMetrics } from '../../../core/rl/metrics.ts';
-import { isStale, staleness } from '../../../core/rl/staleness.ts';
+import { isStale, oldestStepOf, staleness } from '../../../core/rl/staleness.ts';
 import { factsOfGroup } from '../../../core/rl/group-facts.ts';
 
 const near = (actual: number, expected: number, tolerance = 1e-9) =>
@@ -217,9 +217,9 @@ describe('staleness', () => {
   });
 
   test('a group is dropped one version beyond the limit, not at it', () => {
-    assert.equal(isStale({ policyStep: 3 }, 6, 2), false);
-    assert.equal(isStale({ policyStep: 2 }, 6, 2), true);
-    assert.equal(isStale({ policyStep: 5 }, 6, 0), false);
+    assert.equal(isStale(3, 6, 2), false);
+    assert.equal(isStale(2, 6, 2), true);
+    assert.equal(isStale(5, 6, 0), false);
   });
 
   test('how far off policy a batch is counts from the oldest version, whatever its turns continued with', () => {
@@ -230,14 +230,15 @@ describe('staleness', () => {
     ];
     const rollouts = [{ group: 1, index: 0, exampleId: 0, turns, outcome: 'ok', reward: 1, metrics: {} }] as const;
     const leased = { ordinal: 1, environment: 'e', exampleId: 0, epoch: 0, policyStep: 3, rollouts };
-    const fresh = { ...leased, ordinal: 2, policyStep: 5 };
+    const later = turns.map((one) => ({ ...one, policyStep: 5 }));
+    const fresh = { ...leased, ordinal: 2, rollouts: [{ ...rollouts[0], turns: later }] }; // leased at v3, and begun late
     const trained = [leased, fresh];
     const filter = { minReward: 0, maxReward: 1, minRewardVariance: 0, onlineDifficultyFiltering: false };
     const facts = trained.map((group) => factsOfGroup(group));
     const metrics = stepMetrics({ step: 6, finished: facts, trained: facts, filter, environments: ['e'] });
     assert.deepEqual([metrics['off_policy/max'], metrics['off_policy/mean']], [2, 1]);
     assert.deepEqual(
-      trained.map((group) => isStale(group, 6, 1)),
+      trained.map((group) => isStale(oldestStepOf(group), 6, 1)),
       [true, false],
     );
   });

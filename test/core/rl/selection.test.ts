@@ -100,6 +100,16 @@ describe('choosing the groups of a batch', () => {
       }),
     ));
 
+  test('groups of one part are as old as their own oldest tokens', () => {
+    const mixed = { ...kept('a', 3, [1, 2, 3]), oldest: [3, 5, 6] };
+    const at = (step: number) =>
+      selectGroups({ step, size: { groups: 2, tokens: null }, maxOffPolicySteps: 2, kept: [mixed] });
+    const { trained, stale, surplus } = at(7);
+    assert.deepEqual([ordinalsOf(trained), stale, ordinalsOf(surplus)], [[2, 3], '1', []]);
+    assert.deepEqual(trained[0]!.oldest, [5, 6]);
+    assert.deepEqual([ordinalsOf(at(9).trained), at(9).stale], [[3], '1-2']);
+  });
+
   test('a group is stale one step after the last that may train it', () => {
     const groups = [kept('a', 3, [1, 2])];
     const at = (step: number) => selectGroups({ step, size: ofGroups(8), maxOffPolicySteps: 2, kept: groups });
