@@ -136,12 +136,12 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
           await gate.pass(); // it waits for a server, and is begun with what is served by then
           const played = await usual();
           const [part] = played.parts;
-          const kept = { ...part!.filtered.kept, oldest: [4, 4, 4, 4, 4, 4, 1, 4] };
+          const kept = { ...part!.filtered.kept, oldest: [3, 3, 3, 3, 3, 3, 0, 3] };
           return { ...played, parts: [{ ...part!, filtered: { ...part!.filtered, kept } }] };
         },
         trainStep: async (_, { nth, usual }) => {
-          if (nth === 5) gate.open(); // from v4
-          if (nth === 6) await until('the late ones are there', () => run.fake.parts.get('main/1') !== undefined);
+          if (nth === 4) gate.open(); // from v3
+          if (nth === 4) await until('the late ones are there', () => run.fake.parts.get('main/1')?.length === 2);
           return usual();
         },
       },

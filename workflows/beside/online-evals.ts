@@ -169,12 +169,17 @@ export class OnlineEvals {
 
   async #evaluate(key: string, pending: PendingEvaluation, entry: Entry): Promise<void> {
     const { serving } = this.#options;
-    const { policy } = pending;
-    const found = policy === null ? await this.#versionOf(pending.step, entry.name) : { policy };
-    if (this.#left.has(key)) return;
-    if (found === 'recorded') return void this.#pending.delete(key);
-    const known: Known = { ...pending, ...found };
-    this.#pending.set(key, known);
+    if (this.#when === 'pause') {
+      // From the moment that it is due: what is leased while its version is looked for would be sampled before it.
+      const finding = awaitedLater(this.#found(key, pending, entry));
+      return serving.alone(async () => {
+        const startedAt = new Date().toISOString();
+        const known = await finding;
+        if (known) await this.#carryOut(key, known, entry, () => ({ paused_s: secondsSince(startedAt) }));
+      });
+    }
+    const known = await this.#found(key, pending, entry);
+    if (known === null) return;
     if (this.#when === 'defer') {
       if (!this.#isLastStepMade) await condition(() => this.#isLastStepMade || this.#left.has(key));
       const deferredS = secondsSince(pending.since);
@@ -188,6 +193,20 @@ export class OnlineEvals {
       const startedAt = new Date().toISOString();
       return this.#carryOut(key, known, entry, () => ({ paused_s: secondsSince(startedAt) }));
     });
+  }
+
+  /** With the version that it is of; null where nothing is left to do. */
+  async #found(key: string, pending: PendingEvaluation, entry: Entry): Promise<Known | null> {
+    const { policy } = pending;
+    const found = policy === null ? await this.#versionOf(pending.step, entry.name) : { policy };
+    if (this.#left.has(key)) return null;
+    if (found === 'recorded') {
+      this.#pending.delete(key);
+      return null;
+    }
+    const known: Known = { ...pending, ...found };
+    this.#pending.set(key, known);
+    return known;
   }
 
   async #carryOut(key: string, pending: Known, entry: Entry, costOf: () => Record<string, number>): Promise<void> {
@@ -214,9 +233,8 @@ export class OnlineEvals {
     this.#judge(entry.name, version, step, recorded.regression);
   }
 
-  /** Whether nobody may train meanwhile: as it is asked for, or because servers sample from one version only. */
+  /** Whether nobody may train meanwhile, because servers sample from one version only. */
   async #isAlone(pending: Known): Promise<boolean> {
-    if (this.#when === 'pause') return true;
     const { run, control } = this.#options;
     const { policy } = pending;
     const [holder] = this.#workflowsOf(pending) as [string];
