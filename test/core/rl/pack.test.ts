@@ -32,7 +32,7 @@ const group = (ordinal: number, rollouts: readonly ScoredRollout[], policyStep =
   exampleId: 0,
   epoch: 0,
   policyStep,
-  rollouts,
+  rollouts: rollouts.map((one) => ({ ...one, turns: one.turns.map((said) => ({ ...said, policyStep })) })),
 });
 const centered = { advantage: 'centered' } as const;
 

@@ -103,7 +103,7 @@ describe('choosing the groups of a batch', () => {
   test('groups of one part are as old as their own oldest tokens', () => {
     const mixed = { ...kept('a', 3, [1, 2, 3]), oldest: [3, 5, 6] };
     const at = (step: number) =>
-      selectGroups({ step, size: { groups: 2, tokens: null }, maxOffPolicySteps: 2, kept: [mixed] });
+      selectGroups({ step, size: { groups: 2, total: null }, maxOffPolicySteps: 2, kept: [mixed] });
     const { trained, stale, surplus } = at(7);
     assert.deepEqual([ordinalsOf(trained), stale, ordinalsOf(surplus)], [[2, 3], '1', []]);
     assert.deepEqual(trained[0]!.oldest, [5, 6]);
