@@ -76,6 +76,8 @@ export interface RunOverview {
   /** All metrics that any step has. */
   readonly metrics: readonly string[];
   readonly index: { readonly step: number | null; readonly error: string | null };
+  /** Why its newest commit cannot be read, and so what is told is what the metrics say; null where it can. */
+  readonly damage: string | null;
   /** The page of this run in Temporal's UI. */
   readonly temporalUrl: string | null;
 }
@@ -289,6 +291,8 @@ export interface ReportData {
   readonly groups: Readonly<Record<string, GroupAnswer>>;
   /** By `STEP/GROUP/INDEX`. */
   readonly tokens: Readonly<Record<string, TokensAnswer>>;
+  /** What of the run could not be read, and why. */
+  readonly missing: readonly string[];
 }
 
 /** `/api/runs/RUN/history` */

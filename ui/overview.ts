@@ -34,13 +34,15 @@ export interface CommittedStand {
   readonly lineage: string;
   readonly head: FoundCommit | null;
   readonly effect: Effectiveness;
+  /** Why there is no head that can be read. */
+  readonly damage: string | null;
 }
 
 /** Where a run stands, what it waits for, and how long it needs. */
 export async function overviewOf(
   place: RunPlace,
   table: MetricsTable,
-  { lineage, head, effect }: CommittedStand,
+  { lineage, head, effect, damage }: CommittedStand,
   told: ToldByRun | null,
 ): Promise<ToldOverview> {
   const { spec, stand } = head === null ? await unbegun(place) : await askedOf(place, head.commit);
@@ -49,13 +51,16 @@ export async function overviewOf(
     .slice(-stepsOfPace)
     .flatMap((row) => table.value(row, timeMetrics.step) ?? []);
   const stepSeconds = paces.toSorted((a, b) => a - b)[Math.floor((paces.length - 1) / 2)] ?? null;
-  const step = told?.status.step ?? head?.commit.step ?? 0;
+  const lastRow = table.rowsOf(lineage).at(-1);
+  const measured = damage === null || lastRow === undefined ? 0 : table.stepOf(lastRow);
+  const step = told?.status.step ?? head?.commit.step ?? measured;
   const maxSteps = told?.status.maxSteps ?? stand.maxSteps;
   return {
     run: place.name,
     model: spec.model,
     environments: spec.environments.map(({ name }) => name),
-    state: told ? stateOf(told.status) : stand.state,
+    state: told ? stateOf(told.status) : damage === null ? stand.state : 'damaged',
+    damage,
     live: told && liveOf(told.status),
     maxSteps,
     step,

@@ -1,3 +1,4 @@
+import { RatchetError } from '../core/errors.ts';
 import type { RolloutFilter, RolloutOrder } from '../runs/rollout-index/search.ts';
 import type { RunPlace } from '../runs/run-access.ts';
 import type { ReportData, RolloutLine } from './answers.ts';
@@ -33,33 +34,61 @@ export async function makeReport(
   place: RunPlace,
   ask: AskRun,
   limits: ReportLimits = usualLimits,
-): Promise<{ readonly html: string; readonly rollouts: number; readonly of: number }> {
+): Promise<{
+  readonly html: string;
+  readonly rollouts: number;
+  readonly of: number;
+  /** What of the run could not be read, and why; a line each. */
+  readonly missing: readonly string[];
+}> {
   const source = new RunSource(place, ask);
   await source.askRun();
   await source.rollouts.bringUpToDate();
   const overview = await source.overview();
-  const series = await source.series(overview.metrics, pointsMax / 2);
-  const { groups, tokens, lines, of } = await someGroups(source, limits);
+  const missing: string[] = [];
+  /** Of a run that is damaged the rest is shown. */
+  const orSay = async <T>(what: string, otherwise: T, make: () => Promise<T>): Promise<T> => {
+    try {
+      return await make();
+    } catch (error) {
+      if (!(error instanceof RatchetError)) throw error;
+      missing.push(`${what}: ${error.message}`);
+      return otherwise;
+    }
+  };
+  if (overview.damage !== null) missing.push(`its newest commit: ${overview.damage}`);
+  if (overview.index.error !== null) missing.push(`some of its rollouts: ${overview.index.error}`);
+  const { groups, tokens, lines, of } = await orSay('its rollouts', noGroups, () => someGroups(source, limits, orSay));
   const data: ReportData = {
     overview,
-    series,
-    markers: await source.markers(),
-    timeline: await source.timeline(null),
-    history: await source.history.tell(),
-    histograms: await histogramsOf(source, overview.environments),
-    ...(await evaluationsOf(source)),
-    ...(await searchesOf(source)),
+    series: await orSay('its curves', noSeries, () => source.series(overview.metrics, pointsMax / 2)),
+    markers: await orSay('what happened', [], () => source.markers()),
+    timeline: await orSay('its workers', noTimeline, () => source.timeline(null)),
+    history: await orSay('its ledger', noHistory, () => source.history.tell()),
+    histograms: await orSay('rewards over time', {}, () => histogramsOf(source, overview.environments)),
+    ...(await orSay('its evaluations', noEvaluations, () => evaluationsOf(source))),
+    ...(await orSay('its prompt searches', noSearches, () => searchesOf(source))),
     rollouts: lines,
     of,
     groups,
     tokens,
+    missing,
   };
   const html = await reportHtml(
     { run: place.name, isReport: true, canSteer: false, madeAt: new Date().toISOString() },
     data,
   );
-  return { html, rollouts: lines.length, of };
+  return { html, rollouts: lines.length, of, missing };
 }
+
+type OrSay = <T>(what: string, otherwise: T, make: () => Promise<T>) => Promise<T>;
+
+const noGroups = { groups: {}, tokens: {}, lines: [], of: 0 };
+const noSeries = { path: { lineage: '', step: [], time: [], values: {} }, left: [], stepsPerPoint: 1 };
+const noTimeline = { from: 0, to: 0, lanes: [], leftOut: 0 };
+const noHistory = { lineages: [], issued: 0, counts: {}, pending: 0, superseded: 0, isSound: false };
+const noEvaluations = { evals: { evaluations: [], incomplete: [] }, evalRows: {} };
+const noSearches = { searches: { searches: [] }, searchesInFull: {} };
 
 async function histogramsOf(source: RunSource, environments: readonly string[]): Promise<ReportData['histograms']> {
   const all: Record<string, ReportData['histograms'][string]> = { '': await source.rollouts.histogram(null) };
@@ -90,6 +119,7 @@ async function searchesOf(source: RunSource): Promise<Pick<ReportData, 'searches
 async function someGroups(
   source: RunSource,
   limits: ReportLimits,
+  orSay: OrSay,
 ): Promise<Pick<ReportData, 'groups' | 'tokens' | 'of'> & { readonly lines: readonly RolloutLine[] }> {
   const chosen = new Map<string, { readonly step: number; readonly group: number }>();
   let of = 0;
@@ -109,7 +139,8 @@ async function someGroups(
   const lines: RolloutLine[] = [];
   let bytes = 0;
   for (const [name, at] of [...chosen].sort(([, a], [, b]) => b.step - a.step || b.group - a.group)) {
-    const group = await source.rollouts.group(at);
+    const group = await orSay(`group ${at.group} of step ${at.step}`, null, () => source.rollouts.group(at));
+    if (group === null) continue;
     const ofGroup: [string, ReportData['tokens'][string]][] = [];
     for (const { index, turns } of group.rollouts)
       if (turns.length > 0) ofGroup.push([`${name}/${index}`, await source.rollouts.tokens(at, index)]);

@@ -13,7 +13,7 @@ import { type Looked, RolloutIndex, type RolloutFilter } from '../runs/rollout-i
 import { indexRun } from '../runs/rollout-index/write-index.ts';
 import { scoredShape } from '../runs/scored-groups.ts';
 import { readTokenScores } from '../runs/token-scores.ts';
-import { storedSpec } from '../runs/stored-spec.ts';
+import { readRunRecord, storedSpec } from '../runs/stored-spec.ts';
 import type {
   ExampleAnswer,
   GroupAnswer,
@@ -69,12 +69,12 @@ export class RolloutSource {
       await this.#index.refresh();
       let steps = 0;
       for await (const _ of indexRun(this.#place)) if (++steps % 64 === 0) await this.#index.refresh();
+      await this.#index.refresh();
       this.#error = null;
     } catch (error) {
       // What is indexed can be looked at all the same; a full disk, or a folder of another user's, is told.
       this.#error = error instanceof Error ? error.message : String(error);
     }
-    await this.#index.refresh();
   }
 
   /** Of a run that nobody has looked at, a first part of the index is waited for: all of it may take minutes. */
@@ -155,7 +155,17 @@ export class RolloutSource {
     const groups = await this.#groupsIn(at.object);
     const group = groups.find((one) => one.ordinal === ordinal);
     if (!group) throw notThere(`group ${ordinal} of step ${step}`);
-    return { group, at, spec: (await storedSpec(this.#place)).spec };
+    return { group, at, spec: await this.#spec() };
+  }
+
+  /** Of a run whose newest commit is damaged, those that it began with. */
+  async #spec(): Promise<RunSpec> {
+    try {
+      return (await storedSpec(this.#place)).spec;
+    } catch (error) {
+      if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
+      return readRunRecord(this.#place);
+    }
   }
 
   #groupsIn(key: string): Promise<ScoredGroup[]> {

@@ -1,16 +1,17 @@
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
+import { RatchetError } from '../core/errors.ts';
 import { flat } from '../config/changed-settings.ts';
 import { FollowedHead } from '../runs/followed-head.ts';
 import { Notices } from '../runs/notices.ts';
 import { storedSpec } from '../runs/stored-spec.ts';
 import type { RunPlace } from '../runs/run-access.ts';
-import { storeOf } from '../runs/run-access.ts';
+import { currentLineage, storeOf } from '../runs/run-access.ts';
 import type { RunOverview, SeriesAnswer, TimelineAnswer, Marker } from './answers.ts';
 import { Evaluations } from './evaluations.ts';
 import { History } from './history.ts';
 import { Markers } from './markers.ts';
 import { MetricsTable } from './metrics-table.ts';
-import { effectOf, overviewOf, seriesOf, type ToldByRun, type ToldOverview } from './overview.ts';
+import { type CommittedStand, effectOf, overviewOf, seriesOf, type ToldByRun, type ToldOverview } from './overview.ts';
 import { RolloutSource } from './rollout-source.ts';
 import { Searches } from './searches.ts';
 import { Timeline } from './timeline.ts';
@@ -87,13 +88,23 @@ export class RunSource {
   }
 
   async #overview(): Promise<ToldOverview> {
-    const { lineage, head } = await this.#head.now();
+    const { lineage, head, damage } = await this.#headOrDamage();
     const of = `${lineage} ${this.#table.offset}`;
     // It looks at every step, which may be many: only where one is new.
     if (this.#effect?.of !== of) this.#effect = { of, effect: effectOf(this.place, this.#table, lineage) };
     const { effect } = this.#effect;
     effect.catch(() => (this.#effect = null));
-    return overviewOf(this.place, this.#table, { lineage, head, effect: await effect }, this.#told);
+    return overviewOf(this.place, this.#table, { lineage, head, damage, effect: await effect }, this.#told);
+  }
+
+  /** Of a run whose newest commit is damaged, the metrics tell. */
+  async #headOrDamage(): Promise<Pick<CommittedStand, 'lineage' | 'head' | 'damage'>> {
+    try {
+      return { ...(await this.#head.now()), damage: null };
+    } catch (error) {
+      if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
+      return { lineage: await currentLineage(this.place), head: null, damage: error.message };
+    }
   }
 
   async series(names: readonly string[], points: number): Promise<SeriesAnswer> {

@@ -1,6 +1,7 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
+import { firstLineage } from '../../core/names.ts';
 import type { ChatTokenizer } from '../../engine/index.ts';
 import { layout } from '../../runs/layout.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from '../../runs/run-access.ts';
@@ -17,11 +18,7 @@ const tokenizerFiles = [
 /** The tokenizer of a run's policy, without its weights. Null before its first version, and when none of its folders is there any more. */
 export async function tokenizerOf(run: RunPlace): Promise<ChatTokenizer | null> {
   const store = storeOf(run);
-  const head = await readHead({ ...run, lineage: await currentLineage(run) });
-  if (head === null) return null;
-  const { commit } = head;
-  // An adapter's tokenizer may be its base's.
-  for (const weights of [commit.policy.weights, layout.weights(commit.lineage, 0), layout.weights('main', 0)]) {
+  for (const weights of await foldersToTry(run)) {
     const found = await Promise.all(
       tokenizerFiles.map(async (name) => [name, await store.read(weights + name)] as const),
     );
@@ -42,4 +39,18 @@ export async function tokenizerOf(run: RunPlace): Promise<ChatTokenizer | null> 
     });
   }
   return null;
+}
+
+/** An adapter's tokenizer may be its base's. Where the newest commit is damaged, the first version's is the run's as well. */
+async function foldersToTry(run: RunPlace): Promise<string[]> {
+  const first = layout.weights(firstLineage, 0);
+  try {
+    const head = await readHead({ ...run, lineage: await currentLineage(run) });
+    if (head === null) return [];
+    const { policy, lineage } = head.commit;
+    return [policy.weights, layout.weights(lineage, 0), first];
+  } catch (error) {
+    if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return [first];
+    throw error;
+  }
 }

@@ -1,5 +1,6 @@
 import { Command } from 'commander';
 import { writeNote } from '../../runs/notices.ts';
+import { postAfterEnd } from '../post-after-end.ts';
 import { print } from '../print.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
@@ -12,6 +13,8 @@ export const noteCommand = new Command('note')
   .argument('<words...>', 'what is to be kept in mind')
   .option(...storeOption)
   .action(async (run: string, words: string[], options: { readonly store?: string }) => {
-    const note = await writeNote(await findRunFolder(run, options.store), words.join(' '));
+    const place = await findRunFolder(run, options.store);
+    const note = await writeNote(place, words.join(' '));
     print(`noted at step ${note.step} of ${run}`);
+    await postAfterEnd(place, print);
   });

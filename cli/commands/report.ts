@@ -27,9 +27,10 @@ export const reportCommand = new Command('report')
       const { ask, close } = askForPage(process.cwd());
       try {
         const limits = { ...usualLimits, groups: readCount('--groups', options.groups) };
-        const { html, rollouts, of } = await makeReport({ name, store }, ask, limits);
+        const { html, rollouts, of, missing } = await makeReport({ name, store }, ask, limits);
         await writeFile(file, html);
         const size = (Buffer.byteLength(html) / 1e6).toFixed(1);
+        for (const what of missing) print(`not in it: ${what}`);
         print(`${file}  ${size} MB, with ${rollouts} of ${of} rollouts; open it in a browser`);
       } finally {
         await close();

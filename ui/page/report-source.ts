@@ -15,7 +15,8 @@ export function reportSource(): Source {
     steer: () => Promise.reject(new Error('A report only shows.')),
     chat: () => Promise.reject(new Error('A report only shows.')),
     follow(_, told) {
-      told({ overview: data.overview, offset: 0 });
+      const trouble = data.missing.length === 0 ? {} : { trouble: `Not in this report: ${data.missing.join(' · ')}` };
+      told({ overview: data.overview, offset: 0, ...trouble });
       return () => undefined;
     },
   };

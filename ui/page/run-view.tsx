@@ -116,6 +116,11 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
   const marked = useMemo(() => (markers.answer ?? []).filter(({ kind }) => shown.has(kind)), [markers.answer, shown]);
   return (
     <>
+      {overview.damage !== null && (
+        <p class="trouble" role="alert">
+          Its newest commit cannot be read: {overview.damage}
+        </p>
+      )}
       <Standing overview={overview} run={run} />
       <NoticeList notices={overview.notices} of={overview.noticesOf} />
       {canSteer && (

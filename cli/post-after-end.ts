@@ -1,0 +1,21 @@
+import { storeOf, type RunPlace } from '../runs/run-access.ts';
+import { standOfRun } from '../runs/standing.ts';
+import { storedSpec } from '../runs/stored-spec.ts';
+import { NoticePost } from '../workers/post-notices.ts';
+
+/**
+ * Sends what a run that has ended noticed, or was told, to its webhook: nobody else does any more. Of a run that is to go on, the process that
+ * hands metrics on sends it.
+ */
+export async function postAfterEnd(
+  place: RunPlace,
+  say: (line: string) => void,
+  environment: Readonly<NodeJS.ProcessEnv> = process.env,
+): Promise<void> {
+  const stand = await standOfRun(place);
+  if (stand === null || stand.state === 'not running') return;
+  const { spec } = await storedSpec(place);
+  const post = NoticePost.of(spec, storeOf(place), { log: say, environment });
+  await post.advance();
+  if (!post.isUpToDate) say('the webhook has not taken it: it is sent with the next note');
+}
