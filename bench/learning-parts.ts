@@ -100,7 +100,7 @@ export interface KilledRun {
   readonly digest: string;
   readonly killedDigest: string;
   readonly isEqual: boolean;
-  /** Steps committed when it was killed. */
+  /** Steps committed when it was killed. With all of them it was killed too late, which proves nothing. */
   readonly killedAfter: number;
 }
 
@@ -120,7 +120,7 @@ export async function killInTheMiddle(bench: Bench, place: Place, steps: number)
   const digestOf = async (name: string): Promise<string> =>
     (await readCommits(folder, name, steps)).at(-1)!.policy.digest;
   const [digest, killedDigest] = [await digestOf(run), await digestOf(killed)];
-  return { digest, killedDigest, isEqual: digest === killedDigest, killedAfter };
+  return { digest, killedDigest, isEqual: digest === killedDigest && killedAfter < steps, killedAfter };
 }
 
 /** Starts a run and kills it when as much of its second step has passed as half of its first one took. */
