@@ -113,6 +113,16 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
         await page.getByRole('button', { name: view, exact: true }).click();
         await page.locator(wait).first().waitFor();
         await check(view.replaceAll(' ', '-'));
+        if (view !== 'tokens') continue;
+        for (const [by, meaning] of [
+          ['entropy', 'as the trainer computed it'],
+          ['trainer', 'from the sampler’s'],
+        ] as const) {
+          await page.getByLabel('coloured by').selectOption(by);
+          await page.getByText(meaning).waitFor();
+          assert((await page.locator('.token-text span[class^=hot-]').count()) > 0, by);
+          await check(`tokens-${by}`);
+        }
       }
       for (const [view, wait] of [
         ['Ledger', '.histogram svg'],
@@ -196,6 +206,10 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
         told.push(`${what} ${value}`);
         return Promise.resolve(`did ${what}`);
       },
+      chat: (_, { step, messages }, tell) => {
+        for (const piece of [`v${step}, ${messages.length}: `, harmful[0]]) tell(piece);
+        return Promise.resolve({ name: 'recorded', end: 'stop' });
+      },
     });
     t.after(() => server.close());
     for (const look of [looks[0], looks[3]]) {
@@ -219,6 +233,14 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
       await page.getByRole('button', { name: 'adopt the prompt for reverse-text' }).click();
       await page.getByRole('button', { name: 'do it' }).click();
       await page.getByText('did adopt-prompt').waitFor();
+      await page.getByLabel('version', { exact: true }).fill('3');
+      for (const count of [1, 3]) {
+        await page.getByLabel('what you say').fill('abc');
+        await page.getByRole('button', { name: 'say', exact: true }).click();
+        await page.getByText(`v3, ${count}: ${harmful[0]}`).waitFor();
+      }
+      await picture(page, `talk-${look.width}`);
+      assert.deepEqual(await seriousFindings(page), []);
       assert.deepEqual(complaints, []);
       await context.close();
     }
