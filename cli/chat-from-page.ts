@@ -4,6 +4,7 @@ import type { ChatAsked } from '../ui/answers.ts';
 import type { ChatWithRun } from '../ui/serve.ts';
 import { type ChatTarget, openRunTarget } from './chat-target.ts';
 import { Conversation } from './conversation.ts';
+import { headStep } from './run-records.ts';
 
 const threads = 1;
 
@@ -23,10 +24,11 @@ export function chatFromPage(store: string): { readonly chat: ChatWithRun; reado
     await held?.sampler.release();
   };
   const opened = async (run: string, step: string): Promise<Open> => {
-    const of = `${run}@${step}`;
-    if (open?.of === of && step !== '') return open;
+    const at = step === '' ? String(await headStep({ name: run, store })) : step;
+    const of = `${run}@${at}`;
+    if (open?.of === of) return open;
     await letGo();
-    const target = await openRunTarget(run, { step: step === '' ? undefined : step, store });
+    const target = await openRunTarget(run, { step: at, store });
     open = { of, target, sampler: await Sampler.open(target.model.config, { threads }) };
     return open;
   };
