@@ -49,11 +49,11 @@ function section(title: string, lines: readonly string[]): string[] {
   return lines.length === 0 ? [] : [title, ...lines.map((line) => `  ${line}`)];
 }
 
-export function notYetLine({ value, feature, ...place }: NotYet): string {
+export function notYetLine({ value, feature, here, ...place }: NotYet): string {
   const text = JSON.stringify(value);
   const isDefault = place.line === null && place.file !== 'command line';
   const where = isDefault ? place.path : formatPlace(place);
-  return `${where} = ${text.length > 80 ? `${text.slice(0, 77)}...` : text}${isDefault ? ' (default)' : ''}   (${whenHonoured(feature)})`;
+  return `${where} = ${text.length > 80 ? `${text.slice(0, 77)}...` : text}${isDefault ? ' (default)' : ''}   (${whenHonoured(feature)}${here === null ? '' : `; here ${here}`})`;
 }
 
 export function obstacleLines({ about, says, remedies }: Obstacle): string[] {

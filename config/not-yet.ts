@@ -1,5 +1,5 @@
 import type { Own } from './dialects/dialect.ts';
-import { settingsToCome } from './settings/later.ts';
+import { settingsToCome, waitsFor } from './settings/later.ts';
 import { placesOf } from './dialects/places.ts';
 import { formatPath, type KeyPath, pathKey } from './positions.ts';
 import type { JsonValue } from './run-spec.ts';
@@ -11,6 +11,8 @@ export interface LaterSetting {
   readonly path: KeyPath;
   readonly value: JsonValue;
   readonly feature: string;
+  /** What is done in its place; null = nothing is to be said of that. */
+  readonly here: string | null;
   /** What to do instead: it is refused, because without it the run would train something else. Null where it is kept in the spec. */
   readonly instead: string | null;
   /** Every key that was written for it, in the words of its file and with what stands there. Empty where nothing was. */
@@ -23,17 +25,22 @@ export function laterSettings(file: Table, own: Own): LaterSetting[] {
   const isVllm = valueAt(own.table, ['inference', 'kind']) === 'vllm';
   const isOneOnCuda =
     valueAt(own.table, ['trainer', 'provider']) === 'cuda' && valueAt(own.table, ['trainer', 'gpus']) === 1;
+  const kind = valueAt(own.table, ['trainer', 'kind']);
+  const trainer = typeof kind === 'string' ? kind : 'onnx';
   const isHonoured = (field: string): boolean =>
     (isVllm && ofVllm.has(field)) || (isOneOnCuda && field === 'trainer.gpus');
-  return Object.entries(settingsToCome).flatMap(([field, { feature, instead = null }]) =>
+  return Object.entries(settingsToCome).flatMap(([field, { instead = null, met }]) =>
     isHonoured(field)
       ? []
-      : placesOf(field, own.table).map((path) => {
+      : placesOf(field, own.table).flatMap((path) => {
+          const value = valueAt(own.table, path) as JsonValue;
+          if (value === met) return [];
           const written = own
             .sourcesOf(path)
             .flatMap((source) => leavesAt(file, source))
             .filter((leaf) => !told.has(pathKey(leaf.path)) && told.add(pathKey(leaf.path)));
-          return { path, value: valueAt(own.table, path) as JsonValue, feature, instead, written };
+          const { feature, here = null } = waitsFor(field, value, trainer);
+          return [{ path, value, feature, here, instead, written }];
         }),
   );
 }

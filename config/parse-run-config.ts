@@ -60,6 +60,8 @@ export interface NotYet extends Place {
   readonly value: JsonValue;
   /** What will honour it. */
   readonly feature: string;
+  /** What is done in its place; null = nothing is to be said of that. */
+  readonly here: string | null;
 }
 
 export type Advice = Omit<SettingAdvice, 'paths'> & Place;

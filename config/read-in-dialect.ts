@@ -54,10 +54,10 @@ export function readInDialect(dialect: Dialect, file: Table, layers: readonly La
     resumeStep: resumeStepOf(config),
     missing: environments.missing,
     ours: dialect.schema ? written : own.table,
-    notYet: later.flatMap(({ path, value, feature, written }) =>
+    notYet: later.flatMap(({ path, value, feature, here, written }) =>
       written.length > 0
-        ? written.map((one) => ({ ...reporter.placeOfWritten(one.path), value: one.value, feature }))
-        : [{ ...placeOf(path), value, feature }],
+        ? written.map((one) => ({ ...reporter.placeOfWritten(one.path), value: one.value, feature, here }))
+        : [{ ...placeOf(path), value, feature, here }],
     ),
     advice: adviseSettings(spec).map(({ paths, ...said }) => ({ ...said, ...placeOf(...paths) })),
     placeOf,

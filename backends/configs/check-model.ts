@@ -13,6 +13,7 @@ import { parameterCount } from '../../engine/model/parameter-layout.ts';
 import { requiredFiles } from '../../engine/model/text-files.ts';
 import { presetFiles } from '../../engine/model/preset-files.ts';
 import { type PassMemory, passMemory } from '../../engine/train/activations.ts';
+import { contextPositionsMax } from '../../engine/limits.ts';
 import { readRegularText } from '../../engine/regular-file.ts';
 
 type ModelUse = Pick<RunSpec, 'model' | 'lora' | 'sft'> & Partial<Pick<RunSpec, 'numIterations' | 'trainer'>>;
@@ -22,6 +23,8 @@ export interface ModelSize {
   readonly parameterCount: number;
   /** Of the adapters; null where all weights are trained. */
   readonly adapterCount: number | null;
+  /** Tokens of its longest context; null where more than the embedded engine takes, or not known. */
+  readonly positionsMax: number | null;
   /** Where the embedded engine trains it on the processor. */
   readonly training: TrainingMemory | null;
 }
@@ -51,7 +54,11 @@ function checkConfig(
   { lora, sft, numIterations = 1, trainer }: Omit<ModelUse, 'model'>,
 ): ModelSize {
   const copies = copiesInTraining + (numIterations > 1 ? copiesForPasses : 0);
-  const counts = { parameterCount: parameterCount(config), adapterCount: lora && adapterParameterCount(config, lora) };
+  const counts = {
+    parameterCount: parameterCount(config),
+    adapterCount: lora && adapterParameterCount(config, lora),
+    positionsMax: config.positionsMax < contextPositionsMax ? config.positionsMax : null,
+  };
   if (trainer?.kind === 'module') return { ...counts, training: null }; // what it can hold is its own affair
   const held = counts.adapterCount === null || sft ? 0 : counts.parameterCount;
   const trained = held === 0 ? counts.parameterCount : counts.adapterCount!;
@@ -78,11 +85,23 @@ async function checkTexts(model: string): Promise<ModelSize | null> {
     }
   }
   try {
-    return { parameterCount: parameterCount(await readModelConfig(model)), adapterCount: null, training: null };
+    const counted = parameterCount(await readModelConfig(model));
+    return { parameterCount: counted, adapterCount: null, positionsMax: null, training: null };
   } catch (error) {
     if (error instanceof RatchetError && error.code === 'ModelUnsupported') return null; // by the embedded engine, which has no part in it
     throw error;
   }
+}
+
+/** Where a vLLM would be told of a longer context than the model has: it does not start then. */
+export function contextWarning(
+  { inference, later }: Pick<RunSpec, 'inference' | 'later'>,
+  { positionsMax }: Pick<ModelSize, 'positionsMax'>,
+): string | null {
+  const told = inference.kind === 'vllm' ? inference.vllm.args : later['inference.vllm'];
+  const length = (told as Readonly<Record<string, unknown>> | undefined)?.['max_model_len'];
+  if (positionsMax === null || typeof length !== 'number' || length <= positionsMax) return null;
+  return `max_model_len (${length}) is more than the ${positionsMax} tokens of the model’s context: vLLM does not start with it.`;
 }
 
 async function readModelConfig(model: string): Promise<ModelConfig> {

@@ -10,7 +10,7 @@ import { missingVariables, variablesFor } from '../environments/variables.ts';
 import type { Environment } from '../environments/types.ts';
 import { whyNotTracked } from '../metrics/tracking-server.ts';
 import { notHere } from './model-of-hub.ts';
-import { checkModel, type ModelSize } from './check-model.ts';
+import { checkModel, contextWarning, type ModelSize } from './check-model.ts';
 import { checkTemplate } from './check-template.ts';
 import { type LoadedConfig, loadRunConfig, type LoadOptions } from './load-run-config.ts';
 import { aboutPackaged } from '../hub/packaged-models.ts';
@@ -58,7 +58,8 @@ interface ExamineOptions extends LoadOptions {
 
 /** What is said wherever the run is to be trained from here: how long a step may take, and that its metrics would go nowhere. */
 export function warningsBefore(spec: RunSpec, model: ModelSize | null): string[] {
-  return [model && slowStepWarning(spec, model), whyNotTracked(spec)].filter((warning) => warning !== null);
+  const ofModel = model ? [slowStepWarning(spec, model), contextWarning(spec, model)] : [];
+  return [...ofModel, whyNotTracked(spec)].filter((warning) => warning !== null);
 }
 
 /** What of the file an environment would run once it is opened; null for those that come with Ratchet. */

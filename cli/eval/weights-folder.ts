@@ -33,7 +33,19 @@ export async function evaluateWeights(options: WeightsOptions): Promise<number> 
   if (existsSync(path.join(run, 'run.json'))) {
     return evaluateCheckpoints(path.basename(run), { ...options, store: `file:${path.dirname(run)}` });
   }
+  if (!existsSync(folder)) throw await notThere(options.weightsDir);
   return evaluateFolder(folder, options);
+}
+
+/** prime-rl has one run in `outputs/`; here each has a folder of its own there. */
+async function notThere(weightsDir: string): Promise<RatchetError> {
+  const [last, above] = [path.basename(weightsDir), path.dirname(weightsDir)];
+  const entries = await readdir(above, { withFileTypes: true }).catch(() => []);
+  const runs = entries.filter((entry) => entry.isDirectory() && existsSync(path.join(above, entry.name, 'run.json')));
+  const theirs = runs.map(({ name }) => `--weights-dir ${path.join(above, name, last)}`).join(' or ');
+  const meant = runs.length === 0 ? '' : ` Each run has a folder of its own: ${theirs}.`;
+  const says = `--weights-dir ${weightsDir}: expected a folder with step_N/ in it; there is no such folder.${meant}`;
+  return new RatchetError('RunNotFound', says);
 }
 
 async function evaluateFolder(folder: string, options: WeightsOptions): Promise<number> {

@@ -11,13 +11,20 @@ interface LaterSetting extends Setting {
   readonly feature: string;
   /** What to do instead, where it is refused. */
   readonly instead?: string;
+  /** What the embedded engine does in its place. */
+  readonly here?: string;
+  /** What it would be set to for that: then nothing is missing. */
+  readonly met?: string | number | boolean;
 }
 
+type Meanwhile = Pick<LaterSetting, 'here' | 'met'>;
+
 const later =
-  (feature: string) =>
+  (feature: string, meanwhile: Meanwhile = {}) =>
   (type: z.ZodType, meaning: string): LaterSetting => ({
     ...setting(type, `${meaning} (${whenHonoured(feature)})`),
     feature,
+    ...meanwhile,
   });
 /** Without it the run would train something else. */
 const refused =
@@ -30,13 +37,30 @@ const refused =
 /** What is said of a vLLM in a file of another system: honoured where one samples. */
 export const vllmFeature = 'vLLM';
 
+const severalGpus = 'a trainer on several GPUs';
+/** Of one GPU that trains: there is such a trainer, and a file says itself that it is to be used. */
+const oneGpu = '--trainer.provider cuda';
+
 /** How it is said that a field waits for something. */
 export function whenHonoured(feature: string): string {
-  return feature === vllmFeature ? 'where vLLM samples' : `to come: ${feature}`;
+  if (feature === vllmFeature) return 'where vLLM samples';
+  if (feature === oneGpu) return `the embedded engine trains on the CPU; on one GPU: ${oneGpu}`;
+  return feature === severalGpus ? `needs ${severalGpus}` : `to come: ${feature}`;
+}
+
+/** What a field that a file has waits for. `trainer`: the kind of trainer that the file asks for. */
+export function waitsFor(field: string, value: unknown, trainer: string): Pick<LaterSetting, 'feature' | 'here'> {
+  const { feature, here } = settingsToCome[field]!;
+  if (field === 'trainer.gpus' && value === 1 && trainer === 'onnx') return { feature: oneGpu };
+  if (here === undefined) return { feature };
+  return { feature, here: trainer === 'onnx' ? here : `trainer.kind = "${trainer}" decides` };
 }
 
 const onVllm = later(vllmFeature);
-const onGpus = later('trainers on several GPUs');
+const onGpus = (here: string, met?: LaterSetting['met']) =>
+  later(severalGpus, { here, ...(met === undefined ? {} : { met }) });
+const oneProcess = 'one process computes all of it';
+const inMemory = 'weights and moments are in the memory of the CPU anyway';
 const furtherFields = refused('further fields of a request', 'only those that [sampling] has by name');
 const validation = later('validation batches');
 
@@ -52,8 +76,14 @@ const hostedSettings: Readonly<Record<string, LaterSetting>> = {
   ),
   'env[].sampling.extra_body': furtherFields(args(), 'sent with each request'),
   'sampling.extra_body': furtherFields(args(), 'sent with each request'),
-  'trainer.gpus': onGpus(whole(1), 'GPUs that train'),
-  'trainer.use_liger': onGpus(flag(), 'whether it computes with Liger’s kernels'),
+  'trainer.gpus': onGpus('one process trains, on the CPU, or on one GPU with --trainer.provider cuda')(
+    whole(1),
+    'GPUs that train',
+  ),
+  'trainer.use_liger': onGpus('the embedded engine has kernels of its own', false)(
+    flag(),
+    'whether it computes with Liger’s kernels',
+  ),
   'val.interval': validation(whole(1), 'steps between them'),
   'val.num_examples': validation(countOrAll('examples'), 'examples of one'),
   'val.rollouts_per_example': validation(whole(1), 'rollouts of each'),
@@ -61,19 +91,37 @@ const hostedSettings: Readonly<Record<string, LaterSetting>> = {
 
 const primeRlSettings: Readonly<Record<string, LaterSetting>> = {
   'inference.client': onVllm(args(), 'what prime-rl says further of servers that run elsewhere'),
-  'trainer.ac_offloading': onGpus(flag(), 'whether activations wait in the memory of the CPU'),
-  'trainer.attn': onGpus(text(), 'the attention kernel'),
-  'trainer.compile': onGpus(flag(), 'whether the model is compiled'),
-  'trainer.cp': onGpus(whole(1), 'GPUs that share a row'),
-  'trainer.dp_replicate': onGpus(whole(1), 'groups of GPUs that each hold all weights'),
-  'trainer.ep': onGpus(text(), 'GPUs that share the experts of a layer'),
-  'trainer.fsdp_cpu_offload': onGpus(flag(), 'whether weights and moments are in the memory of the CPU'),
-  'trainer.impl': onGpus(choice('auto', 'hf', 'custom'), 'whose implementation of the model'),
-  'trainer.optim_cpu_offload': onGpus(flag(), 'whether moments are in the memory of the CPU'),
-  'trainer.optimization_dtype': onGpus(choice('bfloat16', 'float32'), 'of the forward and the backward pass'),
-  'trainer.reduce_dtype': onGpus(choice('bfloat16', 'float32'), 'in which gradients of several GPUs are added up'),
-  'trainer.tp': onGpus(whole(1), 'GPUs that hold a layer together'),
-  'trainer.trust_remote_code': onGpus(flag(), 'whether code that comes with the model is run'),
+  'trainer.ac_offloading': onGpus('activations are in the memory of the CPU anyway', false)(
+    flag(),
+    'whether activations wait in the memory of the CPU',
+  ),
+  'trainer.attn': onGpus('the embedded engine has one kind')(text(), 'the attention kernel'),
+  'trainer.compile': onGpus('graphs are compiled in any case')(flag(), 'whether the model is compiled'),
+  'trainer.cp': onGpus(oneProcess, 1)(whole(1), 'GPUs that share a row'),
+  'trainer.dp_replicate': onGpus(oneProcess, 1)(whole(1), 'groups of GPUs that each hold all weights'),
+  'trainer.ep': onGpus(oneProcess, '1')(text(), 'GPUs that share the experts of a layer'),
+  'trainer.fsdp_cpu_offload': onGpus(inMemory, false)(
+    flag(),
+    'whether weights and moments are in the memory of the CPU',
+  ),
+  'trainer.impl': onGpus('the embedded engine’s own')(
+    choice('auto', 'hf', 'custom'),
+    'whose implementation of the model',
+  ),
+  'trainer.optim_cpu_offload': onGpus(inMemory, false)(flag(), 'whether moments are in the memory of the CPU'),
+  'trainer.optimization_dtype': onGpus('computed in float32', 'float32')(
+    choice('bfloat16', 'float32'),
+    'of the forward and the backward pass',
+  ),
+  'trainer.reduce_dtype': onGpus('gradients are added up in float32', 'float32')(
+    choice('bfloat16', 'float32'),
+    'in which gradients of several GPUs are added up',
+  ),
+  'trainer.tp': onGpus(oneProcess, 1)(whole(1), 'GPUs that hold a layer together'),
+  'trainer.trust_remote_code': onGpus('no code that comes with a model is run', false)(
+    flag(),
+    'whether code that comes with the model is run',
+  ),
 };
 
 export const settingsToCome: Readonly<Record<string, LaterSetting>> = { ...hostedSettings, ...primeRlSettings };

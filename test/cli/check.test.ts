@@ -88,6 +88,14 @@ turns = "returns"
     assert.deepEqual([untold.code, pinned.code], [2, 2]);
   });
 
+  test('a longer context than the model has is warned of: vLLM would not start', async (t) => {
+    const vllm = (tokens: number) => `${words}[inference.vllm]\nmax_model_len = ${tokens}\n`;
+    const { ratchet } = await project(t, { 'fits.toml': vllm(64), 'long.toml': vllm(100_000) });
+    const { stdout } = await ratchet('check', 'fits.toml', 'long.toml');
+    assert.equal([...stdout.matchAll(/max_model_len \(/g)].length, 1, stdout);
+    assert.match(stdout, /^warning: max_model_len \(100000\) is more than the \d+ tokens of the model’s context/m);
+  });
+
   test('a vLLM that runs and cannot take the run’s weights is wrong, too', async (t) => {
     const { folder, ratchet } = await project(t, {});
     const model = path.join(folder, 'model');

@@ -159,11 +159,11 @@ describe('a command line that evaluates is read as it is, and refused for what i
     ['eval run vf-musique -m gpt-5-nano', /vf-musique/],
     [
       'eval --client.base-url http://localhost:8007/v1 --weights-dir outputs/weights --env.id my-env',
-      /--weights-dir: expected a folder with step_N\/ in it; .*outputs\/weights cannot be read/,
+      /--weights-dir outputs\/weights: expected a folder with step_N\/ in it; there is no such folder\.$/m,
     ],
     [
       'eval --weights-dir outputs/weights --steps 10,50,100 --no-eval-base',
-      /not the weights folder of a run of Ratchet/,
+      /--weights-dir outputs\/weights: expected a folder with step_N\/ in it/,
     ],
   ];
   for (const [line, refused] of lines) {
@@ -175,6 +175,21 @@ describe('a command line that evaluates is read as it is, and refused for what i
       assert.doesNotMatch(err, /unknown option|\n\s+at /);
     });
   }
+});
+
+test('prime-rl’s folder of weights is said to be one of each run, where there are runs', async (t) => {
+  t.after(() => rmSync(path.join(folder, 'outputs'), { recursive: true }));
+  mkdirSync(path.join(folder, 'outputs/mine/weights/step_10'), { recursive: true });
+  mkdirSync(path.join(folder, 'outputs/evals'));
+  const line = 'eval --client.base-url http://localhost:8007/v1 --env.id my-env --weights-dir';
+  writeFileSync(path.join(folder, 'outputs/mine/run.json'), '{}');
+  assert.match(
+    (await typed(`${line} outputs/weights`)).err,
+    /Each run has a folder of its own: --weights-dir outputs\/mine\/weights\.$/m,
+  );
+  rmSync(path.join(folder, 'outputs/mine/run.json'));
+  const alone = await typed('eval --weights-dir outputs/mine/weights');
+  assert.match(alone.err, /not the weights folder of a run of Ratchet: --client\.base-url names the server/);
 });
 
 describe('a command line that makes a place to work in', () => {

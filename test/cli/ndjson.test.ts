@@ -3,10 +3,10 @@ import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { format } from 'prettier';
 import { z } from 'zod';
 import { eventLine, NdjsonLine, waitingJson } from '../../cli/ndjson.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
+import { formatMarkdown } from '../docs/format-markdown.ts';
 
 const file = fileURLToPath(new URL('../../docs/guide/ndjson.md', import.meta.url));
 
@@ -42,7 +42,7 @@ function tables(): string {
 
 async function expected(): Promise<string> {
   const head = (await readFile(file, 'utf8')).split(/^## /m, 1)[0]!;
-  return format(head + tables(), { parser: 'markdown', printWidth: 120 });
+  return formatMarkdown('ndjson.md', head + tables());
 }
 
 if (process.argv.includes('--write')) await writeFile(file, await expected());

@@ -4,14 +4,14 @@ import { stringify } from 'smol-toml';
 import { z } from 'zod';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { KeyPath } from '../../config/positions.ts';
-import { settingsToCome } from '../../config/settings/later.ts';
+import { settingsToCome, whenHonoured } from '../../config/settings/later.ts';
 import { setAt, type Table } from '../../config/tables.ts';
 
 describe('fields whose feature is not there', () => {
-  for (const [field, { type, feature, instead }] of Object.entries(settingsToCome)) {
+  for (const [field, { type, feature, instead, met }] of Object.entries(settingsToCome)) {
     const isRefused = instead !== undefined;
     test(`${field} is ${isRefused ? 'refused by name' : 'kept in the spec and listed as not yet honoured'}`, () => {
-      const value = valueOf(type);
+      const value = valueOf(type, met);
       assert.notEqual(value, undefined, 'this test knows no value of that kind');
       const table: Table = {
         model: 'preset:reverse-text-0.2m',
@@ -93,6 +93,30 @@ gpus = 2
     );
   });
 
+  test('what needs several GPUs is said to, with what the trainer of the file does instead', () => {
+    const said = (trainer: string): Record<string, unknown> => {
+      const text = `model = "m"\n[lora]\n[trainer]\n${trainer}\n[[env]]\nid = "reverse-text"\n`;
+      const parsed = parseRunConfig(text, { file: 'run.toml', dialect: 'ratchet' });
+      assert(parsed.ok, JSON.stringify(parsed));
+      return Object.fromEntries(parsed.notYet.map(({ path, feature, here }) => [path, [whenHonoured(feature), here]]));
+    };
+    const severalGpus = 'needs a trainer on several GPUs';
+    assert.deepEqual(said('optimization_dtype = "bfloat16"\nuse_liger = true'), {
+      'trainer.use_liger': [severalGpus, 'the embedded engine has kernels of its own'],
+      'trainer.optimization_dtype': [severalGpus, 'computed in float32'],
+    });
+    const met = 'optimization_dtype = "float32"\nreduce_dtype = "float32"\nuse_liger = false\ntp = 1\ncompile = false';
+    assert.deepEqual(Object.keys(said(met)), ['trainer.compile'], 'what is done anyway waits for nothing');
+    assert.deepEqual(said('gpus = 1'), {
+      'trainer.gpus': ['the embedded engine trains on the CPU; on one GPU: --trainer.provider cuda', null],
+    });
+    assert.equal((said('gpus = 2')['trainer.gpus'] as string[])[0], severalGpus);
+    assert.deepEqual(said('gpus = 1\nprovider = "cuda"'), {});
+    const own = said('kind = "module"\nimport = "./mine.ts"\noptimization_dtype = "bfloat16"\ngpus = 1');
+    const decides = [severalGpus, 'trainer.kind = "module" decides'];
+    assert.deepEqual(own, { 'trainer.gpus': decides, 'trainer.optimization_dtype': decides });
+  });
+
   test('what is honoured is not listed', () => {
     const text = 'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n';
     const parsed = parseRunConfig(text, { file: 'run.toml' });
@@ -108,9 +132,9 @@ function placeOf(field: string): KeyPath {
 }
 
 /** Something the schema takes; undefined where none of these will do. */
-function valueOf(schema: z.ZodType): unknown {
+function valueOf(schema: z.ZodType, met?: unknown): unknown {
   const element = schema instanceof z.ZodArray ? valueOf(schema.element as z.ZodType) : undefined;
   const options = schema instanceof z.ZodEnum ? schema.options : [];
-  const candidates = [1, 0.5, true, 'x', ...options, { a: 1 }, [element], { type: 'x' }, [{ type: 'x' }], ['x'], [1]];
-  return candidates.find((candidate) => schema.safeParse(candidate).success);
+  const candidates = [2, 0.5, true, 'x', ...options, { a: 1 }, [element], { type: 'x' }, [{ type: 'x' }], ['x'], [1]];
+  return candidates.find((candidate) => candidate !== met && schema.safeParse(candidate).success);
 }

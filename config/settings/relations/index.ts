@@ -262,4 +262,6 @@ function* ownWarnings({ checkpoints, kl_penalty, max_steps, trainer, warmup_step
     yield `checkpoints.keep_interval (${keep_interval}) is not a multiple of checkpoints.interval (${interval}): only steps that are multiples of both are kept for good.`;
   if (kl_penalty?.enabled === true && kl_penalty.target_kl !== undefined && kl_penalty.beta === 0)
     yield 'kl_penalty.beta is 0 and stays 0 whatever kl_penalty.target_kl says: doubling 0 gives 0.';
+  if (trainer.ac_freq !== undefined && trainer.kind !== 'onnx')
+    yield `trainer.ac_freq (${trainer.ac_freq}) has no effect with kind = "${trainer.kind}": that trainer decides which activations it keeps.`;
 }
