@@ -1,6 +1,11 @@
 import { listDataset, multiTurn, rubric } from '../../backends/environments/kit.ts';
 import type { Environment } from '../../backends/environments/kit.ts';
 
+/** Of a turn: what the fake inference says differs by its letters. */
+export function worthOf(text: string): number {
+  return (text.split('').reduce((sum, letter) => sum + letter.charCodeAt(0), 0) % 7) / 7;
+}
+
 /** Words are said in two turns. Whoever is asked for the second turn of a hard word waits for good. */
 export function loadEnvironment(): Environment {
   const rows = ['easy', 'hard', 'soft', 'mild'].map((word) => ({ prompt: word, answer: word }));
@@ -13,11 +18,7 @@ export function loadEnvironment(): Environment {
     setup: () => null,
     respond: () => ({ state: null, say: 'go on' }),
     rubric: rubric([
-      {
-        name: 'short',
-        weight: 1,
-        score: ({ turns }) => turns.reduce((sum, { text }) => sum + 1 / (1 + text.length), 0),
-      },
+      { name: 'worth', weight: 1, score: ({ turns }) => turns.reduce((sum, { text }) => sum + worthOf(text), 0) },
     ]),
   });
   return {
