@@ -57,9 +57,9 @@ function sized(tokens: number, isKept: (ordinal: number) => boolean = () => true
     const ended = encodeRanges(all.filter((ordinal) => !isKept(ordinal)));
     return {
       ...filtered,
-      kept: { ...filtered.kept, ordinals: encodeRanges(kept), tokens: kept.map(() => tokens) },
+      kept: { ...filtered.kept, ordinals: encodeRanges(kept), sizes: kept.map(() => tokens) },
       ended: ended === '' ? {} : { 'filtered:too_easy': ended },
-      tokens: all.length * tokens,
+      size: all.length * tokens,
     };
   });
 }
