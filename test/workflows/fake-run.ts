@@ -148,6 +148,8 @@ export class FakeRun {
   attempts = 0;
   /** The GPU worker is gone: its heartbeats are not heard of any more. */
   loseTrainer: () => void = () => undefined;
+  /** The one GPU worker there is was slow, when it was not heard of: it takes the run again. */
+  isSlow = false;
   /** How the run stood when its audit was asked for, right before its end. */
   lastView: RunView | null = null;
   /** Whether an activity sends no heartbeats, by how often it was asked. */

@@ -13,7 +13,7 @@ import { firstCommit } from '../../runs/lineages.ts';
 import { type FakeRun, type Fakes, type Input, refOf, type UsualFakes, versionAfter } from './fake-run.ts';
 
 /** Two processes, as their queues are named. */
-export const gpuWorkers = ['gpu-1', 'gpu-2'] as const;
+export const gpuWorkers = ['gpu-1', 'gpu-2', 'gpu-3', 'gpu-4'] as const;
 
 /** How a GPU worker tells a run that it holds it. */
 export type TellLeased = (
@@ -237,7 +237,7 @@ function training(
     nextTrainerEpoch: () => run.epoch + 1,
     leaseTrainer: async ({ workflowId, epoch }) => {
       run.epoch = epoch;
-      const holder = gpuWorkers[epoch % 2]!;
+      const holder = gpuWorkers[run.isSlow ? 0 : epoch % gpuWorkers.length]!;
       const lost = new Promise<void>((_, reject) => {
         run.loseTrainer = () => reject(ApplicationFailure.create({ message: 'the GPU worker is gone' }));
       });

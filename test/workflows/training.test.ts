@@ -215,6 +215,26 @@ describe('a step in training', { concurrency: 8 }, () => {
     assert.deepEqual(epochs(run), [1, 2, 3, 4]);
   });
 
+  test('one that was only slow, and takes the run again itself, pauses nothing however often that happens', async () => {
+    const trainer = { kind: 'module' as const, import: { path: '/a/trainer.ts', sha256: null }, options: {} };
+    const fake = new FakeRun(specWith(freshName(), { ...oneStep, trainer }));
+    fake.isSlow = true;
+    const run = await begin({
+      fake,
+      fakes: {
+        trainStep: async (_, { nth, usual }) => {
+          if (nth > 4) return usual();
+          fake.loseTrainer();
+          await new Gate().pass();
+          return usual();
+        },
+      },
+    });
+    await run.result();
+    assert.deepEqual(epochs(run), [1, 2, 3, 4, 5]);
+    assert.equal((await run.told('recovery')).length, 4);
+  });
+
   test('while no GPU worker takes the run it says who there is, and what the last one failed with', async () => {
     const run = await begin({
       settings: oneStep,

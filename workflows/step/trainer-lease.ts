@@ -3,6 +3,7 @@ import {
   CancellationScope,
   condition,
   isCancellation,
+  patched,
   setHandler,
   sleep,
   workflowInfo,
@@ -96,8 +97,10 @@ export class TrainerLease {
     this.#users += 1;
     try {
       let lost: { readonly epoch: number; readonly askedAt: number } | null = null;
+      const ended = new Set<string>();
       for (let lostInARow = 0; ;) {
         const lease = await this.#lease();
+        ended.delete(lease.holder); // that process was slow, or cut off, when it was not heard of
         if (lost !== null) this.onLost(lost.epoch, (Date.now() - lost.askedAt) / 1000);
         lost = null;
         const askedAt = Date.now();
@@ -108,10 +111,12 @@ export class TrainerLease {
         if (!isAnswered) {
           scope.cancel();
           lost = { epoch: lease.epoch, askedAt };
-          if (++lostInARow >= engineFailuresMax && this.#spec.trainer.kind === 'module') {
-            await this.#pause(endedAgain(lostInARow));
-            lostInARow = 0;
-          }
+          ended.add(lease.holder);
+          if (++lostInARow < engineFailuresMax || this.#spec.trainer.kind !== 'module') continue;
+          if (ended.size < engineFailuresMax && patched('slow-trainers')) continue;
+          await this.#pause(endedAgain(lostInARow));
+          lostInARow = 0;
+          ended.clear();
         } else if (!(await this.#isToAskAgain(answer))) return await answer;
       }
     } finally {
