@@ -201,10 +201,10 @@ export type ChatTemplateSpec = z.infer<typeof ChatTemplateSpec>;
 export const breaker = {
   max_failed_share: setting(
     fraction(),
-    'share of a step’s rollouts that infrastructure may fail before the run pauses',
+    'share of a step’s rollouts that infrastructure may fail before the run pauses; those that were not finished in time are none of it',
     { default: 0.5 },
   ),
-  max_failed_groups: setting(whole(1), 'groups in a row that may be lost to it', { default: 10 }),
+  max_failed_groups: setting(whole(1), 'groups in a row that may be lost to it, or to timeouts', { default: 10 }),
 };
 export const BreakerSpec = z.strictObject(specFields(breaker));
 export type BreakerSpec = z.infer<typeof BreakerSpec>;

@@ -26,6 +26,8 @@ export interface RoundFailures {
   readonly overlongRollouts: number;
   /** Of those that failed, how many grew too old; absent in what was recorded before they were counted. */
   readonly staleRollouts?: number;
+  /** Of those that failed, how many were not finished in time; absent in what was recorded before they were counted. */
+  readonly timedOutRollouts?: number;
   /** Rollouts in which the policy itself failed, with a reward. */
   readonly policyFailures: number;
 }
@@ -39,6 +41,7 @@ export const noFailures: RoundFailures = {
   causes: {},
   overlongRollouts: 0,
   staleRollouts: 0,
+  timedOutRollouts: 0,
   policyFailures: 0,
 };
 
@@ -81,13 +84,14 @@ export function countFailures(groups: readonly ScoredGroup[], minGroupSize: numb
   const inOrder = groups.toSorted((a, b) => a.ordinal - b.ordinal);
   const causes = countOutcomes(inOrder.flatMap((group) => group.rollouts));
   let [rollouts, failedRollouts, failedGroups, failedGroupsInRow, policyFailures] = [0, 0, 0, 0, 0];
-  let [overlongRollouts, staleRollouts, isRowWhole] = [0, 0, true];
+  let [overlongRollouts, staleRollouts, timedOutRollouts, isRowWhole] = [0, 0, 0, true];
   for (const group of inOrder) {
     const failed = group.rollouts.filter(({ reward }) => reward === null).length;
     const overlong = group.rollouts.filter(({ outcome }) => outcome === 'overlong_prompt').length;
     const stale = group.rollouts.filter(({ outcome }) => outcome === 'stale').length;
     overlongRollouts += overlong;
     staleRollouts += stale;
+    timedOutRollouts += group.rollouts.filter(({ outcome }) => outcome === 'timeout').length;
     const isTrained = !isLost(group, minGroupSize);
     const isBroken = !isTrained && failed > overlong + stale;
     rollouts += group.rollouts.length;
@@ -106,6 +110,7 @@ export function countFailures(groups: readonly ScoredGroup[], minGroupSize: numb
     causes,
     overlongRollouts,
     staleRollouts,
+    timedOutRollouts,
     policyFailures,
   };
 }
@@ -126,6 +131,7 @@ export function addFailures(earlier: RoundFailures, later: RoundFailures): Round
     causes,
     overlongRollouts: earlier.overlongRollouts + later.overlongRollouts,
     staleRollouts: (earlier.staleRollouts ?? 0) + (later.staleRollouts ?? 0),
+    timedOutRollouts: (earlier.timedOutRollouts ?? 0) + (later.timedOutRollouts ?? 0),
     policyFailures: earlier.policyFailures + later.policyFailures,
   };
 }
@@ -143,10 +149,13 @@ export interface BreakerLimits {
 /** A single group says nothing about the infrastructure: its example may be to blame. */
 const failedGroupsMin = 2;
 
-/** Why the run must not go on as it is; null when it may. */
+/**
+ * Why the run must not go on as it is; null when it may. A rollout that took too long is no failure of the infrastructure, and so
+ * not of the share; where groups are lost to nothing else one after another, something hangs.
+ */
 export function breakerReason(failures: RoundFailures, limits: BreakerLimits): string | null {
-  const { failedGroups, failedGroupsInRow, overlongRollouts, staleRollouts = 0 } = failures;
-  const excused = overlongRollouts + staleRollouts;
+  const { failedGroups, failedGroupsInRow, overlongRollouts, staleRollouts = 0, timedOutRollouts = 0 } = failures;
+  const excused = overlongRollouts + staleRollouts + timedOutRollouts;
   const rollouts = failures.rollouts - excused;
   const failedRollouts = failures.failedRollouts - excused;
   if (Math.max(failedGroups, failedGroupsInRow) < failedGroupsMin) return null;

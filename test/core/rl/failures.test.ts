@@ -232,6 +232,21 @@ describe('the breaker', () => {
     assert.match(breakerReason(countFailures(row), open) ?? '', /3 groups in a row/);
   });
 
+  test('rollouts that took too long are no share of what infrastructure failed; groups lost to nothing else in a row are', () => {
+    const late = (ordinal: number) => group(ordinal, [rollout('timeout'), rollout('timeout')]);
+    const whole = (ordinal: number) => group(ordinal, [rollout(1), rollout(0)]);
+    const failed = (ordinal: number) => group(ordinal, [broken, broken]);
+    const open = { maxFailedShare: 0.5, maxFailedGroups: 4 };
+    const mostlyLate = [late(1), late(2), whole(3), late(4), late(5), late(6)];
+    assert.equal(breakerReason(countFailures(mostlyLate), open), null);
+    assert.equal(breakerReason(addFailures(countFailures(mostlyLate), countFailures([whole(7)])), open), null);
+    assert.match(breakerReason(countFailures([...mostlyLate, late(7)]), open) ?? '', /4 groups in a row/);
+    assert.match(
+      breakerReason(countFailures([...mostlyLate, whole(7), failed(8), failed(9), failed(10)]), open) ?? '',
+      /^6 of 10 rollouts failed \(60%/,
+    );
+  });
+
   test('it opens above the share, and after so many groups in a row; one group alone never opens it', () => {
     const whole = (ordinal: number) => group(ordinal, [rollout(1), rollout(0)]);
     const failed = (ordinal: number) => group(ordinal, [broken, broken]);
