@@ -137,6 +137,7 @@ describe('ledger audit', () => {
       issued: 0,
       counts: {},
       pending: 0,
+      timedOut: {},
       holes: [],
       duplicates: [],
       missingSteps: [],
