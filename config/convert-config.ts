@@ -83,6 +83,8 @@ const limitNames = [
   ['maxPromptTokens', 'max_prompt_len'],
 ] as const;
 
+const acFreqOf = ({ trainer }: RunSpec): number | undefined => (trainer.kind === 'onnx' ? trainer.acFreq : undefined);
+
 /** What is read when the table is read as the other dialect, beside what is meant. */
 function compared(table: Table, { file, to, spec, resumeStep }: Goal): Comparison {
   const again = parseRunConfig(stringify(table), { file, dialect: to });
@@ -96,7 +98,14 @@ function compared(table: Table, { file, to, spec, resumeStep }: Goal): Compariso
     ...limits.map(([key, name]) => [name, found[key]] as const),
     ...Object.entries(found.later).filter(([path]) => spec.later[path] === undefined),
   ];
-  const without = Object.fromEntries(limits.map(([key]) => [key, null]));
+  // It takes memory or time, and trains the same: where nothing was said of it, what the other system does by itself is only told.
+  const acFreq = acFreqOf(found);
+  const isBrought = acFreq !== undefined && acFreqOf(spec) === undefined;
+  if (isBrought) brought.push(['trainer.ac_freq', acFreq]);
+  const trainer = isBrought
+    ? Object.fromEntries(Object.entries(found.trainer).filter(([key]) => key !== 'acFreq'))
+    : found.trainer;
+  const without = { trainer, ...Object.fromEntries(limits.map(([key]) => [key, null])) };
   const later = Object.fromEntries(Object.entries(found.later).filter(([path]) => spec.later[path] !== undefined));
   const differences = [...differencesOf({ ...spec, resumeStep }, { ...found, ...without, later, resumeStep: step })];
   return {

@@ -132,7 +132,7 @@ function setGpus(written: Table, own: Own): void {
 }
 
 function refuseTwoOffloads(written: Table, own: Own): void {
-  const keys = ['optim_cpu_offload', 'fsdp_cpu_offload'];
+  const keys = ['fsdp_cpu_offload', 'optim_cpu_offload'];
   if (keys.some((key) => own.get(['trainer', key]) !== true)) return;
   const isSaid = found(written, 'trainer.model.optim_cpu_offload') !== undefined;
   own.refuse({
