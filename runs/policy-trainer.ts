@@ -121,11 +121,12 @@ export class PolicyTrainer {
     this.#reference = reference;
     const referenceFolder = await weightsFolder(store, plan.reference.weights);
     const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch, referenceFolder, tellsTokens }));
-    if (outcome.applied && outcome.scores) await putTokenScores(run, plan.step, stored, outcome.scores);
     if (outcome.applied) {
       this.#digest = outcome.digest;
       this.#step = plan.step;
       this.#standsFor = null;
+      // Not before that: where the store refuses them the trainer has the new weights all the same.
+      if (outcome.scores) await putTokenScores(run, plan.step, stored, outcome.scores);
     }
     return { ...outcome, metrics: { ...outcome.metrics, ...told() } };
   }

@@ -299,6 +299,20 @@ describe('a train step', () => {
     assert.equal(await roles.policyTrainer.bringTo(test.run, first.state.policy), null);
   });
 
+  test('scores of tokens that the store refuses leave no trainer at weights that it takes for others', async (t) => {
+    const undisturbed = await fiveSteps(t);
+    const test = await makeRun(t);
+    const roles = openRoles(undefined, { makeTrainer: () => new TellingTrainer() });
+    const first = await commitFirst(test, roles);
+    const { plan } = await planNext(test, roles, first);
+    const inTheWay = path.join(test.folder, 'tokens');
+    await writeFile(inTheWay, 'no folder');
+    await assert.rejects(act(roles.trainStep, { run: test.run, plan }));
+    await rm(inTheWay);
+    const { policy } = await act(roles.trainStep, { run: test.run, plan });
+    assert.equal(policy!.digest, undisturbed.versions[1]!.state.policy.digest);
+  });
+
   test('two runs of one config on one worker each store their own version', async (t) => {
     const one = await makeRun(t);
     const two = await runIn(path.dirname(one.folder), {}, 'words-2');
@@ -321,6 +335,15 @@ class TellsTheSamplers extends WordsInference {
   override async sample(request: SampleRequest) {
     const { logprobs, ...sample } = await super.sample(request);
     return { ...sample, logprobs: null as never, samplingLogprobs: logprobs.map((logprob) => logprob / 2) };
+  }
+}
+
+/** Tells what it computed of each token. */
+class TellingTrainer extends ChainTrainer {
+  override async trainStep(input: Parameters<ChainTrainer['trainStep']>[0]) {
+    const outcome = await super.trainStep(input);
+    const logprobs = input.batch.rows.map(({ tokens }) => new Float32Array(tokens).fill(-1));
+    return { ...outcome, scores: { logprobs, entropies: null } };
   }
 }
 
