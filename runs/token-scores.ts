@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
-import { rowsAtOnceTokensMax, tokenScoresMax } from '../core/limits.ts';
-import { type PackedRow, type RowSource, type TokenScores, windowsOf } from '../core/rl/batch.ts';
+import { rowsAtOnceTokensMax } from '../core/limits.ts';
+import { type PackedRow, type RowSource, scoredRows, type TokenScores, windowsOf } from '../core/rl/batch.ts';
 import { decodeScores, encodeScores, type ScoredRow } from './batch-parts.ts';
 import { layout } from './layout.ts';
 import { type LineagePlace, storeOf } from './run-access.ts';
@@ -15,19 +15,17 @@ export async function putTokenScores(
   batch: RowSource<PackedRow>,
   { logprobs, entropies }: TokenScores,
 ): Promise<void> {
-  let left = tokenScoresMax;
-  for (const places of windowsOf(batch.rows, rowsAtOnceTokensMax)) {
-    const kept: ScoredRow[] = [];
-    for (const [i, { tokenIds, lossMask }] of (await batch.read(places)).entries()) {
+  const kept = batch.rows.slice(0, scoredRows(batch.rows));
+  for (const places of windowsOf(kept, rowsAtOnceTokensMax)) {
+    const rows = (await batch.read(places)).flatMap(({ tokenIds, lossMask }, i): ScoredRow[] => {
       const counted = [...lossMask.keys()].filter((t) => lossMask[t] !== 0);
       const of = (values: Float32Array): Float32Array => Float32Array.from(counted, (t) => values[t]!);
       const place = places[i]!;
       const told = of(logprobs[place]!);
-      if ((left -= counted.length) < 0 || told.every((value) => value === 0)) continue;
-      kept.push({ row: nameOf(tokenIds), logprobs: told, entropies: entropies && of(entropies[place]!) });
-    }
-    if (kept.length > 0) await storeOf(run).put(layout.tokenScores(run.lineage, step, places[0]!), encodeScores(kept));
-    if (left <= 0) return;
+      if (told.every((value) => value === 0)) return [];
+      return [{ row: nameOf(tokenIds), logprobs: told, entropies: entropies && of(entropies[place]!) }];
+    });
+    if (rows.length > 0) await storeOf(run).put(layout.tokenScores(run.lineage, step, places[0]!), encodeScores(rows));
   }
 }
 

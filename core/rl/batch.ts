@@ -1,3 +1,4 @@
+import { tokenScoresMax } from '../limits.ts';
 import { present } from '../present.ts';
 
 /** What a trainer gets: token rows with masks, in an order fixed by the plan. */
@@ -54,13 +55,21 @@ export interface TrainSample extends PackedRow {
 
 /**
  * What a trainer computed of each token that counts, in nats, under the weights that its part of the step began from: row by row as its batch,
- * aligned with the rows' tokens; where the mask is 0, whatever it likes. A row that it did not compute is all 0.
+ * aligned with the rows' tokens; where the mask is 0, whatever it likes. A row that it did not compute is all 0; those from `scoredRows` on, which
+ * nobody keeps, may be empty.
  */
 export interface TokenScores {
   /** log softmax(logits / temperature) of the token. */
   readonly logprobs: readonly Float32Array[];
   /** −Σ p log p of what it was drawn from; null where the trainer does not tell. */
   readonly entropies: readonly Float32Array[] | null;
+}
+
+/** Of how many leading rows scores are kept: of those that together have `tokenScoresMax` tokens that count. */
+export function scoredRows(rows: readonly Pick<RowFacts, 'counted'>[]): number {
+  let left = tokenScoresMax;
+  const end = rows.findIndex(({ counted }) => (left -= counted) < 0);
+  return end < 0 ? rows.length : end;
 }
 
 /** What every loss needs of a row. */

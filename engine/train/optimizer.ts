@@ -5,6 +5,7 @@ import {
   type Rows,
   type RowSource,
   rowsOf,
+  scoredRows,
   type TokenScores,
   type TrainSample,
 } from '../../core/rl/batch.ts';
@@ -121,7 +122,9 @@ export class EngineOptimizer implements Optimizer {
       requireTrainable(given, this.#policy.model.config);
       requirePolicyInputs(given, options);
       if (options.tellsTokens !== true) return this.#trainPasses(batch, options, null);
-      const empty = (): Float32Array[] => batch.rows.map(({ tokens }) => new Float32Array(tokens));
+      const kept = scoredRows(batch.rows); // what is written beyond the end of an array is dropped
+      const empty = (): Float32Array[] =>
+        batch.rows.map(({ tokens }, row) => new Float32Array(row < kept ? tokens : 0));
       const scores = { logprobs: empty(), entropies: empty() };
       const result = await this.#trainPasses(batch, options, scores);
       return result.applied ? { ...result, scores } : result;

@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { PackedRow } from '../../core/rl/batch.ts';
-import { rowsOf } from '../../core/rl/batch.ts';
+import { rowsOf, scoredRows } from '../../core/rl/batch.ts';
+import { tokenScoresMax } from '../../core/limits.ts';
 import { layout } from '../../runs/layout.ts';
 import { putTokenScores, readTokenScores } from '../../runs/token-scores.ts';
 import { makeRun } from '../activities/runs.ts';
@@ -46,4 +47,20 @@ test('a trainer that tells no entropies has log probabilities alone', async (t) 
   const logprobs = rows.map(({ tokenIds }) => Float32Array.from(tokenIds, (id) => -id));
   await putTokenScores(run, 1, rowsOf(rows), { logprobs, entropies: null });
   assert.equal((await readTokenScores(run, 1))(rows[0]!.tokenIds)!.entropies, null);
+});
+
+test('of a large batch the first rows are kept, up to the bound; a trainer need not hold the others', async (t) => {
+  const { run, store } = await makeRun(t);
+  const half = tokenScoresMax / 2;
+  const facts = [half, half, 1].map((counted) => ({ tokens: counted + 1, counted, weight: counted }));
+  assert.deepEqual([scoredRows(facts), scoredRows(facts.slice(0, 2)), scoredRows([])], [2, 2, 0]);
+  const rows = [row(10, 6), row(20, 9)];
+  const tooMany = { tokens: 9, counted: tokenScoresMax, weight: 6 };
+  const batch = { ...rowsOf(rows), rows: [rowsOf(rows).rows[0]!, tooMany] };
+  const logprobs = [Float32Array.from(rows[0]!.tokenIds, (id) => -id), new Float32Array()];
+  await putTokenScores(run, 1, batch, { logprobs, entropies: null });
+  const scoresOf = await readTokenScores(run, 1);
+  assert.equal(scoresOf(rows[0]!.tokenIds)!.logprobs.length, 3);
+  assert.equal(scoresOf(rows[1]!.tokenIds), null);
+  assert.equal((await store.list(layout.allTokenScores('main'))).length, 1);
 });
