@@ -28,7 +28,6 @@ import platform
 import random
 import statistics
 import sys
-import tempfile
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--words", required=True, help="word list, one lower-case word a line")
@@ -51,7 +50,9 @@ import transformers
 import trl
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
+
+from trl_on_cpu import grpo_on_cpu
 
 import_s = clock() - process_start
 
@@ -229,38 +230,18 @@ class StepClock(TrainerCallback):
             print(f"step {state.global_step}, {sum(self.seconds):.1f} s", file=sys.stderr)
 
 
-config = GRPOConfig(
-    output_dir=tempfile.mkdtemp(),  # nothing is saved
+config = grpo_on_cpu(
     seed=args.seed,
     max_steps=args.steps,
     per_device_train_batch_size=args.prompts * args.group,
     num_generations=args.group,
-    gradient_accumulation_steps=1,
     max_completion_length=NEW_TOKENS_MAX,
     temperature=1.0,
-    top_p=1.0,
-    top_k=0,
-    beta=0.0,
-    scale_rewards="group",
     loss_type=args.loss,
     epsilon_high=3.0 if args.loss == "cispo" else None,  # for cispo this is the ceiling of the ratio itself
     learning_rate=1.5e-3,
-    lr_scheduler_type="linear",
     warmup_steps=5,
     adam_beta2=0.98,
-    weight_decay=0.0,
-    max_grad_norm=1.0,
-    # What makes a tiny model on a CPU fast: full precision, nothing recomputed, nothing reported.
-    use_cpu=True,
-    bf16=False,
-    activation_checkpointing=False,
-    optim="adamw_torch_fused",
-    report_to="none",
-    save_strategy="no",
-    logging_strategy="no",
-    disable_tqdm=True,
-    dataloader_num_workers=0,
-    dataloader_pin_memory=False,
 )
 steps = StepClock()
 trainer = GRPOTrainer(

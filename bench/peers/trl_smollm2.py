@@ -10,7 +10,6 @@ import json
 import os
 import resource
 import sys
-import tempfile
 import time
 
 started = time.perf_counter()
@@ -25,7 +24,9 @@ import torch
 import transformers
 import trl
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
+
+from trl_on_cpu import grpo_on_cpu
 
 
 def tell(message):
@@ -90,37 +91,18 @@ class Evaluations(TrainerCallback):
             evaluate(model, state.global_step)
 
 
-config = GRPOConfig(
-    output_dir=tempfile.mkdtemp(),  # nothing is saved
+config = grpo_on_cpu(
     seed=task["seed"],
     max_steps=task["steps"],
     per_device_train_batch_size=task["batchSize"],
     num_generations=task["groupSize"],
-    gradient_accumulation_steps=1,
     max_completion_length=task["maxTokens"],
     temperature=task["temperature"],
-    top_p=1.0,
-    top_k=0,
-    beta=0.0,
-    scale_rewards="group",
     loss_type="cispo",
     epsilon_high=task["clipHigh"],  # for cispo this is the ceiling of the ratio itself
     learning_rate=task["learningRate"],
-    lr_scheduler_type="linear",
     warmup_steps=task["warmupSteps"],
     adam_beta2=task["beta2"],
-    weight_decay=0.0,
-    max_grad_norm=1.0,
-    use_cpu=True,
-    bf16=False,
-    activation_checkpointing=False,
-    optim="adamw_torch_fused",
-    report_to="none",
-    save_strategy="no",
-    logging_strategy="no",
-    disable_tqdm=True,
-    dataloader_num_workers=0,
-    dataloader_pin_memory=False,
 )
 trainer = GRPOTrainer(
     model=model,
