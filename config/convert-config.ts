@@ -77,13 +77,30 @@ interface Comparison {
   readonly differing: number;
 }
 
-/** Lengths that other dialects always have, and we only where they are written. */
-const limitNames = [
-  ['seqLen', 'seq_len'],
-  ['maxPromptTokens', 'max_prompt_len'],
-] as const;
-
-const acFreqOf = ({ trainer }: RunSpec): number | undefined => (trainer.kind === 'onnx' ? trainer.acFreq : undefined);
+/** What other dialects always have, and we only where it is written: it is told, and no loss. */
+const defaultsOfOthers: readonly {
+  readonly name: string;
+  /** null = it is not set. */
+  readonly of: (spec: RunSpec) => number | null;
+  readonly without: (spec: RunSpec) => RunSpec;
+}[] = [
+  { name: 'seq_len', of: ({ seqLen }) => seqLen, without: (spec) => ({ ...spec, seqLen: null }) },
+  {
+    name: 'max_prompt_len',
+    of: ({ maxPromptTokens }) => maxPromptTokens,
+    without: (spec) => ({ ...spec, maxPromptTokens: null }),
+  },
+  {
+    // It takes time for memory, and trains the same.
+    name: 'trainer.ac_freq',
+    of: ({ trainer }) => (trainer.kind === 'onnx' ? (trainer.acFreq ?? null) : null),
+    without: (spec) => {
+      if (spec.trainer.kind !== 'onnx') return spec;
+      const { acFreq: _, ...trainer } = spec.trainer;
+      return { ...spec, trainer };
+    },
+  },
+];
 
 /** What is read when the table is read as the other dialect, beside what is meant. */
 function compared(table: Table, { file, to, spec, resumeStep }: Goal): Comparison {
@@ -93,21 +110,14 @@ function compared(table: Table, { file, to, spec, resumeStep }: Goal): Compariso
     return { lost: [], problems, brought: [], differing: 0 };
   }
   const { spec: found, resumeStep: step } = again;
-  const limits = limitNames.filter(([key]) => spec[key] === null && found[key] !== null);
+  const added = defaultsOfOthers.filter(({ of }) => of(spec) === null && of(found) !== null);
   const brought = [
-    ...limits.map(([key, name]) => [name, found[key]] as const),
+    ...added.map(({ name, of }) => [name, of(found)] as const),
     ...Object.entries(found.later).filter(([path]) => spec.later[path] === undefined),
   ];
-  // It takes memory or time, and trains the same: where nothing was said of it, what the other system does by itself is only told.
-  const acFreq = acFreqOf(found);
-  const isBrought = acFreq !== undefined && acFreqOf(spec) === undefined;
-  if (isBrought) brought.push(['trainer.ac_freq', acFreq]);
-  const trainer = isBrought
-    ? Object.fromEntries(Object.entries(found.trainer).filter(([key]) => key !== 'acFreq'))
-    : found.trainer;
-  const without = { trainer, ...Object.fromEntries(limits.map(([key]) => [key, null])) };
+  const rest = added.reduce((those, { without }) => without(those), found);
   const later = Object.fromEntries(Object.entries(found.later).filter(([path]) => spec.later[path] !== undefined));
-  const differences = [...differencesOf({ ...spec, resumeStep }, { ...found, ...without, later, resumeStep: step })];
+  const differences = [...differencesOf({ ...spec, resumeStep }, { ...rest, later, resumeStep: step })];
   return {
     lost: differences.map(differenceLine),
     problems: [],

@@ -46,12 +46,10 @@ export async function overviewOf(
   told: ToldByRun | null,
 ): Promise<ToldOverview> {
   const { spec, stand } = head === null ? await unbegun(place) : await askedOf(place, head.commit);
-  const paces = table
-    .rowsOf(lineage)
-    .slice(-stepsOfPace)
-    .flatMap((row) => table.value(row, timeMetrics.step) ?? []);
+  const rows = table.rowsOf(lineage);
+  const paces = rows.slice(-stepsOfPace).flatMap((row) => table.value(row, timeMetrics.step) ?? []);
   const stepSeconds = paces.toSorted((a, b) => a - b)[Math.floor((paces.length - 1) / 2)] ?? null;
-  const lastRow = table.rowsOf(lineage).at(-1);
+  const lastRow = rows.at(-1);
   const measured = damage === null || lastRow === undefined ? 0 : table.stepOf(lastRow);
   const step = told?.status.step ?? head?.commit.step ?? measured;
   const maxSteps = told?.status.maxSteps ?? stand.maxSteps;

@@ -135,15 +135,14 @@ export class Packer {
     requireSound(rollout, credit);
     const index = this.#stats.rollouts++;
     const enforced = allFlags(rollout, { advantage: scalarOf(credit), filters }).filter((flag) => isEnforced([flag]));
-    if (enforced.length > 0) this.#setAside.filteredRollouts += 1;
-    const hasReasonBeside = enforced.some(({ name }) => name !== 'zero_advantage');
-    if (hasReasonBeside || (enforced.length > 0 && !echo)) return [];
+    const isPruned = enforced.length > 0;
+    if (isPruned) this.#setAside.filteredRollouts += 1;
+    if (isPruned && (!echo || enforced.some(({ name }) => name !== 'zero_advantage'))) return [];
     const made = rowsOfRollout(rollout, { ...this.#settings, echo });
     this.#setAside.overlongRows += made.overlongRows;
     this.#setAside.maskedRollouts += made.isMasked ? 1 : 0;
     if (echo) this.#setAside.unplacedMessages += unplaced(rollout);
     return made.rows.flatMap((row) => {
-      const isPruned = enforced.length > 0;
       if (isPruned && !row.observed) return [];
       const sample = { ...withCredit(isPruned ? observedAlone(row) : row, credit), ...own };
       this.#count(sample);
