@@ -3,7 +3,7 @@ import path from 'node:path';
 import type { ModelFolder } from '../model/model-folder.ts';
 import type { ParameterSpec } from '../model/parameter-layout.ts';
 import { writeAtOnce } from '../model/write-at-once.ts';
-import { ggufTensorOf, reorderRows } from './families.ts';
+import { ggufPlaceOf, type GgufPlace, reorderRows } from './families.ts';
 import { fileTypes, packers, type Packer, type PackingName } from './pack.ts';
 import { rotaryFactors } from './rotary-factors.ts';
 import { valuesOfModel } from './values-of-model.ts';
@@ -15,10 +15,10 @@ export const ggufTypes = Object.keys(packers) as readonly GgufType[];
 /** Weights are packed in about so many at a time. */
 const chunkWeights = 1 << 20;
 
-/** A tensor as it will lie in the file, and where its values come from. */
+/** A tensor as it will lie in the file, and where its values come from, part after part. */
 interface Source extends WrittenTensor {
   readonly packer: Packer;
-  readonly values: () => Float32Array;
+  readonly parts: readonly (() => Float32Array)[];
 }
 
 /**
@@ -35,7 +35,7 @@ export async function writeGguf(
 ): Promise<void> {
   const name = path.basename(file, '.gguf');
   const values = valuesOfModel(model, { name, fileType: fileTypes[type] });
-  const sources = [...rotarySources(model), ...model.parameters.layout.map((spec) => sourceOf(spec, model, type))];
+  const sources = [...rotarySources(model), ...weightSources(model, type)];
   const header = encodeGgufHeader(values, sources);
   await writeAtOnce(file, async (handle) => {
     await handle.writeFile(header);
@@ -46,23 +46,41 @@ export async function writeGguf(
   });
 }
 
-function sourceOf(spec: ParameterSpec, { config, parameters }: Omit<ModelFolder, 'tokenizer'>, type: GgufType): Source {
-  const { name, heads } = ggufTensorOf(config, spec.name);
-  const packer = packerFor(spec.shape, type);
-  const values = (): Float32Array => {
-    if (heads === null) return parameters.view(spec.name);
-    const copy = parameters.view(spec.name).slice();
-    reorderRows(copy, { heads, shape: spec.shape, to: 'pairs' });
-    return copy;
-  };
-  return {
-    name,
-    shape: spec.shape,
-    type: packer.type,
-    bytes: (spec.length / packer.weights) * packer.bytes,
-    packer,
-    values,
-  };
+function weightSources({ config, parameters }: Omit<ModelFolder, 'tokenizer'>, type: GgufType): Source[] {
+  const placed = new Map<string, Placed[]>();
+  for (const spec of parameters.layout) {
+    const place = ggufPlaceOf(config, spec.name);
+    const parts = placed.get(place.name);
+    if (parts) parts.push({ spec, place });
+    else placed.set(place.name, [{ spec, place }]);
+  }
+  return [...placed].map(([name, parts]) => {
+    const { spec, place } = parts[0]!;
+    const shape = place.expert === null ? spec.shape : [parts.length, ...spec.shape];
+    const packer = packerFor(name, shape, type);
+    const count = shape.reduce((product, size) => product * size, 1);
+    return {
+      name,
+      shape,
+      type: packer.type,
+      bytes: (count / packer.weights) * packer.bytes,
+      packer,
+      parts: parts.map((part) => () => inFile(parameters.view(part.spec.name), part)),
+    };
+  });
+}
+
+interface Placed {
+  readonly spec: ParameterSpec;
+  readonly place: GgufPlace;
+}
+
+function inFile(values: Float32Array, { spec, place: { heads, addsOne } }: Placed): Float32Array {
+  if (addsOne) return values.map((value) => value + 1);
+  if (heads === null) return values;
+  const copy = values.slice();
+  reorderRows(copy, { heads, shape: spec.shape, to: 'pairs' });
+  return copy;
 }
 
 function rotarySources({ config }: Pick<ModelFolder, 'config'>): Source[] {
@@ -70,19 +88,21 @@ function rotarySources({ config }: Pick<ModelFolder, 'config'>): Source[] {
   if (factors === null) return [];
   const { f32: packer } = packers;
   const of = { name: 'rope_freqs.weight', shape: [factors.length], type: packer.type, bytes: factors.byteLength };
-  return [{ ...of, packer, values: () => factors }];
+  return [{ ...of, packer, parts: [() => factors] }];
 }
 
-/** Norms and biases are 32-bit floats in every file; rows that are no whole blocks are halves, as llama.cpp has them. */
-function packerFor(shape: readonly number[], type: GgufType): Packer {
-  if (shape.length === 1) return packers.f32;
+/** Norms, biases and what chooses experts are 32-bit floats in every file; rows that are no whole blocks are halves, as llama.cpp has them. */
+function packerFor(name: string, shape: readonly number[], type: GgufType): Packer {
+  if (shape.length === 1 || name.includes('.ffn_gate_inp.')) return packers.f32;
   return shape.at(-1)! % packers[type].weights === 0 ? packers[type] : packers.f16;
 }
 
-async function writeTensor(file: FileHandle, { name, bytes, packer, values }: Source): Promise<void> {
-  const all = values();
-  for (let done = 0; done < all.length; done += chunkWeights) {
-    await file.writeFile(packer.pack(all.subarray(done, done + chunkWeights), name));
+async function writeTensor(file: FileHandle, { name, bytes, packer, parts }: Source): Promise<void> {
+  for (const part of parts) {
+    const all = part();
+    for (let done = 0; done < all.length; done += chunkWeights) {
+      await file.writeFile(packer.pack(all.subarray(done, done + chunkWeights), name));
+    }
   }
   await file.writeFile(new Uint8Array(aligned(bytes) - bytes));
 }

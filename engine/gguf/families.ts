@@ -1,6 +1,6 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { ModelConfig, ModelFamily } from '../model/config.ts';
-import { attentionOf } from '../model/families.ts';
+import { type AttentionKind, attentionOf } from '../model/families.ts';
 
 /** Families of models and what their tensors are called, in a GGUF file and in a Hugging Face folder. */
 export interface GgufArchitecture {
@@ -18,40 +18,100 @@ export const architectures: readonly GgufArchitecture[] = [
   { name: 'qwen2', modelType: 'qwen2', className: 'Qwen2ForCausalLM', permutes: false },
   { name: 'qwen3', modelType: 'qwen3', className: 'Qwen3ForCausalLM', permutes: false },
   { name: 'smollm3', modelType: 'smollm3', className: 'SmolLM3ForCausalLM', permutes: true },
+  { name: 'gemma3', modelType: 'gemma3_text', className: 'Gemma3ForCausalLM', permutes: false },
+  { name: 'qwen3moe', modelType: 'qwen3_moe', className: 'Qwen3MoeForCausalLM', permutes: false },
 ];
 
-/** llama.cpp knows no SmolLM3 with others. */
+/** Of SmolLM3 every fourth layer is told no positions; llama.cpp knows no other. */
 const smollm3NoPositions = 4;
+/** Every so many layers of Gemma 3 one attends to everything, where a file says nothing else. */
+export const gemmaFullEvery = 6;
 
-/** Of a model that the engine holds. Mistral without a window is a Llama. */
-export function architectureOf(config: Pick<ModelConfig, 'family' | 'attention' | 'layerCount'>): GgufArchitecture {
+/** What llama.cpp multiplies scores by: Gemma 3 27B, which has so many layers, is told by them (`load_arch_hparams` of src/models/gemma3.cpp). */
+export function gemmaQueryScalar({
+  layerCount,
+  hiddenSize,
+  headCount,
+  headSize,
+}: Pick<ModelConfig, 'layerCount' | 'hiddenSize' | 'headCount' | 'headSize'>): number {
+  return layerCount === 62 ? Math.floor(hiddenSize / headCount) : headSize;
+}
+
+/**
+ * Of a model that the engine holds. Mistral is a Llama: its window, of which llama.cpp knows nothing, is where the file's context ends.
+ * Throws `ModelUnsupported` for one that llama.cpp would compute otherwise.
+ */
+export function architectureOf(config: ModelConfig): GgufArchitecture {
   const family = config.family === 'mistral' ? 'llama' : config.family;
   const known = architectures.find(({ modelType }) => modelType === family);
-  const layers = Array.from({ length: Math.min(config.layerCount, layersLooked) }, (_, i) => attentionOf(config, i));
-  const has = (i: number): string => (family === 'smollm3' && (i + 1) % smollm3NoPositions === 0 ? 'none' : 'usual');
-  if (known && layers.every(({ window, rotary }, i) => window === null && rotary === has(i))) return known;
   const families = [...architectures.map(({ modelType }) => modelType), 'mistral'].join(', ');
-  const expected = `a model of the families ${families}, whose layers attend to everything, which GGUF files are read and written of`;
-  throw new RatchetError(
-    'ModelUnsupported',
-    `expected ${expected}, got "${config.family}"${known ? ' with other layers' : ''}.`,
-  );
+  if (!known) throw unsupported(`a model of the families ${families}`, `"${config.family}"`);
+  const layers = Array.from({ length: Math.min(config.layerCount, layersLooked) }, (_, i) => attentionOf(config, i));
+  const [has, expected] = layersThere(config);
+  if (!layers.every(has)) throw unsupported(expected, `"${config.family}" with other layers`);
+  if (config.experts?.areNormalized === false)
+    throw unsupported('norm_topk_prob true, as llama.cpp computes it', 'false');
+  const scalar = gemmaQueryScalar(config);
+  if (family === 'gemma3_text' && Math.abs(config.attentionScale * Math.sqrt(scalar) - 1) > 1e-6)
+    throw unsupported(`query_pre_attn_scalar ${scalar}, as llama.cpp computes it`, String(config.attentionScale ** -2));
+  return known;
 }
 const layersLooked = 1024;
 
-/** What a tensor of a folder is called in the file, and in how many heads its rows lie in another order; null: as they are. */
-export function ggufTensorOf(
-  config: ModelConfig,
-  name: string,
-): { readonly name: string; readonly heads: number | null } {
+type HasLayer = (layer: AttentionKind, at: number) => boolean;
+
+/** What llama.cpp computes of a family's layers. */
+function layersThere({ family }: ModelConfig): readonly [has: HasLayer, expected: string] {
+  const rotary: HasLayer = (layer) => layer.rotary === 'usual';
+  if (family === 'gemma3_text')
+    return [
+      ({ window, rotary: of }) => window === null || of === 'local',
+      'windows with rotary embeddings of their own',
+    ];
+  if (family === 'mistral') return [rotary, 'layers that are told positions'];
+  if (family !== 'smollm3')
+    return [(layer, i) => layer.window === null && rotary(layer, i), 'layers that attend to everything'];
+  const expected = `positions told to all layers but every ${smollm3NoPositions}th`;
+  return [
+    (layer, i) => layer.window === null && layer.rotary === ((i + 1) % smollm3NoPositions === 0 ? 'none' : 'usual'),
+    expected,
+  ];
+}
+
+function unsupported(expected: string, received: string): RatchetError {
+  return new RatchetError('ModelUnsupported', `expected ${expected}, for a GGUF file, got ${received}.`);
+}
+
+/** Where the values of a folder's tensor are in the file, and what they are there. */
+export interface GgufPlace {
+  readonly name: string;
+  /** In how many heads its rows lie in another order; null: as they are. */
+  readonly heads: number | null;
+  /** 1 is added to them: norms of Gemma, which multiply by 1 + weight. */
+  readonly addsOne: boolean;
+  /** Which of the experts that lie there one after the other; null: it is alone. */
+  readonly expert: number | null;
+}
+
+export function ggufPlaceOf(config: ModelConfig, name: string): GgufPlace {
+  const addsOne = config.normsAddOne && name.endsWith('norm.weight');
   const found = outer[name];
-  if (found !== undefined) return { name: found, heads: null };
-  const [, layer, part, kind] = /^model\.layers\.(\d+)\.(.+)\.(weight|bias)$/.exec(name) ?? [];
-  const own = part === undefined ? undefined : inner[part];
-  if (own === undefined) {
-    throw new RatchetError('ModelUnsupported', `expected a tensor that GGUF has a name for, got "${name}".`);
-  }
-  return { name: `blk.${layer}.${own}.${kind}`, heads: architectureOf(config).permutes ? headsOf(part, config) : null };
+  if (found !== undefined) return { name: found, heads: null, addsOne, expert: null };
+  const [, layer, expert, part, kind] =
+    /^model\.layers\.(\d+)\.(?:mlp\.experts\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(name) ?? [];
+  const own = part === undefined ? undefined : namesOf(config, expert)[part];
+  if (own === undefined) throw unsupported('a tensor that GGUF has a name for', `"${name}"`);
+  return {
+    name: `blk.${layer}.${own}.${kind}`,
+    heads: architectureOf(config).permutes ? headsOf(part, config) : null,
+    addsOne,
+    expert: expert === undefined ? null : Number(expert),
+  };
+}
+
+function namesOf(config: ModelConfig, expert: string | undefined): Readonly<Record<string, string>> {
+  if (expert !== undefined) return ofExperts;
+  return config.sandwichNorms ? { ...inner, ...sandwich } : inner;
 }
 
 function headsOf(part: string | undefined, { headCount, keyValueHeadCount }: ModelConfig): number | null {
@@ -76,6 +136,19 @@ const inner: Readonly<Record<string, string>> = {
   'mlp.gate_proj': 'ffn_gate',
   'mlp.up_proj': 'ffn_up',
   'mlp.down_proj': 'ffn_down',
+  'mlp.gate': 'ffn_gate_inp',
+};
+/** The norm after attention has the name that other families have for the one before the feed-forward network. */
+const sandwich: Readonly<Record<string, string>> = {
+  post_attention_layernorm: 'post_attention_norm',
+  pre_feedforward_layernorm: 'ffn_norm',
+  post_feedforward_layernorm: 'post_ffw_norm',
+};
+/** All experts of a layer are one tensor. */
+const ofExperts: Readonly<Record<string, string>> = {
+  gate_proj: 'ffn_gate_exps',
+  up_proj: 'ffn_up_exps',
+  down_proj: 'ffn_down_exps',
 };
 
 /**

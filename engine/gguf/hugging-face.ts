@@ -2,17 +2,15 @@ import { RatchetError } from '../../core/errors.ts';
 import type { TextFiles } from '../model/text-files.ts';
 import { damagedFile } from '../model/safetensors.ts';
 import { cuts, ignoreMerges } from './cuts.ts';
-import { architectures, type GgufArchitecture } from './families.ts';
+import { architectures, gemmaFullEvery, gemmaQueryScalar, type GgufArchitecture } from './families.ts';
 import type { GgufHeader, GgufValue } from './header.ts';
 import { scalingOfFactors } from './rotary-factors.ts';
+import { mergesOf, partsOfTokenizer, tokenTypes, uncutPieces } from './sentencepiece.ts';
 
 /**
  * A GGUF file's values and names in the terms of a Hugging Face folder: what llama.cpp's `convert_hf_to_gguf.py` made of such a folder, the other
  * way round.
  */
-
-/** Kinds of tokens, of `tokenizer.ggml.token_type`; the last is a place in the vocabulary that no text has. */
-const [controlToken, ownToken, noToken] = [3, 4, 5];
 
 /** The texts of the folder. `rotary`: `rope_freqs.weight`, where there is one. Throws `ModelUnsupported` for what the engine does not hold. */
 export function textsOfGguf(header: GgufHeader, where: string, rotary: Float32Array | null): TextFiles {
@@ -62,6 +60,16 @@ class GgufFile {
     return this.list('tokenizer.ggml.tokens', 'string');
   }
 
+  /** Pieces with scores, and not merges of bytes. */
+  get isSentencePiece(): boolean {
+    return this.text('tokenizer.ggml.model') === 'llama';
+  }
+
+  /** Whether every text begins with the token for it. */
+  get addsBos(): boolean {
+    return this.flag('tokenizer.ggml.add_bos_token', this.isSentencePiece);
+  }
+
   /** Of the ends of a text, of a turn, of a message: one or several. */
   get ends(): number | readonly number[] | null {
     const ids = [...new Set(['eos', 'eot', 'eom'].flatMap((name) => this.id(name) ?? []))];
@@ -70,7 +78,8 @@ class GgufFile {
 
   id(name: string): number | null {
     const id = this.#values.get(`tokenizer.ggml.${name}_token_id`);
-    return typeof id === 'number' ? id : null;
+    if (typeof id === 'number') return id;
+    return this.isSentencePiece ? (sentencePieceIds[name] ?? null) : null;
   }
 
   token(name: string): string | null {
@@ -101,8 +110,15 @@ class GgufFile {
     return typeof value === 'string' ? value : null;
   }
 
-  isTrue(name: string): boolean {
-    return this.#values.get(name) === true;
+  flag(name: string, otherwise: boolean): boolean {
+    const value = this.#values.get(name);
+    return typeof value === 'boolean' ? value : otherwise;
+  }
+
+  /** Of its family; null where it is no list. */
+  maybeList(name: string): readonly unknown[] | null {
+    const value = this.#values.get(`${this.architecture.name}.${name}`);
+    return Array.isArray(value) ? value : null;
   }
 
   list(name: string, of: 'string'): readonly string[];
@@ -118,6 +134,9 @@ class GgufFile {
     return new RatchetError('ModelUnsupported', `${this.#where}: expected ${expected}, got ${received}. ${instead}`);
   }
 }
+
+/** Where a file says nothing else (`llama_vocab::impl` of src/llama-vocab.cpp). */
+const sentencePieceIds: Readonly<Record<string, number>> = { bos: 1, eos: 2, unknown: 0 };
 
 function configOf(file: GgufFile, rotary: Float32Array | null): Record<string, unknown> {
   const { modelType, className } = file.architecture;
@@ -135,7 +154,8 @@ function configOf(file: GgufFile, rotary: Float32Array | null): Record<string, u
     num_attention_heads: file.headCount,
     num_key_value_heads: file.keyValueHeadCount,
     head_dim: headSize,
-    hidden_act: 'silu',
+    ...(modelType === 'gemma3_text' ? gemmaValues(file, headSize) : { hidden_act: 'silu' }),
+    ...expertValues(file),
     max_position_embeddings: file.number('context_length'),
     rms_norm_eps: shortest(file.number('attention.layer_norm_rms_epsilon')),
     rope_theta: ropeTheta,
@@ -147,6 +167,49 @@ function configOf(file: GgufFile, rotary: Float32Array | null): Record<string, u
     bos_token_id: file.id('bos'),
     eos_token_id: file.ends,
     pad_token_id: file.id('padding'),
+  };
+}
+
+/** Gemma 3's attention: windows in all layers but every sixth, with a rotary embedding of their own. */
+function gemmaValues(file: GgufFile, headSize: number): Record<string, unknown> {
+  const capped = file.maybe('final_logit_softcapping');
+  if (capped !== null) throw file.unsupported('no final_logit_softcapping', String(capped));
+  const layerCount = file.number('block_count');
+  const window = file.maybe('attention.sliding_window');
+  const every = file.maybe('attention.sliding_window_pattern') ?? gemmaFullEvery;
+  const stated = file.maybeList('attention.sliding_window_pattern');
+  const isLocal = (layer: number): boolean => (stated ? stated[layer] === true : (layer + 1) % every !== 0);
+  const types = Array.from({ length: Math.min(layerCount, layersMax) }, (_, layer) =>
+    window !== null && isLocal(layer) ? 'sliding_attention' : 'full_attention',
+  );
+  const shape = { layerCount, hiddenSize: file.number('embedding_length'), headCount: file.headCount, headSize };
+  return {
+    hidden_activation: 'gelu_pytorch_tanh',
+    query_pre_attn_scalar: gemmaQueryScalar(shape),
+    rope_local_base_freq: shortest(file.maybe('rope.freq_base_swa') ?? 10_000),
+    ...(window === null ? {} : { sliding_window: window }),
+    layer_types: types,
+  };
+}
+
+/** A file may claim any number; one with more layers than these types is refused. */
+const layersMax = 4096;
+
+function expertValues(file: GgufFile): Record<string, unknown> {
+  const count = file.maybe('expert_count') ?? 0;
+  if (file.architecture.modelType !== 'qwen3_moe') {
+    if (count > 0) throw file.unsupported(`"${file.architecture.name}" without experts`, `${count} experts`);
+    return {};
+  }
+  const perToken = file.number('expert_used_count');
+  return {
+    num_experts: count,
+    num_experts_per_tok: perToken,
+    moe_intermediate_size:
+      file.maybe('expert_feed_forward_length') ?? Math.floor(file.number('feed_forward_length') / perToken),
+    norm_topk_prob: true,
+    decoder_sparse_step: 1,
+    mlp_only_layers: [],
   };
 }
 
@@ -178,39 +241,68 @@ function ropeScalingOf(
 }
 
 function tokenizerOf(file: GgufFile): Record<string, unknown> {
-  const model = file.text('tokenizer.ggml.model');
-  if (model !== 'gpt2') throw file.unsupported('tokenizer.ggml.model "gpt2" (byte-level BPE)', `"${model}"`);
-  const pre = file.maybeText('tokenizer.ggml.pre') ?? 'default';
-  const cut = Object.hasOwn(cuts, pre) ? cuts[pre] : undefined;
-  if (!cut) throw file.unsupported(`tokenizer.ggml.pre as one of ${Object.keys(cuts).join(', ')}`, `"${pre}"`);
   const types = file.list('tokenizer.ggml.token_type', 'number');
+  const uncut = file.isSentencePiece ? uncutPieces({ tokens: file.tokens, types }) : new Set();
   return {
     version: '1.0',
     truncation: null,
     padding: null,
     added_tokens: file.tokens.flatMap((content, id) => {
-      const isAdded = types[id] === controlToken || types[id] === ownToken;
-      const as = { single_word: false, lstrip: false, rstrip: false, normalized: false };
-      return isAdded ? [{ id, content, ...as, special: types[id] === controlToken }] : [];
+      const type = types[id];
+      const special = type === tokenTypes.control || type === tokenTypes.unknown;
+      if (!special && type !== tokenTypes.own && !uncut.has(id)) return [];
+      return [{ id, content, single_word: false, lstrip: false, rstrip: false, normalized: false, special }];
     }),
+    post_processor: file.addsBos ? beginningWith(file) : null,
+    ...(file.isSentencePiece ? sentencePieceOf(file, types) : byteLevelOf(file, types)),
+  };
+}
+
+function sentencePieceOf(file: GgufFile, types: readonly number[]): Record<string, unknown> {
+  const { tokens } = file;
+  const scores = file.list('tokenizer.ggml.scores', 'number');
+  return {
+    ...partsOfTokenizer(file.flag('tokenizer.ggml.add_space_prefix', true)),
+    pre_tokenizer: null,
+    model: {
+      ...usualModel,
+      unk_token: file.token('unknown'),
+      fuse_unk: true,
+      byte_fallback: types.includes(tokenTypes.byte),
+      ignore_merges: false,
+      vocab: vocabularyOf(tokens, types),
+      merges: mergesOf({ tokens, scores, types }),
+    },
+  };
+}
+
+function byteLevelOf(file: GgufFile, types: readonly number[]): Record<string, unknown> {
+  const model = file.text('tokenizer.ggml.model');
+  if (model !== 'gpt2')
+    throw file.unsupported('tokenizer.ggml.model "gpt2" (byte-level BPE) or "llama" (SentencePiece)', `"${model}"`);
+  const pre = file.maybeText('tokenizer.ggml.pre') ?? 'default';
+  const cut = Object.hasOwn(cuts, pre) ? cuts[pre] : undefined;
+  if (!cut) throw file.unsupported(`tokenizer.ggml.pre as one of ${Object.keys(cuts).join(', ')}`, `"${pre}"`);
+  return {
     normalizer: cut.normalizer ?? null,
     pre_tokenizer: { type: 'Sequence', pretokenizers: cut.pretokenizers },
-    post_processor: file.isTrue('tokenizer.ggml.add_bos_token') ? beginningWith(file) : null,
     decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
     model: {
-      type: 'BPE',
-      dropout: null,
+      ...usualModel,
       unk_token: null,
-      continuing_subword_prefix: null,
-      end_of_word_suffix: null,
       fuse_unk: false,
       byte_fallback: false,
       ignore_merges: ignoreMerges.has(pre),
-      vocab: Object.fromEntries(file.tokens.flatMap((token, id) => (types[id] === noToken ? [] : [[token, id]]))),
+      vocab: vocabularyOf(file.tokens, types),
       merges: file.list('tokenizer.ggml.merges', 'string'),
     },
   };
 }
+
+const usualModel = { type: 'BPE', dropout: null, continuing_subword_prefix: null, end_of_word_suffix: null };
+
+const vocabularyOf = (tokens: readonly string[], types: readonly number[]): Record<string, number> =>
+  Object.fromEntries(tokens.flatMap((token, id) => (types[id] === tokenTypes.unused ? [] : [[token, id]])));
 
 function beginningWith(file: GgufFile): unknown {
   const [token, id] = [file.token('bos'), file.id('bos')];
@@ -229,10 +321,11 @@ function tokenizerConfigOf(file: GgufFile): Record<string, unknown> {
   return {
     tokenizer_class: 'PreTrainedTokenizerFast',
     model_max_length: file.number('context_length'),
-    add_bos_token: file.isTrue('tokenizer.ggml.add_bos_token'),
+    add_bos_token: file.addsBos,
     bos_token: file.token('bos'),
     eos_token: file.token('eos'),
     pad_token: file.token('padding'),
+    ...(file.isSentencePiece ? { unk_token: file.token('unknown') } : {}),
     ...(template === null ? {} : { chat_template: template }),
   };
 }

@@ -10,7 +10,7 @@ import { damagedFile } from '../model/safetensors.ts';
 import { readFully } from '../model/safetensors-file.ts';
 import { openRegular } from '../regular-file.ts';
 import { decodeGgufHeader, type GgufHeader, type GgufTensor, HeaderIsLonger } from './header.ts';
-import { ggufTensorOf, reorderRows } from './families.ts';
+import { ggufPlaceOf, reorderRows } from './families.ts';
 import { textsOfGguf } from './hugging-face.ts';
 import { packings } from './quants.ts';
 
@@ -38,15 +38,17 @@ export async function readGguf(
     requireMemory(parameterCount(config), 1, 'holding it');
     const parameters = new Parameters(config);
     for (const [i, { name, shape }] of parameters.layout.entries()) {
-      const { name: inFile, heads } = ggufTensorOf(config, name);
+      const { name: inFile, heads, addsOne, expert } = ggufPlaceOf(config, name);
       const tensor = header.tensors.get(inFile);
       if (!tensor) throw damagedFile(path, `a tensor "${inFile}"`, 'none');
-      if (tensor.shape.join() !== shape.join()) {
-        throw damagedFile(path, `"${inFile}" of the shape [${shape.join(', ')}]`, `[${tensor.shape.join(', ')}]`);
+      const whole = expert === null ? shape : [config.experts!.count, ...shape];
+      if (tensor.shape.join() !== whole.join()) {
+        throw damagedFile(path, `"${inFile}" of the shape [${whole.join(', ')}]`, `[${tensor.shape.join(', ')}]`);
       }
       const values = parameters.view(name);
-      await unpack(file, { tensor, size, where: `${path}: "${inFile}"` }, values);
+      await unpack(file, { tensor, size, first: (expert ?? 0) * values.length, where: `${path}: "${inFile}"` }, values);
       if (heads !== null) reorderRows(values, { heads, shape, to: 'halves' });
+      if (addsOne) for (let i = 0; i < values.length; i++) values[i]! -= 1;
       onTensor(i + 1, parameters.layout.length);
     }
     return assembleModel(files, parameters);
@@ -67,7 +69,7 @@ async function rotaryFactorsOf(
   if (more.length > 0 || count > headSizeMax)
     throw damagedFile(path, `at most ${headSizeMax} factors in "${name}"`, tensor.shape.join(' × '));
   const factors = new Float32Array(count);
-  await unpack(file, { tensor, size, where: `${path}: "${name}"` }, factors);
+  await unpack(file, { tensor, size, first: 0, where: `${path}: "${name}"` }, factors);
   return factors;
 }
 
@@ -86,9 +88,15 @@ async function readHeader(file: FileHandle, size: number, path: string): Promise
   }
 }
 
+/** The weights of a tensor from the `first` on, which begins a row, as many as the target holds. */
 async function unpack(
   file: FileHandle,
-  { tensor, size, where }: { readonly tensor: GgufTensor; readonly size: number; readonly where: string },
+  {
+    tensor,
+    size,
+    first,
+    where,
+  }: { readonly tensor: GgufTensor; readonly size: number; readonly first: number; readonly where: string },
   target: Float32Array,
 ): Promise<void> {
   const packing = packings[tensor.type];
@@ -102,13 +110,14 @@ async function unpack(
   const { weights, bytes } = packing;
   if (tensor.shape.at(-1)! % weights !== 0)
     throw damagedFile(where, `rows of whole blocks of ${weights}`, String(tensor.shape.at(-1)));
-  const end = tensor.start + (target.length / weights) * bytes;
+  const start = tensor.start + (first / weights) * bytes;
+  const end = start + (target.length / weights) * bytes;
   if (end > size) throw damagedFile(where, `a file of at least ${end} bytes`, `${size} bytes`);
   const blocks = Math.max(1, Math.floor(chunkBytes / bytes));
   for (let done = 0; done < target.length; done += blocks * weights) {
     const part = target.subarray(done, done + blocks * weights);
     const packed = new Uint8Array((part.length / weights) * bytes);
-    await readFully(file, packed, tensor.start + (done / weights) * bytes, where);
+    await readFully(file, packed, start + (done / weights) * bytes, where);
     packing.unpack(packed, part);
   }
 }

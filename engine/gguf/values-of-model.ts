@@ -1,9 +1,11 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import type { ModelConfig } from '../model/config.ts';
+import { attentionOf } from '../model/families.ts';
 import type { ModelFolder } from '../model/model-folder.ts';
 import { ignoreMerges, nameOfCut } from './cuts.ts';
-import { architectureOf } from './families.ts';
+import { architectureOf, gemmaFullEvery } from './families.ts';
+import { addsBlankOf, isByte, type Pieces, scoresOf, tokenTypes, withBlanks } from './sentencepiece.ts';
 import type { TypedValue } from './write-header.ts';
 
 /** What llama.cpp's `convert_hf_to_gguf.py` says of a Hugging Face folder in a GGUF file: shape, tokenizer and chat template. */
@@ -25,13 +27,18 @@ export function valuesOfModel(
 type Values = readonly (readonly [string, TypedValue])[];
 type Texts = ModelFolder['files'];
 
-const HuggingFaceConfig = z.looseObject({ max_position_embeddings: z.int().positive() });
+const HuggingFaceConfig = z.looseObject({
+  max_position_embeddings: z.int().positive(),
+  sliding_window: z.int().positive().nullish(),
+});
 
 function shapeValues(config: ModelConfig, stated: z.infer<typeof HuggingFaceConfig>): Values {
   const { name } = architectureOf(config);
+  const { max_position_embeddings: positions } = stated;
+  const window = config.family === 'mistral' ? (attentionOf(config, 0).window ?? positions) : positions;
   const values: Values = [
     ['vocab_size', { u32: config.vocabularySize }],
-    ['context_length', { u32: stated.max_position_embeddings }],
+    ['context_length', { u32: Math.min(positions, window) }],
     ['embedding_length', { u32: config.hiddenSize }],
     ['block_count', { u32: config.layerCount }],
     ['feed_forward_length', { u32: config.feedForwardSize }],
@@ -43,8 +50,35 @@ function shapeValues(config: ModelConfig, stated: z.infer<typeof HuggingFaceConf
     ['rope.dimension_count', { u32: config.headSize }],
     ['rope.freq_base', { f32: config.ropeTheta }],
     ...ropeScalingValues(config),
+    ...windowValues(config, stated.sliding_window ?? null),
+    ...expertValues(config),
   ];
   return values.map(([key, value]) => [`${name}.${key}`, value]);
+}
+
+/** Gemma 3's. */
+function windowValues(config: ModelConfig, stated: number | null): Values {
+  if (config.family !== 'gemma3_text') return [];
+  const isLocal = Array.from({ length: config.layerCount }, (_, i) => attentionOf(config, i).rotary === 'local');
+  if (!isLocal.includes(true)) return [];
+  const isUsual = isLocal.every((local, i) => local === ((i + 1) % gemmaFullEvery !== 0));
+  return [
+    ['attention.sliding_window', { u32: stated ?? gemmaWindow }],
+    ...(isUsual ? [] : [['attention.sliding_window_pattern', { bools: isLocal }] as const]),
+    ...(config.localRopeTheta === 10_000 ? [] : [['rope.freq_base_swa', { f32: config.localRopeTheta }] as const]),
+  ];
+}
+
+/** Where config.json says nothing (`Gemma3TextConfig`). */
+const gemmaWindow = 4096;
+
+function expertValues({ experts }: ModelConfig): Values {
+  if (experts === null) return [];
+  return [
+    ['expert_count', { u32: experts.count }],
+    ['expert_used_count', { u32: experts.perToken }],
+    ['expert_feed_forward_length', { u32: experts.feedForwardSize }],
+  ];
 }
 
 /** Llama 3's is in a tensor of its own: `rotary-factors.ts`. Of YaRN a file says the factor alone, the rest is what llama.cpp takes for granted. */
@@ -76,6 +110,8 @@ const Tokenizer = z.looseObject({
     vocab: z.record(z.string(), z.int().min(0)),
     merges: z.array(z.union([z.string(), z.tuple([z.string(), z.string()])])).default([]),
     ignore_merges: z.boolean().nullish(),
+    byte_fallback: z.boolean().nullish(),
+    unk_token: z.string().nullish(),
   }),
 });
 type Tokenizer = z.infer<typeof Tokenizer>;
@@ -87,25 +123,21 @@ const TokenizerConfig = z.looseObject({
   chat_template: z.union([z.string(), z.array(NamedTemplate)]).nullish(),
 });
 
-/** Of tokens, as `tokenizer.ggml.token_type` has them. */
-const [usual, control, own, unused] = [1, 3, 4, 5];
 /** Names of the ends of a text, a turn and a message. */
 const endNames = ['eos', 'eot', 'eom'] as const;
 
 function tokenizerValues(config: ModelConfig, files: Texts): Values {
   const tokenizer = read(files, 'tokenizer.json', Tokenizer);
   const stated = read(files, 'tokenizer_config.json', TokenizerConfig);
-  const { tokens, types } = vocabulary(tokenizer, config);
+  const known = vocabulary(tokenizer, config);
+  const { tokens } = known;
   const ids = new Map(tokens.map((token, id) => [token, id]));
   const idOf = (token: string | null | undefined): number | null => (token == null ? null : (ids.get(token) ?? null));
-  const pre = requireCut(tokenizer);
   const bos = beginsWith(tokenizer.post_processor);
   return [
-    ['tokenizer.ggml.model', { text: 'gpt2' }],
-    ['tokenizer.ggml.pre', { text: pre }],
-    ['tokenizer.ggml.tokens', { texts: tokens }],
-    ['tokenizer.ggml.token_type', { i32s: types }],
-    ['tokenizer.ggml.merges', { texts: tokenizer.model.merges.map((merge) => [merge].flat().join(' ')) }],
+    ...(tokenizer.model.byte_fallback === true
+      ? sentencePieceValues(tokenizer, known)
+      : byteLevelValues(tokenizer, known)),
     ...idValue('bos', idOf(bos ?? stated.bos_token)),
     ...endValues(idOf(stated.eos_token), config.endTokenIds),
     ...idValue('padding', idOf(stated.pad_token)),
@@ -115,20 +147,61 @@ function tokenizerValues(config: ModelConfig, files: Texts): Values {
   ];
 }
 
-function vocabulary(
-  { model, added_tokens: added }: Tokenizer,
-  { vocabularySize }: ModelConfig,
-): { readonly tokens: readonly string[]; readonly types: readonly number[] } {
+type Vocabulary = Pick<Pieces, 'tokens' | 'types'>;
+
+function byteLevelValues(tokenizer: Tokenizer, { tokens, types }: Vocabulary): Values {
+  return [
+    ['tokenizer.ggml.model', { text: 'gpt2' }],
+    ['tokenizer.ggml.pre', { text: requireCut(tokenizer) }],
+    ['tokenizer.ggml.tokens', { texts: tokens }],
+    ['tokenizer.ggml.token_type', { i32s: types }],
+    ['tokenizer.ggml.merges', { texts: tokenizer.model.merges.map((merge) => [merge].flat().join(' ')) }],
+  ];
+}
+
+function sentencePieceValues(
+  { model, normalizer, pre_tokenizer: preTokenizer, added_tokens: added }: Tokenizer,
+  { tokens, types }: Vocabulary,
+): Values {
+  const addsBlank = addsBlankOf(normalizer, preTokenizer);
+  if (addsBlank === null) {
+    const received = JSON.stringify({ normalizer, pre_tokenizer: preTokenizer });
+    throw unsupported('tokenizer.json', 'blanks as SentencePiece has them', received);
+  }
+  const isAdded = new Set(added.map(({ id }) => id));
+  const kinds = types.map((type, id) => {
+    if (tokens[id] === model.unk_token) return tokenTypes.unknown;
+    return type === tokenTypes.usual && isByte(tokens[id]!) ? tokenTypes.byte : type;
+  });
+  const merges = model.merges.map((merge) => {
+    const [left = '', right = ''] = typeof merge === 'string' ? merge.split(' ') : merge;
+    return [left, right] as const;
+  });
+  const scores = scoresOf(merges, { tokens, types: kinds });
+  if (scores === null)
+    throw unsupported('tokenizer.json', 'merges of every cut of every piece, in the order of scores', 'others');
+  return [
+    ['tokenizer.ggml.model', { text: 'llama' }],
+    ['tokenizer.ggml.pre', { text: 'default' }],
+    ['tokenizer.ggml.tokens', { texts: tokens.map((token, id) => (isAdded.has(id) ? withBlanks(token) : token)) }],
+    ['tokenizer.ggml.scores', { f32s: scores }],
+    ['tokenizer.ggml.token_type', { i32s: kinds }],
+    ['tokenizer.ggml.add_space_prefix', { bool: addsBlank }],
+    ...idValue('unknown', model.unk_token == null ? null : tokens.indexOf(model.unk_token)),
+  ];
+}
+
+function vocabulary({ model, added_tokens: added }: Tokenizer, { vocabularySize }: ModelConfig): Vocabulary {
   const tokens = Array.from({ length: vocabularySize }, (_, id) => `[PAD${id}]`);
-  const types = tokens.map(() => unused);
+  const types = tokens.map((): number => tokenTypes.unused);
   const put = (token: string, id: number, type: number): void => {
     if (id >= vocabularySize)
       throw unsupported('tokenizer.json', `token ids below vocab_size ${vocabularySize}`, String(id));
     tokens[id] = token;
     types[id] = type;
   };
-  for (const [token, id] of Object.entries(model.vocab)) put(token, id, usual);
-  for (const { id, content, special } of added) put(content, id, special ? control : own);
+  for (const [token, id] of Object.entries(model.vocab)) put(token, id, tokenTypes.usual);
+  for (const { id, content, special } of added) put(content, id, special ? tokenTypes.control : tokenTypes.own);
   return { tokens, types };
 }
 

@@ -11,6 +11,7 @@ export type TypedValue =
   | { readonly text: string }
   | { readonly i32s: readonly number[] }
   | { readonly f32s: readonly number[] }
+  | { readonly bools: readonly boolean[] }
   | { readonly texts: readonly string[] };
 
 export interface WrittenTensor {
@@ -50,12 +51,15 @@ export function aligned(bytes: number): number {
 function encodeValue(value: TypedValue): Uint8Array[] {
   if ('u32' in value) return [u32(4), u32(value.u32)];
   if ('f32' in value) return [u32(6), f32(value.f32)];
-  if ('bool' in value) return [u32(7), Uint8Array.of(value.bool ? 1 : 0)];
+  if ('bool' in value) return [u32(7), bool(value.bool)];
   if ('text' in value) return [u32(textType), text(value.text)];
   if ('i32s' in value) return list(5, value.i32s.map(i32));
+  if ('bools' in value) return list(7, value.bools.map(bool));
   if ('f32s' in value) return list(6, value.f32s.map(f32));
   return list(textType, value.texts.map(text));
 }
+
+const bool = (value: boolean): Uint8Array => Uint8Array.of(value ? 1 : 0);
 
 function list(of: number, entries: readonly Uint8Array[]): Uint8Array[] {
   return [u32(listType), u32(of), u64(entries.length), ...entries];

@@ -155,8 +155,16 @@ test('what GGUF has no name for is refused before a file is there', async (t) =>
     /a normalizer and a pre_tokenizer of GPT-2/,
   );
   await refuses(modelOf({ vocab_size: 200 }), /token ids below vocab_size 200, got \d+/);
-  await refuses(modelOf({ model_type: 'mistral', sliding_window: 16 }), /got "mistral" with other layers/);
-  await refuses(modelOf({ model_type: 'gemma3_text' }), /a model of the families llama, .* got "gemma3_text"/);
+  await refuses(
+    modelOf({ model_type: 'smollm3', no_rope_layers: [0, 1] }),
+    /every 4th, .* got "smollm3" with other layers/,
+  );
+  await refuses(
+    modelOf({ model_type: 'gemma3_text', query_pre_attn_scalar: 99 }),
+    /query_pre_attn_scalar 16, .* got 99/,
+  );
+  await refuses(modelOf({ model_type: 'qwen3_moe', num_experts: 2, num_experts_per_tok: 1 }), /norm_topk_prob true/);
+  await refuses(modelOf({}, withTokenizer({}, { byte_fallback: true })), /blanks as SentencePiece has them/);
   const huge = modelOf({});
   huge.parameters.view('model.layers.0.mlp.up_proj.weight')[5] = 70_000;
   await refuses(huge, /weights up to 65504, .* got 70000. Take the type f32/);

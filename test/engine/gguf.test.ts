@@ -90,7 +90,7 @@ describe('a GGUF file', () => {
   test('of a family, a tokenizer or a packing that is not held is refused by name, before any weight is read', async () => {
     const bytes = readFileSync(tiny);
     for (const [from, to, expected] of [
-      ['llama', 'gemma', /expected one of the families llama, qwen2, qwen3, smollm3, got "gemma"/],
+      ['llama', 'gemma', /expected one of the families llama, qwen2, qwen3, smollm3, gemma3, qwen3moe, got "gemma"/],
       ['smollm', 'tekken', /expected tokenizer.ggml.pre as one of .*smollm.*, got "tekken"/],
     ] as const) {
       const file = path.join(folder, 'other.gguf');
