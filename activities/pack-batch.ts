@@ -6,8 +6,9 @@ import { poolMetrics } from '../core/rl/pools.ts';
 import { filterMetrics, filtersOf } from '../core/rl/filters.ts';
 import { factsOfGroup, type GroupFacts } from '../core/rl/group-facts.ts';
 import { promptsOfBatch } from '../core/rl/prompts-of-batch.ts';
-import { advantagesOf, ownAdvantage, Packer, type SetAside } from '../core/rl/pack.ts';
-import type { AdvantageFunction, AdvantageKind } from '../core/rl/advantage.ts';
+import { type Advantage, advantagesOf, ownAdvantage, Packer, type SetAside } from '../core/rl/pack.ts';
+import { type AdvantageFunction, codeOfAdvantage } from '../core/rl/advantage.ts';
+import { type Baselines, isRoleAdvantage } from '../core/rl/agents.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { KeptGroups, ObjectRef, RunHandle } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
@@ -32,6 +33,8 @@ interface PackInput {
   /** As these groups left it, for the sizes of its pools. */
   readonly curriculum?: CurriculumState;
   readonly datasets?: LeaseInput['datasets'];
+  /** As the batch before left them. */
+  readonly baselines?: Baselines;
 }
 
 /**
@@ -46,6 +49,8 @@ export async function packBatch(input: PackInput): Promise<{
   /** Mean over all that was sampled for it; null where its groups were sampled for an earlier step. */
   reward: number | null;
   metrics: Readonly<Record<string, number>>;
+  /** For the batch after it; absent where the run's advantage keeps none. */
+  baselines?: Baselines;
 }> {
   const { run, step, curriculum, datasets } = input;
   const spec = await specOf(run);
@@ -63,6 +68,7 @@ export async function packBatch(input: PackInput): Promise<{
     'batch/rows': stats.rows,
     [trainedTokens]: stats.trainedTokens,
     'batch/signal_tokens': stats.signalTokens,
+    ...baselineMetrics(spec, packer.baselines),
     ...(spec.environments.some(({ echo }) => echo !== undefined)
       ? { 'batch/observed_tokens': stats.observedTokens, 'batch/unplaced_messages': setAside.unplacedMessages }
       : {}),
@@ -83,10 +89,24 @@ export async function packBatch(input: PackInput): Promise<{
     hasSignal: (asksForAdvantages(spec) ? stats.signalTokens : stats.trainedTokens) > 0,
     rows: stats.rows,
     reward: metrics['train/reward'] ?? null,
+    ...(keepsBaselines(spec) ? { baselines: packer.baselines } : {}),
     metrics: Object.fromEntries(
       [...headline, ...Object.keys(pools)].flatMap((name) => (name in metrics ? [[name, metrics[name]!]] : [])),
     ),
   };
+}
+
+function keepsBaselines({ advantage }: Pick<RunSpec, 'advantage'>): boolean {
+  return isRoleAdvantage(advantage) && advantage.type === 'rae';
+}
+
+/** `baseline/ENVIRONMENT/ROLE`: the running mean of its rewards after this batch. */
+function baselineMetrics(spec: RunSpec, baselines: Baselines): Record<string, number> {
+  if (!keepsBaselines(spec)) return {};
+  const entries = Object.entries(baselines).flatMap(([environment, roles]) =>
+    Object.entries(roles).map(([role, mean]) => [`baseline/${environment}/${role}`, mean] as const),
+  );
+  return Object.fromEntries(entries);
 }
 
 /** Whether a token without an advantage teaches nothing. */
@@ -96,11 +116,11 @@ function asksForAdvantages({ loss }: RunSpec): boolean {
 
 /** Reads every group once, and keeps of it what its figures need. */
 async function packRows(
-  { run, step, trained, scored }: Pick<PackInput, 'run' | 'step' | 'trained' | 'scored'>,
-  options: Omit<RunSpec, 'advantage'> & { readonly advantage: AdvantageKind | AdvantageFunction },
+  { run, step, trained, scored, baselines }: Pick<PackInput, 'run' | 'step' | 'trained' | 'scored' | 'baselines'>,
+  options: Omit<RunSpec, 'advantage'> & { readonly advantage: Advantage },
 ) {
   const { advantage, environments } = options;
-  const packer = new Packer(options);
+  const packer = new Packer({ ...options, ...(baselines && { baselines }) });
   const writer = new BatchWriter(run, step);
   const facts = new Map<string, Map<number, GroupFacts>>();
   const note = (key: string, group: ScoredGroup, advantageOf: (index: number) => number): void => {
@@ -111,7 +131,7 @@ async function packRows(
   const sources = trained.map(({ scored: ref, ordinals }) => ({ ref, ordinals: decodeRanges(ordinals) }));
   const groups = new GroupsInOrder(run, sources, scored);
   for (const { key } of groups.refs) facts.set(key, new Map());
-  // Of a group that is not in the batch a custom advantage is not asked.
+  // Of a group that is not in the batch a custom advantage is not asked, and no baseline moves.
   const usual = typeof advantage === 'string' ? advantage : 'centered';
   for await (const { key, group, isWanted } of groups) {
     if (!isWanted) {
@@ -172,7 +192,8 @@ async function poolFigures(
 }
 
 /** The name of one of ours, or the function of a file the config names, as it was when the run was opened. */
-async function advantageOf({ advantage }: RunSpec): Promise<AdvantageKind | AdvantageFunction> {
-  if (typeof advantage === 'string') return advantage;
-  return (await importUserFunction(advantage.import, 'advantage')) as AdvantageFunction; // what it gives is checked
+async function advantageOf({ advantage }: RunSpec): Promise<Advantage> {
+  const code = codeOfAdvantage(advantage);
+  if (code === null) return advantage as Exclude<typeof advantage, { readonly import: unknown }>;
+  return (await importUserFunction(code, 'advantage')) as AdvantageFunction; // what it gives is checked
 }

@@ -226,7 +226,7 @@ function lossLine({ loss, advantage, environments, turnCredit: turns }: RunSpec)
     custom: '',
   };
   const code = loss.import ? ` ${loss.import.path}` : '';
-  const kind = typeof advantage === 'string' ? advantage : `custom ${advantage.import.path}`;
+  const kind = advantageWords(advantage);
   const others = environments.flatMap(({ name, advantage: own }) => (own ? [`${own} of ${name}`] : []));
   const apart = others.length === 0 ? '' : ` (${others.join(', ')})`;
   const credit = turns
@@ -236,6 +236,15 @@ function lossLine({ loss, advantage, environments, turnCredit: turns }: RunSpec)
   const bonus = loss.entropyCoef === undefined ? '' : `, less ${loss.entropyCoef} · entropy`;
   const corrected = correctionPart(loss.correction);
   return `${type}${code}${bounds[type]}${bonus}${compared}, by ${loss.aggregation}; advantage ${kind}${apart}${credit}${corrected}`;
+}
+
+function advantageWords(advantage: RunSpec['advantage']): string {
+  if (typeof advantage === 'string') return advantage;
+  if ('import' in advantage) return `custom ${advantage.import.path}`;
+  const counted = 'each trained agent of an episode is a rollout of the batch';
+  return advantage.type === 'rae'
+    ? `rae: reward − running mean of the agent’s role, which keeps ${advantage.decay} of itself; ${counted}`
+    : `hierarchical_grpo: ${advantage.episodeAgents.join(', ')} compared within an episode, other roles over the group; ${counted}`;
 }
 
 /** What differs from a token's own weight, at most 2. */

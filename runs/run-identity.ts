@@ -3,6 +3,7 @@ import { openRunStore } from '../backends/store/index.ts';
 import { RatchetError } from '../core/errors.ts';
 import { modelName } from '../core/names.ts';
 import { present } from '../core/present.ts';
+import { codeOfAdvantage } from '../core/rl/advantage.ts';
 import { layout } from './layout.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { runRecordIn } from './record-shapes.ts';
@@ -33,8 +34,8 @@ type Identity = Record<keyof typeof identity, unknown>;
  * `changedEnvironments`, and pools may be drawn in another way from here on.
  */
 function identityOf(spec: RunSpec): Identity {
-  const advantage =
-    typeof spec.advantage === 'string' ? spec.advantage : { import: { ...spec.advantage.import, path: '' } };
+  const code = codeOfAdvantage(spec.advantage);
+  const advantage = code === null ? spec.advantage : { import: { ...code, path: '' } };
   const data = spec.sft?.data && { ...spec.sft.data, path: '' };
   const sft = spec.sft && { ...spec.sft, data: data ?? null };
   const environments = spec.environments.map((entry) => {
@@ -49,8 +50,8 @@ function identityOf(spec: RunSpec): Identity {
   const { loss, temperatureSchedule = null, turnCredit = null } = spec;
   const lossCode = loss.import?.sha256 ?? null;
   const optimizerType = spec.optimizer.type ?? 'adamw';
-  const code = { lossCode, optimizerType };
-  return { ...spec, model, environments, temperatureSchedule, advantage, turnCredit, sft, chatTemplate, ...code };
+  const derived = { lossCode, optimizerType };
+  return { ...spec, model, environments, temperatureSchedule, advantage, turnCredit, sft, chatTemplate, ...derived };
 }
 
 /** Refuses settings with which a run that is there cannot go on, before anything is started for them. */

@@ -1,3 +1,4 @@
+import { codeOfAdvantage } from '../../core/rl/advantage.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { importUserFunction, requireCustomLoss } from '../../engine/index.ts';
 
@@ -11,6 +12,7 @@ export async function checkOwnCode({
   kl,
   trainer,
 }: Pick<RunSpec, 'loss' | 'advantage' | 'kl' | 'trainer'>): Promise<void> {
-  if (typeof advantage !== 'string') await importUserFunction(advantage.import, 'advantage');
+  const code = codeOfAdvantage(advantage);
+  if (code !== null) await importUserFunction(code, 'advantage');
   if (loss.import && trainer.kind === 'onnx') await requireCustomLoss(loss.import, { hasReference: kl.beta > 0 });
 }

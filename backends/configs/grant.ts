@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
+import { codeOfAdvantage } from '../../core/rl/advantage.ts';
 import type { EvaluatedEnvironment, EvaluatedModel, EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { isEnvironmentFile, weightsAgentKeyVar } from '../../core/names.ts';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
@@ -46,7 +47,7 @@ export function namedIn(spec: RunSpec): string[] {
   const { loss, advantage, trainer, inference, teacher } = spec;
   const code = [
     loss.import,
-    typeof advantage === 'string' ? null : advantage.import,
+    codeOfAdvantage(advantage),
     trainer.kind === 'module' ? trainer.import : null,
     inference.kind === 'module' ? inference.import : null,
   ];

@@ -3,6 +3,7 @@ import path from 'node:path';
 import type { KeyPath } from '../../config/positions.ts';
 import type { CodeRef, RunSpec } from '../../config/run-spec.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { codeOfAdvantage } from '../../core/rl/advantage.ts';
 import { isEnvironmentFile } from '../../core/names.ts';
 import { NotAFile, readRegular, whyUnreadable } from '../../engine/regular-file.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
@@ -22,7 +23,7 @@ export async function readCodeOf(
     ref && tried([at, [...at.slice(0, -1), 'path']], () => readCode(ref, folder));
   return {
     loss: await read(loss.import, 'trainer', 'loss', 'import'),
-    advantage: await read(typeof advantage === 'string' ? null : advantage.import, 'trainer', 'advantage', 'import'),
+    advantage: await read(codeOfAdvantage(advantage), 'trainer', 'advantage', 'import'),
     trainer: await read(trainer.kind === 'module' ? trainer.import : null, 'trainer', 'import'),
     inference: await read(inference.kind === 'module' ? inference.import : null, 'inference', 'import'),
   };

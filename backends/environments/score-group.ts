@@ -45,18 +45,19 @@ function withJudgement(rollout: Rollout, judgement: Judgement): ScoredRollout {
 function rewarded(rollout: Rollout, outcome: RewardedOutcome, judgement: Judgement): ScoredRollout {
   const wrong = whyWrong(judgement);
   if (wrong !== null) return { ...rollout, outcome: 'judge_failure', error: wrong, reward: null, metrics: {} };
-  const { reward, metrics, turnRewards, raised, scoredS } = judgement as Exclude<Judgement, { error: string }>;
-  return { ...rollout, outcome, reward, metrics, ...present({ turnRewards, raised, scoredS }) };
+  const { reward, metrics, turnRewards, raised, scoredS, traces } = judgement as Exclude<Judgement, { error: string }>;
+  return { ...rollout, outcome, reward, metrics, ...present({ turnRewards, raised, scoredS, traces }) };
 }
 
 /** What an environment says is looked at before it is believed; null = nothing is wrong with it. */
 function whyWrong(judgement: Judgement | undefined): string | null {
   if (judgement === undefined) return 'The environment gave no judgement of this rollout.';
   if ('error' in judgement) return judgement.error;
-  const { reward, metrics, turnRewards = [] } = judgement;
+  const { reward, metrics, turnRewards = [], traces = [] } = judgement;
   const numbers = [
     ...Object.entries({ ...metrics, reward }),
     ...turnRewards.map((value) => ['a turn', value] as const),
+    ...traces.map((trace) => [`the reward of ${trace.agent}`, trace.reward] as const),
   ];
   const strange = numbers.find(([, value]) => typeof value !== 'number' || !Number.isFinite(value));
   return strange ? `${strange[0]}: expected a finite number, received ${String(strange[1])}` : null;

@@ -66,14 +66,24 @@ export const otherClip = {
   }),
 };
 
-/** An advantage without settings may be written as a text: `advantage = "std_normalized"`. */
 /** What an advantage may be without code of the user's. */
 export const advantageKinds = ['centered', 'std_normalized', 'max_rl'] as const;
+/** Of episodes of several trained agents, each by its role (core/rl/agents.ts). */
+export const roleAdvantages = ['rae', 'hierarchical_grpo'] as const;
+/** An advantage without settings may be written as a text: `advantage = "std_normalized"`. */
 export const advantage = table({
   type: setting(
-    choice(...advantageKinds, 'custom'),
-    'reward − mean of the group, or that divided by its standard deviation (`std_normalized`) or by the mean (`max_rl`); a text will do',
+    choice(...advantageKinds, ...roleAdvantages, 'custom'),
+    'reward − mean of the group, or that divided by its standard deviation (`std_normalized`) or by the mean (`max_rl`); of several trained agents of an episode, reward − running mean of the role (`rae`) or − mean of the role in its group or episode (`hierarchical_grpo`); a text will do',
     { default: 'centered' },
+  ),
+  decay: setting(
+    z.number().min(0).lt(1).meta({ expected: 'a number from 0 to below 1' }),
+    'of rae: what a role’s running mean keeps of itself at each further reward; 0.95 when missing',
+  ),
+  episode_agents: setting(
+    z.array(z.string().min(1)).min(1).meta({ expected: 'a list of roles, as ["solver"]' }),
+    'of hierarchical_grpo: roles that are compared within their episode; others are compared over their group',
   ),
   turns: setting(
     choice('returns', 'process'),
@@ -99,13 +109,27 @@ export function turnCreditSpec({ trainer }: RatchetConfig): { turnCredit?: z.inf
 
 /**
  * What each rollout of a group gets. centered subtracts the group's mean reward; std_normalized also divides by
- * the sample's standard deviation + 1e-4, max_rl by the mean; an import is a function (rewards, group) → advantages.
+ * the sample's standard deviation + 1e-4, max_rl by the mean; an import is a function (rewards, group) → advantages. rae and
+ * hierarchical_grpo are by the roles of agents (core/rl/agents.ts).
  */
-export const AdvantageSpec = z.union([z.enum(advantageKinds), z.strictObject({ import: CodeRef })]);
+export const AdvantageSpec = z.union([
+  z.enum(advantageKinds),
+  z.strictObject({ type: z.literal('rae'), decay: z.number() }),
+  z.strictObject({ type: z.literal('hierarchical_grpo'), episodeAgents: z.array(z.string()) }),
+  z.strictObject({ import: CodeRef }),
+]);
 export type AdvantageSpec = z.infer<typeof AdvantageSpec>;
 
+/** Whether the trained agents of an episode count by themselves. */
+export function isByRole({ trainer }: Pick<RatchetConfig, 'trainer'>): boolean {
+  return roleAdvantages.some((type) => type === trainer.advantage.type);
+}
+
 export function advantageSpec({ trainer: { advantage } }: RatchetConfig): AdvantageSpec {
-  return advantage.type === 'custom' ? { import: codeRef(advantage.import) } : advantage.type;
+  const { type } = advantage;
+  if (type === 'custom') return { import: codeRef(advantage.import) };
+  if (type === 'rae') return { type, decay: advantage.decay ?? 0.95 };
+  return type === 'hierarchical_grpo' ? { type, episodeAgents: advantage.episode_agents ?? [] } : type;
 }
 
 /**

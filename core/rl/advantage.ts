@@ -1,5 +1,5 @@
 import { RatchetError } from '../errors.ts';
-import type { AdvantageSpec } from '../../config/run-spec.ts';
+import type { AdvantageSpec, CodeRef } from '../../config/run-spec.ts';
 import type { ScoredGroup, ScoredRollout } from './rollout.ts';
 import type { Credit } from './turn-credit.ts';
 
@@ -27,6 +27,11 @@ export function groupAdvantages(rewards: readonly (number | null)[], kind: Advan
 }
 
 export type AdvantageKind = Extract<AdvantageSpec, string>;
+
+/** The file of a custom advantage; null for one of ours. */
+export function codeOfAdvantage(advantage: AdvantageSpec): CodeRef | null {
+  return typeof advantage === 'object' && 'import' in advantage ? advantage.import : null;
+}
 
 /** A group as an advantage function sees it: the rollouts that carry a reward, in the order of the rewards. */
 interface RewardedGroup {

@@ -4,7 +4,8 @@ import { countFailures, isLost, type RoundFailures } from './failures.ts';
 import { leavesNothing } from './filters.ts';
 import { recordOutcomes, type EndState, type EndedRanges, encodeRanges } from './ledger.ts';
 import type { ScoredGroup } from './rollout.ts';
-import { differInGroups } from './selection.ts';
+import { groupOfSamples, isRoleAdvantage, roleAdvantages, samplesOf } from './agents.ts';
+import { isCountedByRollouts } from './selection.ts';
 import type { KeptGroups, ObjectRef, SamplingRound } from './run-state.ts';
 import { oldestStepOf } from './staleness.ts';
 import { rowsOfRollout, type TrajectorySettings } from './trajectories.ts';
@@ -31,7 +32,7 @@ export interface FilteredGroups {
 
 type FilterSettings = Pick<
   RunSpec,
-  'filter' | 'minGroupSize' | 'environments' | 'tokenBatchSize' | 'rolloutsPerExample'
+  'filter' | 'minGroupSize' | 'environments' | 'tokenBatchSize' | 'rolloutsPerExample' | 'advantage'
 > &
   TrajectorySettings;
 
@@ -53,7 +54,7 @@ export function filterGroups(
   const kept: ScoredGroup[] = [];
   const ended: { ordinal: number; state: EndState }[] = [];
   for (const group of groups) {
-    const state = endStateOf(group, ownFilter(group, filter, spec), minGroupSize);
+    const state = endStateOf(group, ownFilter(group, filter, spec), spec);
     if (state === null) kept.push(group);
     else ended.push({ ordinal: group.ordinal, state });
   }
@@ -86,15 +87,15 @@ function keptGroups(
 
 /** Whether a batch is what the sizes of its groups add up to. */
 function isCounted(spec: FilterSettings): boolean {
-  return spec.tokenBatchSize !== null || differInGroups(spec);
+  return spec.tokenBatchSize !== null || isCountedByRollouts(spec);
 }
 
 /**
- * Its rollouts with a reward, or tokens of the rows that these are trained as; prompts count, as in prime-rl's `payload_tokens`
+ * Its rollouts with a reward, those of several trained agents as often as they have them, or tokens of the rows that these are trained as; prompts count, as in prime-rl's `payload_tokens`
  * (orchestrator/train_sink.py).
  */
 function sizeOf({ rollouts }: ScoredGroup, settings: FilterSettings): number {
-  const rewarded = rollouts.filter(({ reward }) => reward !== null);
+  const rewarded = rollouts.filter(({ reward }) => reward !== null).flatMap(samplesOf);
   if (settings.tokenBatchSize === null) return rewarded.length;
   const rows = rewarded.flatMap((rollout) => rowsOfRollout(rollout, settings).rows);
   return sum(rows.map(({ tokenIds }) => tokenIds.length));
@@ -117,26 +118,39 @@ function byEnvironment(
   );
 }
 
-function rewardsOf({ rollouts }: ScoredGroup): (number | null)[] {
+function rewardsOf({ rollouts }: Pick<ScoredGroup, 'rollouts'>): (number | null)[] {
   return rollouts.map(({ reward }) => reward);
 }
 
-/** Groups of equal rewards teach something where more than advantages is learned. */
+/** Groups of equal rewards teach something where more than advantages is learned, or these compare not all of its rewards with one another. */
 function ownFilter(
-  { environment }: ScoredGroup,
+  group: ScoredGroup,
   filter: DifficultyBounds,
-  { environments }: Pick<FilterSettings, 'environments'>,
+  { environments, advantage }: Pick<FilterSettings, 'environments' | 'advantage'>,
 ): DifficultyBounds {
-  const entry = environments.find(({ name }) => name === environment);
-  return entry?.objective === undefined && entry?.echo === undefined ? filter : { ...filter, keepsEqual: true };
+  const entry = environments.find(({ name }) => name === group.environment);
+  const isTold = entry?.objective !== undefined || entry?.echo !== undefined;
+  const isOwn = isRoleAdvantage(advantage) && entry?.advantage === undefined && advantage.type === 'rae';
+  return isTold || isOwn ? { ...filter, keepsEqual: true } : filter;
 }
 
-function endStateOf(group: ScoredGroup, filter: DifficultyBounds, minGroupSize: number | null): EndState | null {
+function endStateOf(
+  group: ScoredGroup,
+  filter: DifficultyBounds,
+  { minGroupSize, advantage }: Pick<FilterSettings, 'minGroupSize' | 'advantage'>,
+): EndState | null {
   const broken = group.rollouts.find(({ reward }) => reward === null);
   if (broken && isLost(group, minGroupSize)) {
     return group.rollouts.some(({ outcome }) => outcome === 'stale') ? 'stale' : `failed:${broken.outcome}`;
   }
   if (leavesNothing(group)) return 'filtered:rollout_filters';
-  const verdict = judgeGroup(rewardsOf(group), filter);
-  return verdict.kept ? null : `filtered:${verdict.reason}`;
+  const samples = groupOfSamples(group);
+  const verdict = judgeGroup(rewardsOf(samples), filter);
+  if (!verdict.kept) return `filtered:${verdict.reason}`;
+  // Rewards of different roles differ though none has an advantage.
+  const isEqual =
+    filter.keepsEqual !== true &&
+    isRoleAdvantage(advantage) &&
+    roleAdvantages(samples, advantage).advantages.every((value) => value === 0);
+  return isEqual ? 'filtered:no_signal' : null;
 }

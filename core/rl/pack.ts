@@ -1,4 +1,12 @@
 import { type AdvantageFunction, type AdvantageKind, customAdvantages, groupAdvantages } from './advantage.ts';
+import {
+  type Baselines,
+  groupOfSamples,
+  isRoleAdvantage,
+  type RoleAdvantage,
+  roleAdvantages,
+  type Sample,
+} from './agents.ts';
 import { type Credit, ofTokens, scalarOf, turnAdvantages, type TurnCredit } from './turn-credit.ts';
 import { type PackedRow, tokensIn } from './batch.ts';
 import { allFlags, filtersOf, isEnforced } from './filters.ts';
@@ -42,8 +50,13 @@ export interface SetAside {
   readonly unplacedMessages: number;
 }
 
+/** How credit is given: one of ours by name or with its settings, or a function of the user's. */
+export type Advantage = AdvantageKind | RoleAdvantage | AdvantageFunction;
+
 interface PackOptions extends Partial<TrajectorySettings>, CreditOptions, Partial<OfEnvironments> {
-  readonly advantage: AdvantageKind | AdvantageFunction;
+  readonly advantage: Advantage;
+  /** As the batch before left them; none where there was none. */
+  readonly baselines?: Baselines;
   readonly rolloutFilters?: RunSpec['rolloutFilters'];
 }
 
@@ -58,7 +71,7 @@ type OfEnvironments = Pick<RunSpec, 'sampling' | 'environments'>;
 
 /** What one group gives. */
 interface PackedGroup {
-  /** With the rollout that each is of, among those of all groups. */
+  /** With the rollout that each is of, or the agent of an episode, among those of all groups. */
   readonly rows: readonly { readonly sample: PackedRow; readonly rollout: number }[];
   /** By the index of the rollout; 0 where there is no reward. */
   readonly advantages: ReadonlyMap<number, number>;
@@ -66,7 +79,7 @@ interface PackedGroup {
 
 /**
  * Packs groups one after the other, which come by ordinal, and rollouts by index; trajectories.ts says what the rows of a
- * rollout are. Every sampled token has its rollout's advantage, or its turn's. Advantages are of the whole group: a rollout that a filter,
+ * rollout are. An episode of several trained agents is as many rollouts. Every sampled token has its rollout's advantage, or its turn's. Advantages are of the whole group: a rollout that a filter,
  * or its length, takes the loss of counts in the baseline. Of a group nothing is kept but counts.
  */
 export class Packer {
@@ -75,6 +88,7 @@ export class Packer {
   readonly #settings: TrajectorySettings;
   readonly #shaping: CreditOptions;
   readonly #own: Partial<OfEnvironments>;
+  #baselines: Baselines;
   readonly #stats = {
     groups: 0,
     rollouts: 0,
@@ -94,8 +108,10 @@ export class Packer {
     turnCredit,
     sampling,
     environments,
+    baselines = {},
     ...trajectories
   }: PackOptions) {
+    this.#baselines = baselines;
     this.#shaping = { lengthPenalty, overlongPenalty, turnCredit };
     this.#own = present({ sampling, environments });
     this.#advantage = advantage;
@@ -111,14 +127,17 @@ export class Packer {
     return this.#setAside;
   }
 
+  /** As the groups so far left them. */
+  get baselines(): Baselines {
+    return this.#baselines;
+  }
+
   pack(group: ScoredGroup): PackedGroup {
-    const inOrder = group.rollouts.toSorted((a, b) => a.index - b.index);
+    const samples = groupOfSamples(group);
+    const inOrder = samples.rollouts;
     const entry = this.#own.environments?.find(({ name }) => name === group.environment);
     const kind = ownAdvantage(group, this.#advantage, this.#own.environments);
-    const credits =
-      entry?.objective === undefined
-        ? creditsOf({ ...group, rollouts: inOrder }, kind, this.#shaping)
-        : inOrder.map(() => 0);
+    const credits = entry?.objective === undefined ? this.#creditsOf(samples, kind) : inOrder.map(() => 0);
     this.#stats.groups += 1;
     const own = { ...ownTemperature(group, this.#own), ...present({ objective: entry?.objective }) };
     const filters = filtersOf(this.#filters, entry);
@@ -126,8 +145,15 @@ export class Packer {
       rows: inOrder.flatMap((rollout, i) =>
         this.#rowsOf(rollout, { own, credit: credits[i]!, filters, echo: entry?.echo }),
       ),
-      advantages: new Map(inOrder.map(({ index }, i) => [index, scalarOf(credits[i]!)])),
+      advantages: byRollout(inOrder, credits),
     };
+  }
+
+  #creditsOf(samples: ScoredGroup, kind: Advantage): Credit[] {
+    if (!isRoleAdvantage(kind)) return creditsOf(samples, kind, this.#shaping);
+    const { advantages, baselines } = roleAdvantages(samples, kind, this.#baselines);
+    this.#baselines = baselines;
+    return advantages;
   }
 
   #rowsOf(rollout: ScoredRollout, { own, credit, filters, echo }: OfRollout): PackedGroup['rows'] {
@@ -199,7 +225,23 @@ export function advantagesOf(
   kind: AdvantageKind | AdvantageFunction,
   options: CreditOptions = {},
 ): number[] {
-  return creditsOf(group, kind, options).map(scalarOf);
+  const samples = groupOfSamples(group);
+  const found = byRollout(samples.rollouts, creditsOf(samples, kind, options));
+  return group.rollouts.map(({ index }) => found.get(index)!);
+}
+
+/** By the index of the rollout: of several agents the mean of what is not 0. */
+function byRollout(samples: readonly Sample[], credits: readonly Credit[]): Map<number, number> {
+  const found = new Map<number, number[]>();
+  for (const [i, { index }] of samples.entries()) {
+    found.set(index, [...(found.get(index) ?? []), scalarOf(credits[i]!)]);
+  }
+  return new Map(
+    [...found].map(([index, [first, ...others]]) => [
+      index,
+      others.length === 0 ? first! : scalarOf([first!, ...others]),
+    ]),
+  );
 }
 
 function creditsOf(
@@ -220,7 +262,7 @@ function creditsOf(
 }
 
 /** As its environment says, or else as the run does. */
-export function ownAdvantage<Usual extends AdvantageKind | AdvantageFunction>(
+export function ownAdvantage<Usual extends Advantage>(
   { environment }: Pick<ScoredGroup, 'environment'>,
   usual: Usual,
   environments: RunSpec['environments'] = [],

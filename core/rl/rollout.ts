@@ -76,6 +76,8 @@ export interface Turn {
     readonly usage: { readonly promptTokens: number; readonly completionTokens: number } | null;
     readonly reasoning?: string;
   };
+  /** Of an episode in which the policy played several agents: which of its traces it is of, from 0. */
+  readonly trace?: number;
   /** The step whose policy sampled this turn, or began to; 0 where no run did. */
   readonly policyStep: number;
   /** The later step whose weights it ended with, where its server exchanged them between two of its tokens. */
@@ -185,8 +187,22 @@ export type Judgement =
       readonly raised?: Readonly<Record<string, string>>;
       /** When it was scored, from and to, in seconds of Unix time. */
       readonly scoredS?: readonly [number, number];
+      /** Where the policy played several agents: what each did, in the order that turns count them. `reward` is the mean of the trained ones. */
+      readonly traces?: readonly AgentTrace[];
     }
   | { readonly error: string };
+
+/** One agent of an episode, played by the policy: a trained one is a sample of its own. */
+export interface AgentTrace {
+  /** Its role, as the environment calls it; several of an episode may have the same. */
+  readonly agent: string;
+  /** Turns of the others are in no batch. */
+  readonly isTrained: boolean;
+  /** Finite; higher is better. */
+  readonly reward: number;
+  /** Every reward function by name, unweighted; finite. */
+  readonly metrics: Readonly<Record<string, number>>;
+}
 
 /** A reward belongs to an outcome of the policy's own; the type knows no failed rollout with a number. */
 export type ScoredRollout = RewardedRollout | FailedRollout;
@@ -206,6 +222,7 @@ interface Judged extends Rollout {
   readonly turnRewards?: readonly number[];
   readonly raised?: Readonly<Record<string, string>>;
   readonly scoredS?: readonly [number, number];
+  readonly traces?: readonly AgentTrace[];
   /** Of filters that look at tokens; absent where none of them matched. */
   readonly flags?: readonly RolloutFlag[];
   /** Its rubric gave this; its reward is 0 because it was cut (`zero_truncated_completions`). Absent where it was not. */

@@ -1,4 +1,5 @@
 import type { LossSettings, RunSpec } from '../../config/run-spec.ts';
+import type { Baselines } from './agents.ts';
 import type { LeasedChunk } from './chunks.ts';
 import type { CurriculumState } from './curriculum.ts';
 import type { StepOutcomes } from './ledger.ts';
@@ -156,6 +157,8 @@ export interface RunState {
   readonly surplus: readonly KeptGroups[];
   /** Rounds of which something was in play by then; absent where there were none. */
   readonly open?: readonly OpenRound[];
+  /** As the step's batch left them; absent where the run's advantage keeps none. */
+  readonly baselines?: Baselines;
   readonly overrides: Overrides;
   /** Steps whose evaluation was due and had not been recorded at the commit. */
   readonly pendingEvals: readonly number[];

@@ -1,4 +1,5 @@
 import type { RunSpec } from '../../config/run-spec.ts';
+import { isRoleAdvantage } from './agents.ts';
 import { decodeRanges, encodeRanges } from './ledger.ts';
 import { restrictKept } from './played-part.ts';
 import type { KeptGroups } from './run-state.ts';
@@ -11,12 +12,24 @@ export interface BatchSize {
   readonly total: number | null;
 }
 
-type Sizes = Pick<RunSpec, 'batchSize' | 'rolloutsPerExample' | 'tokenBatchSize' | 'environments'>;
+type Sizes = Pick<RunSpec, 'batchSize' | 'rolloutsPerExample' | 'tokenBatchSize' | 'environments' | 'advantage'>;
 
 export function batchSizeOf(spec: Sizes): BatchSize {
   const { batchSize, tokenBatchSize } = spec;
-  if (!differInGroups(spec)) return { groups: batchSize / spec.rolloutsPerExample, total: tokenBatchSize };
-  return { groups: Math.ceil(batchSize / rolloutsPerGroup(spec)), total: tokenBatchSize ?? batchSize };
+  if (!isCountedByRollouts(spec)) return { groups: batchSize / spec.rolloutsPerExample, total: tokenBatchSize };
+  const groups = Math.ceil(batchSize / (rolloutsPerGroup(spec) * (isRoleAdvantage(spec.advantage) ? agentsMin : 1)));
+  return { groups, total: tokenBatchSize ?? batchSize };
+}
+
+/** Trained agents of an episode, before anything is known of them: whoever tells their roles apart has two at least. */
+const agentsMin = 2;
+
+/**
+ * Whether a batch is counted by what its groups have of rollouts: they differ in them, or the trained agents of an episode count by themselves, as
+ * in prime-rl's batch of traces (orchestrator/train_sink.py).
+ */
+export function isCountedByRollouts(spec: Pick<Sizes, 'rolloutsPerExample' | 'environments' | 'advantage'>): boolean {
+  return differInGroups(spec) || isRoleAdvantage(spec.advantage);
 }
 
 type Group = Pick<RunSpec, 'rolloutsPerExample' | 'environments'>;

@@ -1,4 +1,5 @@
 import { roundsBeforeWidening, samplingRoundsMax } from '../../core/limits.ts';
+import type { Baselines } from '../../core/rl/agents.ts';
 import type { CurriculumState } from '../../core/rl/curriculum.ts';
 import { type BatchSize, batchSizeOf, countGroups, isBatch, selectGroups } from '../../core/rl/selection.ts';
 import { countEnded, decodeRanges, encodeRanges, type EndedRanges } from '../../core/rl/ledger.ts';
@@ -27,6 +28,8 @@ export interface CollectedStep {
   /** Ordinals of what was in play in them; absent likewise. */
   readonly inPlay?: string;
   readonly curriculum: CurriculumState;
+  /** As in {@link RunState}. */
+  readonly baselines?: Baselines;
   /** Ordinals issued for it, first and last of each round. */
   readonly issued: readonly (readonly [first: number, last: number])[];
   readonly ended: readonly EndedRanges[];
@@ -140,6 +143,7 @@ class Collection {
       curriculum,
       datasets,
       ...(isWidened ? { widened: true } : {}),
+      ...(this.#window.baselines ? { baselines: this.#window.baselines } : {}),
     });
     control.progress.collected();
     // What a run recorded before this was asked has a signal.
@@ -151,7 +155,7 @@ class Collection {
       this.#window.giveBack(harvest);
       return null;
     }
-    this.#window.taken();
+    this.#window.taken(packed.baselines);
     const { utilisation } = this.#window;
     const grownOld = ended.reduce((sum, { stale: ranges = '' }) => sum + decodeRanges(ranges).length, 0);
     const told = this.#window.noteStale({ stale: grownOld, trained: groups });
@@ -165,6 +169,7 @@ class Collection {
       surplus,
       ...(open.length === 0 ? {} : { open, inPlay }),
       curriculum,
+      ...(packed.baselines ? { baselines: packed.baselines } : {}),
       issued,
       ended,
       rows: packed.rows,

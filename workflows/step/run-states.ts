@@ -44,7 +44,7 @@ export function stateAfter(
   made: {
     readonly spec: RunSpec;
     readonly policy: PolicyVersion;
-    readonly collected: Pick<CollectedStep, 'curriculum' | 'surplus' | 'open'>;
+    readonly collected: Pick<CollectedStep, 'curriculum' | 'surplus' | 'open' | 'baselines'>;
     /** Of the training. */
     readonly metrics: Readonly<Record<string, number>>;
     readonly overrides: Overrides;
@@ -67,6 +67,7 @@ export function stateAfter(
     curriculum: collected.curriculum,
     surplus: collected.surplus,
     ...(collected.open ? { open: collected.open } : {}),
+    ...(collected.baselines ? { baselines: collected.baselines } : {}),
     overrides,
     pendingEvals,
     ...branches,

@@ -2,6 +2,7 @@ import { ApplicationFailure, condition, isCancellation, setHandler } from '@temp
 import type { LeaseInput } from '../../activities/index.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { LeasedChunk } from '../../core/rl/chunks.ts';
+import type { Baselines } from '../../core/rl/agents.ts';
 import type { CurriculumState } from '../../core/rl/curriculum.ts';
 import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
@@ -93,6 +94,7 @@ export class SamplingWindow {
   #groupsPerBatch: number;
   #utilisation: number | null = null;
   #curriculum: CurriculumState;
+  #baselines: Baselines | undefined;
   #surplus: readonly KeptGroups[];
   #harvest = new Harvest();
   /** Ordinals that have ended, and are not added yet. */
@@ -109,10 +111,11 @@ export class SamplingWindow {
 
   constructor(
     context: WindowContext,
-    { curriculum, surplus, open = [] }: Pick<RunState, 'curriculum' | 'surplus' | 'open'>,
+    { curriculum, surplus, open = [], baselines }: Pick<RunState, 'curriculum' | 'surplus' | 'open' | 'baselines'>,
   ) {
     this.#context = context;
     this.#curriculum = curriculum;
+    this.#baselines = baselines;
     this.#surplus = surplus;
     this.#groupsPerBatch = batchSizeOf(context.spec).groups;
     this.#size = this.#groupsPerBatch;
@@ -153,6 +156,11 @@ export class SamplingWindow {
   /** Of what was sampled since a batch was taken last. */
   get harvest(): Harvest {
     return this.#harvest;
+  }
+
+  /** As the batch that was taken last left them. */
+  get baselines(): Baselines | undefined {
+    return this.#baselines;
   }
 
   get curriculum(): CurriculumState {
@@ -318,8 +326,9 @@ export class SamplingWindow {
     this.#harvest = taken;
   }
 
-  /** The batch that was taken is one. */
-  taken(): void {
+  /** The batch that was taken is one; what it left of baselines, where there are any. */
+  taken(baselines?: Baselines): void {
+    this.#baselines = baselines;
     const now = Date.now();
     this.#batchS = (now - this.#batchAt) / 1000;
     const whole = this.#size * (now - this.#batchAt);

@@ -1,7 +1,7 @@
 import type { RatchetConfig } from '../index.ts';
 import { writtenPools } from '../environments.ts';
 import { evalSampling } from '../evaluation.ts';
-import { kindOfEnvironment } from '../learning.ts';
+import { isByRole, kindOfEnvironment } from '../learning.ts';
 import { isHubData } from '../sft.ts';
 import { boundRelations, placeRelations } from './bounds.ts';
 import { inferenceRelations } from './inference.ts';
@@ -104,7 +104,7 @@ function* notifyRelations({ notify }: RatchetConfig): Relations {
 function* batchRelations({ batch_size, rollouts_per_example, trainer, env }: RatchetConfig): Relations {
   const { micro_batch_size = 1, gpus } = trainer as { micro_batch_size?: number; gpus?: number };
   const hasOwnSizes = env.some(({ rollouts_per_example: own = rollouts_per_example }) => own !== rollouts_per_example);
-  if (batch_size % rollouts_per_example !== 0 && !hasOwnSizes) {
+  if (batch_size % rollouts_per_example !== 0 && !hasOwnSizes && !isByRole({ trainer })) {
     const below = Math.floor(batch_size / rollouts_per_example) * rollouts_per_example;
     const nearest = [below, below + rollouts_per_example].filter((size) => size > 0).join(' or ');
     const expected = `a multiple of rollouts_per_example (${rollouts_per_example}): a batch is made of whole groups`;
@@ -120,7 +120,7 @@ function* groupRelations(config: RatchetConfig): Relations {
   const size = Math.min(rollouts_per_example, ...env.flatMap((entry) => entry.rollouts_per_example ?? []));
   for (const [i, entry] of env.entries()) {
     const { rollouts_per_example: own } = entry;
-    if (own !== 1 || kindOfEnvironment(config, entry) !== 'rl') continue;
+    if (own !== 1 || kindOfEnvironment(config, entry) !== 'rl' || isByRole(config)) continue;
     const expected = 'an integer ≥ 2: what a rollout gets is its reward compared with the others of its group';
     yield problem(`env.${i}.rollouts_per_example`, expected, own);
   }

@@ -22,6 +22,7 @@ export function* lossRelations(config: RatchetConfig): Relations {
   if (loss.type === 'cispo' && (low ?? 0) !== 0) yield problem(at('clip_low'), 'nothing: cispo has no lower clip', low);
   yield* maskRelations(loss);
   yield* turnRelations(config.trainer.advantage);
+  yield* roleRelations(config);
   yield* importRelation('trainer.loss', loss);
 }
 
@@ -33,6 +34,35 @@ function* turnRelations({ type, turns, discount }: RatchetConfig['trainer']['adv
   if (discount === undefined || turns !== undefined) return;
   const expected = 'turns = "returns" or "process" beside it: without, a rollout has one advantage';
   yield problem(['trainer.advantage.discount', 'trainer.advantage'], expected, discount);
+}
+
+/** An advantage by roles is of samples as they are: of their turns and lengths nothing is said. */
+function* roleRelations({ trainer, zero_truncated_completions: zeroes }: RatchetConfig): Relations {
+  const { type, decay, episode_agents: roles, turns } = trainer.advantage;
+  const at = 'trainer.advantage';
+  const isByRole = type === 'rae' || type === 'hierarchical_grpo';
+  const isOf = (key: string, of: string) => `nothing: ${key} is of type = "${of}"`;
+  if (decay !== undefined && type !== 'rae') yield problem([`${at}.decay`, at], isOf('decay', 'rae'), decay);
+  if (roles !== undefined && type !== 'hierarchical_grpo')
+    yield problem([`${at}.episode_agents`, at], isOf('episode_agents', 'hierarchical_grpo'), JSON.stringify(roles));
+  if (type === 'hierarchical_grpo' && roles === undefined) {
+    const expected = 'episode_agents = ["solver"] beside it: the roles that are compared within their episode';
+    yield problem([`${at}.episode_agents`, at], expected, 'nothing');
+  }
+  const others = {
+    [`${at}.turns`]: turns,
+    'trainer.length_penalty': trainer.length_penalty,
+    'trainer.overlong_penalty': trainer.overlong_penalty,
+    zero_truncated_completions: zeroes ? zeroes : undefined,
+  };
+  for (const [place, value] of Object.entries(others)) {
+    if (isByRole && value !== undefined)
+      yield problem(
+        [place, at],
+        `nothing beside type = "${type}", which knows rewards of agents alone`,
+        JSON.stringify(value),
+      );
+  }
 }
 
 function* maskRelations(loss: WrittenLoss): Relations {

@@ -1,7 +1,7 @@
 import { secretHeadersIn } from '../../model-access.ts';
 import { rotate } from '../../report-secrets.ts';
 import type { RatchetConfig } from '../index.ts';
-import { kindOfEnvironment, kindOfLoss, kindsOf, lossSpec } from '../learning.ts';
+import { isByRole, kindOfEnvironment, kindOfLoss, kindsOf, lossSpec } from '../learning.ts';
 import { problem, type Relations } from './problem.ts';
 
 /** What a run that learns from a teacher says of it, and what has no place in such a run. */
@@ -13,7 +13,7 @@ export function* teacherRelations(config: RatchetConfig): Relations {
   const { rollouts_per_example, env } = config;
   const areOwn =
     env.length > 0 && env.every((entry) => (entry.rollouts_per_example ?? kindOfEnvironment(config, entry)) !== 'rl');
-  if (kindOfLoss(config) !== 'rl' || rollouts_per_example >= 2 || areOwn) return;
+  if (kindOfLoss(config) !== 'rl' || rollouts_per_example >= 2 || areOwn || isByRole(config)) return;
   const expected = 'an integer ≥ 2: what a rollout gets is its reward compared with the others of its group';
   yield problem('rollouts_per_example', expected, rollouts_per_example);
 }

@@ -1,0 +1,85 @@
+import type { AdvantageSpec } from '../../config/run-spec.ts';
+import { groupAdvantages } from './advantage.ts';
+import type { AgentTrace, ScoredGroup, ScoredRollout } from './rollout.ts';
+
+/** Episodes of several agents that the policy plays: each trained one is a sample, with turns and a reward of its own. */
+
+/** What is trained as one: a rollout, or one agent's part of it. */
+export type Sample = ScoredRollout & { readonly agent?: string };
+
+/** The role of a rollout that has one agent, as verifiers calls it. */
+const onlyAgent = 'agent';
+
+/** Those of its trained agents, in the order of its traces; the rollout itself where it has one agent, or no reward. */
+export function samplesOf(rollout: ScoredRollout): Sample[] {
+  const { traces, ...played } = rollout;
+  if (traces === undefined || played.reward === null) return [rollout];
+  return traces.flatMap((trace, at) => (trace.isTrained ? [sampleOf(played, trace, at)] : []));
+}
+
+/** It is truncated where its own last turn was; what another agent of the episode did cuts nothing of it. */
+function sampleOf(played: Extract<ScoredRollout, { readonly reward: number }>, trace: AgentTrace, at: number): Sample {
+  const turns = played.turns.filter((turn) => turn.trace === at);
+  const isCut = turns.at(-1)?.finishReason === 'length';
+  const outcome =
+    played.outcome === 'truncated' || played.outcome === 'ok' ? (isCut ? 'truncated' : 'ok') : played.outcome;
+  const { agent, reward, metrics } = trace;
+  return { ...played, turns, outcome, reward, metrics, agent };
+}
+
+/** The group with its samples in place of its rollouts, which come by index. */
+export function groupOfSamples(group: ScoredGroup): Omit<ScoredGroup, 'rollouts'> & { readonly rollouts: Sample[] } {
+  return { ...group, rollouts: group.rollouts.toSorted((a, b) => a.index - b.index).flatMap(samplesOf) };
+}
+
+/** Advantages that know the roles of agents. */
+export type RoleAdvantage = Extract<AdvantageSpec, { readonly type: string }>;
+
+/** Running means of rewards, by environment and role: all that `rae` keeps from one group to the next. One that is missing is 0. */
+export type Baselines = Readonly<Record<string, Readonly<Record<string, number>>>>;
+
+export function isRoleAdvantage(advantage: unknown): advantage is RoleAdvantage {
+  return typeof advantage === 'object' && advantage !== null && 'type' in advantage;
+}
+
+/**
+ * Advantages of the samples of one group, and the baselines after it.
+ *
+ *     rae                A = r − b, then b ← decay · b + (1 − decay) · r, sample after sample, with a b for each role of an environment that
+ *                        begins at 0   (SPIRAL, arXiv:2506.24119; prime-rl's orchestrator/algo/rae.py)
+ *     hierarchical_grpo  A = r − mean over the samples of the same role: of the same episode where the role is one of `episodeAgents`, else of
+ *                        the group   (prime-rl's orchestrator/algo/hierarchical_grpo.py)
+ *
+ * Aligned with the samples; 0 where there is no reward, which moves no baseline.
+ */
+export function roleAdvantages(
+  { environment, rollouts }: { readonly environment: string; readonly rollouts: readonly Sample[] },
+  kind: RoleAdvantage,
+  baselines: Baselines = {},
+): { readonly advantages: number[]; readonly baselines: Baselines } {
+  if (kind.type === 'hierarchical_grpo') return { advantages: comparedByRole(rollouts, kind.episodeAgents), baselines };
+  const own: Record<string, number> = { ...baselines[environment] };
+  const advantages = rollouts.map(({ reward, agent = onlyAgent }) => {
+    if (reward === null) return 0;
+    const baseline = own[agent] ?? 0;
+    own[agent] = kind.decay * baseline + (1 - kind.decay) * reward;
+    return reward - baseline;
+  });
+  return { advantages, baselines: { ...baselines, [environment]: own } };
+}
+
+function comparedByRole(samples: readonly Sample[], episodeAgents: readonly string[]): number[] {
+  const keys = samples.map(({ agent = onlyAgent, index }) =>
+    JSON.stringify(episodeAgents.includes(agent) ? [agent, index] : [agent]),
+  );
+  const advantages = samples.map(() => 0);
+  for (const key of new Set(keys)) {
+    const peers = [...samples.keys()].filter((i) => keys[i] === key);
+    const compared = groupAdvantages(
+      peers.map((i) => samples[i]!.reward),
+      'centered',
+    );
+    for (const [k, i] of peers.entries()) advantages[i] = compared[k]!;
+  }
+  return advantages;
+}
