@@ -56,9 +56,10 @@ function* adviceOn(spec: RunSpec): Iterable<SettingAdvice> {
   if (comparesGroups) yield* onFilter(spec);
 }
 
-function* onPretrained({ learningRate: value, lora, schedule, maxSteps }: RunSpec): Iterable<SettingAdvice> {
+function* onPretrained({ model, learningRate: value, lora, schedule, maxSteps }: RunSpec): Iterable<SettingAdvice> {
   const { low, high } = lora ? rules.learningRate.lora : rules.learningRate.full;
-  if (value < low || value > high) {
+  const isSmall = (parametersInName(model) ?? Infinity) < rules.learningRateParametersMin;
+  if (!isSmall && (value < low || value > high)) {
     const why =
       value > high
         ? 'above it training tends to become unstable'
@@ -67,10 +68,16 @@ function* onPretrained({ learningRate: value, lora, schedule, maxSteps }: RunSpe
     yield advice('learning_rate', value, range, why, ruleSources.V);
   }
   const { warmupSteps } = schedule;
-  if (warmupSteps >= rules.warmupStepsMin || maxSteps <= rules.warmupStepsMin) return;
+  if (warmupSteps >= rules.warmupStepsMin || maxSteps * rules.warmupShareMax <= rules.warmupStepsMin) return;
   const why = 'the first steps are taken at the full learning rate, while the moments of Adam are still rough';
   const range = `${rules.warmupStepsMin} to 20 at least`;
   yield advice(['trainer.warmup_steps', 'warmup_steps'], warmupSteps, range, why, ruleSources.G);
+}
+
+/** As names of models say it: `smollm2-135m-instruct`, `Qwen3-0.6B`; null = not said. */
+function parametersInName(model: string): number | null {
+  const [, count, unit] = /(?:^|[-_/])(\d+(?:\.\d+)?)([mb])(?=$|[-_@.])/i.exec(model) ?? [];
+  return count === undefined ? null : Number(count) * (unit!.toLowerCase() === 'm' ? 1e6 : 1e9);
 }
 
 /** Where rollouts learn from the rest of their group. From a teacher alone each learns by itself, and none is dropped for its group. */

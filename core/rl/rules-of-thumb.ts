@@ -37,8 +37,12 @@ export const rules = {
 
   /** Of pretrained models. [V] "1e-5 to 1e-4 for LoRA, 1e-6 to 1e-5 for full finetuning" */
   learningRate: { lora: { low: 1e-5, high: 1e-4 }, full: { low: 1e-6, high: 1e-5 } },
+  /** Parameters below which models take several times those rates. [R] */
+  learningRateParametersMin: 0.5e9,
   /** Steps over which the learning rate rises. [G] "10-20 steps minimum" */
   warmupStepsMin: 10,
+  /** Share of the run for which that is said: a short run would rise for most of its steps. [R] */
+  warmupShareMax: 0.2,
   /** Coefficient of the KL penalty from which little is learned. [G] "High beta values (0.1+) - more conservative" */
   klBetaMax: 0.1,
   /** LoRA's alpha ÷ rank. [M] "Often same as rank or 2x rank" */

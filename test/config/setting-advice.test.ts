@@ -75,6 +75,16 @@ describe('advice on settings', () => {
     assert.deepEqual(adviceOn(preset), []);
   });
 
+  test('models of a hundred million parameters take higher rates, and a short run has a short warm-up', () => {
+    const own = (model: string): readonly string[] => paths(adviceOn({ model: `"${model}"`, learning_rate: '4e-4' }));
+    assert.deepEqual(own('smollm2-135m-instruct'), []);
+    assert.deepEqual(own('HuggingFaceTB/SmolLM2-360M'), []);
+    assert.deepEqual(own('org/Qwen3-0.6B'), ['learning_rate']);
+    assert.deepEqual(own('org/model-v2'), ['learning_rate']);
+    assert.deepEqual(paths(adviceOn({ warmup_steps: '2', max_steps: '50' })), []);
+    assert.deepEqual(paths(adviceOn({ warmup_steps: '2', max_steps: '51' })), ['warmup_steps']);
+  });
+
   test('what was left out has no line, and what the command line says is found there', () => {
     const text = 'model = "./qwen"\nlearning_rate = 1e-5\n[lora]\nalpha = 16\n[[env]]\nid = "reverse-text"\n';
     const parsed = parseRunConfig(text, { file: 'run.toml', overrides: { 'batch-size': '8' }, dialect: 'ratchet' });
