@@ -68,10 +68,12 @@ export function startWaitingRun(
   options: Pick<FakeRunOptions, 'name' | 'batchSize' | 'rolloutsPerExample' | 'asyncLevel'> & {
     /** Milliseconds, on average. */
     readonly work: number;
+    /** Milliseconds of CPU; absent = none. */
+    readonly burn?: number;
     readonly turns: number;
   },
 ): Promise<FakeRun> {
-  const { work, turns, name, batchSize, rolloutsPerExample, asyncLevel } = options;
+  const { work, burn = 0, turns, name, batchSize, rolloutsPerExample, asyncLevel } = options;
   const environment = fileURLToPath(new URL('waiting-environment.ts', import.meta.url));
   return startFakeRun(client, folder, {
     name,
@@ -83,7 +85,7 @@ export function startWaitingRun(
     stepMs: 100,
     checkpointInterval: 100,
     model: 'preset:chars-0.4m',
-    environment: `[[env]]\nid = ${JSON.stringify(environment)}\nargs = { turns = ${turns}, work_ms = ${work} }`,
+    environment: `[[env]]\nid = ${JSON.stringify(environment)}\nargs = { turns = ${turns}, work_ms = ${work}, burn_ms = ${burn} }`,
   });
 }
 

@@ -15,7 +15,8 @@ import { round } from './statistics.ts';
  * at once, and the run's window holds several times what all workers play.
  *
  * A turn of 50 ms is 1,280 turns a second and worker, which cost more CPU than a small machine has: the usual turn here takes 2 s. With
- * `--work 50` a machine measures the same where it has a core for every worker.
+ * `--work 50` a machine measures the same where it has a core for every worker. `--burn` and `--batch` with few rollouts tell whether an
+ * environment that computes is spread over all workers although one of them could hold the whole batch.
  *
  * - `efficiency_4`, `efficiency_16`, goals ≥ 0.9: turns a second of so many workers ÷ (their number × the turns a second of one).
  * - `share_spread`, goal ≤ 0.1: of 16, the busiest worker's turns less those of the idlest, ÷ their mean.
@@ -27,7 +28,10 @@ import { round } from './statistics.ts';
 export const rolloutWorkers = measurement('rollout-workers', 'how rollouts spread over rollout workers', measure)
   .option('--workers <list>', 'how many, one figure each; the first is what the others are compared with', '1,4,16')
   .option('--work <ms>', 'of the environment after each turn', Number, 2_000)
+  .option('--burn <ms>', 'of CPU that the environment takes after each turn', Number, 0)
   .option('--turns <n>', 'of a rollout', Number, 5)
+  .option('--batch <n>', 'rollouts of a batch; 0 = 64 for each worker', Number, 0)
+  .option('--level <n>', 'max_async_level', Number, 4)
   .option('--max-rollouts <n>', 'of a worker; 0 = the option is not given to workers', Number, 64)
   .option('--seconds <n>', 'of each measurement', Number, 30)
   .option('--kill-every <s>', 'seconds from one kill to the next; 0 = none', Number, 1)
@@ -40,7 +44,10 @@ export const rolloutWorkers = measurement('rollout-workers', 'how rollouts sprea
 interface Options {
   readonly workers: string;
   readonly work: number;
+  readonly burn: number;
   readonly turns: number;
+  readonly batch: number;
+  readonly level: number;
   readonly maxRollouts: number;
   readonly seconds: number;
   readonly killEvery: number;
@@ -50,7 +57,6 @@ interface Options {
 const rolloutsPerExample = 8;
 /** Rollouts of a batch for each worker: the window is five times what a worker plays. */
 const batchOfWorker = 64;
-const level = 4;
 /** By then the run knows how long its rollouts take, and its window is full. */
 const stepsSkipped = 4;
 /** What is stored of a turn is stored within half a second of its end, on a machine that has a moment. */
@@ -108,9 +114,9 @@ async function withWorkers(
           const run = await startWaitingRun(client, folder, {
             ...options,
             name: `workers-${count}`,
-            batchSize: batchOfWorker * count,
+            batchSize: options.batch || batchOfWorker * count,
             rolloutsPerExample,
-            asyncLevel: level,
+            asyncLevel: options.level,
           });
           await work({ run, folder, processes });
           await run.handle.terminate('measured');

@@ -1,7 +1,6 @@
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
 import { loadRunConfig } from '../backends/configs/load-run-config.ts';
-import { getPackagedModel } from '../backends/hub/packaged-models.ts';
 import {
   killInTheMiddle,
   type KilledRun,
@@ -114,19 +113,18 @@ async function measureOne(
   };
   const settings = { seed: String(seed), ...(steps === undefined ? {} : { max_steps: String(steps) }) };
   const specOf = async () => (await loadRunConfig(task.config, { projectFolder: folder, overrides: settings })).spec;
-  const modelOf = async (name: string) => (await getPackagedModel(name, { say: bench.say })).folder;
   return {
     task: task.name,
     seed,
     run: await part('run', () => learn(bench, place)),
     control: await part('control', async () => {
       const spec = await specOf();
-      return trainOnShuffledRewards(spec, await modelOf(spec.model), bench.say);
+      return trainOnShuffledRewards(spec, spec.model, bench.say);
     }),
     killed: await part('killed', () => killInTheMiddle(bench, place, killSteps)),
     trl: await part('trl', async () => {
       const spec = await specOf();
-      return learnWithTrl(bench, { spec, model: await modelOf(spec.model), python, threads });
+      return learnWithTrl(bench, { spec, model: spec.model, python, threads });
     }),
   };
 }
