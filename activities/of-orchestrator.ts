@@ -17,6 +17,7 @@ import { packBatch } from './pack-batch.ts';
 import { planStep } from './plan-step.ts';
 import { createDescribeTrainers, type KnownTrainers } from './find-trainers.ts';
 import { createOpenPromptSearch, createPlanPromptSearch } from './prompt-search/open-search.ts';
+import { createOpenTrial } from './prompt-search/try-prompt.ts';
 import { createClosePromptSearch, createWritePrompts } from './prompt-search/write-results.ts';
 import { reopenRounds } from './reopen-rounds.ts';
 import { readSpec } from '../runs/run-access.ts';
@@ -55,6 +56,7 @@ export const createOrchestratorActivities = (
   closeEvaluation: createCloseEvaluation({}),
   planPromptSearch: createPlanPromptSearch(dependencies),
   openPromptSearch: createOpenPromptSearch(dependencies),
+  openTrial: createOpenTrial(dependencies),
   writePrompts: createWritePrompts(),
   closePromptSearch: createClosePromptSearch(),
   planNewest: createPlanNewest(dependencies),

@@ -1,7 +1,10 @@
 import { ApplicationFailure, CancellationScope, condition } from '@temporalio/workflow';
+import { present } from '../core/present.ts';
 import { leaseWords } from '../core/gepa/figures.ts';
 import {
   answerOf,
+  areQuick,
+  type AskedRollouts,
   longestOf,
   type PlayedSlice,
   type PromptSlice,
@@ -11,6 +14,8 @@ import {
 } from '../core/gepa/leases.ts';
 import type { PromptSearchHandle, SearchInPlay } from '../core/gepa/prompt-search.ts';
 import type { EvaluateRequest, ReflectRequest, SearchAnswer, SearchRequest } from '../core/gepa/search-state.ts';
+import { slowPlayS } from '../core/rl/window.ts';
+import type { PolicyVersion } from '../core/rl/run-state.ts';
 import type { SearchControl } from './control/search-control.ts';
 import { promptSearches } from './options.ts';
 
@@ -28,7 +33,9 @@ export class SearchLeases {
   /** Of the newest rollouts; null: nothing is known, or they were slow. */
   pace: SearchPace | null;
   readonly #handle: PromptSearchHandle;
-  readonly #control: SearchControl;
+  readonly #control: Pick<SearchControl, 'failedRollouts'>;
+  /** In place of the version that the search was begun with. */
+  readonly #policy: PolicyVersion | undefined;
   readonly #scope = new CancellationScope();
   readonly #bounds: { readonly workers: number | undefined; readonly inFlightMax: number };
   /** By id: what was asked and not taken yet, and how many of its rollouts are awaited. */
@@ -40,10 +47,15 @@ export class SearchLeases {
   #answers: SearchAnswer[] = [];
   #failures: unknown[] = [];
 
-  constructor(handle: PromptSearchHandle, control: SearchControl, pace: SearchPace | null) {
+  constructor(
+    handle: PromptSearchHandle,
+    control: Pick<SearchControl, 'failedRollouts'>,
+    { pace = null, policy }: { readonly pace?: SearchPace | null; readonly policy?: PolicyVersion },
+  ) {
     const { maxConcurrent = -1, workers } = handle;
     this.#handle = handle;
     this.#control = control;
+    this.#policy = policy;
     this.#bounds = { workers, inFlightMax: maxConcurrent < 1 ? Infinity : maxConcurrent };
     this.pace = pace;
   }
@@ -92,9 +104,39 @@ export class SearchLeases {
   }
 
   /** Plays what no request of the search asks for: the store has the scores then. */
-  async play(asked: readonly Omit<PromptSlice, 'from'>[], what: string): Promise<void> {
-    const slices = asked.flatMap((one) => slicesOf(one, this.#bounds));
-    await Promise.all(slices.map((slice) => this.#play(slice, `${slice.examples.length} ${what}`)));
+  async play(asked: readonly AskedRollouts[], what: string): Promise<void> {
+    await this.#playAll(this.#slices(asked), what);
+  }
+
+  /**
+   * The same of what nothing is known of yet. Its first lease tells how long the rest would take one worker; where that is not long, it is
+   * left to whoever takes the scores.
+   */
+  async playSlow(asked: readonly AskedRollouts[], what: string): Promise<void> {
+    const [first, ...rest] = this.#slices(asked);
+    if (first === undefined) return;
+    let isOver = false;
+    const begun = this.#playAll([first], what).finally(() => (isOver = true));
+    begun.catch(() => undefined); // it is awaited below
+    if (await condition(() => isOver, slowPlayS * 1000)) {
+      const [played] = await begun;
+      if (areQuick(rolloutsIn(rest), played!.pace)) return;
+    }
+    await Promise.all([begun, this.#playAll(rest, what)]);
+  }
+
+  #slices(asked: readonly AskedRollouts[]): PromptSlice[] {
+    return asked.flatMap((one) => slicesOf(one, this.#bounds));
+  }
+
+  /** All, or none any more: of what fails the others are not played. */
+  async #playAll(slices: readonly PromptSlice[], what: string): Promise<PlayedSlice[]> {
+    try {
+      return await Promise.all(slices.map((slice) => this.#play(slice, `${slice.examples.length} ${what}`)));
+    } catch (error) {
+      this.#scope.cancel();
+      throw error;
+    }
   }
 
   #follow(answers: Promise<readonly SearchAnswer[]>): void {
@@ -149,7 +191,9 @@ export class SearchLeases {
     await begun;
     try {
       const played = await this.#scope.run(() =>
-        promptSearches.evaluatePrompt.executeWithOptions({ summary }, [{ handle: this.#handle, slice }]),
+        promptSearches.evaluatePrompt.executeWithOptions({ summary }, [
+          { handle: this.#handle, slice, ...present({ policy: this.#policy }) },
+        ]),
       );
       this.#control.failedRollouts(played);
       return played;
@@ -168,6 +212,10 @@ export class SearchLeases {
       next.begin();
     }
   }
+}
+
+function rolloutsIn(slices: readonly PromptSlice[]): number {
+  return slices.reduce((sum, { examples }) => sum + examples.length, 0);
 }
 
 function rolloutsOf(leases: Iterable<Lease>): number {

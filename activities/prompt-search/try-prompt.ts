@@ -1,8 +1,13 @@
 import { bootstrapMean } from '../../core/eval/bootstrap.ts';
 import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
-import type { PromptSearchHandle, PromptTrial, StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
+import type { AskedRollouts } from '../../core/gepa/leases.ts';
+import type {
+  OpenedTrial,
+  PromptSearchHandle,
+  PromptTrial,
+  StoredPromptSearch,
+} from '../../core/gepa/prompt-search.ts';
 import { systemPrompt } from '../../core/gepa/prompt-parts.ts';
-import type { Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../runs/layout.ts';
 import { versionName } from '../../core/names.ts';
@@ -15,7 +20,7 @@ import { storeOf } from '../../runs/run-access.ts';
 import { OpenedSearch } from '../../backends/rollouts/opened-search.ts';
 import { handleOf, searchKeys, textName } from '../../runs/search-store.ts';
 
-interface TryPromptInput {
+export interface TryPromptInput {
   /** Where the search lies that found it. */
   readonly place: EvaluationPlace;
   /** What it found. */
@@ -24,9 +29,24 @@ interface TryPromptInput {
   readonly policy: PolicyVersion;
 }
 
+interface OpenDependencies {
+  readonly countRolloutWorkers: () => Promise<number>;
+}
+
+/** Says what a trial asks for, so that its rollouts can be leased. Only reads. */
+export const createOpenTrial =
+  ({ countRolloutWorkers }: OpenDependencies) =>
+  async ({ place, prompt, policy }: TryPromptInput): Promise<OpenedTrial> =>
+    withHeartbeat(async () => {
+      const { handle, stored } = await reopened(place);
+      const text = await storeOf(place).get(prompt);
+      const workers = await countRolloutWorkers().catch(() => 1);
+      return { handle: { ...handle, workers }, asked: trialOf(stored, nameOf(text), policy) };
+    });
+
 /**
  * Plays the winner of a branch and the prompt it began with once more, on another version than the one it was found with and on examples
- * that the branch has not seen, with the same random numbers. A retry plays only what is missing.
+ * that the branch has not seen, with the same random numbers. What was leased of it, or played before, is not played again.
  */
 export const createTryPrompt =
   (dependencies: AskDependencies) =>
@@ -39,15 +59,14 @@ export const createTryPrompt =
       const search = await OpenedSearch.open(dependencies, handle, signal, policy);
       const held = await keepVersion(dependencies, `${place.prefix}trial`, search);
       try {
-        const score = async (id: string, texts: Texts | null) => {
-          const asked = { id: `trial.${versionName(policy)}.${id}`, texts, examples: stored.test, keepsTraces: false };
-          return (await search.score(asked)).map(({ reward }) => reward);
-        };
-        const name = textName(Buffer.from(text).toString('utf8'));
-        // An environment's own prompts may differ from example to example.
-        const current = stored.input.startPrompt ? stored.start : null;
-        const [before, after] = await Promise.all([score('current', current), score(name, { [systemPrompt]: name })]);
-        const both = before.flatMap((was, i) => (was === null || after[i] == null ? [] : [{ was, is: after[i] }]));
+        const name = nameOf(text);
+        const [before, after] = await Promise.all(
+          trialOf(stored, name, policy).map(async (asked) => {
+            const rows = await search.score({ ...asked, examples: stored.test });
+            return rows.map(({ reward }) => reward);
+          }),
+        );
+        const both = before!.flatMap((was, i) => (was === null || after![i] == null ? [] : [{ was, is: after![i] }]));
         const key = [stored.input.seed, 'prompt', name, policy.digest];
         const trial = { prompt: kept, ...comparedOn(both, key) };
         await store.put(`${place.prefix}trial.json`, encodeJson({ ...trial, version: versionName(policy) }));
@@ -56,6 +75,23 @@ export const createTryPrompt =
         await held.release();
       }
     });
+
+/** What is asked for of the prompt in use, and of the winner: the same examples. */
+function trialOf({ input, start, test }: StoredPromptSearch, winner: string, policy: PolicyVersion): AskedRollouts[] {
+  const ask = (id: string, texts: AskedRollouts['texts']): AskedRollouts => ({
+    id: `trial.${versionName(policy)}.${id}`,
+    texts,
+    set: 'test',
+    keepsTraces: false,
+    examples: test.map((_, position) => position),
+  });
+  // An environment's own prompts may differ from example to example.
+  return [ask('current', input.startPrompt ? start : null), ask(winner, { [systemPrompt]: winner })];
+}
+
+function nameOf(text: Uint8Array): string {
+  return textName(Buffer.from(text).toString('utf8'));
+}
 
 function comparedOn(
   both: readonly { readonly was: number; readonly is: number }[],

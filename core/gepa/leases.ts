@@ -19,7 +19,8 @@ export interface SearchPace {
 export interface PromptSlice {
   /** Of the request; a row of the store has it, and the example's index in the request. */
   readonly id: string;
-  readonly texts: Texts;
+  /** null: each example's own system prompt. */
+  readonly texts: Texts | null;
   /** `test`: what neither side of the search has seen. */
   readonly set: ExampleSet | 'test';
   readonly keepsTraces: boolean;
@@ -27,6 +28,9 @@ export interface PromptSlice {
   readonly from: number;
   readonly examples: readonly number[];
 }
+
+/** A request before it is cut into slices. */
+export type AskedRollouts = Omit<PromptSlice, 'from'>;
 
 /** What came of a slice, in the order of its examples. */
 export interface PlayedSlice {
@@ -56,11 +60,16 @@ const slicesMax = 16;
 
 /** Whether one process answers all of these sooner than they could be spread: in less time than slow rollouts take. */
 export function isQuick(requests: readonly SearchRequest[], pace: SearchPace | null): boolean {
-  if (pace === null) return false;
-  const rollouts = requests.reduce(
-    (sum, request) => sum + (request.kind === 'evaluate' ? request.examples.length : 0),
-    0,
+  const counts = requests.map((request) => (request.kind === 'evaluate' ? request.examples.length : 0));
+  return areQuick(
+    counts.reduce((sum, count) => sum + count, 0),
+    pace,
   );
+}
+
+/** The same of so many rollouts. */
+export function areQuick(rollouts: number, pace: SearchPace | null): boolean {
+  if (pace === null) return false;
   return pace.seconds * Math.max(1, rollouts / pace.beside) < slowPlayS;
 }
 
@@ -72,7 +81,7 @@ export function longestOf(played: readonly PlayedSlice[]): SearchPace | null {
 
 /** The leases of a request. Whichever worker plays one, in whatever order, rows and random numbers are those of the request. */
 export function slicesOf(
-  { id, texts, set, keepsTraces, examples }: Omit<PromptSlice, 'from'>,
+  { id, texts, set, keepsTraces, examples }: AskedRollouts,
   { workers = 1, inFlightMax }: { readonly workers?: number | undefined; readonly inFlightMax: number },
 ): PromptSlice[] {
   const wanted = Math.ceil(examples.length / Math.max(slicesMax, 2 * workers));

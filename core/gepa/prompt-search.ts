@@ -1,7 +1,7 @@
 import type { EvaluatedEnvironment, EvaluatedModel, EvaluatedServer, EvaluationPlace } from '../eval/evaluation.ts';
 import type { ObjectRef } from '../rl/run-state.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
-import type { SearchPace } from './leases.ts';
+import type { AskedRollouts, SearchPace } from './leases.ts';
 import type { PromptComponent } from './prompt-parts.ts';
 import type { SearchTuning } from './tuning.ts';
 import type { SearchAnswer, SearchSettings, SearchState, StopReason, Texts } from './search-state.ts';
@@ -241,6 +241,13 @@ export type PromptSearchNotice = { readonly workflowId: string } & (
   | { readonly result: PromptSearchResult }
   | { readonly failed: string }
 );
+
+/** A trial before it is played: what is asked for, of the prompt in use and of the winner. */
+export interface OpenedTrial {
+  /** Of the search that found the winner. */
+  readonly handle: PromptSearchHandle;
+  readonly asked: readonly AskedRollouts[];
+}
 
 /** The winner of a branch and the prompt in use, once more, on the newest version. */
 export interface PromptTrial {

@@ -8,12 +8,15 @@ import { MockActivityEnvironment } from '@temporalio/testing';
 import { createSearchPrompts } from '../../activities/prompt-search/search-prompts.ts';
 import { createEvaluatePrompt, createReflectOnPrompt } from '../../activities/prompt-search/lease-search.ts';
 import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
+import { createOpenTrial, createTryPrompt, type TryPromptInput } from '../../activities/prompt-search/try-prompt.ts';
 import { createClosePromptSearch } from '../../activities/prompt-search/write-results.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type {
+  OpenedTrial,
   PromptSearchHandle,
   PromptSearchInput,
   PromptSearchResult,
+  PromptTrial,
   SearchAttempt,
 } from '../../core/gepa/prompt-search.ts';
 import { answerOf, type PlayedSlice, type PromptSlice, type Reflected, slicesOf } from '../../core/gepa/leases.ts';
@@ -22,6 +25,7 @@ import type { SearchAnswer, SearchRequest, SearchState } from '../../core/gepa/s
 import type { EndpointRequest } from '../../backends/inference/endpoint.ts';
 import type { ChatSample } from '../../backends/inference/index.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
+import { storeOf } from '../../runs/run-access.ts';
 import { openTokenizer } from './runs.ts';
 
 /** Rewards a word that is repeated backwards; the task model does so as soon as its prompt says "backwards". */
@@ -303,6 +307,44 @@ test('what a worker had stored of a lease when it vanished is not played again, 
   const state = await searchLeased(handle, [second]);
   assert.deepEqual(result(state), result(undisturbed));
   assert.equal(stored + rolloutsOf(second).length, result(state).calls);
+});
+
+test('a trial of a winner is shared among workers, one of which vanishes: it comes out as with one, and nothing is asked again', async (t) => {
+  const file = { key: 'w', sha256: '0', bytes: 0 };
+  const policy = { step: 2, digest: 'd', weights: 'w/', file, sums: file };
+  const prompt = 'Write the word backwards.';
+  const searched = async () => {
+    const handle = await openSearch(t, { numTest: 9, maxConcurrent: 1 });
+    await search(handle, models());
+    const { place } = handle;
+    return { place, policy, prompt: await storeOf(place).put('found.txt', Buffer.from(prompt)) };
+  };
+  const compare = (asked: TryPromptInput, { dependencies }: ReturnType<typeof models>): Promise<PromptTrial> =>
+    new MockActivityEnvironment().run(createTryPrompt(dependencies), asked);
+  const alone = models();
+  const expected = await compare(await searched(), alone);
+  assert.deepEqual([expected.examples, expected.before, expected.after, alone.asked.length], [9, 0, 1, 18]);
+
+  const asked = await searched();
+  const open = createOpenTrial({ countRolloutWorkers: () => Promise.resolve(2) });
+  const trial = (await new MockActivityEnvironment().run(open, asked)) as OpenedTrial;
+  const slices = trial.asked.flatMap((one) => slicesOf(one, { inFlightMax: Infinity }));
+  const [vanishing, other, last] = [models(), models(), models()];
+  const { chat } = vanishing.dependencies.endpoint();
+  const worker = new MockActivityEnvironment();
+  vanishing.dependencies.endpoint = () => ({
+    chat: async (request) => {
+      if (vanishing.asked.length < 2) return chat(request);
+      worker.cancel();
+      throw new Error('the worker is gone');
+    },
+  });
+  const [first, ...rest] = slices;
+  const whole = { ...first!, examples: trial.asked[0]!.examples };
+  await assert.rejects(playedBy(trial.handle, whole, vanishing, worker));
+  for (const slice of [whole, ...rest.filter(({ id }) => id !== whole.id)]) await playedBy(trial.handle, slice, other);
+  assert.deepEqual(await compare(asked, last), expected);
+  assert.deepEqual([vanishing.asked.length + other.asked.length, last.asked.length], [18, 0]);
 });
 
 test('an attempt whose rollouts turn out slow ends, and what it had in flight is not counted', async (t) => {

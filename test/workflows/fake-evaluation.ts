@@ -34,6 +34,7 @@ type Searches = Pick<
   | 'reflectOnPrompt'
   | 'searchPrompts'
   | 'comparePrompts'
+  | 'openTrial'
   | 'tryPrompt'
   | 'writePrompts'
   | 'closePromptSearch'
@@ -176,6 +177,18 @@ export function fakeSearches(run: FakeRun): Searches {
       return { answers, adopted: 0, failed: 0, firstFailure: null, seconds: 0.1, handle, pace };
     },
     comparePrompts: () => ({ examples: 2, before: 0.25, after: 0.75 }),
+    openTrial: ({ place, policy }) => {
+      const asked = (id: string, texts: Texts) => ({
+        id: `trial.v${policy.step}.${id}`,
+        texts,
+        examples: [0, 1, 2, 3],
+      });
+      const both = [asked('current', { system_prompt: 'text-0' }), asked('winner', { system_prompt: 'text-3' })];
+      return {
+        handle: openedSearch(searchOf(place.name, { results: place })),
+        asked: both.map((one) => ({ ...one, set: 'test' as const, keepsTraces: false })),
+      };
+    },
     tryPrompt: ({ prompt }) => ({
       prompt,
       examples: 4,
@@ -232,8 +245,8 @@ export function playedSlice({ texts, examples }: PromptSlice, seconds = 0.01): P
   return { scores, adopted: 0, failed: 0, firstFailure: null, refused: null, pace };
 }
 
-function numberOf(texts: Texts): number {
-  return Number(/\d+$/.exec(texts['system_prompt']!)![0]);
+function numberOf(texts: Texts | null): number {
+  return Number(/\d+$/.exec(texts?.['system_prompt'] ?? 'text-0')![0]);
 }
 
 function scoreOf(number: number): number {

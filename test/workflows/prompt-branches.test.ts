@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { RatchetError } from '../../core/errors.ts';
 import type { PromptBranchSpec, RunSpec } from '../../config/run-spec.ts';
+import { playedSlice } from './fake-evaluation.ts';
 import { type Fakes, Gate, holdingStep } from './fake-run.ts';
 import { failureOf, until } from './look.ts';
 import { begin, type BegunRun, closeServer } from './server.ts';
@@ -63,6 +64,9 @@ function holding(gate: Gate): Fakes {
   };
 }
 
+const trialLeases = (run: BegunRun) =>
+  run.inputs('evaluatePrompt').filter(({ slice }) => slice.id.startsWith('trial.'));
+
 const childOf = (run: BegunRun, step = 1) => run.client.workflow.getHandle(`${run.name}.gepa.reverse-text.v${step}`);
 
 describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
@@ -84,6 +88,72 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     );
     assert.match((await run.told('prompt'))[0]!, /it is in use for groups that are leased from now on$/);
     assert.equal(run.inputs('tryPrompt')[0]!.policy.step, 1, 'on the newest version');
+  });
+
+  test('whose trial has quick rollouts: one lease tells so, and one worker plays the rest', async () => {
+    const run = await begun(branching());
+    await run.result();
+    assert.deepEqual(
+      trialLeases(run).map(({ slice, policy }) => [slice.id, slice.from, policy?.step]),
+      [['trial.v1.current', 0, 1]],
+    );
+    assert.equal(run.inputs('tryPrompt').length, 1);
+  });
+
+  test('whose trial has slow rollouts: they are leased to all workers, each once, and their scores are taken then', async () => {
+    const run = await begun(branching(), {
+      evaluatePrompt: ({ slice }) => playedSlice(slice, slice.id.startsWith('trial.') ? 3 : 0.01),
+    });
+    await run.result();
+    const played = trialLeases(run).flatMap(({ slice: { id, examples } }) => examples.map((one) => `${id}#${one}`));
+    assert.deepEqual(
+      played.toSorted(),
+      ['current', 'winner'].flatMap((prompt) => [0, 1, 2, 3].map((one) => `trial.v1.${prompt}#${one}`)),
+    );
+    assert.ok(trialLeases(run).length >= 4);
+    assert.equal(run.order('evaluatePrompt', 'tryPrompt').at(-1), 'tryPrompt');
+    assert.equal(run.inputs('tryPrompt').length, 1);
+  });
+
+  test('whose trial has a rollout that hangs: the others are leased meanwhile', async () => {
+    const gate = new Gate();
+    const run = await begun(branching(), {
+      evaluatePrompt: async ({ slice }) => {
+        if (slice.id === 'trial.v1.current' && slice.from === 0) await gate.pass();
+        return playedSlice(slice);
+      },
+    });
+    await gate.reached;
+    await until('leases of both prompts', () => {
+      const of = (prompt: string) =>
+        trialLeases(run).some(({ slice }) => slice.id === `trial.v1.${prompt}` && slice.from > 0);
+      return of('current') && of('winner');
+    });
+    assert.equal(run.inputs('tryPrompt').length, 0);
+    gate.open();
+    await run.result();
+    assert.match((await run.told('prompt'))[0]!, /it is in use for groups that are leased from now on$/);
+  });
+
+  test('whose trial is under way when the run ends: its leases are cancelled', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: branching(),
+      fakes: {
+        evaluatePrompt: async ({ slice }) => {
+          if (slice.id.startsWith('trial.')) await gate.pass();
+          return playedSlice(slice);
+        },
+        playGroups: async ({ round }, { usual }) => {
+          if (round.step === 2) await gate.reached;
+          return usual();
+        },
+      },
+    });
+    assert.equal((await run.result()).step, 3);
+    gate.open();
+    assert.equal(run.inputs('tryPrompt').length, 0);
+    assert.match((await run.told('prompt'))[0]!, /is cancelled: the run ends/);
   });
 
   test('whose winner is not better beyond chance: the prompt in use stays', async () => {

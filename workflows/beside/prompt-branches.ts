@@ -13,7 +13,7 @@ import { layout } from '../../runs/layout.ts';
 import { versionName } from '../../core/names.ts';
 import type { PolicyVersion, PromptBranch, PromptRef, Prompts, RunState } from '../../core/rl/run-state.ts';
 import type { PromptBranchSpec, RunSpec } from '../../config/run-spec.ts';
-import { opening, orchestratorFor, rolloutsFor } from '../options.ts';
+import { opening, orchestratorFor } from '../options.ts';
 import {
   adoptedLine,
   branchCancelledLine,
@@ -27,6 +27,7 @@ import {
 import { ChildWork } from './child-work.ts';
 import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal, type PromptStanding } from '../control/messages.ts';
 import type { optimizePrompt } from '../optimize-prompt.ts';
+import { PromptTrials } from './prompt-trials.ts';
 import type { Publishing } from '../step/publishing.ts';
 import { rootCause } from './root-cause.ts';
 import type { RunContext } from '../run-parts.ts';
@@ -52,6 +53,7 @@ type SpecWithBranches = RunSpec & { readonly gepa: PromptBranchSpec };
 export class PromptBranches {
   readonly #options: BranchOptions;
   readonly #pending = new Map<string, PromptBranch & { readonly since: string }>();
+  readonly #trials = new PromptTrials();
   readonly #children = new ChildWork<PromptSearchResult>(promptBranchEndedSignal);
   /** Workflow ids of the children that were begun, by their branch's key. */
   readonly #workflows = new Map<string, string>();
@@ -128,6 +130,7 @@ export class PromptBranches {
     if (why !== null && !this.#isOver) this.#tellOfLeaving(why);
     this.#isOver = true;
     this.#pending.clear();
+    this.#trials.leave();
     const workflows = [...this.#workflows.values()];
     this.#workflows.clear();
     await this.#children.cancel(workflows);
@@ -212,9 +215,7 @@ export class PromptBranches {
     const newest = this.#options.served() ?? policy;
     const trial = await control.waitFor(
       `the prompt of ${environment} that was found, on ${versionName(newest)}`,
-      rolloutsFor(spec).tryPrompt.executeWithOptions({ summary: `${environment} on ${versionName(newest)}` }, [
-        { place: result.place, prompt: bestPrompt, policy: newest },
-      ]),
+      this.#trials.of(environment, spec, { place: result.place, prompt: bestPrompt, policy: newest }),
     );
     if (this.#isLeft(branch)) return;
     this.#decide(branch, { trial, newest, adopt: spec.gepa.adopt, run: run.name, figures });
