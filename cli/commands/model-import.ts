@@ -16,7 +16,7 @@ export const importGguf = new Command('import')
   .description('make a folder of a GGUF file, for the embedded engine and others')
   .argument(
     '<file.gguf>',
-    'of the families Llama, Mistral, SmolLM2, SmolLM3, Qwen2, Qwen3 (experts, too) and Gemma 3; packed as F32, F16, BF16, Q4 to Q8 or Q4_K to Q6_K',
+    'of the families Llama, Mistral, SmolLM2, SmolLM3, Qwen2, Qwen3 (experts, too) and Gemma 3; packed as F32, F16, BF16, Q4 to Q8, Q2_K to Q6_K or IQ4',
   )
   .option('-o, --out <folder>', 'what is made (default: the name of the file, without .gguf)')
   .option('--json', 'as one JSON object')

@@ -15,6 +15,8 @@ import { mergesOf, partsOfTokenizer, tokenTypes, uncutPieces } from './sentencep
 /** The texts of the folder. `rotary`: `rope_freqs.weight`, where there is one. Throws `ModelUnsupported` for what the engine does not hold. */
 export function textsOfGguf(header: GgufHeader, where: string, rotary: Float32Array | null): TextFiles {
   const file = new GgufFile(header, where);
+  const parts = Number(header.values.get('split.count') ?? 1);
+  if (parts > 1) throw file.unsupported('one file, as `llama-gguf-split --merge` makes it', `the first of ${parts}`);
   const withTools = file.maybeText('tokenizer.chat_template.tool_use');
   return {
     'config.json': json(configOf(file, rotary)),

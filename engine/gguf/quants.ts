@@ -26,6 +26,10 @@ export const packings: Readonly<Record<number, Packing>> = {
     const scale = half(block, 0);
     for (let i = 0; i < 32; i++) target[i] = scale * signed(block[2 + i]!);
   }),
+  10: inBlocks('Q2_K', 256, 84, unpackTwoK),
+  11: inBlocks('Q3_K', 256, 110, unpackThreeK),
+  20: inBlocks('IQ4_NL', 32, 18, (block, target) => unpackSteps(half(block, 0), block.subarray(2), target)),
+  23: inBlocks('IQ4_XS', 256, 136, unpackFourXs),
   12: inBlocks('Q4_K', 256, 144, unpackFourK),
   13: inBlocks('Q5_K', 256, 176, unpackFiveK),
   14: inBlocks('Q6_K', 256, 210, unpackSixK),
@@ -127,6 +131,56 @@ function unpackSixK(block: Uint8Array, target: Float32Array): void {
         target[128 * upper + 32 * quarter + i] = Math.fround(scale * own) * number;
       }
     }
+  }
+}
+
+/** The j-th number of 2 bits of 64 bytes: of each 128 the first 32 are in the lowest bits of 32 bytes. */
+function twoBits(bytes: Uint8Array, j: number): number {
+  return (bytes[32 * (j >> 7) + (j & 31)]! >> (2 * ((j >> 5) & 3))) & 3;
+}
+
+/** 256 numbers of 2 bits, with a scale and a least value of 4 bits each for each 16. */
+function unpackTwoK(block: Uint8Array, target: Float32Array): void {
+  const [scale, least] = [half(block, 80), half(block, 82)];
+  const numbers = block.subarray(16, 80);
+  for (let j = 0; j < 256; j++) {
+    const own = block[j >> 4]!;
+    target[j] = Math.fround(Math.fround(scale * (own & 0xf)) * twoBits(numbers, j)) - Math.fround(least * (own >> 4));
+  }
+}
+
+/** 256 numbers of 2 bits and the sign of each apart, with a scale of 6 bits for each 16. */
+function unpackThreeK(block: Uint8Array, target: Float32Array): void {
+  const scale = half(block, 108);
+  const [numbers, packed] = [block.subarray(32, 96), block.subarray(96, 108)];
+  for (let j = 0; j < 256; j++) {
+    const of = j >> 4;
+    const low = (packed[of & 7]! >> (4 * (of >> 3))) & 0xf;
+    const own = (low | (((packed[8 + (of & 3)]! >> (2 * (of >> 2))) & 3) << 4)) - 32;
+    const isPositive = (block[j & 31]! >> (j >> 5)) & 1;
+    target[j] = Math.fround(scale * own) * (twoBits(numbers, j) - (isPositive ? 0 : 4));
+  }
+}
+
+/** What a number of 4 bits means in IQ4 (`kvalues_iq4nl`): steps that are finer around 0. */
+const steps = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113] as const;
+
+/** 32 numbers of 4 bits: the first 16 in the lower halves of 16 bytes. */
+function unpackSteps(scale: number, bytes: Uint8Array, target: Float32Array): void {
+  for (let i = 0; i < 16; i++) {
+    target[i] = scale * steps[bytes[i]! & 0xf]!;
+    target[16 + i] = scale * steps[bytes[i]! >> 4]!;
+  }
+}
+
+/** 256 such numbers, with a scale of 6 bits for each 32. */
+function unpackFourXs(block: Uint8Array, target: Float32Array): void {
+  const scale = half(block, 0);
+  const high = block[2]! | (block[3]! << 8);
+  for (let j = 0; j < 8; j++) {
+    const own = (((block[4 + (j >> 1)]! >> (4 * (j & 1))) & 0xf) | (((high >> (2 * j)) & 3) << 4)) - 32;
+    const numbers = block.subarray(8 + 16 * j, 24 + 16 * j);
+    unpackSteps(Math.fround(scale * own), numbers, target.subarray(32 * j, 32 * (j + 1)));
   }
 }
 

@@ -7,6 +7,7 @@ import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { decodeGgufHeader } from '../../engine/gguf/header.ts';
+import { textsOfGguf } from '../../engine/gguf/hugging-face.ts';
 import { readGguf } from '../../engine/gguf/import-gguf.ts';
 import { packings } from '../../engine/gguf/quants.ts';
 import { loadModelFolder, saveModelFolder } from '../../engine/index.ts';
@@ -99,6 +100,15 @@ describe('a GGUF file', () => {
       writeFileSync(file, Buffer.concat([bytes.subarray(0, at), Buffer.from(to), bytes.subarray(at + from.length)]));
       await assert.rejects(readGguf(file), { code: 'ModelUnsupported', message: expected });
     }
+  });
+
+  test('of which there are more parts is refused with what makes one of them', () => {
+    const { values, tensors } = decodeGgufHeader(readFileSync(tiny), 'tiny');
+    const first = { values: new Map([...values, ['split.count', 3]]), tensors };
+    assert.throws(
+      () => textsOfGguf(first, 'model-00001-of-00003.gguf', null),
+      /llama-gguf-split --merge.*, got the first of 3/,
+    );
   });
 
   test('names each tensor with where it lies, rows first', () => {
