@@ -1,15 +1,17 @@
 import { RatchetError } from '../core/errors.ts';
+import { costMetrics, usedByStep, usedIn } from '../core/rl/cost.ts';
 import { timeMetrics } from '../core/rl/effectiveness.ts';
+import { lostOf } from '../core/rl/lost-work.ts';
 import { layout } from '../runs/layout.ts';
 import { runStateBytesMax } from '../core/limits.ts';
-import type { ObjectRef, RunHandle, RunState, StepCommit, StepPlan } from '../core/rl/run-state.ts';
+import type { ObjectRef, PackedBatch, RunHandle, RunState, StepCommit, StepPlan } from '../core/rl/run-state.ts';
 import { encodeJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { readPacked } from '../runs/batches.ts';
 import { refuseBehind } from '../runs/lineages.ts';
 import { recordCommit } from '../runs/record-metrics.ts';
 import { commitIn } from '../runs/record-shapes.ts';
-import { isLastStep, readCommit, readJson, storeOf } from '../runs/run-access.ts';
+import { isLastStep, readCommit, readJson, specOf, storeOf } from '../runs/run-access.ts';
 import { settleVersion } from '../runs/settle-version.ts';
 
 export interface CommitInput {
@@ -45,7 +47,7 @@ export const createCommitStep = (codeVersion: string) => {
       );
     }
     const planned = plan && (await readJson<StepPlan>(run, plan));
-    const batchMetrics = planned ? (await readPacked(run, planned.packed)).metrics : {};
+    const packed = planned && (await readPacked(run, planned.packed));
     const commit: StepCommit = {
       schemaVersion: 1,
       codeVersion,
@@ -60,7 +62,12 @@ export const createCommitStep = (codeVersion: string) => {
       ...(input.engine ? { engine: input.engine } : {}),
       optimizer,
       outcomes,
-      metrics: { ...batchMetrics, ...input.metrics, ...(await restartsSince(input, ours)) },
+      metrics: {
+        ...packed?.metrics,
+        ...input.metrics,
+        ...(planned && packed ? await costOfStep(input, planned, packed) : {}),
+        ...(await restartsSince(input, ours)),
+      },
       state,
       committedAt: new Date().toISOString(),
     };
@@ -85,6 +92,20 @@ export const createCommitStep = (codeVersion: string) => {
 
 function nameOf({ store, name, lineage }: RunHandle): string {
   return `${store}${name}/${lineage}`;
+}
+
+/** What the step took, with what of it a fault lost: that was paid as well. */
+async function costOfStep(
+  { run, metrics }: CommitInput,
+  { numIterations, taught }: StepPlan,
+  { rows, metrics: ofBatch }: PackedBatch,
+): Promise<Record<string, number>> {
+  const { cost } = await specOf(run);
+  const { prompt = 0, completion = 0 } = usedIn(ofBatch);
+  const sampled = { prompt, completion: completion + lostOf(metrics).tokens };
+  const seconds = metrics[timeMetrics.step] ?? 0;
+  const use = { rows, passes: numIterations, isTaught: taught !== undefined, seconds };
+  return costMetrics(usedByStep(sampled, use, cost), cost);
 }
 
 /** Whether this process was started after the commit before: the run stood still meanwhile. */

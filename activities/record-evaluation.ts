@@ -1,7 +1,8 @@
 import type { EvaluationResult } from '../core/eval/evaluation.ts';
-import { measuredRow, promptOf } from '../core/eval/measured-row.ts';
+import { measuredRow, promptOf, usedByRows } from '../core/eval/measured-row.ts';
 import type { Regression } from '../core/eval/regression.ts';
 import { lineageOf } from '../runs/layout.ts';
+import { costMetrics } from '../core/rl/cost.ts';
 import { measuredMetrics } from '../core/rl/metrics.ts';
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { appendMetrics } from '../runs/metrics.ts';
@@ -10,7 +11,7 @@ import type { Inference } from '../backends/inference/index.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { createReleaseVersion } from './hold-version.ts';
 import { regressionOf, judgedRows } from './evaluation/judge-evaluation.ts';
-import { storeOf } from '../runs/run-access.ts';
+import { specOf, storeOf } from '../runs/run-access.ts';
 
 export interface EvaluationSummary {
   readonly environment: string;
@@ -72,6 +73,8 @@ async function recordRow({ run, policy, sampled, greedy }: RecordInput): Promise
   const prompt = rows[0] && promptOf(rows[0]);
   const under = prompt === undefined ? {} : { prompt: { sha256: prompt, isHeldAgainst: regression !== null } };
   const summary = { ...summaryOf(policy, sampled, greedy), ...under };
+  const all = greedy === null ? rows : [...rows, ...(await judgedRows(greedy.place))];
+  const { cost } = await specOf(run);
   const numbers: Record<string, number | null> = {
     policy_version: policy.step,
     ...own,
@@ -87,6 +90,7 @@ async function recordRow({ run, policy, sampled, greedy }: RecordInput): Promise
   await appendMetrics(store, {
     step: policy.step,
     lineage: lineageOf(policy.weights),
+    ...costMetrics(usedByRows(all), cost, `eval/${environment}/`),
     ...Object.fromEntries(
       Object.entries(numbers).flatMap(([name, value]) =>
         value === null ? [] : [[`eval/${environment}/${name}`, value]],

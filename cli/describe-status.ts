@@ -1,4 +1,5 @@
 import { describeSink, type SinkStates } from '../runs/sink-states.ts';
+import { moneyText, partName, type RunCost, usedLines } from '../core/rl/cost.ts';
 import { environmentRewards, timeoutsIn } from '../core/rl/metrics.ts';
 import { describePools } from '../core/rl/pools.ts';
 import type { StoredNotice } from '../runs/notices.ts';
@@ -33,6 +34,8 @@ export interface StatusReport {
   readonly notices: readonly StoredNotice[];
   /** Why its webhook takes no notices at present; null where it does, or there is none. */
   readonly webhook: string | null;
+  /** What it has cost so far; null where nothing was counted, or that cannot be read from here. */
+  readonly cost: RunCost | null;
   /** Why neither could be read; null when they could. */
   readonly sinksError: string | null;
 }
@@ -44,12 +47,23 @@ export async function describe(report: StatusReport): Promise<string[]> {
   if (waiting) lines.push(waiting);
   if (temporalError) lines.push(temporalError);
   if (committed) lines.push(...(await describeStored(committed, status === null)));
+  if (report.cost) lines.push(...describeCost(report.cost));
   lines.push(...describeNotices(report.notices));
   if (report.webhook) lines.push(`webhook: ${report.webhook}`);
   lines.push(...Object.entries(report.sinks).flatMap(([sink, state]) => describeSink(sink, state) ?? []));
   if (report.sinksError) lines.push(`metrics elsewhere: not known, ${report.sinksError}`);
   if (committed) lines.push(...(await import('./stored-runs.ts')).describeGoOn(committed));
   return lines;
+}
+
+/** Each part by itself where there are several. */
+function describeCost({ currency, money, parts }: RunCost): string[] {
+  const sum = money === null ? [] : [`cost          ${moneyText(money, currency)}`];
+  const each = parts.map((part) => {
+    const own = part.money === null || parts.length === 1 ? '' : ` ${moneyText(part.money, currency)}:`;
+    return `used          ${partName(part)}${own} ${usedLines(part.used).join(' · ')}`;
+  });
+  return [...sum, ...each];
 }
 
 const noticesShown = 5;

@@ -8,7 +8,7 @@ import { rootMessage } from './root-message.ts';
 import { readRegular } from '../engine/regular-file.ts';
 import type { StatusReport } from './describe-status.ts';
 
-type Sinks = Pick<StatusReport, 'sinks' | 'sinksError' | 'notices' | 'webhook'>;
+type Sinks = Pick<StatusReport, 'sinks' | 'sinksError' | 'notices' | 'webhook' | 'cost'>;
 
 /** Of a folder read as a plain file: opening stores takes longer than all else here. */
 export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sinks> {
@@ -21,14 +21,16 @@ export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sink
       ? await noticesIn(`${pathToFileURL(path.resolve(folder)).href}/`, run)
       : { notices: [], webhook: null };
     const sinks = existsSync(file) ? sinkStatesIn(await readRegular(file), file) : {};
-    return { sinks, sinksError: null, ...noticed };
+    const hasMetrics = existsSync(path.resolve(folder, run, layout.metrics()));
+    const cost = hasMetrics ? await costIn(`${pathToFileURL(path.resolve(folder)).href}/`, run) : null;
+    return { sinks, sinksError: null, cost, ...noticed };
   } catch (error) {
     return nothingTold(rootMessage(error)); // it is made again by whoever feeds them
   }
 }
 
 function nothingTold(sinksError: string): Sinks {
-  return { sinks: {}, sinksError, notices: [], webhook: null };
+  return { sinks: {}, sinksError, notices: [], webhook: null, cost: null };
 }
 
 async function noticesIn(uri: string, run: string): Promise<Pick<StatusReport, 'notices' | 'webhook'>> {
@@ -41,6 +43,10 @@ async function noticesIn(uri: string, run: string): Promise<Pick<StatusReport, '
   return { notices, webhook };
 }
 
+async function costIn(store: string, name: string): Promise<StatusReport['cost']> {
+  return (await import('../runs/cost.ts')).costOfRun({ store, name });
+}
+
 /** What is asked beside the run itself must not keep anybody from its answer. */
 const bucketPatienceMs = 3_000;
 
@@ -51,8 +57,8 @@ async function sinksInBucket(run: string, uri: string): Promise<Sinks> {
   ]);
   const store = openRunStore(uri, run);
   const patience = new AbortController();
-  const reading = Promise.all([readSinkStates(store), noticesIn(uri, run)]).then(
-    ([sinks, noticed]): Sinks => ({ sinks, sinksError: null, ...noticed }),
+  const reading = Promise.all([readSinkStates(store), noticesIn(uri, run), costIn(uri, run)]).then(
+    ([sinks, noticed, cost]): Sinks => ({ sinks, sinksError: null, cost, ...noticed }),
     (error: unknown): Sinks => nothingTold(rootMessage(error)),
   );
   const late = delay(bucketPatienceMs, undefined, { signal: patience.signal }).then((): Sinks =>

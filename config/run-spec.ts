@@ -19,6 +19,7 @@ import {
   BreakerSpec,
   chance,
   ChatTemplateSpec,
+  CostSpec,
   KlSpec,
   MlflowSpec,
   NotifySpec,
@@ -87,6 +88,8 @@ export const RunSpec = z.strictObject({
   wandb: WandbSpec.nullable(),
   /** Missing = MLflow is not fed. */
   mlflow: MlflowSpec.optional(),
+  /** Missing = tokens and hours are counted, and no money. */
+  cost: CostSpec.optional(),
   /** Missing = notices are sent to nobody. */
   notify: NotifySpec.optional(),
   sft: SftSpec.nullable(),
@@ -116,6 +119,7 @@ export type { PromptBranchSpec } from './settings/prompt-branches.ts';
 export {
   type BreakerSpec,
   ChatTemplateSpec,
+  CostSpec,
   type KlSpec,
   type MlflowSpec,
   NotifySpec,

@@ -3,6 +3,7 @@ import PQueue from 'p-queue';
 import type { EvaluationPlace } from '../core/eval/evaluation.ts';
 import type { StoredPromptSearch } from '../core/gepa/prompt-search.ts';
 import type { Texts } from '../core/gepa/search-state.ts';
+import type { Used } from '../core/rl/cost.ts';
 import { RatchetError } from '../core/errors.ts';
 import { failpoint } from '../backends/failpoints.ts';
 import type { Store } from '../backends/store/index.ts';
@@ -16,6 +17,7 @@ import {
   type ReflectedRow,
   type ScoredRow,
   searchKeys,
+  type TokenUsage,
   textName,
 } from './search-store.ts';
 
@@ -25,6 +27,8 @@ const readsAtOnce = 32;
 /** Searches whose parts are held as they were read: each lease of a search opens its journal. */
 const searchesHeld = 4;
 const againMs = { first: 200, most: 5_000 };
+
+type UsedBySearch = 'prompt' | 'completion' | 'reflectionPrompt' | 'reflectionCompletion';
 
 /**
  * What a search's requests were answered with, under the requests' ids, in parts: a part holds what came since the one before, whatever
@@ -90,6 +94,20 @@ export class AnswerJournal {
     const row = this.#scored.get(`${request}#${index}`);
     if (row !== undefined) return row;
     throw this.#lost(`the answer to request ${request}`);
+  }
+
+  /** Tokens of the rollouts of some requests, and of the reflections. */
+  used(isOfThem: (request: string) => boolean): Required<Pick<Used, UsedBySearch>> {
+    const rows = [...this.#scored.values()].filter(({ request }) => isOfThem(request));
+    const reflections = [...this.#reflected.values()].filter(({ request }) => isOfThem(request));
+    const sum = (of: readonly { readonly usage?: TokenUsage | null }[], name: keyof TokenUsage): number =>
+      of.reduce((total, { usage }) => total + (usage?.[name] ?? 0), 0);
+    return {
+      prompt: sum(rows, 'promptTokens'),
+      completion: sum(rows, 'completionTokens'),
+      reflectionPrompt: sum(reflections, 'promptTokens'),
+      reflectionCompletion: sum(reflections, 'completionTokens'),
+    };
   }
 
   reflectionOf(request: string): ReflectedRow | undefined {

@@ -101,6 +101,9 @@ export function isMetricsRow(row: unknown): row is MetricsRow {
 
 /** What tells a row from others. */
 export function rowKey(row: Pick<MetricsRow, 'lineage' | 'step'>): string {
-  const evaluation = Object.keys(row).find((name) => name.startsWith('eval/'));
-  return `${row.lineage}/${row.step}/${evaluation?.split('/')[1] ?? 'train'}`;
+  const beside = Object.keys(row)
+    .find((name) => /^(?:eval|search|trial)\//.test(name))
+    ?.split('/');
+  const kind = beside === undefined ? 'train' : beside[0] === 'eval' ? beside[1] : `${beside[0]} ${beside[1]}`;
+  return `${row.lineage}/${row.step}/${kind}`;
 }

@@ -2,6 +2,7 @@ import type { EvaluationPlace } from '../core/eval/evaluation.ts';
 import type { ExampleRef, PromptSearchHandle, StoredPromptSearch } from '../core/gepa/prompt-search.ts';
 import type { ReflectionRecord } from '../core/gepa/reflection-prompt.ts';
 import type { Outcome, Rollout } from '../core/rl/rollout.ts';
+import { tokensOf } from '../core/rl/results.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { showStoreUri } from '../backends/store/index.ts';
 import { readJson, storeOf } from './run-access.ts';
@@ -15,6 +16,11 @@ export const searchKeys = {
   answers: ({ prefix }: EvaluationPlace) => `${prefix}search/answers/`,
 } as const;
 
+export interface TokenUsage {
+  readonly promptTokens: number;
+  readonly completionTokens: number;
+}
+
 /** A rollout of a request with its score; of a request whose traces are asked for later, with what a reflection is told of it. */
 export interface ScoredRow {
   readonly request: string;
@@ -27,6 +33,8 @@ export interface ScoredRow {
   readonly metrics: Readonly<Record<string, number>>;
   readonly error?: string;
   readonly record?: ReflectionRecord;
+  /** Tokens that the rollout took; missing in what was played by a Ratchet that did not count them. */
+  readonly usage?: TokenUsage;
 }
 
 /** One that waits for its score. */
@@ -43,7 +51,16 @@ export interface ReflectedRow {
   readonly answer: string;
   /** The new text in it; null: there is none. */
   readonly text: string | null;
-  readonly usage: { readonly promptTokens: number; readonly completionTokens: number } | null;
+  readonly usage: TokenUsage | null;
+}
+
+/** Tokens that a rollout took, by what was stored of it. */
+export function usageOf({ turns }: Rollout): TokenUsage {
+  const counts = turns.map(tokensOf);
+  return {
+    promptTokens: counts.reduce((sum, { prompt }) => sum + prompt, 0),
+    completionTokens: counts.reduce((sum, { completion }) => sum + completion, 0),
+  };
 }
 
 export type AnswerRow = ScoredRow | PlayedRow | ReflectedRow;

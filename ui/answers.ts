@@ -70,16 +70,32 @@ export interface RunOverview {
   readonly wallSeconds: number;
   readonly pausedSeconds: number;
   readonly lost: Lost;
+  /** Null where nothing was counted yet. */
+  readonly cost: CostAnswer | null;
   /** The newest ones, oldest first, of so many. */
   readonly notices: readonly NoticeLine[];
   readonly noticesOf: number;
-  /** All metrics that any step has. */
+  /** All metrics that any step has, and `spent/…`: what the run had spent by then. */
   readonly metrics: readonly string[];
   readonly index: { readonly step: number | null; readonly error: string | null };
   /** Why its newest commit cannot be read, and so what is told is what the metrics say; null where it can. */
   readonly damage: string | null;
   /** The page of this run in Temporal's UI. */
   readonly temporalUrl: string | null;
+}
+
+/** What the run has cost, evaluations and searches included, as people read it. */
+export interface CostAnswer {
+  readonly currency: string;
+  /** Null where the run file has no prices. */
+  readonly money: string | null;
+  /** Of it for steps that a rewind left behind; null where there is none. */
+  readonly leftBehind: string | null;
+  readonly parts: readonly {
+    readonly name: string;
+    readonly money: string | null;
+    readonly used: readonly string[];
+  }[];
 }
 
 /** What somebody wrote about the run, or what it noticed. */

@@ -110,6 +110,27 @@ export class MetricsTable {
     return values;
   }
 
+  /** Over all rows of all lineages. */
+  sumOf(name: string): number {
+    let sum = 0;
+    for (let row = 0; row < this.rows; row++) sum += this.value(row, name) ?? 0;
+    return sum;
+  }
+
+  /** Of some metrics together, what all rows had by each of the chosen ones, in the order in which they were written. */
+  sumsUpTo(names: readonly string[], chosen: readonly number[]): number[] {
+    const sums = new Float64Array(this.rows);
+    for (const name of names) {
+      const column = this.#columns.get(name)!;
+      for (let row = 0; row < sums.length; row++) {
+        const value = column[row];
+        if (value !== undefined && !Number.isNaN(value)) sums[row]! += value;
+      }
+    }
+    for (let row = 1; row < sums.length; row++) sums[row]! += sums[row - 1]!;
+    return chosen.map((row) => sums[row]!);
+  }
+
   stepOf(row: number): number {
     return this.#places[row]!.step;
   }

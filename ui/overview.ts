@@ -15,6 +15,7 @@ import { showStoreUri } from '../backends/store/index.ts';
 import type { RunEvent, RunStatus } from '../workflows/control/messages.ts';
 import type { LiveStatus, RunOverview, SeriesAnswer } from './answers.ts';
 import type { MetricsTable } from './metrics-table.ts';
+import { costIn, spentBy, spentNames } from './spent.ts';
 
 /** What a run says of itself while somebody answers for it. */
 export interface ToldByRun {
@@ -71,7 +72,8 @@ export async function overviewOf(
     wallSeconds: effect.wallSeconds,
     pausedSeconds: effect.pausedSeconds,
     lost: effect.lost,
-    metrics: table.names,
+    cost: costIn(table, damage === null ? await rowsOnTheWay(place, table) : rows, spec.cost?.currency),
+    metrics: [...table.names, ...spentNames(table)],
     temporalUrl: told?.temporalUrl ?? null,
   };
 }
@@ -154,8 +156,10 @@ export async function seriesOf(
   const aside = others.filter((name) => !onTheWay.has(name)).map((name) => ({ name, rows: table.rowsOf(name) }));
   const stepsPerPoint = Math.max(1, Math.ceil(path.length / pointsMax));
   const leftOf = [...left, ...aside].filter(({ rows }) => rows.length > 1);
+  const lastRows = path.filter((_, i) => i % stepsPerPoint === stepsPerPoint - 1 || i === path.length - 1);
+  const drawn = table.part(lineage, path, names, stepsPerPoint);
   return {
-    path: table.part(lineage, path, names, stepsPerPoint),
+    path: { ...drawn, values: { ...drawn.values, ...spentBy(table, names, lastRows) } },
     left: leftOf.map(({ name, rows }) => table.part(name, rows, names, stepsPerPoint)),
     stepsPerPoint,
   };

@@ -18,6 +18,7 @@ import { keepVersion } from '../../backends/rollouts/evaluated-policy.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { OpenedSearch } from '../../backends/rollouts/opened-search.ts';
+import { recordSearchCost, trialRequest } from '../../runs/search-cost.ts';
 import { handleOf, searchKeys, textName } from '../../runs/search-store.ts';
 
 export interface TryPromptInput {
@@ -69,6 +70,7 @@ export const createTryPrompt =
         const both = before!.flatMap((was, i) => (was === null || after![i] == null ? [] : [{ was, is: after![i] }]));
         const key = [stored.input.seed, 'prompt', name, policy.digest];
         const trial = { prompt: kept, ...comparedOn(both, key) };
+        await recordSearchCost(place, 'trial');
         await store.put(`${place.prefix}trial.json`, encodeJson({ ...trial, version: versionName(policy) }));
         return trial;
       } finally {
@@ -79,7 +81,7 @@ export const createTryPrompt =
 /** What is asked for of the prompt in use, and of the winner: the same examples. */
 function trialOf({ input, start, test }: StoredPromptSearch, winner: string, policy: PolicyVersion): AskedRollouts[] {
   const ask = (id: string, texts: AskedRollouts['texts']): AskedRollouts => ({
-    id: `trial.${versionName(policy)}.${id}`,
+    id: `${trialRequest}${versionName(policy)}.${id}`,
     texts,
     set: 'test',
     keepsTraces: false,

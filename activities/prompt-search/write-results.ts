@@ -20,6 +20,7 @@ import { decodeJson, encodeJson, encodeRows } from '../../backends/store/objects
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { AnswerJournal } from '../../runs/answer-journal.ts';
+import { recordSearchCost } from '../../runs/search-cost.ts';
 import { searchKeys, storedSearch } from '../../runs/search-store.ts';
 
 interface WritePromptsInput {
@@ -79,6 +80,7 @@ export const createClosePromptSearch =
         comparison,
         seconds,
       };
+      await recordSearchCost(place, 'search');
       const key = searchKeys.summary(place);
       const { bytes } = await store.putIfAbsent(key, encodeJson(summary));
       return decodeJson<PromptSearchResult>(bytes, key);

@@ -11,6 +11,11 @@ const keptOfRow = new Set<string>([
   'lost/seconds',
 ]);
 
+/** What a search for a better prompt took is a row of its own, and no step. */
+function isOfSearch(row: MetricsRow): boolean {
+  return Object.keys(row).some((name) => name.startsWith('search/') || name.startsWith('trial/'));
+}
+
 /** The newest figures of one run, for whoever scrapes them. */
 export class ScrapedRun {
   readonly run: string;
@@ -28,6 +33,7 @@ export class ScrapedRun {
       this.#evals.set(evaluation.split('/')[1]!, row);
       return;
     }
+    if (isOfSearch(row)) return;
     const known = this.#newest;
     if (known && known.lineage === row.lineage && row.step <= known.step) return; // read again
     if (known && known.lineage !== row.lineage) this.#commits = [];

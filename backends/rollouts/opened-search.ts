@@ -30,6 +30,7 @@ import {
   type ScoredRow,
   storedSearch,
   textName,
+  usageOf,
 } from '../../runs/search-store.ts';
 
 /** A rollout that is not scored after so long is stored without its score meanwhile: a judge may take its time, or fail. */
@@ -216,6 +217,7 @@ export class OpenedSearch {
       outcome,
       reward,
       metrics,
+      usage: usageOf(rollout),
       ...(error === undefined ? {} : { error }),
       ...(of.asked.keepsTraces ? { record: recordOf(scored!, shown, stateColumns) } : {}),
     };

@@ -233,6 +233,7 @@ export const mlflow = {
 export const MlflowSpec = z.strictObject(specFields(mlflow));
 export type MlflowSpec = z.infer<typeof MlflowSpec>;
 
+export { cost, CostSpec } from './cost.ts';
 export { notify, NotifySpec } from './notify.ts';
 
 export const klPenalty = optionalTable({

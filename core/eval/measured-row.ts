@@ -17,6 +17,17 @@ export function measuredRow(row: RolloutRow): MeasuredRollout {
   };
 }
 
+/** Tokens of all rollouts, as a server bills them: those that failed are among them. */
+export function usedByRows(rows: readonly RolloutRow[]): { readonly prompt: number; readonly completion: number } {
+  let [prompt, completion] = [0, 0];
+  for (const { token_usage: usage } of rows) {
+    const { input_tokens: input = 0, output_tokens: output = 0 } = numbersIn(usage);
+    prompt += input;
+    completion += output;
+  }
+  return { prompt, completion };
+}
+
 /** Whose example it is, and its reward; for `rewardsByExample`. */
 export function rewardRow(row: RolloutRow): { example_id: number; reward: number | null } {
   const { example_id: id, reward } = row;

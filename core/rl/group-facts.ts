@@ -16,6 +16,8 @@ interface RolloutFacts extends MeasuredRollout {
   readonly index: number;
   readonly outcome: Outcome;
   readonly prompt?: string;
+  /** Over all turns, as a server bills them: each turn's prompt holds the turns before it. */
+  readonly promptTokens: number;
   /** Its rubric gave it a reward, and it has 0 because it was cut. */
   readonly isZeroed: boolean;
   /** Of all filters. */
@@ -47,6 +49,7 @@ export function factsOfGroup(
         reward,
         metrics,
         tokens: sampledTokens(rollout),
+        promptTokens: promptTokens(rollout),
         turns: turns.length,
         ...(rollout.prompt === undefined ? {} : { prompt: rollout.prompt }),
         ...present({ isTimedOut: rollout.isTimedOut }),
@@ -65,4 +68,8 @@ export function factsOfGroup(
 
 function sampledTokens({ turns }: ScoredRollout): number {
   return turns.reduce((sum, { tokenIds }) => sum + tokenIds.length, 0);
+}
+
+function promptTokens({ turns }: ScoredRollout): number {
+  return turns.reduce((sum, { promptTokenIds }) => sum + promptTokenIds.length, 0);
 }

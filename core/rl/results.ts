@@ -164,7 +164,8 @@ function tokenUsage(turns: readonly Turn[]): { [key: string]: JsonValue } {
   };
 }
 
-function tokensOf({ said, promptTokenIds, tokenIds }: Turn): { prompt: number; completion: number } {
+/** As a server bills them; 0 where it does not say. */
+export function tokensOf({ said, promptTokenIds, tokenIds }: Turn): { prompt: number; completion: number } {
   if (said === undefined) return { prompt: promptTokenIds.length, completion: tokenIds.length };
   return { prompt: said.usage?.promptTokens ?? 0, completion: said.usage?.completionTokens ?? 0 };
 }

@@ -4,11 +4,13 @@ import { appendFile, cp, mkdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { recordCommit, recordMissing } from '../../runs/record-metrics.ts';
-import { appendMetrics, type MetricsRow } from '../../runs/metrics.ts';
-import { decodeRows } from '../../backends/store/objects.ts';
+import { appendMetrics, type MetricsRow, readMetrics } from '../../runs/metrics.ts';
+import { costOfRun } from '../../runs/cost.ts';
+import { partName } from '../../core/rl/cost.ts';
+import { decodeRows, encodeJson } from '../../backends/store/objects.ts';
 import { layout } from '../../runs/layout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
-import { advance, commitFirst, makeRun, openRoles, type TestRun } from './runs.ts';
+import { advance, commitFirst, evaluateVersion, makeRun, openRoles, type TestRun, WordsInference } from './runs.ts';
 
 async function started(t: TestContext) {
   const test = await makeRun(t);
@@ -28,6 +30,65 @@ test('a commit says that its orchestrator was started after the one before', asy
   await advance(test, other, await advance(test, other, one));
   const restarts = [1, 2, 3].map(async (step) => (await commitOf(test, step)).metrics['recovery/restarts']);
   assert.deepEqual(await Promise.all(restarts), [undefined, 1, undefined]);
+});
+
+describe('what a run costs', () => {
+  const prices = { 'cost.prompt': '1', 'cost.completion': '2', 'cost.trained': '4', 'cost.currency': 'EUR' };
+  const settings = {
+    ...prices,
+    eval: '{ interval = 1, env = [{ id = "reverse-text", name = "words", num_examples = 3 }] }',
+  };
+
+  test('is the tokens of every rollout that was sampled, in training and evaluations, and of the rows that were trained', async (t) => {
+    const run = await makeRun(t, settings);
+    await run.store.put(layout.run(), encodeJson({ schemaVersion: 1, name: 'words', spec: run.spec }));
+    const inference = new WordsInference();
+    const roles = openRoles(inference);
+    const first = await commitFirst(run, roles);
+    await evaluateVersion(roles, run, 0);
+    const asked = (from: number) => {
+      const requests = inference.asked.slice(from);
+      return requests.reduce((sum, { promptTokenIds }) => sum + promptTokenIds.length, 0);
+    };
+    const [rowOfEval] = await readMetrics(run.store);
+    const ofEval = asked(0);
+    assert.equal(rowOfEval!['eval/words/cost/prompt_tokens'], ofEval);
+    const before = inference.asked.length;
+    const one = await advance(run, roles, first);
+    const { metrics } = await commitOf(run, 1);
+    assert.equal(metrics['cost/prompt_tokens'], asked(before));
+    const trained = metrics['cost/prompt_tokens'] + metrics['cost/completion_tokens']!;
+    assert.equal(metrics['cost/trained_tokens'], trained, 'each rollout is one row');
+    const money = (metrics['cost/prompt_tokens'] + 2 * metrics['cost/completion_tokens']! + 4 * trained) / 1e6;
+    assert(Math.abs(metrics['cost/money']! - money) < 1e-12);
+
+    await roles.beginLineage({ run: run.run, step: 0, request: 'a rewind' });
+    const cost = (await costOfRun(run.run))!;
+    assert.deepEqual(
+      cost.parts.map((part) => [partName(part), part.used.prompt]),
+      [
+        ['evals of words', ofEval],
+        ['training', asked(before)],
+      ],
+      'what was left behind stays paid',
+    );
+    assert.equal(cost.currency, 'EUR');
+    assert(Math.abs(cost.money! - money - Number(rowOfEval!['eval/words/cost/money'])) < 1e-12);
+    assert.equal(one.state.step, 1);
+  });
+
+  test('of a step that is committed again after a kill is counted once', async (t) => {
+    const run = await makeRun(t, prices);
+    await run.store.put(layout.run(), encodeJson({ schemaVersion: 1, name: 'words', spec: run.spec }));
+    const roles = openRoles();
+    await advance(run, roles, await commitFirst(run, roles));
+    const once = await costOfRun(run.run);
+    for (let again = 0; again < 2; again++) await recordMissing(run.run);
+    await recordCommit(run.run, await commitOf(run, 1));
+    const row = (await run.store.read(layout.metrics()))!;
+    await run.store.append(layout.metrics(), row); // by a process that did not know of it
+    assert.deepEqual(await costOfRun(run.run), once);
+  });
 });
 
 describe('the metrics file', () => {

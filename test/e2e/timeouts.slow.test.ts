@@ -92,6 +92,7 @@ for (const level of [0, 2]) {
       status,
       notices: [],
       webhook: null,
+      cost: null,
       sinks: {},
       sinksError: null,
     };

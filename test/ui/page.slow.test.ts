@@ -1,6 +1,6 @@
 /** The page in a browser: every view on a run with faults, wide and narrow, light and dark. */
 import assert from 'node:assert/strict';
-import { writeFile } from 'node:fs/promises';
+import { cp, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { after, before, describe, test, type TestContext } from 'node:test';
 import { pathToFileURL } from 'node:url';
@@ -272,6 +272,36 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
       assert.deepEqual(await seriousFindings(page), []);
       assert.deepEqual(complaints, []);
       assert.deepEqual(asked, []);
+      await context.close();
+    }
+  });
+
+  test('compares runs by what they had spent', async (t) => {
+    const run = await recordedRun(t);
+    const folder = path.dirname(run.folder);
+    await cp(run.folder, path.join(folder, 'dearer'), { recursive: true });
+    const file = path.join(folder, 'dearer', layout.metrics());
+    const rows = (await readFile(file, 'utf8')).replaceAll(
+      /"cost\/money":([\d.e-]+)/g,
+      (_, money) => `"cost/money":${2 * Number(money)}`,
+    );
+    await writeFile(file, rows);
+    const server = await servePage({ store: run.run.store, run: null, port: 0, ask: () => Promise.resolve(null) });
+    t.after(() => server.close());
+    for (const look of [looks[0], looks[3]]) {
+      const { page, context, complaints } = await openPage(browser, server.url, look);
+      await page.goto(`${new URL(server.url).origin}/#/recorded/compare?with=dearer`);
+      await page.locator('.chart canvas').first().waitFor();
+      const paid = await page.getByRole('row', { name: /^cost/ }).textContent();
+      assert.match(paid!, /^cost0\.0\d+ EUR0\.0\d+ EUR$/);
+      for (const by of ['cost', 'millions of tokens', 'hours of GPU workers']) {
+        await page.getByLabel('by', { exact: true }).selectOption(by);
+        await page.getByText(`by ${by}`).first().waitFor();
+      }
+      await page.getByLabel('by', { exact: true }).selectOption('cost');
+      await picture(page, `compare-cost-${look.width}`);
+      assert.deepEqual(await seriousFindings(page), []);
+      assert.deepEqual(complaints, []);
       await context.close();
     }
   });

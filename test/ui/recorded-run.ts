@@ -22,8 +22,10 @@ export const harmful = [
 
 const steps = 6;
 
+const prices = { 'cost.currency': 'EUR', 'cost.prompt': '1', 'cost.completion': '2', 'cost.trained': '4' };
+
 export async function recordedRun(t: TestContext, name = 'recorded'): Promise<TestRun> {
-  const test = await makeRun(t, {}, name);
+  const test = await makeRun(t, prices, name);
   await test.store.put(layout.run(), Buffer.from(JSON.stringify({ schemaVersion: 1, name, spec: test.spec })));
   const roles = openRoles();
   let at = await commitFirst(test, roles);

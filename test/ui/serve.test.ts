@@ -204,6 +204,19 @@ test('the page of a run', async (t) => {
     assert.equal(path.values['eval/reverse-text/reward/mean']![path.step.indexOf(4)], 0.4);
     assert(path.values['missing']!.every((value) => value === null));
     assert.deepEqual(left, []);
+    const spent = ['spent/money', 'cost/money'];
+    const { path: paid } = await get<SeriesAnswer>(
+      `/api/runs/recorded/series?${spent.map((name) => `name=${name}`).join('&')}`,
+    );
+    const [soFar, ofSteps] = spent.map((name) => paid.values[name]!.slice(-7));
+    const sum = ofSteps!.slice(0, 6).reduce<number>((total, money) => total + (money ?? 0), 0);
+    assert(Math.abs(soFar!.at(-2)! - sum) < 1e-8, 'the seventh row has no cost');
+    assert.match(overview.cost!.money!, /^0\.00\d+ EUR$/);
+    assert.equal(overview.cost!.leftBehind, null);
+    assert.deepEqual(
+      overview.cost!.parts.map(({ name }) => name),
+      ['training'],
+    );
     const few = await get<SeriesAnswer>('/api/runs/recorded/series?name=train/reward&points=3');
     assert.equal(few.stepsPerPoint, Math.ceil(path.step.length / 3));
     const markers = await get<readonly Marker[]>('/api/runs/recorded/markers');
@@ -235,6 +248,8 @@ test('the page of a run', async (t) => {
     assert.deepEqual((await get<EvaluationsAnswer>('/api/runs/recorded/evals')).evaluations, []);
     assert.equal((await get<Record<string, string>>('/api/runs/recorded/settings'))['maxSteps'], '12');
     await rewound(run);
+    await new Promise((resolve) => setTimeout(resolve, 3_100)); // so long an overview holds
+    assert.match((await get<RunOverview>('/api/runs/recorded')).cost!.leftBehind!, /EUR$/, 'steps 5 and 6 stay paid');
     const { lineages, superseded } = await get<HistoryAnswer>('/api/runs/recorded/history');
     assert.deepEqual(
       lineages.map(({ lineage, from, head }) => [lineage, from?.step ?? null, head]),

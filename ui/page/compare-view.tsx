@@ -19,6 +19,17 @@ const compared = [
   { title: 'time of a step', metric: 'time/step' },
 ] as const;
 
+/** What a curve is drawn by: of the last three, what a run had spent by then, its evaluations and searches included. */
+const axes = ['step', 'time', 'spent/tokens', 'spent/gpu_hours', 'spent/money'] as const;
+type By = (typeof axes)[number];
+const axisNames: Readonly<Record<By, string>> = {
+  step: 'step',
+  time: 'minutes since its first step',
+  'spent/tokens': 'millions of tokens',
+  'spent/gpu_hours': 'hours of GPU workers',
+  'spent/money': 'cost',
+};
+
 interface Compared {
   readonly run: string;
   readonly overview: RunOverview;
@@ -36,7 +47,7 @@ export function CompareView({ source, run, asked, isReport, news }: ViewProps): 
     .slice(0, othersMax);
   const runs = [run, ...others];
   const { found, error } = useCompared(source, runs, news);
-  const [by, setBy] = useState<'step' | 'time'>('step');
+  const [by, setBy] = useState<By>('step');
   if (isReport) return <p>A report is of one run. `ratchet ui FOLDER` compares those of a folder.</p>;
   const choices = (list.answer ?? []).filter((one) => one.run !== run && one.step !== null);
   const choose = (name: string, isChosen: boolean): void => {
@@ -49,9 +60,15 @@ export function CompareView({ source, run, asked, isReport, news }: ViewProps): 
         <h2>Compare</h2>
         <label>
           by{' '}
-          <select value={by} onChange={({ currentTarget }) => setBy(currentTarget.value === 'time' ? 'time' : 'step')}>
-            <option value="step">step</option>
-            <option value="time">minutes since its first step</option>
+          <select
+            value={by}
+            onChange={({ currentTarget }) => setBy(axes.find((one) => one === currentTarget.value) ?? 'step')}
+          >
+            {axes.map((one) => (
+              <option key={one} value={one}>
+                {axisNames[one]}
+              </option>
+            ))}
           </select>
         </label>
       </div>
@@ -85,7 +102,7 @@ export function CompareView({ source, run, asked, isReport, news }: ViewProps): 
               <Chart
                 key={title}
                 title={title}
-                unit={by === 'step' ? '' : 'by minutes'}
+                unit={by === 'step' ? '' : `by ${axisNames[by]}`}
                 lines={found.map((one) => ({ metric: one.run, label: one.run }))}
                 series={merged(found, metric, by)}
                 markers={[]}
@@ -130,10 +147,7 @@ async function read(source: ViewProps['source'], run: string): Promise<Compared>
   const [overview, series, settings] = await Promise.all([
     source.get<RunOverview>(path),
     source.get<SeriesAnswer>(
-      seriesPath(
-        run,
-        compared.map(({ metric }) => metric),
-      ),
+      seriesPath(run, [...compared.map(({ metric }) => metric), ...axes.filter((one) => one.startsWith('spent/'))]),
     ),
     source.get<Readonly<Record<string, string>>>(`${path}/settings`),
   ]);
@@ -149,6 +163,7 @@ function Differences({ runs }: { readonly runs: readonly Compared[] }): JSX.Elem
     ['step', ({ overview }) => `${overview.step} of ${overview.maxSteps}`],
     ['a step takes', ({ overview }) => `${figure(overview.stepSeconds)} s`],
     ['ETTR', ({ overview }) => figure(overview.ettr)],
+    ['cost', ({ overview }) => overview.cost?.money ?? '–'],
   ];
   return (
     <div class="scrolls" role="region" aria-label="settings that differ" tabIndex={0}>
@@ -188,12 +203,22 @@ function Differences({ runs }: { readonly runs: readonly Compared[] }): JSX.Elem
   );
 }
 
+/** Where each point stands; null where that is not known of it. */
+function axisOf(path: SeriesAnswer['path'], by: By): readonly (number | null)[] {
+  if (by === 'step') return path.step;
+  if (by === 'spent/tokens') return (path.values[by] ?? []).map((tokens) => (tokens === null ? null : tokens / 1e6));
+  if (by !== 'time') return path.values[by] ?? [];
+  const begin = path.time.find((at) => Number.isFinite(at)) ?? 0;
+  return path.time.map((at) => Math.round((at - begin) / 600) / 100);
+}
+
 /** One metric of several runs, each a line by its name. */
-function merged(runs: readonly Compared[], metric: string, by: 'step' | 'time'): SeriesAnswer {
+function merged(runs: readonly Compared[], metric: string, by: By): SeriesAnswer {
   const points = runs.map(({ run, series: { path } }) => {
-    const begin = path.time.find((at) => Number.isFinite(at)) ?? 0;
-    const x = by === 'step' ? path.step : path.time.map((at) => Math.round((at - begin) / 600) / 100);
-    return { run, values: new Map(x.map((at, i) => [at, path.values[metric]?.[i] ?? null])) };
+    const values = axisOf(path, by).flatMap((at, i): [number, number | null][] =>
+      at === null ? [] : [[at, path.values[metric]?.[i] ?? null]],
+    );
+    return { run, values: new Map(values) };
   });
   const all = [...new Set(points.flatMap(({ values }) => [...values.keys()]))].sort((a, b) => a - b);
   return {

@@ -1,6 +1,6 @@
 import { useMemo, useState } from 'preact/hooks';
 import type { JSX } from 'preact';
-import type { Marker, RunOverview, SeriesAnswer } from '../answers.ts';
+import type { CostAnswer, Marker, RunOverview, SeriesAnswer } from '../answers.ts';
 import { markerKinds, type MarkerKind } from '../answers.ts';
 import type { ViewProps } from './app.tsx';
 import { Chart, type Line } from './chart.tsx';
@@ -22,7 +22,11 @@ const markersShown = 60;
 const line = (metric: string, label: string): Line => ({ metric, label });
 
 /** The charts that a run has the metrics for. */
-function chartsOf(metrics: readonly string[], environments: readonly string[]): ChartSpec[] {
+function chartsOf({
+  metrics,
+  environments,
+  cost,
+}: Pick<RunOverview, 'metrics' | 'environments' | 'cost'>): ChartSpec[] {
   const evals = metrics.filter((name) => /^eval\/.+\/(?:greedy\/)?reward\/mean$/.test(name));
   const exact = metrics.filter((name) => /^eval\/.+\/metrics\/exact_match$/.test(name));
   const rewards = environments.length > 1 ? environments.map((name) => line(`reward/${name}/mean`, name)) : [];
@@ -92,10 +96,25 @@ function chartsOf(metrics: readonly string[], environments: readonly string[]): 
       ],
     },
   ];
-  return all.flatMap((chart) => {
+  return [...all, ...costCharts(cost)].flatMap((chart) => {
     const lines = chart.lines.filter(({ metric }) => metrics.includes(metric));
     return lines.length === 0 ? [] : [{ ...chart, lines }];
   });
+}
+
+function costCharts(cost: CostAnswer | null): ChartSpec[] {
+  return [
+    { title: 'spent', unit: `${cost?.currency ?? ''}, all in all`, lines: [line('spent/money', 'spent')] },
+    {
+      title: 'tokens of a step',
+      unit: 'as a server counts them',
+      lines: [
+        line('cost/prompt_tokens', 'prompt'),
+        line('cost/completion_tokens', 'sampled'),
+        line('cost/trained_tokens', 'trained'),
+      ],
+    },
+  ];
 }
 
 export function seriesPath(run: string, names: readonly string[]): string {
@@ -105,8 +124,8 @@ export function seriesPath(run: string, names: readonly string[]): string {
 
 export function RunView({ source, run, overview, news, canSteer }: ViewProps): JSX.Element {
   const charts = useMemo(
-    () => chartsOf(overview.metrics, overview.environments),
-    [overview.metrics.join(), overview.environments.join()],
+    () => chartsOf(overview),
+    [overview.metrics.join(), overview.environments.join(), overview.cost?.currency],
   );
   const names = charts.flatMap(({ lines }) => lines.map(({ metric }) => metric));
   const series = useAnswer<SeriesAnswer>(source, names.length === 0 ? null : seriesPath(run, names), news);
@@ -184,6 +203,7 @@ function Standing({ overview, run }: { readonly overview: RunOverview; readonly 
             ? 'nothing'
             : `${counted(lost.rollouts, 'rollout')}, ${duration(lost.seconds)} in ${counted(lost.recoveries, 'recovery', 'recoveries')}`}
         </Fact>
+        {overview.cost !== null && <Fact name="cost">{costText(overview.cost)}</Fact>}
         <Fact name="lineage">{overview.lineage}</Fact>
         <Fact name="last commit">{clock(overview.committedAt)}</Fact>
         <Fact name="model">{overview.model}</Fact>
@@ -200,8 +220,31 @@ function Standing({ overview, run }: { readonly overview: RunOverview; readonly 
           <a href={addressOf(run, 'rollouts')}>look at them</a>
         </Fact>
       </dl>
+      {overview.cost !== null && <CostParts cost={overview.cost} />}
       {live && <Live live={live} />}
     </section>
+  );
+}
+
+function costText({ money, leftBehind }: CostAnswer): string {
+  if (money === null) return 'no prices in its file';
+  return leftBehind === null ? money : `${money}, ${leftBehind} of it for steps left behind`;
+}
+
+/** What was used, by part. */
+function CostParts({ cost }: { readonly cost: CostAnswer }): JSX.Element {
+  return (
+    <details class="cost">
+      <summary>what it used</summary>
+      <ul>
+        {cost.parts.map(({ name, money, used }) => (
+          <li key={name}>
+            <b>{name}</b>
+            {money !== null && ` ${money}`}: {used.join(', ')}
+          </li>
+        ))}
+      </ul>
+    </details>
   );
 }
 

@@ -1,0 +1,189 @@
+import type { RunSpec } from '../../config/run-spec.ts';
+import { present } from '../present.ts';
+import type { StoredRows } from './run-state.ts';
+
+/**
+ * What a run used, and what that costs at the prices of its run file (`[cost]`). A row of metrics has what was used for it alone, so the sum over
+ * all rows is what the run has cost: also those of steps that a rewind left behind, which stay paid.
+ */
+export type Prices = NonNullable<RunSpec['cost']>;
+
+/** What is counted, by its metric: tokens, and hours of workers. */
+const counted = {
+  prompt: 'prompt_tokens',
+  completion: 'completion_tokens',
+  trained: 'trained_tokens',
+  teacher: 'teacher_tokens',
+  reflectionPrompt: 'reflection_prompt_tokens',
+  reflectionCompletion: 'reflection_completion_tokens',
+  gpuHours: 'gpu_hours',
+  rolloutHours: 'rollout_hours',
+} as const;
+type Counted = keyof typeof counted;
+export type Used = Partial<Readonly<Record<Counted, number>>>;
+
+const kinds = Object.keys(counted) as Counted[];
+const moneyName = 'money';
+/** Of a step, of an evaluation of an environment, of a search for a better prompt of one, or of trying what it found on a newer version. */
+const metricName = /^(?:(eval|search|trial)\/(.+)\/)?cost\/(\w+)$/;
+const tokensPriced = 1e6;
+
+/** Of a step of training; an evaluation's and a search's metrics begin with these and the name of their environment. */
+export type CostPrefix = '' | `eval/${string}/` | `search/${string}/` | `trial/${string}/`;
+
+/** As metrics. What was not used is left out; so is the money where the run file has no price. */
+export function costMetrics(used: Used, prices: Prices | undefined, prefix: CostPrefix = ''): Record<string, number> {
+  const money = moneyOf(used, prices);
+  const metrics: Record<string, number> = {};
+  for (const kind of kinds) if (used[kind]) metrics[`${prefix}cost/${counted[kind]}`] = used[kind];
+  if (money !== null) metrics[`${prefix}cost/${moneyName}`] = money;
+  return metrics;
+}
+
+/** What a step's metrics say was used. */
+export function usedIn(metrics: Readonly<Record<string, number>>): Used {
+  return present(Object.fromEntries(kinds.map((kind) => [kind, metrics[`cost/${counted[kind]}`]])) as Used);
+}
+
+/** Null where nothing has a price. What has none costs nothing. */
+function moneyOf(used: Used, prices: Prices | undefined): number | null {
+  if (prices === undefined) return null;
+  const perUnit: Record<Counted, number | null> = {
+    prompt: million(prices.prompt),
+    completion: million(prices.completion),
+    trained: million(prices.trained),
+    teacher: million(prices.teacher),
+    reflectionPrompt: million(prices.reflectionPrompt),
+    reflectionCompletion: million(prices.reflectionCompletion),
+    gpuHours: prices.gpuHour,
+    rolloutHours: prices.rolloutHour,
+  };
+  if (Object.values(perUnit).every((price) => price === null)) return null;
+  return kinds.reduce((sum, kind) => sum + (used[kind] ?? 0) * (perUnit[kind] ?? 0), 0);
+}
+
+function million(price: number | null): number | null {
+  return price === null ? null : price / tokensPriced;
+}
+
+/** What a commit knows of its step, beside what its rollouts took. */
+export interface StepUse {
+  /** Of its batch; null where nothing was trained. */
+  readonly rows: StoredRows | null;
+  /** Optimizer steps on each row. */
+  readonly passes: number;
+  /** A teacher scored the batch. */
+  readonly isTaught: boolean;
+  readonly seconds: number;
+}
+
+/** What a step used, by the tokens of its rollouts: `sampled` has `prompt` and `completion`. */
+export function usedByStep(
+  sampled: Used,
+  { rows, passes, isTaught, seconds }: StepUse,
+  prices: Prices | undefined,
+): Used {
+  const hours = seconds / 3600;
+  const tokens = sum(rows?.tokens ?? []);
+  const asked = rows?.distilled?.map((row) => rows.tokens[row]!);
+  return {
+    ...sampled,
+    trained: tokens * passes,
+    ...(isTaught ? { teacher: asked === undefined ? tokens : sum(asked) } : {}),
+    gpuHours: hours * (prices?.gpuWorkers ?? 1),
+    rolloutHours: hours * (prices?.rolloutWorkers ?? 1),
+  };
+}
+
+/** Of one part of a run: its training, evaluations of an environment, or searches on one. */
+export interface CostPart {
+  readonly of: 'training' | 'eval' | 'search' | 'trial';
+  readonly environment: string | null;
+  readonly used: Used;
+  /** Null where no price was known. */
+  readonly money: number | null;
+}
+
+export interface RunCost {
+  /** What money is counted in, as the run file calls it. */
+  readonly currency: string;
+  readonly money: number | null;
+  readonly parts: readonly CostPart[];
+}
+
+/** What a run has cost, by the sum of each metric over all of its rows. Null where nothing was counted. */
+export function costOf(
+  sums: Iterable<readonly [metric: string, sum: number]>,
+  currency: string | undefined,
+): RunCost | null {
+  const parts = new Map<
+    string,
+    { of: CostPart['of']; environment: string | null; used: Record<string, number>; money: number | null }
+  >();
+  for (const [metric, sum] of sums) {
+    const [, of = 'training', environment = null, what] = metricName.exec(metric) ?? [];
+    if (what === undefined) continue;
+    const key = `${of}/${environment}`;
+    const part = parts.get(key) ?? { of: of as CostPart['of'], environment, used: {}, money: null };
+    parts.set(key, part);
+    const kind = kinds.find((one) => counted[one] === what);
+    if (kind) part.used[kind] = sum;
+    else if (what === moneyName) part.money = sum;
+  }
+  if (parts.size === 0) return null;
+  const all = [...parts.values()];
+  const priced = all.flatMap(({ money }) => money ?? []);
+  return { currency: currency ?? usualCurrency, money: priced.length === 0 ? null : sum(priced), parts: all };
+}
+
+/** Whether the metric tells money, of whatever part. */
+export function isMoney(metric: string): boolean {
+  return metricName.exec(metric)?.[3] === moneyName;
+}
+
+/** Whether the metric counts tokens, of whatever part. */
+export function isTokens(metric: string): boolean {
+  return metricName.exec(metric)?.[3]?.endsWith('_tokens') === true;
+}
+
+export const usualCurrency = 'USD';
+
+const partNames = { training: 'training', eval: 'evals', search: 'searches', trial: 'trials of prompts' } as const;
+
+/** `training`, `evals of words`. */
+export function partName({ of, environment }: CostPart): string {
+  return environment === null ? partNames[of] : `${partNames[of]} of ${environment}`;
+}
+
+const usedNames: Readonly<Record<Counted, string>> = {
+  prompt: 'prompt tokens',
+  completion: 'sampled tokens',
+  trained: 'trained tokens',
+  teacher: 'tokens scored by the teacher',
+  reflectionPrompt: 'prompt tokens of reflections',
+  reflectionCompletion: 'sampled tokens of reflections',
+  gpuHours: 'GPU worker hours',
+  rolloutHours: 'rollout worker hours',
+};
+
+/** `1.2 M prompt tokens`, `0.52 GPU worker hours`; each that was used. */
+export function usedLines(used: Used): string[] {
+  return kinds.flatMap((kind) => (used[kind] ? [`${short(used[kind])} ${usedNames[kind]}`] : []));
+}
+
+/** `12.34 USD`; small sums to two digits that are not 0. */
+export function moneyText(money: number, currency: string): string {
+  const digits = money === 0 || Math.abs(money) >= 1 ? 2 : Math.min(10, 1 - Math.floor(Math.log10(Math.abs(money))));
+  return `${money.toFixed(digits)} ${currency}`;
+}
+
+function short(value: number): string {
+  const [unit, divisor] = value >= 1e9 ? ([' G', 1e9] as const) : value >= 1e6 ? ([' M', 1e6] as const) : ['', 1];
+  const scaled = value / divisor;
+  if (divisor === 1 && value >= 1000) return Math.round(value).toLocaleString('en');
+  return `${Number(scaled.toPrecision(3))}${unit}`;
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}
