@@ -24,6 +24,7 @@ import {
   MlflowSpec,
   NotifySpec,
   NameSpec,
+  OpenTelemetrySpec,
   pace,
   patience,
   prompts,
@@ -88,6 +89,8 @@ export const RunSpec = z.strictObject({
   wandb: WandbSpec.nullable(),
   /** Missing = MLflow is not fed. */
   mlflow: MlflowSpec.optional(),
+  /** Missing = all rollouts are spans, where OpenTelemetry is fed. */
+  opentelemetry: OpenTelemetrySpec.optional(),
   /** Missing = tokens and hours are counted, and no money. */
   cost: CostSpec.optional(),
   /** Missing = notices are sent to nobody. */

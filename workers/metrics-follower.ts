@@ -7,7 +7,7 @@ import { NotifySpec } from '../config/run-spec.ts';
 import { NoticePost } from './post-notices.ts';
 import { StandstillNotices } from './standstill-notices.ts';
 import type { MetricsSink } from '../backends/metrics/sinks.ts';
-import { mlflowSink, otlpSink } from './sink-settings.ts';
+import { episodesOf, mlflowSink, otlpSink } from './sink-settings.ts';
 import { TensorBoardSink } from '../backends/metrics/tensorboard.ts';
 import { openRunStore } from '../backends/store/index.ts';
 import { specIn } from '../runs/record-shapes.ts';
@@ -49,9 +49,9 @@ interface Followed {
 export class MetricsFollower {
   readonly #options: FollowerOptions;
   readonly #followed = new Map<string, Followed>();
-  /** Executions that were looked at and are done with. */
   /** What was said last of runs that cannot be followed. */
   readonly #complaints = new Map<string, string>();
+  /** Executions that were looked at and are done with. */
   readonly #past = new Set<string>();
   #states: ReadonlyMap<string, RunCondition> = new Map();
   readonly #working = new Set<Promise<void>>();
@@ -154,7 +154,7 @@ export class MetricsFollower {
     const firstClaim = Buffer.from((await store.read(layout.run())) ?? []).toString('utf8');
     const id = wandbRunId(handle.name, handle.store, firstClaim);
     const { wandb, mlflow } = spec;
-    const otlp = otlpSink(spec, id);
+    const otlp = otlpSink(spec, { id, episodesOf: episodesOf(handle, log) });
     const sinks: MetricsSink[] = [
       new NoticeWatch(handle, spec.notify ?? NotifySpec.parse({})),
       new TensorBoardSink(store),

@@ -4,6 +4,8 @@ import { trackingServer } from '../backends/metrics/tracking-server.ts';
 import { plainUrl } from '../backends/plain-url.ts';
 import type { MlflowSpec, RunSpec } from '../config/run-spec.ts';
 import { RatchetError } from '../core/errors.ts';
+import { rolloutsOfStep } from '../runs/rollout-index/write-index.ts';
+import type { RunPlace } from '../runs/run-access.ts';
 
 /** The sink of a run; what its file leaves open, the variables of MLflow's own client say. */
 export function mlflowSink(
@@ -34,7 +36,7 @@ function requireServer(server: ReturnType<typeof trackingServer>): string {
  */
 export function otlpSink(
   spec: RunSpec,
-  id: string,
+  { id, episodesOf }: { readonly id: string; readonly episodesOf: OtlpOptions['episodes']['of'] },
   environment: Readonly<NodeJS.ProcessEnv> = process.env,
 ): OtlpSink | null {
   const named = ['OTEL_EXPORTER_OTLP_ENDPOINT', ...Object.values(endpointOf)].some((name) => environment[name]);
@@ -57,7 +59,21 @@ export function otlpSink(
       environment[`OTEL_EXPORTER_OTLP_${signal.toUpperCase()}_HEADERS`] ?? environment['OTEL_EXPORTER_OTLP_HEADERS'],
     );
   const headers = { traces: headersOf('traces'), metrics: headersOf('metrics') };
-  return new OtlpSink({ collector, headers, resource, id });
+  const episodes = { share: spec.opentelemetry?.rollouts ?? 1, of: episodesOf };
+  return new OtlpSink({ collector, headers, resource, id, episodes });
+}
+
+/** Rollouts of a step that cannot be read, as its commit or they themselves are damaged, keep its metrics from nobody. */
+export function episodesOf(run: RunPlace, log: (line: string) => void): OtlpOptions['episodes']['of'] {
+  return async (lineage, step) => {
+    try {
+      return await rolloutsOfStep({ ...run, lineage }, step);
+    } catch (error) {
+      if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
+      log(`opentelemetry: rollouts of step ${step} are left out: ${error.message}`);
+      return [];
+    }
+  };
 }
 
 const endpointOf = {

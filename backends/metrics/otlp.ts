@@ -8,6 +8,7 @@ import { type MetricsSink, timeOf } from './sinks.ts';
 
 const answerMsMax = 30_000;
 const rowsAtOnce = 50;
+const episodesAtOnce = 1_000;
 
 /** Where they are posted to; null = nowhere. One of them is somewhere. */
 export interface Collector {
@@ -23,11 +24,35 @@ export interface OtlpOptions {
   readonly resource: Readonly<Record<string, string>>;
   /** Unique to this run: span and trace ids are made of it. */
   readonly id: string;
+  /** Rollouts whose groups ended with a step, and the share of them that are sent. */
+  readonly episodes: {
+    readonly share: number;
+    readonly of: (lineage: string, step: number) => Promise<readonly Episode[]>;
+  };
+}
+
+/** What is told of a rollout; `group` and `index` name it in its lineage. */
+export interface Episode {
+  readonly group: number;
+  readonly index: number;
+  readonly environment: string;
+  readonly exampleId: number;
+  /** What came of it, and of its group: `ok`, `trained`. */
+  readonly outcome: string;
+  readonly end: string;
+  /** null = it failed. */
+  readonly reward: number | null;
+  /** Sampled. */
+  readonly tokens: number;
+  readonly turns: number;
+  /** Of the policy, with which it began and with which it ended. */
+  readonly version: number;
+  readonly versionEnd: number;
 }
 
 /**
  * OpenTelemetry, by OTLP over HTTP in JSON (opentelemetry.io/docs/specs/otlp). Names are those of the proposed `rl.*` conventions
- * (open-telemetry/semantic-conventions-genai#88): a step is a trace with the spans `rl.loop`, `rl.sample`, `rl.reward` and `rl.train`. Every other
+ * (open-telemetry/semantic-conventions-genai#88): a step is a trace with the spans `rl.loop`, `rl.sample`, `rl.reward` and `rl.train`, and one for each rollout. Every other
  * metric is a gauge, `ratchet.` and its name. The ids of a span follow from run, lineage and step, so a step that is sent again is the same span.
  *
  * It is written here and not by OpenTelemetry's SDK, which dates what it sends by its own clock: rows are sent when they can be, and belong to the time
@@ -56,9 +81,12 @@ export class OtlpSink implements MetricsSink {
       const scope = { name: 'ratchet' };
       if (this.#collector.traces !== null && steps.length > 0) {
         const spans = steps.flatMap((row) => spansOf(row, this.#options.id));
-        await this.#post('traces', this.#collector.traces, {
-          resourceSpans: [{ resource, scopeSpans: [{ scope, spans }] }],
-        });
+        const post = (of: readonly object[]) =>
+          this.#post('traces', this.#collector.traces!, {
+            resourceSpans: [{ resource, scopeSpans: [{ scope, spans: of }] }],
+          });
+        await post(spans);
+        for (const row of steps) await this.#sendEpisodes(row, post);
       }
       if (this.#collector.metrics === null) continue;
       const metrics = part.flatMap(metricsOf);
@@ -66,6 +94,16 @@ export class OtlpSink implements MetricsSink {
         resourceMetrics: [{ resource, scopeMetrics: [{ scope, metrics }] }],
       });
     }
+  }
+
+  /** A step's, in parts: one with many rollouts is no request that a collector refuses. */
+  async #sendEpisodes(row: MetricsRow, post: (spans: readonly object[]) => Promise<void>): Promise<void> {
+    const { id, episodes } = this.#options;
+    if (episodes.share === 0) return;
+    const all = await episodes.of(row.lineage, row.step);
+    const chosen = all.filter(({ group, index }) => isChosen([id, row.lineage, group, index], episodes.share));
+    for (let first = 0; first < chosen.length; first += episodesAtOnce)
+      await post(chosen.slice(first, first + episodesAtOnce).map((episode) => episodeSpan(row, episode, id)));
   }
 
   place(): string | null {
@@ -135,13 +173,67 @@ const spanAttributes: Readonly<Record<string, Readonly<Record<string, string>>>>
   'rl.train': { 'rl.train.batch_size': 'batch/rows', 'rl.train.tokens': 'batch/trained_tokens' },
 };
 
+function digestOf(of: readonly (string | number)[]): Buffer {
+  return createHash('sha256').update(of.join('\n')).digest();
+}
+
+/** Ids of a step's spans, the same whenever it is sent. */
+function idsOf(
+  row: MetricsRow,
+  id: string,
+): { readonly traceId: string; readonly spanId: (...of: (string | number)[]) => string } {
+  const digest = (...of: (string | number)[]): Buffer => digestOf([id, row.lineage, row.step, ...of]);
+  return {
+    traceId: digest('trace').subarray(0, 16).toString('hex'),
+    spanId: (...of) =>
+      digest(...of)
+        .subarray(0, 8)
+        .toString('hex'),
+  };
+}
+
+/** Drawn by what it is, so that the same ones are chosen again. */
+function isChosen(what: readonly (string | number)[], share: number): boolean {
+  return digestOf(what).readUInt32BE(0) < share * 2 ** 32;
+}
+
+/**
+ * One rollout, below `rl.sample` of its step. When it was played nobody has written down: it has the time in which its step was sampled. Attributes
+ * that the proposal lacks are those that another one adds to it (alibaba/loongsuite-semantic-conventions-genai#27), or begin with `ratchet.`.
+ */
+function episodeSpan(row: MetricsRow, episode: Episode, id: string): object {
+  const { traceId, spanId } = idsOf(row, id);
+  const { from, to } = timesOf(row)['rl.sample'];
+  const { group, index, reward, outcome } = episode;
+  return {
+    traceId,
+    spanId: spanId('rl.sample.episode', group, index),
+    parentSpanId: spanId('rl.sample'),
+    name: 'rl.sample.episode',
+    kind: 1,
+    startTimeUnixNano: nanoseconds(from),
+    endTimeUnixNano: nanoseconds(to),
+    attributes: attributesOf({
+      'rl.loop.iteration': row.step,
+      'rl.environment.name': episode.environment,
+      ...(reward === null ? {} : { 'rl.reward.score': reward }),
+      'rl.sample.turns': episode.turns,
+      'rl.sample.output_tokens': episode.tokens,
+      'ratchet.lineage': row.lineage,
+      'ratchet.group': group,
+      'ratchet.rollout': index,
+      'ratchet.example': episode.exampleId,
+      'ratchet.outcome': outcome,
+      'ratchet.group.end': episode.end,
+      'ratchet.policy_version': episode.version,
+      'ratchet.policy_version.end': episode.versionEnd,
+    }),
+    status: reward === null ? { code: 2, message: outcome } : {}, // an error
+  };
+}
+
 function spansOf(row: MetricsRow, id: string): object[] {
-  const digest = (...of: (string | number)[]): Buffer =>
-    createHash('sha256')
-      .update([id, row.lineage, row.step, ...of].join('\n'))
-      .digest();
-  const traceId = digest('trace').subarray(0, 16).toString('hex');
-  const spanId = (name: string): string => digest(name).subarray(0, 8).toString('hex');
+  const { traceId, spanId } = idsOf(row, id);
   return Object.entries(timesOf(row)).map(([name, { from, to }]) => ({
     traceId,
     spanId: spanId(name),

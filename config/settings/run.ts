@@ -233,6 +233,17 @@ export const mlflow = {
 export const MlflowSpec = z.strictObject(specFields(mlflow));
 export type MlflowSpec = z.infer<typeof MlflowSpec>;
 
+/** Where to, the variables of OpenTelemetry say in the environment of the process that feeds it: that is its choice, and not the run's. */
+export const opentelemetry = {
+  rollouts: setting(
+    fraction(),
+    'share of the rollouts that are spans of their own, the same ones when they are sent again; less for large runs, 0 = none',
+    { default: 1 },
+  ),
+};
+export const OpenTelemetrySpec = z.strictObject(specFields(opentelemetry));
+export type OpenTelemetrySpec = z.infer<typeof OpenTelemetrySpec>;
+
 export { cost, CostSpec } from './cost.ts';
 export { notify, NotifySpec } from './notify.ts';
 

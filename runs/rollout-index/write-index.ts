@@ -41,6 +41,17 @@ export async function* indexRun(run: RunPlace): AsyncGenerator<{ readonly lineag
   }
 }
 
+/** The rollouts of the groups that ended with a committed step; of groups that were removed from the store since, none. */
+export async function rolloutsOfStep(
+  run: LineagePlace,
+  step: number,
+): Promise<readonly Omit<IndexedRollout, 'lineage'>[]> {
+  const { commit } = await requireCommit(run, step);
+  if (step === 0 || commit.origin !== undefined) return [];
+  const { commit: before } = await requireCommit(run, step - 1);
+  return (await rolloutsOf(run, commit, before)).map(({ row }) => row);
+}
+
 /** Removes the index: the next look makes it anew. */
 export async function removeIndex(run: RunPlace): Promise<void> {
   for (const lineage of await lineagesOf(run)) await storeOf(run).removeAll(layout.rolloutIndex(lineage));

@@ -4,8 +4,10 @@ import type { AddressInfo } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import type { MetricsRow } from '../../runs/metrics.ts';
-import { otlpSink } from '../../workers/sink-settings.ts';
+import { type MetricsRow, readMetrics } from '../../runs/metrics.ts';
+import { layout } from '../../runs/layout.ts';
+import { advance, commitFirst, makeRun, openRoles } from '../activities/runs.ts';
+import { episodesOf, otlpSink } from '../../workers/sink-settings.ts';
 
 interface Value {
   readonly stringValue?: string;
@@ -73,6 +75,9 @@ function specOf(): RunSpec {
   return parsed.spec;
 }
 
+/** Of a run that has none. */
+const ofRun = { id: 'f00d', episodesOf: () => Promise.resolve([]) };
+
 const committed = '2026-11-21T00:00:10.000Z';
 const step: MetricsRow = {
   step: 3,
@@ -103,7 +108,7 @@ describe('OpenTelemetry', () => {
       OTEL_EXPORTER_OTLP_TRACES_HEADERS: 'x-api-key=trac3s',
       OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment=lab',
     };
-    const sink = otlpSink(specOf(), 'f00d', environment)!;
+    const sink = otlpSink(specOf(), ofRun, environment)!;
     assert.equal(await sink.open(7), 7);
     const rows = [
       { number: 7, row: step },
@@ -162,9 +167,9 @@ describe('OpenTelemetry', () => {
   test('is fed where its variables say so, and says what is wrong with them', async (t) => {
     const { address, received } = await collector(t);
     const spec = specOf();
-    assert.equal(otlpSink(spec, 'f00d', {}), null);
-    assert.equal(otlpSink(spec, 'f00d', { OTEL_EXPORTER_OTLP_ENDPOINT: address, OTEL_SDK_DISABLED: 'true' }), null);
-    const own = otlpSink(spec, 'f00d', { OTEL_EXPORTER_OTLP_METRICS_ENDPOINT: `${address}/own` })!;
+    assert.equal(otlpSink(spec, ofRun, {}), null);
+    assert.equal(otlpSink(spec, ofRun, { OTEL_EXPORTER_OTLP_ENDPOINT: address, OTEL_SDK_DISABLED: 'true' }), null);
+    const own = otlpSink(spec, ofRun, { OTEL_EXPORTER_OTLP_METRICS_ENDPOINT: `${address}/own` })!;
     await own.open(0);
     await own.send([{ number: 0, row: step }]);
     assert.deepEqual(
@@ -173,18 +178,80 @@ describe('OpenTelemetry', () => {
     );
     for (const url of ['localhost:4317', address.replace('//', '//user:c4na7y@')]) {
       const told = { name: 'ConfigInvalid', message: /^OTEL_EXPORTER_OTLP_ENDPOINT: expected the URL of a collector/ };
-      const sink = otlpSink(spec, 'f00d', { OTEL_EXPORTER_OTLP_ENDPOINT: url })!;
+      const sink = otlpSink(spec, ofRun, { OTEL_EXPORTER_OTLP_ENDPOINT: url })!;
       await assert.rejects(sink.open(0), told); // which keeps no other sink from being fed
     }
     const grpc = { OTEL_EXPORTER_OTLP_ENDPOINT: address, OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' };
-    await assert.rejects(otlpSink(spec, 'f00d', grpc)!.open(0), /expected "http\/json" or .*, got "grpc"/);
+    await assert.rejects(otlpSink(spec, ofRun, grpc)!.open(0), /expected "http\/json" or .*, got "grpc"/);
     const queried = { OTEL_EXPORTER_OTLP_ENDPOINT: `${address}/base/?tenant=a`, OTEL_METRICS_EXPORTER: 'none' };
-    const one = otlpSink(spec, 'f00d', queried)!;
+    const one = otlpSink(spec, ofRun, queried)!;
     await one.open(0);
     await one.send([{ number: 0, row: step }]);
     assert.equal(received.at(-1)!.path, '/base/v1/traces?tenant=a');
-    const away = otlpSink(spec, 'f00d', { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:9' })!;
+    const away = otlpSink(spec, ofRun, { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:9' })!;
     await away.open(0);
     await assert.rejects(away.send([{ number: 0, row: step }]), /127\.0\.0\.1:9\/v1\/traces cannot be reached/);
+  });
+
+  test('gets each rollout below its step, the same ones when it is sent again, as many as the run file says', async (t) => {
+    const { address, received } = await collector(t);
+    const run = await makeRun(t);
+    const roles = openRoles();
+    await advance(run, roles, await advance(run, roles, await commitFirst(run, roles)));
+    const [, second] = (await readMetrics(run.store)).map((row) => ({
+      ...row,
+      'time/step': 4,
+      'time/wait_for_batch': 3,
+    }));
+    const complaints: string[] = [];
+    const told = episodesOf(run.run, (line) => complaints.push(line));
+    const spansSent = async (share: number | null): Promise<readonly Span[]> => {
+      const spec = { ...specOf(), ...(share === null ? {} : { opentelemetry: { rollouts: share } }) };
+      const sink = otlpSink(spec, { id: 'f00d', episodesOf: told }, { OTEL_EXPORTER_OTLP_ENDPOINT: address })!;
+      await sink.open(0);
+      const before = received.length;
+      await sink.send([{ number: 1, row: second! }]);
+      return received.slice(before).flatMap(({ spans }) => spans);
+    };
+    const all = await spansSent(null);
+    const episodes = all.filter(({ name }) => name === 'rl.sample.episode');
+    assert.equal(episodes.length, 8);
+    assert.equal(new Set(episodes.map(({ spanId }) => spanId)).size, 8);
+    const sample = all.find(({ name }) => name === 'rl.sample')!;
+    for (const one of episodes) {
+      assert.deepEqual([one.traceId, one.parentSpanId], [sample.traceId, sample.spanId]);
+      assert.deepEqual(
+        [one.startTimeUnixNano, one.endTimeUnixNano],
+        [sample.startTimeUnixNano, sample.endTimeUnixNano],
+      );
+    }
+    const facts = Object.fromEntries(
+      episodes[0]!.attributes.map(({ key, value }) => [key, Object.values(value)[0] as string | number]),
+    );
+    const [first] = await told('main', 2);
+    assert.deepEqual(
+      [
+        facts['rl.reward.score'],
+        facts['rl.sample.output_tokens'],
+        facts['ratchet.group'],
+        facts['ratchet.policy_version'],
+      ].map(Number),
+      [first!.reward, first!.tokens, first!.group, 1],
+    );
+    assert.deepEqual(
+      [facts['rl.environment.name'], facts['ratchet.outcome'], facts['ratchet.group.end']],
+      ['reverse-text', 'ok', 'trained'],
+    );
+    assert.deepEqual(await spansSent(1), all, 'after a kill');
+    const idsOf = (spans: readonly Span[]) => spans.slice(4).map(({ spanId }) => spanId);
+    const half = idsOf(await spansSent(0.5));
+    assert(half.length > 0 && half.length < 8);
+    assert(half.every((spanId) => idsOf(all).includes(spanId)));
+    assert.deepEqual(idsOf(await spansSent(0.5)), half);
+    assert.deepEqual(idsOf(await spansSent(0)), []);
+    assert.deepEqual(complaints, []);
+    await run.store.put(layout.commit('main', 2), Buffer.from('{'));
+    assert.deepEqual(idsOf(await spansSent(1)), [], 'the step itself is sent');
+    assert.match(complaints.join(), /rollouts of step 2 are left out: .*step_2\.json/);
   });
 });
