@@ -134,7 +134,8 @@ async function search(
 /** null: the search was begun when one worker played all of it. */
 function leasesOf(handle: PromptSearchHandle, control: SearchControl, pace: SearchPace | null): SearchLeases | null {
   if (handle.maxConcurrent === undefined || !patched('leased-searches')) return null;
-  const leases = new SearchLeases(handle, control, { pace });
+  const rolloutsMin = patched('leases-of-several') ? {} : { rolloutsMin: 1 };
+  const leases = new SearchLeases(handle, control, { pace, ...rolloutsMin });
   control.shows(leases);
   return leases;
 }

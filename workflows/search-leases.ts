@@ -10,6 +10,7 @@ import {
   type PromptSlice,
   reflectionsByIteration,
   type SearchPace,
+  type SliceBounds,
   slicesOf,
 } from '../core/gepa/leases.ts';
 import type { PromptSearchHandle, SearchInPlay } from '../core/gepa/prompt-search.ts';
@@ -18,6 +19,13 @@ import { slowPlayS } from '../core/rl/window.ts';
 import type { PolicyVersion } from '../core/rl/run-state.ts';
 import type { SearchControl } from './control/search-control.ts';
 import { promptSearches } from './options.ts';
+
+interface LeasedBy extends Pick<SliceBounds, 'rolloutsMin'> {
+  /** What is known of the rollouts; absent, as null: nothing. */
+  readonly pace?: SearchPace | null;
+  /** In place of the version that the search was begun with. */
+  readonly policy?: PolicyVersion;
+}
 
 /** One that waits for its turn, or is in play. */
 interface Lease {
@@ -37,7 +45,7 @@ export class SearchLeases {
   /** In place of the version that the search was begun with. */
   readonly #policy: PolicyVersion | undefined;
   readonly #scope = new CancellationScope();
-  readonly #bounds: { readonly workers: number | undefined; readonly inFlightMax: number };
+  readonly #bounds: SliceBounds;
   /** By id: what was asked and not taken yet, and how many of its rollouts are awaited. */
   readonly #asked = new Map<string, number>();
   readonly #waiting: Lease[] = [];
@@ -50,13 +58,13 @@ export class SearchLeases {
   constructor(
     handle: PromptSearchHandle,
     control: Pick<SearchControl, 'failedRollouts'>,
-    { pace = null, policy }: { readonly pace?: SearchPace | null; readonly policy?: PolicyVersion },
+    { pace = null, policy, rolloutsMin }: LeasedBy,
   ) {
     const { maxConcurrent = -1, workers } = handle;
     this.#handle = handle;
     this.#control = control;
     this.#policy = policy;
-    this.#bounds = { workers, inFlightMax: maxConcurrent < 1 ? Infinity : maxConcurrent };
+    this.#bounds = { workers, inFlightMax: maxConcurrent < 1 ? Infinity : maxConcurrent, rolloutsMin };
     this.pace = pace;
   }
 

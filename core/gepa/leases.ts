@@ -57,6 +57,8 @@ export interface Reflected {
 
 /** Of a request so many leases, or two for each rollout worker where there are more than eight: each costs events. */
 const slicesMax = 16;
+/** A lease costs six events of its history or more, so it has so many rollouts where its request has as many: a child's minibatch is one. */
+const rolloutsPerSlice = 3;
 
 /** Whether one process answers all of these sooner than they could be spread: in less time than slow rollouts take. */
 export function isQuick(requests: readonly SearchRequest[], pace: SearchPace | null): boolean {
@@ -79,13 +81,23 @@ export function longestOf(played: readonly PlayedSlice[]): SearchPace | null {
   return paces.sort((a, b) => b.seconds - a.seconds)[0] ?? null;
 }
 
+/** What leases of a request are cut by. */
+export interface SliceBounds {
+  /** Rollout workers that there are. */
+  readonly workers?: number | undefined;
+  /** Rollouts in play at once. */
+  readonly inFlightMax: number;
+  /** Of a lease, where there are as many. */
+  readonly rolloutsMin?: number | undefined;
+}
+
 /** The leases of a request. Whichever worker plays one, in whatever order, rows and random numbers are those of the request. */
 export function slicesOf(
   { id, texts, set, keepsTraces, examples }: AskedRollouts,
-  { workers = 1, inFlightMax }: { readonly workers?: number | undefined; readonly inFlightMax: number },
+  { workers = 1, inFlightMax, rolloutsMin = rolloutsPerSlice }: SliceBounds,
 ): PromptSlice[] {
-  const wanted = Math.ceil(examples.length / Math.max(slicesMax, 2 * workers));
-  const size = Math.max(1, Math.min(wanted, inFlightMax));
+  const count = Math.min(Math.ceil(examples.length / rolloutsMin), Math.max(slicesMax, 2 * workers));
+  const size = Math.min(Math.ceil(examples.length / Math.max(1, count)), inFlightMax);
   return Array.from({ length: Math.ceil(examples.length / size) }, (_, i) => ({
     id,
     texts,

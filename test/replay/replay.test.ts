@@ -18,8 +18,8 @@ before(async () => {
 
 test('there are recorded histories of three async levels, of evaluations and of a search for a prompt', () => {
   const names = ['async-1', 'async-2', 'evaluate-file', 'evaluate', 'leased-search', 'on-policy', 'play-rounds'];
-  // A search that was begun when one worker played all of it.
-  names.push('optimize-prompt');
+  // Searches that were begun when one worker played all of them, and when each rollout was a lease.
+  names.push('optimize-prompt', 'single-leases');
   assert.deepEqual(
     recorded.toSorted(),
     names.map((name) => `${name}.history.bin`).toSorted(),

@@ -54,7 +54,10 @@ test('however a request is cut, its slices have each example once, in order, and
   ));
 
 test('every worker of many has something of a large request, and a small one costs few events', () => {
-  assert.equal(slicesOf(requestOf(3), { inFlightMax: Infinity }).length, 3);
+  const sizesOf = (count: number) =>
+    slicesOf(requestOf(count), { inFlightMax: Infinity }).map((one) => one.examples.length);
+  assert.deepEqual([1, 2, 3, 5, 10].map(sizesOf), [[1], [2], [3], [3, 2], [3, 3, 3, 1]]);
+  assert.equal(slicesOf(requestOf(3), { inFlightMax: Infinity, rolloutsMin: 1 }).length, 3, 'as an older Ratchet did');
   assert.ok(slicesOf(requestOf(300), { inFlightMax: Infinity }).length <= 16);
   assert.ok(slicesOf(requestOf(300), { workers: 40, inFlightMax: Infinity }).length >= 40);
 });
