@@ -4,6 +4,7 @@ import type { EvaluationPlace } from '../core/eval/evaluation.ts';
 import type { StoredPromptSearch } from '../core/gepa/prompt-search.ts';
 import type { Texts } from '../core/gepa/search-state.ts';
 import type { Used } from '../core/rl/cost.ts';
+import type { Turn } from '../core/rl/rollout.ts';
 import { RatchetError } from '../core/errors.ts';
 import { failpoint } from '../backends/failpoints.ts';
 import type { Store } from '../backends/store/index.ts';
@@ -11,6 +12,7 @@ import { decodeRows, encodeRows } from '../backends/store/objects.ts';
 import { storeOf } from './run-access.ts';
 import {
   type AnswerRow,
+  isBrokenOff,
   isReflected,
   isScored,
   type PlayedRow,
@@ -40,6 +42,7 @@ export class AnswerJournal {
   readonly #signal: AbortSignal;
   readonly #scored = new Map<string, ScoredRow>();
   readonly #played = new Map<string, PlayedRow>();
+  readonly #turns = new Map<string, readonly Turn[]>();
   readonly #reflected = new Map<string, ReflectedRow>();
   readonly #texts: Map<string, string>;
   readonly #held: Map<number, readonly AnswerRow[]>;
@@ -88,6 +91,11 @@ export class AnswerJournal {
   rowOf(request: string, index: number): ScoredRow | PlayedRow | undefined {
     const key = `${request}#${index}`;
     return this.#scored.get(key) ?? this.#played.get(key);
+  }
+
+  /** What a rollout that was broken off had said by then. */
+  turnsOf(request: string, index: number): readonly Turn[] {
+    return this.#turns.get(`${request}#${index}`) ?? [];
   }
 
   scoredRow(request: string, index: number): ScoredRow {
@@ -173,7 +181,9 @@ export class AnswerJournal {
       return;
     }
     const key = `${row.request}#${row.index}`;
-    if (isScored(row)) {
+    if (isBrokenOff(row)) {
+      if (row.turns.length > this.turnsOf(row.request, row.index).length) this.#turns.set(key, row.turns);
+    } else if (isScored(row)) {
       if (!this.#scored.has(key)) this.#scored.set(key, row);
     } else if (!this.#played.has(key)) this.#played.set(key, row);
   }

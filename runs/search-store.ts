@@ -1,8 +1,8 @@
 import type { EvaluationPlace } from '../core/eval/evaluation.ts';
 import type { ExampleRef, PromptSearchHandle, StoredPromptSearch } from '../core/gepa/prompt-search.ts';
 import type { ReflectionRecord } from '../core/gepa/reflection-prompt.ts';
-import type { Outcome, Rollout } from '../core/rl/rollout.ts';
 import { tokensOf } from '../core/rl/results.ts';
+import type { Outcome, Rollout, Turn } from '../core/rl/rollout.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { showStoreUri } from '../backends/store/index.ts';
 import { readJson, storeOf } from './run-access.ts';
@@ -44,6 +44,13 @@ export interface PlayedRow {
   readonly rollout: Rollout;
 }
 
+/** Finished turns of a rollout that was broken off, in order. */
+export interface TurnsRow {
+  readonly request: string;
+  readonly index: number;
+  readonly turns: readonly Turn[];
+}
+
 /** What a reflection gave. */
 export interface ReflectedRow {
   readonly request: string;
@@ -63,10 +70,14 @@ export function usageOf({ turns }: Rollout): TokenUsage {
   };
 }
 
-export type AnswerRow = ScoredRow | PlayedRow | ReflectedRow;
+export type AnswerRow = ScoredRow | PlayedRow | TurnsRow | ReflectedRow;
 
 export function isScored(row: AnswerRow): row is ScoredRow {
   return 'reward' in row;
+}
+
+export function isBrokenOff(row: AnswerRow): row is TurnsRow {
+  return 'turns' in row;
 }
 
 export function isReflected(row: AnswerRow): row is ReflectedRow {

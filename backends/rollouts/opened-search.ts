@@ -11,7 +11,7 @@ import { extractText, reflectionTemplateFor, renderReflection } from '../../core
 import type { EvaluateRequest, ReflectRequest, SearchAnswer, Texts } from '../../core/gepa/search-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { inferenceTimeoutDefaultS } from '../../core/limits.ts';
-import type { Rollout } from '../../core/rl/rollout.ts';
+import type { Rollout, Turn } from '../../core/rl/rollout.ts';
 import type { PolicyVersion } from '../../core/rl/run-state.ts';
 import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
 import { environments as allEnvironments, type Environments } from '../environments/index.ts';
@@ -229,19 +229,30 @@ export class OpenedSearch {
     const [at, dataset, exampleId] = example;
     const place = { group: index, index: 0, exampleId };
     const entry = this.#stored.input.environments[at]!;
-    return whenThereIsRoom(this.#signal, () =>
-      playRollout({
-        environments: this.#environments,
-        entry,
-        dataset,
-        place,
-        together: { group: `${this.#attempt}/${asked.id}/${index}`, size: 1 },
-        attemptsMax: 1, // the search itself asks again, and counts it
-        ...parts,
-        signal: this.#signal,
-        ...this.#players[at]!(place, `${asked.id}/${index}`),
-      }),
-    );
+    const recorded = this.#journal.turnsOf(asked.id, index);
+    const turns = [...recorded];
+    const record = { recorded, onTurn: (turn: Turn, position: number) => void turns.splice(position, Infinity, turn) };
+    try {
+      return await whenThereIsRoom(this.#signal, () =>
+        playRollout({
+          environments: this.#environments,
+          entry,
+          dataset,
+          place,
+          together: { group: `${this.#attempt}/${asked.id}/${index}`, size: 1 },
+          attemptsMax: 1, // the search itself asks again, and counts it
+          ...parts,
+          signal: this.#signal,
+          ...this.#players[at]!(place, `${asked.id}/${index}`, record),
+        }),
+      );
+    } catch (error) {
+      // Whoever plays it next goes on from there.
+      if (this.#signal.aborted && turns.length > recorded.length) {
+        await this.#journal.add({ request: asked.id, index, turns });
+      }
+      throw error;
+    }
   }
 
   #count({ outcome, reward, error }: ScoredRow): void {

@@ -1,0 +1,99 @@
+/** Rollouts of several turns in a search for a prompt, where their worker goes away. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import { createEvaluatePrompt } from '../../activities/prompt-search/lease-search.ts';
+import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
+import { createEnvironments } from '../../backends/environments/index.ts';
+import { listDataset, multiTurn, rubric } from '../../backends/environments/kit.ts';
+import type { PlayedSlice, PromptSlice } from '../../core/gepa/leases.ts';
+import type { PromptSearchHandle, PromptSearchInput } from '../../core/gepa/prompt-search.ts';
+import type { RunState } from '../../core/rl/run-state.ts';
+import { makeRun, openTokenizer, WordsInference } from './runs.ts';
+
+const turnsOfEach = 4;
+const words = (from: number) =>
+  listDataset(() =>
+    Array.from({ length: 30 }, (_, i) => ({
+      prompt: [{ role: 'user' as const, content: `word ${from + i}` }],
+      answer: '',
+    })),
+  );
+/** Says "more" until four turns have been said; a reward is the letters that were. */
+const environments = createEnvironments(async () =>
+  multiTurn({
+    name: 'talk',
+    dataset: words(0),
+    evalDataset: words(100),
+    maxTurns: turnsOfEach,
+    setup: () => 0,
+    respond: ({ state, turns }) => ({ state: state + turns.at(-1)!.text.length, say: 'more' }),
+    rubric: rubric<number>([{ name: 'letters', weight: 1, score: ({ state }) => state }]),
+  }),
+);
+
+test('a rollout that was broken off as its worker went away goes on from the turns that it had finished', async (t) => {
+  const { run, spec } = await makeRun(t);
+  const file = { key: 'w', sha256: '0', bytes: 0 };
+  const policy: RunState['policy'] = { step: 1, digest: 'd', weights: 'w/', file, sums: file };
+  const slice = { id: '0.child.0', set: 'train', keepsTraces: false, from: 0, examples: [3, 5] } as const;
+  const opened = async (name: string): Promise<{ handle: PromptSearchHandle; slice: PromptSlice }> => {
+    const input: PromptSearchInput = {
+      environments: [{ id: 'talk', name: 'talk', args: {} }],
+      model: { kind: 'version', model: 'words', run, policy, sampling: spec.sampling },
+      reflection: { model: 'm', servers: [], fields: {} },
+      maxCalls: 60,
+      minibatchSize: 3,
+      perfectScore: null,
+      stateColumns: [],
+      numTrain: 12,
+      numVal: 10,
+      numTest: 0,
+      maxConcurrent: 1,
+      seed: 0,
+      isClassic: true,
+      initialPrompt: 'Say something.',
+      results: { store: run.store, name: 'search', prefix: `${name}/` },
+      savesResults: false,
+      isSmallBudgetMeant: true,
+    };
+    const open = createOpenPromptSearch({
+      codeVersion: 'test',
+      countRolloutWorkers: () => Promise.resolve(1),
+      environments,
+    });
+    const handle = (await new MockActivityEnvironment().run(open, { input })) as PromptSearchHandle;
+    return { handle, slice: { ...slice, texts: handle.start } };
+  };
+  const play = async (
+    asked: Awaited<ReturnType<typeof opened>>,
+    inference: WordsInference,
+    worker = new MockActivityEnvironment(),
+  ): Promise<PlayedSlice> => {
+    const dependencies = { inference: () => inference, tokenizer: openTokenizer, environments };
+    return (await worker.run(createEvaluatePrompt(dependencies), asked)) as PlayedSlice;
+  };
+
+  const alone = new WordsInference();
+  const undisturbed = await play(await opened('undisturbed'), alone);
+  assert.equal(alone.asked.length, 2 * turnsOfEach);
+
+  const asked = await opened('drained');
+  const [leaving, next] = [new WordsInference(), new WordsInference()];
+  const worker = new MockActivityEnvironment();
+  leaving.beforeAnswer = async (call) => {
+    if (call <= turnsOfEach + 2) return;
+    worker.cancel('WORKER_SHUTDOWN');
+    throw new Error('the worker is gone');
+  };
+  await assert.rejects(play(asked, leaving, worker));
+  const { scores, adopted } = await play(asked, next);
+  assert.deepEqual(scores, undisturbed.scores);
+  // One rollout was finished; of the other two turns were, and the third was under way.
+  assert.deepEqual([adopted, next.asked.length], [1, turnsOfEach - 2]);
+  const said = [...leaving.asked.slice(0, turnsOfEach + 2), ...next.asked];
+  assert.deepEqual(
+    said.map(({ promptTokenIds, seed }) => [promptTokenIds, seed]),
+    alone.asked.map(({ promptTokenIds, seed }) => [promptTokenIds, seed]),
+  );
+});
