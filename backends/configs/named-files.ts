@@ -2,6 +2,7 @@ import type { ReadAs, RunConfig } from '../../config/parse-run-config.ts';
 import { ConfigProblems } from '../../config/problems.ts';
 import { readKept } from './kept-files.ts';
 import type { LoadedConfig, LoadOptions, ReadRunFile } from './load-run-config.ts';
+import { lateRolloutWarnings } from './late-rollouts.ts';
 import { resolveModel } from './model-of-hub.ts';
 import { readCodeOf, readEnvironments, runsCode, withCode } from './named-code.ts';
 import { readServers, readTeacher } from './named-servers.ts';
@@ -60,6 +61,7 @@ export async function withFiles(
       ...parsed.warnings,
       ...[data, template].flatMap((kept) => kept?.warning ?? []),
       ...variables.warnings,
+      ...lateRolloutWarnings(spec, environments.trained),
       ...refs.filter((ref) => ref !== null).map(runsCode),
     ],
   };
