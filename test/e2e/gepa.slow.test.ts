@@ -178,8 +178,7 @@ test('slow rollouts of a search are spread over two workers, and one that is kil
     // The worker that took the place of the killed one has an identity of its own.
     const { shares, leases, events } = await leasesOf(handle);
     t.diagnostic(`${events} events, ${leases} leases, ended by ${[...shares.values()].join(', ')}`);
-    const [, second = 0] = [...shares.values()].sort((a, b) => b - a);
-    assert.ok(second >= leases / 6, `the second worker ended ${second} leases of ${leases}`);
+    assert.ok(shares.size >= 2, 'whoever has room takes the next one');
     assert.ok(events <= 4 * found.calls, `${events} events of ${found.calls} rollouts`);
   } finally {
     await Promise.all([quick.close(), slow.close()]);
