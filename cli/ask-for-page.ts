@@ -4,6 +4,7 @@ import type { AskRun } from '../ui/run-source.ts';
 import type { RunEvent } from '../workflows/control/messages.ts';
 import { readRunningStack } from '../workers/project-lock.ts';
 import { askStatus } from './ask-status.ts';
+import { askBranches } from './describe-prompts.ts';
 import { connect, findRunning, temporalHere } from './connection.ts';
 
 /** A page asks once a second, and shows what the store says meanwhile. */
@@ -39,7 +40,7 @@ export function askForPage(projectFolder: string): { readonly ask: AskRun; reado
         const events = await handle.client.withDeadline(Date.now() + answerWithinMs, ask);
         const { uiUrl } = found;
         const temporalUrl = uiUrl && `${uiUrl}/namespaces/default/workflows/${encodeURIComponent(handle.workflowId)}`;
-        return { status, events, temporalUrl };
+        return { status, events, temporalUrl, branches: await askBranches(found.client, status) };
       } catch (error) {
         if (error instanceof RatchetError && error.code !== 'ServerUnavailable') throw error;
         await letGo(); // the server went away; the store still tells

@@ -1,7 +1,7 @@
 import type { Client } from '@temporalio/client';
-import { inPlayText } from '../core/gepa/figures.ts';
+import { branchInPlayText } from '../core/gepa/figures.ts';
 import type { PromptSearchStatus } from '../core/gepa/prompt-search.ts';
-import type { PromptStanding, RunStatus } from '../workflows/control/messages.ts';
+import type { BranchUnderWay, PromptStanding, RunStatus } from '../workflows/control/messages.ts';
 import { retrying } from './follow-run.ts';
 
 /** How far branches are, by their workflows. */
@@ -54,18 +54,14 @@ function inUseText({ inUse }: PromptStanding): string {
   return inUse === null ? "the environment's own" : `${inUse.ref.key}, found from v${inUse.foundAt}`;
 }
 
-function branchLines(
-  { step, since, workflow }: NonNullable<PromptStanding['branch']>,
-  branches: BranchFigures,
-): string[] {
+function branchLines({ step, since, workflow, trial }: BranchUnderWay, branches: BranchFigures): string[] {
   const { figures = null, retries = [] } = (workflow === null ? undefined : branches[workflow]) ?? {};
   const far = figures === null || figures.maxCalls === 0 ? '' : `, ${figures.calls} of ${figures.maxCalls} calls`;
+  const inPlay = branchInPlayText({ search: figures?.inPlay, trial });
   const best = figures?.bestScore == null ? '' : `, best ${figures.bestScore.toFixed(3)} on ${figures.bestCoverage}`;
   return [
     `a better one is looked for from v${step} since ${since}${far}${best}${workflow === null ? '' : ` (${workflow})`}`,
-    ...(figures?.inPlay === undefined || figures.inPlay.leases === 0
-      ? []
-      : [`  in play: ${inPlayText(figures.inPlay)}`]),
+    ...(inPlay === null ? [] : [`  in play: ${inPlay}`]),
     ...retries.map((retry) => `  ${retry}`),
   ];
 }

@@ -47,6 +47,15 @@ export interface LiveStatus {
   readonly quarantinedServers: readonly string[];
   /** Environments for which a better prompt was found, and waits for somebody's yes. */
   readonly offeredPrompts: readonly string[];
+  /** Searches for a better prompt, by environment: from which version and since when, and what their leases have in play, in words. */
+  readonly branches: readonly {
+    readonly environment: string;
+    readonly step: number;
+    readonly since: string;
+    /** null while nobody answers for it. */
+    readonly calls: { readonly made: number; readonly of: number } | null;
+    readonly inPlay: string | null;
+  }[];
 }
 
 /** `/api/runs/RUN` */

@@ -12,7 +12,9 @@ import {
 import { askedOf } from '../runs/standing.ts';
 import { readRunRecord } from '../runs/stored-spec.ts';
 import { showStoreUri } from '../backends/store/index.ts';
-import type { RunEvent, RunStatus } from '../workflows/control/messages.ts';
+import { branchInPlayText } from '../core/gepa/figures.ts';
+import type { BranchFigures } from '../cli/describe-prompts.ts';
+import type { BranchUnderWay, RunEvent, RunStatus } from '../workflows/control/messages.ts';
 import type { LiveStatus, RunOverview, SeriesAnswer } from './answers.ts';
 import type { MetricsTable } from './metrics-table.ts';
 import { costIn, spentBy, spentNames } from './spent.ts';
@@ -22,6 +24,8 @@ export interface ToldByRun {
   readonly status: RunStatus;
   readonly events: readonly RunEvent[];
   readonly temporalUrl: string | null;
+  /** How far its searches for better prompts are. */
+  readonly branches?: BranchFigures;
 }
 
 /** What the metrics, the commits and the run itself tell. */
@@ -60,7 +64,7 @@ export async function overviewOf(
     environments: spec.environments.map(({ name }) => name),
     state: told ? stateOf(told.status) : damage === null ? stand.state : 'damaged',
     damage,
-    live: told && liveOf(told.status),
+    live: told && liveOf(told),
     maxSteps,
     step,
     lineage,
@@ -110,7 +114,8 @@ function stateOf({ phase }: RunStatus): string {
   return phase === 'training' ? 'running' : phase;
 }
 
-function liveOf({ phase, pausedBecause, waitingOn, warnings, attempt, progress, prompts }: RunStatus): LiveStatus {
+function liveOf({ status, branches = {} }: ToldByRun): LiveStatus {
+  const { phase, pausedBecause, waitingOn, warnings, attempt, progress, prompts } = status;
   const { collecting, inPlay, training, quarantinedServers = [] } = progress;
   const offeredPrompts = prompts.flatMap(({ environment, offered }) => (offered === null ? [] : [environment]));
   return {
@@ -124,7 +129,19 @@ function liveOf({ phase, pausedBecause, waitingOn, warnings, attempt, progress, 
     training,
     quarantinedServers,
     offeredPrompts,
+    branches: prompts.flatMap(({ environment, branch }) =>
+      branch === null ? [] : [{ environment, ...branchOf(branch, branches) }],
+    ),
   };
+}
+
+function branchOf(
+  { step, since, workflow, trial }: BranchUnderWay,
+  branches: BranchFigures,
+): Omit<LiveStatus['branches'][number], 'environment'> {
+  const figures = (workflow === null ? undefined : branches[workflow]?.figures) ?? null;
+  const calls = figures === null || figures.maxCalls === 0 ? null : { made: figures.calls, of: figures.maxCalls };
+  return { step, since, calls, inPlay: branchInPlayText({ search: figures?.inPlay, trial }) };
 }
 
 /** The steps that led to where the run stands, ascending. */

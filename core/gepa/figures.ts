@@ -41,6 +41,16 @@ export function inPlayText({ leases, rollouts, waiting, reflections }: SearchInP
   return `${what.join(' and ')} in ${of}${waiting === 0 ? '' : `, ${waiting} wait for their turn`}`;
 }
 
+/** The same of a branch of a run, whose winner is tried once its search has ended; null: nothing is in play. */
+export function branchInPlayText(of: {
+  readonly search?: SearchInPlay | undefined;
+  readonly trial?: SearchInPlay | undefined;
+}): string | null {
+  const { search, trial } = of;
+  if (trial !== undefined) return `${inPlayText(trial)}, to try what was found`;
+  return search === undefined || search.leases === 0 ? null : inPlayText(search);
+}
+
 /** Candidates that are the best at something, without those that are nowhere missed; ascending. */
 function frontOf(state: SearchState): number[] {
   if (state.candidates.length === 0) return [];

@@ -48,7 +48,12 @@ const runningStatus = {
       environment: 'reverse-text',
       inUse: null,
       offered: { ref: { key: 'prompts/x.txt', sha256: 'x', bytes: 1 }, foundAt: 4 },
-      branch: null,
+      branch: {
+        step: 5,
+        since,
+        workflow: 'recorded.gepa.reverse-text.v5',
+        trial: { leases: 2, rollouts: 5, waiting: 0, reflections: 0 },
+      },
     },
   ],
 } satisfies Partial<RunStatus> as unknown as RunStatus;
@@ -215,6 +220,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
     for (const look of [looks[0], looks[3]]) {
       const { page, context, complaints } = await openPage(browser, server.url, look);
       await page.getByText('waits for scores of group 7').waitFor();
+      await page.getByText('in play: 5 rollouts in 2 leases, to try what was found').waitFor();
       await page.getByText(`a loss that is not finite: ${harmful[0]}`).waitFor();
       await page.getByRole('button', { name: 'pause', exact: true }).click();
       await page.getByText('did pause').waitFor();

@@ -130,6 +130,8 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
       return of('current') && of('winner');
     });
     assert.equal(run.inputs('tryPrompt').length, 0);
+    const { branch } = (await run.status()).prompts[0]!;
+    assert.ok(branch!.trial!.leases >= 1 && branch!.trial!.rollouts >= 1);
     gate.open();
     await run.result();
     assert.match((await run.told('prompt'))[0]!, /it is in use for groups that are leased from now on$/);

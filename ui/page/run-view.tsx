@@ -258,7 +258,7 @@ function Fact({ name, children }: { readonly name: string; readonly children: pr
 }
 
 function Live({ live }: { readonly live: NonNullable<RunOverview['live']> }): JSX.Element {
-  const { collecting, inPlay, training, waitingOn, warnings, pausedBecause, quarantinedServers } = live;
+  const { collecting, inPlay, branches, training, waitingOn, warnings, pausedBecause, quarantinedServers } = live;
   const dropped = Object.entries(collecting?.dropped ?? {}).filter(([, count]) => count > 0);
   return (
     <div class="live" aria-live="polite">
@@ -273,6 +273,13 @@ function Live({ live }: { readonly live: NonNullable<RunOverview['live']> }): JS
       {inPlay.map(({ environment, groups, since, policyStep }) => (
         <p key={environment}>
           {environment}: {counted(groups, 'group')} in play, the oldest since {clock(since)} from v{policyStep}
+        </p>
+      ))}
+      {branches.map(({ environment, step, since, calls, inPlay: leased }) => (
+        <p key={`prompt of ${environment}`}>
+          {environment}: a better prompt is looked for from v{step} since {clock(since)}
+          {calls !== null && `, ${calls.made} of ${calls.of} calls`}
+          {leased !== null && `, in play: ${leased}`}
         </p>
       ))}
       {training && (

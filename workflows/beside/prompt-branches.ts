@@ -25,7 +25,13 @@ import {
   verdictLine,
 } from './branch-lines.ts';
 import { ChildWork } from './child-work.ts';
-import { adoptPromptUpdate, branchUpdate, promptBranchEndedSignal, type PromptStanding } from '../control/messages.ts';
+import {
+  adoptPromptUpdate,
+  type BranchUnderWay,
+  branchUpdate,
+  promptBranchEndedSignal,
+  type PromptStanding,
+} from '../control/messages.ts';
 import type { optimizePrompt } from '../optimize-prompt.ts';
 import { PromptTrials } from './prompt-trials.ts';
 import type { Publishing } from '../step/publishing.ts';
@@ -155,15 +161,19 @@ export class PromptBranches {
     const names = [...(spec.gepa?.environments ?? []), ...Object.keys(this.#inUse)];
     return [...new Set(names)].map((environment) => {
       const branch = underWay.find((pending) => pending.environment === environment);
-      const from = branch && { step: branch.step, since: branch.since };
-      const workflow = branch && this.#workflows.get(keyOf(branch));
       return {
         environment,
         inUse: this.#inUse[environment] ?? null,
         offered: this.#offered[environment] ?? null,
-        branch: from ? { ...from, workflow: workflow ?? null } : null,
+        branch: branch === undefined ? null : this.#underWay(branch),
       };
     });
+  }
+
+  #underWay(branch: PromptBranch & { readonly since: string }): BranchUnderWay {
+    const { environment, step, since } = branch;
+    const workflow = this.#workflows.get(keyOf(branch)) ?? null;
+    return { step, since, workflow, ...present({ trial: this.#trials.inPlay(environment) }) };
   }
 
   /** One of an environment at a time. */

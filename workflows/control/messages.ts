@@ -6,7 +6,7 @@ import type { EvalSpec } from '../../config/run-spec.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import type { PartsNotice, PlayedPart } from '../../core/rl/played-part.ts';
 import type { PromptRef } from '../../core/rl/run-state.ts';
-import type { PromptSearchNotice } from '../../core/gepa/prompt-search.ts';
+import type { PromptSearchNotice, SearchInPlay } from '../../core/gepa/prompt-search.ts';
 import {
   evaluationEndedSignalName,
   groupsEndedSignalName,
@@ -68,8 +68,19 @@ export interface PromptStanding {
   readonly inUse: PromptRef | null;
   /** Found, and waiting for somebody's yes. */
   readonly offered: PromptRef | null;
-  /** Under way: from which version, since when (ISO time), and as which workflow; null before that is begun. */
-  readonly branch: { readonly step: number; readonly since: string; readonly workflow: string | null } | null;
+  /** Under way. */
+  readonly branch: BranchUnderWay | null;
+}
+
+export interface BranchUnderWay {
+  /** Of the version that it began from. */
+  readonly step: number;
+  /** ISO time. */
+  readonly since: string;
+  /** Its search; null while there is none. */
+  readonly workflow: string | null;
+  /** Of what was found, which is tried once the search has ended; absent: no lease of it is in play. */
+  readonly trial?: SearchInPlay;
 }
 
 export interface EndedBranch {
