@@ -47,7 +47,7 @@ export function branchInPlayText(of: {
   readonly trial?: SearchInPlay | undefined;
 }): string | null {
   const { search, trial } = of;
-  if (trial !== undefined) return `${inPlayText(trial)}, to try what was found`;
+  if (trial !== undefined && trial.leases > 0) return `${inPlayText(trial)}, to try what was found`;
   return search === undefined || search.leases === 0 ? null : inPlayText(search);
 }
 

@@ -236,8 +236,8 @@ async function kill(role: string): Promise<void> {
 
 async function groupsOf(run: string, step: number, below = ''): Promise<ScoredGroup[]> {
   const folder = path.join(project.folder, 'outputs', run, below, `rollouts/step_${step}`);
-  const rounds = (await readdir(folder)).filter((name) => name.startsWith('groups_'));
-  const files = await Promise.all(rounds.map((name) => readFile(path.join(folder, name, 'scored.jsonl.gz'))));
+  const names = (await readdir(folder, { recursive: true })).filter(layout.isScored);
+  const files = await Promise.all(names.map((name) => readFile(path.join(folder, name))));
   return files.flatMap((bytes) => decodeRows<ScoredGroup>(bytes, folder));
 }
 
