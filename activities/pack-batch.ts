@@ -1,6 +1,5 @@
 import { widenedBounds } from '../core/rl/difficulty.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
-import { costMetrics, type Used } from '../core/rl/cost.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { environmentReward, environmentTimeouts, stepMetrics } from '../core/rl/metrics.ts';
 import { poolMetrics } from '../core/rl/pools.ts';
@@ -66,7 +65,6 @@ export async function packBatch(input: PackInput): Promise<{
     ...(input.widened === true ? { 'filter/widened': 1 } : {}),
     ...flagMetrics(finished, spec),
     ...cutMetrics(finished, spec, setAside),
-    ...costMetrics(sampledFor(finished), undefined),
     'batch/rows': stats.rows,
     [trainedTokens]: stats.trainedTokens,
     'batch/signal_tokens': stats.signalTokens,
@@ -176,15 +174,6 @@ function cutMetrics(
     ...(seqLen === null ? {} : { 'batch/overlong_rows': setAside.overlongRows }),
     ...(maskTruncated || overlongRows === 'mask' ? { 'batch/masked_rollouts': setAside.maskedRollouts } : {}),
     ...(zeroTruncated ? { 'rollout/zeroed': zeroed.length } : {}),
-  };
-}
-
-/** Tokens that the rollouts of a step took, kept or not. */
-function sampledFor(finished: readonly GroupFacts[]): Used {
-  const rollouts = finished.flatMap((group) => group.rollouts);
-  return {
-    prompt: rollouts.reduce((sum, { promptTokens }) => sum + promptTokens, 0),
-    completion: rollouts.reduce((sum, { tokens }) => sum + tokens, 0),
   };
 }
 

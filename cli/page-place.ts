@@ -31,7 +31,7 @@ export async function findPagePlace(what: string | undefined, storeUri: string |
   if (store.startsWith('s3:'))
     throw new RatchetError(
       'RunNotFound',
-      `There is no run at ${what}: it holds no run.json. The runs of a bucket are not listed; name one: ${what.split('?', 1)[0]!.replace(/\/?$/, '/')}RUN`,
+      `Expected the address of a run, which holds a run.json, got ${what}, which holds none. The runs of a bucket are not listed. Name one: ${what.split('?', 1)[0]!.replace(/\/?$/, '/')}RUN`,
     );
   if (!(await isFolder(fileURLToPath(store))))
     throw new RatchetError('RunNotFound', `There is no folder ${what}, of runs or of one run.`);
@@ -41,7 +41,7 @@ export async function findPagePlace(what: string | undefined, storeUri: string |
 /** The last part of an address as a run in what is above it. */
 function aboveOf(store: string): { readonly store: string; readonly run: string } | null {
   const [address = '', query] = store.split('?', 2);
-  const match = /^(.*\/)([^/]+)\/$/.exec(address);
+  const match = /^(.*[^/]\/)([^/]+)\/$/.exec(address); // of `s3://BUCKET/` nothing is above
   if (!match || !runNamePattern.test(match[2]!)) return null;
   return { store: match[1]! + (query === undefined ? '' : `?${query}`), run: match[2]! };
 }

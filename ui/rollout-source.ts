@@ -6,7 +6,7 @@ import { rowsOfRollout } from '../core/rl/trajectories.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { RatchetError } from '../core/errors.ts';
 import { tokenizerOf } from '../backends/rollouts/stored-tokenizer.ts';
-import { decodeRows } from '../backends/store/objects.ts';
+import { decodeRows, orIfDamaged } from '../backends/store/objects.ts';
 import type { ChatTokenizer } from '../engine/index.ts';
 import { type RunPlace, storeOf } from '../runs/run-access.ts';
 import { type Looked, RolloutIndex, type RolloutFilter } from '../runs/rollout-index/search.ts';
@@ -159,13 +159,11 @@ export class RolloutSource {
   }
 
   /** Of a run whose newest commit is damaged, those that it began with. */
-  async #spec(): Promise<RunSpec> {
-    try {
-      return (await storedSpec(this.#place)).spec;
-    } catch (error) {
-      if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
-      return readRunRecord(this.#place);
-    }
+  #spec(): Promise<RunSpec> {
+    return orIfDamaged(
+      async () => (await storedSpec(this.#place)).spec,
+      () => readRunRecord(this.#place),
+    );
   }
 
   #groupsIn(key: string): Promise<ScoredGroup[]> {

@@ -1,5 +1,5 @@
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
-import { RatchetError } from '../core/errors.ts';
+import { orIfDamaged } from '../backends/store/objects.ts';
 import { flat } from '../config/changed-settings.ts';
 import { FollowedHead } from '../runs/followed-head.ts';
 import { Notices } from '../runs/notices.ts';
@@ -99,12 +99,10 @@ export class RunSource {
 
   /** Of a run whose newest commit is damaged, the metrics tell. */
   async #headOrDamage(): Promise<Pick<CommittedStand, 'lineage' | 'head' | 'damage'>> {
-    try {
-      return { ...(await this.#head.now()), damage: null };
-    } catch (error) {
-      if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
-      return { lineage: await currentLineage(this.place), head: null, damage: error.message };
-    }
+    return orIfDamaged<Pick<CommittedStand, 'lineage' | 'head' | 'damage'>>(
+      async () => ({ ...(await this.#head.now()), damage: null }),
+      async (damage) => ({ lineage: await currentLineage(this.place), head: null, damage }),
+    );
   }
 
   async series(names: readonly string[], points: number): Promise<SeriesAnswer> {

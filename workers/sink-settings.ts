@@ -4,6 +4,7 @@ import { trackingServer } from '../backends/metrics/tracking-server.ts';
 import { plainUrl } from '../backends/plain-url.ts';
 import type { MlflowSpec, RunSpec } from '../config/run-spec.ts';
 import { RatchetError } from '../core/errors.ts';
+import { orIfDamaged } from '../backends/store/objects.ts';
 import { rolloutsOfStep } from '../runs/rollout-index/write-index.ts';
 import type { RunPlace } from '../runs/run-access.ts';
 
@@ -65,15 +66,14 @@ export function otlpSink(
 
 /** Rollouts of a step that cannot be read, as its commit or they themselves are damaged, keep its metrics from nobody. */
 export function episodesOf(run: RunPlace, log: (line: string) => void): OtlpOptions['episodes']['of'] {
-  return async (lineage, step) => {
-    try {
-      return await rolloutsOfStep({ ...run, lineage }, step);
-    } catch (error) {
-      if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
-      log(`opentelemetry: rollouts of step ${step} are left out: ${error.message}`);
-      return [];
-    }
-  };
+  return (lineage, step) =>
+    orIfDamaged(
+      () => rolloutsOfStep({ ...run, lineage }, step),
+      (why) => {
+        log(`opentelemetry: rollouts of step ${step} are left out: ${why}`);
+        return [];
+      },
+    );
 }
 
 const endpointOf = {

@@ -5,7 +5,7 @@ import { firstLineage } from '../../core/names.ts';
 import type { ChatTokenizer } from '../../engine/index.ts';
 import { layout } from '../../runs/layout.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from '../../runs/run-access.ts';
-import { damaged } from '../store/objects.ts';
+import { damaged, orIfDamaged } from '../store/objects.ts';
 import { inTemporaryFolder } from '../store/temporary-folder.ts';
 
 const tokenizerFiles = [
@@ -44,13 +44,13 @@ export async function tokenizerOf(run: RunPlace): Promise<ChatTokenizer | null> 
 /** An adapter's tokenizer may be its base's. Where the newest commit is damaged, the first version's is the run's as well. */
 async function foldersToTry(run: RunPlace): Promise<string[]> {
   const first = layout.weights(firstLineage, 0);
-  try {
-    const head = await readHead({ ...run, lineage: await currentLineage(run) });
-    if (head === null) return [];
-    const { policy, lineage } = head.commit;
-    return [policy.weights, layout.weights(lineage, 0), first];
-  } catch (error) {
-    if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return [first];
-    throw error;
-  }
+  return orIfDamaged(
+    async () => {
+      const head = await readHead({ ...run, lineage: await currentLineage(run) });
+      if (head === null) return [];
+      const { policy, lineage } = head.commit;
+      return [policy.weights, layout.weights(lineage, 0), first];
+    },
+    () => [first],
+  );
 }

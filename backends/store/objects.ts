@@ -104,6 +104,19 @@ export function damaged(where: string, what: string, cause?: unknown): RatchetEr
   );
 }
 
+/** What is read; of what is damaged what stands in for it, which is told why. Other failures are thrown. */
+export async function orIfDamaged<T>(
+  read: () => T | Promise<T>,
+  otherwise: (why: string) => T | Promise<T>,
+): Promise<T> {
+  try {
+    return await read();
+  } catch (error) {
+    if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
+    return otherwise(error.message);
+  }
+}
+
 /** What a value is, in words. */
 function kindOf(value: unknown): string {
   if (value === null) return 'null';

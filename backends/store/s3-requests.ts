@@ -135,6 +135,10 @@ export class S3Requests {
         cause,
       });
     }
+    if (isRegionMissing(cause)) {
+      const advice = `Expected the region of the bucket: AWS_REGION, region in [store], or s3://${this.location.bucket}/…?region=REGION. A server that is not AWS is named by ?endpoint=URL.`;
+      return new RatchetError('ConfigInvalid', because(advice), { cause });
+    }
     if (failure.code === 'CredentialsProviderError') {
       const where = 'environment (AWS_ACCESS_KEY_ID, AWS_PROFILE), ~/.aws, SSO, or the role of this machine';
       const advice = `Expected credentials from the usual AWS chain: ${where}.`;
@@ -220,7 +224,12 @@ function isWeather(error: unknown, { code, status }: S3Failure): boolean {
     return (status >= 500 && status !== 501) || status === 429 || status === 408 || passingCodes.has(code);
   if (error instanceof RatchetError || error instanceof TypeError || error instanceof RangeError) return false;
   if (isDiskError(error)) return false; // of the file that an answer is written to
-  return code !== 'CredentialsProviderError' && !/region is missing/i.test(String(error));
+  return code !== 'CredentialsProviderError' && !isRegionMissing(error);
+}
+
+/** AWS alone has regions, and the SDK asks for one before it asks a server. */
+function isRegionMissing(error: unknown): boolean {
+  return /region is missing/i.test(String(error));
 }
 
 function oneLine(message: string): string {

@@ -1,3 +1,4 @@
+import { costMetrics, type Used } from './cost.ts';
 import { judgeGroup, solvedCounts } from './difficulty.ts';
 import type { DifficultyBounds, DropReason } from './difficulty.ts';
 import type { GroupFacts } from './group-facts.ts';
@@ -74,7 +75,16 @@ export function stepMetrics({ step, finished, trained, filter, environments }: S
   addOffPolicy(metrics, trained, step);
   metrics['batch/groups'] = trained.length;
   metrics['batch/rollouts'] = trained.flatMap(rewardsOf).length;
-  return metrics;
+  return { ...metrics, ...costMetrics(sampledFor(finished), undefined) };
+}
+
+/** Tokens that the rollouts of a step took, kept or not. */
+function sampledFor(finished: readonly GroupFacts[]): Used {
+  const rollouts = finished.flatMap((group) => group.rollouts);
+  return {
+    prompt: rollouts.reduce((sum, { promptTokens }) => sum + promptTokens, 0),
+    completion: rollouts.reduce((sum, { tokens }) => sum + tokens, 0),
+  };
 }
 
 /** What is measured of one rollout. */

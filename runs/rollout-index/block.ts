@@ -1,5 +1,6 @@
 import { jsonOrNull } from '../../core/json-or-null.ts';
-import { damaged, isRecord } from '../../backends/store/objects.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { isRecord } from '../../backends/store/objects.ts';
 
 /** What the index says of one rollout. */
 export interface IndexedRollout {
@@ -140,22 +141,32 @@ export function encodeBlock({ rows, columns, dictionaries, segments }: Block): U
   return all;
 }
 
+/** What of the index is there and cannot be read. It is no loss: all of it is made of the run's own records. */
+export function spoiledIndex(where: string, what: string, cause?: unknown): RatchetError {
+  const run = /([^/]+)\/(?:lineages\/[^/]+\/)?index\/rollouts\//.exec(where)?.[1] ?? 'RUN';
+  return new RatchetError(
+    'CheckpointDamaged',
+    `${where}: ${what}. It is made anew by npx ratchet index ${run}`,
+    cause === undefined ? {} : { cause },
+  );
+}
+
 /** Throws `CheckpointDamaged`, with `where`, for what is no block. Columns are looked at where they lie. */
 export function decodeBlock(given: Uint8Array, where: string): Block {
   const bytes = given.byteOffset % alignment === 0 ? given : new Uint8Array(given);
   const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   if (view.length < prefixBytes || view.toString('latin1', 0, magic.length) !== magic)
-    throw damaged(where, 'expected a block of the index of rollouts, found other bytes');
+    throw spoiledIndex(where, 'expected a block of the index of rollouts, found other bytes');
   const dataAt = prefixBytes + view.readUInt32LE(magic.length);
   const head = jsonOrNull(view.toString('utf8', prefixBytes, dataAt));
-  if (!isHead(head)) throw damaged(where, 'expected the head of a block of the index, found none');
+  if (!isHead(head)) throw spoiledIndex(where, 'expected the head of a block of the index, found none');
   const { rows, dictionaries } = head;
   let at = dataAt;
   const columns = emptyColumns(0) as Record<ColumnName, Columns[ColumnName]>;
   for (const name of columnNames) {
     const type = columnTypes[name];
     const length = rows * type.BYTES_PER_ELEMENT;
-    if (at + length > view.length) throw damaged(where, `expected ${rows} rows by its head, found fewer`);
+    if (at + length > view.length) throw spoiledIndex(where, `expected ${rows} rows by its head, found fewer`);
     columns[name] = new type(bytes.buffer as ArrayBuffer, bytes.byteOffset + at, rows);
     at += aligned(length);
   }

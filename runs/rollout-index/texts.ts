@@ -1,8 +1,7 @@
 import { promisify } from 'node:util';
 import { deflateRaw, inflateRaw } from 'node:zlib';
-import { damaged } from '../../backends/store/objects.ts';
 import type { ScoredGroup, ScoredRollout } from '../../core/rl/rollout.ts';
-import type { Segment } from './block.ts';
+import { type Segment, spoiledIndex } from './block.ts';
 
 /** Rollouts whose texts are compressed together: one list of results opens a few segments. */
 export const rowsOfSegment = 64;
@@ -52,7 +51,7 @@ export async function unpackSegment(bytes: Uint8Array, where: string): Promise<s
   try {
     return (await unpack(bytes)).toString('utf8');
   } catch (cause) {
-    throw damaged(where, 'expected compressed texts of rollouts, found other bytes', cause);
+    throw spoiledIndex(where, 'expected compressed texts of rollouts, found other bytes', cause);
   }
 }
 

@@ -6,7 +6,7 @@ import { decodeRanges } from '../../core/rl/ledger.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import type { Store } from '../../backends/store/index.ts';
-import { decodeRows } from '../../backends/store/objects.ts';
+import { decodeRows, orIfDamaged } from '../../backends/store/objects.ts';
 import { layout, stepOf, stepsOfBlock } from '../layout.ts';
 import { committedSteps, type LineagePlace, lineagesOf, requireCommit, type RunPlace, storeOf } from '../run-access.ts';
 import { scoredShape } from '../scored-groups.ts';
@@ -39,6 +39,39 @@ export async function* indexRun(run: RunPlace): AsyncGenerator<{ readonly lineag
       yield { lineage, step };
     }
   }
+}
+
+/**
+ * Removes blocks that cannot be read, or whose texts are shorter than they say, as after a disk that was full: the next look makes them anew.
+ * Returns their keys.
+ */
+export async function removeDamagedBlocks(run: RunPlace): Promise<readonly string[]> {
+  const store = storeOf(run);
+  const removed: string[] = [];
+  for (const lineage of await lineagesOf(run)) {
+    for (const key of await store.list(layout.rolloutIndex(lineage))) {
+      const steps = stepsOfBlock(key);
+      if (steps === null) continue;
+      const text = layout.indexBlock(lineage, steps.first, steps.last, 'text');
+      if (await isWhole(store, key, text)) continue;
+      await store.removeAll(key);
+      await store.removeAll(text);
+      removed.push(key);
+    }
+  }
+  return removed;
+}
+
+async function isWhole(store: Store, columns: string, text: string): Promise<boolean> {
+  const bytes = await store.read(columns);
+  if (bytes === null) return true; // joined meanwhile
+  return orIfDamaged(
+    async () => {
+      const last = decodeBlock(bytes, store.uri + columns).segments.at(-1);
+      return last === undefined || (await store.readRange(text, last.at + last.bytes - 1, 1))?.byteLength === 1;
+    },
+    () => false,
+  );
 }
 
 /** The rollouts of the groups that ended with a committed step; of groups that were removed from the store since, none. */

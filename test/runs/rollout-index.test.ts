@@ -7,7 +7,14 @@ import { layout } from '../../runs/layout.ts';
 import { readCommit } from '../../runs/run-access.ts';
 import { blockOf, decodeBlock, encodeBlock, rowOf } from '../../runs/rollout-index/block.ts';
 import { type RolloutFilter, RolloutIndex } from '../../runs/rollout-index/search.ts';
-import { indexRun, joinUpTo, removeIndex, rowsOfGroup, writeBlock } from '../../runs/rollout-index/write-index.ts';
+import {
+  indexRun,
+  joinUpTo,
+  removeDamagedBlocks,
+  removeIndex,
+  rowsOfGroup,
+  writeBlock,
+} from '../../runs/rollout-index/write-index.ts';
 import { advance, commitFirst, makeRun, openRoles, type TestRun } from '../activities/runs.ts';
 import { hasCode } from '../backends/store.contract.ts';
 
@@ -46,6 +53,34 @@ async function all<T>(items: AsyncIterable<T>): Promise<T[]> {
 const named = ({ group, index }: { readonly group: number; readonly index: number }) => `${group}.${index}`;
 
 describe('the index of rollouts', () => {
+  test('of which a block was cut off says so, and is made anew', async (t) => {
+    const { test, index } = await indexed(t, 3);
+    const { store, run } = test;
+    const before = await index.find({}, { limit: 1_000 });
+    const cut = async (step: number, what: 'columns' | 'text', share: number): Promise<string> => {
+      const key = layout.indexBlock(run.lineage, step, step, what);
+      const bytes = (await store.read(key))!;
+      await store.put(key, bytes.slice(0, Math.floor(bytes.byteLength * share)));
+      return key;
+    };
+    const columns = [await cut(1, 'columns', 0.7), await cut(2, 'columns', 0)];
+    await cut(3, 'text', 0.5);
+    await assert.rejects((await opened(test)).find({}), {
+      code: 'CheckpointDamaged',
+      message: /steps_\d-\d\.\w+: expected .*made anew by npx ratchet index words/,
+    });
+    assert.deepEqual(await all(indexRun(run)), [], 'each step has a block');
+    const removed = await removeDamagedBlocks(run);
+    assert.deepEqual([...removed].sort(), [...columns, layout.indexBlock(run.lineage, 3, 3, 'columns')].sort());
+    const made = await all(indexRun(run));
+    assert.deepEqual(
+      made.map(({ step }) => step),
+      [1, 2, 3],
+    );
+    assert.deepEqual(await (await opened(test)).find({}, { limit: 1_000 }), before);
+    assert.deepEqual(await removeDamagedBlocks(run), []);
+  });
+
   test('has every rollout of a committed step, with how its group ended and where it is stored', async (t) => {
     const { test, index } = await indexed(t, 3);
     const groups = await storedGroups(test);
