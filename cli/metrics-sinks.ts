@@ -43,8 +43,16 @@ async function noticesIn(uri: string, run: string): Promise<Pick<StatusReport, '
   return { notices, webhook };
 }
 
+/** Of a run whose records are damaged nothing is told, and all else of it is. */
 async function costIn(store: string, name: string): Promise<StatusReport['cost']> {
-  return (await import('../runs/cost.ts')).costOfRun({ store, name });
+  const [{ costOfRun }, { orIfDamaged }] = await Promise.all([
+    import('../runs/cost.ts'),
+    import('../backends/store/objects.ts'),
+  ]);
+  return orIfDamaged(
+    () => costOfRun({ store, name }),
+    () => null,
+  );
 }
 
 /** What is asked beside the run itself must not keep anybody from its answer. */

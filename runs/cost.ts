@@ -1,11 +1,11 @@
 import { costOf, type RunCost } from '../core/rl/cost.ts';
 import { type MetricsRow, readMetrics, rowKey } from './metrics.ts';
 import { type RunPlace, storeOf } from './run-access.ts';
-import { readRunRecord } from './stored-spec.ts';
+import { newestSpec } from './stored-spec.ts';
 
 /** What a run has cost, by the rows of all its lineages; null where nothing was counted yet. */
 export async function costOfRun(place: RunPlace): Promise<RunCost | null> {
-  const [rows, spec] = await Promise.all([readMetrics(storeOf(place)), readRunRecord(place)]);
+  const [rows, spec] = await Promise.all([readMetrics(storeOf(place)), newestSpec(place)]);
   return costOf(sumsOf(rows), spec.cost?.currency);
 }
 

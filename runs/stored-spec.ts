@@ -1,3 +1,4 @@
+import { orIfDamaged } from '../backends/store/objects.ts';
 import { layout } from './layout.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
@@ -11,6 +12,14 @@ export async function storedSpec(
 ): Promise<{ readonly spec: RunSpec; readonly source: SpecSource | null }> {
   const head = await readHead({ ...run, lineage: await currentLineage(run) });
   return head === null ? { spec: await readRunRecord(run), source: null } : specOfCommit(run, head.commit);
+}
+
+/** The settings that a run last went on with; of one whose newest commit is damaged, those that it began with. */
+export function newestSpec(run: RunPlace): Promise<RunSpec> {
+  return orIfDamaged(
+    async () => (await storedSpec(run)).spec,
+    () => readRunRecord(run),
+  );
 }
 
 /** The settings that a commit was made with, and what they were read from. */

@@ -6,14 +6,14 @@ import { rowsOfRollout } from '../core/rl/trajectories.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { RatchetError } from '../core/errors.ts';
 import { tokenizerOf } from '../backends/rollouts/stored-tokenizer.ts';
-import { decodeRows, orIfDamaged } from '../backends/store/objects.ts';
+import { decodeRows } from '../backends/store/objects.ts';
 import type { ChatTokenizer } from '../engine/index.ts';
 import { type RunPlace, storeOf } from '../runs/run-access.ts';
 import { type Looked, RolloutIndex, type RolloutFilter } from '../runs/rollout-index/search.ts';
 import { indexRun } from '../runs/rollout-index/write-index.ts';
 import { scoredShape } from '../runs/scored-groups.ts';
 import { readTokenScores } from '../runs/token-scores.ts';
-import { readRunRecord, storedSpec } from '../runs/stored-spec.ts';
+import { newestSpec } from '../runs/stored-spec.ts';
 import type {
   ExampleAnswer,
   GroupAnswer,
@@ -155,15 +155,7 @@ export class RolloutSource {
     const groups = await this.#groupsIn(at.object);
     const group = groups.find((one) => one.ordinal === ordinal);
     if (!group) throw notThere(`group ${ordinal} of step ${step}`);
-    return { group, at, spec: await this.#spec() };
-  }
-
-  /** Of a run whose newest commit is damaged, those that it began with. */
-  #spec(): Promise<RunSpec> {
-    return orIfDamaged(
-      async () => (await storedSpec(this.#place)).spec,
-      () => readRunRecord(this.#place),
-    );
+    return { group, at, spec: await newestSpec(this.#place) };
   }
 
   #groupsIn(key: string): Promise<ScoredGroup[]> {
