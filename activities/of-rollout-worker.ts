@@ -1,4 +1,5 @@
 import { createAskTeacher } from './ask-teacher.ts';
+import { createDrawRows } from './draw-rows.ts';
 import type { AskDependencies } from '../backends/rollouts/asked-model.ts';
 import { createEvaluateChunk } from './evaluation/evaluate-chunk.ts';
 import { createPlayGroups } from './play-groups.ts';
@@ -6,10 +7,11 @@ import { createEvaluatePrompt, createReflectOnPrompt } from './prompt-search/lea
 import { createComparePrompts, createSearchPrompts } from './prompt-search/search-prompts.ts';
 import { createTryPrompt } from './prompt-search/try-prompt.ts';
 
-/** Queue `ratchet-rollout`: environments and rubrics. */
+/** Queue `ratchet-rollout`: environments and rubrics, and rows that are drawn without them. */
 export const createRolloutActivities = (dependencies: AskDependencies) => ({
   playGroups: createPlayGroups(dependencies),
   askTeacher: createAskTeacher(dependencies),
+  drawRows: createDrawRows(dependencies),
   evaluateChunk: createEvaluateChunk(dependencies),
   evaluatePrompt: createEvaluatePrompt(dependencies),
   reflectOnPrompt: createReflectOnPrompt(dependencies),

@@ -3,7 +3,7 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import { warmUpStepsPerSegment } from '../core/limits.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
-import type { RunSpec } from '../config/run-spec.ts';
+import { keptRows, type RunSpec } from '../config/run-spec.ts';
 import {
   type ModelFolder,
   openModel,
@@ -123,10 +123,10 @@ async function makeBase(
   const template = await storedTemplate(run, spec);
   // With the weights, every later version has it: whoever serves or fetches one renders as it was trained.
   const model = template === null ? opened : withChatTemplate(opened, template);
-  if (spec.sft?.data) {
+  if (keptRows(spec)) {
     const { tokenizer, config } = model;
     const { templateArguments } = spec.sampling;
-    await checkRows(run, spec.sft, { tokenizer, positionsMax: config.positionsMax, templateArguments });
+    await checkRows(run, spec, { tokenizer, positionsMax: config.positionsMax, templateArguments });
   }
   return inTemporaryFolder('base', async (temporary) => {
     await saveModelFolder(model, temporary);

@@ -5,17 +5,13 @@ import type { RunSpec } from '../config/run-spec.ts';
 
 /** What a run would take, as people read it. */
 export function describeDryRun(spec: RunSpec, { plan, freeBytes, memory }: DryRun): string[] {
-  const { disk, tokens } = plan;
+  const { disk } = plan;
   const stored = disk.rollouts + disk.batches + (disk.checkpoints ?? 0);
   const checkpoints = disk.checkpoints === null ? 'unknown' : bytes(disk.checkpoints);
   return [
     'plan (nothing was started):',
     ...processes(spec),
-    plan.steps === 0
-      ? '  steps         none: supervised training alone'
-      : `  steps         ${plan.steps}, each ${plan.groupsPerStep} groups × ${spec.rolloutsPerExample} = ${plan.rolloutsPerStep} rollouts; a sampling round has ${plan.sampledPerStep}, filters may ask for more`,
-    `  rollouts      ${count(plan.steps * plan.rolloutsPerStep)} trained`,
-    `  tokens        ${count(tokens.perTurn)} a turn at most; sampled at most ${count(tokens.perStep)} a step and ${count(tokens.perRun)} in all, where a rollout has one turn`,
+    ...steps(spec, plan),
     ...(spec.eval
       ? [
           `  evaluations   ${plan.evaluations} of ${plan.evalRollouts === null ? 'all held-out examples, whose number is not known here' : `${count(plan.evalRollouts)} rollouts`}`,
@@ -23,6 +19,21 @@ export function describeDryRun(spec: RunSpec, { plan, freeBytes, memory }: DryRu
       : []),
     `  disk          at most ${bytes(stored)}${disk.checkpoints === null ? ' and the checkpoints' : ''}: ${disk.checkpointCount} checkpoints ${checkpoints}, rollouts ${bytes(disk.rollouts)}, batches ${bytes(disk.batches)}${free(freeBytes, stored)}`,
     ...(memory === null ? unknownModel(spec) : memory.kind === 'embedded' ? embedded(memory) : onGpus(memory)),
+  ];
+}
+
+function steps({ data, rolloutsPerExample }: RunSpec, plan: DryRun['plan']): string[] {
+  const { tokens } = plan;
+  if (data && plan.steps > 0) {
+    const { batchSize, seqLen } = data;
+    return [`  steps         ${plan.steps}, each ${batchSize} sequences of ${seqLen} tokens at most`];
+  }
+  return [
+    plan.steps === 0
+      ? '  steps         none: supervised training alone'
+      : `  steps         ${plan.steps}, each ${plan.groupsPerStep} groups × ${rolloutsPerExample} = ${plan.rolloutsPerStep} rollouts; a sampling round has ${plan.sampledPerStep}, filters may ask for more`,
+    `  rollouts      ${count(plan.steps * plan.rolloutsPerStep)} trained`,
+    `  tokens        ${count(tokens.perTurn)} a turn at most; sampled at most ${count(tokens.perStep)} a step and ${count(tokens.perRun)} in all, where a rollout has one turn`,
   ];
 }
 

@@ -6,7 +6,7 @@ import { modelName, namedServers } from '../core/names.ts';
 import type { Advice, NotYet, ReadAs } from '../config/parse-run-config.ts';
 import { whenHonoured } from '../config/settings/later.ts';
 import { formatPlace, formatProblems } from '../config/problems.ts';
-import type { PythonEnvironmentSpec, RunSpec } from '../config/run-spec.ts';
+import type { PythonEnvironmentSpec, RowsSpec, RunSpec } from '../config/run-spec.ts';
 import { alternativeLine } from './read-as.ts';
 
 /** A report on a run file as people read it: what is wrong with it, else what it is, and then what else there is to say. */
@@ -80,9 +80,11 @@ function summary(spec: RunSpec, { model, environments, notImported }: RunFileRep
       const { name, id, python } = entry;
       return `  ${label}${name}${id === name ? '' : ` (${id})`}${python ? packageOf(python) : environments.has(name) ? '' : isLeft(entry) ? ', not imported' : ', not here'}`;
     }),
-    spec.maxSteps === 0
-      ? '  each step     none: supervised training alone'
-      : `  each step     ${batchLine(spec)}, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
+    spec.data && spec.maxSteps > 0
+      ? `  each step     ${rowsLine(spec.data)}, ${spec.maxSteps} steps`
+      : spec.maxSteps === 0
+        ? '  each step     none: supervised training alone'
+        : `  each step     ${batchLine(spec)}, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
     `  trains        ${trainedPart(spec, model?.adapterCount ?? null)}`,
     ...(model?.training ? [`  memory        ${trainingMemoryLine(model.training)}`] : []),
     `  loss          ${lossLine(spec)}`,
@@ -125,6 +127,12 @@ function metricsLine({ name, wandb, mlflow }: RunSpec): string[] {
       : []),
   ];
   return to.length === 0 ? [] : [`  metrics       to ${to.join(' and ')}`];
+}
+
+/** What a step of supervised training is made of. */
+function rowsLine({ rows, batchSize, seqLen }: RowsSpec): string {
+  const part = rows.hub ? ` (${rows.hub.subset === null ? '' : `${rows.hub.subset}, `}${rows.hub.split})` : '';
+  return `${batchSize} sequences of up to ${seqLen} tokens, packed from rows of ${rows.path}${part}`;
 }
 
 function batchLine(spec: RunSpec): string {
@@ -235,6 +243,7 @@ function lossLine({ loss, advantage, environments, turnCredit: turns }: RunSpec)
   const compared = loss.oldLogprobs === 'trainer' ? ', ratios to the weights that a step begins from' : '';
   const bonus = loss.entropyCoef === undefined ? '' : `, less ${loss.entropyCoef} · entropy`;
   const corrected = correctionPart(loss.correction);
+  if (type === 'cross_entropy') return `${type}, by ${loss.aggregation}`;
   return `${type}${code}${bounds[type]}${bonus}${compared}, by ${loss.aggregation}; advantage ${kind}${apart}${credit}${corrected}`;
 }
 

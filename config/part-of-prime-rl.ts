@@ -1,9 +1,9 @@
+import { isSftFile } from './dialects/prime-rl-sft.ts';
 import type { Place } from './problems.ts';
 import { isTable, type Table } from './tables.ts';
 
 /**
- * Files of one of prime-rl's commands alone, which start no run of reinforcement learning: until November 2025 a run was three files, and
- * supervised training has one of its own. They are told by their tables, before any dialect is asked.
+ * Files of one of prime-rl's commands alone, which start no run of reinforcement learning: until November 2025 a run was three files. They are told by their tables, before any dialect is asked.
  */
 
 interface Part {
@@ -40,17 +40,6 @@ const parts: readonly Part[] = [
     what: 'a file of the sampler of 2025 (infer.py)',
     instead: `its sampling is [orchestrator.sampling] now, its environment [[orchestrator.env]]: ${oneFile}`,
     is: has(...ofSampler),
-  },
-  {
-    what: 'a file of prime-rl’s `sft` alone: supervised training',
-    instead:
-      'write [sft] in a run file, with its data.name as data = "OWNER/NAME" or a FILE, and max_steps = 0 for nothing else',
-    is: (table) => {
-      const data = table['data'];
-      return isTable(data) && ['name', 'seq_len', 'micro_batch_size', 'type'].some((key) => data[key] !== undefined)
-        ? 'data'
-        : undefined;
-    },
   },
   {
     what: 'a file of prime-rl’s `orchestrator` alone',
@@ -96,7 +85,7 @@ export interface PartOfRun extends Pick<Place, 'path'> {
 
 /** What is wrong with a file that is one part of a run of prime-rl's; undefined for any other. */
 export function partOfPrimeRl(table: Table): PartOfRun | undefined {
-  if (isRunFile(table)) return undefined;
+  if (isRunFile(table) || isSftFile(table)) return undefined;
   for (const { what, instead, is } of parts) {
     const path = is(table);
     if (path !== undefined) return { path, expected: 'a run file', received: what, suggestion: instead };

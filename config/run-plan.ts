@@ -47,16 +47,17 @@ const rolloutBytes = { each: 300, perToken: 24, copies: 2 };
 const batchBytes = { each: 200, perToken: 22 };
 
 export function planRun(spec: RunSpec, { model, heldOut }: PlanInput): RunPlan {
-  const { maxSteps: steps, batchSize, rolloutsPerExample, oversamplingFactor, sampling } = spec;
+  const { maxSteps: steps, batchSize, rolloutsPerExample, oversamplingFactor, sampling, data } = spec;
   const groupsPerStep = batchSize / rolloutsPerExample;
-  const sampledPerStep = steps === 0 ? 0 : Math.ceil(groupsPerStep * oversamplingFactor) * rolloutsPerExample;
+  const isSampled = steps > 0 && !data;
+  const sampledPerStep = !isSampled ? 0 : Math.ceil(groupsPerStep * oversamplingFactor) * rolloutsPerExample;
   const perStep = sampledPerStep * sampling.maxTokens;
   const evaluations = evaluationCount(spec);
   const checkpointCount = checkpointsKept(spec);
   return {
     steps,
-    groupsPerStep: steps === 0 ? 0 : groupsPerStep,
-    rolloutsPerStep: steps === 0 ? 0 : batchSize,
+    groupsPerStep: isSampled ? groupsPerStep : 0,
+    rolloutsPerStep: isSampled ? batchSize : 0,
     sampledPerStep,
     evaluations,
     evalRollouts: rolloutsOfEvaluation(spec, heldOut),
@@ -66,9 +67,15 @@ export function planRun(spec: RunSpec, { model, heldOut }: PlanInput): RunPlan {
       checkpointCount,
       rollouts:
         steps * sampledPerStep * rolloutBytes.copies * (rolloutBytes.each + rolloutBytes.perToken * sampling.maxTokens),
-      batches: steps === 0 ? 0 : steps * batchSize * (batchBytes.each + batchBytes.perToken * sampling.maxTokens),
+      batches: steps * bytesOfBatch(spec),
     },
   };
+}
+
+/** At most. */
+function bytesOfBatch({ batchSize, sampling, data }: RunSpec): number {
+  if (data) return data.batchSize * batchBytes.perToken * data.seqLen;
+  return batchSize * (batchBytes.each + batchBytes.perToken * sampling.maxTokens);
 }
 
 /** At step 0 unless skipped, at every multiple of the interval, and after the last step. */

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { CheckpointSpec } from './settings/checkpoints.ts';
+import { RowsSpec, SftSpec } from './settings/data.ts';
 import { EnvironmentSpec } from './settings/environments.ts';
 import { EvalSpec } from './settings/evaluation.ts';
 import { DifficultyFilterSpec, RolloutFiltersSpec } from './settings/filters.ts';
@@ -34,7 +35,6 @@ import {
 } from './settings/run.ts';
 import { SamplingSpec, TemperatureScheduleSpec } from './settings/sampling.ts';
 import { specFields } from './settings/setting.ts';
-import { SftSpec } from './settings/sft.ts';
 import { TrainerSpec } from './settings/trainer.ts';
 import { args } from './values.ts';
 
@@ -96,6 +96,8 @@ export const RunSpec = z.strictObject({
   /** Missing = notices are sent to nobody. */
   notify: NotifySpec.optional(),
   sft: SftSpec.nullable(),
+  /** Missing = steps are trained on rollouts. With it there are no environments but those that are evaluated. */
+  data: RowsSpec.optional(),
   trainer: TrainerSpec,
   inference: InferenceSpec,
   /** Where the run folders lie: `file:` URI of a folder, or `s3://bucket/prefix/?endpoint=…&region=…&path_style=true&sse=…&kms_key_id=…`. */
@@ -131,5 +133,6 @@ export {
 export { SamplingSpec, type TemperatureScheduleSpec } from './settings/sampling.ts';
 export type { EndpointsRef } from './settings/server-pool.ts';
 export { DataRef, type SftSpec } from './settings/sft.ts';
+export { keptRows, type RowsSpec } from './settings/data.ts';
 export type { ModuleSpec, TrainerSpec } from './settings/trainer.ts';
 export type { TinkerInferenceSpec, TinkerTrainerSpec } from './tinker-spec.ts';

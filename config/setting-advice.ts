@@ -18,7 +18,7 @@ export interface SettingAdvice {
 
 /** What the rules of thumb say of a run's settings, before anything has run. Pure. */
 export function adviseSettings(spec: RunSpec): SettingAdvice[] {
-  return spec.maxSteps === 0 ? [] : [...adviceOn(spec)];
+  return spec.maxSteps === 0 || spec.data ? [] : [...adviceOn(spec)];
 }
 
 type Source = (typeof ruleSources)[keyof typeof ruleSources];

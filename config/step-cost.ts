@@ -10,16 +10,16 @@ const toldFromSeconds = 120;
 
 /** Said before a run whose steps take long on this machine's processor; null where a step is quick, or computed elsewhere. */
 export function slowStepWarning(spec: RunSpec, { parameterCount, adapterCount }: ModelCounts): string | null {
-  const { trainer, inference, batchSize, oversamplingFactor, sampling } = spec;
-  const answers = batchSize * sampling.maxTokens;
+  const { trainer, inference, batchSize, oversamplingFactor, sampling, data } = spec;
+  const answers = data ? data.batchSize * data.seqLen : batchSize * sampling.maxTokens;
   const each = adapterCount === null ? operations.trained : operations.adapted;
   const trains = trainer.kind === 'onnx' && trainer.provider === 'cpu' ? (each * answers) / trainer.threads : 0;
   const isHere = inference.kind === 'embedded' && inference.provider === 'cpu' && inference.url === null;
-  const samples = isHere ? operations.sampled * answers * oversamplingFactor : 0;
+  const samples = isHere && !data ? operations.sampled * answers * oversamplingFactor : 0;
   const seconds = (parameterCount * (trains + samples)) / perThreadPerSecond;
   if (spec.maxSteps === 0 || seconds < toldFromSeconds) return null;
   const parts = [trains > 0 ? 'training' : null, samples > 0 ? 'sampling' : null].filter((part) => part !== null);
-  return `${parts.join(' and ')} on this machine's processor: a step may take about ${duration(seconds)}, where answers are as long as they may be (${batchSize} rollouts of ${sampling.maxTokens} tokens, ${millions(parameterCount)} parameters; within a factor of three). Smaller max_tokens and batch_size, or a GPU (provider = "cuda", vLLM, Tinker), make it less; \`ratchet train FILE --dry-run\` says what memory it takes`;
+  return `${parts.join(' and ')} on this machine's processor: a step may take about ${duration(seconds)}, where ${data ? 'sequences are full' : 'answers are as long as they may be'} (${data ? `${data.batchSize} sequences of ${data.seqLen}` : `${batchSize} rollouts of ${sampling.maxTokens}`} tokens, ${millions(parameterCount)} parameters; within a factor of three). Smaller ${data ? '[data] seq_len' : 'max_tokens'} and batch_size, or a GPU (provider = "cuda", vLLM, Tinker), make it less; \`ratchet train FILE --dry-run\` says what memory it takes`;
 }
 
 function duration(seconds: number): string {

@@ -6,6 +6,7 @@ import { damaged, decodeJson } from '../backends/store/objects.ts';
 
 const Begun = z.looseObject({
   sft: z.looseObject({ data: DataRef.nullish() }).nullish(),
+  data: z.looseObject({ rows: DataRef }).optional(),
   chatTemplate: ChatTemplateSpec.nullish(),
 });
 
@@ -21,5 +22,5 @@ export async function begunWith({
   if (!read.success)
     throw damaged(runStore.uri + layout.run(), 'expected the settings of a run, found others', read.error);
   const { spec } = read.data;
-  return { data: spec.sft?.data ?? null, chatTemplate: spec.chatTemplate ?? null };
+  return { data: spec.data?.rows ?? spec.sft?.data ?? null, chatTemplate: spec.chatTemplate ?? null };
 }

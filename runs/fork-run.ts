@@ -70,6 +70,7 @@ export async function forkRun(input: {
   const begun = await begunAtOf(from);
   const ref = await beginFork(target, { spec, fork, source, ...begun });
   if (template !== null) await target.put(layout.chatTemplate(), Buffer.from(template));
+  await copyRows(storeOf(from), target, spec);
   // Adapters stand on v0, which lies in the first lineage of every run.
   if (spec.lora) await copy.folder(layout.weights(firstLineage, 0), layout.weights(firstLineage, 0));
   const policy = await copy.version(commit.policy);
@@ -117,6 +118,12 @@ export async function forkRun(input: {
   // Comes last: from here on it is a run.
   const first = await target.putIfAbsent(layout.commit(firstLineage, step), bytes);
   return { commit: commitIn(first.bytes, target.uri + layout.commit(firstLineage, step)), store: target.uri };
+}
+
+/** Those of `[data]`, where the fork goes on with the same: their file may be gone. */
+async function copyRows(from: Store, to: Store, { data }: RunSpec): Promise<void> {
+  const rows = data ? await from.read(layout.sftData()) : null;
+  if (rows && sha256(rows) === data?.rows.sha256) await to.put(layout.sftData(), rows);
 }
 
 /** The lineage that sealed a checkpoint of this step; a step without one has no optimizer's state to copy. */

@@ -97,7 +97,7 @@ export const layout = {
   ) => `${results(lineage, environment, run)}step_${round.step}.groups_${round.first}-${round.last}.${chunk}/`,
   /** Of all rounds. */
   allResults: (lineage: string) => `${branch(lineage)}results/evals/`,
-  /** The rows of `[sft] data`. */
+  /** The rows of `[sft] data`, or of `[data] name`. */
   sftData: () => 'sft/data.jsonl',
   /** What the weights before the warm-up say of each pair of `[sft] data`. */
   sftReference: () => 'sft/reference.json',

@@ -17,6 +17,7 @@ const identity = {
   rolloutsPerExample: 'rollouts_per_example',
   environments: '[[env]]',
   sft: '[sft]',
+  data: '[data]',
   sampling: '[sampling]',
   temperatureSchedule: '[sampling.temp_scheduler]',
   chatTemplate: '[tokenizer] chat_template',
@@ -48,10 +49,22 @@ function identityOf(spec: RunSpec): Identity {
   // A cache may lie elsewhere on another machine.
   const model = modelName(spec.model);
   const { loss, temperatureSchedule = null, turnCredit = null } = spec;
+  const rows = spec.data ? { ...spec.data, rows: { ...spec.data.rows, path: '' } } : null;
   const lossCode = loss.import?.sha256 ?? null;
   const optimizerType = spec.optimizer.type ?? 'adamw';
   const derived = { lossCode, optimizerType };
-  return { ...spec, model, environments, temperatureSchedule, advantage, turnCredit, sft, chatTemplate, ...derived };
+  const learned = { sft, data: rows };
+  return {
+    ...spec,
+    model,
+    environments,
+    temperatureSchedule,
+    advantage,
+    turnCredit,
+    ...learned,
+    chatTemplate,
+    ...derived,
+  };
 }
 
 /** Refuses settings with which a run that is there cannot go on, before anything is started for them. */

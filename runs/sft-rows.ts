@@ -16,6 +16,14 @@ import { storeOf } from './run-access.ts';
 /** Variables of the chat template, as the policy's own prompts have them. */
 export type TemplateUse = Pick<ChatOptions, 'templateArguments'>;
 
+interface Whole extends TemplateUse {
+  readonly isWhole?: boolean;
+  /** A row that is longer is cut. */
+  readonly tokensMax?: number;
+  /** The setting that names the rows. */
+  readonly at?: string;
+}
+
 /** Rows that are turned into tokens before heartbeats and others get their turn. */
 const rowsAtOnce = 64;
 
@@ -46,7 +54,7 @@ export function drawnRows(count: number, { seed, sft }: Pick<RunSpec, 'seed' | '
 export async function checkData(
   run: RunHandle,
   data: DataRef,
-  model: { readonly tokenizer: ChatTokenizer; readonly positionsMax: number } & TemplateUse,
+  model: { readonly tokenizer: ChatTokenizer; readonly positionsMax: number } & Whole,
 ): Promise<void> {
   for (const [index, row] of (await storedRows<SftRow>(run, data)).entries()) {
     await requireRoom(data, index, model, () => samplesOf(row, model.tokenizer, model));
@@ -57,24 +65,30 @@ export async function checkData(
 export async function requireRoom(
   data: DataRef,
   index: number,
-  { positionsMax }: { readonly positionsMax: number },
+  {
+    positionsMax,
+    tokensMax = Infinity,
+    at = 'sft.data',
+  }: { readonly positionsMax: number } & Pick<Whole, 'tokensMax' | 'at'>,
   samples: () => TrainSample[],
 ): Promise<void> {
   if (index % rowsAtOnce === 0) await letOthers();
-  const longest = Math.max(...samplesIn(index, samples).map(({ tokenIds }) => tokenIds.length));
+  const longest = Math.max(
+    ...samplesIn({ index, at }, samples).map(({ tokenIds }) => Math.min(tokenIds.length, tokensMax)),
+  );
   if (longest <= positionsMax) return;
   throw new RatchetError(
     'ConfigInvalid',
-    `sft.data: row ${index + 1} of ${data.path} has ${longest} tokens; the model takes ${positionsMax} at most. Shorten or remove it.`,
+    `${at}: row ${index + 1} of ${data.path} has ${longest} tokens; the model takes ${positionsMax} at most. Shorten or remove it.`,
   );
 }
 
-function samplesIn(index: number, samples: () => TrainSample[]): TrainSample[] {
+function samplesIn(row: { readonly index: number; readonly at: string }, samples: () => TrainSample[]): TrainSample[] {
   try {
     return samples();
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new RatchetError('ConfigInvalid', `sft.data: row ${index + 1} cannot be learned: ${reason}`, { cause });
+    throw new RatchetError('ConfigInvalid', `${row.at}: row ${row.index + 1} cannot be learned: ${reason}`, { cause });
   }
 }
 
@@ -91,13 +105,15 @@ export async function storedRows<Row extends object>(run: RunHandle, data: DataR
 /**
  * A conversation as the policy will meet it: each answer follows the tokens its prompt renders to, and only answers count
  * in the loss, up to the token that ends them. One sample, or one for each answer where the chat template writes earlier
- * turns differently once later ones follow.
+ * turns differently once later ones follow. With `isWhole` every answer of the conversation is learned, those of its prompt too, and what
+ * the template writes behind the last one stays, without loss.
  */
 export function samplesOf(
-  { messages, from, tools }: SftRow,
+  { messages, from: begin, tools }: SftRow,
   tokenizer: ChatTokenizer,
-  { templateArguments }: TemplateUse = {},
+  { templateArguments, isWhole = false }: Whole = {},
 ): TrainSample[] {
+  const from = isWhole ? 0 : begin;
   const answers = messages.flatMap(({ role }, i) => (role === 'assistant' && i >= from ? [i] : []));
   const until = (count: number, addGenerationPrompt: boolean): string =>
     tokenizer.renderChatText(messages.slice(0, count), { addGenerationPrompt, tools, templateArguments });
@@ -121,6 +137,7 @@ export function samplesOf(
     );
     at = after; // what follows the last answer teaches nothing
   }
+  if (isWhole) parts.push({ text: whole.slice(at.length), isAnswer: false });
   let said = '';
   const encoded = parts.map(({ text, isAnswer }) => {
     const ids = tokenizer.encodeAfter(said, text) ?? tokenizer.encode(text);

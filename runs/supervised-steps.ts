@@ -19,13 +19,14 @@ interface LearnerOptions {
   readonly shown: () => Promise<(step: number) => TrainSample[] | Promise<TrainSample[]>>;
 }
 
-/** Refuses, before anything is trained, rows of `[sft] data` that the model has no room for or its chat template does not take. */
+/** Refuses, before anything is trained, rows of `[sft] data`, or of `[data]`, that the model has no room for or its chat template does not take. */
 export async function checkRows(
   run: RunHandle,
-  { data, dpo }: NonNullable<RunSpec['sft']>,
+  { sft, data }: Pick<RunSpec, 'sft' | 'data'>,
   model: Parameters<typeof checkData>[2],
 ): Promise<void> {
-  if (data) await (dpo ? checkPairs : checkData)(run, data, model);
+  if (data) await checkData(run, data.rows, { ...model, isWhole: true, tokensMax: data.seqLen + 1, at: 'data.name' });
+  if (sft?.data) await (sft.dpo ? checkPairs : checkData)(run, sft.data, model);
 }
 
 /** Of conversations, or of pairs; the trainer holds the weights before the warm-up, or does not. */

@@ -4,7 +4,7 @@ import { codeOfAdvantage } from '../../core/rl/advantage.ts';
 import type { EvaluatedEnvironment, EvaluatedModel, EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { isEnvironmentFile, weightsAgentKeyVar } from '../../core/names.ts';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
-import type { InferenceSpec, RunSpec } from '../../config/run-spec.ts';
+import { type InferenceSpec, keptRows, type RunSpec } from '../../config/run-spec.ts';
 import { grantByTrustedFile, grants, linesOfServer, writeGrants } from '../../engine/grants.ts';
 import { isOfProject } from '../../engine/trusted-files.ts';
 import { asNamed } from '../environments/named.ts';
@@ -53,7 +53,7 @@ export function namedIn(spec: RunSpec): string[] {
   ];
   return [
     ...code.flatMap((ref) => ref?.path ?? []),
-    ...[spec.sft?.data?.path, spec.chatTemplate?.path].filter((file) => typeof file === 'string'),
+    ...[keptRows(spec)?.path, spec.chatTemplate?.path].filter((file) => typeof file === 'string'),
     ...[inference, teacher].flatMap((pool) => (pool && 'endpoints' in pool && pool.endpoints?.path) || []),
     ...namedByEnvironments(environmentsOf(spec)),
     ...serversIn(spec),

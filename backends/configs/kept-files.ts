@@ -1,4 +1,4 @@
-import type { ChatTemplateSpec, CodeRef, DataRef, RunSpec } from '../../config/run-spec.ts';
+import { type ChatTemplateSpec, type CodeRef, type DataRef, keptRows, type RunSpec } from '../../config/run-spec.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
 import { begunWith } from '../../runs/begun-run.ts';
 import { sha256 } from '../store/file-store.ts';
@@ -9,7 +9,7 @@ import { type Folders, resolvePath } from './paths.ts';
 import { Refused, type Tried } from './refused.ts';
 import { readSftData } from './sft-data.ts';
 
-/** Files that a run keeps as they were when it began: its chat template, and the rows of [sft]. */
+/** Files that a run keeps as they were when it began: its chat template, and the rows of [sft] or [data]. */
 
 /** Where files that a run keeps are looked for, and what the run that is there has of them. */
 interface Around extends Folders {
@@ -22,10 +22,16 @@ export async function readKept(
   { folders, mayLook }: { readonly folders: Folders; readonly mayLook: boolean },
   tried: Tried,
 ): Promise<{ readonly data: LoadedData | null; readonly template: LoadedTemplate | null }> {
-  const keeps = spec.sft?.data != null || spec.chatTemplate?.path != null;
+  const keeps = keptRows(spec) !== null || spec.chatTemplate?.path != null;
   const around = { ...folders, begun: keeps && mayLook ? await begunWith(spec) : null };
   return {
-    data: await tried([['sft', 'data']], () => readData(spec, around)),
+    data: await tried(
+      [
+        ['data', 'name'],
+        ['sft', 'data'],
+      ],
+      () => readData(spec, around),
+    ),
     template: await tried([['tokenizer', 'chat_template']], () => readTemplate(spec, around)),
   };
 }
@@ -68,17 +74,17 @@ interface LoadedData {
   readonly warning?: string;
 }
 
-/** `[sft] data`: as it is now, or, where the run has begun with other rows, those. */
+/** `[sft] data`, or `[data] name`: as it is now, or, where the run has begun with other rows, those. */
 async function readData(spec: RunSpec, { begun: before, ...folders }: Around): Promise<LoadedData | null> {
-  const written = spec.sft?.data;
-  if (written == null) return null;
+  const written = keptRows(spec);
+  if (written === null) return null;
   const { path, hub } = written;
   const file = hub ? path : trustedFile(resolvePath(path, folders), 'The data');
   const begun = before?.data ?? null;
   const goesOn = (what: string): LoadedData => ({
     ref: begun!,
     rows: null,
-    warning: `[sft] data: ${file} ${what} since this run began; it continues with the rows it has. To begin with those of the file: --fresh.`,
+    warning: `${spec.data ? '[data] name' : '[sft] data'}: ${file} ${what} since this run began; it continues with the rows it has. To begin with those of the file: --fresh.`,
   });
   let found: Awaited<ReturnType<typeof readSftData>>;
   try {

@@ -39,6 +39,7 @@ export async function withFiles(
       environments: withVariableFiles(environments.trained, variables),
       eval: spec.eval && { ...spec.eval, environments: withVariableFiles(environments.evaluated, variables) },
       sft: spec.sft && { ...spec.sft, data: data?.ref ?? spec.sft.data },
+      ...(spec.data ? { data: { ...spec.data, rows: data?.ref ?? spec.data.rows } } : {}),
       chatTemplate: template?.ref ?? null,
       loss: { ...spec.loss, import: code.loss },
       advantage: code.advantage === null ? spec.advantage : { import: code.advantage },

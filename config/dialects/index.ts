@@ -5,6 +5,7 @@ import { flat } from './flat.ts';
 import { grpo } from './grpo.ts';
 import { hosted, hosted0561, hosted0635 } from './hosted.ts';
 import { primeRl04 } from './prime-rl-04.ts';
+import { primeRlSft } from './prime-rl-sft.ts';
 import { primeRl } from './prime-rl.ts';
 import { ratchet } from './ratchet-dialect.ts';
 import { vfRl } from './vf-rl.ts';
@@ -19,6 +20,7 @@ export const dialects: readonly Dialect[] = [
   grpo,
   primeRl,
   primeRl04,
+  primeRlSft,
   ratchet,
 ];
 

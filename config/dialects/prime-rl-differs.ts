@@ -21,10 +21,10 @@ export function sayDifferences(written: Table, own: Own, differing: Differing): 
   sayCheckpoints(written, own);
   sayAnswerLimit(written, own, differing);
   sayEvaluationSampling(written, own, differing);
-  sayPlayers(written, own);
+  sayPlayers(written, own, ['orchestrator.train', 'orchestrator.eval']);
 }
 
-function sayCheckpoints(written: Table, own: Own): void {
+export function sayCheckpoints(written: Table, own: Own): void {
   const tables = ['ckpt', 'trainer.ckpt', 'orchestrator.ckpt'];
   if (tables.some((table) => hasTable(written, table))) {
     if (tables.some((table) => valueAt(written, [...table.split('.'), 'interval']) !== undefined)) return;
@@ -93,8 +93,8 @@ function sayEvaluationSampling(written: Table, own: Own, { sampling, answers, ev
 }
 
 /** verifiers’ own defaults (AgentConfig). */
-function sayPlayers(written: Table, own: Own): void {
-  const sources = ['train', 'eval'].flatMap((split) => placesOf(`orchestrator.${split}.source[]`, written));
+export function sayPlayers(written: Table, own: Own, tables: readonly string[]): void {
+  const sources = tables.flatMap((table) => placesOf(`${table}.source[]`, written));
   for (const [key, there, here] of [
     ['harness', 'with the harness of the taskset, or "bash"', 'with "null"'],
     ['runtime', 'in a sandbox of Prime Intellect’s', 'in a process of this machine'],

@@ -105,7 +105,7 @@ const common: Rows = {
   'max_steps?': shared('max_steps', whole(1), '100'),
 };
 
-const top: Rows = {
+export const top: Rows = {
   'run.name?': together('`name`', text()),
   'run.dir?': ignored('a run’s folder is called after the run', text()),
   output_dir: converted('store.uri', text(), (folder) => `file:${folder}`, { usual: 'outputs' }),
@@ -134,7 +134,7 @@ const top: Rows = {
   ...common,
 };
 
-const trained: Rows = {
+export const trained: Rows = {
   seq_len: together('`seq_len`', whole(1), { usual: '2048' }),
   attn: becomes('trainer.attn', choice('flash_attention_2', 'flash_attention_3', 'flash_attention_4', 'auto', 'sdpa')),
   ...into('trainer', 'trust_remote_code fsdp_cpu_offload optim_cpu_offload dp_replicate tp cp impl'),
@@ -167,7 +167,7 @@ const trained: Rows = {
 };
 
 const atLeastZero = () => z.number().min(0).meta({ expected: 'a number ≥ 0' });
-const trainer: Rows = {
+export const trainer: Rows = {
   ...under('model', trained),
   'data.fake?': refused(madeUp),
   'loss.type': together(
@@ -288,7 +288,7 @@ const train: Rows = {
   max_retries: ignored(why.retry, whole(0)),
   num_workers: processes(workers()),
 };
-const evaluation: Rows = {
+export const evaluation: Rows = {
   ...under('source[]', {
     ...source('eval.env[]'),
     'ratio?': ignored('every evaluation is of all its environments', positive()),
@@ -304,7 +304,7 @@ const evaluation: Rows = {
   max_retries: ignored(why.retry, whole(0)),
   num_workers: processes(workers()),
 };
-const client: Rows = {
+export const client: Rows = {
   timeout: becomes('inference.timeout', whole(1)),
   base_url: becomes('inference.url', serverUrls()),
   ...into('inference', 'api_key_var headers'),
@@ -423,7 +423,7 @@ const vllmArguments: Rows = {
   'lora_target_modules?': ignored(why.adapters, texts()),
 };
 
-const inference: Rows = {
+export const inference: Rows = {
   'server.host': processes(text()),
   'server.port': becomes('inference.port', port()),
   'server.liveness_timeout_seconds': processes(positive()),

@@ -17,6 +17,8 @@ export const usual: Table = {
   sampling: { max_tokens: 2048 },
 };
 export const usualTrainer: Table = { weight_decay: 0.01 };
+/** Since 0.8 it takes care of memory by itself. */
+export const usualTrainerToday: Table = { ...usualTrainer, ac_freq: 1, ac_offloading: true, optim_cpu_offload: true };
 
 export const advantageHint =
   'prime-rl would train on raw rewards; for that write a function of yours and name it in [ratchet.trainer.advantage] import';
@@ -30,31 +32,47 @@ export interface Version extends Pick<Dialect, 'otherwise'> {
   /** The table of the sampling, and its limit of an answer. */
   readonly sampling: string;
   readonly answers: string;
+  /** The table of the trainer's settings; missing = "trainer", and of a file of the trainer's alone its top, "". */
+  readonly trainer?: '';
+}
+
+/** Where a setting of the trainer's stands. */
+export function ofTrainer({ trainer }: Pick<Version, 'trainer'>, ...names: readonly string[]): string[] {
+  return trainer === '' ? [...names] : ['trainer', ...names];
 }
 
 /** Those that a run has for the rest of a process, with the steps of the run. */
 export function setAlike(written: Table, own: Own, version: Version): void {
   const maxSteps = setMaxSteps(own);
   setLengths(written, own, version);
-  setGpus(written, own);
-  setCheckpoints(written, own, maxSteps);
-  setWandb(written, own, version);
-  setScheduler(written, own, maxSteps);
-  setLora(written, own);
+  setTraining(written, own, { ...version, maxSteps });
   refuseOtherLevels(written, own);
   checkTemperatureCourse(own, written, version.sampling.split('.'));
-  refuseTwoOffloads(written, own);
   warnOfFractions(written, own);
-  if (hasTable(written, 'resume') && !found(written, 'resume.step')) own.set(['resume', 'step'], -1, ['resume']);
   // Whoever names servers means these, and not the one that we would start.
   const isServed = own.get(['inference', 'url']) !== undefined;
   if (isServed && own.get(['inference', 'kind']) === undefined) own.set(['inference', 'kind'], 'openai');
 }
 
+/** What the trainer alone is told, in a run's file or in one of supervised training. */
+export function setTraining(
+  written: Table,
+  own: Own,
+  version: Pick<Version, 'trainer' | 'wandb'> & { readonly maxSteps: number },
+): void {
+  setGpus(written, own, version);
+  setCheckpoints(written, own, version.maxSteps);
+  setWandb(written, own, version);
+  setScheduler(written, own, version);
+  setLora(written, own, version);
+  refuseTwoOffloads(written, own, version);
+  if (hasTable(written, 'resume') && !found(written, 'resume.step')) own.set(['resume', 'step'], -1, ['resume']);
+}
+
 /** Steps that a run makes where prime-rl would go on without an end. */
 const stepsWithoutEnd = 100;
 
-function setMaxSteps(own: Own): number {
+export function setMaxSteps(own: Own): number {
   const steps = own.get(['max_steps']);
   if (typeof steps === 'number') return steps;
   own.set(['max_steps'], stepsWithoutEnd);
@@ -121,22 +139,21 @@ export function setAnswerLimit(own: Own, ours: KeyPath, tokens: unknown, from: K
   if (own.get([...ours, 'context_tokens']) !== undefined) own.set([...ours, 'context_tokens'], undefined);
 }
 
-function setGpus(written: Table, own: Own): void {
+function setGpus(written: Table, own: Own, version: Pick<Version, 'trainer'>): void {
   for (const role of ['trainer', 'inference']) {
     const ids = take(written, own, `${role}_gpu_ids`, [role, 'gpu_ids']);
     if (Array.isArray(ids?.value)) own.set([role, 'gpus'], ids.value.length, ids.at);
   }
-  if (hasTable(written, 'trainer.model.compile')) {
-    own.set(['trainer', 'compile'], true, ['trainer', 'model', 'compile']);
-  }
+  const compile = ofTrainer(version, 'model', 'compile');
+  if (hasTable(written, compile.join('.'))) own.set(['trainer', 'compile'], true, compile);
 }
 
-function refuseTwoOffloads(written: Table, own: Own): void {
+function refuseTwoOffloads(written: Table, own: Own, version: Pick<Version, 'trainer'>): void {
   const keys = ['fsdp_cpu_offload', 'optim_cpu_offload'];
   if (keys.some((key) => own.get(['trainer', key]) !== true)) return;
-  const isSaid = found(written, 'trainer.model.optim_cpu_offload') !== undefined;
+  const isSaid = found(written, ofTrainer(version, 'model', 'optim_cpu_offload').join('.')) !== undefined;
   own.refuse({
-    paths: keys.map((key) => ['trainer', 'model', key]),
+    paths: keys.map((key) => ofTrainer(version, 'model', key)),
     expected: 'false: fsdp_cpu_offload beside it moves the moments already',
     received: isSaid ? 'true' : 'nothing, which is true',
   });
@@ -160,7 +177,7 @@ function setCheckpoints(written: Table, own: Own, maxSteps: number): void {
   if (keep_last === undefined) own.set(['checkpoints', 'keep_last'], keep_interval === undefined ? -1 : 1);
 }
 
-function setWandb(written: Table, own: Own, { wandb }: Version): void {
+function setWandb(written: Table, own: Own, { wandb }: Pick<Version, 'wandb'>): void {
   const isOn = wandb.some((table) => hasTable(written, table));
   if (isOn && own.get(['wandb', 'project']) === undefined) own.set(['wandb', 'project'], 'prime-rl');
 }
@@ -169,8 +186,9 @@ function setWandb(written: Table, own: Own, { wandb }: Version): void {
 const leastFactor = 1e-8;
 
 /** constant, linear (up, level, down) and cosine. The warm-up begins where the rate will end. */
-function setScheduler(written: Table, own: Own, maxSteps: number): void {
-  const at = ['trainer', 'scheduler'];
+function setScheduler(written: Table, own: Own, version: Parameters<typeof setTraining>[2]): void {
+  const { maxSteps } = version;
+  const at = ofTrainer(version, 'scheduler');
   const scheduler = valueAt(written, at);
   if (!isTable(scheduler)) return;
   const type = scheduler['type'] ?? 'constant';
@@ -194,8 +212,9 @@ function setScheduler(written: Table, own: Own, maxSteps: number): void {
   if (warmup > 0) own.set(['trainer', 'warmup_from'], ratio, from('min_lr'));
   own.set(['trainer', 'min_lr_ratio'], type === 'cosine' && least === 0 ? 0 : ratio, from('min_lr'));
   if (least > peak) {
-    const expected = `at most trainer.optim.lr (${peak}): the rate falls to it`;
-    own.refuse({ paths: [from('min_lr'), ['trainer', 'optim', 'lr']], expected, received: String(least) });
+    const rate = ofTrainer(version, 'optim', 'lr');
+    const expected = `at most ${formatPath(rate)} (${peak}): the rate falls to it`;
+    own.refuse({ paths: [from('min_lr'), rate], expected, received: String(least) });
   }
   if (type === 'cosine') {
     if (maxSteps > warmup) return;
@@ -215,8 +234,8 @@ function setScheduler(written: Table, own: Own, maxSteps: number): void {
 }
 
 /** Adapters: the table turns them on; what is no linear layer of a decoder has none here. */
-function setLora(written: Table, own: Own): void {
-  const at = ['trainer', 'model', 'lora'];
+function setLora(written: Table, own: Own, version: Pick<Version, 'trainer'>): void {
+  const at = ofTrainer(version, 'model', 'lora');
   const lora = valueAt(written, at);
   if (!isTable(lora)) return;
   own.set(['lora', 'enabled'], true, at);
@@ -227,7 +246,7 @@ function setLora(written: Table, own: Own): void {
     own.set(['lora', 'target_modules'], adapted, [...at, 'target_modules']);
     if (others.length > 0) {
       own.warn(
-        `trainer.model.lora.target_modules: ${others.join(', ')} ${others.length === 1 ? 'is' : 'are'} left out: models here have ${loraModules.join(', ')}.`,
+        `${formatPath([...at, 'target_modules'])}: ${others.join(', ')} ${others.length === 1 ? 'is' : 'are'} left out: models here have ${loraModules.join(', ')}.`,
       );
     }
   }

@@ -1,8 +1,9 @@
 import type { z } from 'zod';
 import { formatPath } from '../positions.ts';
-import type { Table } from '../tables.ts';
+import { type Table, valueAt } from '../tables.ts';
 import { decay, flag } from '../values.ts';
 import { converted, type Field, type Own, together } from './dialect.ts';
+import { ofTrainer } from './prime-rl-meaning.ts';
 import { found } from './prime-rl-words.ts';
 
 /** `trainer.optim` in all versions: a type, and what only some types have. */
@@ -38,14 +39,19 @@ const ours = {
 /** What Muon is made with where `trainer.optim` says nothing, and until 0.5 whatever it says (prime-rl #1754). */
 const ofMuon = { beta1: 0.9, beta2: 0.95, momentum: 0.95 } as const;
 
-export function setOptimizer(written: Table, own: Own, { muonIsFixed = false } = {}): void {
-  const named = found(written, 'trainer.optim.type')?.value;
+export function setOptimizer(
+  written: Table,
+  own: Own,
+  { muonIsFixed = false, ...version }: { readonly muonIsFixed?: boolean; readonly trainer?: '' } = {},
+): void {
+  const at = (key: string) => ofTrainer(version, 'optim', key);
+  const named = valueAt(written, at('type'));
   const type = typeof named === 'string' ? named : 'adamw';
   for (const [key, types] of Object.entries(ofType)) {
-    const value = found(written, `trainer.optim.${key}`);
+    const value = found(written, at(key).join('.'));
     if (!value) continue;
     if (!(types as readonly string[]).includes(type)) {
-      const expected = `nothing: trainer.optim.type = "${type}" has no ${key}`;
+      const expected = `nothing: ${formatPath(at('type'))} = "${type}" has no ${key}`;
       own.refuse({ paths: [value.at], expected, received: JSON.stringify(value.value) });
     } else if (muonIsFixed && type === 'muon') {
       own.warn(
@@ -55,6 +61,17 @@ export function setOptimizer(written: Table, own: Own, { muonIsFixed = false } =
   }
   if (type !== 'muon') return;
   for (const [key, value] of Object.entries(ofMuon)) {
-    if (own.get(['trainer', key]) === undefined) own.set(['trainer', key], value, ['trainer', 'optim', 'type']);
+    if (own.get(['trainer', key]) === undefined) own.set(['trainer', key], value, at('type'));
   }
+}
+
+/** Without clipping, as prime-rl turns it off itself: for what updates weights while gradients are still computed, and with DeepEP. */
+export function setNoClipping(written: Table, own: Own, version: { readonly trainer?: '' }): void {
+  const at = (...names: readonly string[]) => ofTrainer(version, ...names).join('.');
+  const full = found(written, at('model', 'full_offload'));
+  const backend = found(written, at('model', 'ep_comm_backend'));
+  const cause = full && full.value !== false ? full : backend?.value === 'deepep' ? backend : undefined;
+  if (!cause) return;
+  own.set(['trainer', 'max_grad_norm'], Number.MAX_VALUE, cause.at);
+  own.warn(`${formatPath(cause.at)}: gradients are not clipped (${at('optim', 'max_norm')}), as in prime-rl.`);
 }

@@ -23,12 +23,17 @@ export function setSources(written: Table, own: Own): void {
   setGroupSizes(written, own, train);
   setSamplings(written, own, train);
   setRatios(written, own, train.length, 'orchestrator.train.source');
-  const evaluation = found(written, 'orchestrator.eval');
+  setEvaluated(written, own, 'orchestrator.eval');
+}
+
+/** The sources of a table of evaluations. */
+export function setEvaluated(written: Table, own: Own, table: string): void {
+  const evaluation = found(written, table);
   if (!evaluation) return;
   const held = sourcesAt(written, [...evaluation.at, 'source']);
   for (const [i, source] of held.entries()) setEnvironment(own, source, ['eval', 'env', i]);
   if (held.length === 0) {
-    const expected = 'at least one [[orchestrator.eval.source]], or no [orchestrator.eval] at all';
+    const expected = `at least one [[${table}.source]], or no [${table}] at all`;
     own.refuse({ paths: [[...evaluation.at, 'source']], expected, received: 'nothing' });
   }
 }

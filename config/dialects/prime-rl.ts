@@ -11,11 +11,12 @@ import {
   setAlike,
   setAnswerLimit,
   usual,
-  usualTrainer,
+  usualTrainerToday,
   type Version,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
-import { setOptimizer } from './prime-rl-optimizer.ts';
+import { setNoClipping, setOptimizer } from './prime-rl-optimizer.ts';
+import { setRecomputation, withSwitches } from './prime-rl-memory.ts';
 import { primeRlRenames } from './prime-rl-renames.ts';
 import { sentAnyway, setSources } from './prime-rl-sources.ts';
 import { setLearning } from './prime-rl-teacher.ts';
@@ -34,9 +35,9 @@ export const primeRl: Dialect = {
     ...usual,
     batch_fill: 'once',
     ...prunedBatches,
-    trainer: { ...usualTrainer, ac_freq: 1, ac_offloading: true, optim_cpu_offload: true, loss: { type: 'dppo' } },
+    trainer: { ...usualTrainerToday, loss: { type: 'dppo' } },
   },
-  prepare: (table) => withoutNulls(withSwitches(table), primeRl, primeRlTables),
+  prepare: (table) => withoutNulls(withSwitches(table, version), primeRl, primeRlTables),
   together,
   proof: (table) => {
     if (!isTable(table['orchestrator'] ?? table['trainer'])) return undefined;
@@ -67,17 +68,6 @@ export const primeRl: Dialect = {
   },
 };
 
-/** Tables that are on unless they are "None". */
-function withSwitches(table: Table): Table {
-  const model = valueAt(table, ['trainer', 'model']);
-  if (!isTable(model)) return table;
-  const off: Table = {
-    ...(model['ac'] === 'None' ? { ac: { freq: 0 } } : {}),
-    ...(model['ac_offloading'] === 'None' ? { ac_offloading: { max_inflight_activations: 0 } } : {}),
-  };
-  return { ...table, trainer: { ...(table['trainer'] as Table), model: { ...model, ...off } } };
-}
-
 const version: Version = {
   otherwise: 'refuse',
   wandb: ['monitors.wandb', 'trainer.monitors.wandb', 'orchestrator.monitors.wandb'],
@@ -101,20 +91,10 @@ function together(written: Table, own: Own): void {
   if (setLearning(written, own) === 'rl') setLoss(written, own);
   setAlgorithm(written, own);
   refuseLauncherVariables(written, own);
-  setNoClipping(written, own);
+  setNoClipping(written, own, version);
   setOptimizer(written, own);
   sayDifferences(written, own, { ...version, evaluated: 'orchestrator.eval.source[]' });
   sayOlderDefaults(written, own);
-}
-
-/** Without clipping, as prime-rl turns it off itself: for what updates weights while gradients are still computed, and with DeepEP. */
-function setNoClipping(written: Table, own: Own): void {
-  const full = found(written, 'trainer.model.full_offload');
-  const backend = found(written, 'trainer.model.ep_comm_backend');
-  const cause = full && full.value !== false ? full : backend?.value === 'deepep' ? backend : undefined;
-  if (!cause) return;
-  own.set(['trainer', 'max_grad_norm'], Number.MAX_VALUE, cause.at);
-  own.warn(`${formatPath(cause.at)}: gradients are not clipped (trainer.optim.max_norm), as in prime-rl.`);
 }
 
 function setModel(written: Table, own: Own): void {
@@ -141,12 +121,7 @@ function setGpus(written: Table, own: Own): void {
       `${role}_gpu_ids is an older way: prime-rl takes the number of them since 0.5, as deployment.${number}. It is read as that.`,
     );
   }
-  const ac = ['trainer', 'model', 'ac'];
-  const freq = found(written, 'trainer.model.ac.freq');
-  if (freq) own.set(['trainer', 'ac_freq'], freq.value === 0 ? undefined : freq.value, freq.at);
-  else if (hasTable(written, 'trainer.model.ac')) own.set(['trainer', 'ac_freq'], 1, ac);
-  const waiting = found(written, 'trainer.model.ac_offloading.max_inflight_activations');
-  if (waiting?.value === 0) own.set(['trainer', 'ac_offloading'], undefined, waiting.at);
+  setRecomputation(written, own, version);
 }
 
 function setDeployment(written: Table, own: Own): void {
@@ -206,7 +181,7 @@ function setSampling(written: Table, own: Own): void {
 }
 
 /** What vLLM is to be told beyond the arguments that are known here. */
-function setServerArguments(written: Table, own: Own): void {
+export function setServerArguments(written: Table, own: Own): void {
   for (const table of ['vllm', 'vllm_extra']) {
     const at = ['inference', table];
     const said = valueAt(written, at);

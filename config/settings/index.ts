@@ -2,6 +2,7 @@ import type { RunSpec } from '../run-spec.ts';
 import { checkpoints, checkpointSpec, otherResume, resume } from './checkpoints.ts';
 import { environmentFiles, environments, environmentSpecs, buffer, variableFiles } from './environments.ts';
 import { evalSpec, evaluation } from './evaluation.ts';
+import { data, rowsSpec, sft, sftSpec } from './data.ts';
 import { difficultyFilter, filterSpec, postBatchFilters, preBatchFilters, rolloutFilterSpecs } from './filters.ts';
 import { inference, inferenceSpec } from './inference.ts';
 import { laterIn } from './later.ts';
@@ -40,7 +41,6 @@ import {
 } from './run.ts';
 import { sampling, samplingSpec, temperatureScheduleSpec } from './sampling.ts';
 import { inSpec, optionalTable, settingsIn, table, tableType, type WrittenIn } from './setting.ts';
-import { sft, sftSpec } from './sft.ts';
 import { trainer, trainerSpec } from './trainer.ts';
 
 /**
@@ -88,6 +88,7 @@ export const settings = {
   inference,
   store,
   sft,
+  data,
   ...laterIn(''),
 };
 
@@ -136,6 +137,7 @@ export function toRunSpec(config: RatchetConfig, name: string): Omit<RunSpec, 'l
     ...(config.notify && { notify: inSpec(notify, config.notify) }),
     ...(config.cost && { cost: inSpec(cost, config.cost) }),
     sft: sftSpec(config),
+    ...rowsSpec(config),
     trainer: trainerSpec(config),
     inference: inferenceSpec(config),
     store: { uri: storeUri(config) },

@@ -213,9 +213,9 @@ const defaultMasks: Readonly<Record<string, { low: number; high: number | null; 
 const droBeta = 0.05;
 
 /** The type that is written, or what the kind of run asks for. */
-export function lossTypeOf(config: Pick<RatchetConfig, 'loss' | 'env' | 'trainer'>): LossSpec['type'] {
+export function lossTypeOf(config: Pick<RatchetConfig, 'loss' | 'env' | 'trainer' | 'data'>): LossSpec['type'] {
   const kind = kindOfLoss(config);
-  if (kind === 'sft') return 'cross_entropy';
+  if (kind === 'sft' || config.data !== undefined) return 'cross_entropy';
   return config.trainer.loss.type ?? (kind === 'opd' ? 'ipo' : 'cispo');
 }
 
@@ -240,8 +240,8 @@ export function kindOfLoss(config: Pick<RatchetConfig, 'loss' | 'env'>): Kind {
 }
 
 /** Whether what is trained asks for advantages: without a teacher's rollouts or log probabilities. */
-export function learnsFromRewards(config: Pick<RatchetConfig, 'loss' | 'env' | 'trainer'>): boolean {
-  return kindOfLoss(config) === 'rl' && (config.trainer.loss.teacher_tau ?? 0) === 0;
+export function learnsFromRewards(config: Pick<RatchetConfig, 'loss' | 'env' | 'trainer' | 'data'>): boolean {
+  return config.data === undefined && kindOfLoss(config) === 'rl' && (config.trainer.loss.teacher_tau ?? 0) === 0;
 }
 
 export function lossSpec(config: RatchetConfig): LossSpec {

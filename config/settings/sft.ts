@@ -30,19 +30,23 @@ export function isHubData(written: string): boolean {
   return !isFile(written) && isHubId(written);
 }
 
+/** What rows are named by: a file of theirs, or a dataset of the Hub. */
+export const dataName = () =>
+  z
+    .string()
+    .refine((written) => isFile(written) || isHubId(written))
+    .meta({
+      expected:
+        'a .jsonl file with a conversation in each line, such as "./examples.jsonl", a .parquet file with one in each row, or a dataset of the Hugging Face Hub, "OWNER/NAME"',
+    });
+
 /** TRL's, of `DPOConfig`. */
 const usualBeta = 0.1;
 
 export const sft = optionalTable({
   /** From the config's folder if it begins with a dot, else from the project's. */
   data: setting(
-    z
-      .string()
-      .refine((written) => isFile(written) || isHubId(written))
-      .meta({
-        expected:
-          'a .jsonl file with a conversation in each line, such as "./examples.jsonl", a .parquet file with one in each row, or a dataset of the Hugging Face Hub, "OWNER/NAME"',
-      }),
+    dataName(),
     'rows of conversations: a `.jsonl` or `.parquet` file, or a dataset of the Hugging Face Hub by its name (`ratchet model get --dataset OWNER/NAME`); without it, the environments’ demonstrations',
   ),
   subset: setting(text(), 'of a dataset of the Hub with several: which one'),
@@ -100,7 +104,7 @@ export function sftSpec({ sft, model, trainer }: RatchetConfig): SftSpec | null 
   };
 }
 
-function dataRef(
+export function dataRef(
   path: string,
   { subset = null, split = usualSplit }: { subset?: string | null | undefined; split?: string | undefined },
 ): DataRef {

@@ -121,6 +121,12 @@ export interface RewindRequest {
 
 export const nothingAsked: AskedOfRun = { pausedBecause: null, isPausedByPerson: false, overrides: {}, rewind: null };
 
+/** The next of a run's rows, counted on over all passes; of a row that gives several samples, the next of these. */
+export interface RowPlace {
+  readonly row: number;
+  readonly sample: number;
+}
+
 /** A system prompt in place of an environment's own. */
 export interface PromptRef {
   /** Its text, named by its content; its sha256 is the digest that rollouts carry. */
@@ -162,6 +168,8 @@ export interface RunState {
   readonly overrides: Overrides;
   /** Steps whose evaluation was due and had not been recorded at the commit. */
   readonly pendingEvals: readonly number[];
+  /** Where the rows of `[data]` stand. Absent before the first step, and in a run that is trained on rollouts. */
+  readonly rows?: RowPlace;
   /** What groups are leased with from here on. Absent while every environment has its own. */
   readonly prompts?: Prompts;
   /** Winners that wait for somebody's yes; absent where there are none. */

@@ -32,7 +32,6 @@ describe('what has no counterpart is refused, with what to type', () => {
     'orchestrator @ F.toml': /npx ratchet rl @ F\.toml.*--orchestrator @ F\.toml.*worker --role orchestrator/,
     'uv run trainer @ F.toml': /worker --role train /,
     'inference @ F.toml': /worker --role rollout/,
-    'uv run sft @ F.toml': /max_steps = 0/,
     'CUDA_VISIBLE_DEVICES=0,1 uv run rl @ F': /CUDA_VISIBLE_DEVICES=… npx ratchet rl @ F/,
     'prime login': /PRIME_API_KEY/,
     'prime rl list': /npx ratchet runs/,

@@ -31,6 +31,7 @@ const bases: Readonly<Record<string, Table>> = {
     inference: {},
   },
   'prime-rl-0.4': seed('prime-rl.toml'),
+  'prime-rl-sft': { model: { name: model }, max_steps: 100, data: { name: 'owner/rows' } },
   'vf-rl': { model, env: environment, inference: { gpus: 1 }, trainer: { gpus: 1, args: {} } },
   grpo: { model, env: environment, trainer: { args: { max_steps: 10, num_generations: 4 } } },
   ratchet: { model: 'preset:x', env: [{ id: 'reverse-text' }] },
@@ -85,7 +86,14 @@ const ofVllm: typeof beside = { 'inference.server.port': { ratchet: { inference:
 const besideIn: Readonly<Record<string, typeof beside>> = {
   hosted: hostedTeacher,
   'hosted-0.6.35': hostedTeacher,
-  ratchet: vllm('gpus', 'gpu_ids', 'vllm', 'program', 'port', 'host', 'weights', 'weights_agent'),
+  ratchet: {
+    ...vllm('gpus', 'gpu_ids', 'vllm', 'program', 'port', 'host', 'weights', 'weights_agent'),
+    data: { env: [], data: { name: 'owner/rows' } },
+  },
+  'prime-rl-sft': {
+    ...ofVllm,
+    eval: { eval: { source: [{ env: { taskset: { id: 'owner/gsm8k' } } }] } },
+  },
   'prime-rl-0.4': ofVllm,
   'prime-rl': {
     ...ofVllm,

@@ -30,7 +30,7 @@ describe('run files of prime-rl and of verifiers', () => {
   });
 
   test('a file of one of its commands alone starts no run, and most say so in one line with what took its place', () => {
-    const starts = [null, 'rl', 'vf-rl', 'hosted'];
+    const starts = [null, 'rl', 'vf-rl', 'hosted', 'sft'];
     const parts = comparisons.filter(({ file }) => !starts.includes(file.entry));
     const refused = parts.flatMap(({ comparison }) => (comparison.kind === 'refused' ? [comparison.problems] : []));
     assert.equal(refused.length, parts.length);
@@ -41,6 +41,17 @@ describe('run files of prime-rl and of verifiers', () => {
     const starts = comparisons.filter(({ file }) => file.release !== undefined && file.entry === 'rl');
     const loaded = starts.filter(({ comparison }) => comparison.kind === 'loaded');
     assert.ok(starts.length >= 70 && loaded.length >= 54, `${loaded.length} of ${starts.length}`);
+  });
+
+  test('a file of supervised training loads, but for pictures, made-up rows and parts of a file', () => {
+    const sft = comparisons.filter(({ file }) => file.entry === 'sft');
+    const refused = sft.filter(({ comparison }) => comparison.kind === 'refused').map(({ file }) => file.text);
+    const known = /vlm|fake|toml_files|^lr = 0|slurm_(?:rl|sft)|slim-sft|^(?:#.*\n)?output_dir = .*\n\n\[slurm\]/m;
+    assert.deepEqual(
+      refused.filter((text) => !known.test(text)),
+      [],
+    );
+    assert.ok(sft.length - refused.length >= 43, `${sft.length - refused.length} of ${sft.length}`);
   });
 
   test('of verifiers’ own trainer and of Hosted Training all loads that home takes', () => {

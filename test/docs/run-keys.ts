@@ -39,7 +39,7 @@ const subjects: readonly { readonly file: string; readonly title: string; readon
     title: 'The trainer, its loss and its optimizer',
     first: ['trainer', 'lora', 'kl_penalty'],
   },
-  { file: 'keys/teacher.md', title: 'Learning from a stronger model', first: ['teacher', 'sft'] },
+  { file: 'keys/teacher.md', title: 'Learning from a stronger model', first: ['teacher', 'sft', 'data'] },
   { file: 'keys/evaluation.md', title: 'Evaluations and prompt search', first: ['eval', 'val', 'gepa'] },
 ];
 

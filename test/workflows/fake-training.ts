@@ -33,6 +33,7 @@ type Training = Pick<
   | 'filterGroups'
   | 'packBatch'
   | 'askTeacher'
+  | 'drawRows'
   | 'planStep'
   | 'commitStep'
   | 'auditRun'
@@ -98,7 +99,7 @@ function opening(run: FakeRun): Pick<Training, 'openRun' | 'readSpec' | 'checkRe
 
 function collecting(
   run: FakeRun,
-): Pick<Training, 'leaseGroups' | 'reopenRounds' | 'playGroups' | 'filterGroups' | 'packBatch' | 'askTeacher'> {
+): Pick<Training, 'leaseGroups' | 'reopenRounds' | 'playGroups' | 'filterGroups' | 'packBatch' | 'askTeacher' | 'drawRows'> {
   const { spec } = run;
   return {
     leaseGroups: ({ run: { lineage }, step, count, groupsPerChunk = count, curriculum, policy }) => {
@@ -169,6 +170,11 @@ function collecting(
       reward: 0.5,
       metrics: {},
     }),
+    drawRows: ({ step, from }) => {
+      const next = { row: from.row + 5, sample: 0 };
+      const metrics = { 'batch/rows': 5, 'batch/trained_tokens': 20, 'progress/rows': next.row };
+      return { packed: { ...refOf(`drawn/step_${step}`, from), count: 5 }, rows: 5, next, metrics };
+    },
     askTeacher: ({ packed }) => ({
       logprobs: refOf(`${packed.key}.teacher`),
       teacher: 'the teacher',

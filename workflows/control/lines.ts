@@ -57,12 +57,25 @@ export function segmentAfter(step: number, total: number): string {
 }
 
 export function stepLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {
+  if (figures['progress/rows'] !== undefined) return rowsLine(step, maxSteps, figures);
   const { reward, kept_groups, ended_groups, solved_all, solved_none, generate_s, train_s, step_s } = figures;
   return [
     `step ${step} of ${maxSteps}`,
     `reward ${reward?.toFixed(3) ?? '–'}${inEach(figures)}`,
     `kept ${kept_groups} of ${ended_groups} groups (${solved_all} all right, ${solved_none} all wrong)`,
     `generate ${generate_s?.toFixed(2)}s`,
+    `train ${train_s?.toFixed(2)}s`,
+    `step ${step_s?.toFixed(2)}s`,
+  ].join('  ');
+}
+
+/** Of a step that was trained on rows of `[data]`. */
+function rowsLine(step: number, maxSteps: number, figures: Readonly<Record<string, number>>): string {
+  const { loss, train_s, step_s } = figures;
+  return [
+    `step ${step} of ${maxSteps}`,
+    `loss ${loss?.toFixed(3) ?? '–'}`,
+    `${figures['batch/rows']} rows, ${figures['batch/trained_tokens']} tokens learned`,
     `train ${train_s?.toFixed(2)}s`,
     `step ${step_s?.toFixed(2)}s`,
   ].join('  ');

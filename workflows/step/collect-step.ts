@@ -9,6 +9,7 @@ import type {
   ObjectRef,
   OpenRound,
   PolicyVersion,
+  RowPlace,
   RunHandle,
   TaughtBatch,
 } from '../../core/rl/run-state.ts';
@@ -30,6 +31,8 @@ export interface CollectedStep {
   readonly curriculum: CurriculumState;
   /** As in {@link RunState}. */
   readonly baselines?: Baselines;
+  /** Where the rows of `[data]` stand behind it; absent of rollouts. */
+  readonly rowsNext?: RowPlace;
   /** Ordinals issued for it, first and last of each round. */
   readonly issued: readonly (readonly [first: number, last: number])[];
   readonly ended: readonly EndedRanges[];

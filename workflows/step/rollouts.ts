@@ -4,6 +4,7 @@ import { levelOf } from '../../core/rl/window.ts';
 import { awaitedLater } from '../beside/beside.ts';
 import { isHistoryLong } from '../history-length.ts';
 import { type CollectedStep, collectStep, type StepsAhead } from './collect-step.ts';
+import { DrawnRows } from './drawn-rows.ts';
 import type { Recoveries } from './recoveries.ts';
 import { type CarriedFlows, RolloutFlow } from './rollout-flow.ts';
 import { SamplingWindow, type WindowContext } from './sampling-window.ts';
@@ -26,7 +27,7 @@ interface Options {
 }
 
 /**
- * Batches of rollouts. At level 0 each is collected after the step before is served; beyond it the batch of the next step is collected beside
+ * Batches of rollouts, or of rows where the run has `[data]`. At level 0 each is collected after the step before is served; beyond it the batch of the next step is collected beside
  * the training of a step. What is sampled further ahead, of `max_async_level` batches at most and no more than `max_off_policy_steps`, waits.
  */
 export class Rollouts {
@@ -35,6 +36,7 @@ export class Rollouts {
   /** Collected, or being collected, ahead of the step that is asked for. */
   readonly #ahead: { readonly step: number; readonly batch: Promise<CollectedStep> }[] = [];
   readonly #flow: RolloutFlow;
+  readonly #drawn: DrawnRows;
   #isCollecting = false;
   #window: Promise<SamplingWindow> | null = null;
   #opened: SamplingWindow | null = null;
@@ -43,6 +45,7 @@ export class Rollouts {
     this.#context = context;
     this.#options = options;
     this.#flow = new RolloutFlow(context, options.flows);
+    this.#drawn = new DrawnRows(context, options.state);
   }
 
   /** Whether the run may be continued as new: nothing is in play, or whoever goes on takes up what is. */
@@ -118,6 +121,7 @@ export class Rollouts {
       return { left: Math.min(toEnd, this.#lastAllowed(levelOf(spec)) - step + 1), toEnd };
     };
     try {
+      if (spec.data) return await this.#drawn.collect(step);
       await ready();
       this.#window ??= this.#open();
       return await collectStep(this.#windowContext, await this.#window, { step, steps });

@@ -44,7 +44,7 @@ export function stateAfter(
   made: {
     readonly spec: RunSpec;
     readonly policy: PolicyVersion;
-    readonly collected: Pick<CollectedStep, 'curriculum' | 'surplus' | 'open' | 'baselines'>;
+    readonly collected: Pick<CollectedStep, 'curriculum' | 'surplus' | 'open' | 'baselines' | 'rowsNext'>;
     /** Of the training. */
     readonly metrics: Readonly<Record<string, number>>;
     readonly overrides: Overrides;
@@ -68,6 +68,7 @@ export function stateAfter(
     surplus: collected.surplus,
     ...(collected.open ? { open: collected.open } : {}),
     ...(collected.baselines ? { baselines: collected.baselines } : {}),
+    ...(collected.rowsNext ? { rows: collected.rowsNext } : {}),
     overrides,
     pendingEvals,
     ...branches,

@@ -78,7 +78,8 @@ export class ServedWeights {
    * the run pauses, and they are asked again once it is resumed.
    */
   async #bring(policy: PolicyVersion): Promise<void> {
-    const { control } = this.#context;
+    const { control, spec } = this.#context;
+    if (spec.data && spec.eval === null) return; // nobody samples from it
     for (;;) {
       const result = await this.#broadcast(policy);
       this.#newest = result;

@@ -10,7 +10,7 @@ export function trainFigures({
   readonly metrics: Readonly<Record<string, number>>;
   readonly learningRate: number;
 }): Record<string, number> {
-  return { kl: metrics['kl_divergence'] ?? 0, learning_rate: learningRate };
+  return { kl: metrics['kl_divergence'] ?? 0, learning_rate: learningRate, ...present({ loss: metrics['loss'] }) };
 }
 
 /** What only the workflow knows of a step, as metrics of its commit; the batch's own are added from its plan. */

@@ -5,6 +5,7 @@ import { isByRole, kindOfEnvironment } from '../learning.ts';
 import { isHubData } from '../sft.ts';
 import { boundRelations, placeRelations } from './bounds.ts';
 import { inferenceRelations } from './inference.ts';
+import { dataRelations } from './data.ts';
 import { importRelation, lossRelations } from './loss.ts';
 import { optimizerRelations } from './optimizer.ts';
 import { problem, type RelationProblem, type Relations } from './problem.ts';
@@ -27,6 +28,7 @@ const relations: readonly ((config: RatchetConfig) => Relations)[] = [
   optimizerRelations,
   lossRelations,
   teacherRelations,
+  dataRelations,
   preferenceRelations,
   ({ trainer }) => importRelation('trainer.advantage', trainer.advantage),
   moduleRelations,
@@ -61,7 +63,7 @@ function* environmentRelations(config: RatchetConfig): Relations {
     const expected = 'an integer ≥ 1, or [sft] beside it: without steps only a supervised run trains anything';
     yield problem(['max_steps', 'sft'], expected, 0);
   }
-  if (env.length > 0) return;
+  if (env.length > 0 || config.data !== undefined) return;
   if (max_steps > 0 || sft?.data === undefined)
     yield problem('env', 'at least one environment: a [[env]] with an id', 'nothing');
   else if (evaluation !== undefined && evaluation.env === undefined) {

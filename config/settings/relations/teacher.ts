@@ -14,6 +14,7 @@ export function* teacherRelations(config: RatchetConfig): Relations {
   const areOwn =
     env.length > 0 && env.every((entry) => (entry.rollouts_per_example ?? kindOfEnvironment(config, entry)) !== 'rl');
   if (kindOfLoss(config) !== 'rl' || rollouts_per_example >= 2 || areOwn || isByRole(config)) return;
+  if (config.data !== undefined) return;
   const expected = 'an integer ≥ 2: what a rollout gets is its reward compared with the others of its group';
   yield problem('rollouts_per_example', expected, rollouts_per_example);
 }
@@ -21,6 +22,7 @@ export function* teacherRelations(config: RatchetConfig): Relations {
 /** A teacher is there where something is learned from it. */
 function* askedRelations(config: RatchetConfig): Relations {
   const { loss, env, teacher, trainer, sampling } = config;
+  if (config.data !== undefined) return; // data.ts
   const { teacher_tau } = trainer.loss;
   const kinds = kindsOf(config);
   const isAsked = kinds.has('sft') || kinds.has('opd') || (teacher_tau ?? 0) > 0;
@@ -165,17 +167,18 @@ function* selfRelations(
 }
 
 /** Cross entropy is one pass over tokens; what policy losses have beside that has no meaning there. */
-function* supervisedRelations({ loss, trainer, kl_penalty }: RatchetConfig): Relations {
-  if (loss !== 'sft') return;
+function* supervisedRelations({ loss, data, trainer, kl_penalty }: RatchetConfig): Relations {
+  if (loss !== 'sft' && data === undefined) return;
+  const [beside, learned] = data ? ['[data]', 'what is learned of its rows'] : ['loss = "sft"', 'the teacher’s tokens'];
   for (const [key, value] of Object.entries(trainer.loss)) {
     if (value === undefined || (key === 'aggregation' && value === 'token')) continue;
-    const expected = 'nothing beside loss = "sft": its loss is the cross entropy of the teacher’s tokens';
+    const expected = `nothing beside ${beside}: its loss is the cross entropy of ${learned}`;
     yield problem([`trainer.loss.${key}`, 'trainer.loss'], expected, JSON.stringify(value));
   }
   if (trainer.num_iterations !== 1)
-    yield problem('trainer.num_iterations', '1 beside loss = "sft"', trainer.num_iterations);
+    yield problem('trainer.num_iterations', `1 beside ${beside}`, trainer.num_iterations);
   if (kl_penalty?.enabled === true && kl_penalty.beta > 0) {
-    const expected = 'beta = 0 beside loss = "sft": the divergence is reported, not penalized';
+    const expected = `beta = 0 beside ${beside}: the divergence is reported, not penalized`;
     yield problem(['kl_penalty.beta', 'kl_penalty'], expected, kl_penalty.beta);
   }
 }

@@ -4,6 +4,7 @@ import { parseRunConfig, type ParsedRunConfig, type Problem } from '../../../con
 import { notYetLine } from '../../../cli/describe-run-file.ts';
 import { Home, type HomeFile } from './files.ts';
 import { meanings as primeRlMeanings } from './prime-rl.ts';
+import { asRun, sftMeanings, sftWithoutMeaning } from './prime-rl-sft.ts';
 import { hostedMeanings, vfRlMeanings } from './verifiers.ts';
 import { hostedWithoutMeaning, vfRlWithoutMeaning, type WithoutMeaning, withoutMeaning } from './without-meaning.ts';
 
@@ -41,7 +42,7 @@ export function compared({ path, text, entry, home: values }: HomeFile, dialect?
   if (!run.ok) return { kind: 'refused', problems: run.problems };
   // What home itself refuses has no value there.
   if (values === undefined) return { kind: 'loaded', run, differences: [] };
-  const home = new Home(values);
+  const home = entry === 'sft' ? asRun(values) : new Home(values);
   const lines = [...run.warnings, ...run.notYet.map(notYetLine)];
   const { meanings, isKnown } = systems.get(entry ?? '') ?? primeRl;
   const differences = meanings.flatMap((meaning): Difference[] => {
@@ -110,4 +111,5 @@ const primeRl = system(primeRlMeanings, withoutMeaning);
 const systems = new Map([
   ['vf-rl', system(vfRlMeanings, vfRlWithoutMeaning)],
   ['hosted', system(hostedMeanings, hostedWithoutMeaning)],
+  ['sft', system(sftMeanings, [...withoutMeaning, ...sftWithoutMeaning])],
 ]);

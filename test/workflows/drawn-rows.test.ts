@@ -1,0 +1,84 @@
+/** A run with `[data]`: no rollouts, each step is trained on the next of its rows. */
+import assert from 'node:assert/strict';
+import { after, describe, test } from 'node:test';
+import type { RunSpec } from '../../config/run-spec.ts';
+import { timesContinued } from './look.ts';
+import { begin, closeServer, shortHistoryQueue } from './server.ts';
+
+after(closeServer);
+
+const data: NonNullable<RunSpec['data']> = {
+  rows: { path: '/rows.jsonl', sha256: '00' },
+  seqLen: 64,
+  batchSize: 2,
+  shuffle: true,
+};
+const settings: Partial<RunSpec> = { data, environments: [], maxSteps: 4 };
+/** As the fake draws them: five a step. */
+const places = [0, 5, 10, 15];
+
+describe('a run on rows', { concurrency: 4 }, () => {
+  test('each step draws on from where the one before ended, and nothing is leased, played or served', async () => {
+    const run = await begin({ settings });
+    const { step, ledger } = await run.result();
+    assert.deepEqual([step, ledger.issued, ledger.isSound], [4, 0, true]);
+    const each = ['drawRows', 'planStep', 'trainStep', 'commitStep'];
+    const order = run.order('drawRows', 'planStep', 'trainStep', 'commitStep', 'leaseGroups', 'broadcastWeights');
+    assert.deepEqual(order, ['commitStep', ...each, ...each, ...each, ...each]);
+    assert.deepEqual(
+      run.inputs('drawRows').map(({ from }) => from.row),
+      places,
+    );
+    assert.deepEqual(
+      run.fake.commits().map(({ state }) => state.rows?.row),
+      [undefined, 5, 10, 15, 20],
+    );
+    assert.match((await run.told('step'))[0]!, /^step 1 of 4 {2}loss \S+ {2}5 rows, 20 tokens learned/);
+  });
+
+  test('rows of the next step are drawn while a step trains, and none is left out or drawn for two', async () => {
+    const run = await begin({ settings: { ...settings, maxAsyncLevel: 1 } });
+    await run.result();
+    assert.deepEqual(
+      run.inputs('drawRows').map(({ from }) => from.row),
+      places,
+    );
+    assert.deepEqual(
+      run.fake.commits().map(({ state }) => state.rows?.row),
+      [undefined, 5, 10, 15, 20],
+    );
+  });
+
+  test('an execution that is continued goes on with the next rows', async () => {
+    const run = await begin({ settings: { ...settings, maxSteps: 9, maxAsyncLevel: 1 }, taskQueue: shortHistoryQueue });
+    await run.result();
+    assert.ok((await timesContinued(run)) >= 1);
+    assert.deepEqual(
+      run.fake.commits().flatMap(({ state }) => state.rows?.row ?? []),
+      [5, 10, 15, 20, 25, 30, 35, 40, 45],
+    );
+  });
+
+  test('a batch that is refused is set aside, and the rows behind it are trained', async () => {
+    const run = await begin({
+      settings,
+      fakes: {
+        trainStep: async (_, { nth, usual }) =>
+          nth === 1 ? { ...(await usual()), policy: null, reason: 'the loss is not a number' } : usual(),
+      },
+    });
+    await run.result();
+    assert.deepEqual(
+      run.inputs('drawRows').map(({ from }) => from.row),
+      [...places, 20],
+    );
+    assert.equal(run.fake.commits()[1]!.state.rows?.row, 10);
+  });
+
+  test('with an evaluation its versions are served', async () => {
+    const evaluation = { environments: [{ name: 'reverse-text', id: 'reverse-text' }], interval: 2 } as never;
+    const run = await begin({ settings: { ...settings, maxSteps: 2, eval: evaluation } });
+    await run.result();
+    assert.ok(run.inputs('broadcastWeights').length >= 2);
+  });
+});
