@@ -99,7 +99,10 @@ function opening(run: FakeRun): Pick<Training, 'openRun' | 'readSpec' | 'checkRe
 
 function collecting(
   run: FakeRun,
-): Pick<Training, 'leaseGroups' | 'reopenRounds' | 'playGroups' | 'filterGroups' | 'packBatch' | 'askTeacher' | 'drawRows'> {
+): Pick<
+  Training,
+  'leaseGroups' | 'reopenRounds' | 'playGroups' | 'filterGroups' | 'packBatch' | 'askTeacher' | 'drawRows'
+> {
   const { spec } = run;
   return {
     leaseGroups: ({ run: { lineage }, step, count, groupsPerChunk = count, curriculum, policy }) => {
