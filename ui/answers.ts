@@ -204,6 +204,8 @@ export interface RolloutsAnswer {
 }
 
 export interface TurnAnswer {
+  /** Who of several agents of the episode says it, and what that one got: `solver 2, reward 1`; absent where there is one. */
+  readonly agent?: string;
   /** What came since the turn before; for the first the example's prompt. */
   readonly heard: readonly ChatMessage[];
   /** The first prompt as it was sent, where the messages are not known. */

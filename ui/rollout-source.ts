@@ -1,10 +1,11 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { type AdvantageKind } from '../core/rl/advantage.ts';
 import { advantagesOf } from '../core/rl/pack.ts';
-import type { ScoredGroup, ScoredRollout, Turn } from '../core/rl/rollout.ts';
-import { rowsOfRollout } from '../core/rl/trajectories.ts';
+import { rowsOfEpisode } from '../core/rl/agents.ts';
+import type { AgentTrace, ScoredGroup, ScoredRollout, Turn } from '../core/rl/rollout.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { RatchetError } from '../core/errors.ts';
+import { present } from '../core/present.ts';
 import { tokenizerOf } from '../backends/rollouts/stored-tokenizer.ts';
 import { decodeRows } from '../backends/store/objects.ts';
 import type { ChatTokenizer } from '../engine/index.ts';
@@ -129,7 +130,7 @@ export class RolloutSource {
     if (!rollout || !tokenizer) throw notThere(`rollout ${index} of group ${place.group} with its tokens`);
     const { advantage } = spec;
     const advantages = typeof advantage === 'string' ? advantagesBy(group, advantage, spec) : null;
-    const { rows, isMasked } = rowsOfRollout(rollout, spec);
+    const { rows, isMasked } = rowsOfEpisode(rollout, spec);
     return {
       advantage: rollout.reward === null ? null : (advantages?.get(index) ?? null),
       ...tokensOf(rollout, tokenizer, {
@@ -205,7 +206,8 @@ function answerOf(
   rollout: ScoredRollout,
   tokenizer: ChatTokenizer | null,
 ): Omit<RolloutAnswer, 'advantage'> {
-  const { index, outcome, reward, metrics, flags = [], error = null, turns } = rollout;
+  const { index, outcome, reward, metrics, flags = [], error = null, turns, traces = [] } = rollout;
+  const agents = agentNames(traces);
   return {
     index,
     outcome,
@@ -213,8 +215,22 @@ function answerOf(
     parts: metrics,
     flags: flags.map(({ name, isEnforced }) => (isEnforced ? name : `${name} (only noted)`)),
     error,
-    turns: turns.map((turn, i) => turnOf(turn, i === 0 ? group : null, tokenizer)),
+    turns: turns.map((turn, i) => {
+      const agent = turn.trace === undefined ? undefined : agents[turn.trace];
+      // The first agent may have been asked something else than the example.
+      const isAsked = i === 0 && (agent === undefined || turn.heard === undefined);
+      return { ...turnOf(turn, isAsked ? group : null, tokenizer), ...present({ agent }) };
+    }),
   };
+}
+
+/** Each with a number where several have its role. */
+function agentNames(traces: readonly AgentTrace[]): string[] {
+  return traces.map(({ agent, isTrained, reward }, i) => {
+    const same = traces.filter((one) => one.agent === agent);
+    const number = same.length === 1 ? '' : ` ${traces.slice(0, i + 1).filter((one) => one.agent === agent).length}`;
+    return `${agent}${number}, ${isTrained ? `reward ${Number(reward.toPrecision(4))}` : 'not trained'}`;
+  });
 }
 
 function turnOf(turn: Turn, first: ScoredGroup | null, tokenizer: ChatTokenizer | null): TurnAnswer {

@@ -1,7 +1,7 @@
 /** What an environment's author imports, and all of it: `ratchet/environments`. */
 export { z } from 'zod';
 export { hash32, permutation, randomStream, uniform } from '../../core/random.ts';
-export type { ChatMessage, Example, ToolCall, ToolSchema, Turn } from '../../core/rl/rollout.ts';
+export type { AgentTrace, ChatMessage, Example, ToolCall, ToolSchema, Turn } from '../../core/rl/rollout.ts';
 export { parseArgs } from './args.ts';
 export { type DatasetRow, listDataset } from './datasets.ts';
 export { type Judge, judgeArgs, type JudgeArgs, judgeReward, openJudge } from './judge.ts';
@@ -14,6 +14,7 @@ export {
   type XmlParser,
   xmlParser,
 } from './parsers.ts';
+export { judgeAgents } from './several-agents.ts';
 export {
   type Conversation,
   multiTurn,

@@ -124,6 +124,7 @@ export interface RolloutRecord {
   /** Of an outcome without a reward: why. */
   readonly error?: string;
   readonly record?: RolloutRow;
+  /** Scored where it was played; of several agents what `judgeAgents` gives. */
   readonly judged?: Judgement;
   /** It was not finished in time; what it had by then stands. */
   readonly isTimedOut?: true;

@@ -1,5 +1,5 @@
 import { describe } from '../reporter.ts';
-import type { KeyPath } from '../positions.ts';
+import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
 import type { Found, Own } from './dialect.ts';
 import { found } from './prime-rl-words.ts';
@@ -13,17 +13,27 @@ const kindOf: Readonly<Record<string, 'rl' | 'opd' | 'sft'>> = {
   grpo: 'rl',
   echo: 'rl',
   max_rl: 'rl',
+  rae: 'rl',
+  hierarchical_grpo: 'rl',
   opd: 'opd',
   opsd: 'opd',
   sft: 'sft',
 };
-const advantageOf: Readonly<Record<string, string>> = { grpo: 'centered', echo: 'centered', max_rl: 'max_rl' };
+const advantageOf: Readonly<Record<string, string>> = {
+  grpo: 'centered',
+  echo: 'centered',
+  max_rl: 'max_rl',
+  rae: 'rae',
+  hierarchical_grpo: 'hierarchical_grpo',
+};
 
 /** What is said beside a type of an algorithm of rewards. */
 const keysOf: Readonly<Record<string, readonly string[]>> = {
   grpo: ['length_penalty'],
   echo: ['length_penalty', 'roles', 'filter'],
   max_rl: [],
+  rae: ['decay'],
+  hierarchical_grpo: ['episode_agents'],
 };
 
 type Algorithm = Table & { readonly type: string };
@@ -82,10 +92,26 @@ export function taughtBy(written: Table): Found | undefined {
   return taught && { value: valueAt(written, taught.at), at: taught.at };
 }
 
+/** Whether each trained agent of an episode is a sample, which is measured by its role. */
+export function isByRole(written: Table): boolean {
+  return isOne(ofSources(written)) && isOfRoles(ofSources(written)[0]!.algorithm);
+}
+
+function isOfRoles({ type }: Algorithm): boolean {
+  return type === 'rae' || type === 'hierarchical_grpo';
+}
+
 /** Where sources differ: what each has in place of the run's. */
 export function setOwnAlgorithms(written: Table, own: Own): void {
   const all = ofSources(written);
   if (isOne(all)) return;
+  const byRole = all.find(({ algorithm }) => isOfRoles(algorithm));
+  if (byRole) {
+    const { algorithm, at } = byRole;
+    const expected = `the same algo of all sources, or another than ${algorithm.type}: roles of agents are told apart in all environments of a run, or in none`;
+    own.refuse({ paths: [at], expected, received: JSON.stringify(algorithm) });
+    return;
+  }
   const usual = usualOf(all);
   const taught = all.filter(({ algorithm }) => kindOf[algorithm.type] === 'opd');
   for (const [i, said] of all.entries()) {
@@ -122,8 +148,20 @@ export function setAlgorithm(written: Table, own: Own): void {
   if (kindOf[type] === 'opd' || kindOf[type] === 'sft') return; // prime-rl-teacher.ts
   if (!isUnderstood(own, said)) return;
   if (type === 'max_rl') own.set(['trainer', 'advantage', 'type'], 'max_rl', algo.at);
+  if (isOfRoles(said.algorithm)) setRoles(own, said);
   if (type === 'echo' && isOne(ofSources(written))) setEcho(own, said, ['trainer', 'echo']);
   if (penalty !== undefined) setLengthPenalty(own, penalty, algo.at);
+}
+
+function setRoles(own: Own, { algorithm, at }: Said): void {
+  const { type, decay, episode_agents: agents } = algorithm;
+  const place = ['trainer', 'advantage'];
+  own.set([...place, 'type'], type, [...at, 'type']);
+  if (decay !== undefined) own.set([...place, 'decay'], decay, [...at, 'decay']);
+  if (agents !== undefined) own.set([...place, 'episode_agents'], agents, [...at, 'episode_agents']);
+  own.warn(
+    `${formatPath(at)}: as in prime-rl each trained agent of an episode is a sample, and batch_size counts samples; a batch ends after the group with which it has so many.`,
+  );
 }
 
 function isUnderstood(own: Own, { algorithm, at }: Said): boolean {
@@ -188,11 +226,10 @@ function setLengthPenalty(own: Own, penalty: unknown, at: KeyPath): void {
 function insteadOf(type: string): string {
   const known: Readonly<Record<string, string>> = {
     sft: 'an algorithm of rewards, "opd" or "opsd": where one source learns by heart what a teacher played, all of them do',
-    rae: 'type = "grpo" and one trained agent: rae has a baseline for each of several trained agents of an episode (verifiers 0.4), and an episode has one here',
-    hierarchical_grpo:
-      'type = "grpo" and one trained agent: it compares proposers and solvers of one episode (verifiers 0.4), and an episode has one trained agent here',
+    rae: 'type = "rae" with a decay, or with nothing',
+    hierarchical_grpo: 'type = "hierarchical_grpo" with episode_agents = ["solver"], and nothing else',
   };
   const others =
-    'type = "grpo" or "echo" with a length_penalty of type "linear" or none, "max_rl", "opd", "opsd" or "sft"';
+    'type = "grpo" or "echo" with a length_penalty of type "linear" or none, "max_rl", "rae", "hierarchical_grpo", "opd", "opsd" or "sft"';
   return known[type] ?? others;
 }

@@ -360,7 +360,7 @@ const before: Rows = {
 
 const orchestrator: Rows = {
   algo: together(
-    '`loss` and `teacher`; of max_rl the advantage of that name, of echo `trainer.echo`; rae and hierarchical_grpo are refused',
+    '`loss` and `teacher`; of max_rl the advantage of that name, of echo `trainer.echo`, of rae and hierarchical_grpo the advantage of that name',
     args(),
     {
       usual: '{ type = "grpo" }',

@@ -4,7 +4,7 @@ import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
 import type { Found, Own } from './dialect.ts';
 import { setAgent } from './limit-words.ts';
 import { sayWholeGroups, setExtraBody } from './common-words.ts';
-import { algorithmOfRun, setOwnAlgorithms } from './prime-rl-algorithms.ts';
+import { isByRole, setOwnAlgorithms } from './prime-rl-algorithms.ts';
 import { refuseGroupOfOne, setAnswerLimit, setRatios } from './prime-rl-meaning.ts';
 import { teachesAlone } from './prime-rl-teacher.ts';
 import { found } from './prime-rl-words.ts';
@@ -15,6 +15,7 @@ export function setSources(written: Table, own: Own): void {
   const gated: KeyPath[] = [];
   for (const [i, source] of train.entries()) {
     setEnvironment(own, source, ['env', i]);
+    if (!isByRole(written)) refuseSeveralPolicies(own, source);
     if (setCurriculum(own, source, ['env', i])) gated.push(source.at);
     refuseOwnAdvantage(own, source);
   }
@@ -50,7 +51,7 @@ function setEnvironment(own: Own, { value, at }: Found, ours: KeyPath): void {
   if (isTable(taskset)) setTaskset(own, { table: taskset, from: [...at, 'env', 'taskset'], ours });
   setAgent(own, { table: tableOr(agent), from: [...at, 'env', 'agent'], ours });
   setEpisode(own, { table: rest, from: [...at, 'env'], ours });
-  refuseSeveralPolicies(own, { ...(agent === undefined ? {} : { agent }), ...rest }, [...at, 'env']);
+  refuseUnservedModels(own, source['env'], [...at, 'env']);
   setOlderEnvironment(own, { table: source, from: at, ours });
   if (source['id'] !== undefined) {
     own.warn(
@@ -105,24 +106,31 @@ function setEpisode(own: Own, { table, from, ours }: Parameters<typeof setAgent>
   }
 }
 
-/** An agent that has an endpoint of its own is not trained; of the others there is one. */
-function refuseSeveralPolicies(own: Own, table: Table, from: KeyPath): void {
-  const agents = Object.entries(table).filter(([role, value]) => role === 'agent' || isAgent(value));
-  const policies = agents.filter(([, value]) => tableOr(value)['client'] === undefined);
-  const renamed = policies.find(([, value]) => tableOr(value)['model'] !== undefined);
-  if (renamed) {
-    own.refuse({
-      paths: [[...from, renamed[0], 'model']],
-      expected: 'a client beside it, client = { base_url = "…" }: without one an agent is the policy',
-      received: JSON.stringify(tableOr(renamed[1])['model']),
-    });
-  } else if (policies.length > 1) {
-    own.refuse({
-      paths: policies.slice(1).map(([role]) => [...from, role]),
-      expected: `a model and a client = { base_url = "…" }, an endpoint that is not trained: of the agents of an episode one is the policy, ${policies[0]![0]}`,
-      received: JSON.stringify(policies[1]![1]),
-    });
-  }
+/** An agent that has an endpoint of its own is not trained; of the others there is one where roles are not told apart. */
+function refuseSeveralPolicies(own: Own, { value, at }: Found): void {
+  const policies = policiesOf((value as Table)['env']);
+  if (policies.length <= 1 || policies.some(([, agent]) => tableOr(agent)['model'] !== undefined)) return;
+  own.refuse({
+    paths: policies.slice(1).map(([role]) => [...at, 'env', role]),
+    expected: `a model and a client = { base_url = "…" }, an endpoint that is not trained: without algo = { type = "rae" } or "hierarchical_grpo" one agent of an episode is the policy, ${policies[0]![0]}`,
+    received: JSON.stringify(policies[1]![1]),
+  });
+}
+
+function refuseUnservedModels(own: Own, env: unknown, from: KeyPath): void {
+  const renamed = policiesOf(env).find(([, agent]) => tableOr(agent)['model'] !== undefined);
+  if (!renamed) return;
+  own.refuse({
+    paths: [[...from, renamed[0], 'model']],
+    expected: 'a client beside it, client = { base_url = "…" }: without one an agent is the policy',
+    received: JSON.stringify(tableOr(renamed[1])['model']),
+  });
+}
+
+/** Agents that are written down, and have no endpoint of their own. */
+function policiesOf(env: unknown): [role: string, agent: unknown][] {
+  const agents = Object.entries(tableOr(env)).filter(([role, value]) => role === 'agent' || isAgent(value));
+  return agents.filter(([, value]) => tableOr(value)['client'] === undefined);
 }
 
 /** As verifiers' tables of agents look, beside an environment's other tables. */
@@ -132,15 +140,14 @@ export function isAgent(value: unknown): value is Table {
 
 /** Sources that say the same size say the size of all groups; prime-rl's is 1 where nobody says one. */
 function setGroupSizes(written: Table, own: Own, sources: readonly Found[]): void {
-  // It compares nobody within a group: what is said of it is that it is not here.
-  if (tableOr(algorithmOfRun(written)?.value)['type'] === 'rae') return;
   const all = found(written, 'orchestrator.group_size');
   const sizes = (sources.length === 0 ? [{ value: {}, at: [] }] : sources).map(({ value, at }) => {
     const size = (value as Table)['group_size'];
     return size === undefined ? all : { value: size, at: [...at, 'group_size'] };
   });
   const isOne = sizes.every((size) => size?.value === sizes[0]?.value);
-  const isAlone = (i: number): boolean => teachesAlone(written) || own.get(['env', i, 'loss']) === 'opd';
+  const isAlone = (i: number): boolean =>
+    teachesAlone(written) || own.get(['env', i, 'loss']) === 'opd' || isByRole(written);
   const tooSmall = sizes.findIndex((size, i) => Number(size?.value ?? 1) < 2 && !isAlone(i));
   if (tooSmall >= 0) {
     refuseGroupOfOne(own, sizes[tooSmall], 'orchestrator.group_size');

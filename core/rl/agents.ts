@@ -1,5 +1,6 @@
 import type { AdvantageSpec } from '../../config/run-spec.ts';
 import { groupAdvantages } from './advantage.ts';
+import { rowsOfRollout, type TrajectorySettings } from './trajectories.ts';
 import type { AgentTrace, ScoredGroup, ScoredRollout } from './rollout.ts';
 
 /** Episodes of several agents that the policy plays: each trained one is a sample, with turns and a reward of its own. */
@@ -25,6 +26,27 @@ function sampleOf(played: Extract<ScoredRollout, { readonly reward: number }>, t
     played.outcome === 'truncated' || played.outcome === 'ok' ? (isCut ? 'truncated' : 'ok') : played.outcome;
   const { agent, reward, metrics } = trace;
   return { ...played, turns, outcome, reward, metrics, agent };
+}
+
+/** Its rows, or those of all its trained agents; `sampledAt` is among the sampled tokens of the rollout. */
+export function rowsOfEpisode(rollout: ScoredRollout, settings: TrajectorySettings): ReturnType<typeof rowsOfRollout> {
+  if (rollout.traces === undefined) return rowsOfRollout(rollout, settings);
+  let sampled = 0;
+  const places = rollout.turns.map(({ tokenIds, trace }) => ({
+    trace,
+    places: tokenIds.map(() => sampled++),
+  }));
+  const made = rollout.traces.flatMap(({ isTrained }, at) => {
+    if (!isTrained || rollout.reward === null) return [];
+    const own = places.filter(({ trace }) => trace === at).flatMap((turn) => turn.places);
+    const { rows, ...counts } = rowsOfRollout(sampleOf(rollout, rollout.traces![at]!, at), settings);
+    return [{ ...counts, rows: rows.map((row) => ({ ...row, sampledAt: row.sampledAt.map((i) => own[i] ?? -1) })) }];
+  });
+  return {
+    rows: made.flatMap(({ rows }) => rows),
+    overlongRows: made.reduce((sum, { overlongRows }) => sum + overlongRows, 0),
+    isMasked: made.length > 0 && made.every(({ isMasked }) => isMasked),
+  };
 }
 
 /** The group with its samples in place of its rollouts, which come by index. */

@@ -163,7 +163,7 @@ export interface RunState {
   readonly surplus: readonly KeptGroups[];
   /** Rounds of which something was in play by then; absent where there were none. */
   readonly open?: readonly OpenRound[];
-  /** As the step's batch left them; absent where the run's advantage keeps none. */
+  /** Running means of rewards by role, as the step's batch left them; absent where the run's advantage keeps none. */
   readonly baselines?: Baselines;
   readonly overrides: Overrides;
   /** Steps whose evaluation was due and had not been recorded at the commit. */

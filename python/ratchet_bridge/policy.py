@@ -28,9 +28,12 @@ class Policy:
         self._heard: dict[object, int] = {}
 
     async def sample(
-        self, request: object, messages: list[Any], tools: list[Any] | None, sampling: dict[str, Any]
+        self, request: object, messages: list[Any], tools: list[Any] | None, sampling: dict[str, Any], trace: str | None = None
     ) -> Message:
-        """One turn for the rollout of `request`; messages and tools as OpenAI's API has them. Raises `TurnFailed`."""
+        """
+        One turn for the rollout of `request`; messages and tools as OpenAI's API has them. `trace`: which agent's it is, where an
+        episode may have several. Raises `TurnFailed`.
+        """
         number = next(self._numbers)
         future: asyncio.Future[Message] = self._loop.create_future()
         self._waiting[number] = future
@@ -43,6 +46,7 @@ class Policy:
                     "messages": messages,
                     "tools": tools,
                     "sampling": sampling,
+                    **({} if trace is None else {"trace": trace}),
                 }
             )
             turn = await future

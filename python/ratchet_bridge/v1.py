@@ -68,6 +68,7 @@ class V1Environment:
             "scoring": "in_place",
             "scoring_why": "an episode's rewards may look at the place where its agent worked",
             "is_single_turn": False,
+            "agents": [name for name, config in agents.items() if config.client is None],
         }
 
     def inputs(self, split: str) -> Message:
@@ -152,11 +153,11 @@ def within(task: Message, seconds: float | None) -> Message:
 
 
 def lateness(episode: Any, heard: int) -> Message:
-    """Of an episode whose time was over, or its agent's."""
-    trace = next((trace for trace in episode.traces if is_sampled(trace)), None)
-    if trace is None or not (trace.is_timeout or episode.is_timeout):
+    """Of an episode whose time was over, or that of an agent of it."""
+    sampled = [trace for trace in episode.traces if is_sampled(trace)]
+    if not sampled or not (episode.is_timeout or any(trace.is_timeout for trace in sampled)):
         return {}
-    return {"timed_out": True, "heard_turns": min(heard, trace.num_turns)}
+    return {"timed_out": True, "heard_turns": min(heard, sum(trace.num_turns for trace in sampled))}
 
 
 def load(message: Message, loop: asyncio.AbstractEventLoop, policy: Policy, wire: Wire) -> V1Environment:
@@ -209,12 +210,11 @@ def with_agents(config: Message) -> Message:
             f"{name} has a model of its own, and no client that has it",
             f'say where it is served: {name}.client = {{ base_url = "…" }}; without a model it is the policy',
         )
-    if len(alone) != 1:
+    if not alone:
         raise Refused(
-            "SeveralPolicies",
-            f"of its agents {', '.join(roles)} {'none' if not alone else ' and '.join(alone)} would be the policy; one is trained here",
-            "give each of the others a model and a client: episode = { "
-            f'{(alone or list(roles))[-1]} = {{ model = "…", client = {{ base_url = "…" }} }} }}',
+            "NoPolicy",
+            f"each of its agents {', '.join(roles)} has a client of its own, so that none is the policy",
+            f"take the client and the model of one away, {next(iter(roles))} or another",
         )
     return {**config, **more, **agents}
 
@@ -277,25 +277,29 @@ def annotation_of(annotation: Any) -> str | None:
 
 
 def to_result(episode: Any, given: Message) -> Message:
-    """The trace that is trained, in the shape of a row of the older API's results.jsonl."""
+    """
+    The trace that is trained, in the shape of a row of the older API's results.jsonl. Where the policy played several agents, the
+    row is of the first that is trained, and `judged` has what each did.
+    """
     sampled = [trace for trace in episode.traces if is_sampled(trace)]
-    if len(sampled) > 1:
-        return failed_rollout(several_traces(sampled), given, time.time())
     trace = next((trace for trace in sampled if trace.agent.trainable), None)
     if trace is None:
         text = "; ".join(error.message for error in episode.errors) or "no agent of it samples the policy"
         return failed_rollout(Refused("NoTrace", f"the episode has no trace to train on: {text}"), given, time.time())
-    outcome, error = outcome_of(episode, trace)
+    if len(sampled) == 1:
+        outcome, error = outcome_of(episode, trace)
+        judged = judged_of(trace) if outcome in ("ok", "truncated") else None
+    else:
+        trace, outcome, error, judged = outcome_of_agents(episode, sampled)
     messages = [v1_client.message_to_wire(message) for message in trace.messages]
     prompt = given["prompt"]
-    judged = judged_of(trace) if outcome in ("ok", "truncated") else None
     usage = trace.usage
     reward = judged.get("reward") if judged else None
     metrics = (judged or {}).get("metrics") or {}
     row = {
         "example_id": given["example_id"],
         "prompt": prompt,
-        "completion": messages[len(prompt) :],
+        "completion": messages[len(prompt) :] if messages[: len(prompt)] == prompt or len(sampled) == 1 else messages,
         "answer": given.get("answer", ""),
         "info": {"task": given["task"], "trace": trace.id, "traces": len(episode.traces)},
         "reward": reward,
@@ -322,13 +326,59 @@ def to_result(episode: Any, given: Message) -> Message:
     }
 
 
-def several_traces(sampled: list[Any]) -> Refused:
-    agents = ", ".join(dict.fromkeys(trace.agent.name or "agent" for trace in sampled))
-    return Refused(
-        "SeveralTraces",
-        f"the episode has {len(sampled)} traces of the policy ({agents}), and a rollout that is trained is one",
-        "take an environment whose episodes run the policy once",
-    )
+def outcome_of_agents(episode: Any, sampled: list[Any]) -> tuple[Any, str, Message | None, Message | None]:
+    """
+    Of an episode in which the policy played several agents: its first trace that is trained, how it ended, what failed, and how all of
+    them are judged. An agent that failed by itself is not trained, as in prime-rl (`iter_trainable_traces`); an episode that failed has
+    nobody's rewards.
+    """
+    trainable = [trace for trace in sampled if trace.agent.trainable]
+    has_failed = not episode.ok and bool(episode.errors)
+    ended = {trace.id: outcome_of(episode, trace) if has_failed or not trace.ok else outcome_alone(trace) for trace in trainable}
+    trained = [trace for trace in trainable if ended[trace.id][0] in ("ok", "truncated") and trace.num_turns > 0]
+    if not trained:
+        outcome, error = ended[trainable[0].id]
+        return trainable[0], "infra_failure" if error is None else outcome, error or without_turns, None
+    outcome = "truncated" if any(ended[trace.id][0] == "truncated" for trace in trained) else "ok"
+    return trained[0], outcome, None, judged_agents(sampled, trained)
+
+
+without_turns = {"type": "NoTurns", "message": "no agent that is trained was asked for a turn", "retryable": False, "traceback": ""}
+
+
+def outcome_alone(trace: Any) -> tuple[str, None]:
+    return ("truncated" if trace.is_truncated or trace.is_timeout else "ok"), None
+
+
+def judged_agents(sampled: list[Any], trained: list[Any]) -> Message:
+    """The mean over trained agents, and each trace by itself; metrics have the agent's name before their own."""
+    judgements = {trace.id: judged_of(trace) for trace in trained}
+    failed = next((judged for judged in judgements.values() if "error" in judged), None)
+    if failed is not None:
+        return failed
+    by_name: dict[str, list[float]] = {}
+    for trace in trained:
+        judged = judgements[trace.id]
+        for name, value in {"reward": judged["reward"], **judged["metrics"]}.items():
+            by_name.setdefault(f"{trace.agent.name}/{name}", []).append(value)
+    nothing: Message = {"reward": 0.0, "metrics": {}}
+    return {
+        "reward": mean([judged["reward"] for judged in judgements.values()]),
+        "metrics": {name: mean(values) for name, values in by_name.items()},
+        "traces": [
+            {
+                "trace": trace.id,
+                "agent": trace.agent.name or "agent",
+                "trained": trace.id in judgements,
+                **judgements.get(trace.id, nothing),
+            }
+            for trace in sampled
+        ],
+    }
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def is_sampled(trace: Any) -> bool:

@@ -87,6 +87,7 @@ class PipeClient(Client):
                 [message_to_wire(message) for message in messages],
                 [tool_to_wire(tool) for tool in tools] if tools else None,
                 sampling.model_dump(exclude_none=True),
+                session_id,
             )
         except TurnFailed as failed:
             text = f"context length exceeded: {failed}" if failed.kind == "overlong_prompt" else f"{failed.kind}: {failed}"

@@ -13,6 +13,7 @@ import {
   type Says,
   type TestBridge,
 } from './python-bridge.ts';
+import type { Score } from '../../backends/environments/verifiers/protocol.ts';
 
 const installed = await installVerifiers('verifiers-v1-requirements.txt');
 const { shared } = bridgesOf(installed);
@@ -210,13 +211,14 @@ describe('an environment of the v1 API', { skip: installed.why }, () => {
     );
   });
 
-  test('of one agent that has another name is played by it, and says who would be the policy where there are several', async () => {
+  test('of one agent that has another name is played by it; whoever has a model of its own needs a client', async () => {
     const bridge = await shared();
     const seats = (config: Record<string, unknown>) =>
       loaded(bridge, 'toy-v1-seats', {}, { api: 'v1', config: { usual_agent: agent, ...config } });
-    await assert.rejects(seats({}), /guesser and keeper would be the policy; one is trained here/);
     const keeper = { model: 'other', client: { type: 'eval', base_url: 'http://127.0.0.1:9/v1' } };
-    const { env, inputs } = await seats({ episode: { keeper } });
+    await assert.rejects(seats({ episode: { keeper, guesser: keeper } }), /guesser, keeper has a client of its own/);
+    const { env, inputs, about } = await seats({ episode: { keeper } });
+    assert.deepEqual(about.agents, ['guesser']);
     const played = await play(bridge, env, inputs[0]!, text('7'), { score: true });
     assert.deepEqual([played.outcome, played.row['reward']], ['ok', 1]);
     await assert.rejects(
@@ -226,13 +228,53 @@ describe('an environment of the v1 API', { skip: installed.why }, () => {
     await assert.rejects(seats({ episode: { keeper, dealer: {} } }), /dealer: Extra inputs are not permitted/);
   });
 
-  test('of which several traces are the policy’s has no one to train', async () => {
+  test('of several agents that the policy plays says which of them asks, and judges each by itself', async () => {
     const bridge = await shared();
-    const keeper = { model: 'other', client: { type: 'eval', base_url: 'http://127.0.0.1:9/v1' } };
-    const config = { usual_agent: agent, episode: { keeper, times: 2 } };
-    const { env, inputs } = await loaded(bridge, 'toy-v1-seats', {}, { api: 'v1', config });
-    const played = await play(bridge, env, inputs[0]!, text('7'), { score: true });
-    assert.equal(played.outcome, 'infra_failure');
-    assert.match(played.error!.message, /2 traces of the policy/);
+    const config = { usual_agent: agent, episode: { n: 4 } };
+    const { env, inputs, about } = await loaded(bridge, 'toy-v1-proposals', {}, { api: 'v1', config });
+    assert.deepEqual(about.agents, ['proposer', 'solver', 'judge']);
+    const asked = new Map<string, string[]>();
+    const says: Says = ({ messages, trace }) => {
+      const said = messages.at(-1)!.content as string;
+      asked.set(trace!, [...(asked.get(trace!) ?? []), said]);
+      const content = said.startsWith('Propose') ? '7' : said.startsWith('Fair') ? 'yes' : asked.size === 5 ? '9' : '8';
+      return { content };
+    };
+    const played = await play(bridge, env, inputs[0]!, says, { score: true });
+    assert.equal(played.outcome, 'ok', played.error?.message);
+    const judged = played.judged as Extract<Score, { readonly reward: number }>;
+    assert.deepEqual(
+      judged.traces!.map(({ agent: name, trained, reward }) => [name, trained, reward]),
+      [
+        ['proposer', true, 0.75],
+        ['solver', true, 1],
+        ['solver', true, 1],
+        ['solver', true, 1],
+        ['solver', true, 0],
+        ['judge', false, 0],
+      ],
+    );
+    assert.deepEqual(
+      judged.traces!.map(({ trace }) => asked.get(trace)),
+      [['Propose about 0.'], ['7 + 1?'], ['7 + 1?'], ['7 + 1?'], ['7 + 1?'], ['Fair: 7?']],
+    );
+    assert.equal(judged.reward, 0.75);
+    assert.deepEqual(judged.metrics, {
+      'proposer/reward': 0.75,
+      'proposer/learnability': 0.75,
+      'proposer/solve_rate': 0.75,
+      'solver/reward': 0.75,
+      'solver/correct': 0.75,
+    });
+    assert.deepEqual(played.row['completion'], [{ role: 'assistant', content: '7' }]);
+  });
+
+  test('of several agents has no rewards where its episode failed', async () => {
+    const bridge = await shared();
+    const config = { usual_agent: agent };
+    const { env, inputs } = await loaded(bridge, 'toy-v1-proposals', {}, { api: 'v1', config });
+    const played = await play(bridge, env, inputs[0]!, text('no number'), { score: true });
+    assert.deepEqual([played.outcome, played.judged], ['infra_failure', null]);
+    assert.match(played.error!.message, /no number was proposed/);
   });
 });

@@ -124,7 +124,14 @@ env = { taskset = { id = "owner/a" }, ${env} }
     });
     const two = only(withEnv('player0 = { runtime = {} }, player1 = { runtime = {} }'), 'prime-rl');
     assert.equal(two.path, 'orchestrator.train.source[0].env.player1');
-    assert.match(two.expected, /a model and a client = .* one is the policy, player0/);
+    assert.match(two.expected, /a model and a client = .* without algo = \{ type = "rae" \} .* is the policy, player0/);
+    const byRole = withEnv('player0 = { runtime = {} }, player1 = { runtime = {} }').replace(
+      'group_size = 8',
+      'algo = { type = "rae" }',
+    );
+    const { spec } = accept(byRole, 'prime-rl');
+    assert.deepEqual([spec.advantage, spec.rolloutsPerExample], [{ type: 'rae', decay: 0.95 }, 1]);
+    assert.deepEqual(Object.keys(spec.environments[0]!.episode ?? {}), ['player0', 'player1']);
     assert.match(only(withEnv('player = { model = "b" }'), 'prime-rl').expected, /^a client beside it/);
   });
 

@@ -306,10 +306,15 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       'orchestrator.token_batch_size',
       /a batch has one size/,
     ],
-    'an algorithm that is not grpo': [
-      today.replace('group_size = 8', 'group_size = 8\nalgo = { type = "rae" }'),
+    'an algorithm of roles beside another': [
+      `${today}algo = { type = "rae" }\n${second}`,
+      'orchestrator.train.source[0].algo',
+      /the same algo of all sources, or another than rae: roles of agents are told apart in all environments/,
+    ],
+    'an algorithm of roles with what is another’s': [
+      today.replace('group_size = 8', 'group_size = 8\nalgo = { type = "rae", episode_agents = ["a"] }'),
       'orchestrator.algo',
-      /"grpo" and one trained agent: rae has a baseline/,
+      /type = "rae" with a decay, or with nothing/,
     ],
     'a source that learns by heart beside others': [
       `${today}algo = { type = "sft", sampling = { source = { name = "t", base_url = "http://t/v1" } } }\n${second}`,

@@ -140,6 +140,42 @@ test('rewards of turns become an advantage of each turn', async () => {
   assert.ok([...byRollout.values()].some(({ credit }) => new Set(credit.map(rounded)).size > 1));
 });
 
+test('two agents of an episode are two samples, and the running mean of each role comes back when the trainer dies', async () => {
+  const duel = `[[env]]\nid = ${JSON.stringify(path.join(repositoryFolder, 'test/e2e/duel-environment.ts'))}\nname = "duel"\n`;
+  const alone = words.replace('rollouts_per_example = 4', 'rollouts_per_example = 1');
+  const text = `${chars}${alone}${letters}${duel}[trainer.advantage]\ntype = "rae"\ndecay = 0.5\n`;
+  const undisturbed = await played('duel', text);
+  assert.ok(undisturbed.ledger.isSound, JSON.stringify(undisturbed.ledger));
+  const means: Record<string, number> = { first: 0, second: 0 };
+  for (const step of [1, 2]) {
+    const { commit, rows, groups } = await trainedAt('duel', step);
+    // 16 samples are 8 episodes.
+    const own = groups.filter(({ policyStep }) => policyStep === step - 1).toSorted((a, b) => a.ordinal - b.ordinal);
+    assert.equal(own.length, 8);
+    const expected = own.flatMap(({ rollouts }) =>
+      rollouts[0]!.traces!.map(({ agent, reward }) => {
+        const advantage = reward - means[agent]!;
+        means[agent] = 0.5 * means[agent]! + 0.5 * reward;
+        return advantage;
+      }),
+    );
+    assert.equal(expected.length, 16);
+    for (const { lossMask, advantages, rollout } of rows) {
+      assert.equal(rollout?.of, 16);
+      const found = advantages.filter((_, t) => lossMask[t] === 1);
+      assert.deepEqual(new Set(found.map(rounded)), new Set([rounded(expected[rollout.index]!)]));
+    }
+    assert.equal(new Set(rows.map(({ rollout }) => rollout?.index)).size, 16);
+    assert.deepEqual(commit.state.baselines, { duel: means });
+    assert.equal(commit.metrics['baseline/duel/first'], means['first']);
+  }
+  assert.ok(means['first'] !== 0);
+  assert.equal((await disturbed('duel-killed', text)).policyDigest, undisturbed.policyDigest);
+  assert.deepEqual((await project.commit('duel-killed', 2))!.state.baselines, { duel: means });
+  const without = await played('duel-alike', text.replace('decay = 0.5', 'decay = 0.9'));
+  assert.notEqual(without.policyDigest, undisturbed.policyDigest);
+});
+
 const rounded = (value: number): string => value.toFixed(9);
 
 test('supervised rows with calls of tools are learned, calls and their arguments among them', async () => {

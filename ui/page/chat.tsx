@@ -54,6 +54,7 @@ function TurnOf({ turn, withoutHeard }: { readonly turn: TurnAnswer; readonly wi
       <div class="message policy">
         <span class="role">
           policy v{turn.version}
+          {turn.agent !== undefined && ` as ${turn.agent}`}
           {turn.versionEnd > turn.version && ` to v${turn.versionEnd}`} · {counted(turn.tokens, 'token')}
           {turn.finishReason === 'length' && ' · cut'}
         </span>

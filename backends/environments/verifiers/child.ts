@@ -3,6 +3,7 @@ import { closeSync, copyFileSync, fstatSync, mkdirSync, openSync, readSync, trun
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
+import { present } from '../../../core/present.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
 import { LineReader } from './line-reader.ts';
 import {
@@ -246,7 +247,14 @@ export class PythonChild {
   }
 
   /** Never rejects: what fails is told to the child. */
-  async #sample({ sample, request, messages, tools, sampling }: Extract<Event, { event: 'sample' }>): Promise<void> {
+  async #sample({
+    sample,
+    request,
+    messages,
+    tools,
+    sampling,
+    trace,
+  }: Extract<Event, { event: 'sample' }>): Promise<void> {
     const call = this.#calls.get(request);
     const onSample = call?.onSample;
     if (!call || !onSample) {
@@ -256,7 +264,7 @@ export class PythonChild {
     const unwanted = new AbortController();
     call.samples.set(sample, unwanted);
     try {
-      const turn = await onSample({ messages, tools, sampling, signal: unwanted.signal });
+      const turn = await onSample({ messages, tools, sampling, ...present({ trace }), signal: unwanted.signal });
       this.#send({ sample, ok: true, turn });
     } catch (error) {
       this.#send({ sample, ok: false, error: { type: kindOf(error), message: messageOf(error) } });

@@ -1,7 +1,17 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
 import { judgeAttemptsMax, judgeRetryMs } from '../../../core/limits.ts';
-import type { Example, Judgement, Outcome, Rollout, RolloutRow, ToolSchema } from '../../../core/rl/rollout.ts';
+import type { JsonValue } from '../../../config/run-spec.ts';
+import type {
+  AgentTrace,
+  Example,
+  Judgement,
+  Outcome,
+  Rollout,
+  RolloutRow,
+  ToolSchema,
+  Turn,
+} from '../../../core/rl/rollout.ts';
 import { outcomeOfFailure } from '../../../core/rl/failures.ts';
 import { withoutSecrets } from '../../../config/secrets.ts';
 import { tookLonger, tracebackOf } from '../score.ts';
@@ -17,6 +27,8 @@ import type { Suspects } from './suspects.ts';
 
 /** What of a bridge an environment that is loaded needs. */
 export type PlayingBridge = Pick<Bridge, 'rollout' | 'score' | 'release'>;
+
+type WireTrace = NonNullable<Extract<Score, { readonly reward: number }>['traces']>[number];
 
 /** Names a state that a child keeps alive. */
 type Live = string;
@@ -57,8 +69,7 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
   const inGroups = inPlace && (loaded.requires_group || ofGroups(columns));
 
   async function rollout(example: Example, policy: Policy, place = alone()): Promise<RolloutRecord> {
-    const conversation = new BridgedConversation(example.prompt);
-    const teller = new Teller(conversation, policy);
+    const teller = new Teller(example, policy);
     const input = (place.dataset === 'dataset' ? dataset : evalDataset).lineAt(example.id);
     const request = {
       env: loaded.env,
@@ -79,7 +90,7 @@ export function verifiersEnvironment(name: string, loadedVerifiers: LoadedVerifi
       throw asInfrastructure(reason);
     });
     // A turn that came when nobody waited for it any more is none of the rollout.
-    const turns = conversation.turns.slice(0, played?.heard_turns ?? Infinity);
+    const turns = teller.turns(played);
     if (played === null) return { turns, outcome: 'timeout', error: tookLonger(place.timeLimit!.seconds) };
     const outcome = outcomeOf(played, turns.length);
     const record = played.row['error'] == null ? played.row : withoutSecretsIn(played.row);
@@ -208,27 +219,52 @@ export function groupScores(
   });
 }
 
-/** Gives the child its turns, and remembers why the last one that it asked for did not come. */
+/** Gives the child its turns, each agent in a conversation of its own, and remembers why the last one that an agent asked for did not come. */
 class Teller {
-  failure: unknown = undefined;
-  readonly #conversation: BridgedConversation;
+  readonly #example: Example;
   readonly #policy: Policy;
+  /** By the name of who asks. */
+  readonly #conversations = new Map<string, BridgedConversation>();
+  readonly #failures = new Map<string, unknown>();
+  readonly #turns: { readonly turn: Turn; readonly of: string }[] = [];
 
-  constructor(conversation: BridgedConversation, policy: Policy) {
-    this.#conversation = conversation;
+  constructor(example: Example, policy: Policy) {
+    this.#example = example;
     this.#policy = policy;
   }
 
-  async sample({ messages: sent, tools: offered, sampling, signal }: TurnRequest): Promise<SampledTurn> {
-    this.failure = undefined;
+  /** Of the first agent that has one. */
+  get failure(): unknown {
+    return [...this.#failures.values()].find((failure) => failure !== undefined);
+  }
+
+  /** In the order in which they came, each with the agent whose it is where there are several; those of an agent that was played anew are none. */
+  turns(played: Pick<WirePlayedRow, 'judged' | 'heard_turns' | 'row'> | null): Turn[] {
+    if (played === null) return this.#turns.map(({ turn }) => turn);
+    const { judged, heard_turns: heard = Infinity, row } = played;
+    const several = judged && 'traces' in judged ? judged.traces?.map(({ trace }) => trace) : undefined;
+    const one = (row['info'] as Readonly<Record<string, JsonValue>> | null | undefined)?.['trace'];
+    const names = several ?? (typeof one === 'string' && this.#conversations.has(one) ? [one] : undefined);
+    const said = names === undefined ? this.#turns : this.#turns.filter(({ of }) => names.includes(of));
+    return said
+      .slice(0, heard)
+      .map(({ turn, of }) => (several === undefined ? turn : { ...turn, trace: several.indexOf(of) }));
+  }
+
+  async sample({ messages: sent, tools: offered, sampling, signal, trace = '' }: TurnRequest): Promise<SampledTurn> {
+    this.#failures.delete(trace);
+    const conversation = this.#conversations.get(trace) ?? new BridgedConversation(this.#example.prompt);
+    this.#conversations.set(trace, conversation);
     try {
-      const { messages, heard } = this.#conversation.read(sent);
+      const { messages, heard } = conversation.read(sent);
       const tools = offered === null ? undefined : (offered as unknown as readonly ToolSchema[]);
       const turn = await this.#policy.sample(messages, { sampling, ...(tools && { tools }) });
       signal.throwIfAborted();
-      return this.#conversation.add(turn, heard, tools);
+      const told = conversation.add(turn, heard, tools);
+      this.#turns.push({ turn: conversation.turns.at(-1)!, of: trace });
+      return told;
     } catch (error) {
-      this.failure = error;
+      this.#failures.set(trace, error);
       throw error;
     }
   }
@@ -243,14 +279,19 @@ const notScored = { error: 'The child did not score it.' };
 
 function judgementOf(score: Score | { readonly error: string }, turns: readonly unknown[]): Judgement {
   if ('error' in score) return { error: textOf(score.error) };
-  const { reward, metrics, raised, turn_rewards: ofTurns, scored_s: scoredS } = score;
+  const { reward, metrics, raised, turn_rewards: ofTurns, scored_s: scoredS, traces } = score;
   return {
     reward,
     metrics,
     ...(ofTurns && { turnRewards: turns.map((_, k) => ofTurns[k] ?? 0) }),
     ...(raised && { raised: lastLines(raised) }),
     ...(scoredS && { scoredS }),
+    ...(traces && { traces: traces.map(agentTrace) }),
   };
+}
+
+function agentTrace({ agent, trained, reward, metrics }: WireTrace): AgentTrace {
+  return { agent, isTrained: trained, reward, metrics };
 }
 
 /** A reply without text and calls, as verifiers tells it apart. */
@@ -322,7 +363,7 @@ function alone(): RolloutPlace {
 }
 
 function warningsOf(name: string, { loaded, dataset, evalDataset, notes = [] }: LoadedVerifiers): string[] {
-  const { sampling, scoring, scoring_why: why, requires_group: inGroups } = loaded;
+  const { sampling, scoring, scoring_why: why, requires_group: inGroups, agents = [] } = loaded;
   const settings = Object.keys(sampling);
   return [
     ...notes,
@@ -333,6 +374,11 @@ function warningsOf(name: string, { loaded, dataset, evalDataset, notes = [] }: 
       ? []
       : [
           `${name} is scored in place, in the process that plays it${why ? ` (${why})` : ''}: ${inGroups ? 'groups' : 'rollouts'} that were not scored when it dies are played again.`,
+        ]),
+    ...(agents.length <= 1
+      ? []
+      : [
+          `${name}: the policy plays ${agents.join(', ')}. Each of them that is trained is a sample, which batch_size counts where [trainer.advantage] type is "rae" or "hierarchical_grpo"; else it counts episodes.`,
         ]),
     ...(isSame(dataset, evalDataset)
       ? [`${name} has no held-out examples: it is evaluated on those that it is trained on.`]

@@ -49,6 +49,8 @@ const SampleWanted = z.object({
   messages: z.custom<readonly WireMessage[]>(Array.isArray, 'expected a list'),
   tools: z.custom<readonly WireTool[]>(Array.isArray).nullable(),
   sampling: jsonObject,
+  /** Of an episode that may have several agents: which of them wants it. */
+  trace: z.string().optional(),
 });
 
 const Event = z.discriminatedUnion('event', [
@@ -95,6 +97,8 @@ export interface TurnRequest {
   readonly tools: readonly WireTool[] | null;
   /** What the environment asks for, over what it was given. */
   readonly sampling: WireRow;
+  /** Names the agent that wants it among those of its rollout; absent where there is one. */
+  readonly trace?: string;
   /** Aborted when nobody waits for the turn any more. */
   readonly signal: AbortSignal;
 }
@@ -153,6 +157,8 @@ export const LoadedEnvironment = z.object({
   scoring: z.enum(['stored', 'in_place']),
   scoring_why: z.string().nullable(),
   is_single_turn: z.boolean(),
+  /** Roles that the policy plays (v1). */
+  agents: z.array(z.string()).optional(),
   /** Hex, of the files of its module; null or missing where that has none. */
   code: z.string().nullish(),
 });
@@ -209,6 +215,18 @@ export const Score = z.union([
     turn_rewards: z.array(z.number()).optional(),
     /** Of `score`: when it was scored, from and to. */
     scored_s: z.tuple([z.number(), z.number()]).optional(),
+    /** Where the policy played several agents of an episode (v1): each of them, by the name that it asked for turns with. */
+    traces: z
+      .array(
+        z.object({
+          trace: z.string(),
+          agent: z.string(),
+          trained: z.boolean(),
+          reward: z.number(),
+          metrics: z.record(z.string(), z.number()),
+        }),
+      )
+      .optional(),
   }),
 ]);
 export type Score = z.infer<typeof Score>;

@@ -2,10 +2,11 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
-import { type Baselines, type RoleAdvantage, samplesOf } from '../../../core/rl/agents.ts';
+import { type Baselines, type RoleAdvantage, rowsOfEpisode, samplesOf } from '../../../core/rl/agents.ts';
 import { filterGroups } from '../../../core/rl/filter-groups.ts';
 import { advantagesOf, Packer, packSamples } from '../../../core/rl/pack.ts';
 import type { AgentTrace, RewardedRollout, ScoredGroup, ScoredRollout, Turn } from '../../../core/rl/rollout.ts';
+import { usualTrajectories } from '../../../core/rl/trajectories.ts';
 import { batchSizeOf } from '../../../core/rl/selection.ts';
 import { accept } from '../../config/read-run.ts';
 
@@ -180,6 +181,20 @@ describe('agents of an episode', () => {
     assert.deepEqual(
       samples.map(({ tokenIds }) => tokenIds[2]),
       [0],
+    );
+    const { rows } = rowsOfEpisode(
+      {
+        ...episode,
+        traces: tracesOf([
+          ['white', 1, false],
+          ['black', 0, true],
+        ]),
+      },
+      usualTrajectories,
+    );
+    assert.deepEqual(
+      rows.map(({ sampledAt }) => sampledAt),
+      [[-1, -1, 2, 3]],
     );
   });
 });

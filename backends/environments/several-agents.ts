@@ -1,0 +1,30 @@
+import { RatchetError } from '../../core/errors.ts';
+import type { AgentTrace, Judgement } from '../../core/rl/rollout.ts';
+
+/**
+ * What `rollout` gives as `judged` where it played several agents: the mean of those that are trained, and their scores by name, each after
+ * its agent's. A turn says by `trace` which of them it is of. At least one is trained.
+ */
+export function judgeAgents(traces: readonly AgentTrace[]): Judgement {
+  const trained = traces.filter(({ isTrained }) => isTrained);
+  if (trained.length === 0) {
+    const agents = traces.map(({ agent }) => agent).join(', ');
+    throw new RatchetError('Unsupported', `Expected one agent at least with isTrained: true; received ${agents}.`);
+  }
+  const scores = new Map<string, number[]>();
+  for (const { agent, reward, metrics } of trained) {
+    for (const [name, value] of Object.entries({ reward, ...metrics })) {
+      const at = `${agent}/${name}`;
+      scores.set(at, [...(scores.get(at) ?? []), value]);
+    }
+  }
+  return {
+    reward: mean(trained.map(({ reward }) => reward)),
+    metrics: Object.fromEntries([...scores].map(([name, values]) => [name, mean(values)])),
+    traces,
+  };
+}
+
+function mean(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
