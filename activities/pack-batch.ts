@@ -1,16 +1,15 @@
 import { widenedBounds } from '../core/rl/difficulty.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
-import { environmentReward, environmentTimeouts, stepMetrics } from '../core/rl/metrics.ts';
+import { baselineMetrics, environmentReward, environmentTimeouts, stepMetrics } from '../core/rl/metrics.ts';
 import { poolMetrics } from '../core/rl/pools.ts';
 import { filterMetrics, filtersOf } from '../core/rl/filters.ts';
 import { factsOfGroup, type GroupFacts } from '../core/rl/group-facts.ts';
 import { promptsOfBatch } from '../core/rl/prompts-of-batch.ts';
 import { type Advantage, advantagesOf, ownAdvantage, Packer, type SetAside } from '../core/rl/pack.ts';
 import { type AdvantageFunction, codeOfAdvantage } from '../core/rl/advantage.ts';
-import { type Baselines, isRoleAdvantage } from '../core/rl/agents.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
-import type { KeptGroups, ObjectRef, RunHandle } from '../core/rl/run-state.ts';
+import type { KeptGroups, ObjectRef, RunHandle, RunState } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { importUserFunction } from '../engine/index.ts';
 import type { LeaseInput } from './lease-groups.ts';
@@ -34,7 +33,7 @@ interface PackInput {
   readonly curriculum?: CurriculumState;
   readonly datasets?: LeaseInput['datasets'];
   /** As the batch before left them. */
-  readonly baselines?: Baselines;
+  readonly baselines?: RunState['baselines'];
 }
 
 /**
@@ -50,7 +49,7 @@ export async function packBatch(input: PackInput): Promise<{
   reward: number | null;
   metrics: Readonly<Record<string, number>>;
   /** For the batch after it; absent where the run's advantage keeps none. */
-  baselines?: Baselines;
+  baselines?: RunState['baselines'];
 }> {
   const { run, step, curriculum, datasets } = input;
   const spec = await specOf(run);
@@ -68,7 +67,7 @@ export async function packBatch(input: PackInput): Promise<{
     'batch/rows': stats.rows,
     [trainedTokens]: stats.trainedTokens,
     'batch/signal_tokens': stats.signalTokens,
-    ...baselineMetrics(spec, packer.baselines),
+    ...baselineMetrics(packer.baselines),
     ...(spec.environments.some(({ echo }) => echo !== undefined)
       ? { 'batch/observed_tokens': stats.observedTokens, 'batch/unplaced_messages': setAside.unplacedMessages }
       : {}),
@@ -89,24 +88,11 @@ export async function packBatch(input: PackInput): Promise<{
     hasSignal: (asksForAdvantages(spec) ? stats.signalTokens : stats.trainedTokens) > 0,
     rows: stats.rows,
     reward: metrics['train/reward'] ?? null,
-    ...(keepsBaselines(spec) ? { baselines: packer.baselines } : {}),
+    ...(packer.baselines && { baselines: packer.baselines }),
     metrics: Object.fromEntries(
       [...headline, ...Object.keys(pools)].flatMap((name) => (name in metrics ? [[name, metrics[name]!]] : [])),
     ),
   };
-}
-
-function keepsBaselines({ advantage }: Pick<RunSpec, 'advantage'>): boolean {
-  return isRoleAdvantage(advantage) && advantage.type === 'rae';
-}
-
-/** `baseline/ENVIRONMENT/ROLE`: the running mean of its rewards after this batch. */
-function baselineMetrics(spec: RunSpec, baselines: Baselines): Record<string, number> {
-  if (!keepsBaselines(spec)) return {};
-  const entries = Object.entries(baselines).flatMap(([environment, roles]) =>
-    Object.entries(roles).map(([role, mean]) => [`baseline/${environment}/${role}`, mean] as const),
-  );
-  return Object.fromEntries(entries);
 }
 
 /** Whether a token without an advantage teaches nothing. */

@@ -1,3 +1,4 @@
+import { isRoleAdvantage } from '../core/rl/agents.ts';
 import { differInGroups, groupSizeOf } from '../core/rl/selection.ts';
 import { type Obstacle, type RunFileReport, runsOfFile } from '../backends/configs/examine-run-file.ts';
 import type { TrainingMemory } from '../backends/configs/check-model.ts';
@@ -141,6 +142,8 @@ function batchLine(spec: RunSpec): string {
     const sizes = spec.environments.map(({ name }) => `${groupSizeOf(spec, name)} (${name})`).join(', ');
     return `groups of ${sizes} rollouts until they have ${tokenBatchSize === null ? `${batchSize} rollouts` : `${tokenBatchSize} tokens`}`;
   }
+  if (tokenBatchSize === null && isRoleAdvantage(spec.advantage))
+    return `groups of ${rolloutsPerExample} episodes until they have ${batchSize} trained agents`;
   if (tokenBatchSize !== null)
     return `groups of ${rolloutsPerExample} rollouts until they have ${tokenBatchSize} tokens`;
   return `${batchSize / rolloutsPerExample} groups × ${rolloutsPerExample} rollouts`;

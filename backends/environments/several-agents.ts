@@ -1,4 +1,5 @@
 import { RatchetError } from '../../core/errors.ts';
+import { meanReward } from '../../core/rl/agents.ts';
 import type { AgentTrace, Judgement } from '../../core/rl/rollout.ts';
 
 /**
@@ -19,7 +20,7 @@ export function judgeAgents(traces: readonly AgentTrace[]): Judgement {
     }
   }
   return {
-    reward: mean(trained.map(({ reward }) => reward)),
+    reward: meanReward(trained),
     metrics: Object.fromEntries([...scores].map(([name, values]) => [name, mean(values)])),
     traces,
   };

@@ -1,7 +1,7 @@
 import type { AdvantageSpec } from '../../config/run-spec.ts';
 import { groupAdvantages } from './advantage.ts';
 import { rowsOfRollout, type TrajectorySettings } from './trajectories.ts';
-import type { AgentTrace, ScoredGroup, ScoredRollout } from './rollout.ts';
+import type { AgentTrace, RewardedRollout, ScoredGroup, ScoredRollout } from './rollout.ts';
 
 /** Episodes of several agents that the policy plays: each trained one is a sample, with turns and a reward of its own. */
 
@@ -18,10 +18,16 @@ export function samplesOf(rollout: ScoredRollout): Sample[] {
   return traces.flatMap((trace, at) => (trace.isTrained ? [sampleOf(played, trace, at)] : []));
 }
 
-/** It is truncated where its own last turn was; what another agent of the episode did cuts nothing of it. */
-function sampleOf(played: Extract<ScoredRollout, { readonly reward: number }>, trace: AgentTrace, at: number): Sample {
+/** What stands for an episode where one figure is asked for. */
+export function meanReward(traces: readonly AgentTrace[]): number {
+  const trained = traces.filter(({ isTrained }) => isTrained);
+  return trained.reduce((sum, { reward }) => sum + reward, 0) / trained.length;
+}
+
+/** It is truncated where its own last turn was, or its time was over; what another agent of the episode did cuts nothing of it. */
+export function sampleOf(played: RewardedRollout, trace: AgentTrace, at: number): Sample {
   const turns = played.turns.filter((turn) => turn.trace === at);
-  const isCut = turns.at(-1)?.finishReason === 'length';
+  const isCut = trace.isTruncated === true || turns.at(-1)?.finishReason === 'length';
   const outcome =
     played.outcome === 'truncated' || played.outcome === 'ok' ? (isCut ? 'truncated' : 'ok') : played.outcome;
   const { agent, reward, metrics } = trace;

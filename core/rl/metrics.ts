@@ -1,3 +1,4 @@
+import type { Baselines } from './agents.ts';
 import { costMetrics, type Used } from './cost.ts';
 import { judgeGroup, solvedCounts } from './difficulty.ts';
 import type { DifficultyBounds, DropReason } from './difficulty.ts';
@@ -217,4 +218,12 @@ function addSpread(metrics: Metrics, prefix: string, values: readonly number[]):
 
 function addMean(metrics: Metrics, name: string, values: readonly number[]): void {
   if (values.length > 0) metrics[name] = values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+/** `baseline/ENVIRONMENT/ROLE`: the running mean of its rewards after the step's batch. */
+export function baselineMetrics(baselines: Baselines = {}): Record<string, number> {
+  const entries = Object.entries(baselines).flatMap(([environment, roles]) =>
+    Object.entries(roles).map(([role, mean]) => [`baseline/${environment}/${role}`, mean] as const),
+  );
+  return Object.fromEntries(entries);
 }

@@ -127,9 +127,10 @@ export class Packer {
     return this.#setAside;
   }
 
-  /** As the groups so far left them. */
-  get baselines(): Baselines {
-    return this.#baselines;
+  /** As the groups so far left them; undefined where the advantage keeps none. */
+  get baselines(): Baselines | undefined {
+    const kind = this.#advantage;
+    return isRoleAdvantage(kind) && kind.type === 'rae' ? this.#baselines : undefined;
   }
 
   pack(group: ScoredGroup): PackedGroup {

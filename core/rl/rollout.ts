@@ -198,6 +198,8 @@ export interface AgentTrace {
   readonly agent: string;
   /** Turns of the others are in no batch. */
   readonly isTrained: boolean;
+  /** It reached a limit, or was not finished in time. */
+  readonly isTruncated?: true;
   /** Finite; higher is better. */
   readonly reward: number;
   /** Every reward function by name, unweighted; finite. */

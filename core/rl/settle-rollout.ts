@@ -1,7 +1,7 @@
 import type { RunSpec } from '../../config/run-spec.ts';
-import { present } from '../present.ts';
+import { meanReward, sampleOf } from './agents.ts';
 import { ownFlags } from './filters.ts';
-import type { ScoredRollout } from './rollout.ts';
+import type { RewardedRollout, ScoredRollout } from './rollout.ts';
 import { isCut, missingTokens } from './trajectories.ts';
 
 export type SettleSettings = Pick<RunSpec, 'zeroTruncated' | 'trajectoryStrategy' | 'seqLen' | 'rolloutFilters'>;
@@ -16,14 +16,23 @@ export function settleRollout(rollout: ScoredRollout, settings: SettleSettings, 
   const missing = missingTokens(rollout);
   if (missing !== null) return { ...rollout, outcome: 'rejected', reward: null, error: missing };
   const flags = ownFlags(rollout, settings.rolloutFilters, vocabularySize);
-  const isZeroed = settings.zeroTruncated && isCut(rollout, settings);
-  const { turnRewards, ...others } = rollout;
   return {
-    ...others,
-    ...(isZeroed ? {} : present({ turnRewards })),
-    ...(isZeroed ? { reward: 0, rewardBeforeCut: rollout.reward } : {}),
+    ...(settings.zeroTruncated ? withCutZeroed(rollout, settings) : rollout),
     ...(flags.length === 0 ? {} : { flags }),
   };
+}
+
+/** Of several agents those that were cut get 0, and their episode the mean. */
+function withCutZeroed(rollout: RewardedRollout, settings: SettleSettings): RewardedRollout {
+  const { turnRewards: _, ...others } = rollout;
+  if (rollout.traces === undefined) {
+    return isCut(rollout, settings) ? { ...others, reward: 0, rewardBeforeCut: rollout.reward } : rollout;
+  }
+  const traces = rollout.traces.map((trace, at) =>
+    isCut(sampleOf(rollout, trace, at), settings) ? { ...trace, reward: 0 } : trace,
+  );
+  const reward = meanReward(traces);
+  return reward === rollout.reward ? rollout : { ...others, traces, reward, rewardBeforeCut: rollout.reward };
 }
 
 /** Whether a filter needs to know how many tokens the model has. */

@@ -370,6 +370,7 @@ def judged_agents(sampled: list[Any], trained: list[Any]) -> Message:
                 "trace": trace.id,
                 "agent": trace.agent.name or "agent",
                 "trained": trace.id in judgements,
+                "truncated": trace.is_truncated or trace.is_timeout,
                 **judgements.get(trace.id, nothing),
             }
             for trace in sampled

@@ -5,7 +5,7 @@ import { failedOutcomes } from '../../core/rl/rollout.ts';
 import { docsFolder } from './documents.ts';
 
 interface MetricDefinition {
-  /** As it is written, with `<env>` for an environment's name, `<function>` for a reward function's, `<outcome>` for a failure, `<k>` for a number. */
+  /** As it is written, with `<env>` for an environment's name, `<function>` for a reward function's, `<role>` for an agent's, `<outcome>` for a failure, `<k>` for a number. */
   readonly name: string;
   readonly meaning: string;
   /** In which runs or steps it is there; '' = in every step of RL. */
@@ -28,7 +28,7 @@ function patternOf(name: string, environments: readonly string[]): RegExp {
     .split(/(<\w+>)/)
     .map((part) => {
       if (part === '<env>') return anyOf(environments);
-      if (part === '<function>') return '.+';
+      if (part === '<function>' || part === '<role>') return '.+';
       if (part === '<k>') return String.raw`\d+`;
       if (part === '<outcome>') return anyOf(failedOutcomes);
       return escaped(part);

@@ -2,6 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { TestContext } from 'node:test';
+import { present } from '../../core/present.ts';
 import type { Environment } from '../../backends/environments/types.ts';
 import {
   groupScores,
@@ -19,7 +20,7 @@ import { Suspects } from '../../backends/environments/verifiers/suspects.ts';
 
 /** A bridge to Python that is a few lines of TypeScript. */
 
-type Say = (messages: readonly WireMessage[], tools?: readonly object[]) => Promise<SampledTurn>;
+type Say = (messages: readonly WireMessage[], tools?: readonly object[], trace?: string) => Promise<SampledTurn>;
 type Row = Readonly<Record<string, never>>;
 
 /** What Python would do with a rollout; `live` rollouts are kept until they are released. */
@@ -40,8 +41,9 @@ export class FakeBridge implements PlayingBridge {
 
   async rollout(...[request, { onSample, signal }]: Parameters<PlayingBridge['rollout']>) {
     const played = await this.child.play(
-      (messages, tools) =>
+      (messages, tools, trace) =>
         onSample({
+          ...present({ trace }),
           messages,
           tools: (tools as readonly Row[]) ?? null,
           sampling: {},

@@ -15,6 +15,8 @@ import { RatchetError } from '../../core/errors.ts';
 import { environmentOf, FakeBridge, prompt } from './fake-bridge.ts';
 import type { EnvironmentSpec } from '../../config/run-spec.ts';
 import type { ChatMessage, Rollout, Turn } from '../../core/rl/rollout.ts';
+import { settleRollout } from '../../core/rl/settle-rollout.ts';
+import { usualTrajectories } from '../../core/rl/trajectories.ts';
 
 /** Remembers what the model was given. */
 function listening(say: string[]): Policy & { readonly heard: (readonly ChatMessage[])[] } {
@@ -72,6 +74,54 @@ test('a rollout whose time is over is dropped by its deadline, or keeps the turn
       [3, 16],
     ],
   );
+});
+
+test('agents of an episode have conversations of their own, and their turns say whose they are', async (t) => {
+  const asks = (content: string) => [{ role: 'user', content }];
+  const judgedAs = (trace: string, agent: string, reward: number, trained = true) => {
+    const metrics = {};
+    return { trace, agent, trained, truncated: trace === 'b', reward, metrics };
+  };
+  const bridge = new FakeBridge({
+    async play(say) {
+      await say(prompt, undefined, 'given up');
+      const first = await say(prompt, undefined, 'a');
+      await say(asks('solve'), undefined, 'b');
+      const assistant = { role: 'assistant', content: first.content };
+      await say([...prompt, assistant, ...asks('go on')], undefined, 'a');
+      await say(asks('judge'), undefined, 'c');
+      const traces = [judgedAs('a', 'white', 1), judgedAs('b', 'black', 0.5), judgedAs('c', 'judge', 0, false)];
+      return { judged: { reward: 0.75, metrics: { 'white/reward': 1 }, traces } };
+    },
+  });
+  const environment = await environmentOf(t, bridge, { scoring: 'in_place', agents: ['white', 'black', 'judge'] });
+  assert.match(environment.warnings!.join(), /the policy plays white, black, judge/);
+  const played = await environment.rollout(environment.dataset.at(0), listening(['x', 'one', 'two', 'three', 'four']));
+  assert.deepEqual(
+    played.turns.map(({ text, trace, heard }) => [text, trace, heard?.map(({ content }) => content)]),
+    [
+      ['one', 0, undefined],
+      ['two', 1, ['solve']],
+      ['three', 0, ['go on']],
+      ['four', 2, ['judge']],
+    ],
+  );
+  const rollout: Rollout = { group: 1, index: 0, exampleId: 0, ...played };
+  const [scored] = await scoreGroup(environment, environment.dataset.at(0), [rollout], { dataset: 'dataset' });
+  assert.deepEqual(
+    [scored!.reward, scored!.traces],
+    [
+      0.75,
+      [
+        { agent: 'white', isTrained: true, reward: 1, metrics: {} },
+        { agent: 'black', isTrained: true, isTruncated: true, reward: 0.5, metrics: {} },
+        { agent: 'judge', isTrained: false, reward: 0, metrics: {} },
+      ],
+    ],
+  );
+  const settings = { ...usualTrajectories, zeroTruncated: true, rolloutFilters: { pre: [], post: [] } };
+  const settled = settleRollout(scored!, settings, 100);
+  assert.deepEqual([settled.reward, settled.traces!.map(({ reward }) => reward)], [0.5, [1, 0, 0]]);
 });
 
 test('a rollout under another system prompt and other descriptions of tools: Python is told the one, the model the others', async (t) => {

@@ -290,8 +290,8 @@ function judgementOf(score: Score | { readonly error: string }, turns: readonly 
   };
 }
 
-function agentTrace({ agent, trained, reward, metrics }: WireTrace): AgentTrace {
-  return { agent, isTrained: trained, reward, metrics };
+function agentTrace({ agent, trained, truncated, reward, metrics }: WireTrace): AgentTrace {
+  return { agent, isTrained: trained, ...(truncated && { isTruncated: true }), reward, metrics };
 }
 
 /** A reply without text and calls, as verifiers tells it apart. */

@@ -222,6 +222,7 @@ export const Score = z.union([
           trace: z.string(),
           agent: z.string(),
           trained: z.boolean(),
+          truncated: z.boolean(),
           reward: z.number(),
           metrics: z.record(z.string(), z.number()),
         }),

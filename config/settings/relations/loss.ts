@@ -37,7 +37,7 @@ function* turnRelations({ type, turns, discount }: RatchetConfig['trainer']['adv
 }
 
 /** An advantage by roles is of samples as they are: of their turns and lengths nothing is said. */
-function* roleRelations({ trainer, zero_truncated_completions: zeroes }: RatchetConfig): Relations {
+function* roleRelations({ trainer }: RatchetConfig): Relations {
   const { type, decay, episode_agents: roles, turns } = trainer.advantage;
   const at = 'trainer.advantage';
   const isByRole = type === 'rae' || type === 'hierarchical_grpo';
@@ -53,7 +53,6 @@ function* roleRelations({ trainer, zero_truncated_completions: zeroes }: Ratchet
     [`${at}.turns`]: turns,
     'trainer.length_penalty': trainer.length_penalty,
     'trainer.overlong_penalty': trainer.overlong_penalty,
-    zero_truncated_completions: zeroes ? zeroes : undefined,
   };
   for (const [place, value] of Object.entries(others)) {
     if (isByRole && value !== undefined)

@@ -80,7 +80,8 @@ describe('agents of an episode', () => {
           near(sample.advantages[2]!, expected[i]![1], `group ${g}, row ${i}`);
         }
       }
-      for (const [role, value] of Object.entries(baselines ?? {})) near(packer.baselines['poker']![role]!, value, role);
+      for (const [role, value] of Object.entries(baselines ?? {}))
+        near(packer.baselines!['poker']![role]!, value, role);
     });
   }
 
@@ -97,7 +98,7 @@ describe('agents of an episode', () => {
     const second = packed(all.slice(3), first.baselines);
     assert.deepEqual([...first.rows, ...second.rows], whole.rows);
     assert.deepEqual(second.baselines, whole.baselines);
-    assert.deepEqual(Object.keys(whole.baselines), ['poker', 'chess']);
+    assert.deepEqual(Object.keys(whole.baselines!), ['poker', 'chess']);
   });
 
   test('a rollout of one agent is a role of its own, and one without a reward moves nothing', () => {
