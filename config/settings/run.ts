@@ -51,10 +51,14 @@ export const amount = {
     most: [stepsMax, 'each step leaves a commit', 'what you mean to train, and continue from there'],
     live: liveSettings.max_steps,
   }),
-  batch_size: setting(whole(1), 'rollouts per step, a multiple of `rollouts_per_example`', {
-    default: 128,
-    most: rolloutsBound,
-  }),
+  batch_size: setting(
+    whole(1),
+    'rollouts per step, a multiple of `rollouts_per_example`; by the roles of `[trainer.advantage]` rae and hierarchical_grpo so many trained agents',
+    {
+      default: 128,
+      most: rolloutsBound,
+    },
+  ),
   token_batch_size: setting(
     whole(1),
     'tokens per step: whole groups, oldest first, until their rows (prompts and answers) have so many; `batch_size` is then how many rollouts are sampled before it is known how long they are',

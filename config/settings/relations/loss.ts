@@ -1,5 +1,5 @@
 import type { RatchetConfig } from '../index.ts';
-import { type LossSpec, lossTypeOf } from '../learning.ts';
+import { isByRole, type LossSpec, lossTypeOf } from '../learning.ts';
 import { problem, type Relations } from './problem.ts';
 
 /** What [trainer.loss] says, taken together. */
@@ -40,7 +40,6 @@ function* turnRelations({ type, turns, discount }: RatchetConfig['trainer']['adv
 function* roleRelations({ trainer }: RatchetConfig): Relations {
   const { type, decay, episode_agents: roles, turns } = trainer.advantage;
   const at = 'trainer.advantage';
-  const isByRole = type === 'rae' || type === 'hierarchical_grpo';
   const isOf = (key: string, of: string) => `nothing: ${key} is of type = "${of}"`;
   if (decay !== undefined && type !== 'rae') yield problem([`${at}.decay`, at], isOf('decay', 'rae'), decay);
   if (roles !== undefined && type !== 'hierarchical_grpo')
@@ -55,7 +54,7 @@ function* roleRelations({ trainer }: RatchetConfig): Relations {
     'trainer.overlong_penalty': trainer.overlong_penalty,
   };
   for (const [place, value] of Object.entries(others)) {
-    if (isByRole && value !== undefined)
+    if (isByRole({ trainer }) && value !== undefined)
       yield problem(
         [place, at],
         `nothing beside type = "${type}", which knows rewards of agents alone`,

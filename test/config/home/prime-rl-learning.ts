@@ -1,6 +1,7 @@
 /** What prime-rl learns from and by which loss, at home and here in the same words. */
 import type { RunSpec } from '../../../config/run-spec.ts';
 import { isTable, type Table, tableOr } from '../../../config/tables.ts';
+import { isRoleAdvantage } from '../../../core/rl/agents.ts';
 import type { Meaning } from './compare.ts';
 import type { Home } from './files.ts';
 import { sourcesOf } from './prime-rl-environments.ts';
@@ -204,6 +205,10 @@ function algorithmHere(spec: RunSpec, i: number): unknown {
   if (isTaught && teacher) return { type: 'opd', ...(objective === undefined ? {} : { loss: besideHere(loss) }) };
   const penalty = lengthPenalty && [lengthPenalty.outputTokens, lengthPenalty.inputTokens, lengthPenalty.turns];
   if (echo) return { type: 'echo', penalty: penalty ?? none, roles: echo };
+  if (isRoleAdvantage(advantage)) {
+    const { type } = advantage;
+    return advantage.type === 'rae' ? advantage : { type, episode_agents: advantage.episodeAgents };
+  }
   return { type: advantage, penalty: penalty ?? none };
 }
 
