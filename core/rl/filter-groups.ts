@@ -91,8 +91,8 @@ function isCounted(spec: FilterSettings): boolean {
 }
 
 /**
- * Its rollouts with a reward, those of several trained agents as often as they have them, or tokens of the rows that these are trained as; prompts count, as in prime-rl's `payload_tokens`
- * (orchestrator/train_sink.py).
+ * Its rollouts with a reward, an episode of several trained agents as often as it has them, or tokens of the rows that these are
+ * trained as; prompts count, as in prime-rl's `payload_tokens` (orchestrator/train_sink.py).
  */
 function sizeOf({ rollouts }: ScoredGroup, settings: FilterSettings): number {
   const rewarded = rollouts.filter(({ reward }) => reward !== null).flatMap(samplesOf);
@@ -122,7 +122,7 @@ function rewardsOf({ rollouts }: Pick<ScoredGroup, 'rollouts'>): (number | null)
   return rollouts.map(({ reward }) => reward);
 }
 
-/** Groups of equal rewards teach something where more than advantages is learned, or these compare not all of its rewards with one another. */
+/** Groups of equal rewards teach something where more than advantages is learned, or a role's running mean is what they are compared with. */
 function ownFilter(
   group: ScoredGroup,
   filter: DifficultyBounds,
@@ -130,8 +130,8 @@ function ownFilter(
 ): DifficultyBounds {
   const entry = environments.find(({ name }) => name === group.environment);
   const isTold = entry?.objective !== undefined || entry?.echo !== undefined;
-  const isOwn = isRoleAdvantage(advantage) && entry?.advantage === undefined && advantage.type === 'rae';
-  return isTold || isOwn ? { ...filter, keepsEqual: true } : filter;
+  const isRunning = isRoleAdvantage(advantage) && entry?.advantage === undefined && advantage.type === 'rae';
+  return isTold || isRunning ? { ...filter, keepsEqual: true } : filter;
 }
 
 function endStateOf(

@@ -329,7 +329,7 @@ def to_result(episode: Any, given: Message) -> Message:
 def outcome_of_agents(episode: Any, sampled: list[Any]) -> tuple[Any, str, Message | None, Message | None]:
     """
     Of an episode in which the policy played several agents: its first trace that is trained, how it ended, what failed, and how all of
-    them are judged. An agent that failed by itself is not trained, as in prime-rl (`iter_trainable_traces`); an episode that failed has
+    them are judged. An agent that failed by itself, or in being scored, is not trained, as in prime-rl (`iter_trainable_traces`); an episode that failed has
     nobody's rewards.
     """
     trainable = [trace for trace in sampled if trace.agent.trainable]
@@ -340,7 +340,11 @@ def outcome_of_agents(episode: Any, sampled: list[Any]) -> tuple[Any, str, Messa
         outcome, error = ended[trainable[0].id]
         return trainable[0], "infra_failure" if error is None else outcome, error or without_turns, None
     outcome = "truncated" if any(ended[trace.id][0] == "truncated" for trace in trained) else "ok"
-    return trained[0], outcome, None, judged_agents(sampled, trained)
+    judgements = {trace.id: judged_of(trace) for trace in trained}
+    scored = [trace for trace in trained if "error" not in judgements[trace.id]]
+    if not scored:
+        return trained[0], outcome, None, judgements[trained[0].id]
+    return scored[0], outcome, None, judged_agents(sampled, {trace.id: judgements[trace.id] for trace in scored})
 
 
 without_turns = {"type": "NoTurns", "message": "no agent that is trained was asked for a turn", "retryable": False, "traceback": ""}
@@ -350,17 +354,18 @@ def outcome_alone(trace: Any) -> tuple[str, None]:
     return ("truncated" if trace.is_truncated or trace.is_timeout else "ok"), None
 
 
-def judged_agents(sampled: list[Any], trained: list[Any]) -> Message:
-    """The mean over trained agents, and each trace by itself; metrics have the agent's name before their own."""
-    judgements = {trace.id: judged_of(trace) for trace in trained}
-    failed = next((judged for judged in judgements.values() if "error" in judged), None)
-    if failed is not None:
-        return failed
+def judged_agents(sampled: list[Any], judgements: dict[str, Message]) -> Message:
+    """
+    The mean over trained agents, whose judgements these are by the id of the trace, and each trace by itself; metrics have the
+    agent's name before their own.
+    """
     by_name: dict[str, list[float]] = {}
-    for trace in trained:
+    for trace in sampled:
+        if trace.id not in judgements:
+            continue
         judged = judgements[trace.id]
         for name, value in {"reward": judged["reward"], **judged["metrics"]}.items():
-            by_name.setdefault(f"{trace.agent.name}/{name}", []).append(value)
+            by_name.setdefault(f"{trace.agent.name or 'agent'}/{name}", []).append(value)
     nothing: Message = {"reward": 0.0, "metrics": {}}
     return {
         "reward": mean([judged["reward"] for judged in judgements.values()]),

@@ -3,12 +3,20 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { listDataset, rubric, singleTurn } from '../../backends/environments/kit.ts';
+import {
+  judgeAgents,
+  listDataset,
+  playAndScore,
+  rubric,
+  scriptedPolicy,
+  singleTurn,
+} from '../../backends/environments/kit.ts';
 import type { RewardFunction, Turn } from '../../backends/environments/kit.ts';
 import { listEnvironments, loadEnvironment } from '../../backends/environments/load.ts';
 import { scoreRollout } from '../../backends/environments/score.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { Rollout } from '../../core/rl/rollout.ts';
+import { loadEnvironment as loadDuel } from '../e2e/duel-environment.ts';
 
 const turn = (text: string, finishReason: Turn['finishReason'] = 'stop'): Turn => ({
   promptTokenIds: [1],
@@ -117,6 +125,38 @@ describe('the environment kit', () => {
     assert.throws(() => rubric([fixed('a', 1, 1), fixed('a', 0, 1)]), /Two reward functions are called "a"/);
     assert.throws(() => rubric([fixed('a', Number.NaN, 1)]), /weight/);
   });
+});
+
+test('two agents of an environment in TypeScript are asked in turn, and each has a reward of its own', async () => {
+  const duel = loadDuel();
+  const words = ['longest', 'b', 'c', 'd'];
+  const scored = await playAndScore(
+    duel,
+    duel.dataset.at(0),
+    scriptedPolicy((_, turn) => words[turn]!),
+  );
+  assert.deepEqual(
+    scored.turns.map(({ text, trace }) => [text, trace]),
+    [
+      ['longest', 0],
+      ['b', 1],
+      ['c', 0],
+      ['d', 1],
+    ],
+  );
+  assert.deepEqual(
+    scored.traces!.map(({ agent, reward, metrics }) => [agent, reward, metrics]),
+    [
+      ['first', 1, { letters: 8 }],
+      ['second', -1, { letters: 2 }],
+    ],
+  );
+  assert.deepEqual(
+    [scored.reward, scored.metrics],
+    [0, { 'first/reward': 1, 'first/letters': 8, 'second/reward': -1, 'second/letters': 2 }],
+  );
+  const judge = { agent: 'judge', isTrained: false, reward: 0, metrics: {} };
+  assert.throws(() => judgeAgents([judge]), /Expected one agent at least with isTrained: true; received judge/);
 });
 
 describe('loading an environment', () => {
