@@ -79,8 +79,9 @@ interface PackedGroup {
 
 /**
  * Packs groups one after the other, which come by ordinal, and rollouts by index; trajectories.ts says what the rows of a
- * rollout are. An episode of several trained agents is as many rollouts. Every sampled token has its rollout's advantage, or its turn's. Advantages are of the whole group: a rollout that a filter,
- * or its length, takes the loss of counts in the baseline. Of a group nothing is kept but counts.
+ * rollout are. An episode of several trained agents is as many rollouts. Every sampled token has its rollout's advantage, or its
+ * turn's. Advantages are of the whole group: a rollout that a filter, or its length, takes the loss of counts in the baseline. Of a
+ * group nothing is kept but counts.
  */
 export class Packer {
   readonly #advantage: PackOptions['advantage'];
