@@ -64,7 +64,7 @@ export function CompareView({ source, run, asked, isReport, news }: ViewProps): 
             value={by}
             onChange={({ currentTarget }) => setBy(axes.find((one) => one === currentTarget.value) ?? 'step')}
           >
-            {axes.map((one) => (
+            {axesOf(found).map((one) => (
               <option key={one} value={one}>
                 {axisNames[one]}
               </option>
@@ -200,6 +200,13 @@ function Differences({ runs }: { readonly runs: readonly Compared[] }): JSX.Elem
         </tbody>
       </table>
     </div>
+  );
+}
+
+/** Those by which any of the runs can be drawn. */
+function axesOf(runs: readonly Compared[]): readonly By[] {
+  return axes.filter((one) =>
+    runs.some(({ series: { path } }) => axisOf(path, one).some((at) => at !== null && Number.isFinite(at))),
   );
 }
 
