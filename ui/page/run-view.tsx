@@ -161,7 +161,7 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
           <MarkerChoice markers={markers.answer ?? []} shown={shown} choose={setShown} />
         </div>
         {series.error !== null && <p class="trouble">{series.error}</p>}
-        {charts.length === 0 && <p>No step has been committed yet: there is nothing to draw.</p>}
+        {charts.length === 0 && <p>It has made no step of its own yet: there is nothing to draw.</p>}
         {series.answer !== null && (
           <div class="charts">
             {charts.map((chart) => (

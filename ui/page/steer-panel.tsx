@@ -69,7 +69,7 @@ export function SteerPanel({
         />
       </div>
       {sure !== null && <Sure asked={sure} act={() => ask(sure)} leave={() => setSure(null)} />}
-      <p class={answer?.isRefusal ? 'trouble' : 'note'} role="status">
+      <p class={`answer ${answer?.isRefusal ? 'trouble' : 'note'}`} role="status">
         {isAsking ? 'asking the run …' : (answer?.text ?? '')}
       </p>
     </section>
