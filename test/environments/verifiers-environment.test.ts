@@ -120,7 +120,8 @@ test('agents of an episode have conversations of their own, and their turns say 
     ],
   );
   const settings = { ...usualTrajectories, zeroTruncated: true, rolloutFilters: { pre: [], post: [] } };
-  const settled = settleRollout(scored!, settings, 100);
+  const sampled = played.turns.map((turn) => ({ ...turn, promptTokenIds: [1], tokenIds: [2], logprobs: [-1] }));
+  const settled = settleRollout({ ...scored!, turns: sampled }, settings, 100);
   assert.deepEqual([settled.reward, settled.traces!.map(({ reward }) => reward)], [0.5, [1, 0, 0]]);
 });
 
