@@ -4,7 +4,7 @@ import { drawSequences } from '../runs/drawn-sequences.ts';
 import { servedPolicy, specOf } from '../runs/run-access.ts';
 import { type OpenTokenizer, policyTokenizer } from '../runs/stored-template.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
-import { trainedTokens } from './pack-batch.ts';
+import { trainedTokens } from '../core/rl/metrics.ts';
 
 interface DrawInput {
   readonly run: RunHandle;

@@ -1,7 +1,13 @@
 import { widenedBounds } from '../core/rl/difficulty.ts';
 import { decodeRanges } from '../core/rl/ledger.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
-import { baselineMetrics, environmentReward, environmentTimeouts, stepMetrics } from '../core/rl/metrics.ts';
+import {
+  baselineMetrics,
+  environmentReward,
+  environmentTimeouts,
+  stepMetrics,
+  trainedTokens,
+} from '../core/rl/metrics.ts';
 import { poolMetrics } from '../core/rl/pools.ts';
 import { filterMetrics, filtersOf } from '../core/rl/filters.ts';
 import { factsOfGroup, type GroupFacts } from '../core/rl/group-facts.ts';
@@ -17,9 +23,6 @@ import { BatchWriter, putPacked } from '../runs/batches.ts';
 import { poolsOf } from '../runs/pools.ts';
 import { specOf } from '../runs/run-access.ts';
 import { GroupsInOrder } from '../runs/scored-groups.ts';
-
-/** Tokens that count in the loss; `batch/signal_tokens` are those of them that teach something: not by an advantage of 0. */
-export const trainedTokens = 'batch/trained_tokens';
 
 interface PackInput {
   readonly run: RunHandle;

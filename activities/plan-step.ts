@@ -9,7 +9,7 @@ import { refuseBehind } from '../runs/lineages.ts';
 import { isRef, isVersion } from '../runs/record-shapes.ts';
 import { readPacked } from '../runs/batches.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
-import { trainedTokens } from './pack-batch.ts';
+import { trainedTokens } from '../core/rl/metrics.ts';
 
 /** Fixes everything that decides the step's bits. A plan that is already stored for these groups stands. */
 export async function planStep(input: {

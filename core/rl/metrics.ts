@@ -6,6 +6,9 @@ import type { GroupFacts } from './group-facts.ts';
 import { failedOutcomes, hasTimedOut } from './rollout.ts';
 import { staleness } from './staleness.ts';
 
+/** Tokens that count in the loss; `batch/signal_tokens` are those of them that teach something: not by an advantage of 0. */
+export const trainedTokens = 'batch/trained_tokens';
+
 /**
  * What one step looked like, as flat numbers. Names are prime-rl's where it has one (`train/agg/all/reward/mean`,
  * `train/<env>/…`, `solved_all`), beside Hosted Training's `train/reward` and `rollout/mean_length`. A metric without a

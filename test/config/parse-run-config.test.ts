@@ -208,7 +208,7 @@ steps = 0
     );
     assert.equal(
       only(`${minimal}[sampling]\nbatch_size = 8\n`).suggestion,
-      '"batch_size" belongs at the top, before the first table or in [sft]',
+      '"batch_size" belongs at the top, before the first table or in [sft], or in 1 other table',
     );
     assert.equal(
       only(`${minimal}temperatur = 1\n`).suggestion,
