@@ -6,6 +6,7 @@ import type { RoundChunk } from '../../core/rl/chunks.ts';
 import { tellParts } from '../../activities/around/tell-parts.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
 import { restrictPart } from '../../core/rl/played-part.ts';
+import { rolloutsWorkflowId } from '../../core/names.ts';
 import type { SamplingRound } from '../../core/rl/run-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { type Fakes, Gate, holdingStep, type Input, refOf } from './fake-run.ts';
@@ -335,6 +336,21 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
       );
       gate.open();
     }
+  });
+
+  test('a run that is cancelled while that workflow starts leaves none', async () => {
+    const gate = new Gate();
+    for (let tries = 0; tries < 3; tries++) {
+      const run = await begin({ settings: { ...continuous, maxOffPolicySteps: 20 }, fakes: holdingFirst(gate) });
+      const { runId } = await run.handle.describe();
+      const flow = run.client.workflow.getHandle(rolloutsWorkflowId(run.handle.workflowId, runId, 1));
+      // It is there before the run has heard of it.
+      await until('it is there', async () => (await flow.describe().catch(() => null)) !== null);
+      await run.handle.cancel();
+      await run.handle.result().catch(() => undefined);
+      await until('it has ended', async () => (await flow.describe()).status.name !== 'RUNNING');
+    }
+    gate.open();
   });
 
   test('a server that is away pauses the run, and what waits for it is played on when the run is resumed', async () => {

@@ -1,7 +1,9 @@
 import {
+  CancellationScope,
   ChildWorkflowCancellationType,
   condition,
   getExternalWorkflowHandle,
+  isCancellation,
   ParentClosePolicy,
   patched,
   type SignalDefinition,
@@ -71,12 +73,12 @@ export class RolloutFlow {
       const flow = this.#flows.get(first);
       if (flow !== undefined) flows.set(flow, [...(flows.get(flow) ?? []), first]);
     }
-    for (const [flow, rounds] of flows) void this.#tell(flow, giveUpRoundsSignal, rounds);
+    for (const [flow, rounds] of flows) this.#tell(flow, giveUpRoundsSignal, rounds).catch(() => undefined);
   }
 
   /** Somebody was waited for, and has answered. */
   resume(): void {
-    for (const flow of new Set(this.#flows.values())) void this.#tell(flow, resumeRoundsSignal);
+    for (const flow of new Set(this.#flows.values())) this.#tell(flow, resumeRoundsSignal).catch(() => undefined);
   }
 
   /** Whether rounds of the execution before are played on. */
@@ -158,14 +160,17 @@ export class RolloutFlow {
     this.#begun += 1;
     const workflowId = rolloutsWorkflowId(tells, runId, this.#begun);
     const { heartbeatTimeoutS } = spec;
-    const handle = await startChild<typeof playRounds>('playRounds', {
-      workflowId,
-      args: [{ run, spec: { heartbeatTimeoutS }, tells }],
-      parentClosePolicy: ParentClosePolicy.ABANDON,
-      cancellationType: ChildWorkflowCancellationType.ABANDON,
-      workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-      staticSummary: `rollouts of ${run.name}`,
-    });
+    // Where the run is cancelled before its start is known, it starts all the same: `end` has to hear of it.
+    const handle = await CancellationScope.nonCancellable(() =>
+      startChild<typeof playRounds>('playRounds', {
+        workflowId,
+        args: [{ run, spec: { heartbeatTimeoutS }, tells }],
+        parentClosePolicy: ParentClosePolicy.ABANDON,
+        cancellationType: ChildWorkflowCancellationType.ABANDON,
+        workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+        staticSummary: `rollouts of ${run.name}`,
+      }),
+    );
     const own: OwnFlow = { workflowId, hasEnded: false };
     handle.result().then(
       () => this.#isLost(own),
@@ -186,7 +191,8 @@ export class RolloutFlow {
     try {
       await getExternalWorkflowHandle(flow).signal(signal, ...args);
       return true;
-    } catch {
+    } catch (error) {
+      if (isCancellation(error)) throw error; // of the run: that workflow is there
       return false;
     }
   }
