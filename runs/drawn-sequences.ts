@@ -1,4 +1,4 @@
-import { numpyPermutation } from '../core/numpy-random.ts';
+import { numpyPermutation } from '../core/numpy-shuffle.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
 import { packSequences, type PackedSequences } from '../core/rl/sequences.ts';
 import type { RowPlace, RunHandle } from '../core/rl/run-state.ts';
@@ -6,7 +6,7 @@ import { RatchetError } from '../core/errors.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { SftRow } from '../backends/configs/sft-data.ts';
 import type { ChatTokenizer } from '../engine/index.ts';
-import { samplesOf, storedRows } from './sft-rows.ts';
+import { inPasses, samplesOf, storedRows } from './sft-rows.ts';
 
 /**
  * The sequences of a step of a run with `[data]`, from where its rows stand: each row once a pass, in the order that prime-rl gives them,
@@ -19,13 +19,9 @@ export async function drawSequences(
 ): Promise<PackedSequences> {
   const { rows: ref, seqLen, batchSize, shuffle } = spec.data!;
   const rows = await storedRows<SftRow>(run, ref);
-  let [pass, order]: [number, readonly number[]] = [-1, []];
-  const placeOf = (row: number): number => {
-    if (!shuffle) return row % rows.length;
-    const wanted = Math.floor(row / rows.length);
-    if (wanted !== pass) [pass, order] = [wanted, numpyPermutation(rows.length, spec.seed + wanted)];
-    return order[row % rows.length]!;
-  };
+  const placeOf = shuffle
+    ? inPasses(rows.length, (pass) => numpyPermutation(rows.length, spec.seed + pass))
+    : (row: number): number => row % rows.length;
   const samplesAt = (row: number): readonly TrainSample[] =>
     samplesOf(rows[placeOf(row)]!, tokenizer, { ...spec.sampling, isWhole: true });
   const packed = packSequences(samplesAt, { from, count: batchSize, seqLen, rowsMax: rows.length });

@@ -41,13 +41,18 @@ export async function drawData(
 /** Which of so many rows a step has. */
 export function drawnRows(count: number, { seed, sft }: Pick<RunSpec, 'seed' | 'sft'>): (step: number) => number[] {
   const { batchSize } = sft!;
-  let [epoch, order]: [number, number[]] = [-1, []];
-  const rowAt = (place: number): number => {
+  const rowAt = inPasses(count, (epoch) => permutation(count, seed, 'sft', epoch));
+  return (step) => Array.from({ length: batchSize }, (_, row) => rowAt((step - 1) * batchSize + row));
+}
+
+/** The row at a place, all rows once a pass; `orderOf` has the order of one. */
+export function inPasses(count: number, orderOf: (pass: number) => readonly number[]): (place: number) => number {
+  let [pass, order]: [number, readonly number[]] = [-1, []];
+  return (place) => {
     const wanted = Math.floor(place / count);
-    if (wanted !== epoch) [epoch, order] = [wanted, permutation(count, seed, 'sft', wanted)];
+    if (wanted !== pass) [pass, order] = [wanted, orderOf(wanted)];
     return order[place % count]!;
   };
-  return (step) => Array.from({ length: batchSize }, (_, row) => rowAt((step - 1) * batchSize + row));
 }
 
 /** Refuses, before anything is trained, rows that the model has no room for or its chat template does not take. */

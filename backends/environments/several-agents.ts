@@ -1,6 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import { meanReward } from '../../core/rl/agents.ts';
 import type { AgentTrace, Judgement } from '../../core/rl/rollout.ts';
+import { mean } from '../../core/rl/series.ts';
 
 /**
  * What `rollout` gives as `judged` where it played several agents: the mean of those that are trained, and their scores by name, each after
@@ -24,8 +25,4 @@ export function judgeAgents(traces: readonly AgentTrace[]): Judgement {
     metrics: Object.fromEntries([...scores].map(([name, values]) => [name, mean(values)])),
     traces,
   };
-}
-
-function mean(values: readonly number[]): number {
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
 }

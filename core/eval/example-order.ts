@@ -1,4 +1,4 @@
-import { numpyPermutation } from './numpy-shuffle.ts';
+import { numpyPermutation } from '../numpy-shuffle.ts';
 
 /**
  * Which example of a dataset stands at each position of an evaluation that leaves the first `skipped` out. Shuffled, as `Dataset.shuffle` of

@@ -1,6 +1,7 @@
 import type { RunSpec } from '../../config/run-spec.ts';
 import { present } from '../present.ts';
 import type { StoredRows } from './run-state.ts';
+import { sum } from './series.ts';
 
 /**
  * What a run used, and what that costs at the prices of its run file (`[cost]`). A row of metrics has what was used for it alone, so the sum over
@@ -182,8 +183,4 @@ function short(value: number): string {
   const scaled = value / divisor;
   if (divisor === 1 && value >= 1000) return Math.round(value).toLocaleString('en');
   return `${Number(scaled.toPrecision(3))}${unit}`;
-}
-
-function sum(values: readonly number[]): number {
-  return values.reduce((total, value) => total + value, 0);
 }

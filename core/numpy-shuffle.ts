@@ -1,5 +1,5 @@
 /**
- * The order that `datasets.Dataset.shuffle(seed)` gives, and so vf-eval's `--shuffle`: NumPy's `default_rng(seed).permutation(n)`. That is
+ * The order that `datasets.Dataset.shuffle(seed)` gives, and so vf-eval's `--shuffle` and the rows of prime-rl's sft: NumPy's `default_rng(seed).permutation(n)`. That is
  * SeedSequence (O'Neill's seed_seq_fe), PCG64 (XSL-RR 128/64), and Fisher–Yates with integers drawn by rejection; a test has
  * orders that NumPy made.
  */

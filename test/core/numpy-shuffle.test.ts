@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { numpyPermutation } from '../../core/numpy-random.ts';
+import { numpyPermutation } from '../../core/numpy-shuffle.ts';
 
 /** Of numpy 2.4.6: `numpy.random.default_rng(seed).permutation(count).tolist()`. */
 const recorded = [
