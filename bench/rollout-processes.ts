@@ -1,9 +1,10 @@
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createWriteStream, readFileSync } from 'node:fs';
 import path from 'node:path';
-import { createInterface } from 'node:readline';
+import { createInterface, type Interface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
 import { environmentForAll, selectEnvironment, trustedRootsVariable } from '../core/child-environment.ts';
 import type { Stack } from '../workers/supervisor.ts';
 import { ticksPerSecond } from './cpu-meter.ts';
@@ -31,6 +32,28 @@ export function usageOf(pid: number): { readonly rss_mb: number; readonly cpu_s:
   return { rss_mb: Math.round(rssKb / 1024), cpu_s: (user! + system!) / ticksPerSecond };
 }
 
+const standby = fileURLToPath(new URL('standby.mjs', import.meta.url));
+
+interface Process {
+  readonly pid: number;
+  readonly child: ChildProcessWithoutNullStreams;
+  readonly ended: Promise<void>;
+  /** Resolves with a line that begins so. */
+  said(words: string): Promise<void>;
+}
+
+async function said(
+  words: string,
+  { lines, ended, log }: { readonly lines: Interface; readonly ended: Promise<void>; readonly log: string },
+): Promise<void> {
+  const heard = new Promise<true>((resolve) => {
+    lines.on('line', (line) => line.startsWith(words) && resolve(true));
+  });
+  if (!(await Promise.race([heard, ended]))) {
+    throw new Error(`a rollout worker ended before it said "${words}": ${readFileSync(log, 'utf8')}`);
+  }
+}
+
 /** How long processes may take to end that are asked to. */
 const endMsMax = 5_000;
 
@@ -41,6 +64,7 @@ export class RolloutProcesses {
   readonly #stack: Stack;
   readonly #args: readonly string[];
   readonly #children = new Map<number, ChildProcess>();
+  readonly #standing: Process[] = [];
 
   /** `args`: of `ratchet worker`. */
   constructor(stack: Stack, args: readonly string[]) {
@@ -52,12 +76,32 @@ export class RolloutProcesses {
     return this.lives.filter(({ endedAt }) => endedAt === Infinity);
   }
 
+  /** Starts so many processes that have loaded what a worker loads, and that `start` uses first. */
+  async standBy(count: number): Promise<void> {
+    for (let i = 0; i < count; i++) {
+      const process = this.#spawn(['--import', standby]);
+      await process.said('standing by');
+      this.#standing.push(process);
+    }
+  }
+
   /** Resolves when it asks for work. */
   async start(): Promise<WorkerLife> {
+    const process = this.#standing.shift() ?? this.#spawn([]);
+    const { pid, child, ended } = process;
+    child.stdin.end('begin\n');
+    await process.said('rollout worker ready');
+    const life: WorkerLife = { pid, readyAt: Date.now(), endedAt: Infinity };
+    this.lives.push(life);
+    void ended.then(() => (life.endedAt = Math.min(life.endedAt, Date.now())));
+    return life;
+  }
+
+  #spawn(nodeArgs: readonly string[]): Process {
     const { projectFolder, logFolder, temporalAddress } = this.#stack;
-    const child = spawn(process.execPath, [command, 'worker', '--role', 'rollout', ...this.#args], {
+    const child = spawn(process.execPath, [...nodeArgs, command, 'worker', '--role', 'rollout', ...this.#args], {
       cwd: projectFolder,
-      stdio: ['ignore', 'pipe', 'pipe'],
+      stdio: 'pipe',
       env: {
         ...selectEnvironment(environmentForAll, process.env),
         TEMPORAL_ADDRESS: temporalAddress,
@@ -68,23 +112,14 @@ export class RolloutProcesses {
     this.#children.set(pid, child);
     const log = path.join(logFolder, `rollout-worker-${pid}.log`);
     const written = createWriteStream(log);
+    child.stdin.on('error', () => undefined); // of one that is gone, as `ended` tells
     child.stderr.pipe(written, { end: false });
     const ended = once(child, 'exit').then(() => {
       this.#children.delete(pid);
       written.end();
     });
-    const ready = new Promise<void>((resolve) => {
-      createInterface({ input: child.stdout }).on('line', (line) => {
-        written.write(`${line}\n`);
-        if (line.startsWith('rollout worker ready')) resolve();
-      });
-    });
-    const isReady = await Promise.race([ready.then(() => true), ended.then(() => false)]);
-    if (!isReady) throw new Error(`a rollout worker ended before it was ready: ${readFileSync(log, 'utf8')}`);
-    const life: WorkerLife = { pid, readyAt: Date.now(), endedAt: Infinity };
-    this.lives.push(life);
-    void ended.then(() => (life.endedAt = Math.min(life.endedAt, Date.now())));
-    return life;
+    const lines = createInterface({ input: child.stdout }).on('line', (line) => written.write(`${line}\n`));
+    return { pid, child, ended, said: (words) => said(words, { lines, ended, log }) };
   }
 
   kill(life: WorkerLife): void {

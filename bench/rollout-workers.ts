@@ -22,6 +22,7 @@ import { round } from './statistics.ts';
  * - `share_spread`, goal ≤ 0.1: of 16, the busiest worker's turns less those of the idlest, ÷ their mean.
  * - `killed_ratio`, goal ≥ 0.85: one of 16 is killed (`kill -9`) every `--kill-every` seconds for `--seconds`, and started anew: turns in
  *   that time, each counted once, ÷ what as many would have played that were alive. A worker is alive from when it is ready until it is killed.
+ *   With `--standby` what is started has been loaded before (`standby.mjs`), so that starts take less of the cores that all workers share.
  * - `replayed`, goal 0: turns that were asked for again although they had ended more than two seconds before their worker was killed. What
  *   ends is stored within half a second.
  */
@@ -35,6 +36,7 @@ export const rolloutWorkers = measurement('rollout-workers', 'how rollouts sprea
   .option('--max-rollouts <n>', 'of a worker; 0 = the option is not given to workers', Number, 64)
   .option('--seconds <n>', 'of each measurement', Number, 30)
   .option('--kill-every <s>', 'seconds from one kill to the next; 0 = none', Number, 1)
+  .option('--standby <n>', 'workers that are loaded before the kills begin, and take the places of those killed', Number, 0)
   .option('--seed <n>', 'chooses victims', Number, 1)
   .addHelpText(
     'after',
@@ -51,6 +53,7 @@ interface Options {
   readonly maxRollouts: number;
   readonly seconds: number;
   readonly killEvery: number;
+  readonly standby: number;
   readonly seed: number;
 }
 
@@ -226,7 +229,9 @@ interface Killed {
 
 async function measureKills(bench: Bench, options: Options, play: Play, calm: Spread): Promise<Killed> {
   const { run, processes } = play;
-  const { seconds, killEvery, seed } = options;
+  const { seconds, killEvery, standby, seed } = options;
+  bench.doing(`${standby} workers stand by`);
+  await processes.standBy(standby);
   bench.doing(`one of ${calm.workers} killed every ${killEvery} s`);
   const starting: Promise<unknown>[] = [];
   const from = Date.now();

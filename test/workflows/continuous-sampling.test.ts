@@ -5,10 +5,11 @@ import { Context } from '@temporalio/activity';
 import type { RoundChunk } from '../../core/rl/chunks.ts';
 import { tellParts } from '../../activities/around/tell-parts.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
-import { restrictPart } from '../../core/rl/played-part.ts';
+import { type PlayedPart, restrictPart } from '../../core/rl/played-part.ts';
 import { rolloutsWorkflowId } from '../../core/names.ts';
 import type { SamplingRound } from '../../core/rl/run-state.ts';
 import { RatchetError } from '../../core/errors.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { type Fakes, Gate, holdingStep, type Input, refOf } from './fake-run.ts';
 import { groupsIn } from './fake-training.ts';
 import { aWhile, failureOf, timesContinued, until } from './look.ts';
@@ -55,6 +56,31 @@ async function hasHeard({ handle }: BegunRun, text: string): Promise<boolean> {
         .includes(text),
     ),
   );
+}
+
+/** Takes what was left out where round after round keeps nothing. */
+const widening: RunSpec['filter'] = {
+  minRewardVariance: 0,
+  minReward: 0.2,
+  maxReward: 0.8,
+  onlineDifficultyFiltering: false,
+  keepsEqual: false,
+  onStarvation: 'widen',
+};
+
+/** As if the difficulty filter kept none of them. */
+function tooEasy(part: PlayedPart): PlayedPart {
+  const { filtered, ordinals } = part;
+  const groups = decodeRanges(ordinals).length;
+  return {
+    ...part,
+    filtered: {
+      ...filtered,
+      kept: { ...filtered.kept, ordinals: '' },
+      ended: { 'filtered:too_easy': ordinals },
+      solved: { all: groups, none: 0, some: 0 },
+    },
+  };
 }
 
 const firstsOf = (inputs: readonly Input<'playGroups'>[]): number[] => inputs.map(({ round }) => round.first);
@@ -113,6 +139,31 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     assert.ok(groups.includes(1));
     assert.equal(new Set(groups).size, groups.length, 'nothing is trained twice');
     assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
+  });
+
+  test('groups that end while those before them are judged again are told of as well', async () => {
+    const gate = new Gate();
+    let judged: Promise<void> | null = null;
+    const run: BegunRun = await begin({
+      settings: { ...continuous, maxSteps: 2, maxOffPolicySteps: 20, filter: widening },
+      fakes: {
+        playGroups: async ({ round, chunk }, { usual }) => {
+          if (isFirst(round, chunk)) await gate.pass();
+          const played = await usual();
+          return { ...played, parts: played.parts.map((part) => (isFirst(round, chunk) ? part : tooEasy(part))) };
+        },
+        filterGroups: async (_, { usual }) => {
+          gate.open();
+          judged ??= until('the first chunk is told of', () => hasHeard(run, '"ordinals":"1-8"')).then(aWhile);
+          await judged;
+          return usual();
+        },
+      },
+    });
+    const { ledger } = await run.result();
+    assert.ok(judged, 'they were judged again');
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 2 * 16]);
+    assert.ok(trained(run).flat().includes(1));
   });
 
   const bounds = [{}, { maxAsyncLevel: 64, maxOffPolicySteps: 2 }].map((bound) => ({ ...continuous, ...bound }));

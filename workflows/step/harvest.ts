@@ -1,3 +1,4 @@
+import { patched } from '@temporalio/workflow';
 import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
 import type { EndedRanges } from '../../core/rl/ledger.ts';
 import { addLost, nothingLost, type LostWork } from '../../core/rl/lost-work.ts';
@@ -110,13 +111,16 @@ export class Harvest {
     this.spend({ adopted: later.#spent.adopted, lost: later.lost });
   }
 
-  /** Judges all of it anew. */
+  /** Judges anew what there is by now. What is added while that is done has been judged so already. */
   async judge(filter: (one: ScoredPart) => Promise<FilteredGroups>): Promise<void> {
-    this.#parts = await Promise.all(
+    const count = this.#parts.length;
+    const judged = await Promise.all(
       this.#parts.map(async (one) => {
         return { ...one, filtered: restrictFiltered(await filter(one), new Set(one.ordinals)) };
       }),
     );
+    const later = this.#parts.slice(count);
+    this.#parts = later.length > 0 && patched('judged-while-played') ? [...judged, ...later] : judged;
     this.#kept = null;
   }
 
