@@ -17,6 +17,7 @@ import { entriesIn, type Entry } from '../stand-ins/tinker/journal.ts';
 import { StandInProcess } from '../stand-ins/tinker/process.ts';
 import { openSmallProject, type SmallProject } from './small-run.ts';
 import { eventually } from '../eventually.ts';
+import { layout } from '../../runs/layout.ts';
 
 const steps = 14;
 const overlappingSteps = 6;
@@ -218,7 +219,7 @@ async function storedOf(run: string, step?: number): Promise<Set<string>> {
 }
 
 async function groupsOf(run: string, step: number): Promise<ScoredGroup[]> {
-  return (await rowsBelow(run, step, (name) => name === 'scored.jsonl.gz')) as ScoredGroup[];
+  return (await rowsBelow(run, step, layout.isScored)) as ScoredGroup[];
 }
 
 async function rowsBelow(run: string, step: number | undefined, isIt: (name: string) => boolean): Promise<unknown[]> {
