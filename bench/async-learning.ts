@@ -26,6 +26,11 @@ export const asyncLearning = measurement(
   .option('--mean <ms>', 'of what rollouts wait', Number, 2_000)
   .option('--interval <n>', 'steps from one evaluation to the next', Number, 5)
   .option('--steps <n>', 'RL steps instead of the config’s', Number, 100)
+  .option(
+    '--tail-settings <flags>',
+    'of `ratchet train`, for the run with a tail alone, as in "--learning-rate 1e-3"',
+    '',
+  )
   .addHelpText('after', '\nGoal: samples_ratio ≤ 1.15.');
 
 interface Options {
@@ -35,6 +40,7 @@ interface Options {
   readonly mean: number;
   readonly interval: number;
   readonly steps: number;
+  readonly tailSettings: string;
 }
 
 const sigma = 1;
@@ -69,7 +75,7 @@ interface Learnt {
 async function measureOne(
   bench: Bench,
   { seed, level, meanMs }: { readonly seed: number; readonly level: number; readonly meanMs: number },
-  { exact, interval, steps }: Options,
+  { exact, interval, steps, tailSettings }: Options,
 ): Promise<Learnt> {
   bench.doing(`seed ${seed} at level ${level}`);
   return withProject(bench, async (folder) => {
@@ -88,12 +94,15 @@ async function measureOne(
       run,
       config,
       variables: { RATCHET_CODE_ROOTS: codeRoots().join(path.delimiter) },
-      overrides: Object.entries({
-        '--seed': seed,
-        '--max-async-level': level,
-        '--max-steps': steps,
-        '--eval.interval': interval,
-      }).flatMap(([name, value]) => [name, String(value)]),
+      overrides: [
+        ...Object.entries({
+          '--seed': seed,
+          '--max-async-level': level,
+          '--max-steps': steps,
+          '--eval.interval': interval,
+        }).flatMap(([name, value]) => [name, String(value)]),
+        ...(meanMs === 0 ? [] : tailSettings.split(' ').filter((word) => word !== '')),
+      ],
     });
     const commits = await readCommits(folder, run, steps);
     const shares: number[] = [];

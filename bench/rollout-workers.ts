@@ -36,7 +36,12 @@ export const rolloutWorkers = measurement('rollout-workers', 'how rollouts sprea
   .option('--max-rollouts <n>', 'of a worker; 0 = the option is not given to workers', Number, 64)
   .option('--seconds <n>', 'of each measurement', Number, 30)
   .option('--kill-every <s>', 'seconds from one kill to the next; 0 = none', Number, 1)
-  .option('--standby <n>', 'workers that are loaded before the kills begin, and take the places of those killed', Number, 0)
+  .option(
+    '--standby <n>',
+    'workers that are loaded before the kills begin, and take the places of those killed',
+    Number,
+    0,
+  )
   .option('--seed <n>', 'chooses victims', Number, 1)
   .addHelpText(
     'after',

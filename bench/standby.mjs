@@ -10,7 +10,9 @@ keepCompiled();
 const built = await builtProgram();
 if (built !== undefined) {
   const folder = new URL('.', built);
-  const names = (await readdir(folder)).filter((name) => /^(?:worker|run-worker|credentials)-[A-Z0-9]{8}\.mjs$/.test(name));
+  const names = (await readdir(folder)).filter((name) =>
+    /^(?:worker|run-worker|credentials)-[A-Z0-9]{8}\.mjs$/.test(name),
+  );
   for (const name of names) await import(new URL(name, folder).href);
 }
 process.stdout.write('standing by\n');

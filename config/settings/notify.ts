@@ -50,6 +50,11 @@ export const notify = {
     'notice when answers of 5 steps are so many times as long as those of the 20 steps before',
     { default: 2 },
   ),
+  mismatch_kl: setting(
+    z.number().gt(0).meta({ expected: 'a number > 0' }),
+    'notice when rollouts of 5 steps come from a policy further than this from the one that trains, in nats per token',
+    { default: 0.1 },
+  ),
   eval_fall: setting(
     atLeastZero(),
     'notice when a held-out mean reward is this far below its best while rewards in training rose',

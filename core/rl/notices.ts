@@ -1,6 +1,15 @@
 /** What an operator wrote about a run, and what the run noticed by itself. */
 
-export const noticeKinds = ['note', 'breaker', 'paused', 'failed', 'entropy', 'length', 'held-out'] as const;
+export const noticeKinds = [
+  'note',
+  'breaker',
+  'paused',
+  'failed',
+  'entropy',
+  'length',
+  'mismatch',
+  'held-out',
+] as const;
 export type NoticeKind = (typeof noticeKinds)[number];
 
 export interface Notice {
@@ -18,6 +27,8 @@ export interface Notice {
 export interface NoticeLimits {
   readonly entropyShare: number;
   readonly lengthFactor: number;
+  /** Nats per token. */
+  readonly mismatchKl: number;
   readonly evalFall: number;
 }
 
@@ -47,6 +58,9 @@ interface Point {
  *   Not told while half of the groups are solved by all of their rollouts, in the mean of these steps: there it is what was learned.
  * - length: m₅ > `length_factor` · p, where p is the mean length of the up to 20 steps before those, 10 at least. Told again after
  *   m₅ ≤ p · (1 + `length_factor`) / 2.
+ * - mismatch: m₅ > `mismatch_kl`, where m₅ is the mean of the last 5 steps of the KL divergence, per token, of the policy that trains from
+ *   the one that sampled. Of what was sampled from so far away little is left where it is corrected for: 4 versions apart at 0.3 nats, the demo
+ *   asks for twice the samples (bench/README.md). Told again after m₅ ≤ `mismatch_kl` / 2.
  * - held-out: an evaluation of step k has a mean reward e(k) ≤ e(best) − `eval_fall`, where best < k is the best evaluation of the
  *   same environment, and the mean training reward of the 5 steps up to k is above that of the 5 steps up to best. Where the
  *   evaluations were compared example by example, the fall must be beyond chance (`vs_best/is_worse`). Told again after another best.
@@ -58,6 +72,7 @@ export class LineageWatch {
   readonly #entropy: Point[] = [];
   readonly #solved: Point[] = [];
   readonly #lengths: Point[] = [];
+  readonly #mismatch: Point[] = [];
   readonly #rewards = new Map<string, Point[]>();
   readonly #evals = new Map<string, Point[]>();
   readonly #told = new Set<string>();
@@ -70,7 +85,7 @@ export class LineageWatch {
   take(row: WatchedRow): Notice[] {
     const { time } = row;
     if (typeof time === 'string') this.#time = time;
-    return [...this.#entropyIn(row), ...this.#lengthIn(row), ...this.#heldOutIn(row)];
+    return [...this.#entropyIn(row), ...this.#lengthIn(row), ...this.#mismatchIn(row), ...this.#heldOutIn(row)];
   }
 
   *#entropyIn(row: WatchedRow): Iterable<Notice> {
@@ -103,6 +118,20 @@ export class LineageWatch {
     const truncated = typeof cut === 'number' ? `; ${Math.round(cut * 100)} % were cut` : '';
     const text = `answers grew to ${Math.round(now)} tokens, ${(now / usual).toFixed(1)} times the ${Math.round(usual)} of the ${before.length} steps before${truncated}`;
     yield this.#noticed('length', row, text);
+  }
+
+  *#mismatchIn(row: WatchedRow): Iterable<Notice> {
+    if (!isAdded(this.#mismatch, row, 'mismatch_kl') || this.#mismatch.length < stepsOfBeginning) return;
+    const now = meanOf(this.#mismatch.slice(-stepsNow));
+    const { mismatchKl } = this.#limits;
+    if (now <= mismatchKl / over) this.#told.delete('mismatch');
+    if (now <= mismatchKl || !this.#isNew('mismatch')) return;
+    const behind = row['off_policy/mean'];
+    const isBehind = typeof behind === 'number' && behind > 0;
+    const text = isBehind
+      ? `rollouts come from a policy ${now.toPrecision(2)} nats per token away from the one that trains, ${behind.toFixed(1)} versions behind: they teach less; a lower learning_rate or max_async_level brings them closer`
+      : `the sampler and the trainer are ${now.toPrecision(2)} nats per token apart at the same weights: compare their precision, chat template and sampling settings`;
+    yield this.#noticed('mismatch', row, text);
   }
 
   *#heldOutIn(row: WatchedRow): Iterable<Notice> {

@@ -168,6 +168,7 @@ test('a run file names a webhook, and no secret', () => {
     private: false,
     entropyShare: 0.1,
     lengthFactor: 2,
+    mismatchKl: 0.1,
     evalFall: 0.05,
   });
   assert.match(refused('webhook = "https://hooks.slack.com/services/T0/B0/abc"'), /name that as webhook_var/);

@@ -9,7 +9,7 @@ import { RunSinks } from '../../runs/run-sinks.ts';
 import { beginLineage } from '../../runs/lineages.ts';
 import { advance, commitFirst, makeRun, openRoles, type TestRun } from '../activities/runs.ts';
 
-const limits = { entropyShare: 0.1, lengthFactor: 2, evalFall: 0.05 };
+const limits = { entropyShare: 0.1, lengthFactor: 2, mismatchKl: 0.1, evalFall: 0.05 };
 
 async function watch({ run, store }: TestRun): Promise<void> {
   const sinks = new RunSinks(store, [new NoticeWatch(run, limits)], () => undefined);

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { LineageWatch, type Notice, type WatchedRow } from '../../../core/rl/notices.ts';
 
-const limits = { entropyShare: 0.1, lengthFactor: 2, evalFall: 0.05 };
+const limits = { entropyShare: 0.1, lengthFactor: 2, mismatchKl: 0.1, evalFall: 0.05 };
 
 type Figures = Readonly<Record<string, number>>;
 
@@ -57,6 +57,25 @@ describe('a run notices', () => {
     );
     assert.match(jump[0]!.text, /220 tokens, 2\.2 times the 100 of the 20 steps before/);
     assert.deepEqual(watched(steps(200, (step) => ({ [length]: 100 * 1.02 ** step }))), []);
+  });
+
+  test('that rollouts come from far away, and again when that had been over', () => {
+    const far = (step: number): Figures => ({
+      mismatch_kl: step <= 20 || (step > 40 && step <= 60) ? 0.01 : 0.3,
+      'off_policy/mean': 3.5,
+    });
+    const found = watched(steps(80, far));
+    assert.deepEqual(
+      found.map(({ kind, step }) => [kind, step]),
+      [
+        ['mismatch', 22], // 2 × 0.3 and 3 × 0.01 of 5 are above 0.1
+        ['mismatch', 62],
+      ],
+    );
+    assert.match(found[0]!.text, /0\.13 nats per token away .*, 3\.5 versions behind: .*max_async_level/);
+    const [together] = watched(steps(20, () => ({ mismatch_kl: 0.5, 'off_policy/mean': 0 })));
+    assert.match(together!.text, /0\.50 nats per token apart at the same weights/);
+    assert.deepEqual(watched(steps(80, () => ({ mismatch_kl: 0.09 }))), []);
   });
 
   test('that rewards rise while held-out scores fall, beyond chance where that is known', () => {
