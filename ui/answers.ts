@@ -105,6 +105,8 @@ export interface CostAnswer {
     readonly money: string | null;
     readonly used: readonly string[];
   }[];
+  /** In words, what of it is counted nowhere. */
+  readonly notCounted: string;
 }
 
 /** What somebody wrote about the run, or what it noticed. */
@@ -204,7 +206,7 @@ export interface RolloutsAnswer {
 }
 
 export interface TurnAnswer {
-  /** Who of several agents of the episode says it, and what that one got: `solver 2, reward 1`; absent where there is one. */
+  /** Who of several agents of the episode says it, and what that one got: `solver 2, reward 1, advantage 0.5`; absent where there is one. */
   readonly agent?: string;
   /** What came since the turn before; for the first the example's prompt. */
   readonly heard: readonly ChatMessage[];
@@ -226,7 +228,7 @@ export interface RolloutAnswer {
   readonly reward: number | null;
   /** Every reward function, unweighted. */
   readonly parts: Readonly<Record<string, number>>;
-  /** By the run's settings; null where a function of the user's gives it, or there is no reward. */
+  /** By the run's settings; null where there is no reward, or as `withoutAdvantages` says. */
   readonly advantage: number | null;
   readonly flags: readonly string[];
   readonly error: string | null;
@@ -249,6 +251,8 @@ export interface GroupAnswer {
   readonly answer: string | null;
   /** Where it lies in the store. */
   readonly object: string;
+  /** Why none of its rollouts has an advantage that can be told; null where they have. */
+  readonly withoutAdvantages: string | null;
   readonly rollouts: readonly RolloutAnswer[];
 }
 

@@ -1,9 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { type AdvantageKind } from '../core/rl/advantage.ts';
-import { advantagesOf } from '../core/rl/pack.ts';
 import { rowsOfEpisode } from '../core/rl/agents.ts';
 import type { AgentTrace, ScoredGroup, ScoredRollout, Turn } from '../core/rl/rollout.ts';
-import type { RunSpec } from '../config/run-spec.ts';
 import { RatchetError } from '../core/errors.ts';
 import { present } from '../core/present.ts';
 import { tokenizerOf } from '../backends/rollouts/stored-tokenizer.ts';
@@ -25,6 +22,7 @@ import type {
   TokensAnswer,
   TurnAnswer,
 } from './answers.ts';
+import { Advantages, type ShownAdvantages } from './advantages.ts';
 import { tokensOf } from './tokens.ts';
 
 /** Which group, of the lineages that led to where the run stands. */
@@ -44,6 +42,7 @@ const histogramBins = 20;
 export class RolloutSource {
   readonly #place: RunPlace;
   readonly #index: RolloutIndex;
+  readonly #advantages: Advantages;
   readonly #objects = new Map<string, Promise<ScoredGroup[]>>();
   #indexing: Promise<void> | null = null;
   #error: string | null = null;
@@ -53,6 +52,7 @@ export class RolloutSource {
   constructor(place: RunPlace) {
     this.#place = place;
     this.#index = new RolloutIndex(place);
+    this.#advantages = new Advantages(place);
   }
 
   get standing(): RunOverview['index'] {
@@ -102,8 +102,7 @@ export class RolloutSource {
   async group(place: GroupPlace): Promise<GroupAnswer> {
     const { group, spec, at } = await this.#open(place);
     const tokenizer = await this.#openTokenizer();
-    const { advantage } = spec;
-    const advantages = typeof advantage === 'string' ? advantagesBy(group, advantage, spec) : null;
+    const advantages = await this.#advantages.of(group, at, spec);
     return {
       lineage: at.lineage,
       step: at.step,
@@ -116,10 +115,8 @@ export class RolloutSource {
       version: group.policyStep,
       answer: group.example?.answer ?? null,
       object: at.object,
-      rollouts: group.rollouts.map((rollout) => ({
-        ...answerOf(group, rollout, tokenizer),
-        advantage: rollout.reward === null ? null : (advantages?.get(rollout.index) ?? null),
-      })),
+      withoutAdvantages: advantages.missing,
+      rollouts: group.rollouts.map((rollout) => answerOf(group, rollout, { tokenizer, advantages })),
     };
   }
 
@@ -128,11 +125,10 @@ export class RolloutSource {
     const rollout = group.rollouts.find((one) => one.index === index);
     const tokenizer = await this.#openTokenizer();
     if (!rollout || !tokenizer) throw notThere(`rollout ${index} of group ${place.group} with its tokens`);
-    const { advantage } = spec;
-    const advantages = typeof advantage === 'string' ? advantagesBy(group, advantage, spec) : null;
+    const { ofRollouts } = await this.#advantages.of(group, at, spec);
     const { rows, isMasked } = rowsOfEpisode(rollout, spec);
     return {
-      advantage: rollout.reward === null ? null : (advantages?.get(index) ?? null),
+      advantage: rollout.reward === null ? null : (ofRollouts.get(index) ?? null),
       ...tokensOf(rollout, tokenizer, {
         rows,
         scoresOf: await this.#scoresOf(at),
@@ -196,23 +192,19 @@ export class RolloutSource {
   }
 }
 
-function advantagesBy(group: ScoredGroup, kind: AdvantageKind, spec: RunSpec): ReadonlyMap<number, number> {
-  const found = advantagesOf(group, kind, spec);
-  return new Map(group.rollouts.map(({ index }, i) => [index, found[i]!]));
-}
-
 function answerOf(
   group: ScoredGroup,
   rollout: ScoredRollout,
-  tokenizer: ChatTokenizer | null,
-): Omit<RolloutAnswer, 'advantage'> {
+  { tokenizer, advantages }: { readonly tokenizer: ChatTokenizer | null; readonly advantages: ShownAdvantages },
+): RolloutAnswer {
   const { index, outcome, reward, metrics, flags = [], error = null, turns, traces = [] } = rollout;
-  const agents = agentNames(traces);
+  const agents = agentNames(traces, advantages.ofAgents.get(index));
   return {
     index,
     outcome,
     reward,
     parts: metrics,
+    advantage: reward === null ? null : (advantages.ofRollouts.get(index) ?? null),
     flags: flags.map(({ name, isEnforced }) => (isEnforced ? name : `${name} (only noted)`)),
     error,
     turns: turns.map((turn, i) => {
@@ -224,13 +216,21 @@ function answerOf(
   };
 }
 
-/** Each with a number where several have its role. */
-function agentNames(traces: readonly AgentTrace[]): string[] {
+/** Each with a number where several have its role, its reward and, where it is known, its advantage. */
+function agentNames(traces: readonly AgentTrace[], advantages: readonly number[] = []): string[] {
+  const ofTrained = advantages.values();
   return traces.map(({ agent, isTrained, reward }, i) => {
     const same = traces.filter((one) => one.agent === agent);
     const number = same.length === 1 ? '' : ` ${traces.slice(0, i + 1).filter((one) => one.agent === agent).length}`;
-    return `${agent}${number}, ${isTrained ? `reward ${Number(reward.toPrecision(4))}` : 'not trained'}`;
+    if (!isTrained) return `${agent}${number}, not trained`;
+    const advantage = ofTrained.next().value;
+    const credit = advantage === undefined ? '' : `, advantage ${short(advantage)}`;
+    return `${agent}${number}, reward ${short(reward)}${credit}`;
   });
+}
+
+function short(value: number): string {
+  return String(Number(value.toPrecision(4)));
 }
 
 function turnOf(turn: Turn, first: ScoredGroup | null, tokenizer: ChatTokenizer | null): TurnAnswer {

@@ -8,6 +8,7 @@ import { layout } from '../runs/layout.ts';
 import type { ChatAsked, Steering } from './answers.ts';
 import { Doorkeeper } from './doorkeeper.ts';
 import { Folder } from './folder.ts';
+import { KnownAnswers, knownHeader } from './known-answers.ts';
 import { pageFiles, pageHtml, policy } from './page-files.ts';
 import { chatIn, steeringIn } from './posted.ts';
 import { answerRoute, BadRequest } from './routes.ts';
@@ -85,6 +86,7 @@ function portOf(server: Server): number {
 interface OpenRun {
   readonly source: RunSource;
   readonly viewers: Viewers;
+  readonly answers: KnownAnswers;
 }
 
 class Site {
@@ -184,9 +186,12 @@ class Site {
     if (found !== null) return json(request, response, found);
     const asked = /^\/api\/runs\/([^/]+)(?:\/([^/]*))?$/.exec(pathname);
     if (!asked) return plain(request, response, 404, 'There is nothing here.');
-    const { source, viewers } = await this.#open(nameIn(asked[1]!));
+    const { source, viewers, answers } = await this.#open(nameIn(asked[1]!));
     if (asked[2] === 'live') return viewers.add(response);
-    json(request, response, await answerRoute(source, asked[2] ?? '', searchParams));
+    const body = JSON.stringify(await answerRoute(source, asked[2] ?? '', searchParams));
+    const known = request.headers[knownHeader];
+    const answer = typeof known === 'string' ? answers.named(body, known) : { body };
+    send(request, response, { type: 'application/json', ...answer });
   }
 
   #open(run: string): Promise<OpenRun> {
@@ -202,7 +207,7 @@ class Site {
     if (isOther || !runNamePattern.test(run) || (await openRunStore(store, run).read(layout.run())) === null)
       throw new RatchetError('RunNotFound', `There is no run ${JSON.stringify(run)} here.`);
     const source = new RunSource({ name: run, store }, ask);
-    return { source, viewers: new Viewers(source) };
+    return { source, viewers: new Viewers(source), answers: new KnownAnswers() };
   }
 }
 
@@ -240,12 +245,23 @@ function plain(request: IncomingMessage, response: ServerResponse, status: numbe
 function send(
   { headers, method }: IncomingMessage,
   response: ServerResponse,
-  { status = 200, type, body }: { readonly status?: number; readonly type: string; readonly body: string },
+  {
+    status = 200,
+    type,
+    body,
+    headers: own = {},
+  }: {
+    readonly status?: number;
+    readonly type: string;
+    readonly body: string;
+    readonly headers?: Readonly<Record<string, string>>;
+  },
 ): void {
   const isPacked = body.length >= packedFrom && /\bgzip\b/.test(headers['accept-encoding'] ?? '');
   const bytes = isPacked ? gzipSync(body, { level: 5 }) : Buffer.from(body);
   response.writeHead(status, {
     ...guards,
+    ...own,
     'content-type': `${type}; charset=utf-8`,
     'content-length': bytes.byteLength,
     ...(isPacked ? { 'content-encoding': 'gzip' } : {}),

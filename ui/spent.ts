@@ -1,4 +1,4 @@
-import { costOf, isMoney, isTokens, moneyText, partName, usedLines } from '../core/rl/cost.ts';
+import { costOf, isMoney, isTokens, moneyText, notCounted, partName, usedLines } from '../core/rl/cost.ts';
 import type { CostAnswer, SeriesPart } from './answers.ts';
 import type { MetricsTable } from './metrics-table.ts';
 
@@ -47,6 +47,7 @@ export function costIn(
     money: text(cost.money),
     leftBehind: left > (cost.money ?? 0) * roundingShare ? text(left) : null,
     parts: cost.parts.map((part) => ({ name: partName(part), money: text(part.money), used: usedLines(part.used) })),
+    notCounted,
   };
 }
 

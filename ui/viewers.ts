@@ -1,5 +1,6 @@
 import type { ServerResponse } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
+import { changeBetween } from './change.ts';
 import type { RunSource } from './run-source.ts';
 
 /** How often the store is looked at while somebody looks at a run: a folder, or a bucket, which costs money. */
@@ -11,19 +12,23 @@ const firstAnswerMs = 500;
 const stillThereMs = 15_000;
 
 /**
- * Whoever looks at a run is told what is new as server-sent events: the whole of where it stands, whenever that has changed. One look at the
- * store is for all of them, and nobody looks while nobody watches.
+ * Whoever looks at a run is told what is new as server-sent events: first the whole of where it stands (`run`), then whenever that has changed what
+ * makes it of what they were told before (`change`). One look at the store is for all of them, and nobody looks while nobody watches.
  */
 export class Viewers {
   readonly #source: RunSource;
-  readonly #all = new Set<ServerResponse>();
+  /** What each was told last; '' where nothing yet. */
+  readonly #all = new Map<ServerResponse, string>();
   #isLooking = false;
   #waiting = new AbortController();
   #offset = -1;
   #askedAt: number | null = null;
   #asking: Promise<void> | null = null;
-  #said = '';
+  /** Somebody has come who was told nothing yet. */
+  #isNewHere = false;
   #saidAt = 0;
+  /** The last look at the store failed. */
+  #isTroubled = false;
 
   constructor(source: RunSource) {
     this.#source = source;
@@ -32,15 +37,15 @@ export class Viewers {
   add(response: ServerResponse): void {
     response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-store' });
     response.write(`retry: 1000\n\n`);
-    this.#all.add(response);
+    this.#all.set(response, '');
     response.on('close', () => this.#all.delete(response));
-    this.#said = ''; // the new one is told, too
+    this.#isNewHere = true;
     this.#waiting.abort();
     if (!this.#isLooking) void this.#lookOn();
   }
 
   end(): void {
-    for (const response of this.#all) response.end();
+    for (const response of this.#all.keys()) response.end();
     this.#all.clear();
     this.#waiting.abort();
   }
@@ -53,7 +58,10 @@ export class Viewers {
       this.#waiting = new AbortController();
       try {
         await this.#look();
+        if (this.#isTroubled) this.#send('change', 'null'); // it is over, though nothing else is new
+        this.#isTroubled = false;
       } catch (error) {
+        this.#isTroubled = true;
         this.#tellTrouble(error);
       }
       // Of a store that is slow to answer no more is asked than it answers.
@@ -66,11 +74,10 @@ export class Viewers {
     const asked = this.#ask();
     const offset = await this.#source.look();
     // Whoever has just come is not told first that the run stands still, and then that it does not; a server that is slow keeps nobody.
-    if (this.#said === '') await Promise.race([asked, delay(firstAnswerMs, undefined, { ref: false })]);
-    const said = JSON.stringify({ offset, overview: await this.#source.overview() });
-    if (said !== this.#said) this.#send('run', said);
-    else if (performance.now() - this.#saidAt > stillThereMs) this.#send('still', '{}');
-    this.#said = said;
+    if (this.#isNewHere) await Promise.race([asked, delay(firstAnswerMs, undefined, { ref: false })]);
+    this.#isNewHere = false;
+    this.#tellAll(JSON.stringify({ offset, overview: await this.#source.overview() }));
+    if (performance.now() - this.#saidAt > stillThereMs) this.#send('still', '{}');
     if (offset !== this.#offset) void this.#source.rollouts.bringUpToDate();
     this.#offset = offset;
   }
@@ -92,12 +99,30 @@ export class Viewers {
     this.#send('trouble', JSON.stringify({ message: error instanceof Error ? error.message : String(error) }));
   }
 
+  #tellAll(now: string): void {
+    const changes = new Map<string, string>();
+    const since = (before: string): string => {
+      const known = changes.get(before) ?? JSON.stringify(changeBetween(JSON.parse(before), JSON.parse(now)));
+      changes.set(before, known);
+      return known;
+    };
+    for (const [response, before] of this.#all) {
+      // Who does not read is not written to, and is told later what is new by then.
+      if (before === now || response.writableNeedDrain) continue;
+      this.#saidAt = performance.now();
+      response.write(before === '' ? eventOf('run', now) : eventOf('change', since(before)));
+      this.#all.set(response, now);
+    }
+  }
+
   #send(event: string, data: string): void {
     this.#saidAt = performance.now();
-    // Who does not read is not written to: the next event says all of it again.
-    for (const response of this.#all)
-      if (!response.writableNeedDrain) response.write(`event: ${event}\ndata: ${data}\n\n`);
+    for (const response of this.#all.keys()) if (!response.writableNeedDrain) response.write(eventOf(event, data));
   }
+}
+
+function eventOf(event: string, data: string): string {
+  return `event: ${event}\ndata: ${data}\n\n`;
 }
 
 /** Until then, or until it is cut short. */

@@ -147,6 +147,10 @@ export function isTokens(metric: string): boolean {
   return metricName.exec(metric)?.[3]?.endsWith('_tokens') === true;
 }
 
+/** What a run spends beside what is counted: a sum is at least so much. */
+export const notCounted =
+  'tokens of judges and of other models that environments ask, the warm-up of [sft], rollouts given up before they were scored, attempts at a step that was refused, searches that were cancelled, and time between steps';
+
 export const usualCurrency = 'USD';
 
 const partNames = { training: 'training', eval: 'evals', search: 'searches', trial: 'trials of prompts' } as const;

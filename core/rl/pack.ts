@@ -69,12 +69,18 @@ interface CreditOptions extends LengthShaping {
 /** Where the temperature and the advantage of a group stand that has none of its own. */
 type OfEnvironments = Pick<RunSpec, 'sampling' | 'environments'>;
 
-/** What one group gives. */
-interface PackedGroup {
-  /** With the rollout that each is of, or the agent of an episode, among those of all groups. */
-  readonly rows: readonly { readonly sample: PackedRow; readonly rollout: number }[];
+/** What the rollouts of one group are credited with. */
+export interface GroupAdvantages {
   /** By the index of the rollout; 0 where there is no reward. */
   readonly advantages: ReadonlyMap<number, number>;
+  /** Of each trained agent, or of a rollout that has one: by the index of the rollout, in the order of its traces. */
+  readonly ofAgents: ReadonlyMap<number, readonly number[]>;
+}
+
+/** What one group gives. */
+interface PackedGroup extends GroupAdvantages {
+  /** With the rollout that each is of, or the agent of an episode, among those of all groups. */
+  readonly rows: readonly { readonly sample: PackedRow; readonly rollout: number }[];
 }
 
 /**
@@ -135,11 +141,8 @@ export class Packer {
   }
 
   pack(group: ScoredGroup): PackedGroup {
-    const samples = groupOfSamples(group);
-    const inOrder = samples.rollouts;
-    const entry = this.#own.environments?.find(({ name }) => name === group.environment);
-    const kind = ownAdvantage(group, this.#advantage, this.#own.environments);
-    const credits = entry?.objective === undefined ? this.#creditsOf(samples, kind) : inOrder.map(() => 0);
+    const { inOrder, credits } = this.#credited(group);
+    const entry = this.#entryOf(group);
     this.#stats.groups += 1;
     const own = { ...ownTemperature(group, this.#own), ...present({ objective: entry?.objective }) };
     const filters = filtersOf(this.#filters, entry);
@@ -147,7 +150,27 @@ export class Packer {
       rows: inOrder.flatMap((rollout, i) =>
         this.#rowsOf(rollout, { own, credit: credits[i]!, filters, echo: entry?.echo }),
       ),
-      advantages: byRollout(inOrder, credits),
+      ...told(inOrder, credits),
+    };
+  }
+
+  /** What `pack` says of the next group, without its rows: its turns may be missing. Baselines move on as they do there. */
+  credit(group: ScoredGroup): GroupAdvantages {
+    const { inOrder, credits } = this.#credited(group);
+    return told(inOrder, credits);
+  }
+
+  #entryOf({ environment }: ScoredGroup): RunSpec['environments'][number] | undefined {
+    return this.#own.environments?.find(({ name }) => name === environment);
+  }
+
+  #credited(group: ScoredGroup): { readonly inOrder: readonly Sample[]; readonly credits: readonly Credit[] } {
+    const samples = groupOfSamples(group);
+    const kind = ownAdvantage(group, this.#advantage, this.#own.environments);
+    const isCredited = this.#entryOf(group)?.objective === undefined;
+    return {
+      inOrder: samples.rollouts,
+      credits: isCredited ? this.#creditsOf(samples, kind) : samples.rollouts.map(() => 0),
     };
   }
 
@@ -228,22 +251,23 @@ export function advantagesOf(
   options: CreditOptions = {},
 ): number[] {
   const samples = groupOfSamples(group);
-  const found = byRollout(samples.rollouts, creditsOf(samples, kind, options));
+  const found = told(samples.rollouts, creditsOf(samples, kind, options)).advantages;
   return group.rollouts.map(({ index }) => found.get(index)!);
 }
 
-/** By the index of the rollout: of several agents the mean of what is not 0. */
-function byRollout(samples: readonly Sample[], credits: readonly Credit[]): Map<number, number> {
-  const found = new Map<number, number[]>();
+/** Of several agents a rollout has the mean of what is not 0. */
+function told(samples: readonly Sample[], credits: readonly Credit[]): GroupAdvantages {
+  const ofAgents = new Map<number, number[]>();
   for (const [i, { index }] of samples.entries()) {
-    found.set(index, [...(found.get(index) ?? []), scalarOf(credits[i]!)]);
+    ofAgents.set(index, [...(ofAgents.get(index) ?? []), scalarOf(credits[i]!)]);
   }
-  return new Map(
-    [...found].map(([index, [first, ...others]]) => [
+  const advantages = new Map(
+    [...ofAgents].map(([index, [first, ...others]]) => [
       index,
       others.length === 0 ? first! : scalarOf([first!, ...others]),
     ]),
   );
+  return { advantages, ofAgents };
 }
 
 function creditsOf(

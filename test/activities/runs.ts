@@ -406,10 +406,11 @@ export async function planNext(
   });
   const ordinals = `${round.first}-${round.last}`;
   const trained = [{ scored, policyStep: round.policyStep, ordinals }];
-  const { packed } = await roles.packBatch({ run, step, trained, scored: [scored] });
+  const before = state.baselines && { baselines: state.baselines };
+  const { packed, baselines } = await roles.packBatch({ run, step, trained, scored: [scored], ...before });
   const { reference, klBeta, overrides, policy } = state;
   const planned = await roles.planStep({ run, step, attempt: 1, from: policy, reference, klBeta, overrides, packed });
-  return { ...planned, packed, curriculum, step, ordinals };
+  return { ...planned, packed, curriculum, step, ordinals, ...(baselines && { baselines }) };
 }
 
 /** One whole step, committed, and sealed where the plan says so. */
@@ -420,7 +421,7 @@ export async function advance(
   { pinned = [], ...more }: { readonly pinned?: readonly number[]; readonly datasets?: LeaseInput['datasets'] } = {},
 ): Promise<Committed> {
   const { run, spec } = test;
-  const { plan, snapshot, curriculum, step, ordinals } = await planNext(test, roles, from, more);
+  const { plan, snapshot, curriculum, step, ordinals, baselines } = await planNext(test, roles, from, more);
   const trained = await act(roles.trainStep, { run, plan });
   if (!trained.policy) throw new Error(`refused: ${trained.reason}`);
   const renews = spec.kl.refSyncSteps !== null && step % spec.kl.refSyncSteps === 0;
@@ -430,6 +431,7 @@ export async function advance(
     policy: trained.policy,
     reference: renews ? trained.policy : from.state.reference,
     curriculum,
+    ...(baselines && { baselines }),
   };
   const outcomes = { step, issued: ordinals, ended: { trained: ordinals }, pending: '' };
   const { sha256, isPublished } = await roles.commitStep({

@@ -17,8 +17,11 @@ export interface ChartProps {
   readonly series: SeriesAnswer;
   readonly markers: readonly Marker[];
   readonly by: 'step' | 'time';
+  /** What a point of it is called: `step 12` unless it says another thing. */
+  readonly nameOf?: (step: number) => string;
 }
 
+const stepName = (step: number): string => `step ${step}`;
 const height = 150;
 const lineColors = ['--line-1', '--line-2', '--line-3', '--line-4'];
 const markerColors: Readonly<Record<MarkerKind, string>> = {
@@ -34,7 +37,7 @@ const tickHeight = 6;
 type Points = [x: number[], ...y: (number | null)[][]];
 
 /** One small picture of some metrics. What its line says stands in words above it, for those who do not see it. */
-export function Chart({ title, unit, lines, series, markers, by }: ChartProps): JSX.Element | null {
+export function Chart({ title, unit, lines, series, markers, by, nameOf = stepName }: ChartProps): JSX.Element | null {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const isDark = useIsDark();
@@ -80,10 +83,10 @@ export function Chart({ title, unit, lines, series, markers, by }: ChartProps): 
               {figure(valueAt(series, metric, index))}
             </span>
           ))}
-          <small>step {steps[index]}</small>
+          <small>{steps[index] === undefined ? '' : nameOf(steps[index])}</small>
         </span>
       </figcaption>
-      <div ref={place} role="img" aria-label={inWords(title, unit, shown, series)} />
+      <div ref={place} role="img" aria-label={inWords({ title, unit, lines: shown, series, nameOf })} />
     </figure>
   );
 }
@@ -95,13 +98,20 @@ function valueAt({ path }: SeriesAnswer, metric: string, index: number): number 
   return null;
 }
 
-function inWords(title: string, unit: string, lines: readonly Line[], { path }: SeriesAnswer): string {
+function inWords({
+  title,
+  unit,
+  lines,
+  series: { path },
+  nameOf,
+}: Pick<ChartProps, 'title' | 'unit' | 'lines' | 'series'> & { readonly nameOf: (step: number) => string }): string {
+  const name = (one: { readonly step: number } | undefined): string => (one === undefined ? '–' : nameOf(one.step));
   const of = lines.map(({ metric, label }) => {
     const values = (path.values[metric] ?? []).map((value, i) => ({ value, step: path.step[i]! }));
     const there = values.filter(({ value }) => value !== null);
     const [first, last] = [there[0], there.at(-1)];
     const most = there.reduce((best, one) => (one.value! > best.value! ? one : best), there[0]!);
-    return `${label}: ${figure(first?.value)} at step ${first?.step}, ${figure(last?.value)} at step ${last?.step}, at most ${figure(most?.value)} at step ${most?.step}`;
+    return `${label}: ${figure(first?.value)} at ${name(first)}, ${figure(last?.value)} at ${name(last)}, at most ${figure(most?.value)} at ${name(most)}`;
   });
   return `${title}${unit === '' ? '' : `, ${unit}`}. ${of.join('. ')}.`;
 }

@@ -3,7 +3,7 @@ import type { JSX } from 'preact';
 import type { ListedRun, RunOverview, SeriesAnswer } from '../answers.ts';
 import type { ViewProps } from './app.tsx';
 import { Chart } from './chart.tsx';
-import { figure } from './figures.ts';
+import { duration, figure } from './figures.ts';
 import { addressOf, useAnswer } from './hooks.ts';
 import { seriesPath } from './run-view.tsx';
 
@@ -97,21 +97,32 @@ export function CompareView({ source, run, asked, isReport, news }: ViewProps): 
       {found.length > 1 && (
         <>
           <Differences runs={found} />
-          <div class="charts">
-            {compared.map(({ title, metric }) => (
-              <Chart
-                key={title}
-                title={title}
-                unit={by === 'step' ? '' : `by ${axisNames[by]}`}
-                lines={found.map((one) => ({ metric: one.run, label: one.run }))}
-                series={merged(found, metric, by)}
-                markers={[]}
-                by="step"
-              />
-            ))}
-          </div>
+          <Curves runs={found} by={by} />
         </>
       )}
+    </>
+  );
+}
+
+function Curves({ runs, by }: { readonly runs: readonly Compared[]; readonly by: By }): JSX.Element {
+  const costs = runs.flatMap(({ overview }) => overview.cost ?? []);
+  return (
+    <>
+      {by.startsWith('spent/') && costs[0] && <p class="note">Not counted in what was spent: {costs[0].notCounted}.</p>}
+      <div class="charts">
+        {compared.map(({ title, metric }) => (
+          <Chart
+            key={title}
+            title={title}
+            unit={by === 'step' ? '' : `by ${axisNames[by]}`}
+            lines={runs.map(({ run }) => ({ metric: run, label: run }))}
+            series={merged(runs, metric, by)}
+            markers={[]}
+            by="step"
+            nameOf={(at) => pointName(by, at, costs[0]?.currency ?? '')}
+          />
+        ))}
+      </div>
     </>
   );
 }
@@ -161,7 +172,7 @@ function Differences({ runs }: { readonly runs: readonly Compared[] }): JSX.Elem
   );
   const facts: readonly [string, (one: Compared) => string][] = [
     ['step', ({ overview }) => `${overview.step} of ${overview.maxSteps}`],
-    ['a step takes', ({ overview }) => `${figure(overview.stepSeconds)} s`],
+    ['a step takes', ({ overview }) => duration(overview.stepSeconds)],
     ['ETTR', ({ overview }) => figure(overview.ettr)],
     ['cost', ({ overview }) => overview.cost?.money ?? '–'],
   ];
@@ -201,6 +212,19 @@ function Differences({ runs }: { readonly runs: readonly Compared[] }): JSX.Elem
       </table>
     </div>
   );
+}
+
+/** `step 12`, `4 min`, `0.00676 EUR`. */
+function pointName(by: By, at: number, currency: string): string {
+  const value = at.toLocaleString('en', { maximumSignificantDigits: 4 });
+  const names: Readonly<Record<By, string>> = {
+    step: `step ${at}`,
+    time: duration(at * 60),
+    'spent/tokens': `${value} M tokens`,
+    'spent/gpu_hours': `${value} GPU worker hours`,
+    'spent/money': `${value} ${currency}`.trim(),
+  };
+  return names[by];
 }
 
 /** Those by which any of the runs can be drawn. */

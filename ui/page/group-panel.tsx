@@ -72,6 +72,7 @@ export function GroupPanel({ source, run, place, index, temporalUrl, choose, clo
               </>
             )}
           </p>
+          {group.withoutAdvantages !== null && <p class="note">No advantages are shown: {group.withoutAdvantages}.</p>}
           <Siblings group={group} chosen={rollout.index} choose={(at) => choose({ ...place, index: at })} />
           <div class="looks" role="group" aria-label="what is shown">
             {looks.map((one) => (

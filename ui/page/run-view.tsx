@@ -244,6 +244,7 @@ function CostParts({ cost }: { readonly cost: CostAnswer }): JSX.Element {
           </li>
         ))}
       </ul>
+      <p class="note">Not counted: {cost.notCounted}.</p>
     </details>
   );
 }

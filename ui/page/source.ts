@@ -1,3 +1,5 @@
+import { type Change, changed } from '../change.ts';
+import { GrownAnswers } from './grown-answers.ts';
 import type { ChatAsked, RunOverview, Steering } from '../answers.ts';
 
 /** Where the page's answers come from: a server, or the file that it is itself. */
@@ -22,11 +24,13 @@ export interface News {
 const againMs = 2_000;
 
 export function serverSource(): Source {
+  const answers = new GrownAnswers();
   return {
     async get<Answer>(path: string): Promise<Answer> {
-      const response = await fetch(path, { headers: { accept: 'application/json' } });
-      if (response.ok) return (await response.json()) as Answer;
+      const { headers, take } = answers.ask(path);
+      const response = await fetch(path, { headers: { accept: 'application/json', ...headers } });
       const text = await response.text();
+      if (response.ok) return take(response.headers, JSON.parse(text)) as Answer;
       throw new Error(messageIn(text) ?? text.trim());
     },
     async steer(run, steering) {
@@ -63,9 +67,14 @@ export function serverSource(): Source {
     follow(run, told) {
       let events: EventSource;
       let timer: ReturnType<typeof setTimeout> | undefined;
+      let news: News = {};
+      const tell = (now: News): void => told((news = now));
       const open = (): void => {
         events = new EventSource(`/api/runs/${encodeURIComponent(run)}/live`);
-        events.addEventListener('run', ({ data }: MessageEvent<string>) => told(JSON.parse(data) as News));
+        events.addEventListener('run', ({ data }: MessageEvent<string>) => tell(JSON.parse(data) as News));
+        events.addEventListener('change', ({ data }: MessageEvent<string>) =>
+          tell(changed(news, JSON.parse(data) as Change) as News),
+        );
         events.addEventListener('trouble', ({ data }: MessageEvent<string>) =>
           told({ trouble: (JSON.parse(data) as { message: string }).message }),
         );

@@ -1,0 +1,65 @@
+/** The advantages that the page shows are those that a batch was packed with, also where they depend on the groups before. */
+import assert from 'node:assert/strict';
+import { test, type TestContext } from 'node:test';
+import type { AdvantageKind } from '../../core/rl/advantage.ts';
+import type { StepPlan } from '../../core/rl/run-state.ts';
+import type { GroupAnswer } from '../../ui/answers.ts';
+import { RolloutSource } from '../../ui/rollout-source.ts';
+import { putJson } from '../../backends/store/objects.ts';
+import { openBatch } from '../../runs/batches.ts';
+import { readJson, requireCommit } from '../../runs/run-access.ts';
+import { layout } from '../../runs/layout.ts';
+import { advance, commitFirst, makeRun, openRoles, type TestRun } from '../activities/runs.ts';
+
+async function trained(
+  t: TestContext,
+  overrides: Readonly<Record<string, string>>,
+  own: { readonly advantage?: AdvantageKind } = {},
+): Promise<TestRun> {
+  const plain = await makeRun(t, overrides);
+  const spec = { ...plain.spec, environments: plain.spec.environments.map((entry) => ({ ...entry, ...own })) };
+  const made = { ...plain, spec, run: { ...plain.run, spec: await putJson(plain.store, 'specs/own.json', spec) } };
+  await made.store.put(layout.run(), Buffer.from(JSON.stringify({ schemaVersion: 1, name: 'words', spec: made.spec })));
+  const roles = openRoles();
+  let at = await commitFirst(made, roles);
+  for (let step = 1; step <= 2; step++) at = await advance(made, roles, at);
+  return made;
+}
+
+/** Of every rollout of a step, the advantage of its row, in the order in which the batch has them. */
+async function inBatch({ run }: TestRun, step: number): Promise<number[]> {
+  const { commit } = await requireCommit(run, step);
+  const plan = await readJson<StepPlan>(run, commit.plan!);
+  const batch = await openBatch(run, plan);
+  const rows = await batch.read([...batch.rows.keys()]);
+  return rows.map(({ advantages, lossMask }) => advantages[lossMask.indexOf(1)]!);
+}
+
+const shown = ({ rollouts }: GroupAnswer): (number | null)[] => rollouts.map(({ advantage }) => advantage);
+
+test('a reward against the running mean of its role is shown as its batch had it', async (t) => {
+  const made = await trained(t, { 'trainer.advantage.type': 'rae', 'trainer.advantage.decay': '0.5' });
+  const source = new RolloutSource(made.run);
+  const groups = await Promise.all([3, 4].map((group) => source.group({ step: 2, group })));
+  const got = groups.flatMap(shown);
+  assert.deepEqual(got, await inBatch(made, 2));
+  const alone = groups.flatMap(({ rollouts }) => rollouts.map(({ reward }) => reward));
+  assert.notDeepEqual(got, alone, 'the means of step 1 count');
+  assert.equal((await source.tokens({ step: 2, group: 4 }, 1)).advantage, groups[1]!.rollouts[1]!.advantage);
+
+  // Of a step before which another batch moved the means, nothing is claimed.
+  const key = layout.commit('main', 2);
+  const text = Buffer.from((await made.store.read(key))!).toString();
+  await made.store.put(key, Buffer.from(text.replace(/("baselines":\{"reverse-text":\{"agent":)/, '$11')));
+  const later = await new RolloutSource(made.run).group({ step: 2, group: 3 });
+  assert.deepEqual(shown(later), [null, null, null, null]);
+  assert.match(later.withoutAdvantages!, /the running means of step 2 are not those/);
+});
+
+test('an advantage within the group is shown as its batch had it, also that of an environment of its own', async (t) => {
+  const made = await trained(t, {}, { advantage: 'std_normalized' });
+  const source = new RolloutSource(made.run);
+  const groups = await Promise.all([3, 4].map((group) => source.group({ step: 2, group })));
+  assert.deepEqual(groups.flatMap(shown), await inBatch(made, 2));
+  assert.equal(groups[0]!.withoutAdvantages, null);
+});

@@ -1,0 +1,113 @@
+import { isDeepStrictEqual } from 'node:util';
+import type { AdvantageSpec, RunSpec } from '../config/run-spec.ts';
+import { codeOfAdvantage } from '../core/rl/advantage.ts';
+import { type Baselines, isRoleAdvantage } from '../core/rl/agents.ts';
+import { type GroupAdvantages, Packer } from '../core/rl/pack.ts';
+import type { ScoredGroup } from '../core/rl/rollout.ts';
+import { decodeRows } from '../backends/store/objects.ts';
+import { readCommit, type RunPlace, storeOf } from '../runs/run-access.ts';
+import { rolloutsOfStep } from '../runs/rollout-index/write-index.ts';
+import { scoredShape } from '../runs/scored-groups.ts';
+
+/** What the rollouts of a group got, as its batch was packed. */
+export interface ShownAdvantages {
+  /** By the index of the rollout. */
+  readonly ofRollouts: ReadonlyMap<number, number>;
+  /** Of its trained agents, in the order of its traces. */
+  readonly ofAgents: ReadonlyMap<number, readonly number[]>;
+  /** Why there are none; null where they are known. */
+  readonly missing: string | null;
+}
+
+/** Where a group ended, and how. */
+interface GroupEnd {
+  readonly lineage: string;
+  readonly step: number;
+  readonly end: string;
+}
+
+/** By the ordinal of the group, of a batch whose running means are those of its commit; or why they are not known. */
+type OfBatch = ReadonlyMap<number, GroupAdvantages> | string;
+
+/** Advantages by the settings of a run. Those of `rae` depend on the groups before in the batch, which is read once for all of its groups. */
+export class Advantages {
+  readonly #place: RunPlace;
+  #batch: { readonly of: string; readonly told: Promise<OfBatch> } | null = null;
+
+  constructor(place: RunPlace) {
+    this.#place = place;
+  }
+
+  async of(group: ScoredGroup, at: GroupEnd, spec: RunSpec): Promise<ShownAdvantages> {
+    const entry = spec.environments.find(({ name }) => name === group.environment);
+    if (entry?.objective !== undefined) return none('this environment is learned from a teacher, without advantages');
+    const kind = entry?.advantage ?? spec.advantage;
+    if (!isKnown(kind)) return none('a function of your own gives them, which the page does not run');
+    if (!isRoleAdvantage(kind) || kind.type !== 'rae') return shown(packerOf(spec).credit(group));
+    if (at.end !== 'trained')
+      return none('a reward is compared with the running mean of its role, and only a batch moves that');
+    const found = await this.#batchOf(at, spec);
+    if (typeof found === 'string') return none(found);
+    const own = found.get(group.ordinal);
+    return own === undefined ? none('the group is not among those that its batch still has') : shown(own);
+  }
+
+  #batchOf({ lineage, step }: GroupEnd, spec: RunSpec): Promise<OfBatch> {
+    const of = `${lineage} ${step}`;
+    if (this.#batch?.of !== of) this.#batch = { of, told: this.#credited(lineage, step, spec) };
+    const { told } = this.#batch;
+    told.catch(() => (this.#batch = null));
+    return told;
+  }
+
+  /** Goes through the batch from the running means of the commit before. They must lead to those of the batch's own. */
+  async #credited(lineage: string, step: number, spec: RunSpec): Promise<OfBatch> {
+    const place = { ...this.#place, lineage };
+    const [before, after] = await Promise.all([readCommit(place, step - 1), readCommit(place, step)]);
+    if (before === null || after === null) return `the commit before step ${step} is gone`;
+    const packer = packerOf(spec, before.commit.state.baselines);
+    const told = new Map<number, GroupAdvantages>();
+    for (const group of await this.#batchInOrder(place, step)) told.set(group.ordinal, packer.credit(group));
+    if (!isDeepStrictEqual(packer.baselines, after.commit.state.baselines))
+      return `the running means of step ${step} are not those that its groups lead to: another batch came between, or some groups were removed`;
+    return told;
+  }
+
+  async #batchInOrder(place: RunPlace & { readonly lineage: string }, step: number): Promise<readonly ScoredGroup[]> {
+    const rows = (await rolloutsOfStep(place, step)).filter(({ end }) => end === 'trained');
+    const wanted = new Set(rows.map(({ group }) => group));
+    const groups: ScoredGroup[] = [];
+    for (const key of new Set(rows.map(({ object }) => object))) {
+      const bytes = await storeOf(place).read(key);
+      if (bytes === null) continue; // removed meanwhile: the means will not fit
+      const found = decodeRows<ScoredGroup>(bytes, storeOf(place).uri + key, scoredShape);
+      // Of what was said nothing is held: a batch may be large.
+      for (const group of found) if (wanted.has(group.ordinal)) groups.push(withoutTurns(group));
+    }
+    return groups.sort((a, b) => a.ordinal - b.ordinal);
+  }
+}
+
+/** One of ours. */
+type Known = Exclude<AdvantageSpec, { readonly import: unknown }>;
+
+function isKnown(kind: AdvantageSpec): kind is Known {
+  return codeOfAdvantage(kind) === null;
+}
+
+function withoutTurns(group: ScoredGroup): ScoredGroup {
+  return { ...group, rollouts: group.rollouts.map((rollout) => ({ ...rollout, turns: [] })) };
+}
+
+/** Where a function of the user's gives the others, those of environments with one of ours. */
+function packerOf({ advantage, ...spec }: RunSpec, baselines: Baselines = {}): Packer {
+  return new Packer({ ...spec, baselines, advantage: isKnown(advantage) ? advantage : 'centered' });
+}
+
+function shown({ advantages, ofAgents }: GroupAdvantages): ShownAdvantages {
+  return { ofRollouts: advantages, ofAgents, missing: null };
+}
+
+function none(missing: string): ShownAdvantages {
+  return { ofRollouts: new Map(), ofAgents: new Map(), missing };
+}

@@ -1,0 +1,57 @@
+import { createHash } from 'node:crypto';
+import { changeBetween } from './change.ts';
+
+/** What a page that asks again sends, with the name of the answer that it has; nothing behind it where it has none. */
+export const knownHeader = 'ratchet-known';
+/** The name of an answer, by which the page may ask for what is new. */
+export const nameHeader = 'ratchet-answer';
+/** The body is what makes the answer of the one that the page has. */
+export const changeHeader = 'ratchet-change';
+
+/** Answers that are held, and their characters: those of a run that several people look at in several views. */
+const heldMax = 24;
+const heldCharacters = 48_000_000;
+
+export interface NamedAnswer {
+  readonly body: string;
+  readonly headers: Readonly<Record<string, string>>;
+}
+
+interface Held {
+  readonly body: string;
+  value?: unknown;
+  /** From the answers of these names. */
+  readonly changes: Map<string, string>;
+}
+
+/** Holds the newest answers by their content, so that who has one is sent what is new. A page whose answer is held no more is sent the whole. */
+export class KnownAnswers {
+  readonly #held = new Map<string, Held>();
+
+  named(body: string, known: string): NamedAnswer {
+    const name = createHash('sha256').update(body).digest('base64url').slice(0, 22);
+    const after = this.#hold(name, body);
+    const before = known === '' ? undefined : this.#held.get(known);
+    if (!before) return { body, headers: { [nameHeader]: name } };
+    const change = after.changes.get(known) ?? JSON.stringify(changeBetween(valueOf(before), valueOf(after)));
+    after.changes.set(known, change);
+    if (change.length >= body.length) return { body, headers: { [nameHeader]: name } };
+    return { body: change, headers: { [nameHeader]: name, [changeHeader]: '1' } };
+  }
+
+  #hold(name: string, body: string): Held {
+    const held = this.#held.get(name) ?? { body, changes: new Map<string, string>() };
+    this.#held.delete(name);
+    this.#held.set(name, held);
+    const characters = (): number => [...this.#held.values()].reduce((sum, one) => sum + one.body.length, 0);
+    while (this.#held.size > 1 && (this.#held.size > heldMax || characters() > heldCharacters))
+      this.#held.delete(this.#held.keys().next().value!);
+    return held;
+  }
+}
+
+/** As whoever was sent it has it. */
+function valueOf(held: Held): unknown {
+  held.value ??= JSON.parse(held.body);
+  return held.value;
+}
