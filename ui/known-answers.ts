@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { changeBetween } from './change.ts';
+import { changeBetween } from '../core/change-between.ts';
 
 /** What a page that asks again sends, with the name of the answer that it has; nothing behind it where it has none. */
 export const knownHeader = 'ratchet-known';

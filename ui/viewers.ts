@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
-import { changeBetween } from './change.ts';
+import { changeBetween } from '../core/change-between.ts';
 import type { RunSource } from './run-source.ts';
 
 /** How often the store is looked at while somebody looks at a run: a folder, or a bucket, which costs money. */

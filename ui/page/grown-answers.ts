@@ -1,4 +1,4 @@
-import { type Change, changed } from '../change.ts';
+import { type Change, changed } from '../../core/change-between.ts';
 
 /** What the views ask again whenever something is new: of these the server sends what makes the new answer of the one before. */
 const growing = /\/(?:series|markers|timeline|history|histogram|evals|searches)(?:\?|$)/;

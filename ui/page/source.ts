@@ -1,4 +1,4 @@
-import { type Change, changed } from '../change.ts';
+import { type Change, changed } from '../../core/change-between.ts';
 import { GrownAnswers } from './grown-answers.ts';
 import type { ChatAsked, RunOverview, Steering } from '../answers.ts';
 

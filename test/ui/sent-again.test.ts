@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { layout } from '../../runs/layout.ts';
 import type { RunOverview, SeriesAnswer } from '../../ui/answers.ts';
-import { type Change, changeBetween, changed } from '../../ui/change.ts';
+import { type Change, changeBetween, changed } from '../../core/change-between.ts';
 import { GrownAnswers } from '../../ui/page/grown-answers.ts';
 import { servePage } from '../../ui/serve.ts';
 import { commitFirst, makeRun, openRoles } from '../activities/runs.ts';
