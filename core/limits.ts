@@ -90,6 +90,8 @@ export const datasetCardBytesMax = 4 * 1024 * 1024;
 
 /** A file of supervised rows is held in memory, as text and as rows. */
 export const sftDataBytesMax = 256 * 1024 * 1024;
+/** Supervised rows that a worker holds from step to step, as bytes: those of the largest file, or of several that are smaller. */
+export const keptRowsBytesMax = sftDataBytesMax;
 
 /** A chat template is read into memory and stored with the run; those of models have a few thousand characters. */
 export const chatTemplateBytesMax = 1024 * 1024;

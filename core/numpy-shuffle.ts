@@ -13,6 +13,21 @@ export function numpyPermutation(count: number, seed: number): number[] {
   return order;
 }
 
+/** The same, made once and held while no more than `ordersKeptMax` others are asked for: each step of a run asks for that of its pass. */
+export function keptPermutation(count: number, seed: number): readonly number[] {
+  const key = `${count}/${seed}`;
+  const order = orders.get(key) ?? numpyPermutation(count, seed);
+  orders.delete(key);
+  orders.set(key, order);
+  if (orders.size > ordersKeptMax) orders.delete(orders.keys().next().value!);
+  return order;
+}
+
+/** The one that was asked for last is the last. */
+const orders = new Map<string, readonly number[]>();
+/** A step may cross from one pass into the next, beside an evaluation. */
+const ordersKeptMax = 4;
+
 /** From 0 to `most`, without bias: as many bits as it has, drawn until they fit (`random_interval`). */
 function bounded(next: () => bigint, most: number): number {
   const bits = 2 ** (32 - Math.clz32(most)) - 1;

@@ -1,4 +1,4 @@
-import { numpyPermutation } from '../core/numpy-shuffle.ts';
+import { keptPermutation } from '../core/numpy-shuffle.ts';
 import type { TrainSample } from '../core/rl/batch.ts';
 import { packSequences, type PackedSequences } from '../core/rl/sequences.ts';
 import type { RowPlace, RunHandle } from '../core/rl/run-state.ts';
@@ -20,10 +20,10 @@ export async function drawSequences(
   const { rows: ref, seqLen, batchSize, shuffle } = spec.data!;
   const rows = await storedRows<SftRow>(run, ref);
   const placeOf = shuffle
-    ? inPasses(rows.length, (pass) => numpyPermutation(rows.length, spec.seed + pass))
+    ? inPasses(rows.length, (pass) => keptPermutation(rows.length, spec.seed + pass))
     : (row: number): number => row % rows.length;
   const samplesAt = (row: number): readonly TrainSample[] =>
-    samplesOf(rows[placeOf(row)]!, tokenizer, { ...spec.sampling, isWhole: true });
+    samplesOf(rows.row(placeOf(row)), tokenizer, { ...spec.sampling, isWhole: true });
   const packed = packSequences(samplesAt, { from, count: batchSize, seqLen, rowsMax: rows.length });
   if (packed !== null) return packed;
   throw new RatchetError(

@@ -101,13 +101,14 @@ export async function forkRun(input: {
     policy,
     optimizer,
   };
-  const { prompts: _, offeredPrompts: __, pendingBranches, ...rest } = forked.state;
+  const { prompts: _, offeredPrompts: __, pendingBranches, rows, ...rest } = forked.state;
   const state: RunState = {
     ...rest,
     policy,
     reference,
     // An evaluation of an earlier version stays the other run's.
     pendingEvals: forked.state.pendingEvals.filter((due) => due === step),
+    ...(rows && haveOneOrder(before, spec) ? { rows } : {}),
     ...(prompts ? { prompts } : {}),
     ...(offered ? { offeredPrompts: offered } : {}),
     ...(pendingBranches ? { pendingBranches: pendingBranches.filter((due) => due.step === step) } : {}),
@@ -118,6 +119,12 @@ export async function forkRun(input: {
   // Comes last: from here on it is a run.
   const first = await target.putIfAbsent(layout.commit(firstLineage, step), bytes);
   return { commit: commitIn(first.bytes, target.uri + layout.commit(firstLineage, step)), store: target.uri };
+}
+
+/** Whether a place in the rows of `[data]` is the same place for both; of other rows a fork begins with the first. */
+function haveOneOrder(before: RunSpec, after: RunSpec): boolean {
+  const orderOf = ({ data, seed }: RunSpec) => data && [data.rows.sha256, data.shuffle ? seed : null];
+  return isDeepStrictEqual(orderOf(before), orderOf(after));
 }
 
 /** Those of `[data]`, where the fork goes on with the same: their file may be gone. */

@@ -35,7 +35,7 @@ export async function drawPairs(
 ): Promise<(step: number) => PairedRows[]> {
   const pairs = await storedRows<SftPair>(run, spec.sft!.data!);
   const placesOf = drawnRows(pairs.length, spec);
-  return (step) => placesOf(step).map((place) => rowsOfPair(pairs[place]!, place, tokenizer, spec.sampling));
+  return (step) => placesOf(step).map((place) => rowsOfPair(pairs.row(place), place, tokenizer, spec.sampling));
 }
 
 /** As {@link checkData}, of pairs. */
@@ -44,8 +44,9 @@ export async function checkPairs(
   data: DataRef,
   model: { readonly tokenizer: ChatTokenizer; readonly positionsMax: number } & TemplateUse,
 ): Promise<void> {
-  for (const [index, pair] of (await storedRows<SftPair>(run, data)).entries()) {
-    await requireRoom(data, index, model, () => sidesOf(pair, model));
+  const pairs = await storedRows<SftPair>(run, data);
+  for (let index = 0; index < pairs.length; index++) {
+    await requireRoom(data, index, model, () => sidesOf(pairs.row(index), model));
   }
 }
 
@@ -73,13 +74,13 @@ export async function referenceSums(
     );
   const pairs = await storedRows<SftPair>(run, spec.sft!.data!);
   const sums = { chosen: [] as number[], rejected: [] as number[] };
-  const facts = pairs.map((pair, place) => {
-    const { chosen, rejected } = rowsOfPair(pair, place, tokenizer, spec.sampling);
+  const facts = Array.from({ length: pairs.length }, (_, place) => {
+    const { chosen, rejected } = rowsOfPair(pairs.row(place), place, tokenizer, spec.sampling);
     return { tokens: [...chosen, ...rejected].reduce((total, { tokenIds }) => total + tokenIds.length, 0) };
   });
   for (const places of windowsOf(facts, rowsAtOnceTokensMax)) {
     await mayGoOn();
-    const rows = places.map((place) => rowsOfPair(pairs[place]!, place, tokenizer, spec.sampling));
+    const rows = places.map((place) => rowsOfPair(pairs.row(place), place, tokenizer, spec.sampling));
     for (const { chosen, rejected } of await sumsOf(rows, trainer)) {
       sums.chosen.push(chosen);
       sums.rejected.push(rejected);

@@ -9,8 +9,8 @@ import type { DataRef, RunSpec } from '../config/run-spec.ts';
 import type { ChatOptions, ChatTokenizer } from '../engine/index.ts';
 import type { SftRow } from '../backends/configs/sft-data.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { decodeRows } from '../backends/store/objects.ts';
 import { spokenOf } from '../core/rl/demonstration-rows.ts';
+import { KeptRows, keptRows } from './kept-rows.ts';
 import { storeOf } from './run-access.ts';
 
 /** Variables of the chat template, as the policy's own prompts have them. */
@@ -35,7 +35,7 @@ export async function drawData(
 ): Promise<(step: number) => TrainSample[]> {
   const rows = await storedRows<SftRow>(run, spec.sft!.data!);
   const placesOf = drawnRows(rows.length, spec);
-  return (step) => placesOf(step).flatMap((place) => samplesOf(rows[place]!, tokenizer, spec.sampling));
+  return (step) => placesOf(step).flatMap((place) => samplesOf(rows.row(place), tokenizer, spec.sampling));
 }
 
 /** Which of so many rows a step has. */
@@ -61,8 +61,9 @@ export async function checkData(
   data: DataRef,
   model: { readonly tokenizer: ChatTokenizer; readonly positionsMax: number } & Whole,
 ): Promise<void> {
-  for (const [index, row] of (await storedRows<SftRow>(run, data)).entries()) {
-    await requireRoom(data, index, model, () => samplesOf(row, model.tokenizer, model));
+  const rows = await storedRows<SftRow>(run, data);
+  for (let index = 0; index < rows.length; index++) {
+    await requireRoom(data, index, model, () => samplesOf(rows.row(index), model.tokenizer, model));
   }
 }
 
@@ -97,10 +98,15 @@ function samplesIn(row: { readonly index: number; readonly at: string }, samples
   }
 }
 
-export async function storedRows<Row extends object>(run: RunHandle, data: DataRef): Promise<Row[]> {
+/** The run's own copy of the rows it began with. */
+export async function storedRows<Row extends object>(run: RunHandle, data: DataRef): Promise<KeptRows<Row>> {
+  return keptRows(data.sha256!, () => readStoredRows<Row>(run, data));
+}
+
+async function readStoredRows<Row extends object>(run: RunHandle, data: DataRef): Promise<KeptRows<Row>> {
   const key = layout.sftData();
   const bytes = await storeOf(run).read(key);
-  if (bytes && sha256(bytes) === data.sha256) return decodeRows<Row>(bytes, key);
+  if (bytes && sha256(bytes) === data.sha256) return new KeptRows(bytes, key);
   throw new RatchetError(
     'CheckpointDamaged',
     `${storeOf(run).uri}${key}: expected the rows this run began with (sha256 ${data.sha256?.slice(0, 12)}…), ${bytes ? 'found others' : 'found nothing'}. Restore the file, or start over with --fresh.`,

@@ -67,9 +67,9 @@ export class OnnxTrainer implements Trainer {
     };
     if (loss.type === 'cross_entropy') {
       requireSupervised(plan);
-      const reported = await this.#reportedKl(batch, 1, referenceFolder);
+      // A supervised step has no reference: two more passes over its rows would say nothing of what it learns.
       const result = await engine.sftStep(batch, { learningRate, optimizer, ...cut });
-      return { ...outcomeOf(result, { kl_divergence: reported }), digest: await engine.digest() };
+      return { ...outcomeOf(result), digest: await engine.digest() };
     }
     const isPenalized = klBeta > 0;
     const reported = isPenalized ? null : await this.#reportedKl(batch, temperature, referenceFolder);

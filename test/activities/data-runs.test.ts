@@ -5,9 +5,15 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
+import { FileStore } from '../../backends/store/file-store.ts';
 import { OnnxTrainer } from '../../backends/trainer/onnx.ts';
+import { keptPermutation } from '../../core/numpy-shuffle.ts';
 import { createPreset } from '../../engine/index.ts';
 import { openBatch } from '../../runs/batches.ts';
+import { layout } from '../../runs/layout.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import type { RunHandle, RunState } from '../../core/rl/run-state.ts';
+import { forkRun } from '../../runs/fork-run.ts';
 import { specOf, storeOf } from '../../runs/run-access.ts';
 import { act, commitFirst, type Committed, openRoles, type Roles, type TestRun } from './runs.ts';
 
@@ -32,11 +38,11 @@ interface Project {
 }
 
 /** As `train` opens it. */
-async function open(t: TestContext, text = config): Promise<Project> {
+async function open(t: TestContext, text = config, data: readonly object[] = rows): Promise<Project> {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-rows-'));
   t.after(() => rm(folder, { recursive: true, force: true }));
   await writeFile(path.join(folder, 'run.toml'), text);
-  await writeFile(path.join(folder, 'rows.jsonl'), rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
+  await writeFile(path.join(folder, 'rows.jsonl'), data.map((row) => `${JSON.stringify(row)}\n`).join(''));
   const { handle: run } = await act(
     (name: string) => openRoles(undefined, { projectFolder: folder }).openRun(name, 'rows', 'e1'),
     'run.toml',
@@ -54,7 +60,7 @@ async function trainNext(
   { run }: TestRun,
   roles: Roles,
   { state, parent }: Committed,
-): Promise<Committed & { loss: number }> {
+): Promise<Committed & { metrics: Readonly<Record<string, number>> }> {
   const step = state.step + 1;
   const from = state.rows ?? { row: 0, sample: 0 };
   const { packed, next } = await act(roles.drawRows, { run, step, from, policy: state.reference });
@@ -75,7 +81,7 @@ async function trainNext(
   });
   if (!isPublished) await act(roles.publishVersion, { run, policy: trained.policy, optimizer: trained.optimizer });
   if (planned.snapshot) await act(roles.saveCheckpoint, { run, step, pinned: [] });
-  return { state: after, parent: sha256, loss: trained.metrics['loss']! };
+  return { state: after, parent: sha256, metrics: trained.metrics };
 }
 
 /** Weights after each step; each is made by a process of its own where `dies`. */
@@ -83,18 +89,20 @@ async function play(
   t: TestContext,
   { test }: Project,
   dies: boolean,
-): Promise<{ digests: string[]; losses: number[] }> {
+): Promise<{ digests: string[]; losses: number[]; measured: string[] }> {
   let roles = engine(t);
   let at: Committed = await commitFirst(test, roles);
   const [digests, losses]: [string[], number[]] = [[], []];
+  let measured: string[] = [];
   while (at.state.step < test.spec.maxSteps) {
     if (dies) roles = engine(t);
     const next = await trainNext(test, roles, at);
     digests.push(next.state.policy.digest);
-    losses.push(next.loss);
+    losses.push(next.metrics['loss']!);
+    measured = Object.keys(next.metrics);
     at = next;
   }
-  return { digests, losses };
+  return { digests, losses, measured };
 }
 
 describe('a run on rows', () => {
@@ -109,6 +117,7 @@ describe('a run on rows', () => {
       assert.equal(new Set(undisturbed.digests).size, 4);
       const [first, , , last] = undisturbed.losses;
       assert.ok(last! < first!, undisturbed.losses.join(', '));
+      assert.ok(!undisturbed.measured.some((name) => name.includes('kl')), undisturbed.measured.join());
     });
   }
 
@@ -133,6 +142,58 @@ describe('a run on rows', () => {
     const passes = [0, 9, 18].map((first) => learned.slice(first, first + 9));
     for (const pass of passes) assert.deepEqual(pass.toSorted(), all);
     assert.equal(new Set(passes.map((pass) => pass.join())).size, 3);
+  });
+
+  test('a step reads, decodes and orders no more than its own rows, however many there are', async (t) => {
+    const many = Array.from({ length: 500 }, (_, i) => ({ prompt: `${i}`, completion: `${i * 7919}` }));
+    const { test: made } = await open(t, config, many);
+    const roles = engine(t);
+    const { state } = await commitFirst(made, roles);
+    const reads = t.mock.method(FileStore.prototype, 'read');
+    const decoded = t.mock.method(JSON, 'parse');
+    let [from, drawn] = [{ row: 0, sample: 0 }, 0];
+    for (let step = 1; step <= 10; step += 1) {
+      const { next, rows } = await act(roles.drawRows, { run: made.run, step, from, policy: state.reference });
+      [from, drawn] = [next, drawn + rows];
+    }
+    const rowsDecoded = decoded.mock.calls.filter(({ arguments: [text] }) => text.startsWith('{"messages"'));
+    assert.equal(reads.mock.calls.filter(({ arguments: [key] }) => key === layout.sftData()).length, 0);
+    // The row that did not fit is the first of the next step.
+    assert.ok(rowsDecoded.length <= drawn + 10, `${rowsDecoded.length} rows decoded of ${drawn}`);
+    assert.equal(keptPermutation(500, made.spec.seed), keptPermutation(500, made.spec.seed));
+  });
+
+  test('a rewind and a fork draw what the run itself drew; a fork with other rows begins with the first', async (t) => {
+    const { folder, test: made } = await open(t, config.replace('interval = 2', 'interval = 1'));
+    const roles = openRoles();
+    const first = await commitFirst(made, roles);
+    assert.equal(first.state.rows, undefined);
+    const second = await trainNext(made, roles, await trainNext(made, roles, first));
+    const batchAt = async (run: RunHandle, { rows, reference: policy }: RunState) => {
+      const drawn = await act(roles.drawRows, { run, step: 3, from: rows!, policy });
+      const batch = await openBatch(run, drawn);
+      return [drawn.next, await batch.read([...batch.rows.keys()])];
+    };
+    const expected = await batchAt(made.run, second.state);
+
+    const { lineage, head } = await roles.beginLineage({ run: made.run, step: 2, request: 'wf/1' });
+    assert.deepEqual(head.commit.state.rows, second.state.rows);
+    assert.deepEqual(await batchAt({ ...made.run, lineage }, head.commit.state), expected);
+
+    const source = { config: 'run.toml', overrides: {} };
+    const forked = async (name: string, change: Partial<RunSpec>) => {
+      const spec = { ...made.spec, name, ...change };
+      const { commit } = await forkRun({ from: made.run, step: 2, spec, source });
+      return { run: { ...made.run, name, spec: commit.spec }, state: commit.state };
+    };
+    const twig = await forked('twig', { learningRate: 1e-4 });
+    await rm(path.join(folder, 'rows.jsonl'));
+    assert.deepEqual(await batchAt(twig.run, twig.state), expected);
+    const data = made.spec.data!;
+    const others = { ...data, rows: { ...data.rows, sha256: '0'.repeat(64) } };
+    assert.equal((await forked('others', { data: others })).state.rows, undefined);
+    assert.equal((await forked('reseeded', { seed: 99 })).state.rows, undefined);
+    assert.deepEqual((await forked('longer', { data: { ...data, seqLen: 50 } })).state.rows, second.state.rows);
   });
 
   test('the rows that a run began with are its rows, whatever becomes of the file', async (t) => {

@@ -452,6 +452,16 @@ describe('a fork', () => {
     await goOn(run);
   });
 
+  test('the running means of roles come with it', async (t) => {
+    const run = await started(t, 1);
+    const baselines = { duel: { first: 0.25, second: -0.5 } };
+    const last = run.versions[1]!;
+    const two = await advance(run.test, run.roles, { ...last, state: { ...last.state, baselines } });
+    assert.deepEqual(two.state.baselines, baselines);
+    assert.deepEqual((await fork(run.test, 2)).commit.state.baselines, baselines);
+    assert.deepEqual((await rewound(run, 2)).from.state.baselines, baselines);
+  });
+
   test('asked twice it is one run; a name that another run has is refused', async (t) => {
     const run = await started(t, 4);
     assert.deepEqual(await fork(run.test, 4), await fork(run.test, 4));

@@ -219,6 +219,29 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     );
   });
 
+  test('a rewind takes the running means of roles back to its step', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: { maxSteps: 3 },
+      fakes: {
+        ...holdingStep(gate, 3),
+        packBatch: async ({ baselines }, { usual }) => ({
+          ...(await usual()),
+          baselines: { duel: { first: (baselines?.['duel']?.['first'] ?? 0) + 1 } },
+        }),
+      },
+    });
+    await gate.reached;
+    await run.atStep(2);
+    await run.tell('rewind', 1);
+    gate.open();
+    await run.result();
+    const means = (lineage: string) =>
+      run.fake.commits(lineage).map(({ state }) => state.baselines?.['duel']?.['first']);
+    assert.deepEqual(means('main').slice(0, 3), [undefined, 1, 2]);
+    assert.deepEqual(means('l2'), [1, 2, 3]);
+  });
+
   test('a rewind ends a pause; the step that waited is not made', async () => {
     const run = await begin({
       settings: { maxSteps: 2 },

@@ -2,6 +2,8 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import type { RunSpec } from '../../config/run-spec.ts';
+import { evaluating } from './fake-evaluation.ts';
+import { Gate } from './fake-run.ts';
 import { timesContinued } from './look.ts';
 import { begin, closeServer, shortHistoryQueue } from './server.ts';
 
@@ -75,10 +77,49 @@ describe('a run on rows', { concurrency: 4 }, () => {
     assert.equal(run.fake.commits()[1]!.state.rows?.row, 10);
   });
 
-  test('with an evaluation its versions are served', async () => {
-    const evaluation = { environments: [{ name: 'reverse-text', id: 'reverse-text' }], interval: 2 } as never;
-    const run = await begin({ settings: { ...settings, maxSteps: 2, eval: evaluation } });
-    await run.result();
-    assert.ok(run.inputs('broadcastWeights').length >= 2);
+  test('an evaluation is made of the versions at its interval, which are served for it', async () => {
+    const run = await begin({ settings: { ...settings, eval: evaluating() } });
+    const { step, ledger } = await run.result();
+    assert.deepEqual([step, ledger.isSound], [4, true]);
+    const evaluated = run
+      .inputs('openEvaluation')
+      .map(({ input: { model } }) => (model.kind === 'version' ? model.policy.step : null));
+    assert.deepEqual(evaluated.toSorted((a, b) => a! - b!), [0, 2, 4]);
+    const served = run.inputs('broadcastWeights').map(({ policy }) => policy.step);
+    assert.ok(
+      [0, 2, 4].every((one) => served.includes(one)),
+      served.join(),
+    );
+    assert.equal(run.inputs('leaseGroups').length, 0);
   });
+
+  for (const maxAsyncLevel of [0, 1]) {
+    test(`a rewind draws the rows behind its step again, at level ${maxAsyncLevel}`, async () => {
+      const gate = new Gate();
+      const run = await begin({
+        settings: { ...settings, maxAsyncLevel },
+        fakes: {
+          trainStep: async (_, { nth, usual }) => {
+            if (nth === 3) await gate.pass();
+            return usual();
+          },
+        },
+      });
+      await gate.reached;
+      await run.atStep(2);
+      await run.tell('rewind', 1);
+      gate.open();
+      const { step, ledger } = await run.result();
+      assert.deepEqual([step, ledger.isSound], [4, true]);
+      assert.deepEqual(
+        run.fake.commits('l2').map(({ state }) => state.rows?.row),
+        [5, 10, 15, 20],
+      );
+      const again = run.inputs('drawRows').filter(({ run: { lineage } }) => lineage === 'l2');
+      assert.deepEqual(
+        again.map(({ from }) => from.row),
+        [5, 10, 15],
+      );
+    });
+  }
 });

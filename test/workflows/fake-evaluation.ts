@@ -1,4 +1,5 @@
 /** What the activities of evaluations and prompt searches do where a test does not say otherwise. */
+import type { EvalSpec, RunSpec } from '../../config/run-spec.ts';
 import type {
   EvaluationHandle,
   EvaluationInput,
@@ -281,5 +282,28 @@ function closedSearch(input: Input<'closePromptSearch'>) {
     stopReason: result.stopReason!,
     comparison,
     seconds,
+  };
+}
+
+/** Of one environment, greedily: one child for each version. */
+export function evaluating(of: Partial<EvalSpec> = {}): EvalSpec {
+  const environment = {
+    id: 'reverse-text',
+    name: 'words',
+    args: {},
+    numExamples: 4,
+    rolloutsPerExample: 1,
+    skipFirst: 0,
+    interval: null,
+    sampling: { maxTokens: 8, temperature: 0 } as RunSpec['sampling'],
+  };
+  return {
+    interval: 2,
+    skipFirstStep: false,
+    sampling: null,
+    when: null,
+    onRegression: 'flag',
+    environments: [environment],
+    ...of,
   };
 }

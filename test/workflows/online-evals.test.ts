@@ -4,37 +4,12 @@ import { after, describe, test } from 'node:test';
 import { RatchetError } from '../../core/errors.ts';
 import type { Regression } from '../../core/eval/regression.ts';
 import { regressionFoundSignalName } from '../../core/names.ts';
-import type { EvalSpec, RunSpec } from '../../config/run-spec.ts';
+import { evaluating } from './fake-evaluation.ts';
 import { type Fakes, Gate, holdingStep } from './fake-run.ts';
 import { ascending, aWhile, failureOf, timesContinued, until } from './look.ts';
 import { begin, type BegunRun, closeServer, shortHistoryQueue } from './server.ts';
 
 after(closeServer);
-
-const greedySampling = { maxTokens: 8, temperature: 0 } as RunSpec['sampling'];
-
-/** Of one environment, greedily: one child for each version. */
-function evaluating(of: Partial<EvalSpec> = {}): EvalSpec {
-  const environment = {
-    id: 'reverse-text',
-    name: 'words',
-    args: {},
-    numExamples: 4,
-    rolloutsPerExample: 1,
-    skipFirst: 0,
-    interval: null,
-    sampling: greedySampling,
-  };
-  return {
-    interval: 2,
-    skipFirstStep: false,
-    sampling: null,
-    when: null,
-    onRegression: 'flag',
-    environments: [environment],
-    ...of,
-  };
-}
 
 const worse: Regression = {
   isWorse: true,

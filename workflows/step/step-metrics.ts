@@ -36,9 +36,11 @@ export function committedMetrics(step: {
     ...(collected.taught ? { 'train/teacher_kl': collected.taught.kl, 'time/teacher': collected.taught.seconds } : {}),
     'train/learning_rate': learningRate,
     'train/loss': metrics['loss'] ?? 0,
-    'train/kl_divergence': metrics['kl_divergence'] ?? 0,
     'train/kl_beta': klBeta,
-    ...present({ 'window/utilisation': collected.figures['window_utilisation'] }),
+    ...present({
+      'train/kl_divergence': metrics['kl_divergence'],
+      'window/utilisation': collected.figures['window_utilisation'],
+    }),
     [timeMetrics.generation]: collected.figures['generate_s'] ?? 0,
     [timeMetrics.scoring]: collected.figures['score_s'] ?? 0,
     [timeMetrics.waitForBatch]: waitedS,
