@@ -32,6 +32,8 @@ import { mean, median, round } from './statistics.ts';
  * - `utilisation_s05`, goal ≥ 0.85: level 1, σ = 0.5.
  * - `utilisation_hang`: level 2, σ = 1, and 2 % of the answers take 60 s. They count in the mean, which is then 3.16 s.
  * - `rounds_s1`: level 0, σ = 1, where a step waits for the slowest of its rollouts, and the next one for its weights.
+ * - `utilisation_fresh`, and `off_policy_fresh`, how many versions its trained groups are behind on average: level 8, σ = 1, without `max_concurrent`, latencies of a
+ *   quarter of `--mean` and twice the trainer's time. A fraction of a batch in play keeps the trainer busy; what is sampled further ahead waits and grows old.
  * - `utilisation_window`: as `utilisation_s1` without `max_concurrent`. The window is then 3 batches at most, and the trainer's time is the bound.
  */
 export const rolloutsTail = measurement('rollouts-tail', 'what a run loses to rollouts that take long', measure)
@@ -56,6 +58,9 @@ interface Kind {
   /** Rollouts that may be in flight are a batch; where not, as many as the window has. */
   readonly isUnbounded?: boolean;
   readonly hangShare?: number;
+  /** Of `--mean`, and of `--train`. */
+  readonly meanShare?: number;
+  readonly trainShare?: number;
   /** Of the steps that are measured of others. */
   readonly stepsShare?: number;
 }
@@ -67,6 +72,7 @@ const kinds: Readonly<Record<string, Kind>> = {
   utilisation_hang: { level: 2, sigma: 1, hangShare: 0.02 },
   rounds_s1: { level: 0, sigma: 1, stepsShare: 0.5 },
   utilisation_window: { level: 2, sigma: 1, isUnbounded: true },
+  utilisation_fresh: { level: 8, sigma: 1, isUnbounded: true, meanShare: 0.25, trainShare: 2 },
 };
 
 /** The first steps fill the window, and tell the run how long its rollouts take. */
@@ -89,6 +95,7 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
   }
   return {
     ...Object.fromEntries(measured.map(([name, { utilisation }]) => [name, utilisation])),
+    ...Object.fromEntries(measured.flatMap(([name, one]) => offPolicyOf(name, one))),
     details: Object.fromEntries(measured),
   };
 }
@@ -126,12 +133,17 @@ interface Paused {
   readonly paused: string;
 }
 
+function offPolicyOf(name: string, one: Measured | Paused): [string, number][] {
+  return name === 'utilisation_fresh' && 'off_policy' in one ? [['off_policy_fresh', one.off_policy]] : [];
+}
+
 async function measureOne(bench: Bench, name: string, kind: Kind, options: Options): Promise<Measured | Paused> {
-  const { level, sigma, isUnbounded = false, hangShare = 0, stepsShare = 1 } = kind;
-  const { batch, train } = options;
+  const { level, sigma, isUnbounded = false, hangShare = 0, stepsShare = 1, meanShare = 1, trainShare = 1 } = kind;
+  const { batch } = options;
+  const [meanS, train] = [options.mean * meanShare, options.train * trainShare];
   const last = stepsSkipped + Math.ceil(options.steps * stepsShare);
   bench.doing(`${name}: ${last} steps of ${batch} rollouts, level ${level}, σ = ${sigma}`);
-  const latency: MockOptions = { delayMs: options.mean * 1000, sigma, hangShare, hangMs: hangS * 1000, bySeed: true };
+  const latency: MockOptions = { delayMs: meanS * 1000, sigma, hangShare, hangMs: hangS * 1000, bySeed: true };
   const mock = await startMockServer(latency);
   try {
     return await withProject(bench, (folder) =>
@@ -161,7 +173,7 @@ async function measureOne(bench: Bench, name: string, kind: Kind, options: Optio
         reportWaits(bench, histories);
         const bound_s = boundOf({
           trainS: train,
-          latencyS: options.mean * (1 - hangShare) + hangS * hangShare,
+          latencyS: meanS * (1 - hangShare) + hangS * hangShare,
           batch,
           inFlight: isUnbounded ? batch * (level + 1) : batch,
         });

@@ -11,6 +11,8 @@ export interface SamplingPace {
   readonly playS: number | null;
   /** From one batch to the next, newest last. */
   readonly batchS: number | null;
+  /** Groups in play on average while the newest batches were sampled, of the batch with most; null in runs recorded before it counted. */
+  readonly inPlay: number | null;
   /** Share of a chunk's time in which one of its rollouts is played: of some that are leased few are in flight, where one takes long. */
   readonly occupancy: number;
 }
@@ -36,13 +38,18 @@ export function levelOf(spec: { readonly maxAsyncLevel: number; readonly maxOffP
  * Whether the window is kept full across steps, rather than filled once for each: beyond one step ahead always, one step ahead where rollouts
  * are slow. Examples that are begun at a given pace (`tasks_per_minute`) are begun round by round.
  */
-export function isContinuous(level: number, { playS }: SamplingPace, isPaced: boolean): boolean {
+export function isContinuous(level: number, { playS }: Pick<SamplingPace, 'playS'>, isPaced: boolean): boolean {
   if (isPaced || level === 0) return false;
   return level > 1 || (playS ?? 0) >= slowPlayS;
 }
 
+/** Of what was in play so much is begun ahead, and a quarter of a batch more: a batch is ready when the trainer is. */
+const [inPlayMore, aheadMore] = [1.15, 0.25];
+
 /**
- * How many groups the window holds: what becomes ready while a chunk is in play, and a batch more; up to `level` batches ahead. Where it is
+ * How many groups the window holds: a batch, and what is in play while one is trained, a little more; a batch more at least, and at most `level`.
+ * What waits for the trainer grows old for nothing: where rollouts are quick beside steps, few are ahead, whatever the level. Where they are
+ * slow all of the window is in play, and it grows to the level. Before anything was measured it holds a batch more than is trained meanwhile. Where it is
  * said how many rollouts are to be in flight (prime-rl's `max_inflight_rollouts`), as many as that takes, if they can be trained by then.
  */
 export function windowGroups(input: {
@@ -58,14 +65,18 @@ export function windowGroups(input: {
   readonly pace: SamplingPace;
 }): number {
   const { groupsPerBatch, level, oversamplingFactor, stepsLeft, pace } = input;
-  const { playS, batchS } = pace;
-  const during = playS === null || batchS === null ? 1 : Math.ceil(playS / Math.max(batchS, 0.05));
-  const batches = Math.max(1, Math.min(level, 1 + during, stepsLeft - 1) + 1);
-  const ahead = Math.ceil(groupsPerBatch * (batches - 1 + oversamplingFactor));
+  const wanted = aheadOf(groupsPerBatch, pace);
+  const ahead = Math.ceil(groupsPerBatch * (Math.max(0, Math.min(level, wanted, stepsLeft - 1)) + oversamplingFactor));
   const inFlight = leasedFor(input);
   if (inFlight === null) return ahead;
   const trainable = groupsPerBatch * Math.min(input.maxOffPolicySteps, input.stepsToEnd);
   return Math.max(ahead, Math.min(inFlight + groupsPerBatch, trainable));
+}
+
+/** In batches. */
+function aheadOf(groupsPerBatch: number, { playS, batchS, inPlay }: SamplingPace): number {
+  if (inPlay !== null) return Math.max(1, (inPlayMore * inPlay) / groupsPerBatch + aheadMore);
+  return 1 + (playS === null || batchS === null ? 1 : Math.ceil(playS / Math.max(batchS, 0.05)));
 }
 
 /** Of how many groups a chunk is at most: never of so few that more of them would be in play than a commit can name. */

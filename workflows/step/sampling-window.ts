@@ -1,4 +1,4 @@
-import { ApplicationFailure, condition, isCancellation, setHandler } from '@temporalio/workflow';
+import { ApplicationFailure, condition, isCancellation, patched, setHandler } from '@temporalio/workflow';
 import type { LeaseInput } from '../../activities/index.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { LeasedChunk } from '../../core/rl/chunks.ts';
@@ -66,6 +66,8 @@ interface Leased {
 
 /** Groups whose time says how long the next will take. */
 const partsRemembered = 16;
+/** Batches of which that with most in play says how much the next has. */
+const batchesRemembered = 4;
 
 /** Kept groups of the batch that is collected. */
 export interface ReadyGroups {
@@ -85,6 +87,7 @@ export class SamplingWindow {
   readonly #inPlay = new ChunksInPlay();
   readonly #playS: number[] = [];
   readonly #occupancies: number[] = [];
+  readonly #groupsInPlay: number[] = [];
   #workers = 1;
   #batchS: number | null = null;
   #batchAt = Date.now();
@@ -234,7 +237,8 @@ export class SamplingWindow {
     const { spec } = this.#context;
     const { groupsPerBatch } = ready();
     this.#groupsPerBatch = groupsPerBatch;
-    const pace = this.#pace;
+    const counted = this.#groupsInPlay.length > 0 && patched('window-by-play');
+    const pace = { ...this.#pace, inPlay: counted ? Math.max(...this.#groupsInPlay) : null };
     const window = windowGroups({
       ...spec,
       rolloutsPerExample: rolloutsPerGroup(spec),
@@ -334,6 +338,7 @@ export class SamplingWindow {
     const whole = this.#size * (now - this.#batchAt);
     const inPlay = this.#inPlay.takeGroupMs();
     this.#utilisation = whole === 0 ? null : inPlay / whole;
+    if (now > this.#batchAt) remember(this.#groupsInPlay, inPlay / (now - this.#batchAt), batchesRemembered);
     this.#batchAt = now;
     this.isWidened = false;
   }
@@ -361,7 +366,7 @@ export class SamplingWindow {
     this.#changes += 1;
   }
 
-  get #pace(): SamplingPace {
+  get #pace(): Omit<SamplingPace, 'inPlay'> {
     const occupancy = this.#occupancies.reduce((sum, one) => sum + one, 0) / this.#occupancies.length;
     return {
       playS: this.#playS.length === 0 ? null : Math.max(...this.#playS),
@@ -521,9 +526,9 @@ export class SamplingWindow {
   }
 }
 
-function remember(values: number[], value: number): void {
+function remember(values: number[], value: number, most = partsRemembered): void {
   values.push(value);
-  if (values.length > partsRemembered) values.shift();
+  if (values.length > most) values.shift();
 }
 
 function groupsOf({ first, last }: SamplingRound): number {

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { chunksInPlayMax } from '../../../core/limits.ts';
+import { uniform } from '../../../core/random.ts';
 import {
   chunkGroups,
   isContinuous,
@@ -11,9 +12,9 @@ import {
   windowGroups,
 } from '../../../core/rl/window.ts';
 
-const unmeasured = { playS: null, batchS: null, occupancy: 1 };
-const quick = { playS: 0.3, batchS: 0.5, occupancy: 1 };
-const slow = { playS: 12, batchS: 2, occupancy: 0.2 };
+const unmeasured = { playS: null, batchS: null, inPlay: null, occupancy: 1 };
+const quick = { playS: 0.3, batchS: 0.5, inPlay: null, occupancy: 1 };
+const slow = { playS: 12, batchS: 2, inPlay: null, occupancy: 0.2 };
 const window = {
   groupsPerBatch: 64,
   level: 2,
@@ -53,6 +54,77 @@ test('the window holds what becomes ready while a round is in play, up to the le
   assert.equal(windowGroups({ ...window, oversamplingFactor: 1.5, pace: slow }), 3 * 64 + 32);
 });
 
+test('the window holds no more than keeps the trainer busy: what waits for it grows old', () => {
+  const groups = (inPlay: number, level = 8) => windowGroups({ ...window, level, pace: { ...slow, inPlay } });
+  assert.equal(groups(0), 2 * 64, 'quick rollouts are a batch ahead, whatever the level');
+  assert.equal(groups(0, 1), 2 * 64);
+  assert.equal(groups(64), 64 + 74 + 16);
+  assert.equal(groups(64, 1), 2 * 64);
+  assert.equal(windowGroups({ ...window, level: 8, stepsLeft: 2, pace: { ...slow, inPlay: 640 } }), 2 * 64);
+  // Where all of it is in play it grows, to the level.
+  let size = groups(0);
+  for (let batches = 0; batches < 12; batches++) size = groups(size);
+  assert.equal(size, 9 * 64);
+});
+
+/**
+ * A trainer of so many seconds a step beside groups whose slowest of eight rollouts is log-normal, with time that only events move.
+ *
+ * @returns share of the time in which it trains, and how many versions its groups are behind on average, after 20 steps of 120.
+ */
+function simulate({ level, trainS, meanS, sigma }: { level: number; trainS: number; meanS: number; sigma: number }) {
+  const from = 20;
+  let [now, version, drawn, batchAt, integral, begun] = [0, 0, 0, 0, 0, 0];
+  let trainedAt: number | null = null;
+  let playing: { readonly end: number; readonly version: number }[] = [];
+  let ready: number[] = [];
+  const [inPlays, ages]: [number[], number[]] = [[], []];
+  const latency = (): number => {
+    const of = Array.from({ length: window.rolloutsPerExample }, () => {
+      const [length, angle] = [uniform('length', (drawn += 1)), uniform('angle', drawn)];
+      return Math.sqrt(-2 * Math.log(1 - length)) * Math.cos(2 * Math.PI * angle);
+    });
+    return meanS * Math.exp(sigma * Math.max(...of) - sigma ** 2 / 2);
+  };
+  while (version < 120) {
+    const inPlay = inPlays.length === 0 ? null : Math.max(...inPlays.slice(-4));
+    const size = windowGroups({ ...window, level, pace: { ...unmeasured, inPlay } });
+    while (playing.length + ready.length < size) playing.push({ end: now + latency(), version });
+    if (trainedAt === null && ready.length >= window.groupsPerBatch) {
+      if (version === from) begun = now;
+      if (now > batchAt) inPlays.push(integral / (now - batchAt));
+      [integral, batchAt, trainedAt] = [0, now, now + trainS];
+      const batch = ready.slice(0, window.groupsPerBatch);
+      ready = ready.slice(window.groupsPerBatch);
+      if (version >= from) ages.push(...batch.map((sampled) => version - sampled));
+      continue;
+    }
+    const next = Math.min(trainedAt ?? Infinity, ...playing.map(({ end }) => end));
+    integral += playing.length * (next - now);
+    now = next;
+    if (trainedAt !== null && trainedAt <= now) [trainedAt, version] = [null, version + 1];
+    ready.push(...playing.filter(({ end }) => end <= now).map((group) => group.version));
+    playing = playing.filter(({ end }) => end > now);
+  }
+  return {
+    busy: ((version - from) * trainS) / (now - begun),
+    age: ages.reduce((sum, age) => sum + age, 0) / ages.length,
+  };
+}
+
+test('with it the trainer waits for nothing, and trains what is fresh, however high the level is', () => {
+  for (const [meanS, ageMax] of [
+    [0.15, 2],
+    [0.5, 2.4],
+    [2, 5.3],
+  ] as const) {
+    const { busy, age } = simulate({ level: 8, trainS: 2.2, meanS, sigma: 1 });
+    assert.ok(busy > 0.98 && age <= ageMax, `mean ${meanS} s: busy ${busy}, ${age} versions behind`);
+  }
+  const { age } = simulate({ level: 2, trainS: 1, meanS: 2, sigma: 1 });
+  assert.ok(age > 2.8, 'where rollouts are slow the window is as large as the level lets it be');
+});
+
 test('where it is said how many rollouts are in flight, the window is no smaller than that takes, while they can be trained', () => {
   const said = { ...window, maxConcurrent: 512, pace: slow };
   assert.equal(windowGroups(said), 400 + 64, 'a fifth of what is leased is in flight');
@@ -72,7 +144,7 @@ test('a chunk of slow rollouts has a few groups, one of quick ones half a batch'
 test('whatever is asked for, no more chunks are in play than a commit can name', () => {
   for (const groupsPerBatch of [1, 7, 64, 4096]) {
     for (const level of [1, 2, 8, 64]) {
-      for (const pace of [unmeasured, quick, slow, { playS: 900, batchS: 0.1, occupancy: 0.5 }]) {
+      for (const pace of [unmeasured, quick, slow, { playS: 900, batchS: 0.1, inPlay: null, occupancy: 0.5 }]) {
         const asked = { ...window, groupsPerBatch, level, oversamplingFactor: 3, stepsLeft: 1000, stepsToEnd: 1000 };
         const held = windowGroups({ ...asked, maxConcurrent: 16_384, pace });
         const groups = chunkGroups({ groupsPerBatch, window: held, workers: 1, pace });
