@@ -64,6 +64,11 @@ export function busyTicks(stat: string): number {
   return sum([user!, nice!, system!, irq!, softirq!, steal!]);
 }
 
+/** CPU seconds of a process and of all below it that live. */
+export function cpuSecondsOf(root: number): number {
+  return sum(familyTicks(root).values()) / ticksPerSecond;
+}
+
 /** CPU time of a process and its descendants. The start time is part of the name, because process ids come again. */
 function familyTicks(root: number): Map<string, number> {
   const processes = readdirSync('/proc')

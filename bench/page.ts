@@ -1,11 +1,9 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { appendFile, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { type ChildProcess, spawn } from 'node:child_process';
 import { loadavg, tmpdir } from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 import type { Browser, Page } from 'playwright-core';
 import { layout } from '../runs/layout.ts';
 import { blockOf, encodeBlock } from '../runs/rollout-index/block.ts';
@@ -13,50 +11,65 @@ import { encodeTexts } from '../runs/rollout-index/texts.ts';
 import { advance, commitFirst, openRoles, runIn } from '../test/activities/runs.ts';
 import { chromiumHere, openBrowser, openPage, seriousFindings } from '../test/ui/browser.ts';
 import { type Bench, CannotMeasure, type Figures, measurement } from './measurement.ts';
+import { startPage } from './page-server.ts';
+import { viewersCost } from './page-viewers.ts';
 import { median, round } from './statistics.ts';
 
 /**
  * The page of a run of very many steps and rollouts, in a browser on this machine. The run is made by this script: commits and metrics of all
  * steps, and the index of its rollouts.
  *
+ * - `paint_s`, goal < 1: from the address until Chromium's first paint with content (PerformancePaintTiming), of a page without runs; the median of several.
  * - `open_s`, goal < 2: from the address until the curves are drawn, of a server that has just been started.
  * - `filter_ms`, goal < 300: from a filter until the list that it gives is there, the median of several; `filter_max_ms` the longest.
  * - `frames_per_s`, goal 60: while the list is scrolled.
  * - `live_s`, goal < 1: from a commit's metrics in the store until its figure is on the page.
  * - `browser_mb`, goal < 300, and `process_mb`, goal < 500: memory of the page's own process in the browser, and of the server at its most.
  * - `page_kb`, goal < 300: the page without data, unpacked.
+ * - `viewers_cpu_ratio` and those beside it: page-viewers.ts.
  * - `violations`, goal 0: what axe-core finds serious, and what the page writes to its console.
  */
 export const page = measurement('page', 'how quick the page of a very large run is', measure)
   .option('--steps <n>', 'steps of the run', Number, 10_000)
   .option('--rollouts <n>', 'rollouts of each step', Number, 100)
+  .option('--viewers <n>', 'who look at a run that trains; 0: their cost is not measured', Number, 100)
+  .option('--pairs <n>', 'turns of that run with and without them', Number, 6)
   .addHelpText(
     'after',
-    '\nGoals: open_s < 2, filter_ms < 300, live_s < 1, browser_mb < 300, process_mb < 500, page_kb < 300.',
+    '\nGoals: paint_s < 1, open_s < 2, filter_ms < 300, live_s < 1, browser_mb < 300, process_mb < 500, page_kb < 300, viewers_cpu_ratio ≤ 1.05.',
   );
 
 interface Size {
   readonly steps: number;
   readonly rollouts: number;
+  readonly viewers: number;
+  readonly pairs: number;
 }
 
 const name = 'large';
+const stepsOfTurn = 8;
+const paints = 5;
 
 async function measure(bench: Bench, size: Size): Promise<Figures> {
   if (chromiumHere === undefined) throw new CannotMeasure('There is no Chromium here: apt-get install chromium.');
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-page-'));
   bench.doing(`making a run of ${size.steps} steps`);
   await makeLargeRun(folder, size);
-  bench.doing('in the browser');
-  const { child, url } = await startServer(path.join(folder, name));
+  const { child, url } = await startPage(path.join(folder, name));
   const browser = await openBrowser();
   try {
+    bench.doing('the first paint of a page without data');
+    const paint_s = await firstPaint(browser, folder);
+    bench.doing('in the browser');
     const figures = await look(browser, url, path.join(folder, name, layout.metrics()), size);
     const process_mb = kilobytes(`/proc/${child.pid}/status`, 'VmHWM') / 1024;
+    const viewed = size.viewers === 0 ? {} : await viewersCost(bench, { ...size, stepsOfTurn });
     return {
       steps: size.steps,
       rollouts: size.steps * size.rollouts,
+      paint_s: round(paint_s, 2),
       ...figures,
+      ...viewed,
       process_mb: round(process_mb, 0),
       load: round(loadavg()[0]!, 1),
     };
@@ -95,6 +108,28 @@ async function look(browser: Browser, url: string, metrics: string, size: Size):
     violations: violations.length + complaints.length,
     ...(violations.length + complaints.length > 0 ? { found: [...violations, ...complaints] } : {}),
   };
+}
+
+/** Of the page of an empty folder, each time in a browser context that knows nothing of it. */
+async function firstPaint(browser: Browser, folder: string): Promise<number> {
+  const empty = path.join(folder, 'empty');
+  await mkdir(empty);
+  const { child, url } = await startPage(empty);
+  try {
+    const times: number[] = [];
+    for (let i = 0; i < paints; i++) {
+      const { page: shown, context } = await openPage(browser, url, { width: 1280, colorScheme: 'light' });
+      await shown.getByText('There are no runs here.').waitFor();
+      // It is written down once the frame is on the screen.
+      const paint = `new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))
+        .then(() => performance.getEntriesByName('first-contentful-paint')[0].startTime)`;
+      times.push((await shown.evaluate<number>(paint)) / 1000);
+      await context.close();
+    }
+    return median(times);
+  } finally {
+    child.kill();
+  }
 }
 
 function filters({ steps }: Size): string[] {
@@ -177,19 +212,6 @@ async function memoryOfPage(browser: Browser): Promise<number> {
 
 function kilobytes(file: string, field: string): number {
   return Number(new RegExp(`^${field}:\\s+(\\d+) kB`, 'm').exec(readFileSync(file, 'utf8'))?.[1] ?? Number.NaN);
-}
-
-async function startServer(run: string): Promise<{ readonly child: ChildProcess; readonly url: string }> {
-  const ratchet = fileURLToPath(new URL('../cli/ratchet.mjs', import.meta.url));
-  const child = spawn(process.execPath, [ratchet, 'ui', run], { stdio: ['ignore', 'pipe', 'inherit'] });
-  let said = '';
-  child.stdout.on('data', (bytes: Buffer) => (said += bytes.toString()));
-  for (;;) {
-    const url = /http:\S+/.exec(said)?.[0];
-    if (url !== undefined) return { child, url };
-    if (child.exitCode !== null) throw new Error(`ratchet ui ended: ${said}`);
-    await delay(50);
-  }
 }
 
 /** The second commit of a real run, over and over, each with its number. */

@@ -32,6 +32,8 @@ export interface StatusReport {
   readonly sinks: SinkStates;
   /** What people wrote about it, and what it noticed by itself, oldest first; empty where that cannot be read from here. */
   readonly notices: readonly StoredNotice[];
+  /** Why some of them cannot be read. */
+  readonly damagedNotices: readonly string[];
   /** Why its webhook takes no notices at present; null where it does, or there is none. */
   readonly webhook: string | null;
   /** What it has cost so far; null where nothing was counted, or that cannot be read from here. */
@@ -48,7 +50,7 @@ export async function describe(report: StatusReport): Promise<string[]> {
   if (temporalError) lines.push(temporalError);
   if (committed) lines.push(...(await describeStored(committed, status === null)));
   if (report.cost) lines.push(...describeCost(report.cost));
-  lines.push(...describeNotices(report.notices));
+  lines.push(...describeNotices(report.notices), ...report.damagedNotices.map((why) => `notice not read: ${why}`));
   if (report.webhook) lines.push(`webhook: ${report.webhook}`);
   lines.push(...Object.entries(report.sinks).flatMap(([sink, state]) => describeSink(sink, state) ?? []));
   if (report.sinksError) lines.push(`metrics elsewhere: not known, ${report.sinksError}`);

@@ -8,7 +8,7 @@ import { rootMessage } from './root-message.ts';
 import { readRegular } from '../engine/regular-file.ts';
 import type { StatusReport } from './describe-status.ts';
 
-type Sinks = Pick<StatusReport, 'sinks' | 'sinksError' | 'notices' | 'webhook' | 'cost'>;
+type Sinks = Pick<StatusReport, 'sinks' | 'sinksError' | 'notices' | 'damagedNotices' | 'webhook' | 'cost'>;
 
 /** Of a folder read as a plain file: opening stores takes longer than all else here. */
 export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sinks> {
@@ -19,7 +19,7 @@ export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sink
     const hasNotices = existsSync(path.resolve(folder, run, layout.notices()));
     const noticed = hasNotices
       ? await noticesIn(`${pathToFileURL(path.resolve(folder)).href}/`, run)
-      : { notices: [], webhook: null };
+      : { notices: [], damagedNotices: [], webhook: null };
     const sinks = existsSync(file) ? sinkStatesIn(await readRegular(file), file) : {};
     const hasMetrics = existsSync(path.resolve(folder, run, layout.metrics()));
     const cost = hasMetrics ? await costIn(`${pathToFileURL(path.resolve(folder)).href}/`, run) : null;
@@ -30,17 +30,21 @@ export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sink
 }
 
 function nothingTold(sinksError: string): Sinks {
-  return { sinks: {}, sinksError, notices: [], webhook: null, cost: null };
+  return { sinks: {}, sinksError, notices: [], damagedNotices: [], webhook: null, cost: null };
 }
 
-async function noticesIn(uri: string, run: string): Promise<Pick<StatusReport, 'notices' | 'webhook'>> {
+async function noticesIn(
+  uri: string,
+  run: string,
+): Promise<Pick<StatusReport, 'notices' | 'damagedNotices' | 'webhook'>> {
   const [{ openRunStore }, { Notices, webhookFailure }] = await Promise.all([
     import('../backends/store/index.ts'),
     import('../runs/notices.ts'),
   ]);
   const store = openRunStore(uri, run);
-  const [notices, webhook] = await Promise.all([new Notices(store).all(), webhookFailure(store)]);
-  return { notices, webhook };
+  const kept = new Notices(store);
+  const [notices, webhook] = await Promise.all([kept.all(), webhookFailure(store)]);
+  return { notices, damagedNotices: kept.damaged, webhook };
 }
 
 /** Of a run whose records are damaged nothing is told, and all else of it is. */

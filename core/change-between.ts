@@ -17,14 +17,13 @@ export function changeBetween(before: unknown, after: unknown): Change | null {
   if (Object.is(before, after)) return null;
   if (Array.isArray(before) && Array.isArray(after)) return changeOfList(before, after);
   if (!isObject(before) || !isObject(after)) return { is: after };
-  const keys: Record<string, Change> = {};
-  for (const [key, value] of Object.entries(after)) {
+  const keys = Object.entries(after).flatMap(([key, value]): [string, Change][] => {
     const change = Object.hasOwn(before, key) ? changeBetween(before[key], value) : { is: value };
-    if (change) keys[key] = change;
-  }
+    return change === null ? [] : [[key, change]];
+  });
   const gone = Object.keys(before).filter((key) => !Object.hasOwn(after, key));
-  if (Object.keys(keys).length + gone.length === 0) return null;
-  return { keys, ...(gone.length > 0 ? { gone } : {}) };
+  if (keys.length + gone.length === 0) return null;
+  return { keys: Object.fromEntries(keys), ...(gone.length > 0 ? { gone } : {}) };
 }
 
 /** What `changeBetween` had as the second, given the first. */

@@ -1,7 +1,7 @@
 import { RatchetError } from '../core/errors.ts';
 import { type Notice, type NoticeKind, noticeKinds } from '../core/rl/notices.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { decodeJson, encodeJson, orIfDamaged } from '../backends/store/objects.ts';
 import type { Store } from '../backends/store/types.ts';
 import { layout, noticeIdOf } from './layout.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from './run-access.ts';
@@ -65,20 +65,30 @@ function idOf({ lineage, step, kind, environment, text }: Notice): string {
 export class Notices {
   readonly #store: Store;
   readonly #read = new Map<string, StoredNotice>();
+  readonly #damaged = new Map<string, string>();
   #all: readonly StoredNotice[] = [];
 
   constructor(store: Store) {
     this.#store = store;
   }
 
-  /** The same list until there is another one. */
+  /** Why some cannot be read, a line each. They keep nobody from the others. */
+  get damaged(): readonly string[] {
+    return [...this.#damaged.values()];
+  }
+
+  /** Those that can be read; the same list until there is another one. */
   async all(): Promise<readonly StoredNotice[]> {
     const keys = (await this.#store.list(layout.notices())).filter((key) => noticeIdOf(key) !== null);
-    const fresh = keys.filter((key) => !this.#read.has(key));
-    for (const key of fresh) {
-      const bytes = await this.#store.read(key);
-      if (bytes !== null) this.#read.set(key, noticeIn(bytes, key));
-    }
+    const fresh = keys.filter((key) => !this.#read.has(key) && !this.#damaged.has(key));
+    for (const key of fresh)
+      await orIfDamaged(
+        async () => {
+          const bytes = await this.#store.read(key);
+          if (bytes !== null) this.#read.set(key, noticeIn(bytes, key, this.#store.uri + key));
+        },
+        (why) => void this.#damaged.set(key, why),
+      );
     if (fresh.length > 0)
       this.#all = [...this.#read.values()].sort((a, b) => a.time.localeCompare(b.time) || a.id.localeCompare(b.id));
     return this.#all;
@@ -108,9 +118,9 @@ export async function webhookFailure(store: Store): Promise<string | null> {
 }
 
 /** `notices/ID.json` */
-function noticeIn(bytes: Uint8Array, key: string): StoredNotice {
+function noticeIn(bytes: Uint8Array, key: string, place = key): StoredNotice {
   const id = noticeIdOf(key) ?? key;
-  const notice = decodeJson<Notice>(bytes, key, ({ schemaVersion, kind, lineage, step, time, text }) => ({
+  const notice = decodeJson<Notice>(bytes, place, ({ schemaVersion, kind, lineage, step, time, text }) => ({
     'schemaVersion 1': schemaVersion === 1,
     [`one of ${noticeKinds.join(', ')} as its kind`]: noticeKinds.includes(kind as NoticeKind),
     'a lineage, a time and a text': [lineage, time, text].every((value) => typeof value === 'string'),

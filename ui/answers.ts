@@ -84,6 +84,8 @@ export interface RunOverview {
   /** The newest ones, oldest first, of so many. */
   readonly notices: readonly NoticeLine[];
   readonly noticesOf: number;
+  /** Why some notices cannot be read. */
+  readonly damagedNotices: readonly string[];
   /** All metrics that any step has, and `spent/…`: what the run had spent by then. */
   readonly metrics: readonly string[];
   readonly index: { readonly step: number | null; readonly error: string | null };
@@ -428,6 +430,8 @@ export interface ListedSearch {
 /** `/api/runs/RUN/searches` */
 export interface SearchesAnswer {
   readonly searches: readonly ListedSearch[];
+  /** Why some searches cannot be read. */
+  readonly damaged: readonly string[];
 }
 
 /** `/api/runs/RUN/search?id=…` */

@@ -29,7 +29,7 @@ export interface ToldByRun {
 }
 
 /** What the metrics, the commits and the run itself tell. */
-export type ToldOverview = Omit<RunOverview, 'index' | 'notices' | 'noticesOf'>;
+export type ToldOverview = Omit<RunOverview, 'index' | 'notices' | 'noticesOf' | 'damagedNotices'>;
 
 /** Steps of which the usual time is taken. */
 const stepsOfPace = 20;

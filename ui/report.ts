@@ -57,6 +57,7 @@ export async function makeReport(
     }
   };
   if (overview.damage !== null) missing.push(`its newest commit: ${overview.damage}`);
+  missing.push(...overview.damagedNotices.map((why) => `a notice: ${why}`));
   if (overview.index.error !== null) missing.push(`some of its rollouts: ${overview.index.error}`);
   const { groups, tokens, lines, of } = await orSay('its rollouts', noGroups, () => someGroups(source, limits, orSay));
   const data: ReportData = {
@@ -88,7 +89,7 @@ const noSeries = { path: { lineage: '', step: [], time: [], values: {} }, left: 
 const noTimeline = { from: 0, to: 0, lanes: [], leftOut: 0 };
 const noHistory = { lineages: [], issued: 0, counts: {}, pending: 0, superseded: 0, timedOut: {}, isSound: false };
 const noEvaluations = { evals: { evaluations: [], incomplete: [] }, evalRows: {} };
-const noSearches = { searches: { searches: [] }, searchesInFull: {} };
+const noSearches = { searches: { searches: [], damaged: [] }, searchesInFull: {} };
 
 async function histogramsOf(source: RunSource, environments: readonly string[]): Promise<ReportData['histograms']> {
   const all: Record<string, ReportData['histograms'][string]> = { '': await source.rollouts.histogram(null) };

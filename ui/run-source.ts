@@ -42,6 +42,8 @@ export class RunSource {
   readonly #head: FollowedHead;
   #effect: { readonly of: string; readonly effect: Promise<Effectiveness> } | null = null;
   #told: ToldByRun | null = null;
+  /** The number of the newest event that the run told. */
+  #lastEvent = 0;
   #saidAt = 0;
   #said: { readonly of: string; readonly overview: Promise<ToldOverview> } | null = null;
 
@@ -60,14 +62,15 @@ export class RunSource {
     this.searches = new Searches(place);
   }
 
-  /** Grows with what the run's folder tells. */
+  /** Another number whenever the run's folder tells something new, or the run itself does. */
   async look(): Promise<number> {
     const [notices] = await Promise.all([this.#notices.all(), this.#table.refresh()]);
-    return this.#table.offset + notices.length;
+    return this.#table.offset + notices.length + this.#notices.damaged.length + this.#lastEvent;
   }
 
   async askRun(): Promise<void> {
     this.#told = await this.#ask(this.place.name);
+    this.#lastEvent = this.#told?.events.at(-1)?.sequence ?? this.#lastEvent;
   }
 
   /** Made anew where something is new, and every few seconds. */
@@ -84,7 +87,14 @@ export class RunSource {
     const shown = notices
       .slice(-noticesShown)
       .map(({ id, kind, step, time, text }) => ({ id, kind, step, time, text }));
-    return { ...(await overview), notices: shown, noticesOf: notices.length, index: this.rollouts.standing };
+    const { damaged: damagedNotices } = this.#notices;
+    return {
+      ...(await overview),
+      notices: shown,
+      noticesOf: notices.length,
+      damagedNotices,
+      index: this.rollouts.standing,
+    };
   }
 
   async #overview(): Promise<ToldOverview> {

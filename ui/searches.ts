@@ -1,5 +1,6 @@
 import { unifiedDiff } from '../core/gepa/text-diff.ts';
 import { RatchetError } from '../core/errors.ts';
+import { orIfDamaged } from '../backends/store/objects.ts';
 import { layout, lineageOf, stepOf } from '../runs/layout.ts';
 import { lineagesOf, type RunPlace, storeOf } from '../runs/run-access.ts';
 import { frontsByExample, scoreOf, searchFiles, type SearchResults, searchResultsIn } from '../runs/search-results.ts';
@@ -26,15 +27,21 @@ export class Searches {
 
   async list(): Promise<SearchesAnswer> {
     const listed: ListedSearch[] = [];
+    const damaged: string[] = [];
     for (const lineage of await lineagesOf(this.#place)) {
       const keys = await storeOf(this.#place).list(layout.allPromptBranches(lineage));
       for (const key of keys.filter((one) => one.endsWith(`/${searchFiles.rows}`))) {
         const id = key.slice(0, -searchFiles.rows.length);
-        const results = await this.#read(id);
-        if (results) listed.push(listedOf(id, results));
+        await orIfDamaged(
+          async () => {
+            const results = await this.#read(id);
+            if (results) listed.push(listedOf(id, results));
+          },
+          (why) => void damaged.push(why),
+        );
       }
     }
-    return { searches: listed.sort((a, b) => a.step - b.step || a.id.localeCompare(b.id)) };
+    return { searches: listed.sort((a, b) => a.step - b.step || a.id.localeCompare(b.id)), damaged };
   }
 
   async one(id: string): Promise<SearchAnswer> {

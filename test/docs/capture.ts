@@ -70,10 +70,12 @@ const steered: readonly Typed[] = [
   { command: "temporal workflow list --query WorkflowType='trainRun'" },
   { command: 'worker --role rollout', endAfterLines: 1 },
   { command: 'weights-agent --store outputs', endAfterLines: 1 },
-  { command: 'dev', endAfterLines: 3, isAlone: true },
+  { command: 'dev', endAfterLines: 4, isAlone: true },
 ];
 
-export async function captureCommands(): Promise<Captures> {
+/** Of all commands, or of these alone: one of them may need what another leaves. */
+export async function captureCommands(only: readonly string[] = []): Promise<Captures> {
+  const isWanted = ({ command }: Typed): boolean => only.length === 0 || only.includes(command.split(' ', 1)[0]!);
   const project = await openSmallProject({
     'words.toml': smallRun,
     'mine.toml': 'seed = 1\n[sampling]\ntemperature = "hot"\n',
@@ -93,10 +95,12 @@ export async function captureCommands(): Promise<Captures> {
   };
   try {
     await writeFile(path.join(project.folder, 'package.json'), '{ "type": "module" }\n');
-    for (const each of typed) await type(each);
+    for (const each of typed.filter(isWanted)) await type(each);
+    const toSteer = steered.filter(isWanted);
+    if (toSteer.length === 0) return captures;
     const long = start('train long.toml --plain', project.folder, temporalAddress);
     await sleep(15_000); // its first steps
-    for (const each of steered) await type(each);
+    for (const each of toSteer) await type(each);
     long.kill('SIGINT');
   } finally {
     await project.close();

@@ -1,6 +1,6 @@
 /**
  * `npm run docs`: writes what is made from the code into docs/guide/, and into docs/made/, which git ignores, the whole table
- * of every dialect. With `--capture` it also types every command in a small project.
+ * of every dialect. With `--capture` it also types every command in a small project, or those that are named behind it.
  */
 import { existsSync } from 'node:fs';
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
@@ -9,7 +9,8 @@ import { captureCommands } from './capture.ts';
 import { dialectTables } from './dialect-tables.ts';
 import { docsFolder, ignoredFolder, made, madeDocuments } from './documents.ts';
 
-const captures = process.argv.includes('--capture') ? await captureCommands() : undefined;
+const at = process.argv.indexOf('--capture');
+const captures = at < 0 ? undefined : await captureCommands(process.argv.slice(at + 1));
 for (const document of madeDocuments) {
   await write(path.join(docsFolder, document.file), `docs/guide/${document.file}`, await made(document, captures));
 }

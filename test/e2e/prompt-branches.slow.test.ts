@@ -6,10 +6,8 @@
 import { until } from '../eventually.ts';
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { existsSync } from 'node:fs';
-import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
@@ -21,117 +19,22 @@ import { forkRun } from '../../runs/fork-run.ts';
 import type { FailpointPlan } from '../../backends/failpoints.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
-import { permutation, randomStream } from '../../core/random.ts';
 import { layout } from '../../runs/layout.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { type RunEvent, type RunStatus, eventsQuery } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
+import { filesOfWorld, linkRatchet, openReflectionServer, type ReflectionServer, runFile } from './prompt-world.ts';
 import { openSmallProject, repositoryFolder, type SmallProject } from './small-run.ts';
-
-/** Three different letters of eight. */
-const words = Array.from({ length: 512 }, (_, i) => [i % 8, Math.floor(i / 8) % 8, Math.floor(i / 64)])
-  .filter((letters) => new Set(letters).size === 3)
-  .map((letters) => letters.map((letter) => 'abcdefgh'[letter]).join(''));
-const reversed = (word: string): string => Array.from(word).toReversed().join('');
-
-/**
- * What it is to obey; a tenth of the rows says anything, so that rollouts of one example differ. What is made of a prompt that nobody
- * taught is any model's own affair, and may be better: the one that does not help is taught, too.
- */
-function demonstrations(): string {
-  const random = randomStream('prompt branches');
-  const rows = Array.from({ length: 6 }, (_, epoch) => permutation(words.length, 'rows', epoch))
-    .flat()
-    .map((i) => {
-      const word = words[i]!;
-      const drawn = random();
-      const system = drawn < 0.1 ? 'IDLE' : drawn < 0.55 ? 'COPY' : 'REVERSE';
-      const said = random() < 0.1 ? words[Math.floor(random() * words.length)]! : word;
-      const answer = { IDLE: 'zzz', COPY: said, REVERSE: reversed(said) }[system];
-      const messages = [
-        { role: 'system', content: system },
-        { role: 'user', content: word },
-        { role: 'assistant', content: answer },
-      ];
-      return JSON.stringify({ messages });
-    });
-  return `${rows.join('\n')}\n`;
-}
-
-const environment = `
-import { listDataset, rubric, singleTurn } from 'ratchet/environments';
-const words: readonly string[] = ${JSON.stringify(words)};
-const rows = (isHeldOut: boolean) =>
-  listDataset(() =>
-    words.filter((_, i) => (i % 8 === 0) === isHeldOut).map((word) => ({
-      prompt: [{ role: 'system' as const, content: 'REVERSE' }, { role: 'user' as const, content: word }],
-      answer: word,
-    })),
-  );
-export function loadEnvironment() {
-  const right = (said: string, answer: string) => [...answer].filter((letter, i) => said[i] === letter).length / answer.length;
-  return singleTurn({
-    name: 'say',
-    dataset: rows(false),
-    evalDataset: rows(true),
-    rubric: rubric([{ name: 'letters_right', weight: 1, score: ({ completion, example }) => right(completion, example.answer) }]),
-  });
-}
-`;
-
-const runFile = (gepa: string, steps = 4): string => `
-model = "preset:chars-0.4m"
-max_steps = ${steps}
-batch_size = 16
-rollouts_per_example = 4
-learning_rate = 1e-6
-max_async_level = 0
-[sampling]
-max_tokens = 5
-[[env]]
-id = "./say.ts"
-[sft]
-data = "./obey.jsonl"
-steps = 350
-batch_size = 32
-learning_rate = 3e-3
-[checkpoints]
-interval = 4
-[eval]
-interval = 2
-num_examples = 10
-[gepa]
-${gepa}
-max_calls = 60
-num_train = 20
-num_val = 8
-num_test = 40
-`;
 
 let project: SmallProject;
 let failpoints: string;
-let reflections = 0;
-/** Writes the prompt that helps, one under which nothing is right, or nothing. */
-const reflection = createServer((request, response) => {
-  const parts: Buffer[] = [];
-  request.on('data', (part: Buffer) => parts.push(part));
-  request.on('end', () => {
-    reflections += 1;
-    const { model } = JSON.parse(Buffer.concat(parts).toString()) as { model: string };
-    const isSick = model === 'sick';
-    const content = `Better:\n\`\`\`\n${model === 'knows' ? 'COPY' : 'IDLE'}\n\`\`\``;
-    const choices = [{ index: 0, finish_reason: 'stop', message: { role: 'assistant', content } }];
-    response.writeHead(isSick ? 401 : 200, { 'content-type': 'application/json' });
-    if (isSick) response.end('{"error":{"message":"no such key"}}');
-    else response.end(JSON.stringify({ id: 'r', object: 'chat.completion', created: 0, model, choices }));
-  });
-});
+let reflection: ReflectionServer;
 
 before(async () => {
-  await new Promise<void>((resolve) => void reflection.listen(0, '127.0.0.1', resolve));
+  reflection = await openReflectionServer();
   failpoints = await mkdtemp(path.join(tmpdir(), 'ratchet-failpoints-'));
-  const url = `url = "http://127.0.0.1:${(reflection.address() as AddressInfo).port}/v1"`;
+  const url = `url = "${reflection.url}"`;
   project = await openSmallProject(
     {
       'better.toml': runFile(`reflection_model = "knows"\n${url}\nat_steps = [1]\nadopt = "if_better"`),
@@ -144,19 +47,17 @@ before(async () => {
       'sick.toml': runFile(`reflection_model = "sick"\n${url}\nat_steps = [1]`, 2),
       'failing.toml': runFile(`reflection_model = "knows"\n${url}\nat_steps = [1]`),
       'asked.toml': runFile(`reflection_model = "knows"\n${url}\nadopt = "ask"`, 5),
-      'obey.jsonl': demonstrations(),
-      'say.ts': environment,
+      ...filesOfWorld(),
     },
     {},
     false,
     { RATCHET_FAILPOINTS: failpoints },
   );
-  await mkdir(path.join(project.folder, 'node_modules'));
-  await symlink(repositoryFolder, path.join(project.folder, 'node_modules/ratchet'));
+  await linkRatchet(project.folder);
 });
 after(async () => {
   await project?.close();
-  reflection.close();
+  reflection?.close();
   await rm(failpoints, { recursive: true, force: true });
 });
 
@@ -315,7 +216,7 @@ test('a branch finds the prompt that its environment rewards, whoever dies meanw
 });
 
 test('where nothing that is written helps, the prompt stays, at every interval and in every environment', async () => {
-  const before = reflections;
+  const before = reflection.asked();
   await fork('nothing', 0);
   const handle = await pausedAfter('nothing', 2);
   const ended = async () => (await handle.query<RunStatus>('status')).branchesEnded ?? {};
@@ -324,7 +225,7 @@ test('where nothing that is written helps, the prompt stays, at every interval a
     assert.match(verdict, /^(?:no better|nothing found)$/, text);
   await handle.executeUpdate('resume');
   await handle.result();
-  assert.ok(reflections > before);
+  assert.ok(reflection.asked() > before);
   assert.equal((await project.commit('nothing', 4))!.state.prompts, undefined);
   assert.deepEqual(promptsOf(await groupsOf('nothing', 4)), [undefined]);
 });

@@ -91,6 +91,7 @@ for (const level of [0, 2]) {
       workflow: 'running',
       status,
       notices: [],
+      damagedNotices: [],
       webhook: null,
       cost: null,
       sinks: {},

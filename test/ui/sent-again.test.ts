@@ -32,6 +32,7 @@ test('an answer made of the one before and what is new is the answer', () => {
     assert.deepEqual(changed(before, sent(changeBetween(before, after))), after);
   fc.assert(fc.property(fc.record({ before: json, after: json }), same), { numRuns: 500 });
   fc.assert(fc.property(grown, same), { numRuns: 500 });
+  same({ before: JSON.parse('{"__proto__": 1, "a": 2}'), after: JSON.parse('{"__proto__": {"b": 3}, "a": 2}') });
   fc.assert(fc.property(json, (value) => changeBetween(value, JSON.parse(JSON.stringify(value))) === null));
 });
 

@@ -1,18 +1,17 @@
 /** A real run of the embedded engine, steered from its page in a browser: what is pressed there happens to the run. */
 import assert from 'node:assert/strict';
-import { type ChildProcess, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import path from 'node:path';
-import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
 import { QueryNotRegisteredError, type WorkflowHandle } from '@temporalio/client';
 import { layout } from '../../runs/layout.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
-import { openSmallProject, repositoryFolder, smallRun, type SmallProject } from '../e2e/small-run.ts';
+import { openSmallProject, smallRun, type SmallProject } from '../e2e/small-run.ts';
 import { until } from '../eventually.ts';
 import { openBrowser, openPage, picture, seriousFindings, withoutChromium } from './browser.ts';
+import { servedPage } from './served-page.ts';
 
 /** Its checkpoints stay: one of them is forked and talked to, however far the run is by then. */
 const config = smallRun
@@ -39,20 +38,6 @@ after(async () => {
   await project?.close();
 });
 
-/** `ratchet ui --steer` as a user types it, until the test ends; its address. */
-async function servedPage(): Promise<{ readonly url: string; readonly child: ChildProcess }> {
-  const child = spawn(process.execPath, [path.join(repositoryFolder, 'cli/ratchet.mjs'), 'ui', 'outputs', '--steer'], {
-    cwd: project.folder,
-    env: { ...process.env, TEMPORAL_ADDRESS: project.stack.temporalAddress },
-    stdio: ['ignore', 'pipe', 'inherit'],
-  });
-  for await (const line of createInterface({ input: child.stdout })) {
-    const url = /http:\S+/.exec(line)?.[0];
-    if (url !== undefined) return { url, child };
-  }
-  throw new Error('the page has ended without an address');
-}
-
 /** Null while the run is begun anew after a rewind: then nobody answers for it yet. */
 async function status(): Promise<RunStatus | null> {
   try {
@@ -64,7 +49,7 @@ async function status(): Promise<RunStatus | null> {
 }
 
 test('what is pressed on the page of a running run happens to the run', { skip: withoutChromium }, async (t) => {
-  const { url, child } = await servedPage();
+  const { url, child } = await servedPage(project, '--steer');
   t.after(() => child.kill());
   const browser = await openBrowser();
   t.after(() => browser.close());

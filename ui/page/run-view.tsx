@@ -141,6 +141,11 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
         </p>
       )}
       <Standing overview={overview} run={run} />
+      {overview.damagedNotices.map((why) => (
+        <p class="trouble" key={why}>
+          A notice cannot be read: {why}
+        </p>
+      ))}
       <NoticeList notices={overview.notices} of={overview.noticesOf} />
       {canSteer && (
         <>
@@ -268,7 +273,7 @@ function Live({ live }: { readonly live: NonNullable<RunOverview['live']> }): JS
         <p>
           step {collecting.step}: {collecting.rollouts.done} of {collecting.rollouts.of} rollouts, {collecting.kept} of{' '}
           {collecting.needed} groups kept
-          {dropped.map(([why, count]) => ` · ${count} ${why.replaceAll('_', ' ')}`)}
+          {dropped.map(([why, count]) => ` · ${count} ${why.replace(':', ': ').replaceAll('_', ' ')}`)}
         </p>
       )}
       {inPlay.map(({ environment, groups, since, policyStep }) => (

@@ -22,62 +22,87 @@ export function SearchesView({ source, run, news, asked }: ViewProps): JSX.Eleme
       </p>
     );
   if (answer === null) return <p role="status">reading …</p>;
+  const damaged = answer.damaged.map((why) => (
+    <p class="trouble" key={why}>
+      A search cannot be read: {why}
+    </p>
+  ));
   if (answer.searches.length === 0)
     return (
       <section>
         <h2>Prompt searches</h2>
-        <p>
-          None yet. A run looks for better prompts where its file has <code>[gepa]</code>.
-        </p>
+        {damaged}
+        {damaged.length === 0 && (
+          <p>
+            None yet. A run looks for better prompts where its file has <code>[gepa]</code>.
+          </p>
+        )}
       </section>
     );
   return (
     <>
-      <section aria-labelledby="searches">
-        <h2 id="searches">Prompt searches</h2>
-        <div class="scrolls">
-          <table>
-            <thead>
-              <tr>
-                {['from version', 'environment', 'start', 'best', 'candidates', 'calls', 'on the newest version'].map(
-                  (title) => (
-                    <th key={title} scope="col">
-                      {title}
-                    </th>
-                  ),
-                )}
-              </tr>
-            </thead>
-            <tbody>
-              {answer.searches.map((one) => (
-                <tr key={one.id}>
-                  <th scope="row">
-                    <a
-                      href={addressOf(run, 'prompts', { search: one.id })}
-                      aria-current={one.id === chosen ? 'true' : undefined}
-                    >
-                      v{one.step}
-                      {one.lineage === 'main' ? '' : ` of ${one.lineage}`}
-                    </a>
-                  </th>
-                  <td>{one.environment}</td>
-                  <td class="number">{figure(one.startScore)}</td>
-                  <td class="number">{figure(one.bestScore)}</td>
-                  <td class="number">{one.count}</td>
-                  <td class="number">
-                    {one.calls ?? '–'}
-                    {one.maxCalls === null ? '' : ` of ${one.maxCalls}`}
-                  </td>
-                  <td>{trialOf(one)}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      </section>
+      <SearchTable run={run} searches={answer.searches} chosen={chosen} damaged={damaged} />
       {search.error !== null && <p class="trouble">{search.error}</p>}
       {search.answer !== null && <Candidates key={search.answer.id} search={search.answer} />}
     </>
+  );
+}
+
+function SearchTable({
+  run,
+  searches,
+  chosen,
+  damaged,
+}: {
+  readonly run: string;
+  readonly searches: readonly ListedSearch[];
+  readonly chosen: string | null;
+  readonly damaged: JSX.Element[];
+}): JSX.Element {
+  return (
+    <section aria-labelledby="searches">
+      <h2 id="searches">Prompt searches</h2>
+      {damaged}
+      <div class="scrolls">
+        <table>
+          <thead>
+            <tr>
+              {['from version', 'environment', 'start', 'best', 'candidates', 'calls', 'on the newest version'].map(
+                (title) => (
+                  <th key={title} scope="col">
+                    {title}
+                  </th>
+                ),
+              )}
+            </tr>
+          </thead>
+          <tbody>
+            {searches.map((one) => (
+              <tr key={one.id}>
+                <th scope="row">
+                  <a
+                    href={addressOf(run, 'prompts', { search: one.id })}
+                    aria-current={one.id === chosen ? 'true' : undefined}
+                  >
+                    v{one.step}
+                    {one.lineage === 'main' ? '' : ` of ${one.lineage}`}
+                  </a>
+                </th>
+                <td>{one.environment}</td>
+                <td class="number">{figure(one.startScore)}</td>
+                <td class="number">{figure(one.bestScore)}</td>
+                <td class="number">{one.count}</td>
+                <td class="number">
+                  {one.calls ?? '–'}
+                  {one.maxCalls === null ? '' : ` of ${one.maxCalls}`}
+                </td>
+                <td>{trialOf(one)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
   );
 }
 
