@@ -260,13 +260,30 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
     assert.equal(rollouts, of);
     const file = path.join(run.folder, 'report.html');
     await writeFile(file, html);
-    for (const look of [looks[0], looks[3]]) {
+    for (const look of looks) {
       const { page, context, complaints } = await openPage(browser, pathToFileURL(file).href, look);
+      await context.setOffline(true);
       const asked: string[] = [];
+      const check = async (view: string): Promise<void> => {
+        await picture(page, `report-${view}-${look.width}-${look.colorScheme}`);
+        assert.deepEqual(await seriousFindings(page), [], `${view} of a report, ${look.width} ${look.colorScheme}`);
+      };
       page.on('request', (request) => asked.push(request.url()));
       await page.locator('.chart canvas').first().waitFor();
       await page.locator('.timeline svg').first().waitFor();
-      await picture(page, `report-${look.width}`);
+      await page.locator('details.cost summary').click();
+      await page.getByText('Not counted:').waitFor();
+      await check('run');
+      for (const [view, wait] of [
+        ['Ledger', '.histogram svg'],
+        ['Evals', 'h2'],
+        ['Prompts', '.tree button'],
+        ['Compare', 'main p'],
+      ] as const) {
+        await page.getByRole('link', { name: view, exact: true }).click();
+        await page.locator(wait).first().waitFor();
+        await check(view.toLowerCase());
+      }
       await page.getByRole('link', { name: 'Rollouts', exact: true }).click();
       await page.getByLabel('order').selectOption('reward');
       await page.getByLabel('step', { exact: true }).fill('..3');
@@ -275,7 +292,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
       await page.locator('.chat .message').first().waitFor();
       await page.getByRole('button', { name: 'tokens', exact: true }).click();
       await page.locator('.token-text span').first().waitFor();
-      assert.deepEqual(await seriousFindings(page), []);
+      await check('tokens');
       assert.deepEqual(complaints, []);
       assert.deepEqual(asked, []);
       await context.close();
