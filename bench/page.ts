@@ -34,6 +34,7 @@ export const page = measurement('page', 'how quick the page of a very large run 
   .option('--rollouts <n>', 'rollouts of each step', Number, 100)
   .option('--viewers <n>', 'who look at a run that trains; 0: their cost is not measured', Number, 100)
   .option('--pairs <n>', 'turns of that run with and without them', Number, 6)
+  .option('--turn <steps>', 'steps of each turn', Number, 8)
   .addHelpText(
     'after',
     '\nGoals: paint_s < 1, open_s < 2, filter_ms < 300, live_s < 1, browser_mb < 300, process_mb < 500, page_kb < 300, viewers_cpu_ratio ≤ 1.05.',
@@ -44,10 +45,10 @@ interface Size {
   readonly rollouts: number;
   readonly viewers: number;
   readonly pairs: number;
+  readonly turn: number;
 }
 
 const name = 'large';
-const stepsOfTurn = 8;
 const paints = 5;
 
 async function measure(bench: Bench, size: Size): Promise<Figures> {
@@ -63,7 +64,7 @@ async function measure(bench: Bench, size: Size): Promise<Figures> {
     bench.doing('in the browser');
     const figures = await look(browser, url, path.join(folder, name, layout.metrics()), size);
     const process_mb = kilobytes(`/proc/${child.pid}/status`, 'VmHWM') / 1024;
-    const viewed = size.viewers === 0 ? {} : await viewersCost(bench, { ...size, stepsOfTurn });
+    const viewed = size.viewers === 0 ? {} : await viewersCost(bench, { ...size, stepsOfTurn: size.turn });
     return {
       steps: size.steps,
       rollouts: size.steps * size.rollouts,

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { open, type FileHandle } from 'node:fs/promises';
 import type { Readable } from 'node:stream';
 import { RatchetError } from '../../core/errors.ts';
-import { inParallel, type S3Requests } from './s3-requests.ts';
+import { inParallel, isAbsence, type S3Requests } from './s3-requests.ts';
 
 interface ObjectHead {
   readonly etag: string;
@@ -58,7 +58,7 @@ export async function getObjectRange(
       return content;
     },
     answers({ status, code }) {
-      if (status === 404 && code !== 'NoSuchBucket') return { value: null };
+      if (isAbsence({ status, code })) return { value: null };
       return status === 416 ? { value: new Uint8Array() } : undefined; // it ends before
     },
   });
@@ -91,7 +91,7 @@ export async function headObject(requests: S3Requests, key: string): Promise<Obj
       const found = await client.send(new sdk.HeadObjectCommand({ Bucket: requests.location.bucket, Key: key }));
       return { etag: found.ETag ?? '', bytes: found.ContentLength ?? 0, metadata: found.Metadata ?? {} };
     },
-    answers: ({ status, code }) => (status === 404 && code !== 'NoSuchBucket' ? { value: null } : undefined),
+    answers: ({ status, code }) => (isAbsence({ status, code }) ? { value: null } : undefined),
   });
 }
 
@@ -199,7 +199,7 @@ async function getRange(requests: S3Requests, key: string, { start, end, etag, o
         return { head: { etag: found.ETag ?? '', bytes: total, metadata: found.Metadata ?? {} }, sink };
       },
       answers({ status, code }) {
-        if (status === 404 && code !== 'NoSuchBucket') return { value: etag === null ? 'absent' : 'changed' };
+        if (isAbsence({ status, code })) return { value: etag === null ? 'absent' : 'changed' };
         if (status === 412) return { value: 'changed' };
         return status === 416 ? { value: etag === null ? 'empty' : 'changed' } : undefined;
       },

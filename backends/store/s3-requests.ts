@@ -144,7 +144,7 @@ export class S3Requests {
       const advice = `Expected credentials from the usual AWS chain: ${where}.`;
       return new RatchetError('StoreUnavailable', because(advice), { cause });
     }
-    if (failure.status === 401 || failure.status === 403 || failure.code === 'ExpiredToken') {
+    if ([401, 403].includes(failure.status) || failure.code === 'ExpiredToken' || unknownUser.test(failure.code)) {
       const advice =
         'Expected credentials that may get, put, delete and list below the prefix; renew them or the policy, and the run continues.';
       return new RatchetError('StoreUnavailable', because(advice), { cause });
@@ -158,6 +158,14 @@ export class S3Requests {
       cause,
     });
   }
+}
+
+/** Some servers (versitygw) answer 404 also where the access key is nobody's. */
+const unknownUser = /^(?:\w*UserNotFound|InvalidAccessKeyId)$/;
+
+/** Whether the object is not there: neither its bucket nor who asks for it is what is missing. */
+export function isAbsence({ status, code }: Pick<S3Failure, 'status' | 'code'>): boolean {
+  return status === 404 && code !== 'NoSuchBucket' && !unknownUser.test(code);
 }
 
 /** One client per server and set of limits: its connections and credentials are shared by all stores of the process. */

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { open } from 'node:fs/promises';
 import type { PutObjectCommandInput } from '@aws-sdk/client-s3';
 import { headObject } from './s3-download.ts';
-import { inParallel, type S3Requests, type S3Session } from './s3-requests.ts';
+import { inParallel, isAbsence, type S3Requests, type S3Session } from './s3-requests.ts';
 
 /** What is to be stored, read part by part: a large one is never in memory as a whole because of us. */
 interface UploadSource {
@@ -91,7 +91,7 @@ export async function putObject(
     },
     // If-Match on a key that is gone is answered with 404.
     answers: ({ status, code }) =>
-      onlyIf && (status === 412 || (status === 404 && code !== 'NoSuchBucket')) ? { value: null } : undefined,
+      onlyIf && (status === 412 || isAbsence({ status, code })) ? { value: null } : undefined,
   });
 }
 

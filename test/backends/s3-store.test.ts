@@ -18,6 +18,11 @@ import { bytes, hasCode, storeContract, text } from './store.contract.ts';
 /** Impatient, so that a server which is down, or hangs, is given up in seconds. */
 const limits = { connectMs: 500, idleMs: 1_500, patienceMs: 20_000, backoffMs: 10, partBytes: 5 * 1024 * 1024 };
 
+function useCredentials(): void {
+  process.env['AWS_ACCESS_KEY_ID'] = credentials.accessKeyId;
+  process.env['AWS_SECRET_ACCESS_KEY'] = credentials.secretAccessKey;
+}
+
 describe('S3', { skip: skipWithoutGateway }, () => {
   let gateway: Gateway;
   let proxy: MisbehavingProxy;
@@ -161,6 +166,20 @@ describe('S3', { skip: skipWithoutGateway }, () => {
       const second = await store.putIfAbsent('k', bytes('mine'));
       assert.equal(second.stored, false, 'the same bytes by another writer do not win');
     });
+  });
+
+  test('a wrong key is told as that: what lies there is not gone', async (t) => {
+    t.after(useCredentials);
+    const location = gateway.location(`${randomUUID()}/`);
+    await new S3Store(location, 'run').put('run.json', bytes('{}'));
+    for (const wrong of [{ AWS_ACCESS_KEY_ID: 'nobody' }, { AWS_SECRET_ACCESS_KEY: 'wrong' }]) {
+      Object.assign(process.env, wrong);
+      // Another name of the server has a client, and so credentials, of its own.
+      const endpoint = `http://${Object.keys(wrong)[0] === 'AWS_ACCESS_KEY_ID' ? 'localhost' : '[::ffff:127.0.0.1]'}:${gateway.port}`;
+      const store = new S3Store({ ...location, endpoint }, 'run', { limits });
+      await assert.rejects(store.read('run.json'), /Expected credentials that may get/, JSON.stringify(wrong));
+      useCredentials();
+    }
   });
 
   describe('a large object', () => {

@@ -32,7 +32,7 @@ before(async () => {
     taskQueue: 'ratchet',
     args: ['asked.toml'],
   });
-  await until('step 1', () => project.commit('asked', 1));
+  await until('step 1', () => project.commit('asked', 1), { withinMs: 9 * 60_000 }); // after 350 steps of warm-up
   await handle.executeUpdate('pause', { args: ['for the search'] });
 });
 after(async () => {
