@@ -1,6 +1,6 @@
 import { layout } from '../runs/layout.ts';
 import { teacherRowsAtOnce } from '../core/limits.ts';
-import type { PackedRow } from '../core/rl/batch.ts';
+import { learnsFromTeacher, type PackedRow } from '../core/rl/batch.ts';
 import type { KeptGroups, ObjectRef, PolicyVersion, RunHandle, TaughtBatch, TaughtRows } from '../core/rl/run-state.ts';
 import { damaged, putJson } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
@@ -51,9 +51,7 @@ async function askTeacher(
   const { before } = scorer;
   if (before && before.length !== batch.rows.length)
     throw new Error(`the batch has ${batch.rows.length} rows, and its groups make ${before.length}`);
-  /** Beside rows that learn from rewards, which nobody is asked about. */
-  const isTaught = ({ objective }: Pick<PackedRow, 'objective'>): boolean =>
-    !spec.distillation || objective !== undefined;
+  const isTaught = (row: Pick<PackedRow, 'objective'>): boolean => learnsFromTeacher(spec, row);
   const parts: ObjectRef[] = [];
   const lead = new MeanLead();
   for (let first = 0; first < batch.rows.length; first += teacherRowsAtOnce) {

@@ -1,5 +1,6 @@
 import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
+import { learnsFromTeacher } from '../../core/rl/batch.ts';
 import type { Example, ScoredGroup } from '../../core/rl/rollout.ts';
 import type { EnvironmentSpec, JsonValue, RunSpec } from '../../config/run-spec.ts';
 import { whyNoDemonstrations } from './demonstrations.ts';
@@ -110,11 +111,11 @@ export function demonstrationOf(
 
 /** Where the policy teaches itself in that environment. */
 function demonstrationKey(
-  { teacher, environments, distillation }: Pick<RunSpec, 'teacher' | 'environments' | 'distillation'>,
+  spec: Pick<RunSpec, 'teacher' | 'environments' | 'distillation'>,
   environment: string,
 ): string | undefined {
-  const isTaught = !distillation || environments.find(({ name }) => name === environment)?.objective !== undefined;
-  return isTaught ? teacher?.demonstration?.key : undefined;
+  const entry = spec.environments.find(({ name }) => name === environment) ?? {};
+  return learnsFromTeacher(spec, entry) ? spec.teacher?.demonstration?.key : undefined;
 }
 
 /** Names of the texts that an example has, for people. */

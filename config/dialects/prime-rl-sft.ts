@@ -93,6 +93,11 @@ function setRows(written: Table, own: Own): void {
   if (rows % each === 0) {
     own.set(['data', 'batch_size'], rows / each, size?.at ?? micro?.at);
     own.set(['data', 'seq_len'], tokens * each, length?.at ?? micro?.at);
+    if (each > 1) {
+      own.warn(
+        `${formatPath(micro!.at)} = ${each}: prime-rl leaves out rows in which nothing is learned before data.seq_len (${tokens}) tokens; here those in which nothing is before ${tokens * each}, which is a sequence.`,
+      );
+    }
   } else {
     const expected = `a divisor of data.batch_size (${rows})`;
     own.refuse({ paths: [micro!.at, ...(size ? [size.at] : [])], expected, received: String(each) });
@@ -116,7 +121,7 @@ function setRows(written: Table, own: Own): void {
     );
   }
   own.warn(
-    'data: rows are packed whole, and the loss is the mean over the tokens of a step, as in prime-rl since July 2026. Until then a row was cut where a sequence ended, and until March 2026 each micro-batch weighed alike.',
+    'data: a conversation is a row for each answer where the chat template writes earlier turns otherwise once later ones follow, as Qwen3’s does without their thoughts; prime-rl has one row of it. Rows are packed whole, and the loss is the mean over the tokens of a step, as in prime-rl since July 2026. Until then a row was cut where a sequence ended, and until March 2026 each micro-batch weighed alike.',
   );
 }
 

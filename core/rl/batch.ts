@@ -40,6 +40,14 @@ export interface PackedRow {
   readonly temperature?: number;
 }
 
+/** Whether a teacher's log probabilities are learned in an environment, or a row of it: where environments differ in `loss`, not by those that learn from rewards. */
+export function learnsFromTeacher(
+  { distillation }: { readonly distillation?: unknown },
+  { objective }: Pick<PackedRow, 'objective'>,
+): boolean {
+  return distillation === undefined || objective !== undefined;
+}
+
 /** A rollout may be several rows, where its chat template rewrites the past, or none, where it carries no loss. */
 export interface RolloutOfRow {
   /** Among the batch's, from 0. */

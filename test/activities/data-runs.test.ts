@@ -15,6 +15,7 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import type { RunHandle, RunState } from '../../core/rl/run-state.ts';
 import { forkRun } from '../../runs/fork-run.ts';
 import { specOf, storeOf } from '../../runs/run-access.ts';
+import { trainDrawn } from './drawn-steps.ts';
 import { act, commitFirst, type Committed, openRoles, type Roles, type TestRun } from './runs.ts';
 
 const { tokenizer } = createPreset('preset:reverse-text-0.2m', { seed: 0 });
@@ -56,34 +57,6 @@ function engine(t: TestContext): Roles {
   return roles;
 }
 
-async function trainNext(
-  { run }: TestRun,
-  roles: Roles,
-  { state, parent }: Committed,
-): Promise<Committed & { metrics: Readonly<Record<string, number>> }> {
-  const step = state.step + 1;
-  const from = state.rows ?? { row: 0, sample: 0 };
-  const { packed, next } = await act(roles.drawRows, { run, step, from, policy: state.reference });
-  const { reference, klBeta, overrides, policy } = state;
-  const planned = await roles.planStep({ run, step, attempt: 1, from: policy, reference, klBeta, overrides, packed });
-  const trained = await act(roles.trainStep, { run, plan: planned.plan });
-  assert.ok(trained.policy, trained.reason);
-  const after = { ...state, step, policy: trained.policy, rows: next };
-  const { sha256, isPublished } = await roles.commitStep({
-    run,
-    parent,
-    plan: planned.plan,
-    optimizer: trained.optimizer,
-    pendingAt: trained.pendingAt,
-    outcomes: { step, issued: '', ended: {}, pending: '' },
-    metrics: {},
-    state: after,
-  });
-  if (!isPublished) await act(roles.publishVersion, { run, policy: trained.policy, optimizer: trained.optimizer });
-  if (planned.snapshot) await act(roles.saveCheckpoint, { run, step, pinned: [] });
-  return { state: after, parent: sha256, metrics: trained.metrics };
-}
-
 /** Weights after each step; each is made by a process of its own where `dies`. */
 async function play(
   t: TestContext,
@@ -96,7 +69,7 @@ async function play(
   let measured: string[] = [];
   while (at.state.step < test.spec.maxSteps) {
     if (dies) roles = engine(t);
-    const next = await trainNext(test, roles, at);
+    const next = await trainDrawn(test, roles, at);
     digests.push(next.state.policy.digest);
     losses.push(next.metrics['loss']!);
     measured = Object.keys(next.metrics);
@@ -168,7 +141,7 @@ describe('a run on rows', () => {
     const roles = openRoles();
     const first = await commitFirst(made, roles);
     assert.equal(first.state.rows, undefined);
-    const second = await trainNext(made, roles, await trainNext(made, roles, first));
+    const second = await trainDrawn(made, roles, await trainDrawn(made, roles, first));
     const batchAt = async (run: RunHandle, { rows, reference: policy }: RunState) => {
       const drawn = await act(roles.drawRows, { run, step: 3, from: rows!, policy });
       const batch = await openBatch(run, drawn);

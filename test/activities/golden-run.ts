@@ -6,6 +6,7 @@ import path from 'node:path';
 import type { TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { gunzipSync } from 'node:zlib';
+import { present } from '../../core/present.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { putJson, putRows } from '../../backends/store/objects.ts';
 import { OnnxTrainer } from '../../backends/trainer/onnx.ts';
@@ -17,13 +18,15 @@ import { openBatch } from '../../runs/batches.ts';
 import { readJson, storeOf } from '../../runs/run-access.ts';
 import { act, commitFirst, type Committed, openRoles, type Roles, type TestRun } from './runs.ts';
 
-const folder = fileURLToPath(new URL('../data/golden-runs/', import.meta.url));
+export const goldenFolder = fileURLToPath(new URL('../data/golden-runs/', import.meta.url));
 
 /** As `recording.py` writes it. */
 export interface GoldenRow {
   readonly tokens: readonly number[];
   readonly mask: readonly number[];
   readonly advantages: readonly number[];
+  /** Of supervised rows: the packed sequence of the step that it lies in; of others their rollout, where it has several. */
+  readonly sequence?: number;
 }
 
 export interface GoldenStep {
@@ -58,11 +61,11 @@ export interface Without {
 }
 
 export async function goldenText(file: string): Promise<string> {
-  return readFile(path.join(folder, file), 'utf8');
+  return readFile(path.join(goldenFolder, file), 'utf8');
 }
 
 async function recorded<T>(file: string): Promise<T> {
-  return JSON.parse(gunzipSync(await readFile(path.join(folder, file))).toString()) as T;
+  return JSON.parse(gunzipSync(await readFile(path.join(goldenFolder, file))).toString()) as T;
 }
 
 /** What the peer computed, of the figures that it has. */
@@ -89,12 +92,12 @@ export async function playGolden(t: TestContext, spec: RunSpec, without: Without
   return played;
 }
 
-/** The file's run, of the tiny model in place of its own. */
-async function openGolden(root: string, given: RunSpec): Promise<TestRun> {
-  const model = path.join(root, 'tiny');
-  await cp(path.join(folder, 'tiny'), model, { recursive: true });
+/** The file's run, of a tiny model in place of its own. */
+export async function openGolden(root: string, given: RunSpec, named: 'tiny' | 'tiny-chat' = 'tiny'): Promise<TestRun> {
+  const model = path.join(root, named);
+  await cp(path.join(goldenFolder, named), model, { recursive: true });
   for (const name of ['tokenizer.json', 'tokenizer_config.json'])
-    await writeFile(path.join(model, name), presetFiles('preset:reverse-text-0.2m')[name]!);
+    if (named === 'tiny') await writeFile(path.join(model, name), presetFiles('preset:reverse-text-0.2m')[name]!);
   const uri = resolveStoreUri('.', path.join(root, 'store'));
   const spec: RunSpec = { ...given, name: 'golden', model, store: { uri } };
   const base = { name: spec.name, store: uri, lineage: 'main', attempt: 1 };
@@ -144,10 +147,15 @@ async function playStep(
   return { step: { rows: await plannedRows(run, planned.plan), ...figures }, next: { state: next, parent: sha256 } };
 }
 
-async function plannedRows(run: TestRun['run'], ref: ObjectRef): Promise<GoldenRow[]> {
+export async function plannedRows(run: TestRun['run'], ref: ObjectRef): Promise<GoldenRow[]> {
   const batch = await openBatch(run, await readJson<StepPlan>(run, ref));
   const rows = await batch.read([...batch.rows.keys()]);
-  return rows.map(({ tokenIds, lossMask, advantages }) => ({ tokens: tokenIds, mask: lossMask, advantages }));
+  return rows.map(({ tokenIds, lossMask, advantages, rollout }) => ({
+    tokens: tokenIds,
+    mask: lossMask,
+    advantages,
+    ...present({ sequence: rollout?.index }),
+  }));
 }
 
 function scoredGroup(

@@ -28,6 +28,7 @@ import { resolveStoreUri, type Store } from '../../backends/store/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
 import type { Trainer, SftOutcome, TrainOutcome } from '../../backends/trainer/types.ts';
 import { storeOf } from '../../runs/run-access.ts';
+import type { OpenTokenizer } from '../../runs/stored-template.ts';
 import { hash32 } from '../../core/random.ts';
 import type { TrainSample } from '../../core/rl/batch.ts';
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
@@ -215,6 +216,7 @@ export function openRoles(
     makeTrainer = () => new ChainTrainer(),
     engine,
     projectFolder = tmpdir(),
+    tokenizer = openTokenizer,
   }: {
     readonly environments?: Environments;
     readonly salt?: string;
@@ -226,6 +228,7 @@ export function openRoles(
     /** In place of a chain of hashes: a trainer that trains. */
     readonly engine?: () => Trainer;
     readonly projectFolder?: string;
+    readonly tokenizer?: OpenTokenizer;
   } = {},
 ) {
   const trainers: ChainTrainer[] = [];
@@ -246,12 +249,12 @@ export function openRoles(
   };
   const { warmUp, trainStep, remakeVersion, restoreVersion } = createTrainActivities({
     ...training,
-    tokenizer: openTokenizer,
+    tokenizer,
   });
   const { publishVersion } = createUploadActivities(training);
   const generating = {
     inference: () => inference,
-    tokenizer: openTokenizer,
+    tokenizer,
     ...(environments ? { environments } : {}),
   };
   const orchestrator = createOrchestratorActivities({

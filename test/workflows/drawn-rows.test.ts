@@ -84,7 +84,10 @@ describe('a run on rows', { concurrency: 4 }, () => {
     const evaluated = run
       .inputs('openEvaluation')
       .map(({ input: { model } }) => (model.kind === 'version' ? model.policy.step : null));
-    assert.deepEqual(evaluated.toSorted((a, b) => a! - b!), [0, 2, 4]);
+    assert.deepEqual(
+      evaluated.toSorted((a, b) => a! - b!),
+      [0, 2, 4],
+    );
     const served = run.inputs('broadcastWeights').map(({ policy }) => policy.step);
     assert.ok(
       [0, 2, 4].every((one) => served.includes(one)),

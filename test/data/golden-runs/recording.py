@@ -26,13 +26,13 @@ def rollouts() -> list:
     return json.loads(gzip.decompress((here / "rollouts.json.gz").read_bytes()))
 
 
-def model():
+def model(folder: str = "tiny"):
     """Without a cache, as trainers have it: only then do the sequences of a packed row not see each other."""
     import torch
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(1)
-    tiny = AutoModelForCausalLM.from_pretrained(here / "tiny", dtype=torch.float32, attn_implementation="sdpa")
+    tiny = AutoModelForCausalLM.from_pretrained(here / folder, dtype=torch.float32, attn_implementation="sdpa")
     tiny.config.use_cache = False
     return tiny.train()
 
