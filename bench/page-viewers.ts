@@ -81,9 +81,8 @@ export async function viewersCost(
           page_cpu_ms_alone: milliseconds(alone),
         };
       } finally {
-        crowd.kill();
-        page.child.kill();
         await handle.terminate('measured');
+        await Promise.all([crowd, page.child].map(ended)); // the page writes the index of the run, whose folder is removed
       }
     }),
   );
@@ -103,6 +102,11 @@ async function startCrowd(url: string): Promise<ChildProcess> {
   const crowd = fork(fileURLToPath(import.meta.url), [url], { execArgv: tsx });
   await new Promise((resolve) => crowd.once('message', resolve));
   return crowd;
+}
+
+async function ended(child: ChildProcess): Promise<void> {
+  const exit = new Promise((resolve) => child.once('exit', resolve));
+  if (child.exitCode === null && child.signalCode === null && child.kill()) await exit;
 }
 
 /** Until so many look, and have what they look at. */

@@ -1,6 +1,6 @@
 /**
- * What makes one answer of another, so that a page which has the one is sent little: answers grow at their ends. Both are
- * JSON, and so is this; null says that nothing changed.
+ * What makes one JSON value of another, itself as JSON; null says that nothing changed. Who has the one is sent this in place of the other: of
+ * what grows at its end that is little.
  */
 export type Change =
   /** Takes the place of what was there. */

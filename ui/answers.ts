@@ -1,7 +1,17 @@
 import type { NoticeKind } from '../core/rl/notices.ts';
 import type { ChatMessage, ToolCall } from '../core/rl/rollout.ts';
 
-/** What the page asks for and is answered, as JSON. Only types: the browser's code and the server's agree on them. */
+/** What the page asks for and is answered, as JSON: the browser's code and the server's agree on it. */
+
+/** By these a page that asks again is sent what is new. */
+export const answerHeaders = {
+  /** Of a request: the name of the answer that the page has; nothing where it has none. */
+  known: 'ratchet-known',
+  /** The name of the answer. */
+  name: 'ratchet-answer',
+  /** The body is what makes the answer of the one that the page has (core/change-between.ts). */
+  isChange: 'ratchet-change',
+} as const;
 
 /** A run in the list of those that a folder holds. */
 export interface ListedRun {

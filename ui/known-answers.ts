@@ -1,16 +1,10 @@
 import { createHash } from 'node:crypto';
 import { changeBetween } from '../core/change-between.ts';
-
-/** What a page that asks again sends, with the name of the answer that it has; nothing behind it where it has none. */
-export const knownHeader = 'ratchet-known';
-/** The name of an answer, by which the page may ask for what is new. */
-export const nameHeader = 'ratchet-answer';
-/** The body is what makes the answer of the one that the page has. */
-export const changeHeader = 'ratchet-change';
+import { answerHeaders } from './answers.ts';
 
 /** Answers that are held, and their characters: those of a run that several people look at in several views. */
 const heldMax = 24;
-const heldCharacters = 48_000_000;
+const heldCharacters = 16_000_000;
 
 export interface NamedAnswer {
   readonly body: string;
@@ -32,11 +26,11 @@ export class KnownAnswers {
     const name = createHash('sha256').update(body).digest('base64url').slice(0, 22);
     const after = this.#hold(name, body);
     const before = known === '' ? undefined : this.#held.get(known);
-    if (!before) return { body, headers: { [nameHeader]: name } };
+    if (!before) return { body, headers: { [answerHeaders.name]: name } };
     const change = after.changes.get(known) ?? JSON.stringify(changeBetween(valueOf(before), valueOf(after)));
     after.changes.set(known, change);
-    if (change.length >= body.length) return { body, headers: { [nameHeader]: name } };
-    return { body: change, headers: { [nameHeader]: name, [changeHeader]: '1' } };
+    if (change.length >= body.length) return { body, headers: { [answerHeaders.name]: name } };
+    return { body: change, headers: { [answerHeaders.name]: name, [answerHeaders.isChange]: '1' } };
   }
 
   #hold(name: string, body: string): Held {

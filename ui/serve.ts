@@ -5,10 +5,10 @@ import { RatchetError } from '../core/errors.ts';
 import { runNamePattern } from '../core/names.ts';
 import { openRunStore } from '../backends/store/index.ts';
 import { layout } from '../runs/layout.ts';
-import type { ChatAsked, Steering } from './answers.ts';
+import { answerHeaders, type ChatAsked, type Steering } from './answers.ts';
 import { Doorkeeper } from './doorkeeper.ts';
 import { Folder } from './folder.ts';
-import { KnownAnswers, knownHeader } from './known-answers.ts';
+import { KnownAnswers } from './known-answers.ts';
 import { pageFiles, pageHtml, policy } from './page-files.ts';
 import { chatIn, steeringIn } from './posted.ts';
 import { answerRoute, BadRequest } from './routes.ts';
@@ -189,7 +189,7 @@ class Site {
     const { source, viewers, answers } = await this.#open(nameIn(asked[1]!));
     if (asked[2] === 'live') return viewers.add(response);
     const body = JSON.stringify(await answerRoute(source, asked[2] ?? '', searchParams));
-    const known = request.headers[knownHeader];
+    const known = request.headers[answerHeaders.known];
     const answer = typeof known === 'string' ? answers.named(body, known) : { body };
     send(request, response, { type: 'application/json', ...answer });
   }

@@ -152,6 +152,9 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
     await page.getByRole('link', { name: 'Rollouts', exact: true }).click();
     await page.getByLabel('text', { exact: true }).fill('onerror');
     await page.getByText(/found in \d+ rollouts/).waitFor();
+    // Signs that turn the direction of writing end with the text that has them.
+    const isolated = `getComputedStyle(document.querySelector('.said-short')).unicodeBidi`;
+    assert.equal(await page.evaluate<string>(isolated), 'isolate');
     await page.locator('.results button').first().click();
     await page.locator('.chat .policy').first().waitFor();
     for (const index of [0, 1, 2, 3]) {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { layout } from '../../runs/layout.ts';
-import type { RunOverview, SeriesAnswer } from '../../ui/answers.ts';
+import { answerHeaders, type RunOverview, type SeriesAnswer } from '../../ui/answers.ts';
 import { type Change, changeBetween, changed } from '../../core/change-between.ts';
 import { GrownAnswers } from '../../ui/page/grown-answers.ts';
 import { servePage } from '../../ui/serve.ts';
@@ -109,7 +109,7 @@ test('a viewer of a long run is sent less than a twentieth of it again when a st
   }
   // One that was away for long, and whose answer is not held any more, is sent all of it.
   const late = new GrownAnswers();
-  late.ask(path).take(new Headers({ 'ratchet-answer': 'long ago' }), { other: true });
+  late.ask(path).take(new Headers({ [answerHeaders.name]: 'long ago' }), { other: true });
   const { headers, take } = late.ask(path);
   const response = await fetch(origin + path, { headers: { authorization, ...headers } });
   assert.equal((take(response.headers, await response.json()) as SeriesAnswer).path.step.length, steps + 2);

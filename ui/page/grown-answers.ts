@@ -1,4 +1,5 @@
 import { type Change, changed } from '../../core/change-between.ts';
+import { answerHeaders } from '../answers.ts';
 
 /** What the views ask again whenever something is new: of these the server sends what makes the new answer of the one before. */
 const growing = /\/(?:series|markers|timeline|history|histogram|evals|searches)(?:\?|$)/;
@@ -17,11 +18,12 @@ export class GrownAnswers {
     if (!growing.test(path)) return { headers: {}, take: (_, body) => body };
     const before = this.#held.get(path);
     return {
-      headers: { 'ratchet-known': before?.name ?? '' },
+      headers: { [answerHeaders.known]: before?.name ?? '' },
       take: (headers, body) => {
-        const name = headers.get('ratchet-answer');
+        const name = headers.get(answerHeaders.name);
         if (name === null) return body;
-        const value = headers.get('ratchet-change') === null ? body : changed(before?.value, body as Change | null);
+        const value =
+          headers.get(answerHeaders.isChange) === null ? body : changed(before?.value, body as Change | null);
         this.#held.delete(path);
         this.#held.set(path, { name, value });
         if (this.#held.size > heldMax) this.#held.delete(this.#held.keys().next().value!);
