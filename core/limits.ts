@@ -28,9 +28,14 @@ export const canaryDifferenceMaxInFloat32 = 1e-3;
 /** Of weights in 8 bits: a model of 135 million parameters is 0.13 off, other weights several nats. */
 export const canaryDifferenceMaxQuantized = 0.5;
 
-/** What a commit may carry of the run's state: history and continue-as-new stay small whatever the batch size. */
-export const runStateBytesMax = 96 * 1024;
-/** Chunks in play that one commit names, by rounds, with as many that wait for a batch in 250 bytes each. */
+/**
+ * What a commit may carry of the run's state, well under Temporal's 2 MB for a payload: all that a window may leave waiting for a batch while
+ * no step is trained. History is continued as new by its bytes too.
+ */
+export const runStateBytesMax = 1536 * 1024;
+/** A batch comes in about so many parts, of a group at least: a run remembers each that waits, in 250 bytes. */
+export const partsPerBatch = 64;
+/** Chunks in play that one commit names, by rounds. */
 export const chunksInPlayMax = 192;
 
 /** The least fraction above 0 with which a pool's examples are drawn: a hundred epochs are looked through for one of them. */

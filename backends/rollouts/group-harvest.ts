@@ -1,3 +1,4 @@
+import { partsPerBatch } from '../../core/limits.ts';
 import { chunkName, partName } from '../../core/rl/chunks.ts';
 import { filterGroups } from '../../core/rl/filter-groups.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
@@ -30,8 +31,6 @@ interface Ready extends EndedGroup {
   readonly scoreS: number;
 }
 
-/** A batch comes in about so many parts: a run remembers each. */
-const partsPerBatch = 64;
 /** Groups of large batches wait for others so long, or for a part of the time that they were in play. */
 const waitMsMin = 250;
 const waitShare = 0.5;

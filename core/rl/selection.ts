@@ -124,8 +124,9 @@ function cutByGroups(usable: readonly KeptGroups[], groupsPerBatch: number): Cut
 }
 
 function cutBySize(usable: readonly KeptGroups[], target: number, guess: number): Cut {
+  // What was kept before the run had `token_batch_size` counts as many as the file expects of a group.
   const all = usable.flatMap(({ ordinals, sizes }) =>
-    decodeRanges(ordinals).map((ordinal, i) => [ordinal, sizes![i]!] as const),
+    decodeRanges(ordinals).map((ordinal, i) => [ordinal, sizes?.[i] ?? target / guess] as const),
   );
   const taken = new Set<number>();
   let held = 0;

@@ -173,7 +173,7 @@ describe('committing a step', () => {
 
   test('a run state that outgrew its limit is refused before anything is written', async (t) => {
     const { test, roles, commit } = await ready(t);
-    const surplus = Array.from({ length: 1_000 }, () => ({ scored: commit.plan, policyStep: 0, ordinals: '1' }));
+    const surplus = Array.from({ length: 20_000 }, () => ({ scored: commit.plan, policyStep: 0, ordinals: '1' }));
     await assert.rejects(
       roles.commitStep({ ...commit, state: { ...commit.state, surplus } }),
       hasCode('Unsupported', String(runStateBytesMax)),

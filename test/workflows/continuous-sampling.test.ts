@@ -83,6 +83,12 @@ function tooEasy(part: PlayedPart): PlayedPart {
   };
 }
 
+/** Groups; a lease that was asked for again on a busy machine counts once. */
+function leasedBy(run: BegunRun): number {
+  const counts = new Map(run.inputs('leaseGroups').map(({ curriculum, count }) => [curriculum.nextOrdinal, count]));
+  return [...counts.values()].reduce((sum, count) => sum + count, 0);
+}
+
 const firstsOf = (inputs: readonly Input<'playGroups'>[]): number[] => inputs.map(({ round }) => round.first);
 
 describe('groups sampled across steps', { concurrency: 8 }, () => {
@@ -485,5 +491,80 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     await run.tell('resume');
     const { ledger } = await run.result();
     assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
+  });
+
+  test('a run that is to stop leases nothing for a step that is never made', async () => {
+    const [training, playing, late] = [new Gate(), new Gate(), new Gate()];
+    const run = await begin({
+      settings: { ...continuous, maxOffPolicySteps: 20 },
+      fakes: {
+        ...holdingStep(training, 2),
+        playGroups: async ({ round }, { usual }) => {
+          if (round.first > 32) await (round.first > 64 ? late : playing).pass();
+          const played = await usual();
+          return { ...played, parts: played.parts.map((part) => (round.first > 32 ? tooEasy(part) : part)) };
+        },
+      },
+    });
+    await until('step 2 trains', () => run.inputs('trainStep').length === 2);
+    await until('as much is sampled as may be', () => leasedBy(run) === 4 * 16);
+    await run.tell('stop');
+    playing.open(); // none of these makes a third step
+    for (const chunk of ['33-40', '41-48', '49-56', '57-64']) {
+      await until('the run has heard of them', () => hasHeard(run, `"ordinals":"${chunk}"`));
+    }
+    await aWhile();
+    assert.equal(leasedBy(run), 4 * 16);
+    training.open();
+    const { ledger, step } = await run.result();
+    assert.equal(leasedBy(run), 4 * 16);
+    assert.deepEqual([step, ledger.isSound, ledger.counts['trained']], [2, true, 2 * 16]);
+  });
+
+  test('a run whose end is put off goes on with the step that was not to be made', async () => {
+    const [training, playing] = [new Gate(), new Gate()];
+    const run = await begin({
+      settings: { ...continuous, maxOffPolicySteps: 20 },
+      fakes: {
+        ...holdingStep(training, 2),
+        playGroups: async ({ round }, { usual }) => {
+          if (round.first > 32 && round.first <= 64) await playing.pass();
+          const played = await usual();
+          const isLeftOut = round.first > 32 && round.first <= 64;
+          return { ...played, parts: played.parts.map((part) => (isLeftOut ? tooEasy(part) : part)) };
+        },
+      },
+    });
+    await until('step 2 trains', () => run.inputs('trainStep').length === 2);
+    await until('as much is sampled as may be', () => leasedBy(run) === 4 * 16);
+    await run.tell('set', { stop_after: 2 });
+    playing.open();
+    await aWhile();
+    await run.tell('set', { stop_after: 5 });
+    training.open();
+    const { ledger, step } = await run.result();
+    assert.deepEqual([step, ledger.isSound, ledger.counts['trained']], [5, true, 5 * 16]);
+  });
+
+  test('the run does not wait for people about examples while groups are in play', async () => {
+    const gate = new Gate();
+    const run = await begin({
+      settings: { ...continuous, maxSteps: 3, maxOffPolicySteps: 20 },
+      fakes: {
+        ...holdingFirst(gate),
+        leaseGroups: async (input, { usual }) => {
+          // All that are drawn later lie in a pool that is never drawn, until those in play have ended.
+          if (input.curriculum.nextOrdinal <= 33 || gate.isOpen) return usual();
+          return { round: null, chunks: [], curriculum: input.curriculum };
+        },
+      },
+    });
+    await until('nothing is left to draw', () => run.inputs('leaseGroups').length > 3);
+    await aWhile();
+    assert.equal((await run.status()).pausedBecause, null);
+    gate.open();
+    const { ledger } = await run.result();
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 3 * 16]);
+    assert.deepEqual(await run.told('paused'), []);
   });
 });

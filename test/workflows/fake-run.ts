@@ -100,10 +100,12 @@ export class Gate {
   readonly #opened: Promise<void>;
   #reach: () => void = () => undefined;
   open: () => void = () => undefined;
+  isOpen = false;
 
   constructor() {
     this.reached = new Promise((resolve) => (this.#reach = resolve));
     this.#opened = new Promise((resolve) => (this.open = resolve));
+    void this.#opened.then(() => (this.isOpen = true));
   }
 
   /** Of an activity; one that is cancelled goes no further. */

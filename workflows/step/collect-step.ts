@@ -1,3 +1,4 @@
+import { patched } from '@temporalio/workflow';
 import { roundsBeforeWidening, samplingRoundsMax } from '../../core/limits.ts';
 import type { Baselines } from '../../core/rl/agents.ts';
 import type { CurriculumState } from '../../core/rl/curriculum.ts';
@@ -230,6 +231,11 @@ class Collection {
       const { waiting, selection } = this.ready();
       return { waiting, isWhole: selection.share === 1, groupsPerBatch: selection.groupsPerBatch };
     };
+    const { changes } = window;
+    if (window.isContinuous && steps().toEnd < 1 && patched('ends-before')) {
+      // The run ends with an earlier step by now, unless somebody puts its end off.
+      return window.until(() => steps().toEnd > 0);
+    }
     const hasExamples = window.isContinuous
       ? await window.fill(step, { ...steps(), ready })
       : window.isInPlay || (await window.openRound(step, missing));
@@ -237,6 +243,8 @@ class Collection {
       if (!window.isContinuous || !ready().isWhole) await window.next();
       return;
     }
+    // What is in play may make the batch, and examples normal again.
+    if (window.isInPlay && patched('examples-in-play')) return window.next(changes);
     await this.#pause(noExamplesReason(spec, step));
     window.drawAll();
   }

@@ -143,7 +143,8 @@ export class SamplingWindow {
 
   async #pause(reason: string): Promise<void> {
     const { control, flow } = this.#context;
-    control.pause(reason);
+    // Each chunk in play says it when a server is away.
+    if (!control.isPaused || !patched('paused-once')) control.pause(reason);
     await control.untilResumed();
     flow.resume();
   }
@@ -293,9 +294,19 @@ export class SamplingWindow {
     return isLeased;
   }
 
-  /** Waits until a group has ended, or something failed; round by round, until all have ended. */
-  async next(): Promise<void> {
+  /** How often groups have ended, or something failed. */
+  get changes(): number {
+    return this.#changes;
+  }
+
+  /** Waits until this is so, a group has ended, or something failed. */
+  async until(isSo: () => boolean): Promise<void> {
     const seen = this.#changes;
+    await condition(() => isSo() || this.#changes !== seen);
+  }
+
+  /** Waits until a group has ended since `seen`, or something failed; round by round, until all have ended. */
+  async next(seen = this.#changes): Promise<void> {
     if (!this.isInPlay) return;
     const change = condition(() =>
       this.isContinuous ? this.#changes !== seen : !this.isInPlay || this.#failure !== null,

@@ -138,6 +138,12 @@ describe('a batch of so many tokens', () => {
   const of = (sources: readonly KeptGroups[], tokens = 100, groups = 4) =>
     selectGroups({ step: 2, size: { groups, total: tokens }, maxOffPolicySteps: 1, kept: sources });
 
+  test('takes what was kept before the run had such batches for average groups', () => {
+    const before = kept('before', 1, [1, 2, 3]);
+    const found = of([before, sized('new', { 4: 30, 5: 30 })], 100, 4); // 25 tokens each
+    assert.deepEqual([ordinalsOf(found.trained), found.share, ordinalsOf(found.surplus)], [[1, 2, 3, 4], 1, [5]]);
+  });
+
   test('is cut after the group with which it has them, oldest first; what waits keeps its tokens', () => {
     const { trained, surplus, share, groupsPerBatch } = of([
       sized('b', { 4: 50, 5: 7, 9: 1 }),

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { chunksInPlayMax } from '../../../core/limits.ts';
+import { chunksInPlayMax, partsPerBatch, runStateBytesMax } from '../../../core/limits.ts';
 import { uniform } from '../../../core/random.ts';
 import {
   chunkGroups,
@@ -11,6 +11,7 @@ import {
   secondsCovered,
   windowGroups,
 } from '../../../core/rl/window.ts';
+import type { KeptGroups, OpenRound } from '../../../core/rl/run-state.ts';
 
 const unmeasured = { playS: null, batchS: null, inPlay: null, occupancy: 1 };
 const quick = { playS: 0.3, batchS: 0.5, inPlay: null, occupancy: 1 };
@@ -152,6 +153,28 @@ test('whatever is asked for, no more chunks are in play than a commit can name',
       }
     }
   }
+});
+
+test('whatever the level, a commit holds a full window, also when all of it waits while nothing is trained', () => {
+  const sha256 = 'f'.repeat(64);
+  const key =
+    'lineages/l12/rollouts/step_12345/groups_1234567-1234630/chunk_reverse-text_12_of_16_from_1234567.scored.jsonl.gz';
+  const scored = { key, sha256, bytes: 123_456, count: 1 };
+  const kept: KeptGroups = { scored, policyStep: 12_345, ordinals: '1234567', oldest: [12_340], sizes: [123_456] };
+  const round: OpenRound = { step: 12_345, first: 1_234_567, last: 1_234_630, leases: sha256, groups: '1234567' };
+  const windowMax = windowGroups({
+    ...window,
+    level: 64,
+    stepsLeft: 1000,
+    stepsToEnd: 1000,
+    pace: { ...slow, playS: 900 },
+  });
+  assert.equal(windowMax, 65 * 64);
+  const surplus = Array.from({ length: (windowMax / window.groupsPerBatch) * partsPerBatch }, () => kept);
+  const open = Array.from({ length: chunksInPlayMax }, () => round);
+  const bytes = JSON.stringify({ surplus, open }).length;
+  assert.ok(bytes < runStateBytesMax, `${bytes} bytes`);
+  assert.ok(runStateBytesMax < 2 * 1024 * 1024, "Temporal's limit of a payload");
 });
 
 test('there is room until the window is full, the chunks are, or as many rollouts are played as the config says', () => {
