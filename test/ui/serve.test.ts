@@ -165,7 +165,7 @@ test('the page of a run', async (t) => {
 
   await t.test('shows the searches for better prompts: a tree with its front, and how each differs', async () => {
     const { run, url, authorization, get } = recorded;
-    assert.deepEqual(await get<SearchesAnswer>('/api/runs/recorded/searches'), { searches: [] });
+    assert.deepEqual(await get<SearchesAnswer>('/api/runs/recorded/searches'), { searches: [], damaged: [] });
     await searched(run);
     const { searches } = await get<SearchesAnswer>('/api/runs/recorded/searches');
     const [{ id, ...listed }] = searches as [SearchesAnswer['searches'][number]];
