@@ -169,7 +169,6 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const { ledger } = await run.result();
     assert.ok(judged, 'they were judged again');
     assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 2 * 16]);
-    assert.ok(trained(run).flat().includes(1));
   });
 
   const bounds = [{}, { maxAsyncLevel: 64, maxOffPolicySteps: 2 }].map((bound) => ({ ...continuous, ...bound }));
@@ -342,7 +341,7 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     let inPlay: SamplingRound[] = [];
     const changed: number[] = [];
     const run = await begin({
-      settings: { ...continuous, maxSteps: 8, maxOffPolicySteps: 20, inflightUpdates: 'never' },
+      settings: { ...continuous, maxSteps: 10, maxOffPolicySteps: 20, inflightUpdates: 'never' },
       taskQueue: shortHistoryQueue,
       fakes: {
         broadcastWeights: async ({ policy }, { usual }) => {
@@ -359,11 +358,11 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
       },
     });
     const { ledger } = await run.result();
-    assert.ok((await timesContinued(run)) >= 1);
+    assert.ok((await timesContinued(run)) >= 1, 'it continued as new');
     const begun = run.inputs('playGroups').map(({ round, chunk }) => `${round.first} ${chunk.index}`);
     assert.equal(new Set(begun).size, begun.length, 'nothing is begun again');
     assert.deepEqual(changed, [], 'rounds in play while later weights came');
-    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 8 * 16]);
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 10 * 16]);
   });
 
   test('a workflow that plays rounds and is lost has its rounds handed to another one', async () => {
