@@ -8,6 +8,7 @@ import { sha256 } from '../backends/store/file-store.ts';
 import { layout, roundOf } from '../runs/layout.ts';
 import { playedPartIn } from '../runs/record-shapes.ts';
 import { storeOf } from '../runs/run-access.ts';
+import { cancelOtherFlows } from './around/other-flows.ts';
 import { leasesShape } from './lease-groups.ts';
 
 /** A round that was leased by an execution before, and is to be played on. */
@@ -24,17 +25,21 @@ interface ReopenedRound extends SamplingRound {
 
 /**
  * The rounds that were in play when an execution ended: those that the commit names, and those leased after it, each of which begins where
- * the one before it ended. What was sampled for them lies in the store, and is adopted.
+ * the one before it ended. What was sampled for them lies in the store, and is adopted. `flows`: ids of the workflows that play rounds for this
+ * execution; others of the run are cancelled. Absent in executions recorded before they were told.
  */
 export async function reopenRounds({
   run,
   open,
   curriculum,
+  flows,
 }: {
   readonly run: RunHandle;
   readonly open: readonly OpenRound[];
   readonly curriculum: CurriculumState;
+  readonly flows?: readonly string[];
 }): Promise<{ readonly rounds: readonly ReopenedRound[]; readonly curriculum: CurriculumState }> {
+  if (flows) await cancelOtherFlows(flows);
   const keys = await storeOf(run).list(layout.allRounds(run.lineage));
   const named = await Promise.all(
     open.map(async ({ leases, groups, ...place }) => {

@@ -115,7 +115,17 @@ export function evaluationWorkflowId(
 
 /** Who plays a run's rounds, for an execution of the run: `RUN.rollouts.1a2b3c4d`, and with a number from 2 where one was lost. */
 export function rolloutsWorkflowId(run: string, execution: string, number: number): string {
-  return `${run}.rollouts.${execution.slice(-12)}${number === 1 ? '' : `.${number}`}`;
+  return `${rolloutsWorkflowPrefix(run)}${execution.slice(-12)}${number === 1 ? '' : `.${number}`}`;
+}
+
+export function rolloutsWorkflowPrefix(run: string): string {
+  return `${run}.rollouts.`;
+}
+
+/** Whether a workflow's id is that of one that plays this run's rounds, and not those of a run with a longer name. */
+export function isRolloutsWorkflowOf(run: string, workflowId: string): boolean {
+  const prefix = rolloutsWorkflowPrefix(run);
+  return workflowId.startsWith(prefix) && /^[0-9a-f]{12}(?:\.\d+)?$/.test(workflowId.slice(prefix.length));
 }
 
 /** A search of its own, by the names of its environments (with `+` between several) and its id: `gepa.ENV.ID`. */

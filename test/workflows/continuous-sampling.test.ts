@@ -297,6 +297,25 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     gate.open();
   });
 
+  test('what is played for a run that was terminated ends when the run is begun again, and nothing is played beside it', async () => {
+    const gate = new Gate();
+    const fakes = holdingFirst(gate);
+    const first = await begin({ settings: { ...continuous, maxOffPolicySteps: 20 }, fakes });
+    await first.atStep(1);
+    const [left] = await flowsOf(first);
+    assert.equal(left?.status, 'RUNNING');
+    await first.handle.terminate('by an operator');
+    const second = await begin({ fake: first.fake, fakes });
+    await until('the one that was left has ended', async () => {
+      return (await flowsOf(second)).some(
+        ({ workflowId, status }) => workflowId === left.workflowId && status === 'CANCELLED',
+      );
+    });
+    gate.open();
+    const { ledger } = await second.result();
+    assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 6 * 16]);
+  });
+
   test('a run that continues as new has its groups played on: nothing in play is begun again', async () => {
     const gate = new Gate();
     const run = await begin({

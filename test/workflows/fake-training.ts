@@ -1,6 +1,7 @@
 /** What the activities of a run do where a test does not say otherwise. */
 import { Context } from '@temporalio/activity';
 import { ApplicationFailure } from '@temporalio/common';
+import { cancelOtherFlows } from '../../activities/around/other-flows.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { chunkName, chunksOfRound, groupsOfChunk, type LeasedChunk } from '../../core/rl/chunks.ts';
 import { effectivenessOf } from '../../core/rl/effectiveness.ts';
@@ -124,7 +125,8 @@ function collecting(
       run.rounds.set(`${lineage}/${first}`, { ...round, chunks });
       return { round, chunks, curriculum: { ...curriculum, nextOrdinal: last + 1 } };
     },
-    reopenRounds: ({ run: { lineage }, open, curriculum }) => {
+    reopenRounds: async ({ run: { lineage }, open, curriculum, flows }) => {
+      if (flows) await cancelOtherFlows(flows);
       const leased = (ordinal: number) => run.rounds.get(`${lineage}/${ordinal}`);
       const rounds: Awaited<ReturnType<Training['reopenRounds']>>['rounds'][number][] = open.map(
         ({ first, groups }) => {

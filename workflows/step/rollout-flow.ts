@@ -45,6 +45,8 @@ export class RolloutFlow {
   /** In play, and with whom. */
   readonly #flows = new Map<number, string>();
   #own: Promise<OwnFlow> | null = null;
+  /** That this execution has begun, also those that have ended. */
+  readonly #ids: string[] = [];
   #begun = 0;
   #isLeft = false;
 
@@ -84,6 +86,11 @@ export class RolloutFlow {
   /** Whether rounds of the execution before are played on. */
   get isCarrying(): boolean {
     return this.#carried.size > 0;
+  }
+
+  /** Ids of the workflows that play rounds for this execution. */
+  get known(): readonly string[] {
+    return [...new Set([...this.#ids, ...this.#carried.values()])];
   }
 
   /** What the next execution takes up; this one may end before it has taken up all of what it was carried. */
@@ -159,6 +166,7 @@ export class RolloutFlow {
     const { workflowId: tells, runId } = workflowInfo();
     this.#begun += 1;
     const workflowId = rolloutsWorkflowId(tells, runId, this.#begun);
+    this.#ids.push(workflowId);
     const { heartbeatTimeoutS } = spec;
     // Where the run is cancelled before its start is known, it starts all the same: `end` has to hear of it.
     const handle = await CancellationScope.nonCancellable(() =>

@@ -215,10 +215,15 @@ export class SamplingWindow {
 
   /** Takes up what was in play when an execution ended: rounds that the commit names, and those that were leased after it. */
   async reopen(open: readonly OpenRound[]): Promise<void> {
-    const { run, serving } = this.#context;
-    const { rounds, curriculum } = await eager.reopenRounds({ run, open, curriculum: this.#curriculum });
+    const { run, serving, flow } = this.#context;
+    const { rounds, curriculum } = await eager.reopenRounds({
+      run,
+      open,
+      curriculum: this.#curriculum,
+      flows: flow.known,
+    });
     this.#curriculum = curriculum;
-    this.#context.flow.keepCarried(rounds.map(({ first }) => first));
+    flow.keepCarried(rounds.map(({ first }) => first));
     for (const { isIssued, chunks, groups, parts, ...round } of rounds) {
       if (!isIssued) this.#harvest.issue(round.first, round.last);
       const left = groups === undefined ? {} : { left: new Set(decodeRanges(groups)) };

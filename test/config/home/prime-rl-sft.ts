@@ -54,7 +54,7 @@ const rows: readonly Meaning[] = [
   {
     what: 'packing, and what a micro-batch weighs',
     reads: ['data.pack_function', 'data.collate_mode'],
-    says: ['rows are packed whole'],
+    says: ['packed whole'],
     home: (home) => (home.has('data.num_workers') ? 'whole' : 'cut'), // of July 2026, and those after it
     here: () => 'whole',
   },

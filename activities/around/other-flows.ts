@@ -1,0 +1,33 @@
+import { Context } from '@temporalio/activity';
+import { WorkflowNotFoundError } from '@temporalio/client';
+import { isRolloutsWorkflowOf, rolloutsWorkflowPrefix } from '../../core/names.ts';
+import { outsideOfActivities } from './tell-workflow.ts';
+
+/**
+ * Cancels the workflows that play rounds of this activity's run and are not among `known`. A run that is terminated tells them nothing: they would
+ * go on beside those of the execution that comes after it, and sample the same groups.
+ *
+ * @returns their ids.
+ */
+export async function cancelOtherFlows(known: readonly string[]): Promise<string[]> {
+  const { client, info } = Context.current();
+  const run = info.workflowExecution?.workflowId;
+  if (run === undefined) return [];
+  const prefix = rolloutsWorkflowPrefix(run);
+  const query = `WorkflowType = 'playRounds' AND ExecutionStatus = 'Running' AND WorkflowId BETWEEN '${prefix}' AND '${prefix}~'`;
+  return outsideOfActivities(async () => {
+    const others: string[] = [];
+    for await (const { workflowId } of client.workflow.list({ query })) {
+      if (isRolloutsWorkflowOf(run, workflowId) && !known.includes(workflowId)) others.push(workflowId);
+    }
+    for (const other of others) {
+      await client.workflow
+        .getHandle(other)
+        .cancel()
+        .catch((error: unknown) => {
+          if (!(error instanceof WorkflowNotFoundError)) throw error; // it has ended meanwhile
+        });
+    }
+    return others;
+  });
+}
