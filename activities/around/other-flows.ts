@@ -1,5 +1,5 @@
 import { Context } from '@temporalio/activity';
-import { WorkflowNotFoundError } from '@temporalio/client';
+import { WorkflowNotFoundError } from '@temporalio/common';
 import { isRolloutsWorkflowOf, rolloutsWorkflowPrefix } from '../../core/names.ts';
 import { outsideOfActivities } from './tell-workflow.ts';
 
