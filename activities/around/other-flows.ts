@@ -6,28 +6,21 @@ import { outsideOfActivities } from './tell-workflow.ts';
 /**
  * Cancels the workflows that play rounds of this activity's run and are not among `known`. A run that is terminated tells them nothing: they would
  * go on beside those of the execution that comes after it, and sample the same groups.
- *
- * @returns their ids.
  */
-export async function cancelOtherFlows(known: readonly string[]): Promise<string[]> {
+export async function cancelOtherFlows(known: readonly string[]): Promise<void> {
   const { client, info } = Context.current();
   const run = info.workflowExecution?.workflowId;
-  if (run === undefined) return [];
+  if (run === undefined) return;
   const prefix = rolloutsWorkflowPrefix(run);
   const query = `WorkflowType = 'playRounds' AND ExecutionStatus = 'Running' AND WorkflowId BETWEEN '${prefix}' AND '${prefix}~'`;
-  return outsideOfActivities(async () => {
-    const others: string[] = [];
+  await outsideOfActivities(async () => {
     for await (const { workflowId } of client.workflow.list({ query })) {
-      if (isRolloutsWorkflowOf(run, workflowId) && !known.includes(workflowId)) others.push(workflowId);
+      if (!isRolloutsWorkflowOf(run, workflowId) || known.includes(workflowId)) continue;
+      try {
+        await client.workflow.getHandle(workflowId).cancel();
+      } catch (error) {
+        if (!(error instanceof WorkflowNotFoundError)) throw error; // it has ended meanwhile
+      }
     }
-    for (const other of others) {
-      await client.workflow
-        .getHandle(other)
-        .cancel()
-        .catch((error: unknown) => {
-          if (!(error instanceof WorkflowNotFoundError)) throw error; // it has ended meanwhile
-        });
-    }
-    return others;
   });
 }

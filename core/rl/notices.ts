@@ -60,7 +60,7 @@ interface Point {
  *   m₅ ≤ p · (1 + `length_factor`) / 2.
  * - mismatch: m₅ > `mismatch_kl`, where m₅ is the mean of the last 5 steps of the KL divergence, per token, of the policy that trains from
  *   the one that sampled. Of what was sampled from so far away little is left where it is corrected for: 4 versions apart at 0.3 nats, the demo
- *   asks for twice the samples (bench/README.md). Told again after m₅ ≤ `mismatch_kl` / 2.
+ *   asks for 2.6 times the samples (bench/README.md). Told again after m₅ ≤ `mismatch_kl` / 2.
  * - held-out: an evaluation of step k has a mean reward e(k) ≤ e(best) − `eval_fall`, where best < k is the best evaluation of the
  *   same environment, and the mean training reward of the 5 steps up to k is above that of the 5 steps up to best. Where the
  *   evaluations were compared example by example, the fall must be beyond chance (`vs_best/is_worse`). Told again after another best.
