@@ -85,7 +85,7 @@ export const pace = {
   ),
   batch_fill: setting(
     choice('full', 'half', 'once'),
-    'what a step trains on: "full" samples until a batch is whole (after four rounds half of one is enough), "half" trains on half a batch or more, "once" on what one round kept. Where groups are sampled continuously "half" is as "full"',
+    'what a step trains on: "full" samples until a batch is whole (after four rounds half of one is enough), "half" trains on half a batch or more, "once" on what one round kept. Where groups are sampled continuously, groups worth a batch are a round',
     { default: 'full' },
   ),
   min_group_size: setting(
@@ -122,6 +122,11 @@ export const staleness = {
       default: 8,
       most: [stepsMax, 'there are no more steps', 'a few steps'],
     },
+  ),
+  max_mismatch_kl: setting(
+    positive(),
+    'nats per token that samples may be from the policy that trains on them. Where they are further, sampling is fewer steps ahead, half a batch at least (`max_async_level` above 1). Any when missing; can be changed while the run runs (`ratchet set`)',
+    { live: liveSettings.max_mismatch_kl },
   ),
 };
 

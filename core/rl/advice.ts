@@ -231,7 +231,7 @@ const offPolicy: AdviceRule = ({ settings }, all) => {
     ],
     change: [
       `max_async_level = 0 (now ${settings.maxAsyncLevel})`,
-      'max_off_policy_steps lower',
+      `npx ratchet set RUN max_mismatch_kl=${rules.mismatchKlMax}`,
       'where it stays above 0.05 at level 0: look at the policy server',
     ],
   };

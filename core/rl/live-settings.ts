@@ -7,6 +7,7 @@ export const liveSettingNames = [
   'max_steps',
   'stop_after',
   'max_grad_norm',
+  'max_mismatch_kl',
   'eval.interval',
   'checkpoints.interval',
 ] as const;
@@ -66,6 +67,12 @@ export const liveSettings: Readonly<Record<LiveSetting, LiveRule>> = {
     says: 'gradients are scaled down to it',
     inFile: ({ optimizer }) => optimizer.maxGradNorm,
   },
+  max_mismatch_kl: {
+    key: 'maxMismatchKl',
+    ...positive,
+    says: 'nats per token; sampling is as far ahead as keeps samples that near',
+    inFile: ({ maxMismatchKl }) => maxMismatchKl,
+  },
   'eval.interval': {
     key: 'evalInterval',
     ...interval,
@@ -102,7 +109,7 @@ type AskedSettings = Readonly<Record<string, number>>;
 /** Of a run at a step: what the validator needs to know. */
 export interface SettingsContext {
   readonly run: string;
-  readonly spec: Pick<RunSpec, 'learningRate' | 'maxSteps' | 'optimizer' | 'eval' | 'checkpoints'>;
+  readonly spec: Pick<RunSpec, 'learningRate' | 'maxSteps' | 'maxMismatchKl' | 'optimizer' | 'eval' | 'checkpoints'>;
   readonly overrides: Overrides;
   /** The step under way, from 1: a last step must not lie before it. */
   readonly underWay: number;

@@ -129,7 +129,7 @@ export class LineageWatch {
     const behind = row['off_policy/mean'];
     const isBehind = typeof behind === 'number' && behind > 0;
     const text = isBehind
-      ? `rollouts come from a policy ${now.toPrecision(2)} nats per token away from the one that trains, ${behind.toFixed(1)} versions behind: they teach less; a lower learning_rate or max_async_level brings them closer`
+      ? `rollouts come from a policy ${now.toPrecision(2)} nats per token away from the one that trains, ${behind.toFixed(1)} versions behind: they teach less; max_mismatch_kl bounds it, and a lower learning_rate or max_async_level brings them closer`
       : `the sampler and the trainer are ${now.toPrecision(2)} nats per token apart at the same weights: compare their precision, chat template and sampling settings`;
     yield this.#noticed('mismatch', row, text);
   }

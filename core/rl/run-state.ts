@@ -2,6 +2,7 @@ import type { LossSettings, RunSpec } from '../../config/run-spec.ts';
 import type { Baselines } from './agents.ts';
 import type { LeasedChunk } from './chunks.ts';
 import type { CurriculumState } from './curriculum.ts';
+import type { Drift } from './drift.ts';
 import type { StepOutcomes } from './ledger.ts';
 import type { PromptsOfBatch } from './prompts-of-batch.ts';
 import type { GroupLease } from './rollout.ts';
@@ -96,6 +97,7 @@ export interface Overrides {
   readonly maxSteps?: number;
   readonly stopAfter?: number;
   readonly maxGradNorm?: number;
+  readonly maxMismatchKl?: number;
   readonly evalInterval?: number;
   readonly checkpointInterval?: number;
 }
@@ -165,6 +167,8 @@ export interface RunState {
   readonly open?: readonly OpenRound[];
   /** Running means of rewards by role, as the step's batch left them; absent where the run's advantage keeps none. */
   readonly baselines?: Baselines;
+  /** How far samples are from what is trained; absent where sampling is a step ahead at most, or nothing measures it. */
+  readonly drift?: Drift;
   readonly overrides: Overrides;
   /** Steps whose evaluation was due and had not been recorded at the commit. */
   readonly pendingEvals: readonly number[];

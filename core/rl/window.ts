@@ -59,7 +59,8 @@ export function windowGroups(input: {
   /** Steps that may be sampled for by now, the one in question included; and those to the end of the run. */
   readonly stepsLeft: number;
   readonly stepsToEnd: number;
-  readonly maxOffPolicySteps: number;
+  /** Versions behind that may be trained. */
+  readonly within: number;
   readonly maxConcurrent: number | null;
   readonly rolloutsPerExample: number;
   readonly pace: SamplingPace;
@@ -69,7 +70,7 @@ export function windowGroups(input: {
   const ahead = Math.ceil(groupsPerBatch * (Math.max(0, Math.min(level, wanted, stepsLeft - 1)) + oversamplingFactor));
   const inFlight = leasedFor(input);
   if (inFlight === null) return ahead;
-  const trainable = groupsPerBatch * Math.min(input.maxOffPolicySteps, input.stepsToEnd);
+  const trainable = groupsPerBatch * Math.min(input.within, input.stepsToEnd);
   return Math.max(ahead, Math.min(inFlight + groupsPerBatch, trainable));
 }
 

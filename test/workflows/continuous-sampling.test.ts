@@ -4,7 +4,7 @@ import { after, describe, test } from 'node:test';
 import { Context } from '@temporalio/activity';
 import type { RoundChunk } from '../../core/rl/chunks.ts';
 import { tellParts } from '../../activities/around/tell-parts.ts';
-import { decodeRanges } from '../../core/rl/ledger.ts';
+import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
 import { type PlayedPart, restrictPart } from '../../core/rl/played-part.ts';
 import { rolloutsWorkflowId } from '../../core/names.ts';
 import type { SamplingRound } from '../../core/rl/run-state.ts';
@@ -80,6 +80,18 @@ function tooEasy(part: PlayedPart): PlayedPart {
       ended: { 'filtered:too_easy': ordinals },
       solved: { all: groups, none: 0, some: 0 },
     },
+  };
+}
+
+/** As if the difficulty filter kept those with even ordinals alone. */
+function everyOther(part: PlayedPart): PlayedPart {
+  const { filtered, ordinals } = part;
+  const [kept, dropped] = [0, 1].map((odd) =>
+    encodeRanges(decodeRanges(ordinals).filter((ordinal) => ordinal % 2 === odd)),
+  );
+  return {
+    ...part,
+    filtered: { ...filtered, kept: { ...filtered.kept, ordinals: kept! }, ended: { 'filtered:too_easy': dropped! } },
   };
 }
 
@@ -169,6 +181,64 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
     const { ledger } = await run.result();
     assert.ok(judged, 'they were judged again');
     assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 2 * 16]);
+  });
+
+  test('sampling is fewer steps ahead where samples are far from what is trained', async () => {
+    const gates = [new Gate(), new Gate()];
+    const begun = [null, 0.1].map((maxMismatchKl, i) =>
+      begin({
+        settings: { ...continuous, maxSteps: 10, maxAsyncLevel: 8, maxConcurrent: 512, maxMismatchKl },
+        fakes: {
+          playGroups: async ({ round }, { usual }) => {
+            if (round.step > 5) await gates[i]!.pass();
+            return usual();
+          },
+          packBatch: async ({ step }, { usual }) => ({ ...(await usual()), metrics: { 'off_policy/mean': step - 1 } }),
+          trainStep: async (_, { usual }) => {
+            const trained = await usual();
+            const step = trained.policy?.step ?? 0;
+            return { ...trained, metrics: { ...trained.metrics, mismatch_kl: 0.2 * (step - 1) + 0.01 } };
+          },
+        },
+      }),
+    );
+    const [free, held] = await Promise.all(begun);
+    const ahead = async (run: BegunRun, wanted: (groups: number) => boolean): Promise<void> => {
+      const untrained = (): number => leasedBy(run) - trained(run).flat().length;
+      await until(`${untrained()} groups are ahead`, () =>
+        Promise.resolve(run.fake.commits().length > 4 && wanted(untrained())),
+      );
+    };
+    await ahead(free!, (groups) => groups > 3 * 16);
+    await ahead(held!, (groups) => groups > 0 && groups <= 2 * 16);
+    await aWhile();
+    await ahead(held!, (groups) => groups > 0 && groups <= 2 * 16);
+    const drift = held!.fake.commits().map(({ state }) => state.drift);
+    assert.deepEqual([drift[0], drift[1]], [undefined, { least: 0.01, perVersion: null, ahead: 1 }]);
+    assert.ok(Math.abs(drift[3]!.perVersion! - 0.2) < 1e-9, `${drift[3]!.perVersion} nats a version`);
+    for (const gate of gates) gate.open();
+    for (const { ledger } of await Promise.all([free!.result(), held!.result()])) {
+      assert.deepEqual([ledger.isSound, ledger.counts['trained']], [true, 10 * 16]);
+    }
+  });
+
+  test('a step trains on half a batch where that is asked for, once groups worth a batch have ended', async () => {
+    const run = await begin({
+      settings: { ...continuous, batchFill: 'half' },
+      fakes: {
+        playGroups: async (_, { usual }) => {
+          const played = await usual();
+          return { ...played, parts: played.parts.map(everyOther) };
+        },
+      },
+    });
+    const { ledger } = await run.result();
+    const sizes = trained(run).map((groups) => groups.length);
+    assert.ok(
+      sizes.every((size) => size >= 8 && size <= 16) && sizes.some((size) => size < 16),
+      `groups of each step: ${sizes.join(', ')}`,
+    );
+    assert.ok(ledger.isSound, 'all groups are accounted for');
   });
 
   const bounds = [{}, { maxAsyncLevel: 64, maxOffPolicySteps: 2 }].map((bound) => ({ ...continuous, ...bound }));

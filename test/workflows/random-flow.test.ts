@@ -52,6 +52,7 @@ function drawWorld(seed: number): World {
   const pools = { easyThreshold: 0.9, hardThreshold: null, easyFraction: 0, hardFraction: 0 };
   const own = draw(false, false, true);
   const batchFill = draw<RunSpec['batchFill']>('full', 'full', 'half', 'once');
+  const drawLater = drawing(seed, 'mismatch');
   return {
     settings: {
       maxSteps: draw(5, 7, 9),
@@ -61,6 +62,7 @@ function drawWorld(seed: number): World {
       inflightUpdates: draw('never', 'turn'),
       oversamplingFactor: draw(1, 1, 1.5),
       maxConcurrent: draw(null, null, 16),
+      maxMismatchKl: drawLater(null, 0.02, 0.1, 1),
       tokenBatchSize: draw(null, null, null, 200),
       batchFill,
       filter: {
@@ -139,12 +141,14 @@ function fakesOf(world: World, seed: number): Fakes & { fake?: FakeRun } {
       await delay(uniform(seed, 'pack', step, nth) * 40);
       return {
         ...(await usual()),
+        metrics: { 'off_policy/mean': 2 * uniform(seed, 'behind', step, nth) },
         hasSignal: !(trained.length > 0 && uniform(seed, 'none', step, nth) < world.hasNoSignal),
       };
     },
     trainStep: async (_, { usual, nth }) => {
       await delay(2 * world.trainMs * uniform(seed, 'train', nth));
-      const made = await usual();
+      const usually = await usual();
+      const made = { ...usually, metrics: { ...usually.metrics, mismatch_kl: 0.2 * uniform(seed, 'drift', nth) } };
       if (uniform(seed, 'refused', nth) >= world.isRefused) return made;
       return { ...made, policy: null, reason: 'the loss is not a number' };
     },

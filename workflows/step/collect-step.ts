@@ -84,10 +84,12 @@ interface Asked {
   readonly steps: () => StepsAhead;
 }
 
-/** This step included: how many may be sampled for by now, and how many there are to the end of the run. */
+/** This step included: how many may be sampled for by now, fractions among them, and how many there are to the end of the run. */
 export interface StepsAhead {
   readonly left: number;
   readonly toEnd: number;
+  /** How many versions behind may be trained, as far as `max_off_policy_steps` and `max_mismatch_kl` go. */
+  readonly within: number;
 }
 
 /** The groups of one step while they are collected. */
@@ -123,9 +125,10 @@ class Collection {
     const { hasRounds: hasSampled, fruitlessRounds } = harvest;
     const isLong = fruitlessRounds >= roundsBeforeWidening;
     const isOnce = batchFill === 'once' && fruitlessRounds >= 1;
+    const isHalf = batchFill === 'half' && fruitlessRounds >= 1 && isContinuous && patched('half-while-continuous');
     // A round of a batch of so many tokens or rollouts may have had too few groups, whatever was kept of them.
     const fill = batchFill === 'once' && this.#size().total !== null && !isOnce ? 'full' : batchFill;
-    const isDecided = isContinuous ? share === 1 || isLong || isOnce : !isInPlay;
+    const isDecided = isContinuous ? share === 1 || isLong || isOnce || isHalf : !isInPlay;
     return isDecided && isBatch({ share, hasSampled, isWidened, fill, isLong });
   }
 

@@ -1,5 +1,6 @@
 import type { PolicyVersion, Prompts, RunState } from '../../core/rl/run-state.ts';
 import type { RunContext } from '../run-parts.ts';
+import { levelWithin } from '../../core/rl/drift.ts';
 import { levelOf } from '../../core/rl/window.ts';
 import { awaitedLater } from '../beside/beside.ts';
 import { isHistoryLong } from '../history-length.ts';
@@ -8,6 +9,7 @@ import { DrawnRows } from './drawn-rows.ts';
 import type { Recoveries } from './recoveries.ts';
 import { type CarriedFlows, RolloutFlow } from './rollout-flow.ts';
 import { SamplingWindow, type WindowContext } from './sampling-window.ts';
+import { maxMismatchKlOf } from './run-states.ts';
 import type { ServingSchedule } from './serving-schedule.ts';
 
 interface Options {
@@ -103,6 +105,12 @@ export class Rollouts {
     return { ...this.#context, ...this.#options, flow: this.#flow };
   }
 
+  /** Of so many steps ahead those that `max_mismatch_kl` lets sampling be, fractions among them. */
+  #within(level: number): number {
+    const { spec, control } = this.#context;
+    return levelWithin(level, this.#options.state().drift, maxMismatchKlOf(spec, control.overrides));
+  }
+
   #lastAllowed(level: number): number {
     return this.#options.state().step + 1 + level;
   }
@@ -118,7 +126,8 @@ export class Rollouts {
     recoveries.samplesFor(step);
     const steps = (): StepsAhead => {
       const toEnd = control.lastStep - step + 1;
-      return { left: Math.min(toEnd, this.#lastAllowed(levelOf(spec)) - step + 1), toEnd };
+      const left = this.#lastAllowed(this.#within(levelOf(spec))) - step + 1;
+      return { left: Math.min(toEnd, left), toEnd, within: this.#within(spec.maxOffPolicySteps) };
     };
     try {
       if (spec.data) return await this.#drawn.collect(step);

@@ -1,7 +1,9 @@
 import { initialCurriculum } from '../../core/rl/curriculum.ts';
+import { driftAfter } from '../../core/rl/drift.ts';
 import { overridesThatStay } from '../../core/rl/live-settings.ts';
 import { nextBeta } from '../../core/rl/kl-controller.ts';
 import type { Overrides, PolicyVersion, RunHandle, RunState } from '../../core/rl/run-state.ts';
+import { levelOf } from '../../core/rl/window.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { CollectedStep } from './collect-step.ts';
 
@@ -44,7 +46,7 @@ export function stateAfter(
   made: {
     readonly spec: RunSpec;
     readonly policy: PolicyVersion;
-    readonly collected: Pick<CollectedStep, 'curriculum' | 'surplus' | 'open' | 'baselines' | 'rowsNext'>;
+    readonly collected: Pick<CollectedStep, 'curriculum' | 'surplus' | 'open' | 'baselines' | 'rowsNext' | 'figures'>;
     /** Of the training. */
     readonly metrics: Readonly<Record<string, number>>;
     readonly overrides: Overrides;
@@ -57,6 +59,11 @@ export function stateAfter(
   const step = before.step + 1;
   const renewsReference = kl.refSyncSteps !== null && step % kl.refSyncSteps === 0;
   const measuredKl = made.metrics['kl_divergence'] ?? 0;
+  const [mismatchKl, behind] = [made.metrics['mismatch_kl'], collected.figures['off_policy/mean']];
+  const drift =
+    levelOf(made.spec) > 1
+      ? driftAfter(before.drift, { mismatchKl, behind, most: maxMismatchKlOf(made.spec, overrides) })
+      : undefined;
   return {
     schemaVersion: 1,
     lineage: before.lineage,
@@ -69,6 +76,7 @@ export function stateAfter(
     ...(collected.open ? { open: collected.open } : {}),
     ...(collected.baselines ? { baselines: collected.baselines } : {}),
     ...(collected.rowsNext ? { rows: collected.rowsNext } : {}),
+    ...(drift ? { drift } : {}),
     overrides,
     pendingEvals,
     ...branches,
@@ -78,4 +86,9 @@ export function stateAfter(
 /** What was set and stays when the run is trained again, to be compared. */
 export function staying(overrides: Overrides): string {
   return JSON.stringify(overridesThatStay(overrides));
+}
+
+/** Nats per token that samples may be from what is trained, by now; null = any. */
+export function maxMismatchKlOf({ maxMismatchKl }: RunSpec, overrides: Overrides): number | null {
+  return overrides.maxMismatchKl ?? maxMismatchKl ?? null; // runs recorded before it was a setting have none
 }

@@ -238,7 +238,7 @@ export class SamplingWindow {
   /** Opens rounds until the window is full, or a batch is ready. False: there is no example to draw. */
   async fill(
     step: number,
-    { left: stepsLeft, toEnd: stepsToEnd, ready }: StepsAhead & { readonly ready: () => ReadyGroups },
+    { left: stepsLeft, toEnd: stepsToEnd, within, ready }: StepsAhead & { readonly ready: () => ReadyGroups },
   ): Promise<boolean> {
     const { spec } = this.#context;
     const { groupsPerBatch } = ready();
@@ -252,6 +252,7 @@ export class SamplingWindow {
       level: levelOf(spec),
       stepsLeft,
       stepsToEnd,
+      within,
       pace,
     });
     const size = this.#chunkGroups(window);

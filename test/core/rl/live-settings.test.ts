@@ -14,6 +14,7 @@ const context: SettingsContext = {
   spec: {
     learningRate: 1e-3,
     maxSteps: 100,
+    maxMismatchKl: null,
     optimizer: { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 },
     eval: null,
     checkpoints: { interval: 10, keepLast: 2, keepInterval: null },

@@ -22,7 +22,7 @@ const window = {
   oversamplingFactor: 1,
   stepsLeft: 100,
   stepsToEnd: 100,
-  maxOffPolicySteps: 8,
+  within: 8,
   maxConcurrent: null,
   rolloutsPerExample: 8,
 };
@@ -129,7 +129,7 @@ test('with it the trainer waits for nothing, and trains what is fresh, however h
 test('where it is said how many rollouts are in flight, the window is no smaller than that takes, while they can be trained', () => {
   const said = { ...window, maxConcurrent: 512, pace: slow };
   assert.equal(windowGroups(said), 400 + 64, 'a fifth of what is leased is in flight');
-  assert.equal(windowGroups({ ...said, maxOffPolicySteps: 5 }), 5 * 64);
+  assert.equal(windowGroups({ ...said, within: 5 }), 5 * 64);
   assert.equal(windowGroups({ ...said, stepsLeft: 2, stepsToEnd: 4 }), 4 * 64);
   assert.equal(windowGroups({ ...said, maxConcurrent: 8 }), 3 * 64);
 });
