@@ -7,8 +7,8 @@ import { client, evaluation, inference, top, trained, trainer, why } from './pri
 
 /** Every field of `sft`'s files in prime-rl 0.8.1 (packages/prime-rl-configs, configs/sft.py), and those that it dropped since August 2025. */
 
-const nowhere = 'a run here has one source of rows; join the parts into one file, and name that';
-const heldOut = 'a loss on held-out rows is not measured here; evaluate with [eval], or leave [val] out';
+const heldOut =
+  '[eval] takes its place, which plays environments every eval.interval steps; a loss on held-out rows is not measured here, so leave [val] out';
 const madeUp = 'made-up rows are of a bench; see `npm run bench`';
 const answersAlone = 'the assistant’s messages alone are learned here';
 
@@ -24,7 +24,7 @@ const data: Rows = {
   'subsets?': together('`data.subset`, where there is one', texts()),
   'splits?': together('`data.split`, where there is one', texts()),
   split: becomes('data.split', text(), { usual: 'train' }),
-  'probabilities?': refused(nowhere),
+  'probabilities?': together('nothing; it is about several subsets or splits', z.array(z.number())),
   stopping_strategy: ignored('it is about several subsets or splits', choice('first_exhausted', 'all_exhausted')),
   shuffle: 'data.shuffle',
   seed: becomes('seed', whole(0), { usual: '0' }),
@@ -80,7 +80,7 @@ export const primeRlSftFields: Readonly<Record<string, Field>> = {
   'model.seq_len': ignored('rows are packed into data.seq_len tokens', whole(1)),
   ...all('model.load_using_meta model.liger_kernel model.log_signature', ignored(why.speed, flag())),
   ...under('data', data),
-  ...all('val.interval val.eval_on_start val.data', refused(heldOut)),
+  val: refused(heldOut),
   ...under('eval', evaluated),
   ...under('inference', inference),
   renderer: ignored('messages are written out with the model’s chat template', args()),

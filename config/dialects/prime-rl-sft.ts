@@ -102,18 +102,7 @@ function setRows(written: Table, own: Own): void {
     const expected = `a divisor of data.batch_size (${rows})`;
     own.refuse({ paths: [micro!.at, ...(size ? [size.at] : [])], expected, received: String(each) });
   }
-  for (const [list, one] of [
-    ['subsets', 'subset'],
-    ['splits', 'split'],
-  ] as const) {
-    const parts = found(written, `data.${list}`);
-    if (!Array.isArray(parts?.value)) continue;
-    if (parts.value.length === 1) own.set(['data', one], parts.value[0], parts.at);
-    else {
-      const expected = 'a list of one: a run here has one source of rows; join the parts into one file, and name that';
-      own.refuse({ paths: [parts.at], expected, received: JSON.stringify(parts.value) });
-    }
-  }
+  setParts(written, own);
   const gpus = found(written, 'deployment.num_train_gpus');
   if (gpus && Number(gpus.value) > 1) {
     own.warn(
@@ -123,6 +112,25 @@ function setRows(written: Table, own: Own): void {
   own.warn(
     'data: a conversation is a row for each answer where the chat template writes earlier turns otherwise once later ones follow, as Qwen3’s does without their thoughts; prime-rl has one row of it. Rows are packed whole, and the loss is the mean over the tokens of a step, as in prime-rl since July 2026. Until then a row was cut where a sequence ended, and until March 2026 each micro-batch weighed alike.',
   );
+}
+
+/** Several subsets or splits, which prime-rl draws from in turn or by `probabilities`, are one thing that is refused. */
+function setParts(written: Table, own: Own): void {
+  const parts = (['subset', 'split'] as const).flatMap((part) => {
+    const list = found(written, `data.${part}s`);
+    return Array.isArray(list?.value) ? [{ part, list: list.value, at: list.at }] : [];
+  });
+  const several = parts.filter(({ list }) => list.length !== 1);
+  if (several.length > 0) {
+    own.refuse({
+      paths: several.map(({ at }) => at),
+      expected: 'a list of one: a run here has one source of rows; join the parts into one file, and name that',
+      received: several.map(({ list }) => JSON.stringify(list)).join(' and '),
+    });
+    return;
+  }
+  for (const { part, list, at } of parts) own.set(['data', part], list[0], at);
+  if (found(written, 'data.probabilities')) own.warn('data.probabilities has no effect: there is one source of rows.');
 }
 
 function setEvaluation(written: Table, own: Own): void {
