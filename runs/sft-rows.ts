@@ -113,42 +113,99 @@ async function readStoredRows<Row extends object>(run: RunHandle, data: DataRef)
   );
 }
 
+interface Part {
+  readonly text: string;
+  readonly isAnswer: boolean;
+}
+
 /**
  * A conversation as the policy will meet it: each answer follows the tokens its prompt renders to, and only answers count
  * in the loss, up to the token that ends them. One sample, or one for each answer where the chat template writes earlier
- * turns differently once later ones follow. With `isWhole` every answer of the conversation is learned, those of its prompt too, and what
- * the template writes behind the last one stays, without loss.
+ * turns differently once later ones follow. With `isWhole` every answer of the conversation is learned, those of its prompt too: in one
+ * sample, as the template writes the whole, where it begins and ends all answers alike. What it writes behind the last one stays, without
+ * loss.
  */
-export function samplesOf(
-  { messages, from: begin, tools }: SftRow,
-  tokenizer: ChatTokenizer,
-  { templateArguments, isWhole = false }: Whole = {},
-): TrainSample[] {
-  const from = isWhole ? 0 : begin;
+export function samplesOf(row: SftRow, tokenizer: ChatTokenizer, options: Whole = {}): TrainSample[] {
+  const { messages, tools } = row;
+  const { templateArguments, isWhole = false } = options;
+  const from = isWhole ? 0 : row.from;
   const answers = messages.flatMap(({ role }, i) => (role === 'assistant' && i >= from ? [i] : []));
   const until = (count: number, addGenerationPrompt: boolean): string =>
     tokenizer.renderChatText(messages.slice(0, count), { addGenerationPrompt, tools, templateArguments });
   requireCalls({ messages, ...present({ tools }) }, tokenizer);
+  requireReasoning(answers, row, { tokenizer, templateArguments });
   const whole = until(messages.length, false);
-  const parts: { readonly text: string; readonly isAnswer: boolean }[] = [];
+  const conversation = { messages, answers, whole, until };
+  const appended = appendedParts(conversation);
+  if (appended === null && answers.length === 1)
+    throw new Error('its chat template does not continue the prompt it gives');
+  const parts = appended ?? (isWhole ? markedParts(conversation, tokenizer) : null);
+  if (parts === null) {
+    return answers.flatMap((n) =>
+      samplesOf({ messages: messages.slice(0, n + 1), from: n, ...present({ tools }) }, tokenizer, {
+        templateArguments,
+      }),
+    );
+  }
+  if (isWhole) parts.push({ text: whole.slice(lengthOf(parts)), isAnswer: false });
+  return [sampleOf(parts, tokenizer)];
+}
+
+interface Conversation extends Pick<SftRow, 'messages'> {
+  /** Where the messages stand that are learned. */
+  readonly answers: readonly number[];
+  readonly whole: string;
+  /** So many messages, with or without what a prompt ends with. */
+  readonly until: (count: number, addGenerationPrompt: boolean) => string;
+}
+
+/** The text up to the last answer; null where a turn does more than append to it. */
+function appendedParts({ answers, whole, until }: Conversation): Part[] | null {
+  const parts: Part[] = [];
   let at = '';
   for (const i of answers) {
     const [before, after] = [until(i, true), until(i + 1, false)];
-    const continues = before.startsWith(at) && after.startsWith(before) && whole.startsWith(after);
-    if (!continues && answers.length === 1) throw new Error('its chat template does not continue the prompt it gives');
-    if (!continues)
-      return answers.flatMap((n) =>
-        samplesOf({ messages: messages.slice(0, n + 1), from: n, ...present({ tools }) }, tokenizer, {
-          templateArguments,
-        }),
-      );
+    if (!before.startsWith(at) || !after.startsWith(before) || !whole.startsWith(after)) return null;
     parts.push(
       { text: before.slice(at.length), isAnswer: false },
       { text: after.slice(before.length), isAnswer: true },
     );
-    at = after; // what follows the last answer teaches nothing
+    at = after;
   }
-  if (isWhole) parts.push({ text: whole.slice(at.length), isAnswer: false });
+  return parts;
+}
+
+/**
+ * The text of a whole conversation up to the last answer, which begin with what a prompt ends with, and end with the token that ends the
+ * last one; null where these are elsewhere, too. So prime-rl has conversations of Qwen3, whose template leaves out earlier thoughts
+ * (`build_training_sample` of renderers 0.1.12, with the `sampled_mask` of qwen3.py).
+ */
+function markedParts({ messages, answers, whole, until }: Conversation, tokenizer: ChatTokenizer): Part[] | null {
+  const begin = until(answers[0]!, true).slice(until(answers[0]!, false).length);
+  const last =
+    begin === ''
+      ? ''
+      : until(answers.at(-1)! + 1, false)
+          .split(begin)
+          .at(-1)!;
+  const endId = tokenizer.encode(last).findLast((id) => tokenizer.isSpecial(id));
+  if (endId === undefined) return null;
+  const end = tokenizer.tokenText(endId);
+  const [head = '', ...turns] = whole.split(begin);
+  const isPlain = turns.length === answers.length && !JSON.stringify(messages).includes(end);
+  if (!isPlain || last.split(end).at(-1)!.trim() !== '' || !turns.every((turn) => turn.includes(end))) return null;
+  const cut = turns.map((turn) => turn.indexOf(end) + end.length);
+  return turns.flatMap((turn, i) => [
+    { text: (i === 0 ? head : turns[i - 1]!.slice(cut[i - 1])) + begin, isAnswer: false },
+    { text: turn.slice(0, cut[i]), isAnswer: true },
+  ]);
+}
+
+function lengthOf(parts: readonly Part[]): number {
+  return parts.reduce((length, { text }) => length + text.length, 0);
+}
+
+function sampleOf(parts: readonly Part[], tokenizer: ChatTokenizer): TrainSample {
   let said = '';
   const encoded = parts.map(({ text, isAnswer }) => {
     const ids = tokenizer.encodeAfter(said, text) ?? tokenizer.encode(text);
@@ -160,7 +217,24 @@ export function samplesOf(
   const lossMask = encoded.flatMap(({ ids, isAnswer }) =>
     ids.map((_, i) => (isAnswer && i < spokenOf(tokenizer, ids) ? 1 : 0)),
   );
-  return [{ tokenIds, lossMask, behaviorLogprobs: zeros, advantages: zeros }];
+  return { tokenIds, lossMask, behaviorLogprobs: zeros, advantages: zeros };
+}
+
+/** A template that leaves the thoughts of an answer out, without a word, would have it learned without them. */
+function requireReasoning(
+  answers: readonly number[],
+  { messages, tools }: SftRow,
+  { tokenizer, templateArguments }: TemplateUse & { readonly tokenizer: ChatTokenizer },
+): void {
+  const options = { addGenerationPrompt: false, tools, templateArguments };
+  for (const i of answers) {
+    const { reasoning_content: reasoning, ...bare } = messages[i]!;
+    if (!reasoning) continue;
+    const before = messages.slice(0, i);
+    const text = tokenizer.renderChatText([...before, messages[i]!], options);
+    if (text !== tokenizer.renderChatText([...before, bare], options)) continue;
+    throw new Error('its chat template writes no reasoning_content, and an answer has it');
+  }
 }
 
 /** A template that leaves calls of tools out, without a word, would have an answer learned that says nothing. */

@@ -51,6 +51,8 @@ const Message = z.preprocess(
   z.strictObject({
     role: z.enum(roles),
     content: z.string().default(''),
+    /** What was thought before it was said, as OpenAI-compatible servers give it. */
+    reasoning_content: z.string().optional(),
     tool_calls: z.array(Call).optional(),
     tool_call_id: z.string().optional(),
     name: z.string().optional(),
@@ -216,8 +218,9 @@ function rowOf(line: string): SftRow | string {
   const row = { ...rowFrom(parsed.data), ...(tools.length === 0 ? {} : { tools }) };
   const learned = row.messages.slice(row.from).filter(({ role }) => role === 'assistant');
   if (learned.length === 0) return 'no assistant message to learn';
-  if (learned.some(({ content, tool_calls: calls = [] }) => content === '' && calls.length === 0))
-    return 'an assistant message without text';
+  const isEmpty = ({ content, reasoning_content: thought = '', tool_calls: calls = [] }: SftMessage): boolean =>
+    content === '' && thought === '' && calls.length === 0;
+  if (learned.some(isEmpty)) return 'an assistant message without text';
   if (row.messages.some(({ role, tool_calls: calls }) => calls && role !== 'assistant'))
     return 'tool_calls of another than the assistant';
   if (row.messages[0]!.role === 'assistant') return 'a conversation that the assistant begins';

@@ -110,7 +110,7 @@ function setRows(written: Table, own: Own): void {
     );
   }
   own.warn(
-    'data: a conversation is a row for each answer where the chat template writes earlier turns otherwise once later ones follow, as Qwen3’s does without their thoughts; prime-rl has one row of it. Rows are packed whole, and the loss is the mean over the tokens of a step, as in prime-rl since July 2026. Until then a row was cut where a sequence ended, and until March 2026 each micro-batch weighed alike.',
+    'data: a conversation is one row, as in prime-rl. It is a row for each answer where the chat template opens the prompt with a thought, and earlier turns without: prime-rl has one row then, too. Rows are packed whole, and the loss is the mean over the tokens of a step, as in prime-rl since July 2026. Until then a row was cut where a sequence ended, and until March 2026 each micro-batch weighed alike.',
   );
 }
 

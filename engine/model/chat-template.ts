@@ -7,6 +7,7 @@ import { renderBounded } from './bounded-template.ts';
 export interface TemplateMessage {
   readonly role: string;
   readonly content?: string | null | readonly unknown[] | undefined;
+  readonly reasoning_content?: string | undefined;
   readonly tool_calls?: readonly TemplateToolCall[] | null | undefined;
 }
 

@@ -142,6 +142,34 @@ describe('a file of supervised rows', () => {
     assert.throws(() => samplesOf(row, tokenizer), /writes no calls of tools, and an answer calls add/);
   });
 
+  test('conversations under a template that leaves earlier thoughts out are the samples that prime-rl has of them', async (t) => {
+    const home = new URL('../data/golden-runs/', import.meta.url);
+    const read = (name: string): string => readFileSync(new URL(name, home), 'utf8');
+    const [file, config] = ['tokenizer.json', 'tokenizer_config.json'].map((name) => read(`tiny-chat/${name}`));
+    const files = { tokenizer: file!, config: config!, chatTemplate: read('qwen3.jinja') };
+    const qwen3 = new ChatTokenizer(files, 'qwen3');
+    const recorded = JSON.parse(read('conversations.json')) as Record<'messages' | 'tokens' | 'mask', unknown>[];
+    const folder = await folderWith(t, { 'x.jsonl': lines(recorded.map(({ messages }) => ({ messages }))) });
+    const { bytes } = await readSftData(path.join(folder, 'x.jsonl'));
+    const rows = Buffer.from(bytes).toString().trim().split('\n');
+    assert.equal(rows.length, recorded.length);
+    for (const [i, row] of rows.entries()) {
+      const samples = samplesOf(JSON.parse(row) as SftRow, qwen3, { isWhole: true });
+      const { tokens, mask } = recorded[i]!;
+      assert.deepEqual(
+        samples.map(({ tokenIds, lossMask }) => ({ tokens: tokenIds, mask: lossMask })),
+        [{ tokens, mask }],
+        row,
+      );
+    }
+  });
+
+  test('thoughts that the chat template does not write are refused: the answer would be learned without them', () => {
+    const thought = { role: 'assistant', content: 'tac', reasoning_content: 'from behind' } as const;
+    const row = { messages: [{ role: 'user', content: 'cat' }, thought], from: 0 } as const;
+    assert.throws(() => samplesOf(row, tokenizer), /template writes no reasoning_content, and an answer has it/);
+  });
+
   test('what is wrong is told with the number of its line', async (t) => {
     const folder = await folderWith(t, {
       'x.jsonl': [

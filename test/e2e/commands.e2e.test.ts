@@ -127,7 +127,7 @@ test('a run is taken back to a step and trains on in a new lineage; a step that 
   const before = await sha256(fileOf('words', 'lineages/main/steps/step_5.json'));
   const { code, said } = await ratchet('rewind', 'words', '--step', '4');
   assert.equal(code, 0, said);
-  assert.match(said, /lineage l2 begins at step 4; later groups of the earlier lineage are superseded/);
+  assert.match(said, /lineage l2 begins at step 4; later steps of the earlier lineage are superseded/);
   assert.match(said, /done: step 6 of 6 .* groups issued = .*✓/);
   assert.equal(await sha256(fileOf('words', 'lineages/main/steps/step_5.json')), before);
 

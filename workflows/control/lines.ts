@@ -43,7 +43,7 @@ export function finishedValues(effectiveness: Effectiveness | undefined): Record
 
 export function rewoundLine(lineage: string, step: number): string {
   if (lineage === firstLineage) return `this run begins at step ${step} of another one`;
-  return `lineage ${lineage} begins at step ${step}; later groups of the earlier lineage are superseded`;
+  return `lineage ${lineage} begins at step ${step}; later steps of the earlier lineage are superseded`;
 }
 
 export function upgradedLine(run: string, step: number, pausedBecause: string | null): string {
