@@ -80,9 +80,13 @@ function parametersInName(model: string): number | null {
   return count === undefined ? null : Number(count) * (unit!.toLowerCase() === 'm' ? 1e6 : 1e9);
 }
 
-/** Where rollouts learn from the rest of their group. From a teacher alone each learns by itself, and none is dropped for its group. */
-function* onGroups({ rolloutsPerExample, sampling: { temperature } }: RunSpec): Iterable<SettingAdvice> {
-  if (rolloutsPerExample < rules.groupSizeMin) {
+/**
+ * Where rollouts learn from the rest of their group. From a teacher alone each learns by itself, and none is dropped for its group. Agents
+ * by role (`rae`) are compared with those of earlier groups.
+ */
+function* onGroups({ rolloutsPerExample, advantage, sampling: { temperature } }: RunSpec): Iterable<SettingAdvice> {
+  const isByRole = typeof advantage === 'object' && 'type' in advantage && advantage.type === 'rae';
+  if (rolloutsPerExample < rules.groupSizeMin && !isByRole) {
     const range = `at least ${rules.groupSizeMin}; 16 to 32 for stability`;
     const why = 'the mean of a small group is a poor baseline, and its rewards are often all the same';
     yield advice('rollouts_per_example', rolloutsPerExample, range, why, ruleSources.P);

@@ -113,17 +113,18 @@ export function setOwnAlgorithms(written: Table, own: Own): void {
     return;
   }
   const usual = usualOf(all);
-  const taught = all.filter(({ algorithm }) => kindOf[algorithm.type] === 'opd');
+  const isPlayed = all.every(({ algorithm }) => kindOf[algorithm.type] === 'sft');
+  const teaching = all.find(({ algorithm }) => isPlayed || kindOf[algorithm.type] === 'opd');
   for (const [i, said] of all.entries()) {
     const { algorithm, at } = said;
     const kind = kindOf[algorithm.type];
+    const received = JSON.stringify(algorithm);
     if (kind === 'rl') setOfRewards(own, said, { usual, ours: ['env', i] });
-    else if (kind === 'opd' && JSON.stringify(algorithm) === JSON.stringify(taught[0]!.algorithm)) {
-      own.set(['env', i, 'loss'], 'opd', at);
-    } else if (kind === 'opd') {
-      const expected = `${JSON.stringify(taught[0]!.algorithm)}, as another source has it: the sources of a run learn from one teacher here`;
-      own.refuse({ paths: [at], expected, received: JSON.stringify(algorithm) });
-    } else own.refuse({ paths: [at], expected: insteadOf(algorithm.type), received: JSON.stringify(algorithm) });
+    else if (kind !== 'opd' && !isPlayed) own.refuse({ paths: [at], expected: insteadOf(algorithm.type), received });
+    else if (received !== JSON.stringify(teaching!.algorithm)) {
+      const expected = `${JSON.stringify(teaching!.algorithm)}, as another source has it: the sources of a run learn from one teacher here`;
+      own.refuse({ paths: [at], expected, received });
+    } else if (kind === 'opd') own.set(['env', i, 'loss'], 'opd', at);
   }
 }
 

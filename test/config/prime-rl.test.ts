@@ -18,6 +18,8 @@ group_size = 8
 [[orchestrator.train.source]]
 env = { taskset = { id = "owner/gsm8k", split = "train" } }
 `;
+/** Supervised training. */
+const onRows = 'max_steps = 10\n[model]\nname = "Qwen/Qwen3-0.6B"\n[data]\nname = "owner/rows"\nseq_len = 128\n';
 const second = '[[orchestrator.train.source]]\nname = "second"\nenv = { taskset = { id = "owner/other" } }\n';
 /** The same in those of v0.6. */
 const before = `max_steps = 100
@@ -326,6 +328,11 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       'orchestrator.train.source[1].algo',
       /as another source has it: the sources of a run learn from one teacher here/,
     ],
+    'two teachers whose words are learned by heart': [
+      `${today}algo = { type = "sft", sampling = { source = { name = "t", base_url = "http://t/v1" } } }\n${second}algo = { type = "sft", sampling = { source = { name = "u", base_url = "http://t/v1" } } }\n`,
+      'orchestrator.train.source[1].algo',
+      /"name":"t".*as another source has it: the sources of a run learn from one teacher here/,
+    ],
     'a source without the length penalty of the run': [
       `${today.replace('group_size = 8', 'group_size = 8\nalgo = { type = "grpo", length_penalty = { type = "linear" } }')}algo = { type = "grpo" }\n${second}`,
       'orchestrator.train.source[0].algo',
@@ -356,6 +363,16 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       `${today}[trainer.loss]\nipo_threshold = 0.2\n`,
       'trainer.loss.ipo_threshold',
       /type = "ipo" beside it/,
+    ],
+    'a loss on held-out rows': [
+      `${onRows}[val]\ninterval = 5\neval_on_start = true\n[val.data]\nname = "owner/rows"\nsplit = "test"\n`,
+      'val',
+      /\[eval\] takes its place/,
+    ],
+    'rows of several parts': [
+      `${onRows}subsets = ["a", "b"]\nsplits = ["train", "test"]\nprobabilities = [0.5, 0.5]\n`,
+      'data.subsets',
+      /one source of rows; join the parts/,
     ],
     'evaluations of nothing': [`${today}[orchestrator.eval]\n`, 'orchestrator.eval.source', /at least one/],
   };

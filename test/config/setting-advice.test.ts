@@ -108,6 +108,12 @@ describe('advice on settings', () => {
     assert.deepEqual(paths(both), ['rollouts_per_example']);
   });
 
+  test('agents by role are not advised on the size of a group: each role has a running mean', () => {
+    const few = { rollouts_per_example: '4' };
+    assert.deepEqual(paths(adviceOn(few, lora(''))), ['rollouts_per_example']);
+    assert.deepEqual(adviceOn(few, lora('[trainer.advantage]\ntype = "rae"\n')), []);
+  });
+
   test('a supervised run is not advised on rollouts', () => {
     assert.deepEqual(adviceOn({ max_steps: '0', batch_size: '16' }, '[sft]\nsteps = 50\n'), []);
   });
