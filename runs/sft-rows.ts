@@ -176,8 +176,8 @@ function appendedParts({ answers, whole, until }: Conversation): Part[] | null {
 }
 
 /**
- * The text of a whole conversation up to the last answer, which begin with what a prompt ends with, and end with the token that ends the
- * last one; null where these are elsewhere, too. So prime-rl has conversations of Qwen3, whose template leaves out earlier thoughts
+ * The text of a whole conversation up to its last answer. An answer is what stands between what a prompt ends with and the token that ends
+ * the last answer; null where either is elsewhere, too. So prime-rl has conversations of Qwen3, whose template leaves out earlier thoughts
  * (`build_training_sample` of renderers 0.1.12, with the `sampled_mask` of qwen3.py).
  */
 function markedParts({ messages, answers, whole, until }: Conversation, tokenizer: ChatTokenizer): Part[] | null {
