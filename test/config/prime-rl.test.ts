@@ -513,6 +513,46 @@ test('prime-rl’s linear schedule: up, level, and down over its last steps', ()
   }
 });
 
+test('a warm-up of prime-rl begins at min_lr, in 0.4 and today: rates that its own scheduler told', () => {
+  // setup_linear_scheduler and setup_cosine_scheduler of trainer/scheduler.py in v0.4.0 and at 559b447, stepped under torch: 10 steps, lr = 1e-2.
+  const level = [1e-2, 1e-2, 1e-2, 1e-2];
+  const up = [1e-3, 3.25e-3, 5.5e-3, 7.75e-3];
+  const fromNothing = [1e-10, 2.50000008e-3, 5.00000005e-3, 7.50000003e-3];
+  const told: readonly [settings: string, rates: readonly number[]][] = [
+    ['type = "linear"\nmin_lr = 1e-3\ndecay_steps = 3\n', [...up, ...level, 5.5e-3, 1e-3]],
+    ['type = "linear"\nmin_lr = 1e-3\ndecay_steps = 0\n', [...up, ...level, 1e-2, 1e-2]],
+    ['type = "cosine"\nmin_lr = 1e-3\n', [...up, 1e-2, 9.39711432e-3, 7.75e-3, 5.5e-3, 3.25e-3, 1.60288568e-3]],
+    ['type = "cosine"\n', [...fromNothing, 1e-2, 9.33012702e-3, 7.5e-3, 5e-3, 2.5e-3, 6.69872981e-4]],
+  ];
+  const short = {
+    'prime-rl-0.4': seed.replace(/^max_steps = .*$/m, 'max_steps = 10'),
+    'prime-rl': today.replace('100', '10'),
+  };
+  for (const [dialect, text] of Object.entries(short)) {
+    for (const [settings, rates] of told) {
+      const table = `[trainer.scheduler]\nwarmup_steps = 4\n${settings}`;
+      const { spec, readAs } = accept(text, {
+        over: [{ file: 'rate.toml', text: `[trainer.optim]\nlr = 1e-2\n${table}` }],
+      });
+      assert.deepEqual([readAs.dialect, spec.maxSteps], [dialect, 10]);
+      for (const [i, home] of rates.entries()) {
+        const rate = learningRateAt({ step: i + 1, maxSteps: 10, peak: spec.learningRate, schedule: spec.schedule });
+        assert.ok(Math.abs(rate - home) <= 1e-8 * home, `${dialect}, ${settings}: step ${i + 1}: ${rate}, ${home}`);
+      }
+    }
+  }
+});
+
+test('group_size missing is 1, as prime-rl’s configs/orchestrator.py has it: refused where rollouts are compared', () => {
+  const missing = today.replace('group_size = 8\n', 'batch_size = 8\n');
+  const problem = only(missing);
+  assert.deepEqual([problem.path, problem.received], ['orchestrator.group_size', 'nothing, which is 1 in prime-rl']);
+  assert.match(problem.expected, /^an integer ≥ 2: .* one alone teaches nothing/);
+  const teacher = 'algo = { type = "opd", teacher = { name = "t", base_url = "http://t/v1" } }\n';
+  const { spec } = accept(missing + teacher);
+  assert.deepEqual([spec.rolloutsPerExample, spec.environments[0]?.rolloutsPerExample], [1, undefined]);
+});
+
 describe('several files read as one', () => {
   const over = [
     { file: 'mine.toml', text: 'max_steps = 7\n[orchestrator]\nbatch_size = 64\n[[orchestrator.env]]\nid = "other"\n' },

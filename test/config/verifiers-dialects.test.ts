@@ -142,7 +142,10 @@ describe('GRPOConfig', () => {
     const { spec, warnings } = accept(
       grpo('num_generations = 4\ngradient_accumulation_steps = 2\nloss_type = "bnpo"\nnum_iterations = 2\n'),
     );
+    // grpo_trainer.py of verifiers 0.1.6 takes old log probabilities from the trainer's weights; get_decay_parameter_names of
+    // transformers' trainer.py leaves norms and biases out.
     assert.deepEqual([spec.loss.oldLogprobs, spec.filter.keepsEqual], ['trainer', true]);
+    assert.equal(spec.optimizer.decayMatricesOnly, true);
     assert.match(warnings.join('\n'), /"bnpo": GRPOTrainer divides each of the 2 parts of a batch by its own tokens/);
     assert.match(warnings.join('\n'), /num_iterations = 2: a step here is a batch with its 2 passes/);
   });
