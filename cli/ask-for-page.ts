@@ -34,8 +34,9 @@ export function askForPage(projectFolder: string): { readonly ask: AskRun; reado
       try {
         const found = await client();
         const handle = found && (await findRunning(found.client, run));
-        const status = handle && (await askStatus(handle, answerWithinMs));
-        if (!status) return null;
+        if (!handle) return null;
+        const status = await askStatus(handle, answerWithinMs);
+        if (!status) return 'silent';
         const ask = () => handle.query<readonly RunEvent[], [number]>('events', 0);
         const events = await handle.client.withDeadline(Date.now() + answerWithinMs, ask);
         const { uiUrl } = found;

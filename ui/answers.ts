@@ -270,6 +270,10 @@ export interface GroupAnswer {
 
 /** Of one turn, aligned by token. */
 export interface TurnTokens {
+  /** As in `TurnAnswer`. */
+  readonly agent?: string;
+  /** Of each token that counts: the rollout's, or that of the agent who says it; null where it has none, or none is known. */
+  readonly advantage: number | null;
   readonly pieces: readonly string[];
   readonly logprobs: readonly number[] | null;
   /** Of the distribution that was drawn from, where it is another one than the policy's. */
@@ -287,7 +291,6 @@ export interface TurnTokens {
 
 /** `/api/runs/RUN/tokens?lineage=…&step=…&group=…&index=…` */
 export interface TokensAnswer {
-  readonly advantage: number | null;
   /** Why none of it counts in the loss; null where some does. */
   readonly unmaskedBecause: string | null;
   readonly turns: readonly TurnTokens[];

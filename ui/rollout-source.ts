@@ -125,23 +125,26 @@ export class RolloutSource {
     const rollout = group.rollouts.find((one) => one.index === index);
     const tokenizer = await this.#openTokenizer();
     if (!rollout || !tokenizer) throw notThere(`rollout ${index} of group ${place.group} with its tokens`);
-    const { ofRollouts } = await this.#advantages.of(group, at, spec);
+    const advantages = await this.#advantages.of(group, at, spec);
+    const agents = agentsOf(rollout.traces, advantages.ofAgents.get(index));
     const { rows, isMasked } = rowsOfEpisode(rollout, spec);
-    return {
-      advantage: rollout.reward === null ? null : (ofRollouts.get(index) ?? null),
-      ...tokensOf(rollout, tokenizer, {
-        rows,
-        scoresOf: await this.#scoresOf(at),
-        unmaskedBecause:
-          rollout.reward === null
-            ? 'it has no reward'
-            : at.end !== 'trained'
-              ? `its group is not in a batch: ${whyEnded(at.end)}`
-              : isMasked
-                ? 'it was cut, and such rollouts carry no loss in this run'
-                : null,
-      }),
-    };
+    return tokensOf(rollout, tokenizer, {
+      rows,
+      scoresOf: await this.#scoresOf(at),
+      creditOf: ({ trace }) => {
+        const own = trace === undefined ? undefined : agents[trace];
+        if (own) return { agent: own.name, advantage: own.advantage };
+        return { advantage: advantageOf(rollout, advantages) };
+      },
+      unmaskedBecause:
+        rollout.reward === null
+          ? 'it has no reward'
+          : at.end !== 'trained'
+            ? `its group is not in a batch: ${whyEnded(at.end)}`
+            : isMasked
+              ? 'it was cut, and such rollouts carry no loss in this run'
+              : null,
+    });
   }
 
   async #open({ step, group: ordinal }: GroupPlace) {
@@ -197,18 +200,18 @@ function answerOf(
   rollout: ScoredRollout,
   { tokenizer, advantages }: { readonly tokenizer: ChatTokenizer | null; readonly advantages: ShownAdvantages },
 ): RolloutAnswer {
-  const { index, outcome, reward, metrics, flags = [], error = null, turns, traces = [] } = rollout;
-  const agents = agentNames(traces, advantages.ofAgents.get(index));
+  const { index, outcome, reward, metrics, flags = [], error = null, turns, traces } = rollout;
+  const agents = agentsOf(traces, advantages.ofAgents.get(index));
   return {
     index,
     outcome,
     reward,
     parts: metrics,
-    advantage: reward === null ? null : (advantages.ofRollouts.get(index) ?? null),
+    advantage: advantageOf(rollout, advantages),
     flags: flags.map(({ name, isEnforced }) => (isEnforced ? name : `${name} (only noted)`)),
     error,
     turns: turns.map((turn, i) => {
-      const agent = turn.trace === undefined ? undefined : agents[turn.trace];
+      const agent = turn.trace === undefined ? undefined : agents[turn.trace]?.name;
       // The first agent may have been asked something else than the example.
       const isAsked = i === 0 && (agent === undefined || turn.heard === undefined);
       return { ...turnOf(turn, isAsked ? group : null, tokenizer), ...present({ agent }) };
@@ -216,16 +219,24 @@ function answerOf(
   };
 }
 
+/** Of several agents the mean of what is not 0. */
+function advantageOf({ index, reward }: ScoredRollout, { ofRollouts }: ShownAdvantages): number | null {
+  return reward === null ? null : (ofRollouts.get(index) ?? null);
+}
+
 /** Each with a number where several have its role, its reward and, where it is known, its advantage. */
-function agentNames(traces: readonly AgentTrace[], advantages: readonly number[] = []): string[] {
+function agentsOf(
+  traces: readonly AgentTrace[] = [],
+  advantages: readonly number[] = [],
+): readonly { readonly name: string; readonly advantage: number | null }[] {
   const ofTrained = advantages.values();
   return traces.map(({ agent, isTrained, reward }, i) => {
     const same = traces.filter((one) => one.agent === agent);
     const number = same.length === 1 ? '' : ` ${traces.slice(0, i + 1).filter((one) => one.agent === agent).length}`;
-    if (!isTrained) return `${agent}${number}, not trained`;
-    const advantage = ofTrained.next().value;
-    const credit = advantage === undefined ? '' : `, advantage ${short(advantage)}`;
-    return `${agent}${number}, reward ${short(reward)}${credit}`;
+    if (!isTrained) return { name: `${agent}${number}, not trained`, advantage: null };
+    const advantage = ofTrained.next().value ?? null;
+    const credit = advantage === null ? '' : `, advantage ${short(advantage)}`;
+    return { name: `${agent}${number}, reward ${short(reward)}${credit}`, advantage };
   });
 }
 

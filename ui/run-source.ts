@@ -16,8 +16,11 @@ import { RolloutSource } from './rollout-source.ts';
 import { Searches } from './searches.ts';
 import { Timeline } from './timeline.ts';
 
-/** Asks a run that is running; null where nobody answers for it, or it has ended. */
-export type AskRun = (run: string) => Promise<ToldByRun | null>;
+/** Asks a run: null where it has ended, or no Temporal is there; `silent` where it is running and nobody answers for it. */
+export type AskRun = (run: string) => Promise<ToldByRun | 'silent' | null>;
+
+/** What stands in place of its folder's word on a run that may be running. */
+const unheard = { asking: 'asking it', silent: 'running, but its orchestrator does not answer' } as const;
 
 /** Points of a curve that a page is given at most. */
 export const pointsMax = 2_000;
@@ -42,6 +45,8 @@ export class RunSource {
   readonly #head: FollowedHead;
   #effect: { readonly of: string; readonly effect: Promise<Effectiveness> } | null = null;
   #told: ToldByRun | null = null;
+  /** `asking`: for the first time. */
+  #asked: 'not yet' | 'asking' | 'silent' | 'heard' = 'not yet';
   /** The number of the newest event that the run told. */
   #lastEvent = 0;
   #saidAt = 0;
@@ -69,7 +74,14 @@ export class RunSource {
   }
 
   async askRun(): Promise<void> {
-    this.#told = await this.#ask(this.place.name);
+    if (this.#asked === 'not yet') this.#asked = 'asking';
+    let told: Awaited<ReturnType<AskRun>> = null;
+    try {
+      told = await this.#ask(this.place.name);
+    } finally {
+      this.#asked = told === 'silent' ? 'silent' : 'heard';
+    }
+    this.#told = told === 'silent' ? null : told;
     this.#lastEvent = this.#told?.events.at(-1)?.sequence ?? this.#lastEvent;
   }
 
@@ -88,8 +100,11 @@ export class RunSource {
       .slice(-noticesShown)
       .map(({ id, kind, step, time, text }) => ({ id, kind, step, time, text }));
     const { damaged: damagedNotices } = this.#notices;
+    const told = await overview;
+    const instead = this.#asked === 'asking' || this.#asked === 'silent' ? unheard[this.#asked] : null;
     return {
-      ...(await overview),
+      ...told,
+      ...(instead === null || told.damage !== null ? {} : { state: instead }),
       notices: shown,
       noticesOf: notices.length,
       damagedNotices,

@@ -21,6 +21,9 @@ const order = [
   'saveCheckpoint',
 ];
 
+/** Of these a run has one at a time: where one begins, the process of one before that has not ended is gone. */
+const oneAtATime: ReadonlySet<string> = new Set(['leaseTrainer', 'warmUp', 'trainStep']);
+
 interface OpenSpan {
   readonly from: number;
   readonly what: string;
@@ -61,9 +64,7 @@ class LogSpans {
     const starts = [...this.#spans.map(({ from, text }) => ({ from, what: text })), ...begun];
     const open = begun.map(({ from, what }): Span => {
       const again = starts
-        .filter(
-          (other) => other.from > from && other.what.trim() !== what.trim() && firstOf(other.what) === firstOf(what),
-        )
+        .filter((other) => other.from > from && isAfter(other.what, what))
         .reduce((first, other) => Math.min(first, other.from), Infinity);
       const names = namesOf(what);
       if (again === Infinity) return { from, to: null, ...names, end: 'unknown' };
@@ -82,8 +83,9 @@ class LogSpans {
       this.#open.set(what, [...(this.#open.get(what) ?? []), { from: at, what }]);
       return;
     }
-    const begun = this.#take(what);
-    const from = seconds === undefined ? (begun?.from ?? at) : at - Number(seconds) * 1000;
+    const told = seconds === undefined ? null : at - Number(seconds) * 1000;
+    const begun = this.#take(what, told ?? at);
+    const from = told ?? begun?.from ?? at;
     const span: Span = {
       from,
       to: at,
@@ -101,13 +103,26 @@ class LogSpans {
     this.#spans[this.#spans.length - 1] = { ...span, error: `${span.error}\n${line}`.slice(0, textMax) };
   }
 
-  /** The oldest that was begun so. */
-  #take(what: string): OpenSpan | undefined {
-    const [first, ...rest] = this.#open.get(what) ?? [];
+  /** Of those that were begun so, the one that began nearest to then: others may have lost their process. */
+  #take(what: string, then: number): OpenSpan | undefined {
+    const open = this.#open.get(what) ?? [];
+    const away = ({ from }: OpenSpan): number => Math.abs(from - then);
+    const found = open.reduce<OpenSpan | undefined>(
+      (nearest, one) => (nearest === undefined || away(one) <= away(nearest) ? one : nearest),
+      undefined,
+    );
+    const rest = open.filter((one) => one !== found);
     if (rest.length > 0) this.#open.set(what, rest);
     else this.#open.delete(what);
-    return first;
+    return found;
   }
+}
+
+/** Whether one that is begun tells that the other, which was begun before it, has ended. */
+function isAfter(later: string, what: string): boolean {
+  const { activity } = namesOf(what);
+  if (oneAtATime.has(activity)) return namesOf(later).activity === activity;
+  return later.trim() !== what.trim() && firstOf(later) === firstOf(what);
 }
 
 /** The same in every attempt. */

@@ -2,14 +2,19 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 import type { AdvantageKind } from '../../core/rl/advantage.ts';
+import { rowsOfEpisode } from '../../core/rl/agents.ts';
+import { Packer } from '../../core/rl/pack.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import type { GroupAnswer } from '../../ui/answers.ts';
+import { tokensOf } from '../../ui/tokens.ts';
 import { RolloutSource } from '../../ui/rollout-source.ts';
-import { putJson } from '../../backends/store/objects.ts';
+import { decodeRows, putJson } from '../../backends/store/objects.ts';
 import { openBatch } from '../../runs/batches.ts';
 import { readJson, requireCommit } from '../../runs/run-access.ts';
 import { layout } from '../../runs/layout.ts';
-import { advance, commitFirst, makeRun, openRoles, type TestRun } from '../activities/runs.ts';
+import { severalAgents } from './recorded-run.ts';
+import { advance, commitFirst, makeRun, openRoles, openTokenizer, type TestRun } from '../activities/runs.ts';
 
 async function trained(
   t: TestContext,
@@ -45,7 +50,8 @@ test('a reward against the running mean of its role is shown as its batch had it
   assert.deepEqual(got, await inBatch(made, 2));
   const alone = groups.flatMap(({ rollouts }) => rollouts.map(({ reward }) => reward));
   assert.notDeepEqual(got, alone, 'the means of step 1 count');
-  assert.equal((await source.tokens({ step: 2, group: 4 }, 1)).advantage, groups[1]!.rollouts[1]!.advantage);
+  const [turn] = (await source.tokens({ step: 2, group: 4 }, 1)).turns;
+  assert.equal(turn!.advantage, groups[1]!.rollouts[1]!.advantage);
 
   // Of a step before which another batch moved the means, nothing is claimed.
   const key = layout.commit('main', 2);
@@ -62,4 +68,39 @@ test('an advantage within the group is shown as its batch had it, also that of a
   const groups = await Promise.all([3, 4].map((group) => source.group({ step: 2, group })));
   assert.deepEqual(groups.flatMap(shown), await inBatch(made, 2));
   assert.equal(groups[0]!.withoutAdvantages, null);
+});
+
+test('each agent of an episode has its own advantage and its own tokens, also where all were asked the same', async (t) => {
+  const { run, store, spec } = await severalAgents(t);
+  const source = new RolloutSource(run);
+  const key = (await store.list(layout.rounds('main', 1))).find((one) => layout.isScored(one))!;
+  const [group] = decodeRows<ScoredGroup>((await store.read(key))!, key) as [ScoredGroup];
+  const { ofAgents } = new Packer(spec as ConstructorParameters<typeof Packer>[0]).credit(group);
+  const { turns } = await source.tokens({ step: 1, group: group.ordinal }, 1);
+  assert.deepEqual(
+    turns.map(({ advantage }) => advantage),
+    [...ofAgents.get(1)!, null],
+  );
+  assert.notEqual(turns[0]!.advantage, turns[1]!.advantage);
+  assert.deepEqual(
+    turns.map(({ mask }) => mask.every((counts) => counts === 1)),
+    [true, true, false],
+  );
+  // The trainer's figures are those of the agent's own row.
+  const rollout = group.rollouts[1]!;
+  const { rows } = rowsOfEpisode(rollout, spec);
+  const told = tokensOf(rollout, await openTokenizer(), {
+    rows,
+    unmaskedBecause: null,
+    creditOf: () => ({ advantage: null }),
+    scoresOf: (tokenIds) => {
+      const at = rows.findIndex((row) => row.tokenIds === tokenIds);
+      return { row: String(at), logprobs: Float32Array.from(tokenIds, () => at), entropies: null };
+    },
+  });
+  assert.deepEqual(
+    told.turns.map(({ trained: of }) => of && [...new Set(of.logprobs)]),
+    [[0], [1], null],
+  );
+  assert.match(turns[1]!.agent!, /^proposer 2, reward -1, advantage -/);
 });

@@ -11,7 +11,7 @@ import { writeNote, writePause } from '../../runs/notices.ts';
 import { layout } from '../../runs/layout.ts';
 import { openBrowser, openPage, picture, seriousFindings, withoutChromium } from './browser.ts';
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
-import { harmful, recordedRun, rewound, searched } from './recorded-run.ts';
+import { harmful, recordedRun, rewound, searched, severalAgents, unruly } from './recorded-run.ts';
 
 const looks = [
   { width: 1280, colorScheme: 'light' },
@@ -172,6 +172,47 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
     assert.match(await page.title(), /Ratchet/);
     assert.deepEqual(complaints, []);
     await context.close();
+  });
+
+  test('shows episodes of several agents, and stays in shape whatever they said', async (t) => {
+    const { run } = await severalAgents(t);
+    const server = await servePage({ store: run.store, run: 'agents', port: 0, ask: () => Promise.resolve(null) });
+    t.after(() => server.close());
+    for (const look of looks) {
+      const { page, context, complaints } = await openPage(browser, server.url, look);
+      const check = async (view: string): Promise<void> => {
+        const name = `agents-${view}-${look.width}-${look.colorScheme}`;
+        await picture(page, name);
+        assert.deepEqual(await seriousFindings(page), [], name);
+        for (const of of ['document.documentElement', 'document.querySelector(".group")']) {
+          const wide = await page.evaluate<number>(`${of} ? ${of}.scrollWidth - ${of}.clientWidth : 0`);
+          assert(wide <= 0, `${name}: ${of} is ${wide} pixels too wide`);
+        }
+      };
+      await page.locator('.chart canvas').first().waitFor();
+      await page.getByRole('link', { name: 'Rollouts', exact: true }).click();
+      await page.locator('.results button').first().click();
+      await page.locator('.siblings button').nth(3).click();
+      await page.locator('.message.failure', { hasText: unruly.word }).waitFor();
+      await check('failure');
+      await page.locator('.siblings button').nth(1).click();
+      await page.getByText('as proposer 2, reward -1, advantage -1').waitFor();
+      for (const fold of await page.locator('.chat details').all()) await fold.evaluate((one) => (one.open = true));
+      assert((await page.locator('.chat').textContent())!.includes(unruly.word));
+      await check('conversation');
+      await page.getByRole('button', { name: 'side by side', exact: true }).click();
+      await page.locator('.beside article').first().waitFor();
+      await check('beside');
+      await page.getByRole('button', { name: 'tokens', exact: true }).click();
+      await page.getByLabel('coloured by').selectOption('advantage');
+      await page.getByText('Each agent’s own for every token').waitFor();
+      await check('tokens');
+      await page.getByRole('button', { name: 'over training', exact: true }).click();
+      await page.locator('.group table tbody tr').first().waitFor();
+      await check('over-training');
+      assert.deepEqual(complaints, [], `${look.width} ${look.colorScheme}`);
+      await context.close();
+    }
   });
 
   test('is used with the keyboard alone, and what is chosen stands in the address', async (t) => {

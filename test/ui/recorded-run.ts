@@ -10,7 +10,7 @@ import { beginLineage } from '../../runs/lineages.ts';
 import { appendMetrics, readMetrics } from '../../runs/metrics.ts';
 import { recordMissing } from '../../runs/record-metrics.ts';
 import { indexRun, removeIndex } from '../../runs/rollout-index/write-index.ts';
-import { advance, commitFirst, makeRun, openRoles, type TestRun } from '../activities/runs.ts';
+import { advance, commitFirst, makeRun, openRoles, openTokenizer, type TestRun } from '../activities/runs.ts';
 
 /** What a model may say; each of it must stand on the page as it is written here. */
 export const harmful = [
@@ -37,6 +37,70 @@ export async function recordedRun(t: TestContext, name = 'recorded'): Promise<Te
   await removeIndex(test.run);
   for await (const _ of indexRun(test.run));
   return test;
+}
+
+/** What steers a terminal, turns the direction of writing, or is too long for any line. */
+export const unruly = {
+  steering: '\u001b[2J\u001b[31mred\u001b]0;title\u0007\u0000\u0008\r\u009b1A\u202eback\u2028',
+  word: 'w'.repeat(3_000),
+} as const;
+
+const roleAdvantage = {
+  'trainer.advantage.type': 'hierarchical_grpo',
+  'trainer.advantage.episode_agents': '["proposer"]',
+};
+
+/** Each episode has two proposers and a judge, which is not trained, under one prompt; all that anybody says is unruly. */
+export async function severalAgents(t: TestContext): Promise<TestRun> {
+  const test = await makeRun(t, roleAdvantage, 'agents');
+  await test.store.put(
+    layout.run(),
+    Buffer.from(JSON.stringify({ schemaVersion: 1, name: 'agents', spec: test.spec })),
+  );
+  const roles = openRoles();
+  await advance(test, roles, await commitFirst(test, roles));
+  const tokenizer = await openTokenizer();
+  // Agents who were asked the same say something else.
+  const endings = ['a', 'b', 'c'].map((letter) => tokenizer.encode(letter));
+  for (const key of (await test.store.list(layout.rounds('main', 1))).filter((one) => layout.isScored(one))) {
+    const groups = decodeRows<ScoredGroup>((await test.store.read(key))!, key);
+    await test.store.put(
+      key,
+      await packRows(
+        groups.map((group) => ({ ...group, rollouts: group.rollouts.map((rollout) => episodeOf(rollout, endings)) })),
+      ),
+    );
+  }
+  return test;
+}
+
+function episodeOf(rollout: ScoredRollout, endings: readonly (readonly number[])[]): ScoredRollout {
+  const { index } = rollout;
+  const [turn] = rollout.turns;
+  if (!turn || rollout.reward === null) return rollout;
+  const said = `${unruly.steering} ${unruly.word}`;
+  const heard = [{ role: 'tool' as const, name: unruly.word, content: said }];
+  const toolCalls = [{ name: unruly.word, arguments: said }];
+  const metrics = { [unruly.word]: 1 };
+  return {
+    ...rollout,
+    metrics,
+    ...(index === 3 ? { outcome: 'infra_failure', reward: null, error: said } : {}),
+    turns: endings.map((ending, trace) => ({
+      ...turn,
+      tokenIds: [...turn.tokenIds, ...ending],
+      logprobs: [...turn.logprobs!, ...ending.map(() => -1)],
+      text: said,
+      trace,
+      heard,
+      toolCalls,
+    })),
+    traces: [
+      { agent: 'proposer', isTrained: true, reward: index, metrics },
+      { agent: 'proposer', isTrained: true, reward: -index, metrics },
+      { agent: unruly.word, isTrained: false, reward: 0, metrics },
+    ],
+  } as ScoredRollout;
 }
 
 /** As a branch leaves a search: a start, a better child, a grandchild that is best at one example, and one merged of two, which says harm. */

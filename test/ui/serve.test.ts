@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { get as ask } from 'node:http';
 import { test, type TestContext } from 'node:test';
+import { RunSource } from '../../ui/run-source.ts';
 import { servePage } from '../../ui/serve.ts';
 import type {
   EvaluationAnswer,
@@ -21,7 +22,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../runs/layout.ts';
 import { writeNote } from '../../runs/notices.ts';
 import { storeOf } from '../../runs/run-access.ts';
-import { makeRun } from '../activities/runs.ts';
+import { commitFirst, makeRun, openRoles } from '../activities/runs.ts';
 import { harmful, recordedRun, rewound, searched } from './recorded-run.ts';
 
 async function opened(t: TestContext) {
@@ -328,4 +329,26 @@ test('a page that was opened to steer passes on what is asked of a run from the 
   assert.match(await post({ what: 'pause', value: '' }, { origin }), /^403/);
   assert.match(await post({ what: 'pause', value: '' }, { ...type, origin: 'http://evil.example' }), /^403/);
   assert.deepEqual(told, ['steered pause ', 'steered rewind 3']);
+});
+
+test('of a run that is being asked, or is running and does not answer, the page does not say that it stands still', async (t) => {
+  const test = await makeRun(t, {}, 'asked');
+  const { spec, store, run } = test;
+  await store.put(layout.run(), Buffer.from(JSON.stringify({ schemaVersion: 1, name: 'asked', spec })));
+  await commitFirst(test, openRoles());
+  const answers: ((told: 'silent' | null) => void)[] = [];
+  const source = new RunSource(run, () => new Promise((resolve) => answers.push(resolve)));
+  const state = async (): Promise<string> => (await source.overview()).state;
+  assert.equal(await state(), 'not running');
+  for (const [answer, meanwhile, then] of [
+    ['silent', 'asking it', 'running, but its orchestrator does not answer'],
+    [null, 'running, but its orchestrator does not answer', 'not running'],
+    [null, 'not running', 'not running'],
+  ] as const) {
+    const asked = source.askRun();
+    assert.equal(await state(), meanwhile);
+    answers.pop()!(answer);
+    await asked;
+    assert.equal(await state(), then);
+  }
 });

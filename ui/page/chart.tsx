@@ -163,7 +163,7 @@ function optionsOf(
     scales: { x: { time: by === 'time' }, y: { range: rangeOf } },
     axes: [
       { ...axis, size: 24 },
-      { ...axis, size: 46, values: (_, ticks) => ticks.map((tick) => figure(tick)) },
+      { ...axis, size: 54, values: (_, ticks) => ticks.map((tick) => figure(tick)) },
     ],
     series: [
       {},

@@ -1,3 +1,4 @@
+import { Fragment } from 'preact';
 import { useState } from 'preact/hooks';
 import type { JSX } from 'preact';
 import type { TokensAnswer, TurnTokens } from '../answers.ts';
@@ -57,17 +58,16 @@ export function Tokens({
       </label>
       <p class="note">{meaningOf(by, answer)}</p>
       {answer.turns.map((turn, t) => (
-        <pre key={t} class="said token-text" onMouseLeave={() => setTold(null)}>
-          {turn.pieces.map((piece, i) => (
-            <span
-              key={i}
-              class={classOf(by, answer, turn, i, first)}
-              onMouseEnter={() => setTold(inWords(answer, turn, i))}
-            >
-              {piece}
-            </span>
-          ))}
-        </pre>
+        <Fragment key={t}>
+          {turn.agent !== undefined && <p class="role">{turn.agent}</p>}
+          <pre class="said token-text" onMouseLeave={() => setTold(null)}>
+            {turn.pieces.map((piece, i) => (
+              <span key={i} class={classOf(by, turn, i, first)} onMouseEnter={() => setTold(inWords(turn, i))}>
+                {piece}
+              </span>
+            ))}
+          </pre>
+        </Fragment>
       ))}
       <p class="told" aria-live="polite">
         {told ?? 'Point at a token.'}
@@ -76,7 +76,7 @@ export function Tokens({
   );
 }
 
-function classOf(by: Coloring, answer: TokensAnswer, turn: TurnTokens, i: number, first: number): string {
+function classOf(by: Coloring, turn: TurnTokens, i: number, first: number): string {
   const shade = (share: number): number => Math.round(Math.min(1, Math.max(0, share)) * shades);
   switch (by) {
     case 'logprob':
@@ -88,7 +88,7 @@ function classOf(by: Coloring, answer: TokensAnswer, turn: TurnTokens, i: number
     case 'cut':
       return `hot-${shade(apart(turn, i) / darkestApart)}`;
     case 'advantage': {
-      const { advantage } = answer;
+      const { advantage } = turn;
       if (advantage === null || turn.mask[i] !== 1) return '';
       return `${advantage < 0 ? 'hot' : 'cool'}-${shade(Math.abs(advantage) / 2)}`;
     }
@@ -116,7 +116,7 @@ function apart({ logprobs, samplingLogprobs }: TurnTokens, i: number): number {
   return logprobs && samplingLogprobs ? Math.abs(logprobs[i]! - samplingLogprobs[i]!) : 0;
 }
 
-function meaningOf(by: Coloring, { turns, advantage, unmaskedBecause }: TokensAnswer): string {
+function meaningOf(by: Coloring, { turns, unmaskedBecause }: TokensAnswer): string {
   switch (by) {
     case 'logprob':
       return turns.some(({ logprobs }) => logprobs)
@@ -134,9 +134,13 @@ function meaningOf(by: Coloring, { turns, advantage, unmaskedBecause }: TokensAn
       return turns.some(({ samplingLogprobs }) => samplingLogprobs)
         ? 'How far the distribution that was drawn from is from the policy’s own, in nats.'
         : 'It was drawn from the policy’s own distribution: nothing lies between them.';
-    case 'advantage':
-      if (advantage === null) return 'It has no advantage that is known here.';
-      return `${figure(advantage)} for every token that counts${unmaskedBecause === null ? '' : `; none does: ${unmaskedBecause}`}.`;
+    case 'advantage': {
+      const known = new Set(turns.flatMap(({ advantage }) => advantage ?? []));
+      if (known.size === 0) return 'It has no advantage that is known here.';
+      const [one] = known.size === 1 ? known : [];
+      const what = one === undefined ? 'Each agent’s own' : figure(one);
+      return `${what} for every token that counts${unmaskedBecause === null ? '' : `; none does: ${unmaskedBecause}`}.`;
+    }
     case 'mask':
       return unmaskedBecause === null ? 'Faded tokens do not count.' : `None counts: ${unmaskedBecause}.`;
     case 'version':
@@ -151,14 +155,16 @@ function meaningOf(by: Coloring, { turns, advantage, unmaskedBecause }: TokensAn
 const notKept =
   'Not known: it was not trained, its trainer does not tell, or it is not kept (token_scores in the run file).';
 
-function inWords({ advantage }: TokensAnswer, turn: TurnTokens, i: number): string {
+function inWords(turn: TurnTokens, i: number): string {
   const logprob = turn.logprobs?.[i];
   const parts = [
     JSON.stringify(turn.pieces[i]),
     ...(logprob === undefined ? [] : [`log probability ${figure(logprob)} (${figure(Math.exp(logprob) * 100, 1)} %)`]),
     ...(turn.samplingLogprobs ? [`sampler ${figure(turn.samplingLogprobs[i])}`] : []),
     ...trainedWords(turn, i),
-    turn.mask[i] === 1 ? `counts${advantage === null ? '' : `, advantage ${figure(advantage)}`}` : 'does not count',
+    turn.mask[i] === 1
+      ? `counts${turn.advantage === null ? '' : `, advantage ${figure(turn.advantage)}`}`
+      : 'does not count',
     `v${turn.version}${turn.versionEnd > turn.version ? `–${turn.versionEnd}` : ''}`,
   ];
   return parts.join(' · ');
