@@ -167,7 +167,7 @@ export interface RunState {
   readonly open?: readonly OpenRound[];
   /** Running means of rewards by role, as the step's batch left them; absent where the run's advantage keeps none. */
   readonly baselines?: Baselines;
-  /** How far samples are from what is trained; absent where sampling is a step ahead at most, or nothing measures it. */
+  /** How far samples are from what is trained; absent before the first step, and where sampling is a step ahead at most. */
   readonly drift?: Drift;
   readonly overrides: Overrides;
   /** Steps whose evaluation was due and had not been recorded at the commit. */

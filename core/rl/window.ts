@@ -47,7 +47,8 @@ export function isContinuous(level: number, { playS }: Pick<SamplingPace, 'playS
 const [inPlayMore, aheadMore] = [1.15, 0.25];
 
 /**
- * How many groups the window holds: a batch, and what is in play while one is trained, a little more; a batch more at least, and at most `level`.
+ * How many groups the window holds: a batch, and what is in play while one is trained, a little more; a batch more at least, unless fewer
+ * steps may be sampled for, and at most `level`.
  * What waits for the trainer grows old for nothing: where rollouts are quick beside steps, few are ahead, whatever the level. Where they are
  * slow all of the window is in play, and it grows to the level. Before anything was measured it holds a batch more than is trained meanwhile. Where it is
  * said how many rollouts are to be in flight (prime-rl's `max_inflight_rollouts`), as many as that takes, if they can be trained by then.
@@ -56,7 +57,7 @@ export function windowGroups(input: {
   readonly groupsPerBatch: number;
   readonly level: number;
   readonly oversamplingFactor: number;
-  /** Steps that may be sampled for by now, the one in question included; and those to the end of the run. */
+  /** Steps that may be sampled for by now, fractions among them, the one in question included; and those to the end of the run. */
   readonly stepsLeft: number;
   readonly stepsToEnd: number;
   /** Versions behind that may be trained. */
