@@ -3,6 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { ncclRemedy, saysEngineDied, saysNcclFailed, saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
 import { withoutSecrets } from '../../config/secrets.ts';
 import { requireServer } from '../../engine/grants.ts';
+import type { Quantization } from '../../engine/index.ts';
 import { type HttpAnswer, type HttpCall, HttpClient, NoAnswer } from './http-client.ts';
 import type { ServedPolicy } from './types.ts';
 
@@ -25,7 +26,7 @@ export interface ServerOptions {
   /** Where it computes, told with the weights. */
   readonly provider: 'cpu' | 'cuda';
   /** Bits in which it samples, told with the weights; missing = as they are. */
-  readonly quantize?: 'int8' | undefined;
+  readonly quantize?: Quantization | undefined;
   /** What helps where it does not answer, for people; missing = {@link usualRemedy}. */
   readonly remedy?: string | undefined;
 }
@@ -199,7 +200,7 @@ export class ModelServer {
     if (answer.status >= 300) throw this.#refusal(route, answer);
   }
 
-  #how(): { provider?: 'cuda'; quantize?: 'int8' } {
+  #how(): { provider?: 'cuda'; quantize?: Quantization } {
     const { provider, quantize } = this.#options;
     return { ...(provider === 'cpu' ? {} : { provider }), ...(quantize && { quantize }) };
   }

@@ -39,8 +39,8 @@ export const requests = {
   }),
   provider: setting(choice('cpu', 'cuda'), 'where Ratchet’s policy server computes', { default: 'cpu' }),
   quantize: setting(
-    choice('int8'),
-    'of "embedded": weights are sampled in 8 bits, of which fewer bytes are read; the sampler is then a little off the trainer, which the canary measures and the loss corrects for',
+    choice('int8', 'int4'),
+    'of "embedded": weights are sampled in 8 or 4 bits, of which fewer bytes are read; the sampler is then a little off the trainer, which the canary measures and the loss corrects for; an adapter stays as it is',
     { isLeftOut: true },
   ),
   canary_threshold: setting(

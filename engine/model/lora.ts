@@ -23,11 +23,18 @@ export class AdapterParameters extends FlatTensors {
 export class MergedParameters extends Parameters {
   readonly adapter: AdapterParameters;
   readonly baseDigest: string;
+  /** As it was before the adapter; null where the merged weights took its memory. */
+  readonly base: Parameters | null;
 
-  constructor(flat: Float32Array, adapter: AdapterParameters, baseDigest: string) {
+  constructor(
+    flat: Float32Array,
+    adapter: AdapterParameters,
+    { digest, base }: { digest: string; base: Parameters | null },
+  ) {
     super(adapter.config, flat);
     this.adapter = adapter;
-    this.baseDigest = baseDigest;
+    this.baseDigest = digest;
+    this.base = base;
   }
 
   override digest(): string {
@@ -57,16 +64,25 @@ export function mergeAdapter(
   adapter: AdapterParameters,
   baseDigest = base.digest(),
 ): MergedParameters {
-  return mergeInPlace(base.clone(), adapter, baseDigest);
+  return merged(base.clone(), adapter, { digest: baseDigest, base });
 }
 
 /** The same in the base's own memory: `base` is the merged weights afterwards. */
 export function mergeInPlace(base: Parameters, adapter: AdapterParameters, baseDigest: string): MergedParameters {
+  return merged(base, adapter, { digest: baseDigest, base: null });
+}
+
+/** In the memory of `weights`, which are those of the base. */
+function merged(
+  weights: Parameters,
+  adapter: AdapterParameters,
+  of: { readonly digest: string; readonly base: Parameters | null },
+): MergedParameters {
   const scale = loraScale(adapter.lora);
   for (const layer of adaptedLayers(adapter.config, adapter.lora)) {
-    addProduct(base.view(layer.weight), adapter.view(layer.a), adapter.view(layer.b), { ...layer, scale });
+    addProduct(weights.view(layer.weight), adapter.view(layer.a), adapter.view(layer.b), { ...layer, scale });
   }
-  return new MergedParameters(base.flat, adapter, baseDigest);
+  return new MergedParameters(weights.flat, adapter, of);
 }
 
 export function loraScale({ alpha, r, rankStabilized }: LoraConfig): number {

@@ -15,8 +15,8 @@ export interface DecodeSessions {
   readonly weights: { readonly prefill: Feeds; readonly step: Feeds };
   readonly prefill: InferenceSession;
   readonly step: InferenceSession;
-  /** Rows of a step that give every row the bits it has among many: 1 where sums are of whole numbers. */
-  readonly rowsMin: number;
+  /** How many rows of a step give every row the bits it has among many: at least `min`, 1 where sums are of whole numbers, and a multiple. */
+  readonly rows: { readonly min: number; readonly multiple: number };
   /** Names of the outputs that hold the logits. */
   readonly logits: { readonly prefill: string; readonly step: string };
 }
@@ -125,7 +125,7 @@ export class DecodeBatch {
     if (rows.length === 0) return;
     const first = this.#rows.length;
     this.#parts.cache.reserve({
-      rows: Math.max(first + rows.length, rowsMin),
+      rows: Math.max(this.#padded(first + rows.length), rowsMin),
       length: Math.max(this.longest, longestOf(rows)),
       keep: first,
     });
@@ -148,7 +148,7 @@ export class DecodeBatch {
   /** One more token for every row. */
   async step(): Promise<void> {
     if (this.#rows.length === 0) return;
-    const rows = Math.max(this.#rows.length, this.#parts.sessions.rowsMin);
+    const rows = this.#padded(this.#rows.length);
     if (this.#rows.length < rows) this.#parkSlot(rows - 1);
     const tensors = this.#stepTensors(rows);
     this.#writeFeeds(tensors);
@@ -185,6 +185,11 @@ export class DecodeBatch {
       this.#rows.pop();
       this.#longest = null;
     }
+  }
+
+  #padded(rows: number): number {
+    const { min, multiple } = this.#parts.sessions.rows;
+    return Math.max(min, Math.ceil(rows / multiple) * multiple);
   }
 
   #fillSlot(slot: number, { promptTokenIds, temperature }: RowRequest): void {
@@ -340,7 +345,7 @@ export class DecodeBatch {
     for (const values of [this.#tokens, this.#lengths, this.#inverseTemperatures]) values[to] = values[from]!;
   }
 
-  /** A slot that pads the batch to two rows: token 0 at the first position. */
+  /** A slot that pads the batch: token 0 at the first position. */
   #parkSlot(slot: number): void {
     this.#tokens[slot] = 0;
     this.#lengths[slot] = 1;

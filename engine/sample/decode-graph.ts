@@ -2,13 +2,23 @@ import assert from 'node:assert/strict';
 import type { ModelConfig } from '../model/config.ts';
 import { decoderLogits, rotaryTables, weightInputs } from '../model/decoder.ts';
 import { attentionOf } from '../model/families.ts';
+import type { LoraConfig } from '../model/adapter-layout.ts';
+import { adapterInputs } from '../model/lora.ts';
 import { Graph, type Value } from '../onnx/graph.ts';
 import type { TensorShape } from '../onnx/model-proto.ts';
 import { multiply, reshape, selectRows } from '../onnx/operators.ts';
-import { quantizedInputs, quantizedLinear } from '../onnx/quantized.ts';
-import { quantizedLayers, wholeWeights } from './quantized-weights.ts';
+import { quantizedInputs } from '../onnx/quantized.ts';
+import { type Quantization, quantizedLayers, wholeWeights } from './quantized-weights.ts';
 
 export type DecodePhase = 'prefill' | 'step';
+
+/** How a graph has its weights. */
+export interface KeptWeights {
+  /** Of linear layers; missing = as they are. */
+  readonly quantization?: Quantization | undefined;
+  /** An adapter beside them, in 32-bit floats; missing = none, or merged into them. */
+  readonly lora?: LoraConfig | undefined;
+}
 
 interface DecodeGraph {
   readonly graph: Graph;
@@ -37,9 +47,9 @@ export const cacheNames = (layer: number): { pastKey: string; pastValue: string;
  * step: tokens [batch, 1] and inverse_temperature [batch, 1]; gives probabilities and the likeliest tokens beside the logits.
  * Nothing of the vocabulary's size leaves the graph unless it is fetched.
  *
- * Weights are inputs; those of linear layers are quantized where `isQuantized`.
+ * Weights are inputs.
  */
-export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase, isQuantized = false): DecodeGraph {
+export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase, kept: KeptWeights = {}): DecodeGraph {
   const graph = new Graph();
   const sequence = phase === 'step' ? 1 : 'sequence';
   const tokens = graph.input('tokens', 'int32', ['batch', sequence]);
@@ -49,7 +59,7 @@ export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase, isQuan
   const last = phase === 'prefill' ? graph.input('last', 'int64', ['rows']) : null;
   const logits = decoderLogits(reshape(tokens, [positions]), {
     config,
-    ...decoderWeights(graph, config, isQuantized),
+    ...decoderWeights(graph, config, kept),
     attend: cachedAttention(graph, config, { positions, sequence }),
     selectOutputs: (rows) => (last ? selectRows(rows, last) : rows),
   });
@@ -64,18 +74,20 @@ export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase, isQuan
 function decoderWeights(
   graph: Graph,
   config: ModelConfig,
-  isQuantized: boolean,
-): Pick<Parameters<typeof decoderLogits>[1], 'weights' | 'product'> {
-  if (!isQuantized) return { weights: weightInputs(graph, config, false) };
-  const quantized = new Map(
-    [...quantizedLayers(config)].map(([name, layout]) => [name, quantizedInputs(graph, layout)]),
+  { quantization, lora }: KeptWeights,
+): Pick<Parameters<typeof decoderLogits>[1], 'weights' | 'product' | 'adapters'> {
+  const adapters = lora && { adapters: adapterInputs(graph, config, lora, { trainable: false }) };
+  if (quantization === undefined) return { weights: weightInputs(graph, config, false), ...adapters };
+  const layers = new Map(
+    [...quantizedLayers(config, quantization)].map(([name, { scheme, tensors }]) => {
+      const parts = quantizedInputs(graph, tensors);
+      return [name, (x: Value) => scheme.product(x, parts)];
+    }),
   );
   return {
     weights: weightInputs(graph, config, false, wholeWeights(config)),
-    product: (x, name) => {
-      const weight = quantized.get(name);
-      return weight ? quantizedLinear(x, weight) : null;
-    },
+    product: (x, name) => layers.get(name)?.(x) ?? null,
+    ...adapters,
   };
 }
 

@@ -1,14 +1,16 @@
 import assert from 'node:assert/strict';
 import { packedParametersMin, packedWeightBytesMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
+import type { LoraConfig } from '../model/adapter-layout.ts';
+import { MergedParameters } from '../model/lora.ts';
 import { parameterCount } from '../model/parameter-layout.ts';
 import type { Parameters } from '../model/parameters.ts';
 import type { Feeds, InferenceSession, Tensors } from '../onnx/runtime.ts';
 import { openSession, type SessionOptions } from '../onnx/session.ts';
 import type { DecodeSessions } from './decode-batch.ts';
-import { buildDecodeGraph, type DecodePhase } from './decode-graph.ts';
+import { buildDecodeGraph, type DecodePhase, type KeptWeights } from './decode-graph.ts';
 import { rowsMin } from './sequence-request.ts';
-import { type Quantization, Quantizer } from './quantized-weights.ts';
+import { type Quantization, Quantizer, quantizedRows } from './quantized-weights.ts';
 
 export interface ProgramOptions extends SessionOptions {
   /**
@@ -19,8 +21,8 @@ export interface ProgramOptions extends SessionOptions {
    */
   readonly packWeights?: boolean;
   /**
-   * Linear layers read weights of 8 bits: a version gets sessions of its own, whose quantized weights lie in memory beside the
-   * version's.
+   * Linear layers read weights of so many bits. A version that is a base and an adapter shares the base's sessions, and its adapter
+   * stays in 32-bit floats; any other gets sessions of its own, whose quantized weights lie in memory beside the version's.
    */
   readonly quantize?: Quantization | undefined;
 }
@@ -41,20 +43,22 @@ export class DecodeProgram {
   /** Those that serve every version; null = each version has its own. */
   readonly #prefill: Opened | null;
   readonly #step: Opened | null;
-  readonly #quantizer: Quantizer | null;
+  readonly #quantized: Quantized | null;
   /** The latest used last. */
   readonly #packed = new Map<number, PackedVersion>();
+  /** The latest one that versions with an adapter share. */
+  #base: QuantizedBase | null = null;
 
   private constructor(
     config: ModelConfig,
     options: SessionOptions,
-    sessions: { prefill: Opened | null; step: Opened | null; quantizer: Quantizer | null },
+    sessions: { prefill: Opened | null; step: Opened | null; quantized: Quantized | null },
   ) {
     this.#config = config;
     this.#options = options;
     this.#prefill = sessions.prefill;
     this.#step = sessions.step;
-    this.#quantizer = sessions.quantizer;
+    this.#quantized = sessions.quantized;
   }
 
   static async open(
@@ -62,8 +66,8 @@ export class DecodeProgram {
     { packWeights, quantize, ...options }: ProgramOptions,
   ): Promise<DecodeProgram> {
     if (quantize !== undefined) {
-      const quantizer = new Quantizer(config, options);
-      return new DecodeProgram(config, options, { prefill: null, step: null, quantizer });
+      const quantized = { quantization: quantize, quantizer: new Quantizer(config, quantize, options) };
+      return new DecodeProgram(config, options, { prefill: null, step: null, quantized });
     }
     const count = parameterCount(config);
     const isPacked = (packWeights ?? count >= packedParametersMin) && 4 * count <= packedWeightBytesMax;
@@ -71,7 +75,7 @@ export class DecodeProgram {
     return new DecodeProgram(config, options, {
       prefill,
       step: isPacked ? null : await openPhase(config, 'step', options),
-      quantizer: null,
+      quantized: null,
     });
   }
 
@@ -108,25 +112,71 @@ export class DecodeProgram {
   async release(): Promise<void> {
     for (const packed of this.#packed.values()) packed.users = 0;
     await this.#releaseIdle(0);
+    const base = this.#base;
+    this.#base = null;
+    if (base) await this.#releaseBase(base);
     await this.#prefill?.session.release();
     await this.#step?.session.release();
-    await this.#quantizer?.release();
+    await this.#quantized?.quantizer.release();
   }
 
   async #openVersion(parameters: Parameters): Promise<OpenedVersion> {
-    const [config, options, quantizer] = [this.#config, this.#options, this.#quantizer];
-    if (!quantizer) {
-      assert(this.#prefill, 'without quantized weights one session computes the prompts of every version');
-      const step = await openPhase(config, 'step', options, { constants: parameters.tensors });
-      return { prefill: this.#prefill, step };
+    if (this.#quantized) {
+      if (!(parameters instanceof MergedParameters) || !parameters.base)
+        return this.#openQuantized(this.#quantized, parameters);
+      const { adapter } = parameters;
+      const base = this.#useBase(this.#quantized, parameters.base, adapter.lora);
+      try {
+        return { ...(await base.opened), base, adapter: adapter.tensors };
+      } catch (error) {
+        base.versions--;
+        if (this.#base === base) this.#base = null; // the next one tries again
+        throw error;
+      }
     }
-    const weights = { constants: await quantizer.quantize(parameters), isQuantized: true };
+    assert(this.#prefill, 'without quantized weights one session computes the prompts of every version');
+    const [config, options] = [this.#config, this.#options];
+    const step = await openPhase(config, 'step', options, { constants: parameters.tensors });
+    return { prefill: this.#prefill, step };
+  }
+
+  async #openQuantized(
+    { quantization, quantizer }: Quantized,
+    parameters: Parameters,
+    lora?: LoraConfig,
+  ): Promise<OpenedVersion> {
+    const [config, options] = [this.#config, this.#options];
+    const weights = { constants: await quantizer.quantize(parameters), kept: { quantization, lora } };
     const prefill = await openPhase(config, 'prefill', options, weights);
     return { prefill, step: await openPhase(config, 'step', options, weights) };
   }
 
-  async #releaseVersion({ prefill, step }: OpenedVersion): Promise<void> {
+  #useBase(quantized: Quantized, parameters: Parameters, lora: LoraConfig): QuantizedBase {
+    const shape = JSON.stringify(lora);
+    const known = this.#base;
+    if (known?.parameters === parameters && known.shape === shape) {
+      known.versions++;
+      return known;
+    }
+    const opened = this.#openQuantized(quantized, parameters, lora);
+    this.#base = { parameters, shape, opened, versions: 1 };
+    if (known?.versions === 0) void this.#releaseBase(known);
+    return this.#base;
+  }
+
+  async #releaseVersion({ prefill, step, base }: OpenedVersion): Promise<void> {
+    if (base) {
+      base.versions--;
+      if (base.versions === 0 && base !== this.#base) await this.#releaseBase(base);
+      return;
+    }
     if (prefill !== this.#prefill) await prefill.session.release();
+    await step.session.release();
+  }
+
+  async #releaseBase({ opened }: QuantizedBase): Promise<void> {
+    const { prefill, step } = await opened;
+    await prefill.session.release();
     await step.session.release();
   }
 
@@ -139,43 +189,68 @@ export class DecodeProgram {
   }
 }
 
+interface Quantized {
+  readonly quantization: Quantization;
+  readonly quantizer: Quantizer;
+}
+
+/** Sessions over quantized weights that take an adapter for every run. */
+interface QuantizedBase {
+  readonly parameters: Parameters;
+  /** Of the adapters. */
+  readonly shape: string;
+  readonly opened: Promise<OpenedVersion>;
+  /** Those that share it. */
+  versions: number;
+}
+
 interface Opened {
   readonly session: InferenceSession;
   /** Name of the output that holds the logits. */
   readonly logits: string;
-  readonly isQuantized: boolean;
+  readonly kept: KeptWeights;
 }
 
 interface OpenedVersion {
   readonly prefill: Opened;
   readonly step: Opened;
+  /** Whose sessions they are, where others use them too. */
+  readonly base?: QuantizedBase;
+  /** Feeds of every run beside them. */
+  readonly adapter?: Feeds;
 }
 
 interface PhaseWeights {
   /** Packed by the session; without them weights are fed. */
   readonly constants?: Tensors;
-  readonly isQuantized?: boolean;
+  readonly kept?: KeptWeights;
 }
 
 async function openPhase(
   config: ModelConfig,
   phase: DecodePhase,
   options: SessionOptions,
-  { constants, isQuantized = false }: PhaseWeights = {},
+  { constants, kept = {} }: PhaseWeights = {},
 ): Promise<Opened> {
-  const { graph, logits } = buildDecodeGraph(config, phase, isQuantized);
-  return { session: await openSession(graph, options, constants), logits, isQuantized };
+  const { graph, logits } = buildDecodeGraph(config, phase, kept);
+  return { session: await openSession(graph, options, constants), logits, kept };
 }
 
-function sessionsOf({ tensors, config }: Parameters, { prefill, step }: OpenedVersion): DecodeSessions {
-  // A session that has weights of its own takes none.
-  const weightsFor = ({ session }: Opened): Feeds => (session.hasConstants ? {} : tensors);
+function sessionsOf({ tensors, config }: Parameters, { prefill, step, adapter = {} }: OpenedVersion): DecodeSessions {
+  // A session that has weights of its own takes no others.
+  const weightsFor = ({ session }: Opened): Feeds => (session.hasConstants ? adapter : tensors);
   return {
     weights: { prefill: weightsFor(prefill), step: weightsFor(step) },
     prefill: prefill.session,
     step: step.session,
-    // A router of experts has sums of floats.
-    rowsMin: step.isQuantized && config.experts === null ? 1 : rowsMin,
+    rows: rowsFor(config, step.kept),
     logits: { prefill: prefill.logits, step: step.logits },
   };
+}
+
+function rowsFor(config: ModelConfig, { quantization, lora }: KeptWeights): DecodeSessions['rows'] {
+  const multiple = quantization === undefined ? 1 : quantizedRows(config, quantization);
+  // A router of experts and an adapter have sums of floats.
+  const hasFloats = quantization === undefined || config.experts !== null || lora !== undefined;
+  return { min: hasFloats ? rowsMin : multiple, multiple };
 }

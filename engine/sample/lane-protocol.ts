@@ -2,6 +2,7 @@ import type { ErrorCode } from '../../core/errors.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Pointer } from '../onnx/c-api.ts';
 import type { SharedSession } from '../onnx/runtime.ts';
+import type { DecodeSessions } from './decode-batch.ts';
 import type { LaneCounters, LaneOptions, NewRow, RowEnd } from './decode-lane.ts';
 
 /** What the thread of a lane is started with. */
@@ -16,7 +17,7 @@ export interface SharedVersion {
   readonly weights: { readonly prefill: SharedTensors; readonly step: SharedTensors };
   readonly prefill: SharedSession;
   readonly step: SharedSession;
-  readonly rowsMin: number;
+  readonly rows: DecodeSessions['rows'];
   readonly logits: { readonly prefill: string; readonly step: string };
 }
 

@@ -48,12 +48,12 @@ function feedsOf(tensors: SharedTensors): Feeds {
   return Object.fromEntries(Object.entries(tensors).map(([name, value]) => [name, { value }]));
 }
 
-function attached({ weights, prefill, step, rowsMin, logits }: SharedVersion): DecodeSessions {
+function attached({ weights, prefill, step, rows, logits }: SharedVersion): DecodeSessions {
   return {
     weights: { prefill: feedsOf(weights.prefill), step: feedsOf(weights.step) },
     prefill: InferenceSession.attach(prefill),
     step: InferenceSession.attach(step),
-    rowsMin,
+    rows,
     logits,
   };
 }

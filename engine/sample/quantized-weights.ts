@@ -2,18 +2,39 @@ import type { ModelConfig } from '../model/config.ts';
 import { outputLayerName, parameterLayout, type ParameterSpec } from '../model/parameter-layout.ts';
 import type { Parameters } from '../model/parameters.ts';
 import { Graph } from '../onnx/graph.ts';
-import { quantizedLayout, type QuantizedLayout, quantizeWeight } from '../onnx/quantized.ts';
+import type { QuantizedScheme, QuantizedTensor } from '../onnx/quantized.ts';
+import { blockSize, int4Blocks } from '../onnx/quantized-blocks.ts';
+import { int8Rows } from '../onnx/quantized-rows.ts';
 import { type InferenceSession, Tensor, type Tensors } from '../onnx/runtime.ts';
 import { openSession, type SessionOptions } from '../onnx/session.ts';
 
 /** How weights of linear layers are kept for sampling. The policy that samples is then another than the one in training. */
-export const quantizations = ['int8'] as const;
+export const quantizations = ['int8', 'int4'] as const;
 export type Quantization = (typeof quantizations)[number];
 
-/** Weights of linear layers; norms, biases and the table of embeddings are read as they are. */
-export function quantizedLayers(config: ModelConfig): ReadonlyMap<string, QuantizedLayout> {
+export interface QuantizedLayer {
+  readonly scheme: QuantizedScheme;
+  readonly tensors: readonly QuantizedTensor[];
+}
+
+/**
+ * Weights of linear layers, by name; norms, biases and the table of embeddings are read as they are. In 4 bits the output layer has 8, as
+ * files of llama.cpp have it: what it rounds, every token shows. So has a layer that cannot be cut into blocks.
+ */
+export function quantizedLayers(config: ModelConfig, quantization: Quantization): ReadonlyMap<string, QuantizedLayer> {
   const layers = parameterLayout(config).filter((spec) => isLinear(config, spec));
-  return new Map(layers.map(({ name, shape }) => [name, quantizedLayout(name, shape)]));
+  return new Map(
+    layers.map(({ name, shape }) => {
+      const isCut = name !== outputLayerName(config) && shape[1]! % blockSize === 0;
+      const scheme = quantization === 'int4' && isCut ? int4Blocks : int8Rows;
+      return [name, { scheme, tensors: scheme.tensorsFor(name, shape) }];
+    }),
+  );
+}
+
+/** Steps have a multiple of so many rows. */
+export function quantizedRows(config: ModelConfig, quantization: Quantization): number {
+  return Math.max(...[...quantizedLayers(config, quantization).values()].map(({ scheme }) => scheme.rowsMultiple));
 }
 
 /** Weights that a graph with quantized layers reads as they are. */
@@ -33,12 +54,14 @@ function isLinear(config: ModelConfig, { name, shape }: ParameterSpec): boolean 
 /** Quantizes versions of one model, a layer at a time and beside the event loop. */
 export class Quantizer {
   readonly #config: ModelConfig;
+  readonly #layers: ReadonlyMap<string, QuantizedLayer>;
   readonly #options: SessionOptions;
   /** By the sizes of a layer. */
   readonly #sessions = new Map<string, Promise<InferenceSession>>();
 
-  constructor(config: ModelConfig, options: SessionOptions) {
+  constructor(config: ModelConfig, quantization: Quantization, options: SessionOptions) {
     this.#config = config;
+    this.#layers = quantizedLayers(config, quantization);
     this.#options = options;
   }
 
@@ -46,16 +69,12 @@ export class Quantizer {
   async quantize({ tensors }: Parameters): Promise<Tensors> {
     const whole = [...wholeWeights(this.#config)].map((name) => [name, tensors[name]!] as const);
     const constants: Record<string, Tensor> = Object.fromEntries(whole);
-    for (const [name, { values, scales }] of quantizedLayers(this.#config)) {
+    for (const [name, layer] of this.#layers) {
       const weight = tensors[name]!;
-      const session = await this.#sessionFor(weight.dims);
-      const parts = {
-        values: new Tensor(values.type, new Int8Array(weight.size), values.shape),
-        scales: new Tensor(scales.type, new Float32Array(scales.shape[0]!), scales.shape),
-      };
-      await session.run({ weight }, parts);
-      constants[values.name] = parts.values;
-      constants[scales.name] = parts.scales;
+      const session = await this.#sessionFor(layer, weight.dims);
+      const parts = layer.tensors.map(emptyTensor);
+      await session.run({ weight }, Object.fromEntries(parts.map((part, i) => [partName(i), part])));
+      layer.tensors.forEach((tensor, i) => (constants[tensor.name] = parts[i]!));
     }
     return constants;
   }
@@ -64,18 +83,24 @@ export class Quantizer {
     for (const session of this.#sessions.values()) await (await session).release();
   }
 
-  #sessionFor(shape: readonly number[]): Promise<InferenceSession> {
-    const key = shape.join();
-    const session = this.#sessions.get(key) ?? openSession(quantizingGraph(shape), this.#options);
+  #sessionFor({ scheme, tensors }: QuantizedLayer, shape: readonly number[]): Promise<InferenceSession> {
+    const key = [tensors[0]!.type, ...shape].join();
+    const session = this.#sessions.get(key) ?? openSession(quantizingGraph(scheme, shape), this.#options);
     this.#sessions.set(key, session);
     return session;
   }
 }
 
-function quantizingGraph(shape: readonly number[]): Graph {
+const partName = (i: number): string => `part.${i}`;
+
+const arrays = { int8: Int8Array, uint8: Uint8Array, float32: Float32Array } as const;
+
+function emptyTensor({ type, shape }: QuantizedTensor): Tensor {
+  return new Tensor(type, new arrays[type](shape.reduce((product, size) => product * size, 1)), shape);
+}
+
+function quantizingGraph(scheme: QuantizedScheme, shape: readonly number[]): Graph {
   const graph = new Graph();
-  const { values, scales } = quantizeWeight(graph.input('weight', 'float32', shape));
-  graph.output('values', values);
-  graph.output('scales', scales);
+  scheme.quantize(graph.input('weight', 'float32', shape)).forEach((part, i) => graph.output(partName(i), part));
   return graph;
 }

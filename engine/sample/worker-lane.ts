@@ -158,12 +158,12 @@ export class WorkerLane implements Lane {
   }
 }
 
-function share({ weights, prefill, step, rowsMin, logits }: DecodeSessions): SharedVersion {
+function share({ weights, prefill, step, rows, logits }: DecodeSessions): SharedVersion {
   return {
     weights: { prefill: pointersOf(weights.prefill), step: pointersOf(weights.step) },
     prefill: prefill.share(),
     step: step.share(),
-    rowsMin,
+    rows,
     logits,
   };
 }
