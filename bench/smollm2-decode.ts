@@ -5,7 +5,14 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { getPackagedModel } from '../backends/hub/packaged-models.ts';
-import { loadModelFolder, type ModelFolder, parameterCount, Sampler, writeGguf } from '../engine/index.ts';
+import {
+  loadModelFolder,
+  type ModelFolder,
+  parameterCount,
+  type Quantization,
+  Sampler,
+  writeGguf,
+} from '../engine/index.ts';
 import { Graph } from '../engine/onnx/graph.ts';
 import { linear } from '../engine/onnx/operators.ts';
 import { floats, openSession } from '../engine/onnx/session.ts';
@@ -23,9 +30,11 @@ const model = 'smollm2-135m-instruct';
  *
  * - `ratio_1`, `ratio_16`: our tokens a second ÷ llama.cpp's, for one row and 16, at the same bits: weights of 8 bits here (`quantize = "int8"`) and in its
  *   file (Q8_0). Medians over pairs of one batch each; above 1 = ours is faster. Before anything is timed, most rows must begin with the same token.
- * - `transformers_16`: the same beside transformers' generate, both in 32-bit floats.
- * - `bound_64`: our tokens a second of 64 rows in 32-bit floats ÷ what the processor's arithmetic allows: twice the parameters of operations a token, at the
- *   pace of a large product of matrices, which is timed in turn.
+ *   With --gguf FILE, of a file in Q4_1: `ratio_1_int4`, `ratio_16_int4` likewise, 4 bits on both sides.
+ * - `transformers_16`: the same beside transformers' generate, both in 32-bit floats, 16 different prompts. `transformers_16_int8`: ours in 8 bits.
+ *   `transformers_groups`: two prompts eight times, as GRPO asks for them; ours computes a prompt once.
+ * - `bound_64`: our tokens a second of 64 rows in 32-bit floats ÷ what the processor's arithmetic allows, at the pace of a large product of matrices, which is
+ *   timed in turn: twice the parameters of operations for every new token, and for every token of a prompt without the output layer. Attention is not counted.
  * - `…_cpu`: the same in CPU time, which company on the machine disturbs less: with one thread it says the same. No thread of either side spins: with
  *   one thread there is none that waits, and PyTorch's are as many as it is told.
  *
@@ -34,6 +43,7 @@ const model = 'smollm2-135m-instruct';
 export const smollm2Decode = measurement('smollm2-decode', 'sampling of a real model beside llama.cpp’s', measure)
   .option('--pairs <n>', 'batches of each side', Number, 5)
   .option('--threads <n>', 'of each side', Number, 1)
+  .option('--gguf <file>', 'the same model in Q4_1, for 4 bits beside llama.cpp')
   .option('--patience <seconds>', 'how long to wait for a quiet machine', Number, 60)
   .addHelpText(
     'after',
@@ -43,46 +53,52 @@ export const smollm2Decode = measurement('smollm2-decode', 'sampling of a real m
 interface Options {
   readonly pairs: number;
   readonly threads: number;
+  readonly gguf?: string;
   readonly patience: number;
 }
 
 const newTokens = 32;
 
-async function measure(bench: Bench, { pairs, threads, patience }: Options): Promise<Figures> {
+async function measure(bench: Bench, { pairs, threads, gguf, patience }: Options): Promise<Figures> {
   const python = await findTorchPython(bench, ['torch', 'transformers']);
   const llama = await findLlama();
   const { folder } = await getPackagedModel(model, { say: bench.say });
   const loaded = await loadModelFolder(folder);
   const work = await mkdtemp(path.join(tmpdir(), 'ratchet-bench-'));
-  const file = path.join(work, 'q8_0.gguf');
   try {
+    const file = path.join(work, 'q8_0.gguf');
     await writeGguf(loaded, file, { type: 'q8_0' });
     await waitForQuiet(bench, patience);
     const options = { loaded, threads, pairs };
-    const llamaOf = (rows: number): Side => ({
+    const llamaOf = (gguf: string, rows: number): Side => ({
       program: process.execPath,
-      args: [peer('llama-cpp.mjs'), llama, file, String(threads), String(rows)],
+      args: [peer('llama-cpp.mjs'), llama, gguf, String(threads), String(rows)],
     });
     const transformers = {
       program: python,
       args: [peer('transformers_generate.py'), '--model', folder, '--threads', String(threads)],
     };
-    const one = await compare(bench, llamaOf(1), { ...options, rows: 1, quantize: 'int8' });
-    const many = await compare(bench, llamaOf(16), { ...options, rows: 16, quantize: 'int8' });
-    const beside = await compare(bench, transformers, { ...options, rows: 16 });
-    const bound = await compareWithBound(bench, options);
+    const found: Record<string, Summary> = {
+      ratio_1: await compare(bench, llamaOf(file, 1), { ...options, rows: 1, quantize: 'int8' }),
+      ratio_16: await compare(bench, llamaOf(file, 16), { ...options, rows: 16, quantize: 'int8' }),
+      bound_64: await compareWithBound(bench, options),
+      transformers_16: await compare(bench, transformers, { ...options, rows: 16 }),
+      transformers_16_int8: await compare(bench, transformers, { ...options, rows: 16, quantize: 'int8' }),
+      transformers_groups: await compare(bench, transformers, { ...options, rows: 16, groupSize: 8 }),
+    };
+    if (gguf !== undefined) {
+      for (const rows of [1, 16]) {
+        const quantized = { ...options, rows, quantize: 'int4' } as const;
+        found[`ratio_${rows}_int4`] = await compare(bench, llamaOf(path.resolve(gguf), rows), quantized);
+      }
+    }
+    const named = Object.entries(found);
     return {
-      ratio_1: one.ratio,
-      ratio_16: many.ratio,
-      bound_64: bound.ratio,
-      transformers_16: beside.ratio,
-      ratio_1_cpu: one.ratio_cpu,
-      ratio_16_cpu: many.ratio_cpu,
-      bound_64_cpu: bound.ratio_cpu,
-      transformers_16_cpu: beside.ratio_cpu,
+      ...Object.fromEntries(named.map(([name, { ratio }]) => [name, ratio])),
+      ...Object.fromEntries(named.map(([name, { ratio_cpu }]) => [`${name}_cpu`, ratio_cpu])),
       threads,
-      pairs_disturbed: one.pairs_disturbed + many.pairs_disturbed + beside.pairs_disturbed + bound.pairs_disturbed,
-      details: { one, many, beside, bound },
+      pairs_disturbed: named.reduce((sum, [, { pairs_disturbed }]) => sum + pairs_disturbed, 0),
+      details: found,
     };
   } finally {
     await rm(work, { recursive: true, force: true });
@@ -104,16 +120,23 @@ interface Measured {
   readonly pairs: number;
 }
 
+interface Rows {
+  readonly rows: number;
+  /** Rows that share a prompt; 1 unless given. */
+  readonly groupSize?: number;
+  readonly quantize?: Quantization;
+}
+
 async function compare(
   bench: Bench,
   { program, args }: Side,
-  { loaded, threads, pairs, rows, quantize }: Measured & { readonly rows: number; readonly quantize?: 'int8' },
-) {
+  { loaded, threads, pairs, rows, groupSize, quantize }: Measured & Rows,
+): Promise<Summary> {
   bench.doing(`opening both sides, ${rows} rows, ${path.basename(args[0]!)}`);
   const theirs = new PeerProcess(bench, program, args, { ...process.env, OMP_NUM_THREADS: String(threads) });
   const sampler = await Sampler.open(loaded.config, { threads, quantize });
   const takePair = async (turn: number) => {
-    const prompts = promptsOf(loaded, { rows, turn });
+    const prompts = promptsOf(loaded, { rows, groupSize, turn });
     const peerBatch = Batch.parse(await theirs.ask({ prompts, new_tokens: newTokens }));
     return { ours: await sample(sampler, loaded, prompts), theirs: peerBatch };
   };
@@ -171,24 +194,28 @@ async function timed<Result>(work: () => Promise<Result>): Promise<Times & { res
 }
 
 /** Another question in every row and turn: a prompt that was computed before would cost nothing. */
-function promptsOf({ tokenizer }: ModelFolder, { rows, turn }: { rows: number; turn: number }): number[][] {
+function promptsOf(
+  { tokenizer }: ModelFolder,
+  { rows, groupSize = 1, turn }: { rows: number; groupSize?: number | undefined; turn: number },
+): number[][] {
   return Array.from({ length: rows }, (_, row) => {
-    const [a, b] = [10 + row, 100 + 7 * turn + row];
+    const group = Math.floor(row / groupSize);
+    const [a, b] = [10 + group, 100 + 7 * turn + group];
     return [...tokenizer.renderChat([{ role: 'user', content: `Tell me a story of ${a} sheep and ${b} wolves.` }])];
   });
 }
 
-async function compareWithBound(bench: Bench, { loaded, threads, pairs }: Measured) {
+async function compareWithBound(bench: Bench, { loaded, threads, pairs }: Measured): Promise<Summary> {
   bench.doing('64 rows beside a product of matrices');
   const rows = 64;
   const sampler = await Sampler.open(loaded.config, { threads });
   const product = await openProduct(threads);
-  const operations = 2 * parameterCount(loaded.config) * rows * newTokens;
   const takePair = async (turn: number) => {
+    const prompts = promptsOf(loaded, { rows, turn });
     const one = await timed(product.run);
-    const scale = operations / product.operations;
+    const scale = operationsOf(loaded, prompts) / product.operations;
     const theirs = { wall_s: one.wall_s * scale, cpu_s: one.cpu_s * scale };
-    return { ours: await sample(sampler, loaded, promptsOf(loaded, { rows, turn })), theirs };
+    return { ours: await sample(sampler, loaded, prompts), theirs };
   };
   try {
     await takePair(-1);
@@ -197,6 +224,16 @@ async function compareWithBound(bench: Bench, { loaded, threads, pairs }: Measur
     await sampler.release();
     await product.release();
   }
+}
+
+/** Of the products of matrices that sampling cannot do without. A tied output layer has the table of embeddings, which costs nothing by itself. */
+function operationsOf({ config }: ModelFolder, prompts: readonly (readonly number[])[]): number {
+  const outputLayer = config.vocabularySize * config.hiddenSize;
+  const layers = parameterCount(config) - (config.tiedEmbeddings ? 1 : 2) * outputLayer;
+  const promptTokens = prompts.reduce((sum, { length }) => sum + length, 0);
+  // The first new token comes with the prompt's last one.
+  const steps = prompts.length * (newTokens - 1);
+  return 2 * (layers * (promptTokens + steps) + outputLayer * prompts.length * newTokens);
 }
 
 /** A product of matrices that keeps the processor's arithmetic busy, as the engine computes it. */
@@ -215,6 +252,8 @@ async function openProduct(threads: number) {
     release: () => session.release(),
   };
 }
+
+type Summary = ReturnType<typeof summarize>;
 
 function summarize(pairs: readonly { ours: Times; theirs: Times; disturbed: boolean }[], tokens: number) {
   const perSecond = (side: 'ours' | 'theirs', time: keyof Times): number =>
