@@ -27,7 +27,7 @@ export class MergedParameters extends Parameters {
   readonly base: Parameters | null;
 
   constructor(
-    flat: Float32Array,
+    flat: Float32Array | (() => Float32Array),
     adapter: AdapterParameters,
     { digest, base }: { digest: string; base: Parameters | null },
   ) {
@@ -64,25 +64,26 @@ export function mergeAdapter(
   adapter: AdapterParameters,
   baseDigest = base.digest(),
 ): MergedParameters {
-  return merged(base.clone(), adapter, { digest: baseDigest, base });
+  return new MergedParameters(addAdapter(base.clone(), adapter), adapter, { digest: baseDigest, base });
 }
 
 /** The same in the base's own memory: `base` is the merged weights afterwards. */
 export function mergeInPlace(base: Parameters, adapter: AdapterParameters, baseDigest: string): MergedParameters {
-  return merged(base, adapter, { digest: baseDigest, base: null });
+  return new MergedParameters(addAdapter(base, adapter), adapter, { digest: baseDigest, base: null });
 }
 
-/** In the memory of `weights`, which are those of the base. */
-function merged(
-  weights: Parameters,
-  adapter: AdapterParameters,
-  of: { readonly digest: string; readonly base: Parameters | null },
-): MergedParameters {
+/** The same once somebody reads the merged weights: who samples the adapter beside its base never does. Neither may change meanwhile. */
+export function mergeWhenRead(base: Parameters, adapter: AdapterParameters, baseDigest: string): MergedParameters {
+  return new MergedParameters(() => addAdapter(base.clone(), adapter), adapter, { digest: baseDigest, base });
+}
+
+/** Adds it to the weights of its base, in their memory. */
+function addAdapter(weights: Parameters, adapter: AdapterParameters): Float32Array {
   const scale = loraScale(adapter.lora);
   for (const layer of adaptedLayers(adapter.config, adapter.lora)) {
     addProduct(weights.view(layer.weight), adapter.view(layer.a), adapter.view(layer.b), { ...layer, scale });
   }
-  return new MergedParameters(weights.flat, adapter, of);
+  return weights.flat;
 }
 
 export function loraScale({ alpha, r, rankStabilized }: LoraConfig): number {

@@ -5,7 +5,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { describeAdapter, readAdapter } from './adapter-folder.ts';
 import { type ModelConfig, parseModelConfig } from './config.ts';
 import type { LoraConfig } from './adapter-layout.ts';
-import { mergeAdapter, mergeInPlace } from './lora.ts';
+import { mergeInPlace, mergeWhenRead } from './lora.ts';
 import { requireMemory } from './memory.ts';
 import { parameterCount } from './parameter-layout.ts';
 import { Parameters } from './parameters.ts';
@@ -123,7 +123,7 @@ async function loadAdapted(
   const base = await (loadBase ?? loadPlainParameters)(baseFolder);
   const digest = base.digest();
   const adapter = await readAdapter(folder, lora, { config: base.config, digest });
-  return loadBase ? mergeAdapter(base, adapter, digest) : mergeInPlace(base, adapter, digest);
+  return loadBase ? mergeWhenRead(base, adapter, digest) : mergeInPlace(base, adapter, digest);
 }
 
 async function resolveBase(baseFolder: string, folder: string, options: ModelLoadOptions): Promise<string> {

@@ -7,18 +7,31 @@ import { elementCount, parameterLayout, type ParameterSpec } from './parameter-l
 
 /** Tensors by name over one flat array, so that an optimizer, a checkpoint or a digest sees a single vector. */
 export class FlatTensors {
-  readonly flat: Float32Array;
   readonly layout: readonly ParameterSpec[];
-  readonly #views: ReadonlyMap<string, Float32Array>;
-  /** Feeds for a session: tensor name → tensor over the flat array's memory. */
-  readonly tensors: Readonly<Record<string, Tensor>>;
+  #flat: Float32Array | (() => Float32Array);
+  #views: ReadonlyMap<string, Float32Array> | null = null;
+  #tensors: Readonly<Record<string, Tensor>> | null = null;
   #revision = 0;
 
-  constructor(layout: readonly ParameterSpec[], flat: Float32Array = new Float32Array(elementCount(layout))) {
-    this.flat = flat;
+  /** `flat` may be made when it is first read. */
+  constructor(
+    layout: readonly ParameterSpec[],
+    flat: Float32Array | (() => Float32Array) = new Float32Array(elementCount(layout)),
+  ) {
     this.layout = layout;
-    this.#views = new Map(layout.map((spec) => [spec.name, this.#slice(spec)]));
-    this.tensors = Object.fromEntries(layout.map((spec) => [spec.name, floats(this.#slice(spec), spec.shape)]));
+    this.#flat = flat;
+  }
+
+  get flat(): Float32Array {
+    if (typeof this.#flat === 'function') this.#flat = this.#flat();
+    return this.#flat;
+  }
+
+  /** Feeds for a session: tensor name → tensor over the flat array's memory. */
+  get tensors(): Readonly<Record<string, Tensor>> {
+    return (this.#tensors ??= Object.fromEntries(
+      this.layout.map((spec) => [spec.name, floats(this.#slice(spec), spec.shape)]),
+    ));
   }
 
   /** Another number once the values are others: what was computed from them and kept does not hold any more. */
@@ -33,6 +46,7 @@ export class FlatTensors {
 
   /** A view, not a copy: writing to it changes the model. */
   view(name: string): Float32Array {
+    this.#views ??= new Map(this.layout.map((spec) => [spec.name, this.#slice(spec)]));
     const view = this.#views.get(name);
     if (!view) throw new RatchetError('ModelUnsupported', `The model has no tensor "${name}".`);
     return view;
@@ -52,7 +66,7 @@ export class FlatTensors {
 export class Parameters extends FlatTensors {
   readonly config: ModelConfig;
 
-  constructor(config: ModelConfig, flat?: Float32Array) {
+  constructor(config: ModelConfig, flat?: Float32Array | (() => Float32Array)) {
     super(parameterLayout(config), flat);
     this.config = config;
   }

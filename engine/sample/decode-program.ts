@@ -236,14 +236,14 @@ async function openPhase(
   return { session: await openSession(graph, options, constants), logits, kept };
 }
 
-function sessionsOf({ tensors, config }: Parameters, { prefill, step, adapter = {} }: OpenedVersion): DecodeSessions {
-  // A session that has weights of its own takes no others.
-  const weightsFor = ({ session }: Opened): Feeds => (session.hasConstants ? adapter : tensors);
+function sessionsOf(parameters: Parameters, { prefill, step, adapter = {} }: OpenedVersion): DecodeSessions {
+  // A session that has weights of its own takes no others. Nor is an adapter merged for it.
+  const weightsFor = ({ session }: Opened): Feeds => (session.hasConstants ? adapter : parameters.tensors);
   return {
     weights: { prefill: weightsFor(prefill), step: weightsFor(step) },
     prefill: prefill.session,
     step: step.session,
-    rows: rowsFor(config, step.kept),
+    rows: rowsFor(parameters.config, step.kept),
     logits: { prefill: prefill.logits, step: step.logits },
   };
 }

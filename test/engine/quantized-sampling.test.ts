@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import {
+  type AdapterParameters,
   createAdapter,
   mergeAdapter,
-  type MergedParameters,
+  MergedParameters,
   type Parameters,
   type SampleResult,
   Sampler,
@@ -65,12 +66,14 @@ async function meanDifference(
 }
 
 /** The adapter of a step or two: what it adds is a part of what is there. */
-function adapted(seed: number): MergedParameters {
+function someAdapter(seed: number): AdapterParameters {
   const adapter = createAdapter(config, { r: 4, alpha: 8, dropout: 0, targetModules: 'all-linear' }, seed);
   const random = randomStream('adapted', 0, String(seed));
   for (let i = 0; i < adapter.flat.length; i++) adapter.flat[i]! += 0.1 * (random() - 0.5);
-  return mergeAdapter(parameters, adapter);
+  return adapter;
 }
+
+const adapted = (seed: number): MergedParameters => mergeAdapter(parameters, someAdapter(seed));
 
 for (const quantize of ['int8', 'int4'] as const) {
   const quantized = samplers[quantize];
@@ -110,6 +113,10 @@ for (const quantize of ['int8', 'int4'] as const) {
       assert(mean < most, `mean |Δ| ${mean} of adapter ${i}, at most ${most}`);
     }
     assert.deepEqual(await quantized.generate(versions[0]!, requests), sampled[0], 'after the other had its turn');
+    const neverMerged = (): never => assert.fail('nobody reads the merged weights');
+    const { adapter, baseDigest: digest } = versions[0]!;
+    const beside = new MergedParameters(neverMerged, adapter, { digest, base: parameters });
+    assert.deepEqual(await quantized.generate(beside, requests), sampled[0]);
   });
 
   test(`weights trained in place are quantized in ${quantize} again`, async () => {
