@@ -72,7 +72,7 @@ export function mergeInPlace(base: Parameters, adapter: AdapterParameters, baseD
   return new MergedParameters(addAdapter(base, adapter), adapter, { digest: baseDigest, base: null });
 }
 
-/** The same once somebody reads the merged weights: who samples the adapter beside its base never does. Neither may change meanwhile. */
+/** The same once somebody reads the merged weights. Neither may change meanwhile. */
 export function mergeWhenRead(base: Parameters, adapter: AdapterParameters, baseDigest: string): MergedParameters {
   return new MergedParameters(() => addAdapter(base.clone(), adapter), adapter, { digest: baseDigest, base });
 }

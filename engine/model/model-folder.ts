@@ -5,7 +5,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { describeAdapter, readAdapter } from './adapter-folder.ts';
 import { type ModelConfig, parseModelConfig } from './config.ts';
 import type { LoraConfig } from './adapter-layout.ts';
-import { mergeInPlace, mergeWhenRead } from './lora.ts';
+import { mergeAdapter, mergeInPlace, mergeWhenRead } from './lora.ts';
 import { requireMemory } from './memory.ts';
 import { parameterCount } from './parameter-layout.ts';
 import { Parameters } from './parameters.ts';
@@ -41,6 +41,8 @@ export interface ModelLoadOptions {
   readonly resolveBase?: (folder: string) => string | Promise<string>;
   /** Gives the base's weights where they are in memory already; they are left as they are. */
   readonly loadBase?: (folder: string) => Promise<Parameters>;
+  /** Whether an adapter is merged into that base once the merged weights are read, and not at once: who samples it beside its base never reads them. */
+  readonly mergesLate?: boolean;
   /** What strftime_now tells the chat template, as `minuteOf` writes it; null or missing = the clock's. */
   readonly templateTime?: string | null | undefined;
 }
@@ -118,12 +120,13 @@ async function loadAdapted(
   folder: string,
   baseFolder: string,
   lora: LoraConfig,
-  { loadBase }: ModelLoadOptions,
+  { loadBase, mergesLate = false }: ModelLoadOptions,
 ): Promise<Parameters> {
   const base = await (loadBase ?? loadPlainParameters)(baseFolder);
   const digest = base.digest();
   const adapter = await readAdapter(folder, lora, { config: base.config, digest });
-  return loadBase ? mergeWhenRead(base, adapter, digest) : mergeInPlace(base, adapter, digest);
+  if (!loadBase) return mergeInPlace(base, adapter, digest);
+  return (mergesLate ? mergeWhenRead : mergeAdapter)(base, adapter, digest);
 }
 
 async function resolveBase(baseFolder: string, folder: string, options: ModelLoadOptions): Promise<string> {

@@ -185,12 +185,13 @@ export class PolicyVersions {
   /** A folder without a tokenizer gets that of a held version with the same vocabulary. */
   async #loadModel(
     folder: string,
-    { template_time: templateTime }: UpdateWeightsRequest,
+    { template_time: templateTime, quantize }: UpdateWeightsRequest,
   ): Promise<HeldVersion['model']> {
     const options: ModelLoadOptions = {
       templateTime,
       resolveBase: (base) => this.#resolveAllowed(base, 'the base that its adapter_config.json names,'),
       loadBase: (base) => this.#loadBase(base),
+      mergesLate: quantize !== undefined,
     };
     if (await isFile(join(folder, 'tokenizer.json'))) return loadModelFolder(folder, options);
     const parameters = await loadParameters(folder, options);
