@@ -18,10 +18,18 @@ import {
 import type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts';
 
 /**
- * Rows that the KL to the reference is estimated on while it is only reported. Scoring the whole batch twice more would
- * cost a third of the step for a number that is watched, not used.
+ * The part of a batch that the KL to the reference is estimated on while it is only reported: scoring all of it twice more would nearly double the step, for
+ * a number that is watched, not used. No fewer rows than `Min` and no more than `Max`, as far as there are.
  */
-const reportedKlRowsMax = 64;
+const reportedKl = { part: 1 / 8, rowsMin: 8, rowsMax: 64 };
+
+/** Neighbours, whose prompt is computed once; each step has the next ones. */
+function reportedRows(count: number, step: number): number[] {
+  const wanted = Math.max(reportedKl.rowsMin, Math.min(reportedKl.rowsMax, Math.ceil(count * reportedKl.part)));
+  const size = Math.min(count, wanted);
+  const first = Math.min((step % Math.ceil(count / size)) * size, count - size);
+  return Array.from({ length: size }, (_, i) => first + i);
+}
 
 type TrainerOptions = SessionOptions & Pick<OptimizerOptions, 'recomputesEvery'>;
 
@@ -72,7 +80,7 @@ export class OnnxTrainer implements Trainer {
       return { ...outcomeOf(result), digest: await engine.digest() };
     }
     const isPenalized = klBeta > 0;
-    const reported = isPenalized ? null : await this.#reportedKl(batch, temperature, referenceFolder);
+    const reported = isPenalized ? null : await this.#reportedKl(batch, plan, referenceFolder);
     const result = await engine.trainStep(batch, {
       learningRate,
       optimizer,
@@ -131,10 +139,13 @@ export class OnnxTrainer implements Trainer {
     return this.#process;
   }
 
-  /** k3 estimate (Schulman, "Approximating KL divergence") of KL(current ‖ reference) over evenly spread rows. */
-  async #reportedKl(batch: RowSource<TrainSample>, temperature: number, referenceFolder: string): Promise<number> {
-    const stride = Math.max(1, Math.ceil(batch.rows.length / reportedKlRowsMax));
-    const rows = await batch.read([...batch.rows.keys()].filter((row) => row % stride === 0));
+  /** k3 estimate (Schulman, "Approximating KL divergence") of KL(current ‖ reference) over a part of the rows. */
+  async #reportedKl(
+    batch: RowSource<TrainSample>,
+    { step, temperature }: StepPlan,
+    referenceFolder: string,
+  ): Promise<number> {
+    const rows = await batch.read(reportedRows(batch.rows.length, step));
     const engine = this.#engine();
     const current = await engine.forwardLogprobs(rows, { temperature });
     const reference = await engine.forwardLogprobs(rows, { temperature, weights: referenceFolder });

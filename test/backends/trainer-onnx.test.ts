@@ -13,6 +13,32 @@ import type { Trainer } from '../../backends/trainer/types.ts';
 import { optimizer, randomBatch } from '../engine/models.ts';
 import { batchOf } from '../../core/rl/batch.ts';
 
+const version = {
+  step: 0,
+  digest: '',
+  weights: '',
+  file: { key: '', sha256: '', bytes: 0 },
+  sums: { key: '', sha256: '', bytes: 0 },
+};
+
+const plan: StepPlan = {
+  lineage: 'main',
+  step: 1,
+  attempt: 1,
+  from: version,
+  reference: version,
+  packed: version.file,
+  learningRate: 1e-2,
+  temperature: 0.8,
+  klBeta: 0.05,
+  loss: { type: 'grpo', clipLow: 0.8, clipHigh: 1.2, aggregation: 'sequence' },
+  optimizer,
+  numIterations: 2,
+  microBatchSize: 5,
+  dropoutSeed: 11,
+  snapshot: false,
+};
+
 const lora = { r: 4, alpha: 8, dropout: 0.1, targetModules: ['q_proj', 'k_proj', 'v_proj', 'o_proj'] };
 
 test('a policy with adapters is trained, exported beside its base, and served to the digit', async (t) => {
@@ -27,30 +53,6 @@ test('a policy with adapters is trained, exported beside its base, and served to
   t.after(() => trainer.close());
   const part = { lora, seed: 3 };
   assert.equal((await trainer.open(base, part)).digest, model.parameters.digest());
-  const version = {
-    step: 0,
-    digest: '',
-    weights: '',
-    file: { key: '', sha256: '', bytes: 0 },
-    sums: { key: '', sha256: '', bytes: 0 },
-  };
-  const plan: StepPlan = {
-    lineage: 'main',
-    step: 1,
-    attempt: 1,
-    from: version,
-    reference: version,
-    packed: version.file,
-    learningRate: 1e-2,
-    temperature: 0.8,
-    klBeta: 0.05,
-    loss: { type: 'grpo', clipLow: 0.8, clipHigh: 1.2, aggregation: 'sequence' },
-    optimizer,
-    numIterations: 2,
-    microBatchSize: 5,
-    dropoutSeed: 11,
-    snapshot: false,
-  };
   const rows = randomBatch(model.config, 16, 4);
   const batch = batchOf(rows);
   const outcome = await trainer.trainStep({ plan, batch, referenceFolder: base });
@@ -135,5 +137,35 @@ test('a trainer that has trained one model trains any other after it, as one tha
   for (const name of ['small', 'other', 'rotated', 'small'] as const) {
     await saveModelFolder(models[name], join(root, name));
     assert.deepEqual(await logprobsOf(used, name), await logprobsOf(await open(), name), name);
+  }
+});
+
+test('a KL that is only reported is that of an eighth of the rows, of the next ones at each step', async (t) => {
+  const base = await mkdtemp(join(tmpdir(), 'ratchet-kl-'));
+  t.after(() => rm(base, { recursive: true, force: true }));
+  const model = createPreset('preset:reverse-text-0.2m', { seed: 1 });
+  await saveModelFolder(model, base);
+  const trainer = await openTrainer({ kind: 'onnx', threads: 1, provider: 'cpu' });
+  t.after(() => trainer.close());
+  await trainer.open(base, { lora: null, seed: 3 });
+  const rows = randomBatch(model.config, 72, 4);
+  const reference = await trainer.logprobs!(rows, 0.8);
+  for (const step of [1, 2, 8]) {
+    const current = await trainer.logprobs!(rows, 0.8);
+    const outcome = await trainer.trainStep({
+      plan: { ...plan, step, klBeta: 0, numIterations: 1 },
+      batch: batchOf(rows),
+      referenceFolder: base,
+    });
+    assert.ok(outcome.applied);
+    const differences = rows.flatMap(({ lossMask }, row) =>
+      lossMask.flatMap((mask, i) => (mask > 0 ? [{ row, difference: reference[row]![i]! - current[row]![i]! }] : [])),
+    );
+    // 9 rows of 72: from the tenth on in step 1.
+    const first = (step % 8) * 9;
+    const told = differences.filter(({ row }) => row >= first && row < first + 9);
+    const sum = told.reduce((total, { difference }) => total + Math.exp(difference) - difference - 1, 0);
+    assert.ok(Math.abs(outcome.metrics['kl_divergence']! - sum / told.length) < 1e-6, `step ${step}`);
+    assert.equal(step === 1, sum === 0, 'before the first step the policy is the reference');
   }
 });
