@@ -59,7 +59,7 @@ export interface GeneratedChunk {
   /** → {@link UnfinishedRollout}; absent when all are finished. */
   readonly unfinished?: ObjectRef;
   readonly endedBy?: AttemptEnd;
-  /** The inference server answered nothing at the end of the attempt. */
+  /** The inference server answered nothing at the end of the attempt, which was not ended from outside. */
   readonly notReady?: NotReady;
   readonly rollouts: number;
   /** Of those, how many lay in the store already and cost nothing. */
@@ -281,7 +281,7 @@ export async function leaveUnfinished(
     finished: await putRows(store, nameOf('finished', finished), finished),
     unfinished: await putRows(store, nameOf('unfinished', unfinished), unfinished),
     endedBy: left.endedBy,
-    ...(attempt.notReady === null ? {} : { notReady: attempt.notReady }),
+    ...(attempt.notReady === null || !isOwnEnd(left.endedBy) ? {} : { notReady: attempt.notReady }),
     rollouts: finished.length,
     adopted: left.adopted,
     seconds: attempt.seconds(),
@@ -291,8 +291,14 @@ export async function leaveUnfinished(
   return decodeJson<GeneratedChunk>(bytes, `${prefix}.json`);
 }
 
+/** Where all of a machine stops, a server that stops before the worker does is no reason to wait for somebody. */
+function isOwnEnd(endedBy: AttemptEnd | undefined): boolean {
+  return endedBy === 'deadline' || endedBy === 'failures';
+}
+
 /** What an attempt before stored and could not tell any more. What it had lost is in what was lost since. */
 export function leftBefore(bytes: Uint8Array, key: string, attempt: ChunkAttempt): GeneratedChunk {
   attempt.goOnFrom(null);
-  return { ...decodeJson<GeneratedChunk>(bytes, key), ...attempt.lost() };
+  const { notReady, ...left } = decodeJson<GeneratedChunk>(bytes, key);
+  return { ...left, ...(notReady && isOwnEnd(left.endedBy) ? { notReady } : {}), ...attempt.lost() };
 }

@@ -173,6 +173,21 @@ describe('an attempt that ends with rollouts unfinished', () => {
     const ended = (await generating) as PlayedChunk;
     assert.deepEqual([ended.endedBy, ended.rollouts + ended.unfinished!.count!], ['shutdown', 8]);
   });
+
+  test('a server that stops before the worker does is not what the run waits for', async (t) => {
+    const inference = new WordsInference();
+    const { roles, input } = await leased(t, inference);
+    inference.sample = async (request) => {
+      await delay(60_000, undefined, { signal: request.signal! });
+      throw new Error('not reached');
+    };
+    const notReady = { since: '2026-01-01T00:00:00.000Z', message: 'The policy server does not answer.' };
+    const environment = new MockActivityEnvironment({ heartbeatDetails: { playedMs: 0, notReady } });
+    const generating = environment.run(roles.playGroups, input);
+    setTimeout(() => environment.cancel('WORKER_SHUTDOWN'), 300);
+    const ended = (await generating) as PlayedChunk;
+    assert.deepEqual([ended.endedBy, ended.notReady, ended.unfinished!.count], ['shutdown', undefined, 8]);
+  });
 });
 
 describe('a rollout of several turns', () => {
