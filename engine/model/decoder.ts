@@ -38,6 +38,8 @@ interface DecoderParts {
   readonly attend: (layer: number, query: Value, key: Value, value: Value) => Value;
   /** x Wᵀ for the weight of that name; null = as it is in `weights`. */
   readonly product?: (x: Value, name: string) => Value | null;
+  /** How an expert runs over the rows that chose it; as they are unless given. */
+  readonly runExpert?: (x: Value, run: (x: Value) => Value) => Value;
   /** Of every so many-th layer's activations its input alone is kept for the gradient; the others are computed again. 0 = of none. */
   readonly recomputesEvery?: number;
   /** Keeps only the rows [tokens, …] that need logits; applied as early as that is possible. */
@@ -166,7 +168,10 @@ function feedForward(normalized: Value, prefix: string, parts: DecoderParts): Va
   };
   if (experts === null) return network(normalized, `${prefix}mlp.`);
   const scores = project(normalized, `${prefix}mlp.gate`, parts);
-  return mixture(normalized, scores, { ...experts, run: (x, i) => network(x, `${prefix}${expertPrefix(i)}`) });
+  const { runExpert = (x, run) => run(x) } = parts;
+  const run = (x: Value, expert: number): Value =>
+    runExpert(x, (rows) => network(rows, `${prefix}${expertPrefix(expert)}`));
+  return mixture(normalized, scores, { ...experts, run });
 }
 
 /** A linear layer with what belongs to it: a bias where the model has one, an adapter where one is attached. */

@@ -32,6 +32,24 @@ export function mixture(
   return total;
 }
 
+/**
+ * What `run` gives of x, of which it computes an even number of rows: a last row of zeros is added where one is missing. How many rows choose
+ * an expert depends on who else is there, and the kernels compute a row without another in another order.
+ */
+export function inPairs(x: Value, run: (x: Value) => Value): Value {
+  const { graph } = x;
+  const [rows, columns] = [dimension(x.shape, 0), dimension(x.shape, 1)];
+  const shape = graph.node('Shape', [x], { shape: [2], type: 'int64' });
+  const count = graph.node('Slice', [shape, graph.integers([0]), graph.integers([1])], { shape: [1], type: 'int64' });
+  const missing = graph.node('Mod', [count, graph.integers([2])], { shape: [1], type: 'int64' });
+  const [before, after] = [graph.integers([0, 0]), graph.integers([0])];
+  const attributes = { axis: { int: 0 } };
+  const pads = graph.node('Concat', [before, missing, after], { attributes, shape: [4], type: 'int64' });
+  const given = run(graph.node('Pad', [x, pads], { shape: [`even ${rows}`, columns] }));
+  const ends = [graph.integers([0]), count, graph.integers([0])];
+  return graph.node('Slice', [given, ...ends], { shape: [rows, dimension(given.shape, 1)] });
+}
+
 /** Beyond any score. */
 const far = 1e9;
 

@@ -4,6 +4,7 @@ import { decoderLogits, rotaryTables, weightInputs } from '../model/decoder.ts';
 import { attentionOf } from '../model/families.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
 import { adapterInputs } from '../model/lora.ts';
+import { inPairs } from '../model/mixture.ts';
 import { Graph, type Value } from '../onnx/graph.ts';
 import type { TensorShape } from '../onnx/model-proto.ts';
 import { multiply, reshape, selectRows } from '../onnx/operators.ts';
@@ -60,6 +61,7 @@ export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase, kept: 
   const logits = decoderLogits(reshape(tokens, [positions]), {
     config,
     ...decoderWeights(graph, config, kept),
+    runExpert: inPairs,
     attend: cachedAttention(graph, config, { positions, sequence }),
     selectOutputs: (rows) => (last ? selectRows(rows, last) : rows),
   });

@@ -17,6 +17,7 @@ import { int8Rows } from '../../engine/onnx/quantized-rows.ts';
 import { floats, openSession } from '../../engine/onnx/session.ts';
 import { GradientComputer } from '../../engine/train/gradient-computer.ts';
 import { randomStream } from '../../core/random.ts';
+import { randomParameters, tinyConfig } from './models.ts';
 
 const model = createPreset('preset:reverse-text-0.2m', { seed: 0 });
 const { config, parameters } = model;
@@ -129,6 +130,52 @@ for (const quantize of ['int8', 'int4'] as const) {
     assert.notDeepEqual(await quantized.generate(trained, [request!]), before);
   });
 }
+
+const small = { ...tinyConfig, vocabularySize: 24, positionsMax: 64 };
+const shapes = {
+  // How many rows an expert has depends on the rows that are there.
+  'with experts': {
+    ...small,
+    hiddenSize: 32,
+    experts: { count: 4, perToken: 2, feedForwardSize: 32, areNormalized: true },
+  },
+  'with biases': {
+    ...small,
+    hiddenSize: 32,
+    feedForwardSize: 64,
+    queryKeyValueBias: true,
+    attentionOutputBias: true,
+    feedForwardBias: true,
+    tiedEmbeddings: false,
+  },
+  'of no whole blocks': { ...small, hiddenSize: 36, feedForwardSize: 100 },
+};
+
+for (const [name, config] of Object.entries(shapes))
+  for (const quantize of [undefined, 'int8', 'int4'] as const)
+    test(`a row of a model ${name} has the same bits alone and among others${quantize ? `, in ${quantize}` : ''}`, async () => {
+      const weights = randomParameters(config, 1);
+      const lora = { r: 1, alpha: 2, dropout: 0.1, targetModules: ['k_proj', 'o_proj'], rankStabilized: true };
+      const adapter = createAdapter(config, lora, 1);
+      adapter.flat.fill(0.1);
+      const sampler = await Sampler.open(config, { threads: 1, quantize });
+      const threaded = await Sampler.open(config, { threads: 2, quantize, rowsPerThreadMin: 1 });
+      try {
+        const requests = requestsOf(7).map((request, row) => ({
+          ...request,
+          promptTokenIds: request.promptTokenIds.slice(0, 1 + (row % 5)),
+        }));
+        for (const version of [weights, mergeAdapter(weights, adapter)]) {
+          const together = await sampler.generate(version, requests);
+          for (const [row, request] of requests.entries())
+            assert.deepEqual(await sampler.generate(version, [request]), [together[row]], `row ${row}`);
+          assert.deepEqual(await threaded.generate(version, requests), together);
+        }
+      } finally {
+        await sampler.release();
+        await threaded.release();
+      }
+    });
 
 /** [rows, inputs] with one number in a hundred of thirty times the size, as activations of language models have them. */
 function activations(rows: number, inputs: number, seed: string): Float32Array {
