@@ -99,10 +99,10 @@ async function writeAdapter(
 ): Promise<string> {
   const described = await describeAdapter(source.folder);
   if (!(parameters instanceof MergedParameters) || described === null) {
-    const instead = 'All weights were trained: write them with --merged.';
+    const instead = 'It has weights of its own, and no base beside them: write them with --merged.';
     throw new RatchetError(
       'ConfigInvalid',
-      `--adapter: expected a run with an adapter, got ${source.name}. ${instead}`,
+      `--adapter: expected a run or a folder with an adapter, got ${source.name}. ${instead}`,
     );
   }
   const base = asked ?? source.baseName ?? described.baseFolder;

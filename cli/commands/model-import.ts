@@ -1,9 +1,9 @@
 import { mkdir, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { Command } from 'commander';
-import { isErrno } from '../../backends/store/file-store.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { parameterCount, readGguf, saveModelFolder } from '../../engine/index.ts';
+import { openRegular, whyUnreadable } from '../../engine/regular-file.ts';
 import { print, printJson } from '../print.ts';
 import { progressLine } from '../progress-line.ts';
 
@@ -22,14 +22,9 @@ export const importGguf = new Command('import')
   .option('--json', 'as one JSON object')
   .addHelpText('after', importHelp)
   .action(async (file: string, { out, json = false }: { readonly out?: string; readonly json?: boolean }) => {
+    await requireReadable(file);
     const folder = path.resolve(out ?? path.basename(file, '.gguf'));
-    await mkdir(folder).catch((error: unknown) => {
-      if (!isErrno(error, 'EEXIST')) throw error;
-      throw new RatchetError(
-        'ConfigInvalid',
-        `expected a folder that is not there yet, got ${folder}. Name another one with --out.`,
-      );
-    });
+    await makeFolder(folder);
     const progress = progressLine();
     try {
       const model = await readGguf(file, (done, of) => progress.tell(() => `${file}: ${done} of ${of} tensors`));
@@ -47,3 +42,23 @@ export const importGguf = new Command('import')
       throw error;
     }
   });
+
+async function requireReadable(file: string): Promise<void> {
+  const handle = await openRegular(file).catch((cause: unknown) => {
+    throw new RatchetError('ConfigInvalid', `${file}: expected a GGUF file, but ${whyUnreadable(cause)}.`, { cause });
+  });
+  await handle.close();
+}
+
+async function makeFolder(folder: string): Promise<void> {
+  await mkdir(folder).catch((cause: unknown) => {
+    const code = cause instanceof Error && 'code' in cause ? String(cause.code) : String(cause);
+    const why =
+      code === 'EEXIST'
+        ? `expected a folder that is not there yet, got ${folder}.`
+        : code === 'ENOENT'
+          ? `expected a folder in one that is there, got ${folder}.`
+          : `${folder} cannot be made (${code}).`;
+    throw new RatchetError('ConfigInvalid', `${why} Name another one with --out.`, { cause });
+  });
+}

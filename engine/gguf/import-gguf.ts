@@ -1,10 +1,10 @@
 import type { FileHandle } from 'node:fs/promises';
 import { RatchetError } from '../../core/errors.ts';
 import { ggufHeaderBytesMax } from '../limits.ts';
-import { parseModelConfig } from '../model/config.ts';
+import { type ModelConfig, parseModelConfig } from '../model/config.ts';
 import { requireMemory } from '../model/memory.ts';
 import { assembleModel, type ModelFolder } from '../model/model-folder.ts';
-import { parameterCount } from '../model/parameter-layout.ts';
+import { parameterCount, type ParameterSpec } from '../model/parameter-layout.ts';
 import { Parameters } from '../model/parameters.ts';
 import { damagedFile } from '../model/safetensors.ts';
 import { readFully } from '../model/safetensors-file.ts';
@@ -12,7 +12,7 @@ import { openRegular } from '../regular-file.ts';
 import { decodeGgufHeader, type GgufHeader, type GgufTensor, HeaderIsLonger } from './header.ts';
 import { ggufPlaceOf, reorderRows } from './families.ts';
 import { textsOfGguf } from './hugging-face.ts';
-import { packings } from './quants.ts';
+import { otherPackings, type Packing, packings } from './quants.ts';
 
 /** Of a file that is read to the end of its header: most are shorter. */
 const headerBytesAtFirst = 1 << 20;
@@ -37,19 +37,15 @@ export async function readGguf(
     const config = parseModelConfig(files['config.json']!, path);
     requireMemory(parameterCount(config), 1, 'holding it');
     const parameters = new Parameters(config);
-    for (const [i, { name, shape }] of parameters.layout.entries()) {
-      const { name: inFile, heads, addsOne, expert } = ggufPlaceOf(config, name);
-      const tensor = header.tensors.get(inFile);
-      if (!tensor) throw damagedFile(path, `a tensor "${inFile}"`, 'none');
-      const whole = expert === null ? shape : [config.experts!.count, ...shape];
-      if (tensor.shape.join() !== whole.join()) {
-        throw damagedFile(path, `"${inFile}" of the shape [${whole.join(', ')}]`, `[${tensor.shape.join(', ')}]`);
-      }
+    const { layout } = parameters;
+    const places = layout.map((spec) => placeOf(spec, { config, header, size, path }));
+    for (const [i, { name, shape }] of layout.entries()) {
+      const { heads, addsOne, from } = places[i]!;
       const values = parameters.view(name);
-      await unpack(file, { tensor, size, first: (expert ?? 0) * values.length, where: `${path}: "${inFile}"` }, values);
+      await unpack(file, from, values);
       if (heads !== null) reorderRows(values, { heads, shape, to: 'halves' });
-      if (addsOne) for (let i = 0; i < values.length; i++) values[i]! -= 1;
-      onTensor(i + 1, parameters.layout.length);
+      if (addsOne) for (let j = 0; j < values.length; j++) values[j]! -= 1;
+      onTensor(i + 1, layout.length);
     }
     return assembleModel(files, parameters);
   } finally {
@@ -69,7 +65,7 @@ async function rotaryFactorsOf(
   if (more.length > 0 || count > headSizeMax)
     throw damagedFile(path, `at most ${headSizeMax} factors in "${name}"`, tensor.shape.join(' × '));
   const factors = new Float32Array(count);
-  await unpack(file, { tensor, size, first: 0, where: `${path}: "${name}"` }, factors);
+  await unpack(file, packedOf(tensor, { size, first: 0, count, where: `${path}: "${name}"` }), factors);
   return factors;
 }
 
@@ -88,31 +84,67 @@ async function readHeader(file: FileHandle, size: number, path: string): Promise
   }
 }
 
-/** The weights of a tensor from the `first` on, which begins a row, as many as the target holds. */
-async function unpack(
-  file: FileHandle,
+/** Where the weights of a tensor lie. */
+interface Packed {
+  readonly packing: Packing;
+  /** Of the first byte in the file. */
+  readonly start: number;
+  /** The file, and the tensor's name there. */
+  readonly where: string;
+}
+
+/** Where a parameter's weights are; refuses what is not there, has another shape or is packed as nothing that is read. */
+function placeOf(
+  { name, shape, length: count }: ParameterSpec,
   {
-    tensor,
+    config,
+    header,
+    size,
+    path,
+  }: { readonly config: ModelConfig; readonly header: GgufHeader; readonly size: number; readonly path: string },
+): { readonly heads: number | null; readonly addsOne: boolean; readonly from: Packed } {
+  const { name: inFile, heads, addsOne, expert } = ggufPlaceOf(config, name);
+  const tensor = header.tensors.get(inFile);
+  if (!tensor) throw damagedFile(path, `a tensor "${inFile}"`, 'none');
+  const whole = expert === null ? shape : [config.experts!.count, ...shape];
+  if (tensor.shape.join() !== whole.join()) {
+    throw damagedFile(path, `"${inFile}" of the shape [${whole.join(', ')}]`, `[${tensor.shape.join(', ')}]`);
+  }
+  const range = { size, first: (expert ?? 0) * count, count, where: `${path}: "${inFile}"` };
+  return { heads, addsOne, from: packedOf(tensor, range) };
+}
+
+/** So many weights of a tensor from the `first` on, which begins a row; of a file of `size` bytes. */
+function packedOf(
+  tensor: GgufTensor,
+  {
     size,
     first,
+    count,
     where,
-  }: { readonly tensor: GgufTensor; readonly size: number; readonly first: number; readonly where: string },
-  target: Float32Array,
-): Promise<void> {
+  }: { readonly size: number; readonly first: number; readonly count: number; readonly where: string },
+): Packed {
   const packing = packings[tensor.type];
   if (!packing) {
     const known = Object.values(packings).map(({ name }) => name);
     throw new RatchetError(
       'ModelUnsupported',
-      `${where}: expected weights as ${known.join(', ')}, got ggml type ${tensor.type}.`,
+      `${where}: expected weights as ${known.join(', ')}, got ${otherPackings[tensor.type] ?? `ggml type ${tensor.type}`}. ` +
+        'Take a file of the same model in one of these, such as Q8_0 or Q4_K_M.',
     );
   }
   const { weights, bytes } = packing;
   if (tensor.shape.at(-1)! % weights !== 0)
     throw damagedFile(where, `rows of whole blocks of ${weights}`, String(tensor.shape.at(-1)));
   const start = tensor.start + (first / weights) * bytes;
-  const end = start + (target.length / weights) * bytes;
+  const end = start + (count / weights) * bytes;
   if (end > size) throw damagedFile(where, `a file of at least ${end} bytes`, `${size} bytes`);
+  return { packing, start, where };
+}
+
+/** As many weights as the target holds. */
+async function unpack(file: FileHandle, { packing, start, where }: Packed, target: Float32Array): Promise<void> {
+  const { weights, bytes } = packing;
   const blocks = Math.max(1, Math.floor(chunkBytes / bytes));
   for (let done = 0; done < target.length; done += blocks * weights) {
     const part = target.subarray(done, done + blocks * weights);

@@ -35,6 +35,22 @@ export const packings: Readonly<Record<number, Packing>> = {
   14: inBlocks('Q6_K', 256, 210, unpackSixK),
 };
 
+/** What is not read, as ggml calls it (`ggml_type`), for messages. */
+export const otherPackings: Readonly<Record<number, string>> = {
+  9: 'Q8_1',
+  15: 'Q8_K',
+  16: 'IQ2_XXS',
+  17: 'IQ2_XS',
+  18: 'IQ3_XXS',
+  19: 'IQ1_S',
+  21: 'IQ3_S',
+  22: 'IQ2_S',
+  29: 'IQ1_M',
+  34: 'TQ1_0',
+  35: 'TQ2_0',
+  39: 'MXFP4',
+};
+
 type Unpack = (block: Uint8Array, target: Float32Array) => void;
 
 function inBlocks(name: string, weights: number, bytes: number, unpack: Unpack): Packing {

@@ -55,6 +55,18 @@ test('a folder with an adapter is written for llama.cpp, for transformers and fo
   assert.equal(again.code, 2);
 });
 
+test('a GGUF file that is not there, and a folder that cannot be made, are one line each', async (t) => {
+  const folder = await temporaryFolder(t);
+  const absent = await run(folder, 'model', 'import', 'none.gguf');
+  assert.equal(absent.said, 'none.gguf: expected a GGUF file, but there is no such file.\n');
+  const nowhere = await run(folder, 'model', 'import', tiny, '--out', 'no/such');
+  assert.match(
+    nowhere.said,
+    /^expected a folder in one that is there, got .*no.such\. Name another one with --out\.\n$/,
+  );
+  assert.deepEqual([absent.code, nowhere.code], [2, 2]);
+});
+
 test('RUN@STEP names a step of a run, with or without v; beside --step it is refused', () => {
   assert.deepEqual(namedVersion('my-run@40', undefined), { run: 'my-run', step: '40' });
   assert.deepEqual(namedVersion('my-run@v0', undefined), { run: 'my-run', step: '0' });

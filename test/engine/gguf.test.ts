@@ -102,6 +102,22 @@ describe('a GGUF file', () => {
     }
   });
 
+  test('with one tensor in a packing that is not read is refused with its name, before any weight is read', async () => {
+    const bytes = Buffer.from(readFileSync(tiny));
+    const name = 'blk.1.ffn_down.weight';
+    bytes.writeUInt32LE(16, bytes.indexOf(name) + name.length + 4 + 2 * 8);
+    const file = path.join(folder, 'iq2.gguf');
+    writeFileSync(file, bytes);
+    const message =
+      /"blk\.1\.ffn_down\.weight": expected weights as F32, .*, got IQ2_XXS\. Take a file of the same model/;
+    const tensors: number[] = [];
+    await assert.rejects(
+      readGguf(file, (done) => tensors.push(done)),
+      { code: 'ModelUnsupported', message },
+    );
+    assert.deepEqual(tensors, []);
+  });
+
   test('of which there are more parts is refused with what makes one of them', () => {
     const { values, tensors } = decodeGgufHeader(readFileSync(tiny), 'tiny');
     const first = { values: new Map([...values, ['split.count', 3]]), tensors };
