@@ -65,12 +65,16 @@ export function openAudience(telling: Telling): Audience {
 }
 
 function linesAudience({ say, part }: Clock): Audience {
+  let run = '';
   return {
     say,
     part,
     event: (event) => say(lineOf(event)),
-    waiting: (waiting) => say(waitingLine(waiting)),
-    begin: () => Promise.resolve(),
+    waiting: (waiting) => say(waitingLine(run, waiting)),
+    begin(beginning) {
+      run = beginning.run;
+      return Promise.resolve();
+    },
     untilRead: () => Promise.resolve(),
     leave: () => undefined,
     end: () => undefined,

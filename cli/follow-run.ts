@@ -150,14 +150,15 @@ export interface WaitingOn {
 
 /** In one line, what a run waits for. Never throws: whoever does not answer is what it waits for. */
 export async function describeWaiting(handle: WorkflowHandle): Promise<string> {
-  return waitingLine(await whatItWaitsFor(handle));
+  return waitingLine(handle.workflowId, await whatItWaitsFor(handle));
 }
 
-export function waitingLine({ pausedBecause, on }: Waiting): string {
+export function waitingLine(run: string, { pausedBecause, on }: Waiting): string {
   if (pausedBecause !== null) {
     // Told in full when it happened; this is said again and again.
     const because = onOneLine(pausedBecause);
-    return `still paused: ${because.length <= pauseCharsShown ? because : `${because.slice(0, pauseCharsShown)}…`}`;
+    const shown = because.length <= pauseCharsShown ? because : `${because.slice(0, pauseCharsShown)}…`;
+    return `still paused, until npx ratchet resume ${run}: ${shown}`;
   }
   const parts = on.map(({ what, since, lastFailure }) => {
     if (lastFailure !== null) return `${what}: ${lastFailure}`;

@@ -40,11 +40,11 @@ test('who attaches to a running run is told its last five events, whether or not
   }
 });
 
-test('the reason of a pause is told in full once, and shortly again and again', () => {
+test('the reason of a pause is told in full once, and shortly again and again, with what ends it', () => {
   const pausedBecause = `breaker: 16 of 16 rollouts failed\n${'    at play (environment.ts:1:1)\n'.repeat(20)}`;
-  const line = waitingLine({ pausedBecause, step: 3, on: [] });
-  assert.match(line, /^still paused: breaker: 16 of 16 rollouts failed⏎ .*…$/);
-  assert.ok(line.length < 130);
+  const line = waitingLine('words', { pausedBecause, step: 3, on: [] });
+  assert.match(line, /^still paused, until npx ratchet resume words: breaker: 16 of 16 rollouts failed⏎ .*…$/);
+  assert.ok(line.length < 160);
 });
 
 test('a trainer that waits for a server elsewhere is told with its reason, also where an attempt before failed', () => {
@@ -52,7 +52,7 @@ test('a trainer that waits for a server elsewhere is told with its reason, also 
   for (const attempt of [1, 2]) {
     const pending = [{ name: 'trainStep', attempt, nextAt: null, lastFailure: null, done: null, waitsFor }];
     const waiting = waitingOf('answer', null, pending);
-    assert.equal(waitingLine(waiting), `waiting on: trainStep waits: ${waitsFor}`);
+    assert.equal(waitingLine('words', waiting), `waiting on: trainStep waits: ${waitsFor}`);
   }
 });
 
