@@ -1,4 +1,4 @@
-import { mkdir, rm } from 'node:fs/promises';
+import { mkdir, readdir, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
@@ -50,12 +50,14 @@ async function requireReadable(file: string): Promise<void> {
   await handle.close();
 }
 
+/** An empty one is as good: an import that was ended leaves it. */
 async function makeFolder(folder: string): Promise<void> {
-  await mkdir(folder).catch((cause: unknown) => {
+  await mkdir(folder).catch(async (cause: unknown) => {
+    if ((await readdir(folder).catch(() => null))?.length === 0) return;
     const code = cause instanceof Error && 'code' in cause ? String(cause.code) : String(cause);
     const why =
       code === 'EEXIST'
-        ? `expected a folder that is not there yet, got ${folder}.`
+        ? `expected a folder that is not there yet, or is empty, got ${folder}.`
         : code === 'ENOENT'
           ? `expected a folder in one that is there, got ${folder}.`
           : `${folder} cannot be made (${code}).`;

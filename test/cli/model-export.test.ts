@@ -67,6 +67,17 @@ test('a GGUF file that is not there, and a folder that cannot be made, are one l
   assert.deepEqual([absent.code, nowhere.code], [2, 2]);
 });
 
+test('an import goes into the empty folder that one before it left, and into no other', async (t) => {
+  const folder = await temporaryFolder(t);
+  await mkdir(path.join(folder, 'made'));
+  const first = await run(folder, 'model', 'import', tiny, '--out', 'made');
+  assert.equal(first.code, 0, first.said);
+  const second = await run(folder, 'model', 'import', tiny, '--out', 'made');
+  assert.match(second.said, /^expected a folder that is not there yet, or is empty, got .*made\. Name another one/);
+  assert.equal(second.code, 2);
+  assert.ok((await loadModelFolder(path.join(folder, 'made'))).parameters.flat.length > 0);
+});
+
 test('RUN@STEP names a step of a run, with or without v; beside --step it is refused', () => {
   assert.deepEqual(namedVersion('my-run@40', undefined), { run: 'my-run', step: '40' });
   assert.deepEqual(namedVersion('my-run@v0', undefined), { run: 'my-run', step: '0' });
