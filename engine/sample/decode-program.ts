@@ -152,14 +152,15 @@ export class DecodeProgram {
   }
 
   #useBase(quantized: Quantized, parameters: Parameters, lora: LoraConfig): QuantizedBase {
-    const shape = JSON.stringify(lora);
+    const { revision } = parameters;
+    const shape = JSON.stringify({ ...lora, dropout: 0 }); // of which sampling knows nothing
     const known = this.#base;
-    if (known?.parameters === parameters && known.shape === shape) {
+    if (known?.parameters === parameters && known.revision === revision && known.shape === shape) {
       known.versions++;
       return known;
     }
     const opened = this.#openQuantized(quantized, parameters, lora);
-    this.#base = { parameters, shape, opened, versions: 1 };
+    this.#base = { parameters, revision, shape, opened, versions: 1 };
     if (known?.versions === 0) void this.#releaseBase(known);
     return this.#base;
   }
@@ -197,6 +198,8 @@ interface Quantized {
 /** Sessions over quantized weights that take an adapter for every run. */
 interface QuantizedBase {
   readonly parameters: Parameters;
+  /** Of the weights as they were quantized. */
+  readonly revision: number;
   /** Of the adapters. */
   readonly shape: string;
   readonly opened: Promise<OpenedVersion>;
