@@ -176,9 +176,9 @@ export class DecodeProgram {
   }
 
   async #releaseBase({ opened }: QuantizedBase): Promise<void> {
-    const { prefill, step } = await opened;
-    await prefill.session.release();
-    await step.session.release();
+    const sessions = await opened.catch(() => null); // whoever asked for it was told
+    await sessions?.prefill.session.release();
+    await sessions?.step.session.release();
   }
 
   async #releaseIdle(keep: number): Promise<void> {
