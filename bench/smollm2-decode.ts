@@ -70,9 +70,9 @@ async function measure(bench: Bench, { pairs, threads, gguf, patience }: Options
     await writeGguf(loaded, file, { type: 'q8_0' });
     await waitForQuiet(bench, patience);
     const options = { loaded, threads, pairs };
-    const llamaOf = (gguf: string, rows: number): Side => ({
+    const llamaOf = (weights: string, rows: number): Side => ({
       program: process.execPath,
-      args: [peer('llama-cpp.mjs'), llama, gguf, String(threads), String(rows)],
+      args: [peer('llama-cpp.mjs'), llama, weights, String(threads), String(rows)],
     });
     const transformers = {
       program: python,

@@ -281,24 +281,25 @@ export async function leaveUnfinished(
     finished: await putRows(store, nameOf('finished', finished), finished),
     unfinished: await putRows(store, nameOf('unfinished', unfinished), unfinished),
     endedBy: left.endedBy,
-    ...(attempt.notReady === null || !isOwnEnd(left.endedBy) ? {} : { notReady: attempt.notReady }),
+    ...(attempt.notReady === null ? {} : { notReady: attempt.notReady }),
     rollouts: finished.length,
     adopted: left.adopted,
     seconds: attempt.seconds(),
     ...(left.endedBy === 'shutdown' ? attempt.lostIfItStopsHere(stored) : attempt.lost()),
   };
   const { bytes } = await store.putIfAbsent(`${prefix}.json`, encodeJson(result));
-  return decodeJson<GeneratedChunk>(bytes, `${prefix}.json`);
-}
-
-/** Where all of a machine stops, a server that stops before the worker does is no reason to wait for somebody. */
-function isOwnEnd(endedBy: AttemptEnd | undefined): boolean {
-  return endedBy === 'deadline' || endedBy === 'failures';
+  return readLeft(bytes, `${prefix}.json`);
 }
 
 /** What an attempt before stored and could not tell any more. What it had lost is in what was lost since. */
 export function leftBefore(bytes: Uint8Array, key: string, attempt: ChunkAttempt): GeneratedChunk {
   attempt.goOnFrom(null);
+  return { ...readLeft(bytes, key), ...attempt.lost() };
+}
+
+/** Where all of a machine stops, a server that stops before the worker does is no reason to wait for somebody. */
+function readLeft(bytes: Uint8Array, key: string): GeneratedChunk {
   const { notReady, ...left } = decodeJson<GeneratedChunk>(bytes, key);
-  return { ...left, ...(notReady && isOwnEnd(left.endedBy) ? { notReady } : {}), ...attempt.lost() };
+  const isEndedFromOutside = left.endedBy === 'shutdown' || left.endedBy === 'cancelled';
+  return { ...left, ...(notReady && !isEndedFromOutside ? { notReady } : {}) };
 }

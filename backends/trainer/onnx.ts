@@ -19,7 +19,7 @@ import type { SftOutcome, TrainedPart, Trainer, TrainOutcome } from './types.ts'
 
 /**
  * The part of a batch that the KL to the reference is estimated on while it is only reported: scoring all of it twice more would nearly double the step, for
- * a number that is watched, not used. No fewer rows than `Min` and no more than `Max`, as far as there are.
+ * a number that is watched, not used. `rowsMin` at least, as far as there are, and `rowsMax` at most.
  */
 const reportedKl = { part: 1 / 8, rowsMin: 8, rowsMax: 64 };
 
