@@ -13,7 +13,8 @@ import { openBatch, type StoredBatch } from './batches.ts';
 import { correctBatch } from './correct-batch.ts';
 import { readCommit, readJson, requireCommit, specOf, storeOf } from './run-access.ts';
 import { trainerFailure } from '../core/rl/engine-failures.ts';
-import { readManifest, sealedFor, type CheckpointManifest } from './checkpoints.ts';
+import { readManifest, sealedFor } from './checkpoints.ts';
+import { RestorableSteps } from './restorable-steps.ts';
 import { putTokenScores } from './token-scores.ts';
 import { type Canary, pathToBase, type PendingVersion, type PendingVersions } from './pending-versions.ts';
 
@@ -42,24 +43,30 @@ interface Difference {
 /** Asked before each batch that is trained, and before weights are written: throws when this process should stop. */
 export type MayGoOn = () => Promise<void>;
 
+/** Where a replay can begin. */
+interface Start {
+  readonly step: number;
+  /** The lineage that sealed the checkpoint; null = the version that this process holds. */
+  readonly lineage: string | null;
+}
+
 /**
  * The trainer of this process and the version it holds. It is brought to a version as a desired state: if it is there,
- * nothing happens; otherwise the newest checkpoint that verifies is loaded and the stored batches after it are trained
- * again, exactly as they were.
+ * nothing happens; otherwise it goes on from the start that leaves the fewest stored batches to train again, exactly as they
+ * were. A start is a checkpoint that verifies, or the version it holds where the store still has all that leads on from there:
+ * another GPU worker may have had the run since.
  */
 export class PolicyTrainer {
   readonly #open: (run: RunHandle) => Promise<Trainer>;
   #trainer: Trainer | null = null;
   #owner: string | null = null;
   #digest: string | null = null;
-  /** The step of the version it holds; null where only the digest is known. */
+  /** The step of the version it holds; null where it holds no version, as inside of a warm-up. */
   #step: number | null = null;
   /** The version that it holds another one in place of, since its replay differed. */
-  #standsFor: { readonly digest: string; readonly difference: Difference } | null = null;
+  #standsFor: { readonly version: VersionName; readonly difference: Difference } | null = null;
   /** What the trainer was opened for. Another run gets another one: it may have code of its own in it, and another model. */
   #openedFor: { readonly run: string; readonly settings: RunSpec['trainer'] } | null = null;
-  /** The reference policy whose file has been looked at. */
-  #reference: string | null = null;
   /** The batch that was trained last: its first rows are the canary's. */
   #batch: { readonly of: string; readonly batch: StoredBatch } | null = null;
 
@@ -78,30 +85,22 @@ export class PolicyTrainer {
       ...rest,
       seconds: (performance.now() - startedAt) / 1000,
     });
-    const isOurs = this.#trainer !== null && this.#owner === ownerOf(run);
-    if (isOurs && this.#digest === version.digest) {
-      this.#step = version.step;
-      return null;
-    }
-    if (isOurs && this.#standsFor?.digest === version.digest) {
+    if (this.#isAt(run, version)) return null;
+    if (this.#isOf(run) && this.#standsFor !== null && isSame(this.#standsFor.version, version))
       return arrived({ restoredFrom: null, replayedSteps: 0, damaged: [], differs: this.#standsFor.difference });
-    }
-    if (isOurs && (await this.#holdsCommitted(run, version))) {
-      const from = this.#step!;
-      const differs = await this.#replay(run, from, version, mayGoOn);
-      return arrived({ restoredFrom: null, replayedSteps: version.step - from, damaged: [], differs });
-    }
     const damaged: string[] = [];
-    for (const { lineage, step } of (await sealedFor(run)).reverse()) {
-      if (step > version.step) continue;
+    for (const { step, lineage } of await this.#startsFor(run, version)) {
       try {
         await mayGoOn();
-        const manifest = await this.#restore(run, lineage, step);
-        const differs = await this.#replay(run, manifest.step, version, mayGoOn);
-        return arrived({ restoredFrom: step, replayedSteps: version.step - manifest.step, damaged, differs });
+        if (lineage !== null) await this.#restore(run, lineage, step);
+        else if (!(await this.#leadsOn(run, step, version))) continue;
+        const differs = await this.#replay(run, step, version, mayGoOn);
+        const restoredFrom = lineage === null ? null : step;
+        return arrived({ restoredFrom, replayedSteps: version.step - step, damaged, differs });
       } catch (error) {
         if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
-        damaged.push(`step ${step}: ${error.message}`);
+        // What was trained again by then is its version of that step: the next start is a checkpoint.
+        damaged.push(`step ${step}${lineage === null ? ', held by this GPU worker' : ''}: ${error.message}`);
       }
     }
     throw new RatchetError(
@@ -116,9 +115,7 @@ export class PolicyTrainer {
     const tellsTokens = !isReplay && (await specOf(run)).tokenScores;
     const stored = await this.#batchOf(run, plan);
     const { batch, told } = await correctBatch(stored, plan, () => this.#score(stored, plan.temperature));
-    const reference = `${run.store}${run.name}/${plan.reference.sums.key}#${plan.reference.sums.sha256}`;
-    if (this.#reference !== reference) await verifyVersion(store, plan.reference); // throws when a byte of it changed
-    this.#reference = reference;
+    await verifyVersion(store, plan.reference); // throws when a byte of it changed; what looks untouched is not read again
     const referenceFolder = await weightsFolder(store, plan.reference.weights);
     const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch, referenceFolder, tellsTokens }));
     if (outcome.applied) {
@@ -239,9 +236,10 @@ export class PolicyTrainer {
     return this.#trainer?.waitsFor?.() ?? null;
   }
 
-  /** Forgets the moments, as a policy's first version does. */
-  resetOptimizer(): Promise<void> {
-    return this.#use((trainer) => trainer.restoreOptimizer(null));
+  /** Forgets the moments: what the warm-up has made is v0 then. */
+  async resetOptimizer(): Promise<void> {
+    await this.#use((trainer) => trainer.restoreOptimizer(null));
+    this.#step = 0;
   }
 
   saveOptimizer(): Promise<Uint8Array> {
@@ -255,7 +253,7 @@ export class PolicyTrainer {
   }
 
   /** `lineage` is the one that sealed it: this run's, or one that it goes on from. */
-  async #restore(run: RunHandle, lineage: string, step: number): Promise<CheckpointManifest> {
+  async #restore(run: RunHandle, lineage: string, step: number): Promise<void> {
     const store = storeOf(run);
     const manifest = await readManifest({ ...run, lineage }, step);
     await verifyVersion(store, manifest.policy, { anew: new Map() }); // throws when a byte of it changed
@@ -270,15 +268,32 @@ export class PolicyTrainer {
         `${manifest.policy.weights} holds other weights than checkpoint ${step} names.`,
       );
     }
-    return manifest;
+    this.#step = step;
   }
 
-  /** Whether it holds a version that the commits lead on from to the one asked for. */
-  async #holdsCommitted(run: RunHandle, version: PolicyVersion): Promise<boolean> {
-    const step = this.#step;
-    if (step === null || step === 0 || step >= version.step || this.#digest === null) return false;
-    const found = await readCommit(run, step);
-    return found?.commit.policy.digest === this.#digest;
+  #isOf(run: RunHandle): boolean {
+    return this.#trainer !== null && this.#owner === ownerOf(run);
+  }
+
+  /** By step as well: a step that changes no weights has the digest of the one before, and other moments. */
+  #isAt(run: RunHandle, { step, digest }: VersionName): boolean {
+    return this.#isOf(run) && this.#step === step && this.#digest === digest;
+  }
+
+  /** The nearest first: checkpoints, and what it holds in front of a checkpoint of the same step, which would have to be loaded. */
+  async #startsFor(run: RunHandle, version: PolicyVersion): Promise<Start[]> {
+    const held = this.#isOf(run) && this.#step !== null ? [{ step: this.#step, lineage: null }] : [];
+    const starts: Start[] = [...held, ...(await sealedFor(run)).reverse()];
+    return starts.filter(({ step }) => step <= version.step).sort((a, b) => b.step - a.step);
+  }
+
+  /** Whether it holds the committed version of that step, and the store has all that leads on from there. */
+  async #leadsOn(run: RunHandle, step: number, version: PolicyVersion): Promise<boolean> {
+    if (step === version.step) return false; // it holds that step's version, and it is another one
+    const committed = (await readCommit(run, step))?.commit.policy;
+    if (!committed || !this.#isAt(run, committed)) return false;
+    const steps = await RestorableSteps.of(run, { bytesMax: 0 });
+    return steps.leadOn(step, version.step);
   }
 
   async #replay(run: RunHandle, from: number, version: PolicyVersion, mayGoOn: MayGoOn): Promise<Difference | null> {
@@ -287,13 +302,14 @@ export class PolicyTrainer {
       await mayGoOn();
       const { commit } = await requireCommit(run, step);
       const outcome = await this.train(run, await readJson<StepPlan>(run, commit.plan!), { isReplay: true });
+      this.#step = step; // of a batch that is refused now, and was not, as well
       const engine = await this.fingerprint();
       const expected = step === version.step ? version.digest : commit.policy.digest;
       if (outcome.digest !== expected) first ??= { step, isSameEngine: engine !== null && engine === commit.engine };
     }
     if (first === null || this.#digest === version.digest) return null;
     const difference = { ...first, digest: this.#digest! };
-    this.#standsFor = { digest: version.digest, difference };
+    this.#standsFor = { version, difference };
     return difference;
   }
 
@@ -358,6 +374,12 @@ export class PolicyTrainer {
 function atPlansTemperature(row: PackedRow): PackedRow {
   const { temperature: _, ...others } = row;
   return others;
+}
+
+type VersionName = Pick<PolicyVersion, 'step' | 'digest'>;
+
+function isSame(one: VersionName, other: VersionName): boolean {
+  return one.step === other.step && one.digest === other.digest;
 }
 
 interface PendingWish {

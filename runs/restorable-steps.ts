@@ -93,6 +93,15 @@ export class RestorableSteps {
     return remembered(this.#found, step, () => this.#find(step));
   }
 
+  /** Whether the stored batches after `from` are there, up to `to`. */
+  async leadOn(from: number, to: number): Promise<boolean> {
+    for (let step = from + 1; step <= to; step++) {
+      const plan = (await this.#commit(step))?.commit.plan;
+      if (!plan || !this.#keys.has(plan.key) || !(await this.#leadsOn(plan))) return false;
+    }
+    return true;
+  }
+
   async #find(step: number): Promise<ReachableStep | null> {
     const found = step < this.#from ? null : await this.#commit(step);
     if (!found) return null;

@@ -7,7 +7,9 @@ import { fileURLToPath } from 'node:url';
 import type { TrainStepResult } from '../../activities/index.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { putJson } from '../../backends/store/objects.ts';
-import { readJson } from '../../runs/run-access.ts';
+import { partsOfPlan } from '../../runs/batches.ts';
+import { beginLineage } from '../../runs/lineages.ts';
+import { readJson, requireCommit } from '../../runs/run-access.ts';
 import type { StepPlan } from '../../core/rl/run-state.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { engineFailuresMax } from '../../core/limits.ts';
@@ -190,6 +192,154 @@ describe('bringing a trainer to a version', () => {
     assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps], [4, 4]);
   });
 });
+
+describe('a GPU worker that gets a run back', () => {
+  /** As many steps as another GPU worker makes while this one is away. */
+  async function goOn(test: TestRun, roles: Roles, from: Committed, count: number): Promise<Committed> {
+    let last = from;
+    for (let i = 0; i < count; i++) last = await advance(test, roles, last);
+    return last;
+  }
+
+  const retention = (interval: number, keepLast: number) => ({
+    'checkpoints.interval': String(interval),
+    'checkpoints.keep_last': String(keepLast),
+    max_off_policy_steps: '0',
+  });
+
+  test('restores the newest checkpoint when retention has removed the batches after the version that it holds', async (t) => {
+    const test = await makeRun(t, retention(2, 1));
+    const [ours, theirs] = [openRoles(), openRoles()];
+    const left = await goOn(test, ours, await commitFirst(test, ours), 3);
+    const handed = await goOn(test, theirs, left, 8);
+    assert.equal(await test.store.read((await requireCommit(test.run, 4)).commit.plan!.key), null, 'it is removed');
+    const recovery = await ours.policyTrainer.bringTo(test.run, handed.state.policy);
+    assert.deepEqual(placeOf(recovery), { restoredFrom: 10, replayedSteps: 1, damaged: [] });
+    const last = await goOn(test, ours, handed, 3);
+    const undisturbed = await makeRun(t, retention(2, 1));
+    const same = openRoles();
+    const expected = await goOn(undisturbed, same, await commitFirst(undisturbed, same), 14);
+    assert.equal(last.state.policy.digest, expected.state.policy.digest);
+  });
+
+  test('trains no more batches again than lie between two checkpoints, though it could go on from what it holds', async (t) => {
+    const test = await makeRun(t, retention(4, 5));
+    const [ours, theirs] = [openRoles(), openRoles()];
+    const handed = await goOn(test, theirs, await goOn(test, ours, await commitFirst(test, ours), 3), 11);
+    const recovery = await ours.policyTrainer.bringTo(test.run, handed.state.policy);
+    assert.deepEqual(placeOf(recovery), { restoredFrom: 12, replayedSteps: 2, damaged: [] });
+  });
+
+  test('goes on from what it holds where no checkpoint is nearer', async (t) => {
+    const test = await makeRun(t, retention(4, 5));
+    const [ours, theirs] = [openRoles(), openRoles()];
+    const handed = await goOn(test, theirs, await goOn(test, ours, await commitFirst(test, ours), 4), 3);
+    const recovery = await ours.policyTrainer.bringTo(test.run, handed.state.policy);
+    assert.deepEqual(placeOf(recovery), { restoredFrom: null, replayedSteps: 3, damaged: [] });
+    assert.deepEqual(ours.trainers.length, 1);
+  });
+
+  test('goes on from what it holds where the checkpoint that is nearer is damaged', async (t) => {
+    const test = await makeRun(t, retention(4, 5));
+    const [ours, theirs] = [openRoles(), openRoles()];
+    const handed = await goOn(test, theirs, await goOn(test, ours, await commitFirst(test, ours), 5), 4);
+    await damage(test, `${layout.weights('main', 8)}model.safetensors`);
+    const recovery = await ours.policyTrainer.bringTo(test.run, handed.state.policy);
+    assert.deepEqual([recovery!.restoredFrom, recovery!.replayedSteps, recovery!.differs], [null, 4, null]);
+    assert.match(recovery!.damaged.join(), /^step 8: /);
+  });
+
+  test('restores a checkpoint where a batch that it would go on with is damaged, and believes nothing of its own half-way', async (t) => {
+    const test = await makeRun(t, retention(4, 5));
+    const [ours, theirs] = [openRoles(), openRoles()];
+    const handed = await goOn(test, theirs, await goOn(test, ours, await commitFirst(test, ours), 5), 2);
+    const { plan } = (await requireCommit(test.run, 7)).commit;
+    const [part] = await partsOfPlan(test.run, await readJson<StepPlan>(test.run, plan!));
+    const whole = (await test.store.read(part!.key))!;
+    await damage(test, part!.key);
+    const trained = () => ours.trainers.flatMap((trainer) => trainer.trained.slice(-3));
+    await assert.rejects(
+      ours.policyTrainer.bringTo(test.run, handed.state.policy),
+      hasCode('CheckpointDamaged', 'step 5, held by this GPU worker: ', 'step 4: ', part!.key),
+    );
+    assert.ok(trained().includes('step 6'), 'it stopped half-way');
+    await test.store.put(part!.key, whole);
+    const recovery = await ours.policyTrainer.bringTo(test.run, handed.state.policy);
+    assert.equal(recovery!.differs, null);
+    assert.equal(
+      ours.trainers.at(-1)!.weights,
+      text(await test.store.read(`${layout.weights('main', 7)}model.safetensors`)),
+    );
+  });
+
+  test('of whose batches one was taken away, begins none of them', async (t) => {
+    const test = await makeRun(t, retention(4, 5));
+    const [ours, theirs] = [openRoles(), openRoles()];
+    const handed = await goOn(test, theirs, await goOn(test, ours, await commitFirst(test, ours), 5), 2);
+    const { plan } = (await requireCommit(test.run, 7)).commit;
+    const [part] = await partsOfPlan(test.run, await readJson<StepPlan>(test.run, plan!));
+    await test.store.removeAll(part!.key);
+    const before = ours.trainers[0]!.trained.length;
+    await assert.rejects(
+      ours.policyTrainer.bringTo(test.run, handed.state.policy),
+      hasCode('CheckpointDamaged', part!.key),
+    );
+    assert.equal(ours.trainers[0]!.trained[before], 'step 5', 'from checkpoint 4, and not step 6 from what it held');
+  });
+
+  test('in another lineage restores what that goes on from, also where it holds a later step of the one before', async (t) => {
+    const test = await makeRun(t, retention(2, 5));
+    const [ours, theirs] = [openRoles(), openRoles()];
+    const versions = [await commitFirst(test, ours)];
+    for (let i = 0; i < 5; i++) versions.push(await advance(test, ours, versions.at(-1)!));
+    const { lineage, head } = await beginLineage({ run: test.run, step: 3, request: 'back' });
+    const run = { ...test.run, lineage };
+    const again = { ...test, run };
+    const first = { state: { ...head.commit.state, overrides: { learningRate: 0.5 } }, parent: head.sha256 };
+    const handed = await goOn(again, theirs, first, 2);
+    assert.notEqual(handed.state.policy.digest, versions[5]!.state.policy.digest);
+    const recovery = await ours.policyTrainer.bringTo(run, handed.state.policy);
+    assert.deepEqual([recovery!.differs, recovery!.restoredFrom === null], [null, false]);
+    assert.equal(
+      ours.trainers.at(-1)!.weights,
+      text(await test.store.read(`${handed.state.policy.weights}model.safetensors`)),
+    );
+  });
+
+  test('trains steps again that changed no weights: their moments are other ones', async (t) => {
+    const test = await makeRun(t, retention(4, 5));
+    const still = { makeTrainer: () => new StillTrainer() };
+    const [ours, theirs] = [openRoles(undefined, still), openRoles(undefined, still)];
+    const left = await goOn(test, ours, await commitFirst(test, ours), 5);
+    const handed = await goOn(test, theirs, left, 2);
+    assert.equal(handed.state.policy.digest, left.state.policy.digest);
+    const recovery = await ours.policyTrainer.bringTo(test.run, handed.state.policy);
+    assert.deepEqual(placeOf(recovery), { restoredFrom: null, replayedSteps: 2, damaged: [] });
+    assert.equal(ours.trainers.at(-1)!.moments, theirs.trainers.at(-1)!.moments);
+  });
+
+  test('refuses a reference policy that was damaged after it was used', async (t) => {
+    const test = await makeRun(t, retention(4, 5));
+    const roles = openRoles();
+    const last = await goOn(test, roles, await commitFirst(test, roles), 2);
+    const { plan } = await planNext(test, roles, last);
+    await damage(test, `${layout.weights('main', 0)}model.safetensors`);
+    await assert.rejects(
+      act(roles.trainStep, { run: test.run, plan }),
+      hasCode('CheckpointDamaged', 'weights/step_0/model.safetensors'),
+    );
+  });
+});
+
+/** A learning rate of 0 after the first step: weights stay as they are, and moments do not. */
+class StillTrainer extends ChainTrainer {
+  override async trainStep(input: Parameters<ChainTrainer['trainStep']>[0]) {
+    const { weights } = this;
+    const outcome = await super.trainStep(input);
+    if (input.plan.step > 1) this.weights = weights;
+    return { ...outcome, digest: await this.digest() };
+  }
+}
 
 describe('a train step', () => {
   test('a damaged reference policy is refused by name, before anything is trained with it', async (t) => {
