@@ -51,18 +51,30 @@ export interface LeasedRound {
   readonly chunks: readonly LeasedChunk[];
   /** Rollout workers that ask for work; absent where it is not known. */
   readonly workers?: number;
+  /** Workers of another version than the others, a line each with what to do; absent where there are none, or it is not known. */
+  readonly otherVersions?: readonly string[];
+}
+
+export interface LeaseDependencies {
+  readonly countRolloutWorkers: () => Promise<number>;
+  /** A line for each worker of another version than the others. */
+  readonly otherVersions: () => Promise<readonly string[]>;
 }
 
 export const createLeaseGroups =
-  ({ countRolloutWorkers }: { readonly countRolloutWorkers: () => Promise<number> }) =>
+  ({ countRolloutWorkers, otherVersions: ask }: LeaseDependencies) =>
   /**
    * Opens the next groups. The same curriculum leases the same groups; if they were leased before (a resumed run), the
    * stored lease is taken, with the version those groups started from, so that what was generated for it is adopted.
    */
   async (input: LeaseInput): Promise<LeasedRound> => {
     // One that is not counted now is at the next lease.
-    const [leased, workers] = await Promise.all([leaseRound(input), countRolloutWorkers().catch(() => undefined)]);
-    return { ...leased, ...present({ workers }) };
+    const [leased, workers, others] = await Promise.all([
+      leaseRound(input),
+      countRolloutWorkers().catch(() => undefined),
+      ask(),
+    ]);
+    return { ...leased, ...present({ workers, otherVersions: others.length === 0 ? undefined : others }) };
   };
 
 async function leaseRound(input: LeaseInput): Promise<LeasedRound> {

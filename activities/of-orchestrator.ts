@@ -10,7 +10,7 @@ import { createPlanNewest } from './evaluation/plan-newest.ts';
 import { createHoldVersion, findEvaluation } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterAgain } from './filter-groups.ts';
-import { createLeaseGroups } from './lease-groups.ts';
+import { createLeaseGroups, type LeaseDependencies } from './lease-groups.ts';
 import { beginLineage, checkRewind } from '../runs/lineages.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { packBatch } from './pack-batch.ts';
@@ -27,12 +27,12 @@ import { nextTrainerEpoch } from './trainer-claims.ts';
 
 /** Queue `ratchet`: beside the workflow, all glue between stored objects. */
 export const createOrchestratorActivities = (
-  dependencies: OpenRunDependencies & {
-    codeVersion: string;
-    inference: GenerateDependencies['inference'];
-    findTrainers: () => Promise<KnownTrainers>;
-    countRolloutWorkers: () => Promise<number>;
-  },
+  dependencies: OpenRunDependencies &
+    LeaseDependencies & {
+      codeVersion: string;
+      inference: GenerateDependencies['inference'];
+      findTrainers: () => Promise<KnownTrainers>;
+    },
 ) => ({
   openRun: createOpenRun(dependencies),
   readSpec,

@@ -18,6 +18,8 @@ export interface StatusReport {
   readonly status: RunStatus | null;
   /** Activities that are being tried again, with what they failed with. */
   readonly retries: readonly string[];
+  /** Workers of another version than the others that ask for work on its server, a line each with what to do. */
+  readonly otherVersions: readonly string[];
   /** Why the workflow failed; null when it did not. */
   readonly stoppedBecause: string | null;
   /** What the run's folder says; read where the workflow does not run, as it takes longer. */
@@ -47,6 +49,7 @@ export async function describe(report: StatusReport): Promise<string[]> {
   const lines = status ? describeStatus(status, workflow!, report) : [`${run}: ${standing(report)}`];
   if (stoppedBecause) lines.push(`failed because: ${stoppedBecause}`);
   if (waiting) lines.push(waiting);
+  lines.push(...report.otherVersions);
   if (temporalError) lines.push(temporalError);
   if (committed) lines.push(...(await describeStored(committed, status === null)));
   if (report.cost) lines.push(...describeCost(report.cost));

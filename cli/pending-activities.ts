@@ -4,6 +4,7 @@ import {
   decodeOptionalFailureToOptionalError,
 } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import type { WorkProgress } from '../activities/around/work-under-way.ts';
+import { namingTheWorker } from '../workers/other-versions.ts';
 
 /** An activity under way, as the server knows it without any worker. */
 export interface PendingActivity {
@@ -48,7 +49,7 @@ export async function pendingWork(handle: WorkflowHandle, timeoutMs: number): Pr
     const played = await Promise.all(flows.map((flow) => pendingActivities(flow, timeoutMs)));
     const own = await Promise.all(
       (raw.pendingActivities ?? []).map(
-        async ({ activityType, attempt, lastFailure, heartbeatDetails, scheduledTime }) => {
+        async ({ activityType, attempt, lastFailure, lastWorkerIdentity, heartbeatDetails, scheduledTime }) => {
           const failure = await decodeOptionalFailureToOptionalError(converter, lastFailure);
           const [said] = await decodeArrayFromPayloads(converter, heartbeatDetails?.payloads);
           const nextMs = Number(scheduledTime?.seconds ?? 0) * 1000;
@@ -56,7 +57,7 @@ export async function pendingWork(handle: WorkflowHandle, timeoutMs: number): Pr
             name: activityType?.name ?? 'an activity',
             attempt: attempt ?? 1,
             nextAt: nextMs > Date.now() ? new Date(nextMs).toISOString() : null,
-            lastFailure: failure?.message ?? null,
+            lastFailure: failure ? namingTheWorker(failure.message, lastWorkerIdentity) : null,
             done: doneIn(said),
             waitsFor: waitIn(said),
             said,

@@ -3,9 +3,11 @@ import {
   isGrpcServiceError,
   ServiceError,
   type Workflow,
+  WorkflowFailedError,
   type WorkflowHandle,
   type WorkflowResultType,
 } from '@temporalio/client';
+import { rootMessage } from './root-message.ts';
 
 /** How long a server that did not answer is left alone. */
 const serverPauseMs = 1_000;
@@ -37,4 +39,15 @@ function untilLeft<T>(left: AbortSignal, result: Promise<T>): Promise<T> {
     else left.addEventListener('abort', leave, { signal: leaving.signal });
   });
   return Promise.race([result, gone]).finally(() => leaving.abort());
+}
+
+/** Why a closed workflow did not complete; null when it did. */
+export async function failureOf(handle: WorkflowHandle): Promise<string | null> {
+  try {
+    await handle.result();
+    return null;
+  } catch (error) {
+    if (error instanceof WorkflowFailedError) return rootMessage(error);
+    throw error;
+  }
 }

@@ -2,7 +2,9 @@ import type { WorkflowClient, WorkflowExecutionDescription, WorkflowHandle } fro
 import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import proto from '@temporalio/proto';
 import { taskQueues } from '../core/names.ts';
+import { codeDigest } from '../workers/code-version.ts';
 import { versionOf } from '../workers/take-over.ts';
+import { workerIn, workerName } from '../workers/worker-identity.ts';
 
 const { PendingWorkflowTaskState, TaskQueueType, WorkflowTaskFailedCause } = proto.temporal.api.enums.v1;
 
@@ -78,6 +80,8 @@ export async function orchestratorsOf(
 interface TaskFailure {
   readonly isNondeterminism: boolean;
   readonly message: string;
+  /** Whose task it was. */
+  readonly identity: string;
 }
 
 /** What its newest workflow task failed with, if none was completed since. */
@@ -96,17 +100,25 @@ async function lastTaskFailure(handle: WorkflowHandle, runId: string): Promise<T
     const isNondeterminism =
       failed.cause === WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR ||
       /TMPRL1100|nondetermin/i.test(message);
-    return { isNondeterminism, message };
+    return { isNondeterminism, message, identity: failed.identity ?? '' };
   }
   return null;
 }
 
-function wedged(run: string, found: WorkflowExecutionDescription, { isNondeterminism, message }: TaskFailure): string {
+function wedged(
+  run: string,
+  found: WorkflowExecutionDescription,
+  { isNondeterminism, message, identity }: TaskFailure,
+): string {
+  const worker = workerIn(identity);
+  const who = worker === null ? 'the orchestrator' : workerName(worker);
   const said = message.replaceAll(/\s+/g, ' ').slice(0, shownChars);
-  if (!isNondeterminism) return `its workflow code fails, and is tried again: ${said}`;
+  if (message.startsWith('Failed to initialize workflow of type'))
+    return `${who} does not know this kind of workflow: it is of another version than what began it. Restart it with this version (code ${codeDigest()}); nothing is lost (${said})`;
+  if (!isNondeterminism) return `its workflow code fails on ${who}, and is tried again: ${said}`;
   const version = versionOf(found);
   const written = version === null ? '' : `, written by version ${short(version)},`;
-  return `the running orchestrator is of another version: it cannot continue with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`npx ratchet upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;
+  return `${who}, which runs, is of another version: it cannot continue with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`npx ratchet upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;
 }
 
 function pinnedTo({ raw }: WorkflowExecutionDescription): string | null {

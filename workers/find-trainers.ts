@@ -22,10 +22,15 @@ export function pollerCount(client: Client, taskQueue: string): () => Promise<nu
   return async () => {
     if (performance.now() - at < countedMs) return counted;
     at = performance.now();
-    const fresh = (await pollersOf(client, taskQueue)).filter(isFresh);
+    const fresh = await freshPollers(client, taskQueue);
     counted = Math.max(1, new Set(fresh.map(({ identity }) => identity)).size);
     return counted;
   };
+}
+
+/** Processes that ask for activities of a queue, or did so a moment ago. */
+export async function freshPollers(client: Client, taskQueue: string): Promise<Poller[]> {
+  return (await pollersOf(client, taskQueue)).filter(isFresh);
 }
 
 async function pollersOf(client: Client, name: string): Promise<Poller[]> {

@@ -1,5 +1,6 @@
 import type { Worker, WorkerOptions } from '@temporalio/worker';
 import { type OpenedWorker, runTogether } from './run-worker.ts';
+import { watchVersions } from './other-versions.ts';
 import { takeOverRuns } from './take-over.ts';
 import { beCurrent, beUnversioned, currentLine, hasDeployments, pinnedTo } from './worker-deployment.ts';
 import { workflowBundlePath, workflowCodeVersion } from './workflow-bundle.ts';
@@ -53,6 +54,7 @@ function orchestratorActivities(settings: WorkerSettings, link: TemporalLink) {
     inference: inferenceFor(settings),
     findTrainers: () => findTrainers(link.client),
     countRolloutWorkers: pollerCount(link.client, taskQueues.rollout),
+    otherVersions: watchVersions(link.client),
     hasSearchAttributes: () =>
       hasSearchAttributes({
         list: async () => (await link.connection.operatorService.listSearchAttributes({ namespace })).customAttributes,

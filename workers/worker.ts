@@ -1,12 +1,12 @@
 import { Runtime, Worker, type WorkerOptions } from '@temporalio/worker';
-import { randomBytes } from 'node:crypto';
-import os from 'node:os';
 import { heartbeatThrottleMs } from '../core/limits.ts';
 import { taskQueues } from '../core/names.ts';
+import { codeDigest } from './code-version.ts';
 import { dataConverterFor } from './payload-codec.ts';
 import { TemporalLink } from './temporal-link.ts';
 import { watchCredentials } from './watch-credentials.ts';
 import type { OpenedWorker } from './run-worker.ts';
+import { workerIdentity } from './worker-identity.ts';
 import { say, type WorkerSettings } from './worker-settings.ts';
 import { activityInterceptors } from '../activities/around/interceptors.ts';
 
@@ -39,8 +39,7 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
     namespace: temporal.namespace,
     dataConverter: dataConverterFor(payloadKeys),
     taskQueue: taskQueues[settings.role],
-    // In containers hosts have odd names, and every process number is 1 or 7.
-    identity: `${settings.role} worker ${process.pid}@${os.hostname()} ${randomBytes(3).toString('hex')}`,
+    identity: workerIdentity(settings.role, codeDigest()),
     interceptors: { activity: activityInterceptors(settings.role) },
     shutdownGraceTime: graceMs,
     shutdownForceTime: graceMs + forceMs,

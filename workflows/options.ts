@@ -8,7 +8,7 @@ import type {
   UploadActivities,
 } from '../activities/index.ts';
 import { heartbeatTimeoutDefaultS, holdAgainMs } from '../core/limits.ts';
-import { taskQueues, trainerQueues } from '../core/names.ts';
+import { notRegisteredType, taskQueues, trainerQueues } from '../core/names.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 
 /**
@@ -133,13 +133,26 @@ export function holdingOn(spec: RunSpec, taskQueue: string, isOwnQueue: boolean)
   });
 }
 
+/** What a worker of another version does not have it never will: another worker is asked, and not this one again. */
+const retryWhereKnown = { ...retry, nonRetryableErrorTypes: [notRegisteredType] };
+
 /** On the GPU worker that holds the run: one thing at a time, and beside it one upload. */
 export function trainingOn(spec: RunSpec, holder: string) {
   const taskQueue = trainerQueues(holder).steps;
-  return proxyActivities<TrainActivities>({ ...onHeldHost(spec), taskQueue, startToCloseTimeout: '6h', retry });
+  return proxyActivities<TrainActivities>({
+    ...onHeldHost(spec),
+    taskQueue,
+    startToCloseTimeout: '6h',
+    retry: retryWhereKnown,
+  });
 }
 
 export function uploadsOn(spec: RunSpec, holder: string) {
   const taskQueue = trainerQueues(holder).uploads;
-  return proxyActivities<UploadActivities>({ ...onHeldHost(spec), taskQueue, startToCloseTimeout: '6h', retry });
+  return proxyActivities<UploadActivities>({
+    ...onHeldHost(spec),
+    taskQueue,
+    startToCloseTimeout: '6h',
+    retry: retryWhereKnown,
+  });
 }

@@ -1,4 +1,4 @@
-import { type Client, WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
+import type { Client, WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { askStatus } from '../ask-status.ts';
@@ -6,9 +6,10 @@ import { findRun, temporalHere } from '../connection.ts';
 import { askBranches } from '../describe-prompts.ts';
 import { describeWaiting, retrying } from '../follow-run.ts';
 import { jsonText, withoutControls } from '../plain-text.ts';
-import { rootMessage } from '../root-message.ts';
+import { failureOf } from '../result-of.ts';
 import { storeOption } from '../store-option.ts';
 import type { StoredRun } from '../stored-runs.ts';
+import { otherVersions } from '../../workers/other-versions.ts';
 import { whyStuck } from '../why-stuck.ts';
 import { withTemporal } from '../with-temporal.ts';
 import { listRuns } from './runs.ts';
@@ -31,7 +32,7 @@ export const statusCommand = new Command('status')
 
 async function reportOf(run: string, store: string | undefined): Promise<StatusReport> {
   const nothing = { run, workflow: null, status: null, retries: [], stoppedBecause: null, temporalError: null };
-  const untold = { ...nothing, branches: {}, waiting: null };
+  const untold = { ...nothing, branches: {}, waiting: null, otherVersions: [] };
   const committed = (await temporalHere(process.cwd())) === null ? await readCommitted(run, store) : null;
   if (committed) return { ...untold, ...(await sinksOf(run, store)), committed };
   try {
@@ -54,7 +55,10 @@ async function reportOf(run: string, store: string | undefined): Promise<StatusR
 const runningPatienceMs = 10_000;
 const endedPatienceMs = 3_000;
 
-type Told = Pick<StatusReport, 'workflow' | 'status' | 'retries' | 'stoppedBecause' | 'waiting' | 'branches'>;
+type Told = Pick<
+  StatusReport,
+  'workflow' | 'status' | 'retries' | 'stoppedBecause' | 'waiting' | 'branches' | 'otherVersions'
+>;
 
 async function askTemporal(client: Client, run: string): Promise<Told> {
   const handle = await findRun(client, run);
@@ -69,6 +73,7 @@ async function askTemporal(client: Client, run: string): Promise<Told> {
     retries: isRunning && status ? ((await retrying(handle)) ?? []) : [],
     stoppedBecause: isRunning ? null : await failureOf(handle),
     waiting: isRunning && !status ? await describeSilence(handle, run) : null,
+    otherVersions: isRunning ? await otherVersions(client) : [],
   };
 }
 
@@ -81,15 +86,4 @@ async function describeSilence(handle: WorkflowHandle, run: string): Promise<str
 /** From the run's folder alone; null when there is none here, or nothing is committed. Loaded only where it is needed: it is heavy. */
 async function readCommitted(run: string, store: string | undefined): Promise<StoredRun | null> {
   return (await import('../stored-runs.ts')).findStoredRun(run, store);
-}
-
-/** Why a closed workflow did not complete; null when it did. */
-async function failureOf(handle: WorkflowHandle): Promise<string | null> {
-  try {
-    await handle.result();
-    return null;
-  } catch (error) {
-    if (error instanceof WorkflowFailedError) return rootMessage(error);
-    throw error;
-  }
 }

@@ -265,6 +265,7 @@ export function openRoles(
     isWorkflowRunning: () => Promise.resolve(false),
     findTrainers: () => Promise.resolve({ trainers: [], lastSeen: null }),
     countRolloutWorkers: () => Promise.resolve(1),
+    otherVersions: () => Promise.resolve([]),
   });
   const activities = {
     ...orchestrator,

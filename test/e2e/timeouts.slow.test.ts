@@ -84,6 +84,7 @@ for (const level of [0, 2]) {
       waiting: null,
       temporalError: null,
       committed: null,
+      otherVersions: [],
     };
     const report = {
       ...nothing,

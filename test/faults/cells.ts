@@ -35,13 +35,13 @@ export interface CellResult {
 
 /** Plays it; a run that fails or hangs is terminated, so that it does not hold the stage's trainer. */
 export async function runCell(stage: FaultStage, cell: Cell, undisturbed: UndisturbedRun): Promise<CellResult> {
-  const { limitMs = cellLimitMs, action, overrides = {} } = rowOf(cell.row);
+  const { limitMs = cellLimitMs, action, steps = stepsOfRun, overrides = {} } = rowOf(cell.row);
   const { failpoint, at, sampleMs } = gapOfCell(cell);
   const besides = await besidesOf(cell);
   stage.plan(failpoint, { at, action });
   const name = nameOf(cell);
   const run = await stage.start(name, {
-    steps: stepsOfRun,
+    steps,
     overrides: { ...besides, ...overrides },
     ...(sampleMs === undefined ? {} : { sampleMs }),
   });
@@ -83,7 +83,7 @@ async function playCell(
   undisturbed: UndisturbedRun,
 ): Promise<CellResult> {
   const { column } = cell;
-  const { strike, judge = judgeByWeights, losesNothing = false } = rowOf(cell.row);
+  const { strike, judge = judgeByWeights, losesNothing = false, steps = stepsOfRun } = rowOf(cell.row);
   const { failpoint, continuesAsNew = false } = gapOfCell(cell);
   const fired = await stage.fired(failpoint, run);
   assert.ok(fired, `${failpoint} fired`);
@@ -98,7 +98,7 @@ async function playCell(
     release();
     const summary = await (other ?? run).handle.result();
     const recoverySeconds = await recovery.seconds();
-    assert.equal(summary.step, stepsOfRun);
+    assert.equal(summary.step, steps);
     assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
     await judge({ stage, run, column, summary, weights: await weightsDigest(run, summary), undisturbed });
     if (undisturbed.branch !== undefined) assert.equal(await branchOutcome(stage, other ?? run), undisturbed.branch);
@@ -140,18 +140,23 @@ async function hasContinued(stage: FaultStage, { name, handle }: StagedRun): Pro
 
 /** How long a run takes from a fault to its next commit. */
 class RecoveryClock {
+  readonly #run: StagedRun;
   #startedAt = performance.now();
   readonly #stopping = new AbortController();
   /** When the next commit was there; null when it was stopped before. */
-  readonly #committedAt: Promise<number | null>;
+  #committedAt: Promise<number | null>;
 
   constructor(run: StagedRun, commitsBefore: number) {
-    this.#committedAt = this.#watch(run, commitsBefore);
+    this.#run = run;
+    this.#committedAt = this.#watch(Promise.resolve(commitsBefore));
     this.#committedAt.catch(() => undefined); // whoever asks for it is told
   }
 
+  /** The run may have gone on meanwhile: the next commit is one after those that are there now. */
   startOver(): void {
     this.#startedAt = performance.now();
+    this.#committedAt = this.#watch(countCommits(this.#run));
+    this.#committedAt.catch(() => undefined);
   }
 
   stop(): void {
@@ -165,10 +170,11 @@ class RecoveryClock {
     return committedAt === null ? 0 : Math.max(0, committedAt - this.#startedAt) / 1000;
   }
 
-  async #watch(run: StagedRun, commitsBefore: number): Promise<number | null> {
+  async #watch(counting: Promise<number>): Promise<number | null> {
+    const commitsBefore = await counting;
     for (;;) {
       const isLast = this.#stopping.signal.aborted;
-      if ((await countCommits(run)) > commitsBefore) return performance.now();
+      if ((await countCommits(this.#run)) > commitsBefore) return performance.now();
       if (isLast) return null;
       await delay(commitsLookMs);
     }

@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { setTimeout as delay } from 'node:timers/promises';
-import { layout } from '../../runs/layout.ts';
+import { firstLineage } from '../../core/names.ts';
+import { layout, stepOf } from '../../runs/layout.ts';
 import { decodeJson } from '../../backends/store/objects.ts';
 import type { Row, Rows, Struck } from './row.ts';
 import type { StagedRun } from './stage.ts';
@@ -40,6 +41,20 @@ export const processFaults = {
     cannot: { open: 'no GPU worker has the run by then' },
     losesNothing: true,
   },
+  'hand-back after retention: GPU worker silent, another one has the run meanwhile and is lost': {
+    stage: 'two GPU workers',
+    action: 'hold',
+    strike: handBack,
+    steps: 9,
+    // Retention leaves nothing of what the first one would go on with.
+    overrides: { 'checkpoints.interval': '1', 'checkpoints.keep-last': '1', 'max-off-policy-steps': '0' },
+    columns: {
+      only: ['generate', 'train', 'trained', 'commit'],
+      because:
+        'the run is handed over there and back later: what the first GPU worker holds of it is the same in the gaps between',
+    },
+    losesNothing: true,
+  },
   'engine process killed (real engine)': {
     ...onRealEngine,
     // The base model is made without it: it begins with the first segment of the warm-up.
@@ -62,20 +77,56 @@ export async function kill(stage: Struck['stage'], role: string): Promise<void> 
 /** A host that is gone: what is started in its place is killed too, until the other worker has the run. */
 export async function loseHolder({ stage, run, release }: Struck): Promise<void> {
   const { pid: lost } = await newestClaim(run);
-  const role = Object.entries(stage.stack.pids()).find(([, pid]) => pid === lost)?.[0];
-  assert.ok(role, `process ${lost} holds the run and is a GPU worker of this stage`);
+  const role = roleOf(stage, lost);
   const [other] = Object.entries(stage.stack.pids()).find(
     ([name]) => name.startsWith('train worker') && name !== role,
   )!;
   // The cell before may have killed it: it is about to be back.
   await until(`the ${other}`, () => stage.stack.pids()[other] != null, { everyMs: lookMs });
-  const heir = stage.pid(other);
+  await killUntil({ stage, run }, { role, heir: stage.pid(other), release });
+}
+
+async function killUntil(
+  { stage, run }: Pick<Struck, 'stage' | 'run'>,
+  { role, heir, release }: { readonly role: string; readonly heir: number } & Pick<Struck, 'release'>,
+): Promise<void> {
   for (let isReleased = false; (await newestClaim(run)).pid !== heir;) {
     const pid = stage.stack.pids()[role];
     if (pid != null) process.kill(pid, 'SIGKILL');
     if (!isReleased) release();
     isReleased = true;
     await delay(lookMs);
+  }
+}
+
+function roleOf(stage: Struck['stage'], wanted: number): string {
+  const role = Object.entries(stage.stack.pids()).find(([, pid]) => pid === wanted)?.[0];
+  assert.ok(role, `process ${wanted} holds the run and is a GPU worker of this stage`);
+  return role;
+}
+
+/** Steps that the second GPU worker makes before it is lost. */
+const stepsBetween = 4;
+
+/** The first one sleeps, and wakes when the second, which had the run meanwhile, is lost. */
+async function handBack({ stage, run, release, harmEnds }: Struck): Promise<void> {
+  const { pid: first } = await newestClaim(run);
+  process.kill(first, 'SIGSTOP');
+  try {
+    const goesOn = 'trainStep.begun';
+    stage.planBeside(goesOn, { at: stepsBetween + 1, action: 'hold' });
+    release();
+    assert.ok(await stage.fired(goesOn, run), 'the run is trained on');
+    const { pid: second } = await newestClaim(run);
+    assert.notEqual(second, first, 'another GPU worker has it');
+    const batches = (await run.store.list(layout.allBatches(firstLineage))).map(stepOf);
+    assert.ok(batches.length > 0 && batches.every((step) => step! > stepsBetween), `retention: ${batches.join(', ')}`);
+    process.kill(first, 'SIGCONT');
+    const back = { role: roleOf(stage, second), heir: first, release: () => stage.release(goesOn) };
+    await killUntil({ stage, run }, back);
+    harmEnds();
+  } finally {
+    process.kill(first, 'SIGCONT');
   }
 }
 

@@ -28,6 +28,8 @@ export interface Row {
    * where another one than that which was struck.
    */
   readonly strike: (struck: Struck) => Promise<StagedRun | void>;
+  /** How many steps its runs have; {@link stepsOfRun} when missing. */
+  readonly steps?: number;
   /** What its runs have otherwise, as `--key value` on the command line; compared with an undisturbed run of the same. */
   readonly overrides?: Readonly<Record<string, string>>;
   /** Failpoints that stand for a column's own, where its stage never passes that. */

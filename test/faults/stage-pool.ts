@@ -32,8 +32,9 @@ export class StagePool {
     try {
       const hasBranch = gapOfCell(cell).hasBranch === true;
       const besides = hasBranch ? await besidesOf(cell) : {};
-      const overrides = { ...besides, ...rowOf(cell.row).overrides };
-      const result = await play(pooled.stage, await this.#undisturbedOn(pooled, overrides, hasBranch));
+      const { steps = stepsOfRun, overrides } = rowOf(cell.row);
+      const like = { steps, overrides: { ...besides, ...overrides }, hasBranch };
+      const result = await play(pooled.stage, await this.#undisturbedOn(pooled, like));
       pooled.isBusy = false;
       return result;
     } catch (error) {
@@ -65,18 +66,21 @@ export class StagePool {
   }
 
   /** Once per kind and settings, whichever stage of it comes first. */
-  #undisturbedOn(
-    { key, stage }: Pooled,
-    overrides: Readonly<Record<string, string>>,
-    hasBranch: boolean,
-  ): Promise<UndisturbedRun> {
-    const name = JSON.stringify([key, overrides]);
+  #undisturbedOn({ key, stage }: Pooled, like: Like): Promise<UndisturbedRun> {
+    const name = JSON.stringify([key, like]);
     const known = this.#undisturbed.get(name);
     if (known) return known;
-    const playing = playUndisturbed(stage, `undisturbed-${this.#undisturbed.size + 1}`, { overrides, hasBranch });
+    const playing = playUndisturbed(stage, `undisturbed-${this.#undisturbed.size + 1}`, like);
     this.#undisturbed.set(name, playing);
     return playing;
   }
+}
+
+/** The runs that a cell's is compared with. */
+interface Like {
+  readonly steps: number;
+  readonly overrides: Readonly<Record<string, string>>;
+  readonly hasBranch: boolean;
 }
 
 interface Place {
@@ -95,10 +99,10 @@ export function placeOf(cell: Cell): Place {
 async function playUndisturbed(
   stage: FaultStage,
   name: string,
-  { overrides, hasBranch }: { readonly overrides: Readonly<Record<string, string>>; readonly hasBranch: boolean },
+  { steps, overrides, hasBranch }: Like,
 ): Promise<UndisturbedRun> {
   stage.clear();
-  const run = await stage.start(name, { steps: stepsOfRun, overrides });
+  const run = await stage.start(name, { steps, overrides });
   const summary = await run.handle.result();
   assert.ok(summary.ledger.isSound);
   assert.ok((summary.ledger.counts['trained'] ?? 0) > 0);

@@ -203,6 +203,11 @@ export class FaultStage {
   /** Forgets every failpoint before it; from now on `name` fires. */
   plan(name: string, plan: FailpointPlan): void {
     this.clear();
+    this.planBeside(name, plan);
+  }
+
+  /** The same, and those before it stay. */
+  planBeside(name: string, plan: FailpointPlan): void {
     writeFileSync(path.join(failpointsIn(this.folder), `${name}.json`), JSON.stringify(plan));
   }
 

@@ -82,6 +82,26 @@ describe('a step in training', { concurrency: 8 }, () => {
     assert.deepEqual([ledger.isSound, ledger.counts['refused']], [true, 6]);
   });
 
+  test('a GPU worker that does not have the activity is given back and named, and the next one is asked', async () => {
+    const lacks = 'Activity function trainStep is not registered on this Worker';
+    const run = await begin({
+      settings: oneStep,
+      fakes: {
+        trainStep: (_, { nth, usual }) => {
+          if (nth > 1) return usual();
+          throw ApplicationFailure.retryable(`${lacks}, available activities: ["warmUp"]`, 'NotFoundError');
+        },
+      },
+    });
+    const { ledger } = await run.result();
+    assert.equal(ledger.isSound, true);
+    const [first, second] = epochs(run);
+    assert.ok(second! > first!, 'under another lease');
+    const [said, ...more] = await run.told('warning');
+    assert.match(said!, /^the GPU worker gpu-\d is of another version .*trainStep is not registered on this Worker\. /);
+    assert.deepEqual([more, await run.told('recovery')], [[], []]);
+  });
+
   test('a step that does not fit into memory is planned once more with half the rows, onto the same batch', async () => {
     const run = await begin({
       settings: oneStep,

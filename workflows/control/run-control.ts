@@ -68,6 +68,7 @@ export class RunControl {
   readonly #options: ControlOptions;
   readonly #waiting = new Map<number, { what: string | (() => string); since: string }>();
   #waits = 0;
+  readonly #warned = new Set<string>();
   #events: RunEvent[];
   #pausedBecause: string | null;
   #isPausedByPerson: boolean;
@@ -148,6 +149,13 @@ export class RunControl {
     } finally {
       this.#waiting.delete(ticket);
     }
+  }
+
+  /** What is found again and again is told the first time; the next execution tells it once more. */
+  warnOnce(step: number | null, text: string): void {
+    if (this.#warned.has(text)) return;
+    this.#warned.add(text);
+    this.tell('warning', step, text);
   }
 
   /** Without a step it is of the one committed last. */

@@ -410,7 +410,8 @@ export class SamplingWindow {
       const policy = newestPolicy(); // a broadcast that was waited for has changed it
       const input = { run, ...asked, curriculum: this.#curriculum, datasets, policy };
       const leased = await eager.leaseGroups({ ...input, ...(inUse ? { prompts: inUse } : {}) });
-      const { round, chunks, curriculum, workers } = leased;
+      const { round, chunks, curriculum, workers, otherVersions = [] } = leased;
+      for (const line of otherVersions) control.warnOnce(asked.step, line);
       this.#workers = workers ?? this.#workers;
       if (round === null) return null;
       this.#curriculum = curriculum;

@@ -9,7 +9,7 @@ import {
   workflowInfo,
 } from '@temporalio/workflow';
 import { engineFailuresMax } from '../../core/limits.ts';
-import { taskQueues, trainerQueues } from '../../core/names.ts';
+import { notRegisteredType, taskQueues, trainerQueues } from '../../core/names.ts';
 import { nextWaitMs } from '../../core/patience.ts';
 import { memoryRemedies } from '../../core/rl/failures.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
@@ -40,6 +40,13 @@ function failing(reason: unknown): string | null {
   return cause instanceof ApplicationFailure && cause.type === 'TrainerFailing' ? cause.message : null;
 }
 
+/** What a GPU worker said that does not have the activity; null for any other failure. */
+function lacking(reason: unknown): string | null {
+  const { cause } = reason as Error;
+  if (!(cause instanceof ApplicationFailure) || cause.type !== notRegisteredType) return null;
+  return cause.message.split(',', 1)[0]!; // then all that it has
+}
+
 /** A trainer of the user's own works in the GPU worker's process, and what ends it leaves no word. */
 function endedAgain(times: number): string {
   return `the GPU worker ended ${times} times in a row in the middle of the same work: its log says what the trainer module did there. Where it was killed for want of memory (exit code 137): ${memoryRemedies.trainer}.`;
@@ -54,6 +61,8 @@ function failureOf(end: { readonly reason: unknown } | null): string | null {
 /** How long a run waits in silence, and how often it then looks whom it waits for. */
 const firstLookMs = 2_000;
 const lookMsMax = 300_000;
+/** Until a GPU worker is asked for after one of another version had the run. */
+const otherVersionMs = 5_000;
 /** Before the second attempt, when one ended before anybody held the run. */
 const firstMs = 1_000;
 
@@ -117,7 +126,7 @@ export class TrainerLease {
           await this.#pause(endedAgain(lostInARow));
           lostInARow = 0;
           ended.clear();
-        } else if (!(await this.#isToAskAgain(answer))) return await answer;
+        } else if (!(await this.#isToAskAgain(answer, lease))) return await answer;
       }
     } finally {
       this.#users -= 1;
@@ -126,11 +135,33 @@ export class TrainerLease {
   }
 
   /** A trainer that fails again and again pauses the run; whoever resumes it has done something about that. */
-  async #isToAskAgain(answer: Promise<unknown>): Promise<boolean> {
-    const failure = await answer.then(() => null, failing);
+  async #isToAskAgain(answer: Promise<unknown>, lease: Lease): Promise<boolean> {
+    const reason: unknown = await answer.then(
+      () => null,
+      (error: unknown) => error,
+    );
+    if (reason === null) return false;
+    const lacks = lacking(reason);
+    if (lacks !== null) {
+      await this.#leave(lease, lacks);
+      return true;
+    }
+    const failure = failing(reason);
     if (failure === null) return false;
     await this.#pause(failure);
     return true;
+  }
+
+  /** A worker of another version is given back, and left alone for a while, so that another one takes the run. */
+  async #leave(lease: Lease, lacks: string): Promise<void> {
+    this.#control.warnOnce(
+      null,
+      `the GPU worker ${lease.holder} is of another version than this run's orchestrator: ${lacks}. Restart it with the orchestrator's version; another GPU worker takes the run meanwhile, if there is one`,
+    );
+    this.#current = null;
+    this.#preferred = null;
+    lease.giveBack();
+    await this.#control.waitFor("a GPU worker of the orchestrator's version", sleep(otherVersionMs));
   }
 
   async #pause(because: string): Promise<void> {

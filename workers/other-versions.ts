@@ -1,0 +1,73 @@
+import type { Client } from '@temporalio/client';
+import { taskQueues } from '../core/names.ts';
+import { codeDigest } from './code-version.ts';
+import { findTrainers, freshPollers } from './find-trainers.ts';
+import { type NamedWorker, workerIn, workerName } from './worker-identity.ts';
+
+/** What the server says of an activity that its worker does not have: the words of the SDK. */
+const notRegistered = /^Activity function (\S+) is not registered on this Worker/;
+
+/** What an activity failed with, in words that name the machine and what to do where its worker is of another version. */
+export function namingTheWorker(failure: string, identity: string | null | undefined, ours = codeDigest()): string {
+  const [, activity] = notRegistered.exec(failure) ?? [];
+  if (activity === undefined) return failure;
+  const worker = workerIn(identity ?? '');
+  const who = worker === null ? `a worker (${identity || 'of no name'})` : workerName(worker);
+  const has = `${who} has no activity ${activity}: it is of another version than the orchestrator that asks for it`;
+  // A worker of this very version is not the one to be restarted.
+  if (worker?.code === ours) return `${has}. Restart the orchestrator with this version (code ${ours})`;
+  return `${has} (${codeOf(worker?.code ?? null)}). Restart it with this version (code ${ours}); a worker that has the activity takes it meanwhile, if there is one`;
+}
+
+/** For so long what was found is not looked for again: a run that leases asks more often. */
+const lookedMs = 30_000;
+
+/** The same as `otherVersions`, looked for now and then. */
+export function watchVersions(client: Client): () => Promise<readonly string[]> {
+  let [looking, at] = [Promise.resolve<readonly string[]>([]), -Infinity];
+  return () => {
+    if (performance.now() - at >= lookedMs) [looking, at] = [otherVersions(client), performance.now()];
+    return looking;
+  };
+}
+
+/**
+ * One line for each worker that asks for this server's work, or holds a run, and is of another version than the others: two versions may
+ * understand what is stored in two ways. None where all are of one version, or the server does not tell.
+ */
+export async function otherVersions(client: Client): Promise<readonly string[]> {
+  try {
+    const queues = [taskQueues.orchestrator, taskQueues.rollout];
+    const polling = await Promise.all(queues.map((queue) => freshPollers(client, queue)));
+    const identities = [...polling.flat(), ...(await findTrainers(client)).trainers].map(({ identity }) => identity);
+    return linesOf([...new Set(identities)].flatMap((identity) => workerIn(identity) ?? []));
+  } catch {
+    return []; // a server that is being restarted, or does not let us ask
+  }
+}
+
+export function linesOf(workers: readonly NamedWorker[], ours = codeDigest()): string[] {
+  const codes = new Set(workers.map(({ code }) => code));
+  if (codes.size < 2) return [];
+  const wanted = codes.has(ours) ? ours : onlyOne(workers.filter(({ role }) => role === 'orchestrator'));
+  if (wanted === null) {
+    const all = workers.map((worker) => `${workerName(worker)} (${codeOf(worker.code)})`);
+    return [`workers of several versions ask for work: ${all.join(', ')}. Restart all of them with one version`];
+  }
+  return workers
+    .filter(({ code }) => code !== wanted)
+    .map(
+      (worker) =>
+        `${workerName(worker)} is of another version (${codeOf(worker.code)}) than the others (code ${wanted}): restart it with theirs, if it still runs`,
+    );
+}
+
+/** The code of all of them; null where they differ, or do not tell. */
+function onlyOne(workers: readonly NamedWorker[]): string | null {
+  const [code = null, ...more] = new Set(workers.map((worker) => worker.code));
+  return more.length === 0 ? code : null;
+}
+
+function codeOf(code: string | null): string {
+  return code === null ? 'an older one, which does not say which' : `code ${code}`;
+}
