@@ -9,7 +9,7 @@ export interface MetricsRow {
   readonly [name: string]: number | string;
 }
 
-/** Rows already there, by store; read once per process and kept up to date by what this process appends. */
+/** Rows already there, by store; read once and kept up to date by what this process appends. Anew when a run is opened. */
 const written = new Map<string, Set<string>>();
 
 /** Appends a row unless one with the same lineage, step and kind is there. The file can be rebuilt from the commits. */
@@ -24,6 +24,11 @@ export async function appendMetrics(store: Store, row: MetricsRow): Promise<void
     throw error;
   }
   known.add(key);
+}
+
+/** What is there is read again: another process may have taken the file away, or the run's whole folder, and begun it anew. */
+export function forgetMetrics({ uri }: Pick<Store, 'uri'>): void {
+  written.delete(uri);
 }
 
 /** Whether a committed step, or an evaluation of it, has its row. */

@@ -61,7 +61,7 @@ function idOf({ lineage, step, kind, environment, text }: Notice): string {
   return [lineage, `step_${step}`, kind, ...(more === undefined ? [] : [more])].join('.');
 }
 
-/** The notices of a run, oldest first. Each is read once. */
+/** The notices of a run, oldest first. Each is read once, and forgotten when it is taken away. */
 export class Notices {
   readonly #store: Store;
   readonly #read = new Map<string, StoredNotice>();
@@ -89,7 +89,13 @@ export class Notices {
         },
         (why) => void this.#damaged.set(key, why),
       );
-    if (fresh.length > 0)
+    const there = new Set(keys);
+    const gone = [...this.#read.keys(), ...this.#damaged.keys()].filter((key) => !there.has(key));
+    for (const key of gone) {
+      this.#read.delete(key);
+      this.#damaged.delete(key);
+    }
+    if (fresh.length > 0 || gone.length > 0)
       this.#all = [...this.#read.values()].sort((a, b) => a.time.localeCompare(b.time) || a.id.localeCompare(b.id));
     return this.#all;
   }

@@ -1,4 +1,4 @@
-import { appendMetrics, hasMetrics } from './metrics.ts';
+import { appendMetrics, forgetMetrics, hasMetrics } from './metrics.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import { committedSteps, lineagesOf, requireCommit, type RunPlace, storeOf } from './run-access.ts';
 
@@ -8,6 +8,7 @@ import { committedSteps, lineagesOf, requireCommit, type RunPlace, storeOf } fro
  * metrics has none.
  */
 export async function recordMissing(run: RunPlace): Promise<void> {
+  forgetMetrics(storeOf(run));
   for (const lineage of await lineagesOf(run)) {
     const place = { ...run, lineage };
     for (const step of await committedSteps(place)) {

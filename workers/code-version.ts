@@ -25,7 +25,8 @@ export function codeDigest(): string {
 
 let digest: string | null = null;
 
-function digestOf(folder: string): string {
+/** The same of another copy of Ratchet. */
+export function digestOf(folder: string): string {
   const hash = createHash('sha256');
   for (const room of rooms) {
     const files = readdirSync(path.join(folder, room), { recursive: true, encoding: 'utf8' });

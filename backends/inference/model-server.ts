@@ -93,15 +93,16 @@ export class ModelServer {
   /** Brings it to a version: idempotent, and once for all who ask at the same time. */
   async load(policy: ServedPolicy): Promise<void> {
     const { name, version, folder, templateTime } = policy;
-    const known = this.#loading.get(name);
+    const loaded = `${name}@${version.digest}`;
+    const known = this.#loading.get(loaded);
     if (known) return known;
     const rendering = templateTime === undefined ? {} : { template_time: templateTime };
     const loading = this.#load({ name, weight_dir: folder, digest: version.digest, ...rendering, ...this.#how() });
-    this.#loading.set(name, loading);
+    this.#loading.set(loaded, loading);
     try {
       await loading;
     } finally {
-      this.#loading.delete(name);
+      this.#loading.delete(loaded);
     }
   }
 

@@ -33,6 +33,7 @@ export class PoolMember {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #hasLeft = false;
   #hasMissedVersions: boolean;
+  /** By name and digest: a run that was begun anew has the same names. */
   #brought = new Set<string>();
 
   /** `isLate`: others were brought to versions before it came. */
@@ -124,12 +125,12 @@ export class PoolMember {
 
   async bring(policy: ServedPolicy): Promise<void> {
     await this.server.load(policy);
-    this.#brought.add(policy.name);
+    this.#brought.add(nameOf(policy));
   }
 
   /** Whether it was not there when this version was broadcast: it has to be brought to it before it is asked for it. */
   hasMissed(policy: ServedPolicy): boolean {
-    return this.#hasMissedVersions && !this.#brought.has(policy.name);
+    return this.#hasMissedVersions && !this.#brought.has(nameOf(policy));
   }
 
   #probeLater(): void {
@@ -146,4 +147,8 @@ export class PoolMember {
     this.#isOnTrial = true;
     this.#options.onChange();
   }
+}
+
+function nameOf({ name, version }: ServedPolicy): string {
+  return `${name}@${version.digest}`;
 }

@@ -1,6 +1,6 @@
 /** What a commit measures, and its projection in `metrics.jsonl`. */
 import assert from 'node:assert/strict';
-import { appendFile, cp, mkdir, readFile, writeFile } from 'node:fs/promises';
+import { appendFile, cp, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { recordCommit, recordMissing } from '../../runs/record-metrics.ts';
@@ -125,6 +125,14 @@ describe('the metrics file', () => {
     const committed = await commitOf(test, 3);
     const row = (await rows(test)).map((line) => JSON.parse(line) as MetricsRow).find(({ step }) => step === 3);
     assert.deepEqual(row, { step: 3, lineage: 'main', time: committed.committedAt, ...committed.metrics });
+  });
+
+  test('rows are written again when the run is opened after another process took the file away', async (t) => {
+    const { test, roles, first } = await started(t);
+    await advance(test, roles, first);
+    await rm(path.join(test.folder, 'metrics.jsonl'));
+    await recordMissing(test.run);
+    assert.equal((await rows(test)).length, 1);
   });
 
   test('half a line, left by a killed writer or a full disk, spoils no other and its step is written again', async (t) => {

@@ -156,6 +156,11 @@ describe('servers in trouble', () => {
       sick.calls.slice(0, 2).map(({ route }) => route),
       ['/update_weights', '/v1/completions'],
     );
+    // A run of the same name that was begun anew has other weights under the same names.
+    const anew = { ...policyOf('v2'), version: { ...policyOf('v2').version, digest: 'f'.repeat(64) } };
+    sick.calls.length = 0;
+    for (let i = 200; sick.calls.length === 0; i++) await inference.sample(ask(i, 0, { policy: anew }));
+    assert.equal(sick.calls[0]!.route, '/update_weights');
   });
 
   test('nobody is lost with a server that dies in the middle of its work', async (t) => {

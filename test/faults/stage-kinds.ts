@@ -30,6 +30,8 @@ export interface Surroundings {
   readonly sampledLog?: string;
   /** Whose code its workers run until they are upgraded; this one's if not said. */
   readonly version?: OtherVersion;
+  /** Whose code the second worker of each role runs, beside this one's. */
+  readonly beside?: OtherVersion;
   /** After the stack has ended. */
   readonly close?: () => Promise<void>;
 }
@@ -64,16 +66,20 @@ export const stageKinds = {
   'vllm, full weights': vllmFullWeights,
   'of another order': { run: fakeRun, surround: async (folder) => ({ version: await otherOrder(folder) }) },
   'of short pauses': { run: fakeRun, surround: async (folder) => ({ version: await shortPauses(folder) }) },
-  'of the previous commit': {
+  'of the previous commit': { run: fakeRun, surround: async (folder) => ({ version: await versionBefore(folder) }) },
+  'beside the previous commit': {
     run: fakeRun,
-    surround: async (folder) => {
-      const version = await previousCommit(folder);
-      if (typeof version === 'string') throw new StageUnavailable(version);
-      return { version };
-    },
+    count: { rollout: 2, train: 2 },
+    surround: async (folder) => ({ beside: await versionBefore(folder) }),
   },
 } satisfies Record<string, StageKind>;
 export type StageKindName = keyof typeof stageKinds;
+
+async function versionBefore(folder: string): Promise<OtherVersion> {
+  const version = await previousCommit(folder);
+  if (typeof version === 'string') throw new StageUnavailable(version);
+  return version;
+}
 
 /** Rollouts take longer than a step, and a third of what is in the window is in flight at a time. */
 function continuousRun(options: RunOptions): string {

@@ -99,14 +99,17 @@ export class FaultStage {
   async #startStackNow(): Promise<void> {
     const { folder } = this;
     const policyPort = await choosePort(0);
+    const { version, beside } = this.surroundings;
     const vllm = (await this.surroundings.vllm?.()) ?? null;
     const stack = await startStack({
       projectFolder: folder,
       policyUrl: policyUrlAt(policyPort),
       roles: rolesOf(
-        (this.#isUpgraded ? undefined : this.surroundings.version) ?? thisVersion,
+        (this.#isUpgraded ? undefined : version) ?? thisVersion,
         localRoles({ weightRoots: [folder], policyPort, followsMetrics: false, count: this.#kind.count ?? {}, vllm }),
-      ).map((role) => this.#kind.changeRole?.(role) ?? role),
+      )
+        .map((role) => this.#kind.changeRole?.(role) ?? role)
+        .flatMap((role) => (beside && isSecond(role.name) ? rolesOf(beside, [role]) : [role])),
       environment: {
         ...process.env,
         RATCHET_CODE_ROOTS: fileURLToPath(new URL('..', import.meta.url)),
@@ -260,6 +263,11 @@ async function surround(kind: StageKind, folder: string): Promise<Surroundings> 
 
 function failpointsIn(folder: string): string {
   return path.join(folder, 'failpoints');
+}
+
+/** Of the workers of a role. */
+export function isSecond(role: string): boolean {
+  return / worker 2$/.test(role);
 }
 
 export function readSampled(log: string): SampledLine[] {

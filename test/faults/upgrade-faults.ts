@@ -1,8 +1,13 @@
 /** Rows in which the stack goes down in the middle of a step and comes back with other code. */
 import assert from 'node:assert/strict';
 import { workflowCodeVersion } from '../../workers/workflow-bundle.ts';
+import { codeDigest, digestOf } from '../../workers/code-version.ts';
+import { otherVersions } from '../../workers/other-versions.ts';
+import { eventually } from '../eventually.ts';
 import { judgeByWeights } from './judge.ts';
-import type { Row, Rows } from './row.ts';
+import { loseHolder } from './process-faults.ts';
+import type { Row, Rows, Struck } from './row.ts';
+import { isSecond } from './stage.ts';
 
 /** Two stacks are started for each cell: more than others take. */
 const limitMs = 300_000;
@@ -30,7 +35,41 @@ const upgraded = (stage: 'of another order' | 'of the previous commit'): Row => 
   limitMs,
 });
 
+/** From one version's worker to the other's, whichever had the work: what one stores the other goes on from. */
+async function changeVersions(struck: Struck): Promise<void> {
+  const { stage, run, column, fired } = struck;
+  const all = Object.entries(stage.stack.pids());
+  const pidsOf = (role: string) => all.flatMap(([name, pid]) => (name.startsWith(`${role} worker`) ? [pid] : []));
+  for (const role of ['rollout', 'train']) assert.equal(pidsOf(role).length, 2, `both versions have a ${role} worker`);
+  const { beside } = stage.surroundings;
+  const differ = beside !== undefined && digestOf(beside.folder) !== codeDigest();
+  const lines = await eventually(
+    `lines that name what is of another version: ${differ}`,
+    () => otherVersions(stage.client),
+    (found) => found.length > 0 === differ,
+  );
+  const olders = all.filter(([name]) => isSecond(name)).map(([, pid]) => pid);
+  for (const line of lines)
+    assert.ok(
+      olders.some((pid) => line.includes(` ${pid}@`)),
+      `${line}; ${olders.join(', ')}`,
+    );
+  if (column !== 'generate') return loseHolder(struck);
+  assert.ok(pidsOf('rollout').includes(fired.pid), `a rollout worker of ${run.name} has the chunk`);
+  process.kill(fired.pid, 'SIGKILL');
+}
+
 export const upgradeFaults = {
+  'two versions at once, and the work goes from one to the other': {
+    stage: 'beside the previous commit',
+    action: 'hold',
+    strike: changeVersions,
+    columns: {
+      only: ['generate', 'train', 'trained', 'commit'],
+      because: 'rollouts and weights change hands there; what is between them is done by the orchestrator alone',
+    },
+    limitMs,
+  },
   'upgrade from a version whose steps came in another order': upgraded('of another order'),
   "upgrade from the previous commit's version mid-step": upgraded('of the previous commit'),
 } satisfies Rows;

@@ -44,6 +44,18 @@ describe('notices of a run', () => {
     assert.deepEqual(await new Notices(test.store).all(), first);
   });
 
+  test('that were taken away with the folder of their run are sent to nobody', async (t) => {
+    const test = await makeRun(t);
+    const notices = new Notices(test.store);
+    await writeNote(test.run, 'of the run before');
+    assert.equal((await unsentNotices(test.store, notices)).length, 1);
+    await test.store.removeAll(layout.notices());
+    assert.deepEqual(await unsentNotices(test.store, notices), []);
+    await writeNote(test.run, 'of the run begun anew');
+    const texts = (await unsentNotices(test.store, notices)).map(({ text }) => text);
+    assert.deepEqual(texts, ['of the run begun anew']);
+  });
+
   test('of a lineage go on from what it took over, and do not tell it again', async (t) => {
     const test = await makeRun(t);
     await commitFirst(test, openRoles());

@@ -1,0 +1,102 @@
+/** Workers of another version: who they are, on which machine, and what to do about it. */
+import assert from 'node:assert/strict';
+import { cp, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { describe, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { codeDigest, digestOf } from '../../workers/code-version.ts';
+import { linesOf, namingTheWorker } from '../../workers/other-versions.ts';
+import { workerIdentity, workerIn } from '../../workers/worker-identity.ts';
+
+const [ours, theirs] = ['0123abcd', '4567cdef'];
+const orchestrator = { role: 'orchestrator', place: '12@head', code: ours } as const;
+const rollout = { role: 'rollout', place: '34@gpu-box', code: ours } as const;
+const lacking =
+  'Activity function playGroups is not registered on this Worker, available activities: ["generateRollouts"]';
+
+describe('the identity of a worker', () => {
+  test('names its role, process, host and code', () => {
+    const { role, place, code } = workerIn(workerIdentity('rollout', ours))!;
+    assert.deepEqual([role, code], ['rollout', ours]);
+    assert.match(place, new RegExp(`^${process.pid}@`));
+  });
+
+  test('of an older version names no code, and one of somebody else is none of ours', () => {
+    assert.deepEqual(workerIn('train worker 7@box-1 a1b2c3'), { role: 'train', place: '7@box-1', code: null });
+    assert.equal(workerIn('7@box-1'), null);
+    assert.equal(workerIn('metrics worker 7@box-1 a1b2c3'), null);
+  });
+});
+
+describe('the digest of the code', () => {
+  test('is the same wherever the code lies, and another one when a line of it changes', async (t) => {
+    const root = fileURLToPath(new URL('../../', import.meta.url));
+    const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-code-'));
+    t.after(() => rm(folder, { recursive: true, force: true }));
+    for (const room of 'activities backends config core engine environments runs workers workflows'.split(' '))
+      await cp(path.join(root, room), path.join(folder, room), { recursive: true });
+    assert.equal(digestOf(folder), codeDigest());
+    const file = path.join(folder, 'activities/play-groups.ts');
+    await writeFile(file, `${await readFile(file, 'utf8')}\n`);
+    assert.notEqual(digestOf(folder), codeDigest());
+  });
+});
+
+describe('workers that ask for work', () => {
+  test('of one version are not worth a line, whatever the version of who asks', () => {
+    assert.deepEqual(linesOf([orchestrator, rollout], theirs), []);
+    assert.deepEqual(linesOf([], ours), []);
+  });
+
+  test('an older one beside them is named with its machine and what to do', () => {
+    const [line, ...more] = linesOf(
+      [orchestrator, rollout, { role: 'rollout', place: '56@old-box', code: null }],
+      ours,
+    );
+    assert.equal(
+      line,
+      'the rollout worker 56@old-box is of another version (an older one, which does not say which) than the others (code 0123abcd): restart it with theirs, if it still runs',
+    );
+    assert.deepEqual(more, []);
+  });
+
+  test('where who asks is of no version of theirs, the orchestrator is the measure', () => {
+    const lines = linesOf([orchestrator, { role: 'train', place: '78@box', code: theirs }], 'ffffffff');
+    assert.match(lines.join('\n'), /^the GPU worker 78@box is of another version \(code 4567cdef\)[^\n]*$/);
+  });
+
+  test('newer ones beside an older orchestrator: the orchestrator is to be restarted', () => {
+    const lines = linesOf([{ ...orchestrator, code: null }, rollout], ours);
+    assert.match(
+      lines.join('\n'),
+      /^the orchestrator 12@head is of another version[^\n]*restart it with theirs[^\n]*$/,
+    );
+  });
+
+  test('of several versions and several orchestrators are all named', () => {
+    const lines = linesOf([orchestrator, { ...orchestrator, place: '13@head', code: null }, rollout], 'ffffffff');
+    assert.equal(lines.length, 1);
+    for (const place of ['12@head', '13@head', '34@gpu-box']) assert.ok(lines[0]!.includes(place), place);
+  });
+});
+
+describe('an activity that its worker does not have', () => {
+  test('names the worker, its machine, its version and what to do', () => {
+    const said = namingTheWorker(lacking, 'rollout worker 34@gpu-box a1b2c3', ours);
+    assert.match(said, /^the rollout worker 34@gpu-box has no activity playGroups: it is of another version/);
+    assert.match(said, /\(an older one, which does not say which\)\. Restart it with this version \(code 0123abcd\)/);
+    assert.match(namingTheWorker(lacking, 'rollout worker 34@gpu-box a1b2c3 code 4567cdef', ours), /\(code 4567cdef\)/);
+  });
+
+  test('where the worker is of this version, an older orchestrator asked for it', () => {
+    const said = namingTheWorker(lacking, 'rollout worker 34@gpu-box a1b2c3 code 0123abcd', ours);
+    assert.match(said, /Restart the orchestrator with this version \(code 0123abcd\)$/);
+  });
+
+  test('a worker that has no name of ours is named as it calls itself; every other failure stays as it is', () => {
+    assert.match(namingTheWorker(lacking, '9@box', ours), /^a worker \(9@box\) has no activity playGroups/);
+    assert.match(namingTheWorker(lacking, null, ours), /^a worker \(of no name\) has/);
+    assert.equal(namingTheWorker('connection reset', '9@box', ours), 'connection reset');
+  });
+});
