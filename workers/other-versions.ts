@@ -54,12 +54,13 @@ export function linesOf(workers: readonly NamedWorker[], ours = codeDigest()): s
     const all = workers.map((worker) => `${workerName(worker)} (${codeOf(worker.code)})`);
     return [`workers of several versions ask for work: ${all.join(', ')}. Restart all of them with one version`];
   }
-  return workers
-    .filter(({ code }) => code !== wanted)
-    .map(
-      (worker) =>
-        `${workerName(worker)} is of another version (${codeOf(worker.code)}) than the others (code ${wanted}): restart it with theirs, if it still runs`,
-    );
+  return workers.filter(({ code }) => code !== wanted).map((worker) => lineOf(worker, wanted));
+}
+
+/** One that does not tell its code is the older one. Of two that do nobody knows which is newer. */
+function lineOf(worker: NamedWorker, wanted: string): string {
+  const toDo = worker.code === null ? 'restart it with theirs' : 'restart it or them, so that all are of one version';
+  return `${workerName(worker)} is of another version (${codeOf(worker.code)}) than the others (code ${wanted}): ${toDo}, if it still runs`;
 }
 
 /** The code of all of them; null where they differ, or do not tell. */

@@ -7,13 +7,20 @@ import { test, type TestContext } from 'node:test';
 import { Client, Connection } from '@temporalio/client';
 import { choosePort } from '../../workers/ports.ts';
 import { localRoles } from '../../workers/roles.ts';
-import { startStack } from '../../workers/supervisor.ts';
+import { type Role, startStack } from '../../workers/supervisor.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { eventually } from '../eventually.ts';
 import { fakeRun } from '../faults/fake-run.ts';
 import { repositoryFolder } from './small-run.ts';
-import { otherOrder, type OtherVersion, rolesOf, RunningCommand, thisVersion } from '../faults/upgrade.ts';
+import {
+  otherOrder,
+  type OtherVersion,
+  rolesOf,
+  RunningCommand,
+  thisVersion,
+  withoutActivity,
+} from '../faults/upgrade.ts';
 
 /** More than there is time for: each run is ended by the test. */
 const steps = 1_000;
@@ -132,11 +139,55 @@ test('where the server has worker deployments an open run stays with its version
   assert.equal(ledger.isSound, true);
 });
 
+test('a rollout worker of another version is named with its machine; the run goes on with one that has the activity', async (t) => {
+  const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-versions-'));
+  t.after(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
+  await mkdir(path.join(folder, 'outputs'));
+  const older = await withoutActivity(folder, 'playGroups');
+  const changeRole = (role: Role): Role => (role.name === 'rollout worker' ? rolesOf(older, [role])[0]! : role);
+  const { address, client, pid, ...cluster } = await start(t, folder, null, { changeRole });
+  const environment = {
+    ...process.env,
+    TEMPORAL_ADDRESS: address,
+    RATCHET_CODE_ROOTS: path.join(repositoryFolder, 'test'),
+  };
+  const ratchet = async (...args: string[]): Promise<string> => {
+    const command = new RunningCommand(thisVersion, args, { folder, environment });
+    await command.ended;
+    return command.said;
+  };
+  await writeFile(path.join(folder, 'named.toml'), fakeRun({ steps: 2, log: path.join(folder, 'named.sampled') }));
+  await cluster.start('named');
+  const said = await eventually(
+    'a status that names the worker',
+    () => ratchet('status', 'named'),
+    (text) => /has no activity/.test(text),
+  );
+  const worker = `the rollout worker ${pid('rollout worker')}@${os.hostname()}`;
+  assert.ok(
+    said.includes(`${worker} has no activity playGroups: it is of another version than the orchestrator`),
+    said,
+  );
+  const named = new RegExp(
+    `${worker.replaceAll('.', '\\.')} is of another version \\(code [0-9a-f]{8}\\) than the others`,
+  );
+  assert.match(said, named);
+  assert.match(await ratchet('events', 'named'), named);
+
+  const right = new RunningCommand(thisVersion, ['worker', '--role', 'rollout'], { folder, environment });
+  t.after(() => right.stop());
+  const { step, ledger } = await client.workflow.getHandle<typeof trainRun>('named').result();
+  assert.deepEqual([step, ledger.isSound], [2, true]);
+});
+
 async function start(
   t: TestContext,
   folder: string,
   version: OtherVersion | null,
-  { hasOrchestrator = true }: { readonly hasOrchestrator?: boolean } = {},
+  {
+    hasOrchestrator = true,
+    changeRole = (role) => role,
+  }: { readonly hasOrchestrator?: boolean; readonly changeRole?: (role: Role) => Role } = {},
 ) {
   // A trainer for each run: one that waits for the other's ends only with it.
   const count = { train: 2 };
@@ -144,7 +195,8 @@ async function start(
   const roles = all
     .filter(({ name }) => hasOrchestrator || !name.startsWith('orchestrator'))
     // As in a cluster: whoever comes takes nothing over by itself.
-    .map((role) => (version === null ? role : { ...role, argsAtOwnServer: [] }));
+    .map((role) => (version === null ? role : { ...role, argsAtOwnServer: [] }))
+    .map(changeRole);
   const stack = await startStack({
     projectFolder: folder,
     roles: version === null ? roles : rolesOf(version, roles),
@@ -171,6 +223,7 @@ async function start(
   return {
     address: stack.temporalAddress,
     client,
+    pid: (role: string) => stack.pids()[role],
     stop,
     status,
     start: (name: string) =>

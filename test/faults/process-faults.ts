@@ -41,7 +41,7 @@ export const processFaults = {
     cannot: { open: 'no GPU worker has the run by then' },
     losesNothing: true,
   },
-  'hand-back after retention: GPU worker silent, another one has the run meanwhile and is lost': {
+  'hand-back after retention': {
     stage: 'two GPU workers',
     action: 'hold',
     strike: handBack,

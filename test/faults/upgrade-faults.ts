@@ -60,7 +60,7 @@ async function changeVersions(struck: Struck): Promise<void> {
 }
 
 export const upgradeFaults = {
-  'two versions at once, and the work goes from one to the other': {
+  'two versions at once': {
     stage: 'beside the previous commit',
     action: 'hold',
     strike: changeVersions,

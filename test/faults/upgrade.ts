@@ -52,6 +52,17 @@ export async function shortPauses(within: string): Promise<OtherVersion> {
   return { folder, notes: [] };
 }
 
+/** This version, whose rollout workers do not have an activity, as if it was from before that was written. */
+export async function withoutActivity(within: string, activity: string): Promise<OtherVersion> {
+  const folder = await copyOfThis(within);
+  const file = path.join(folder, 'activities/of-rollout-worker.ts');
+  const all = await readFile(file, 'utf8');
+  const fewer = all.replace(new RegExp(`^ *${activity}: .*\\n`, 'm'), '');
+  if (fewer === all) throw new Error(`${file}: there is no ${activity} that could be left out`);
+  await writeFile(file, fewer);
+  return { folder, notes: [] };
+}
+
 const rooms = 'activities backends cli config core engine environments runs workers workflows'.split(' ');
 
 async function copyOfThis(within: string): Promise<string> {
