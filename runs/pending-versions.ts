@@ -31,10 +31,13 @@ export interface PendingVersion {
   readonly pendingAt: string | null;
 }
 
+/** A version that is not written yet. `weights`: the folder of the store it belongs into; its lineage's usual one when absent. */
+export type MadeVersion = Omit<PolicyVersion, 'file' | 'sums' | 'weights'> & Partial<Pick<PolicyVersion, 'weights'>>;
+
 interface PendingInput {
-  /** With the folder of the store it belongs into. */
-  readonly version: Omit<PolicyVersion, 'file' | 'sums'>;
-  readonly write: (folder: string) => Promise<void>;
+  readonly version: MadeVersion;
+  /** `base`: what adapters name as theirs. */
+  readonly write: (folder: string, options: { readonly base: string }) => Promise<void>;
   readonly optimizer: Uint8Array | null;
   /** Asked once the weights are written. */
   readonly canary: () => Promise<Canary | null>;
@@ -113,8 +116,8 @@ export class PendingVersions {
     const { staging } = storeOf(run);
     const exported = path.join(folder, pendingNames.weights);
     await mkdir(exported, { recursive: true, mode: 0o700 });
-    await write(exported);
-    const prefix = version.weights;
+    const prefix = version.weights ?? layout.weights(run.lineage, version.step, version.replay);
+    await write(exported, { base: pathToBase(prefix) });
     const seal = async (below: string): Promise<void> =>
       pendingAt === null ? undefined : staging!.seal(pendingAt + below);
     const summing = sumFolder(storeOf(run), exported, prefix);
@@ -123,7 +126,7 @@ export class PendingVersions {
       canary(),
       summing.then(() => seal(pendingNames.weights)),
     ]);
-    const policy: PolicyVersion = { ...version, file, sums };
+    const policy: PolicyVersion = { ...version, weights: prefix, file, sums };
     const beside: { key: string; file: string }[] = [];
     const add = async (name: string, key: string, content: Uint8Array): Promise<ObjectRef> => {
       const file = path.join(folder, name);

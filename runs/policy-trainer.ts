@@ -1,7 +1,6 @@
 import { inTemporaryFolder } from '../backends/store/temporary-folder.ts';
 import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
-import { layout } from './layout.ts';
 import { canaryTokens, rowsAtOnceTokensMax } from '../core/limits.ts';
 import { type PackedRow, type RowSource, windowsOf } from '../core/rl/batch.ts';
 import type { ObjectRef, PolicyVersion, RunHandle, StepPlan } from '../core/rl/run-state.ts';
@@ -16,7 +15,13 @@ import { trainerFailure } from '../core/rl/engine-failures.ts';
 import { readManifest, sealedFor } from './checkpoints.ts';
 import { RestorableSteps } from './restorable-steps.ts';
 import { putTokenScores } from './token-scores.ts';
-import { type Canary, pathToBase, type PendingVersion, type PendingVersions } from './pending-versions.ts';
+import {
+  type Canary,
+  type MadeVersion,
+  pathToBase,
+  type PendingVersion,
+  type PendingVersions,
+} from './pending-versions.ts';
 
 /** How a trainer came to be at a version: nothing to do, or a checkpoint and stored batches. */
 export interface Recovery {
@@ -217,11 +222,9 @@ export class PolicyTrainer {
     run: RunHandle,
     { version, snapshot, canary }: PendingWish,
   ): Promise<PendingVersion> {
-    const weights = version.weights ?? layout.weights(run.lineage, version.step, version.replay);
-    const base = pathToBase(weights);
     return pending.add(run, {
-      version: { ...version, weights },
-      write: (folder) => this.#use((trainer) => trainer.exportTo(folder, { base })),
+      version,
+      write: (folder, options) => this.#use((trainer) => trainer.exportTo(folder, options)),
       optimizer: snapshot ? await this.saveOptimizer() : null,
       canary: async () => canary && this.#canary(run, canary, version.digest),
     });
@@ -383,8 +386,7 @@ function isSame(one: VersionName, other: VersionName): boolean {
 }
 
 interface PendingWish {
-  /** `weights`: the folder it belongs into; this lineage's usual one when absent. */
-  readonly version: Pick<PolicyVersion, 'step' | 'digest' | 'replay'> & Partial<Pick<PolicyVersion, 'weights'>>;
+  readonly version: MadeVersion;
   /** With the optimizer's state. */
   readonly snapshot: boolean;
   /** What was packed, whose first row is the canary; null = none. */
