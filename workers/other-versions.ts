@@ -8,9 +8,10 @@ import { type NamedWorker, workerIn, workerName } from './worker-identity.ts';
 const notRegistered = /^Activity function (\S+) is not registered on this Worker/;
 
 /** What an activity failed with, in words that name the machine and what to do where its worker is of another version. */
-export function namingTheWorker(failure: string, identity: string | null | undefined, ours = codeDigest()): string {
+export function namingTheWorker(failure: string, identity: string | null | undefined, code = codeDigest): string {
   const [, activity] = notRegistered.exec(failure) ?? [];
   if (activity === undefined) return failure;
+  const ours = code();
   const worker = workerIn(identity ?? '');
   const who = worker === null ? `a worker (${identity || 'of no name'})` : workerName(worker);
   const has = `${who} has no activity ${activity}: it is of another version than the orchestrator that asks for it`;
@@ -46,9 +47,10 @@ export async function otherVersions(client: Client): Promise<readonly string[]> 
   }
 }
 
-export function linesOf(workers: readonly NamedWorker[], ours = codeDigest()): string[] {
+export function linesOf(workers: readonly NamedWorker[], code = codeDigest): string[] {
   const codes = new Set(workers.map(({ code }) => code));
   if (codes.size < 2) return [];
+  const ours = code(); // sources are read for it
   const wanted = codes.has(ours) ? ours : onlyOne(workers.filter(({ role }) => role === 'orchestrator'));
   if (wanted === null) {
     const all = workers.map((worker) => `${workerName(worker)} (${codeOf(worker.code)})`);

@@ -10,6 +10,7 @@ import { linesOf, namingTheWorker } from '../../workers/other-versions.ts';
 import { workerIdentity, workerIn } from '../../workers/worker-identity.ts';
 
 const [ours, theirs] = ['0123abcd', '4567cdef'];
+const is = (code: string) => () => code;
 const orchestrator = { role: 'orchestrator', place: '12@head', code: ours } as const;
 const rollout = { role: 'rollout', place: '34@gpu-box', code: ours } as const;
 const lacking =
@@ -45,8 +46,8 @@ describe('the digest of the code', () => {
 
 describe('workers that ask for work', () => {
   test('of one version are not worth a line, whatever the version of who asks', () => {
-    assert.deepEqual(linesOf([orchestrator, rollout], theirs), []);
-    assert.deepEqual(linesOf([], ours), []);
+    assert.deepEqual(linesOf([orchestrator, rollout], is(theirs)), []);
+    assert.deepEqual(linesOf([], is(ours)), []);
   });
 
   test('an older one beside them is named with its machine and what to do', () => {
@@ -62,12 +63,12 @@ describe('workers that ask for work', () => {
   });
 
   test('where who asks is of no version of theirs, the orchestrator is the measure', () => {
-    const lines = linesOf([orchestrator, { role: 'train', place: '78@box', code: theirs }], 'ffffffff');
+    const lines = linesOf([orchestrator, { role: 'train', place: '78@box', code: theirs }], is('ffffffff'));
     assert.match(lines.join('\n'), /^the GPU worker 78@box is of another version \(code 4567cdef\)[^\n]*$/);
   });
 
   test('newer ones beside an older orchestrator: the orchestrator is to be restarted', () => {
-    const lines = linesOf([{ ...orchestrator, code: null }, rollout], ours);
+    const lines = linesOf([{ ...orchestrator, code: null }, rollout], is(ours));
     assert.match(
       lines.join('\n'),
       /^the orchestrator 12@head is of another version[^\n]*restart it with theirs[^\n]*$/,
@@ -75,7 +76,7 @@ describe('workers that ask for work', () => {
   });
 
   test('of several versions and several orchestrators are all named', () => {
-    const lines = linesOf([orchestrator, { ...orchestrator, place: '13@head', code: null }, rollout], 'ffffffff');
+    const lines = linesOf([orchestrator, { ...orchestrator, place: '13@head', code: null }, rollout], is('ffffffff'));
     assert.equal(lines.length, 1);
     for (const place of ['12@head', '13@head', '34@gpu-box']) assert.ok(lines[0]!.includes(place), place);
   });
@@ -83,20 +84,23 @@ describe('workers that ask for work', () => {
 
 describe('an activity that its worker does not have', () => {
   test('names the worker, its machine, its version and what to do', () => {
-    const said = namingTheWorker(lacking, 'rollout worker 34@gpu-box a1b2c3', ours);
+    const said = namingTheWorker(lacking, 'rollout worker 34@gpu-box a1b2c3', is(ours));
     assert.match(said, /^the rollout worker 34@gpu-box has no activity playGroups: it is of another version/);
     assert.match(said, /\(an older one, which does not say which\)\. Restart it with this version \(code 0123abcd\)/);
-    assert.match(namingTheWorker(lacking, 'rollout worker 34@gpu-box a1b2c3 code 4567cdef', ours), /\(code 4567cdef\)/);
+    assert.match(
+      namingTheWorker(lacking, 'rollout worker 34@gpu-box a1b2c3 code 4567cdef', is(ours)),
+      /\(code 4567cdef\)/,
+    );
   });
 
   test('where the worker is of this version, an older orchestrator asked for it', () => {
-    const said = namingTheWorker(lacking, 'rollout worker 34@gpu-box a1b2c3 code 0123abcd', ours);
+    const said = namingTheWorker(lacking, 'rollout worker 34@gpu-box a1b2c3 code 0123abcd', is(ours));
     assert.match(said, /Restart the orchestrator with this version \(code 0123abcd\)$/);
   });
 
   test('a worker that has no name of ours is named as it calls itself; every other failure stays as it is', () => {
-    assert.match(namingTheWorker(lacking, '9@box', ours), /^a worker \(9@box\) has no activity playGroups/);
-    assert.match(namingTheWorker(lacking, null, ours), /^a worker \(of no name\) has/);
-    assert.equal(namingTheWorker('connection reset', '9@box', ours), 'connection reset');
+    assert.match(namingTheWorker(lacking, '9@box', is(ours)), /^a worker \(9@box\) has no activity playGroups/);
+    assert.match(namingTheWorker(lacking, null, is(ours)), /^a worker \(of no name\) has/);
+    assert.equal(namingTheWorker('connection reset', '9@box', is(ours)), 'connection reset');
   });
 });

@@ -366,6 +366,17 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     );
   });
 
+  test('a worker of another version that a lease finds is told once, however many leases find it', async () => {
+    const line = 'the rollout worker 56@old-box is of another version: restart it';
+    const run = await begin({
+      settings: { maxSteps: 3 },
+      fakes: { leaseGroups: async (_, { usual }) => ({ ...(await usual()), otherVersions: [line] }) },
+    });
+    await run.result();
+    assert.ok(run.inputs('leaseGroups').length >= 3);
+    assert.deepEqual(await run.told('warning'), [line]);
+  });
+
   test('round by round nothing is decided before all chunks of it have ended', async () => {
     const gate = new Gate();
     const run = await begin({
