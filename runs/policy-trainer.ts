@@ -71,7 +71,7 @@ export class PolicyTrainer {
   /** The version that it holds another one in place of, since its replay differed. */
   #standsFor: { readonly version: VersionName; readonly difference: Difference } | null = null;
   /** What the trainer was opened for. Another run gets another one: it may have code of its own in it, and another model. */
-  #openedFor: { readonly run: string; readonly settings: RunSpec['trainer'] } | null = null;
+  #openedFor: OpenedFor | null = null;
   /** The batch that was trained last: its first rows are the canary's. */
   #batch: { readonly of: string; readonly batch: StoredBatch } | null = null;
 
@@ -90,6 +90,7 @@ export class PolicyTrainer {
       ...rest,
       seconds: (performance.now() - startedAt) / 1000,
     });
+    await this.#closeOther(run);
     if (this.#isAt(run, version)) return null;
     if (this.#isOf(run) && this.#standsFor !== null && isSame(this.#standsFor.version, version))
       return arrived({ restoredFrom: null, replayedSteps: 0, damaged: [], differs: this.#standsFor.difference });
@@ -177,11 +178,16 @@ export class PolicyTrainer {
 
   /** With a trainer of this run's own, of the kind that it wants. */
   async #opened(run: RunHandle): Promise<RunSpec> {
-    const spec = await specOf(run);
-    const wanted = { run: `${run.store}${run.name}`, settings: spec.trainer };
-    if (!isDeepStrictEqual(wanted, this.#openedFor)) await this.close();
+    const spec = await this.#closeOther(run);
     this.#trainer ??= await this.#open(run);
-    this.#openedFor = wanted;
+    this.#openedFor = openedFor(run, spec);
+    return spec;
+  }
+
+  /** The folder of a run may have been taken away and a run begun there under the same name, or its settings may be other ones by now. */
+  async #closeOther(run: RunHandle): Promise<RunSpec> {
+    const spec = await specOf(run);
+    if (!isDeepStrictEqual(openedFor(run, spec), this.#openedFor)) await this.close();
     return spec;
   }
 
@@ -377,6 +383,16 @@ export class PolicyTrainer {
 function atPlansTemperature(row: PackedRow): PackedRow {
   const { temperature: _, ...others } = row;
   return others;
+}
+
+/** What a trainer is opened for: with any other of these it is another trainer, whatever its weights are. */
+interface OpenedFor extends Pick<RunSpec, 'trainer' | 'lora' | 'seed'> {
+  readonly run: string;
+  readonly begunAt: string | undefined;
+}
+
+function openedFor({ store, name, begunAt }: RunHandle, { trainer, lora, seed }: RunSpec): OpenedFor {
+  return { run: `${store}${name}`, begunAt, trainer, lora, seed };
 }
 
 type VersionName = Pick<PolicyVersion, 'step' | 'digest'>;

@@ -318,6 +318,21 @@ describe('a GPU worker that gets a run back', () => {
     assert.equal(ours.trainers.at(-1)!.moments, theirs.trainers.at(-1)!.moments);
   });
 
+  for (const [what, changed] of Object.entries({
+    'settings of its trainer': { 'trainer.threads': '3' },
+    adapters: { 'lora.r': '4', 'lora.alpha': '8' },
+  })) {
+    test(`opens another trainer when the run has other ${what} by now, though it holds those very weights`, async (t) => {
+      const test = await makeRun(t);
+      const roles = openRoles();
+      const last = await goOn(test, roles, await commitFirst(test, roles), 2);
+      const { trainer, lora } = (await makeRun(t, changed)).spec;
+      const spec = await putJson(test.store, 'specs/other.json', { ...test.spec, trainer, lora });
+      const recovery = await roles.policyTrainer.bringTo({ ...test.run, spec }, last.state.policy);
+      assert.deepEqual([recovery!.restoredFrom, roles.trainers.length, roles.trainers[0]!.isClosed], [2, 2, true]);
+    });
+  }
+
   test('refuses a reference policy that was damaged after it was used', async (t) => {
     const test = await makeRun(t, retention(4, 5));
     const roles = openRoles();

@@ -53,7 +53,7 @@ describe('workers that ask for work', () => {
   test('an older one beside them is named with its machine and what to do', () => {
     const [line, ...more] = linesOf(
       [orchestrator, rollout, { role: 'rollout', place: '56@old-box', code: null }],
-      ours,
+      is(ours),
     );
     assert.equal(
       line,
