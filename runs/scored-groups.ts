@@ -3,7 +3,8 @@ import { Readable } from 'node:stream';
 import { rowsKeptBytesMax, scoredReadAhead } from '../core/limits.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { ObjectRef } from '../core/rl/run-state.ts';
-import { damaged, decodeRow, isRecord, isZipped, type Shape, textBytesMax } from '../backends/store/objects.ts';
+import { damaged, isRecord, isZipped, type Shape, textBytesMax } from '../backends/store/objects.ts';
+import { decodeStoredRow } from './stored-forms.ts';
 import { readRows, type RunPlace, storeOf } from './run-access.ts';
 
 export const scoredShape: Shape = ({ ordinal, environment, rollouts }) => ({
@@ -21,7 +22,7 @@ export async function* scoredGroups(run: RunPlace, ref: ObjectRef): AsyncGenerat
   const where = storeOf(run).uri + ref.key;
   let number = 0;
   for await (const line of linesOf(await storeOf(run).get(ref), where))
-    yield decodeRow<ScoredGroup>(line, `${where}, line ${++number}`, scoredShape);
+    yield decodeStoredRow<ScoredGroup>(line, where, ++number, scoredShape);
 }
 
 const newline = 0x0a;

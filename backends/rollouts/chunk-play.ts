@@ -5,14 +5,16 @@ import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce, tasksPerMinu
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import { groupSizeOf } from '../../core/rl/selection.ts';
 import type { GroupLease, Outcome, Rollout, UnfinishedRollout } from '../../core/rl/rollout.ts';
-import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
+import type { ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { failedRollout } from '../environments/score.ts';
 import type { Store } from '../store/index.ts';
-import { decodeJson, encodeJson, encodeRows, putRows } from '../store/objects.ts';
+import { encodeRows } from '../store/objects.ts';
+import { readLeases } from '../../runs/leases.ts';
+import { decodeStored, encodeStored, encodeStoredRows } from '../../runs/stored-forms.ts';
 import { sha256 } from '../store/file-store.ts';
 import type { RolloutJournal } from '../../runs/rollout-journal.ts';
-import { readJson, servedPolicy, specOf, storeOf } from '../../runs/run-access.ts';
+import { servedPolicy, specOf, storeOf } from '../../runs/run-access.ts';
 import type { GenerateDependencies } from './asked-model.ts';
 import { eachGroup } from './each-group.ts';
 import { Pace } from './pace.ts';
@@ -143,7 +145,7 @@ export async function openChunk(
   { journal, cancelled }: { readonly journal: RolloutJournal; readonly cancelled: AbortSignal },
 ): Promise<OpenedChunk> {
   const { run, round, chunk, only } = input;
-  const { leases, policy, prompts } = await readJson<LeasedGroups>(run, round.leases);
+  const { leases, policy, prompts } = await readLeases(run, round.leases);
   const spec = await specOf(run);
   const limitMs = spec.generationTimeoutS * 1000;
   const { signal, deadline, endsAtMs } = attempt.until(cancelled, limitMs);
@@ -275,11 +277,13 @@ export async function leaveUnfinished(
     return { group, index, turns: journal.turnsOf({ group, index }).length };
   });
   // By content: two attempts that overlap may have come to different ends.
-  const nameOf = (kind: string, rows: readonly unknown[]) =>
-    `${prefix}.${kind}.${sha256(encodeRows(rows)).slice(0, 8)}.jsonl`;
+  const putRows = async (kind: string, rows: readonly object[]): Promise<ObjectRef> => {
+    const key = `${prefix}.${kind}.${sha256(encodeRows(rows)).slice(0, 8)}.jsonl`;
+    return { ...(await store.put(key, encodeStoredRows(key, rows))), count: rows.length };
+  };
   const result: GeneratedChunk = {
-    finished: await putRows(store, nameOf('finished', finished), finished),
-    unfinished: await putRows(store, nameOf('unfinished', unfinished), unfinished),
+    finished: await putRows('finished', finished),
+    unfinished: await putRows('unfinished', unfinished),
     endedBy: left.endedBy,
     ...(attempt.notReady === null ? {} : { notReady: attempt.notReady }),
     rollouts: finished.length,
@@ -287,7 +291,7 @@ export async function leaveUnfinished(
     seconds: attempt.seconds(),
     ...(left.endedBy === 'shutdown' ? attempt.lostIfItStopsHere(stored) : attempt.lost()),
   };
-  const { bytes } = await store.putIfAbsent(`${prefix}.json`, encodeJson(result));
+  const { bytes } = await store.putIfAbsent(`${prefix}.json`, encodeStored(`${prefix}.json`, result));
   return readLeft(bytes, `${prefix}.json`);
 }
 
@@ -299,7 +303,7 @@ export function leftBefore(bytes: Uint8Array, key: string, attempt: ChunkAttempt
 
 /** Where all of a machine stops, a server that stops before the worker does is no reason to wait for somebody. */
 function readLeft(bytes: Uint8Array, key: string): GeneratedChunk {
-  const { notReady, ...left } = decodeJson<GeneratedChunk>(bytes, key);
+  const { notReady, ...left } = decodeStored<GeneratedChunk>(bytes, key);
   const isEndedFromOutside = left.endedBy === 'shutdown' || left.endedBy === 'cancelled';
   return { ...left, ...(notReady && !isEndedFromOutside ? { notReady } : {}) };
 }

@@ -1,0 +1,47 @@
+/**
+ * Records a small run of an older commit, stopped where it stands: see README.md. Run it in a checkout of that commit, with its packages:
+ *
+ *     node --import tsx …/test/data/older-runs/record.mjs NAME FAILPOINT AT LEVEL
+ */
+import { execFileSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { cp, mkdir, rm, writeFile } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+
+const here = path.dirname(fileURLToPath(import.meta.url));
+const [name, failpoint, at, level] = process.argv.slice(2);
+const checkout = process.cwd();
+const { openSmallProject } = await import(pathToFileURL(path.join(checkout, 'test/e2e/small-run.ts')).href);
+
+const failpoints = path.join(os.tmpdir(), `ratchet-older-${process.pid}`);
+await mkdir(failpoints);
+await writeFile(path.join(failpoints, `${failpoint}.json`), JSON.stringify({ at: Number(at), action: 'hold' }));
+
+const { readFile } = await import('node:fs/promises');
+const config = (await readFile(path.join(here, 'words.toml'), 'utf8')).replace(
+  'max_async_level = 0',
+  `max_async_level = ${level}`,
+);
+const project = await openSmallProject({ 'words.toml': config }, {}, false, { RATCHET_FAILPOINTS: failpoints });
+try {
+  await cp(path.join(here, 'model'), path.join(project.folder, 'model'), { recursive: true });
+  await project.client.workflow.start('trainRun', { workflowId: 'words', taskQueue: 'ratchet', args: ['words.toml'] });
+  for (let waited = 0; !existsSync(path.join(failpoints, `${failpoint}.fired.1`)); waited += 1) {
+    if (waited > 1200) throw new Error(`It never came to ${failpoint}:\n${project.log.slice(-40).join('\n')}`);
+    await delay(100);
+  }
+  await delay(2_000); // what goes on beside it comes to its end: the other chunk, a checkpoint, an evaluation
+  const packed = path.join(failpoints, 'packed');
+  await cp(path.join(project.folder, 'outputs/words'), path.join(packed, 'words'), { recursive: true });
+  for (const folder of ['logs', 'tensorboard']) await rm(path.join(packed, 'words', folder), { recursive: true, force: true });
+  const order = ['--sort=name', '--mtime=@0', '--owner=0', '--group=0', '--numeric-owner', '--mode=u=rwX,go=rX'];
+  const tar = execFileSync('tar', [...order, '-cf', '-', '-C', packed, 'words']);
+  await writeFile(path.join(here, `${name}.tar.gz`), execFileSync('gzip', ['-n9'], { input: tar }));
+} finally {
+  await writeFile(path.join(failpoints, `${failpoint}.released`), '');
+  await project.close();
+  await rm(failpoints, { recursive: true, force: true });
+}
