@@ -104,17 +104,26 @@ export async function unsentNotices(store: Store, notices: Notices): Promise<Sto
   return all.filter(({ id }) => !sent.has(layout.sentNotice(id)));
 }
 
+interface SentNotice {
+  /** What the webhook answered. */
+  readonly said: string;
+}
+
 /** After it was sent: who is killed between the two sends it again, under the same id. */
 export async function markSent(store: Store, { id }: StoredNotice, said: string): Promise<void> {
   const key = layout.sentNotice(id);
-  await store.put(key, encodeStored(key, { said }));
+  await store.put(key, encodeStored(key, { said } satisfies SentNotice));
+}
+
+interface WebhookState {
+  readonly failing: string | null;
 }
 
 /** Why the run's webhook takes no notices at present; null where it does, or there is none. */
 export async function webhookFailure(store: Store): Promise<string | null> {
   const bytes = await store.read(layout.webhook());
   if (bytes === null) return null;
-  return decodeStored<{ readonly failing: string | null }>(bytes, layout.webhook(), ({ failing }) => ({
+  return decodeStored<WebhookState>(bytes, layout.webhook(), ({ failing }) => ({
     'why it fails, or null': failing === null || typeof failing === 'string',
   })).failing;
 }

@@ -10,6 +10,7 @@ import { openRunStore } from '../backends/store/index.ts';
 import { encodeSettings, encodeStored } from './stored-forms.ts';
 import { runRecordIn } from './record-shapes.ts';
 import { refuseOtherIdentity } from './run-identity.ts';
+import type { ForkOrigin } from './unfinished-fork.ts';
 import type { TrainRunInput } from '../activities/open-run.ts';
 
 /** Stores the settings and what they were read from, if they are of the run that is there. */
@@ -41,8 +42,19 @@ export async function recordSettings(
   return { ref, changed: changedEnvironments(spec, begun) };
 }
 
+/** `run.json`: what a run is, for all its lineages. */
+export interface RunRecord {
+  readonly name: string;
+  /** As `minuteOf` writes it; missing of runs that are older than this. */
+  readonly begunAt?: string;
+  /** What a fork begins with. */
+  readonly fork?: ForkOrigin;
+  /** The settings that it began with. */
+  readonly spec: RunSpec;
+}
+
 /** `run.json` of a run that is begun now. */
-function runRecord(spec: RunSpec): object {
+function runRecord(spec: RunSpec): RunRecord {
   return { name: spec.name, begunAt: minuteOf(new Date()), spec };
 }
 

@@ -85,7 +85,11 @@ function settingsOf(value: unknown, key: string): RunSpec {
 }
 
 /** `claims/claim_N.json`: the workflow that drives the run. */
-export function claimIn(bytes: Uint8Array, key: string): { readonly workflowId: string } {
+interface WorkflowClaim {
+  readonly workflowId: string;
+}
+
+export function claimIn(bytes: Uint8Array, key: string): WorkflowClaim {
   return decodeStored(bytes, key, ({ workflowId }) => ({
     'the id of a workflow': typeof workflowId === 'string' && workflowId !== '',
   }));

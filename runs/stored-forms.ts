@@ -95,6 +95,14 @@ export const storedForms = {
   promptTrial: form('the trial of a prompt', /trial\.json$/),
 } as const satisfies Readonly<Record<string, FormOfKeys>>;
 
+/** Columns of numbers with a head of JSON. They begin with a name of eight letters, which a new version changes. */
+export const formsOfColumns = {
+  /** Version 1 was JSON lines. */
+  batchColumns: { name: 'the rows of a batch', version: 2 },
+  taughtColumns: { name: 'the log probabilities of a teacher', version: 2 },
+  scoreColumns: { name: 'what a trainer computed of tokens', version: 1 },
+} as const;
+
 /**
  * What others defined, or what is made again from the forms above: it has no versions of ours. Verifiers' and GEPA's files, Hugging Face's,
  * rows of `[sft]` and `[data]`, metrics and what sinks make of them.

@@ -164,7 +164,7 @@ const runOf = (where: string): string | undefined =>
 export function damaged(where: string, what: string, cause?: unknown): RatchetError {
   return new RatchetError(
     'CheckpointDamaged',
-    `${where}: ${what}. It is not what was stored. Restore it from a copy${orWithout(where)}.`,
+    `${where}: ${what}. It is not what was stored. Restore it from a copy.${whatIsWhole(where)}`,
     cause === undefined ? {} : { cause },
   );
 }
@@ -173,13 +173,13 @@ export function damaged(where: string, what: string, cause?: unknown): RatchetEr
 function newerForm({ name, version }: StoredForm, found: number, where: string): RatchetError {
   return new RatchetError(
     'CheckpointDamaged',
-    `${where}: expected ${name} of version ${version}${version === 1 ? '' : ' or older'}, found version ${found}. A newer Ratchet wrote it. Continue with that Ratchet${orWithout(where)}.`,
+    `${where}: expected ${name} of version ${version}${version === 1 ? '' : ' or older'}, found version ${found}. A newer Ratchet wrote it. Continue with that Ratchet.${whatIsWhole(where)}`,
   );
 }
 
-function orWithout(where: string): string {
+function whatIsWhole(where: string): string {
   const run = runOf(where);
-  return run === undefined ? '' : `, or from the newest whole commit: npx ratchet fsck ${run}`;
+  return run === undefined ? '' : ` What else is whole: npx ratchet fsck ${run}`;
 }
 
 /** What is read; of what is damaged what stands in for it, which is told why. Other failures are thrown. */

@@ -5,7 +5,7 @@
  */
 import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { cp, mkdir, rm, writeFile } from 'node:fs/promises';
+import { cp, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -20,7 +20,6 @@ const failpoints = path.join(os.tmpdir(), `ratchet-older-${process.pid}`);
 await mkdir(failpoints);
 await writeFile(path.join(failpoints, `${failpoint}.json`), JSON.stringify({ at: Number(at), action: 'hold' }));
 
-const { readFile } = await import('node:fs/promises');
 const config = (await readFile(path.join(here, 'words.toml'), 'utf8')).replace(
   'max_async_level = 0',
   `max_async_level = ${level}`,
@@ -35,7 +34,11 @@ try {
   }
   await delay(2_000); // what goes on beside it comes to its end: the other chunk, a checkpoint, an evaluation
   const packed = path.join(failpoints, 'packed');
+  // As a kill of all processes at once leaves it.
+  const processes = descendants(process.pid);
+  for (const pid of processes) process.kill(pid, 'SIGSTOP');
   await cp(path.join(project.folder, 'outputs/words'), path.join(packed, 'words'), { recursive: true });
+  for (const pid of processes) process.kill(pid, 'SIGCONT');
   for (const folder of ['logs', 'tensorboard']) await rm(path.join(packed, 'words', folder), { recursive: true, force: true });
   const order = ['--sort=name', '--mtime=@0', '--owner=0', '--group=0', '--numeric-owner', '--mode=u=rwX,go=rX'];
   const tar = execFileSync('tar', [...order, '-cf', '-', '-C', packed, 'words']);
@@ -44,4 +47,16 @@ try {
   await writeFile(path.join(failpoints, `${failpoint}.released`), '');
   await project.close();
   await rm(failpoints, { recursive: true, force: true });
+}
+
+/** @param {number} root */
+function descendants(root) {
+  const lines = execFileSync('ps', ['-e', '-o', 'pid=,ppid='], { encoding: 'utf8' }).trim().split('\n');
+  const parents = new Map(lines.map((line) => /** @type {[number, number]} */ (line.trim().split(/\s+/).map(Number))));
+  const isBelow = (/** @type {number} */ pid) => {
+    for (let at = parents.get(pid); at !== undefined; at = parents.get(at)) if (at === root) return true;
+    return false;
+  };
+  // `ps` itself is one of them, and is gone.
+  return [...parents.keys()].filter((pid) => isBelow(pid) && existsSync(`/proc/${pid}`));
 }
