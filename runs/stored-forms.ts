@@ -35,15 +35,16 @@ const ofChunk = String.raw`(?:${round}${chunk}|rollouts\/chunk_\d+)`;
 export const storedForms = {
   runRecord: form('the record of a run', /run\.json$/),
   specSource: form('the place that settings were read from', /specs\/[^/]+\.source\.json$/),
-  spec: form('the settings of a run', /specs\/[^/]+\.json$/),
-  lineage: form('the record of a lineage', /origins\/lineage_\d+\.json$/),
+  spec: form('the settings of a run', /specs\/[^/]+\.json$/, { tellsVersion: true }),
+  lineage: form('the record of a lineage', /origins\/lineage_\d+\.json$/, { tellsVersion: true }),
   trainerClaim: form('the claim of a GPU worker', /claims\/trainer\/epoch_\d+\.json$/),
   claim: form('the claim of a workflow', /claims\/claim_\d+\.json$/),
   /** Kept groups said `tokens` until 27 November 2026, and say `sizes` since. */
   commit: form('a commit', /lineages\/[^/]+\/steps\/step_\d+\.json$/, {
+    tellsVersion: true,
     uncounted: ({ state, ...commit }: Loose) => ({ ...commit, state: keptInSizes(state) }),
   }),
-  manifest: form('the manifest of a checkpoint', /checkpoints\/step_\d+\/manifest\.json$/),
+  manifest: form('the manifest of a checkpoint', /checkpoints\/step_\d+\/manifest\.json$/, { tellsVersion: true }),
   warmUp: form('the state of a warm-up', /checkpoints\/warm_up\/step_\d+\/state\.json$/),
   /** Version 1 says no chunks: the groups of each environment were divided in two. */
   leases: form('the leases of a round', new RegExp(`${round}leases\\.json$`), { upgrades: [chunksOf24November] }),
@@ -86,10 +87,10 @@ export const storedForms = {
   webhook: form('the state of the webhook', /notices\/webhook\/state\.json$/),
   notice: form('a notice', /notices\/[^/]+\.json$/),
   sinks: form('how far sinks are', /sinks\/state\.json$/, { saysNone: true }),
-  evaluation: form('an evaluation', /evaluation\/attempt_\d+\.json$/),
+  evaluation: form('an evaluation', /evaluation\/attempt_\d+\.json$/, { tellsVersion: true }),
   evaluationSummary: form('what came of an evaluation', /evaluation\/summary_\d+\.json$/),
   checkpointSubject: form('how checkpoints are evaluated', /evals\/checkpoints\.json$/),
-  search: form('a search for a prompt', /search\/search\.json$/),
+  search: form('a search for a prompt', /search\/search\.json$/, { tellsVersion: true }),
   searchSummary: form('what came of a search', /search\/summary\.json$/),
   answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/),
   promptTrial: form('the trial of a prompt', /trial\.json$/),
@@ -140,16 +141,16 @@ export function encodeStoredRows(key: string, rows: readonly object[]): Uint8Arr
  * may have been edited: `key` names it in the refusal, and `shape` says what is relied on beyond its being an object.
  */
 export function decodeStored<T>(bytes: Uint8Array, key: string, shape?: Shape): T {
-  return decodeForm(requireForm(key), bytes, key, shape);
+  return decodeForm(formOf(key) ?? unnamed, bytes, key, shape);
 }
 
 export function decodeStoredRows<T>(bytes: Uint8Array, key: string, shape?: Shape): T[] {
-  return decodeFormRows(requireForm(key), bytes, key, shape);
+  return decodeFormRows(formOf(key) ?? unnamed, bytes, key, shape);
 }
 
 /** One of them; `line` counts from 1. */
 export function decodeStoredRow<T>(bytes: Uint8Array, key: string, line: number, shape?: Shape): T {
-  return decodeFormRow(requireForm(key), bytes, `${key}, line ${line}`, shape);
+  return decodeFormRow(formOf(key) ?? unnamed, bytes, `${key}, line ${line}`, shape);
 }
 
 /** Settings, which are named by their content. */
@@ -164,8 +165,11 @@ export function presentSettings(value: unknown, where: string): unknown {
 
 /** A list of texts. */
 export function decodeStoredTexts(bytes: Uint8Array, key: string): string[] {
-  return decodeFormTexts(requireForm(key), bytes, key);
+  return decodeFormTexts(formOf(key) ?? unnamed, bytes, key);
 }
+
+/** What lies under a key that no form has is read as it is. It is not written. */
+const unnamed: StoredForm = { name: 'an object', version: 1, upgrades: [] };
 
 function requireForm(key: string): FormOfKeys {
   const known = formOf(key);
@@ -176,7 +180,7 @@ function requireForm(key: string): FormOfKeys {
 function form(
   name: string,
   keys: RegExp,
-  { upgrades = [], ...rest }: Partial<Pick<FormOfKeys, 'upgrades' | 'uncounted' | 'saysNone'>> = {},
+  { upgrades = [], ...rest }: Partial<Pick<FormOfKeys, 'upgrades' | 'uncounted' | 'saysNone' | 'tellsVersion'>> = {},
 ): FormOfKeys {
   const anchored = new RegExp(`(?:^|\\/)${keys.source}`);
   return { name, keys: anchored, version: upgrades.length + 1, upgrades, ...rest };

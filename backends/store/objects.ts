@@ -37,6 +37,8 @@ export interface StoredForm {
   readonly version: number;
   /** `upgrades[0]` makes version 2 of version 1, and so on: one for each version before the present one. */
   readonly upgrades: readonly Upgrade[];
+  /** The type of what is read has `schemaVersion`. */
+  readonly tellsVersion?: true;
   /** Tells apart what was written as version 1 before versions were counted, and makes version 1 of it. */
   readonly uncounted?: Upgrade;
 }
@@ -49,11 +51,17 @@ export function encodeForm(form: StoredForm, value: object): Uint8Array {
   return encodeJson(Object.assign({ schemaVersion: form.version }, value, { schemaVersion: form.version }));
 }
 
-/** An object of a form in any version, as the present version has it; `shape` says what is relied on. */
+/** An object of a form in any version, as the present version has it and without the version; `shape` says what is relied on. */
 export function decodeForm<T>(form: StoredForm, bytes: Uint8Array, key: string, shape?: Shape): T {
   const value = presentVersion(form, parse(textOf(bytes, key), key), key);
-  requireShape(value, key, shape);
-  return value as T;
+  return told<T>(form, value, key, shape);
+}
+
+function told<T>({ tellsVersion }: StoredForm, value: unknown, where: string, shape?: Shape): T {
+  requireShape(value, where, shape);
+  if (tellsVersion === true) return value as T;
+  const { schemaVersion: _, ...rest } = value as Record<string, unknown>;
+  return rest as T;
 }
 
 /** Rows of a form; each says its version. */
@@ -79,21 +87,19 @@ export function decodeFormRow<T>(form: StoredForm, line: Uint8Array, where: stri
 }
 
 function formRowIn<T>(form: StoredForm, line: string, where: string, shape?: Shape): T {
-  const row = presentVersion(form, parse(line, where), where);
-  requireShape(row, where, shape);
-  const { schemaVersion: _, ...rest } = row as Record<string, unknown>;
-  return rest as T;
+  return told(form, presentVersion(form, parse(line, where), where), where, shape);
 }
 
 /** What a parsed object of any version is in the present one. A newer version is refused by name. */
 export function presentVersion(form: StoredForm, value: unknown, where: string): unknown {
   // A list says no version: only version 1 of a form may be one.
+  if (!isRecord(value) && !(Array.isArray(value) && form.upgrades.length > 0)) return value;
   const said = isRecord(value) ? (value['schemaVersion'] ?? 1) : 1;
   if (!Number.isSafeInteger(said) || Number(said) < 1)
     throw damaged(where, `expected a version of ${form.name} (schemaVersion), found ${JSON.stringify(said)}`);
   const version = Number(said);
   if (version > form.version) throw newerForm(form, version, where);
-  let now = value;
+  let now: unknown = value;
   if (version === 1 && form.uncounted) now = form.uncounted(now as never, where);
   for (const upgrade of form.upgrades.slice(version - 1)) now = upgrade(now as never, where);
   return isRecord(now) && version < form.version ? { ...now, schemaVersion: form.version } : now;
