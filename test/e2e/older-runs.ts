@@ -1,6 +1,5 @@
 /** Runs of older versions of Ratchet, as they were left in the middle of their work, and what becomes of them here. */
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
 import { cp, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -13,6 +12,7 @@ import { resolveStoreUri } from '../../backends/store/index.ts';
 import type { Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
+import { unpack } from '../data/older-runs/archive.mjs';
 import { openSmallProject, type SmallProject } from './small-run.ts';
 
 const data = fileURLToPath(new URL('../data/older-runs/', import.meta.url));
@@ -32,7 +32,7 @@ export async function openOlderProject(level: 0 | 1): Promise<SmallProject> {
 
 /** The folder of a recorded run, in place of what lies in the project. */
 export function putRecorded(project: Pick<SmallProject, 'folder'>, name: string): void {
-  execFileSync('tar', ['-xzf', path.join(data, `${name}.tar.gz`), '-C', path.join(project.folder, 'outputs')]);
+  unpack(path.join(project.folder, 'outputs'), name);
 }
 
 export async function train({ client }: SmallProject, name: 'words' | 'undisturbed'): Promise<RunSummary> {

@@ -10,9 +10,11 @@ import os from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { pack, unpack } from './archive.mjs';
 
 const here = path.dirname(fileURLToPath(import.meta.url));
-const [name, failpoint, at, level] = process.argv.slice(2);
+const [name = '', failpoint = '', at, level = '0'] = process.argv.slice(2);
+if (name === '') throw new Error('NAME FAILPOINT AT LEVEL');
 const checkout = process.cwd();
 const { openSmallProject } = await import(pathToFileURL(path.join(checkout, 'test/e2e/small-run.ts')).href);
 
@@ -39,10 +41,14 @@ try {
   for (const pid of processes) process.kill(pid, 'SIGSTOP');
   await cp(path.join(project.folder, 'outputs/words'), path.join(packed, 'words'), { recursive: true });
   for (const pid of processes) process.kill(pid, 'SIGCONT');
-  for (const folder of ['logs', 'tensorboard']) await rm(path.join(packed, 'words', folder), { recursive: true, force: true });
-  const order = ['--sort=name', '--mtime=@0', '--owner=0', '--group=0', '--numeric-owner', '--mode=u=rwX,go=rX'];
-  const tar = execFileSync('tar', [...order, '-cf', '-', '-C', packed, 'words']);
-  await writeFile(path.join(here, `${name}.tar.gz`), execFileSync('gzip', ['-n9'], { input: tar }));
+  for (const folder of ['logs', 'tensorboard'])
+    await rm(path.join(packed, 'words', folder), { recursive: true, force: true });
+  const all = path.join(failpoints, 'all');
+  await mkdir(all);
+  unpack(all);
+  await rm(path.join(all, name), { recursive: true, force: true });
+  await cp(packed, path.join(all, name), { recursive: true });
+  pack(all);
 } finally {
   await writeFile(path.join(failpoints, `${failpoint}.released`), '');
   await project.close();
