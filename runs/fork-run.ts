@@ -9,8 +9,7 @@ import type { RunSpec } from '../config/run-spec.ts';
 import { putSums, type ReadAnew, sumsName, verifyVersion } from '../backends/store/version-files.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { Store } from '../backends/store/index.ts';
-import { decodeJson } from '../backends/store/objects.ts';
-import { encodeSettings, encodeStored } from './stored-forms.ts';
+import { decodeStored, encodeSettings, encodeStored } from './stored-forms.ts';
 import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
 import type { SpecSource } from './spec-source.ts';
@@ -299,7 +298,7 @@ class Copy {
 
 /** An adapter names its base by a path relative to its own folder. */
 function onFirstLineage(bytes: Uint8Array, key: string, folder: string): Uint8Array {
-  const config = decodeJson<Record<string, unknown>>(bytes, key);
+  const config = decodeStored<Record<string, unknown>>(bytes, key);
   const base = path.posix.relative(folder, layout.weights(firstLineage, 0));
   return Buffer.from(`${JSON.stringify({ ...config, base_model_name_or_path: base }, null, 2)}\n`);
 }

@@ -4,15 +4,12 @@ import { decodeRanges } from '../../core/rl/ledger.ts';
 import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce, tasksPerMinute } from '../../core/rl/chunks.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import { groupSizeOf } from '../../core/rl/selection.ts';
-import type { GroupLease, Outcome, Rollout, UnfinishedRollout } from '../../core/rl/rollout.ts';
+import type { GroupLease, Outcome, Rollout } from '../../core/rl/rollout.ts';
 import type { ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { failedRollout } from '../environments/score.ts';
 import type { Store } from '../store/index.ts';
-import { encodeRows } from '../store/objects.ts';
 import { readLeases } from '../../runs/leases.ts';
-import { decodeStored, encodeStored, encodeStoredRows } from '../../runs/stored-forms.ts';
-import { sha256 } from '../store/file-store.ts';
 import type { RolloutJournal } from '../../runs/rollout-journal.ts';
 import { servedPolicy, specOf, storeOf } from '../../runs/run-access.ts';
 import type { GenerateDependencies } from './asked-model.ts';
@@ -256,54 +253,4 @@ export function timedOut({ lease, place }: LeasedPlace, journal: RolloutJournal,
 
 function outOfTime({ generationTimeoutS }: RunSpec): string {
   return `Not finished within generation_timeout = ${generationTimeoutS} s, three times.`;
-}
-
-/** Names what there is and what there is not. A retry of this attempt says the same. */
-export async function leaveUnfinished(
-  { store, ended: prefix }: Pick<ReturnType<typeof chunkPlace>, 'store' | 'ended'>,
-  left: {
-    readonly journal: RolloutJournal;
-    readonly unfinished: readonly Place[];
-    readonly endedBy: AttemptEnd;
-    readonly adopted: number;
-    readonly attempt: ChunkAttempt;
-    /** In the store by now. */
-    readonly stored: StoredWork;
-  },
-): Promise<GeneratedChunk> {
-  const { journal, attempt, stored } = left;
-  const finished = journal.inOrder();
-  const unfinished = left.unfinished.map(({ group, index }): UnfinishedRollout => {
-    return { group, index, turns: journal.turnsOf({ group, index }).length };
-  });
-  // By content: two attempts that overlap may have come to different ends.
-  const putRows = async (kind: string, rows: readonly object[]): Promise<ObjectRef> => {
-    const key = `${prefix}.${kind}.${sha256(encodeRows(rows)).slice(0, 8)}.jsonl`;
-    return { ...(await store.put(key, encodeStoredRows(key, rows))), count: rows.length };
-  };
-  const result: GeneratedChunk = {
-    finished: await putRows('finished', finished),
-    unfinished: await putRows('unfinished', unfinished),
-    endedBy: left.endedBy,
-    ...(attempt.notReady === null ? {} : { notReady: attempt.notReady }),
-    rollouts: finished.length,
-    adopted: left.adopted,
-    seconds: attempt.seconds(),
-    ...(left.endedBy === 'shutdown' ? attempt.lostIfItStopsHere(stored) : attempt.lost()),
-  };
-  const { bytes } = await store.putIfAbsent(`${prefix}.json`, encodeStored(`${prefix}.json`, result));
-  return readLeft(bytes, `${prefix}.json`);
-}
-
-/** What an attempt before stored and could not tell any more. What it had lost is in what was lost since. */
-export function leftBefore(bytes: Uint8Array, key: string, attempt: ChunkAttempt): GeneratedChunk {
-  attempt.goOnFrom(null);
-  return { ...readLeft(bytes, key), ...attempt.lost() };
-}
-
-/** Where all of a machine stops, a server that stops before the worker does is no reason to wait for somebody. */
-function readLeft(bytes: Uint8Array, key: string): GeneratedChunk {
-  const { notReady, ...left } = decodeStored<GeneratedChunk>(bytes, key);
-  const isEndedFromOutside = left.endedBy === 'shutdown' || left.endedBy === 'cancelled';
-  return { ...left, ...(notReady && !isEndedFromOutside ? { notReady } : {}) };
 }

@@ -10,12 +10,11 @@ import {
   chunkPlace,
   endOf,
   type GeneratedChunk,
-  leaveUnfinished,
-  leftBefore,
   openChunk,
   playMissing,
   timedOut,
 } from './chunk-play.ts';
+import { leaveUnfinished, leftBefore } from './left-chunk.ts';
 
 /**
  * Plays a chunk of the round's groups, until all are done, the deadline is reached, or it is told to stop; then it names

@@ -26,7 +26,9 @@ export async function configOf(level: 0 | 1): Promise<string> {
 export async function openOlderProject(level: 0 | 1): Promise<SmallProject> {
   const config = await configOf(level);
   const project = await openSmallProject({ 'words.toml': config, 'undisturbed.toml': config });
-  await cp(path.join(data, 'model'), path.join(project.folder, 'model'), { recursive: true });
+  await cp(path.join(data, 'models--older--words'), path.join(project.folder, 'models--older--words'), {
+    recursive: true,
+  });
   return project;
 }
 
@@ -41,7 +43,13 @@ export async function train({ client }: SmallProject, name: 'words' | 'undisturb
     taskQueue: 'ratchet',
     args: [`${name}.toml`],
   });
-  return handle.result();
+  try {
+    return await handle.result();
+  } catch (error) {
+    const causes: string[] = [];
+    for (let cause: unknown = error; cause instanceof Error; cause = cause.cause) causes.push(cause.message);
+    throw new Error(causes.join(' ← '), { cause: error });
+  }
 }
 
 export async function commitsOf(project: SmallProject, run: string): Promise<StepCommit[]> {

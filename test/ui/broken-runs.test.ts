@@ -56,7 +56,10 @@ const broken: Readonly<Record<string, Broken>> = {
       const commit = JSON.parse(await readFile(path.join(folder, key), 'utf8')) as object;
       await write(folder, key, JSON.stringify({ ...commit, schemaVersion: 2 }));
     },
-    refused: [['markers', 'history', 'settings'], /step_6\.json: expected a commit of version 1, found version 2\. A newer Ratchet wrote it/],
+    refused: [
+      ['markers', 'history', 'settings'],
+      /step_6\.json: expected a commit of version 1, found version 2\. A newer Ratchet wrote it/,
+    ],
   },
   'no-steps': {
     harm: async (folder) => {

@@ -1,6 +1,6 @@
 /** Recorded runs in one file, since most of what they hold is the same: `NAME/words/…`, packed so that the same folders give the same bytes. */
 import { execFileSync } from 'node:child_process';
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { brotliCompressSync, brotliDecompressSync, constants } from 'node:zlib';
 
@@ -13,7 +13,6 @@ const file = fileURLToPath(new URL('older-runs.tar.br', import.meta.url));
  * @param {string} [name]
  */
 export function unpack(folder, name) {
-  if (!existsSync(file)) return;
   const tar = brotliDecompressSync(readFileSync(file));
   const only = name === undefined ? [] : ['--strip-components=1', name];
   execFileSync('tar', ['-xf', '-', '-C', folder, ...only], { input: tar });

@@ -28,10 +28,10 @@ const config = (await readFile(path.join(here, 'words.toml'), 'utf8')).replace(
 );
 const project = await openSmallProject({ 'words.toml': config }, {}, false, { RATCHET_FAILPOINTS: failpoints });
 try {
-  await cp(path.join(here, 'model'), path.join(project.folder, 'model'), { recursive: true });
+  await cp(path.join(here, 'models--older--words'), path.join(project.folder, 'models--older--words'), { recursive: true });
   await project.client.workflow.start('trainRun', { workflowId: 'words', taskQueue: 'ratchet', args: ['words.toml'] });
   for (let waited = 0; !existsSync(path.join(failpoints, `${failpoint}.fired.1`)); waited += 1) {
-    if (waited > 1200) throw new Error(`It never came to ${failpoint}:\n${project.log.slice(-40).join('\n')}`);
+    if (waited > 3000) throw new Error(`It never came to ${failpoint}:\n${project.log.slice(-40).join('\n')}`);
     await delay(100);
   }
   await delay(2_000); // what goes on beside it comes to its end: the other chunk, a checkpoint, an evaluation
@@ -45,7 +45,7 @@ try {
     await rm(path.join(packed, 'words', folder), { recursive: true, force: true });
   const all = path.join(failpoints, 'all');
   await mkdir(all);
-  unpack(all);
+  if (existsSync(path.join(here, 'older-runs.tar.br'))) unpack(all);
   await rm(path.join(all, name), { recursive: true, force: true });
   await cp(packed, path.join(all, name), { recursive: true });
   pack(all);
