@@ -2,7 +2,8 @@ import { layout } from '../runs/layout.ts';
 import { teacherRowsAtOnce } from '../core/limits.ts';
 import { learnsFromTeacher, type PackedRow } from '../core/rl/batch.ts';
 import type { KeptGroups, ObjectRef, PolicyVersion, RunHandle, TaughtBatch, TaughtRows } from '../core/rl/run-state.ts';
-import { damaged, putJson } from '../backends/store/objects.ts';
+import { damaged } from '../backends/store/objects.ts';
+import { encodeStored } from '../runs/stored-forms.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { decodeTaught, encodeTaught, numbersOf } from '../runs/batch-parts.ts';
@@ -70,7 +71,7 @@ async function askTeacher(
   }
   const key = layout.taught(run.lineage, step, packed.sha256);
   const taught: TaughtRows = { parts, rowsOfPart: teacherRowsAtOnce };
-  const logprobs = { ...(await putJson(store, key, taught)), count: batch.rows.length };
+  const logprobs = { ...(await store.put(key, encodeStored(key, taught))), count: batch.rows.length };
   return { logprobs, teacher: scorer.name, kl: lead.mean, seconds: (performance.now() - startedAt) / 1000 };
 }
 

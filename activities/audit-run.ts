@@ -5,7 +5,7 @@ import { countsByKind } from '../core/rl/ledger.ts';
 import { auditLineages, type LineageAudit, type RunAudit } from '../core/rl/lineages.ts';
 import type { LineageOrigin, RunHandle } from '../core/rl/run-state.ts';
 import { isMetricsRow } from '../runs/metrics.ts';
-import { decodeJson } from '../backends/store/objects.ts';
+import { decodeStored } from '../runs/stored-forms.ts';
 import { type CheckpointManifest, sealedSteps } from '../runs/checkpoints.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import {
@@ -129,9 +129,10 @@ async function sourceOf(place: LineagePlace, { lineage, step }: LineageOrigin): 
 
 /** A manifest as far as it can be read: a damaged one is no witness against a commit. */
 async function manifestAt(place: LineagePlace, step: number): Promise<CheckpointManifest | null> {
-  const bytes = await storeOf(place).read(`${layout.checkpoint(place.lineage, step)}manifest.json`);
+  const key = `${layout.checkpoint(place.lineage, step)}manifest.json`;
+  const bytes = await storeOf(place).read(key);
   try {
-    const manifest = bytes && decodeJson<CheckpointManifest>(bytes, 'manifest.json');
+    const manifest = bytes && decodeStored<CheckpointManifest>(bytes, key);
     return manifest?.step === step && manifest.lineage === place.lineage ? manifest : null;
   } catch {
     return null;

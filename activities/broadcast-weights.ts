@@ -103,6 +103,9 @@ function verdict(drifts: readonly ServerDrift[], threshold: number): BroadcastRe
   };
 }
 
+/** By name, or URL. */
+type QuarantinedServers = readonly string[];
+
 /** A later broadcast of the same version may find them well again. */
 async function noteQuarantined(
   run: RunHandle,
@@ -111,6 +114,7 @@ async function noteQuarantined(
 ): Promise<void> {
   const store = storeOf(run);
   const key = layout.quarantinedServers(run.lineage, policy.step, policy.replay);
-  if (quarantined.length > 0) await store.put(key, encodeJson(quarantined.map(({ server }) => server)));
+  const servers: QuarantinedServers = quarantined.map(({ server }) => server);
+  if (servers.length > 0) await store.put(key, encodeJson(servers));
   else if (await store.read(key)) await store.removeAll(key);
 }

@@ -6,6 +6,7 @@ import { layout } from '../runs/layout.ts';
 import { runStateBytesMax } from '../core/limits.ts';
 import type { ObjectRef, PackedBatch, RunHandle, RunState, StepCommit, StepPlan } from '../core/rl/run-state.ts';
 import { encodeJson } from '../backends/store/objects.ts';
+import { encodeStored } from '../runs/stored-forms.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { readPacked } from '../runs/batches.ts';
 import { refuseBehind } from '../runs/lineages.ts';
@@ -73,7 +74,7 @@ export const createCommitStep = (codeVersion: string) => {
     };
     await refuseBehind(run, state.step + 1);
     const key = layout.commit(run.lineage, state.step);
-    const { stored, bytes } = await storeOf(run).putIfAbsent(key, encodeJson(commit));
+    const { stored, bytes } = await storeOf(run).putIfAbsent(key, encodeStored(key, commit));
     const found = commitIn(bytes, storeOf(run).uri + key);
     const isSame =
       found.parent === parent && found.policy.digest === state.policy.digest && found.plan?.sha256 === plan?.sha256;

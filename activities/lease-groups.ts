@@ -7,29 +7,11 @@ import { chancesOf } from '../core/rl/pools.ts';
 import { temperatureAt } from '../core/rl/schedule.ts';
 import type { GroupLease } from '../core/rl/rollout.ts';
 import type { LeasedGroups, PolicyVersion, Prompts, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
-import { decodeJson, encodeJson, isRecord, type Shape } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { curriculumUnder, poolsOf } from '../runs/pools.ts';
-import { isVersion } from '../runs/record-shapes.ts';
+import { leasesIn } from '../runs/leases.ts';
+import { encodeStored } from '../runs/stored-forms.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
-
-/** What a lease holds, whoever reads it. */
-export const leasesShape: Shape = ({ policy, leases, chunks, curriculum }) => ({
-  'the version that its groups start from': isVersion(policy),
-  'leases of groups': Array.isArray(leases) && leases.every(isLease),
-  'how they are divided': Array.isArray(chunks) && chunks.every(isChunk),
-  'what comes after its groups': isRecord(curriculum) && Number.isSafeInteger(curriculum['nextOrdinal']),
-});
-
-function isLease(lease: unknown): boolean {
-  if (!isRecord(lease)) return false;
-  const { ordinal, environment, exampleId } = lease;
-  return Number.isSafeInteger(ordinal) && typeof environment === 'string' && Number.isSafeInteger(exampleId);
-}
-
-function isChunk(chunk: unknown): boolean {
-  return isRecord(chunk) && ['index', 'count', 'groups'].every((name) => Number.isSafeInteger(chunk[name]));
-}
 
 export interface LeaseInput {
   readonly run: RunHandle;
@@ -103,8 +85,8 @@ async function leaseRound(input: LeaseInput): Promise<LeasedRound> {
     return { ...chunk, groups: own.length, ordinals: encodeRanges(own.map(({ ordinal }) => ordinal)) };
   });
   const proposal: LeasedGroups = { policy, leases, chunks, ...(prompts ? { prompts } : {}), curriculum: state };
-  const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(proposal));
-  const stored = decodeJson<LeasedGroups>(bytes, key, leasesShape);
+  const { bytes } = await storeOf(run).putIfAbsent(key, encodeStored(key, proposal));
+  const stored = leasesIn(bytes, storeOf(run).uri + key);
   return {
     round: {
       step,

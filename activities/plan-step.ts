@@ -3,10 +3,11 @@ import { learningRateAt } from '../core/rl/schedule.ts';
 import { RatchetError } from '../core/errors.ts';
 import type { ObjectRef, Overrides, PolicyVersion, RunHandle, StepPlan, TaughtBatch } from '../core/rl/run-state.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { decodeJson, encodeJson, isRecord, type Shape } from '../backends/store/objects.ts';
+import { isRecord, type Shape } from '../backends/store/objects.ts';
 import { layout } from '../runs/layout.ts';
 import { refuseBehind } from '../runs/lineages.ts';
 import { isRef, isVersion } from '../runs/record-shapes.ts';
+import { decodeStored, encodeStored } from '../runs/stored-forms.ts';
 import { readPacked } from '../runs/batches.ts';
 import { specOf, storeOf } from '../runs/run-access.ts';
 import { trainedTokens } from '../core/rl/metrics.ts';
@@ -62,8 +63,8 @@ export async function planStep(input: {
     snapshot: step % interval === 0 || step === maxSteps || step === overrides.stopAfter,
   };
   const key = layout.plan(run.lineage, step, attempt, input.packed.sha256, from.replay);
-  const { bytes } = await store.putIfAbsent(key, encodeJson(proposal));
-  const plan = decodeJson<StepPlan>(bytes, key, planShape);
+  const { bytes } = await store.putIfAbsent(key, encodeStored(key, proposal));
+  const plan = decodeStored<StepPlan>(bytes, key, planShape);
   const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength };
   return { plan: ref, learningRate: plan.learningRate, snapshot: plan.snapshot };
 }

@@ -1,15 +1,15 @@
-import { decodeRanges } from '../core/rl/ledger.ts';
+import { decodeRanges, encodeRanges } from '../core/rl/ledger.ts';
 import type { LeasedChunk } from '../core/rl/chunks.ts';
 import type { CurriculumState } from '../core/rl/curriculum.ts';
 import { type PlayedPart, restrictPart } from '../core/rl/played-part.ts';
-import type { LeasedGroups, OpenRound, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
-import { damaged, decodeJson } from '../backends/store/objects.ts';
+import type { OpenRound, RunHandle, SamplingRound } from '../core/rl/run-state.ts';
+import { damaged } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { layout, roundOf } from '../runs/layout.ts';
+import { leasesIn } from '../runs/leases.ts';
 import { playedPartIn } from '../runs/record-shapes.ts';
 import { storeOf } from '../runs/run-access.ts';
 import { cancelOtherFlows } from './around/other-flows.ts';
-import { leasesShape } from './lease-groups.ts';
 
 /** A round that was leased by an execution before, and is to be played on. */
 interface ReopenedRound extends SamplingRound {
@@ -42,12 +42,13 @@ export async function reopenRounds({
   if (flows) await cancelOtherFlows(flows);
   const keys = await storeOf(run).list(layout.allRounds(run.lineage));
   const named = await Promise.all(
-    open.map(async ({ leases, groups, ...place }) => {
+    open.map(async ({ leases, chunks: inPlay, groups: left, ...place }) => {
       const read = await readRound(run, place);
       if (read === null || read.round.leases.sha256 !== leases) {
         const where = storeOf(run).uri + layout.leases(run.lineage, place);
         throw damaged(where, `expected the leases that the commit names (sha256 ${leases.slice(0, 8)}…)`);
       }
+      const groups = left ?? (inPlay && groupsOf(read.chunks, inPlay));
       return reopened(run, keys, { ...read.round, isIssued: true }, read.chunks, groups);
     }),
   );
@@ -64,6 +65,11 @@ export async function reopenRounds({
     rounds.push(await reopened(run, keys, { ...read.round, isIssued: false }, read.chunks));
     after = read.curriculum;
   }
+}
+
+/** Groups of the chunks at these places, as ranges. */
+function groupsOf(chunks: readonly LeasedChunk[], places: readonly number[]): string {
+  return encodeRanges(places.flatMap((place) => decodeRanges(chunks[place]?.ordinals ?? '')).toSorted((a, b) => a - b));
 }
 
 async function reopened(
@@ -104,7 +110,7 @@ async function readRound(
   const key = layout.leases(run.lineage, place);
   const bytes = await storeOf(run).read(key);
   if (bytes === null) return null;
-  const { policy, leases, chunks, curriculum } = decodeJson<LeasedGroups>(bytes, key, leasesShape);
+  const { policy, leases, chunks, curriculum } = leasesIn(bytes, storeOf(run).uri + key);
   const { step, first, last } = place;
   const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: leases.length };
   return { round: { step, first, last, policyStep: policy.step, leases: ref }, chunks, curriculum };

@@ -2,7 +2,7 @@ import { layout, stepOf } from '../runs/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
 import type { CheckpointSpec } from '../config/run-spec.ts';
-import { encodeJson } from '../backends/store/objects.ts';
+import { encodeStored } from '../runs/stored-forms.ts';
 import type { Store } from '../backends/store/index.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { manifestOf, sealedSteps } from '../runs/checkpoints.ts';
@@ -30,7 +30,8 @@ export async function saveCheckpoint({
     const { checkpoints: spec, kl, maxAsyncLevel, maxOffPolicySteps } = await specOf(run);
     const found = await requireCommit(run, step);
     const manifest = manifestOf(found);
-    await store.putIfAbsent(`${layout.checkpoint(run.lineage, step)}manifest.json`, encodeJson(manifest));
+    const key = `${layout.checkpoint(run.lineage, step)}manifest.json`;
+    await store.putIfAbsent(key, encodeStored(key, manifest));
 
     await sealForgotten(run, step);
     const sealed = (await sealedSteps(store, run.lineage)).filter((sealedStep) => sealedStep <= step);
@@ -74,10 +75,8 @@ async function sealForgotten(run: RunHandle, before: number): Promise<void> {
     const { policy, optimizer } = found.commit;
     const weights = await store.list(policy.weights);
     if (!keys.includes(optimizer.key) || !weights.includes(policy.file.key)) continue;
-    await store.putIfAbsent(
-      `${layout.checkpoint(run.lineage, found.commit.step)}manifest.json`,
-      encodeJson(manifestOf(found)),
-    );
+    const key = `${layout.checkpoint(run.lineage, found.commit.step)}manifest.json`;
+    await store.putIfAbsent(key, encodeStored(key, manifestOf(found)));
   }
 }
 

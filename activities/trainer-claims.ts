@@ -2,7 +2,7 @@ import { Context } from '@temporalio/activity';
 import { RatchetError } from '../core/errors.ts';
 import { layout } from '../runs/layout.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
-import { encodeJson } from '../backends/store/objects.ts';
+import { encodeStored } from '../runs/stored-forms.ts';
 import type { MayGoOn } from '../runs/policy-trainer.ts';
 import { type TrainerClaim, trainerClaimIn } from '../runs/record-shapes.ts';
 import { storeOf } from '../runs/run-access.ts';
@@ -17,7 +17,7 @@ export async function nextTrainerEpoch({ run }: { readonly run: RunHandle }): Pr
 /** Of several who want an epoch one gets it. */
 export async function claimTrainer(run: RunHandle, claim: TrainerClaim): Promise<void> {
   const key = layout.trainerClaim(claim.epoch);
-  const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(claim));
+  const { bytes } = await storeOf(run).putIfAbsent(key, encodeStored(key, claim));
   const { holder } = trainerClaimIn(bytes, key);
   if (holder !== claim.holder) throw superseded(run, claim, { epoch: claim.epoch, holder });
   await requireNewestClaim(run, claim);

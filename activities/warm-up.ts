@@ -67,7 +67,7 @@ export const createWarmUp = (
         if (found.digest !== start.policy.digest) {
           throw new RatchetError(
             'CheckpointDamaged',
-            `${start.policy.weights} in ${storeOf(run).uri} holds other weights than warm-up step ${start.step} left there. Start over with --fresh.`,
+            `${start.policy.weights} in ${storeOf(run).uri} holds other weights than warm-up step ${start.step} left there. Restore the folder from a copy.`,
           );
         }
         const tokenizer = await policyTokenizer(run, spec, { folder, open: openTokenizer });

@@ -3,7 +3,7 @@ import { layout } from '../runs/layout.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
 import { committedSteps, currentLineage, type RunPlace, storeOf, stretchesOf } from '../runs/run-access.ts';
 import { type MetricsRow, readMetrics } from '../runs/metrics.ts';
-import { decodeRows } from '../backends/store/objects.ts';
+import { decodeStoredRows } from '../runs/stored-forms.ts';
 import { scoredShape } from '../runs/scored-groups.ts';
 
 /** All numbers of one step: its training and its evaluations. */
@@ -58,9 +58,9 @@ export async function scoredGroups(run: RunPlace, step: number): Promise<ScoredG
   const store = storeOf(run);
   const keys = await store.list(layout.rounds(await lineageOfStep(run, step), step));
   const groups: ScoredGroup[] = [];
-  for (const key of keys.filter((name) => layout.isScored(name))) {
+  for (const key of layout.scoredIn(keys)) {
     const bytes = await store.read(key);
-    if (bytes) groups.push(...decodeRows<ScoredGroup>(bytes, storeOf(run).uri + key, scoredShape));
+    if (bytes) groups.push(...decodeStoredRows<ScoredGroup>(bytes, storeOf(run).uri + key, scoredShape));
   }
   return groups.sort((a, b) => a.ordinal - b.ordinal);
 }

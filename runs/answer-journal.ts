@@ -8,7 +8,7 @@ import type { Turn } from '../core/rl/rollout.ts';
 import { RatchetError } from '../core/errors.ts';
 import { failpoint } from '../backends/failpoints.ts';
 import type { Store } from '../backends/store/index.ts';
-import { decodeRows, encodeRows } from '../backends/store/objects.ts';
+import { decodeStoredRows, encodeStoredRows } from './stored-forms.ts';
 import { storeOf } from './run-access.ts';
 import {
   type AnswerRow,
@@ -80,7 +80,7 @@ export class AnswerJournal {
     const read = async (number: number): Promise<void> => {
       const key = `${prefix}${number}.jsonl`;
       const bytes = await store.read(key);
-      if (bytes !== null) held.set(number, decodeRows<AnswerRow>(bytes, key));
+      if (bytes !== null) held.set(number, decodeStoredRows<AnswerRow>(bytes, key));
     };
     const queue = new PQueue({ concurrency: readsAtOnce });
     await queue.addAll(numbers.filter((number) => !held.has(number)).map((number) => () => read(number)));
@@ -152,12 +152,12 @@ export class AnswerJournal {
 
   /** Asks again, longer and longer apart, while the store is away or full. */
   async #write(rows: readonly AnswerRow[]): Promise<void> {
-    const bytes = encodeRows(rows);
     for (let waitMs = againMs.first; ;) {
       try {
         this.#parts += 1;
         const number = this.#parts;
-        if ((await this.#store.putIfAbsent(`${this.#prefix}${number}.jsonl`, bytes)).stored) {
+        const key = `${this.#prefix}${number}.jsonl`;
+        if ((await this.#store.putIfAbsent(key, encodeStoredRows(key, rows))).stored) {
           this.#held.set(number, rows);
           break;
         }
@@ -191,7 +191,7 @@ export class AnswerJournal {
   #lost(what: string): RatchetError {
     return new RatchetError(
       'CheckpointDamaged',
-      `${what} is missing from ${this.#store.uri}search/answers, and the search relies on it. Restore the files, or search anew (--fresh).`,
+      `${what} is missing from ${this.#store.uri}search/answers, and the search relies on it. Restore the files from a copy.`,
     );
   }
 }

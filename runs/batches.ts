@@ -1,7 +1,7 @@
 import { batchPartBytesMax, batchPartsHeld } from '../core/limits.ts';
 import { type PackedRow, type RowFacts, type RowSource, sharedTokens, tokensIn } from '../core/rl/batch.ts';
 import type { ObjectRef, PackedBatch, StepPlan, StoredRows, TaughtRows } from '../core/rl/run-state.ts';
-import { damaged, encodeJson, isRecord, putJson, type Shape } from '../backends/store/objects.ts';
+import { damaged, encodeJson, isRecord, type Shape } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { Store } from '../backends/store/index.ts';
 import {
@@ -15,7 +15,9 @@ import {
 } from './batch-parts.ts';
 import { layout } from './layout.ts';
 import { isRef } from './record-shapes.ts';
-import { type LineagePlace, readJson, type RunPlace, storeOf } from './run-access.ts';
+import { decodeOlderPart, decodeOlderTaught, olderPacked, type OlderPacked } from './older-batches.ts';
+import { type LineagePlace, readJson, readRows, type RunPlace, storeOf } from './run-access.ts';
+import { encodeStored } from './stored-forms.ts';
 
 /**
  * Writes the rows of a batch part by part. A part is named by its content: whoever packs the same rows again finds it there, and what an
@@ -88,15 +90,16 @@ export class BatchWriter {
 /** By its rows: another batch for the same step (after a refusal) never takes the place of one that a plan refers to. */
 export async function putPacked(run: LineagePlace, step: number, packed: PackedBatch): Promise<ObjectRef> {
   const key = layout.packed(run.lineage, step, sha256(encodeJson(packed.rows)));
-  return { ...(await putJson(storeOf(run), key, packed)), count: packed.rows.tokens.length };
+  return { ...(await storeOf(run).put(key, encodeStored(key, packed))), count: packed.rows.tokens.length };
 }
 
 export async function readPacked(run: RunPlace, ref: ObjectRef): Promise<PackedBatch> {
-  return readJson<PackedBatch>(run, ref, packedShape);
+  const packed = await readJson<PackedBatch | OlderPacked>(run, ref, packedShape);
+  return 'rows' in packed ? packed : olderPacked(packed, await readRows(run, packed.batch));
 }
 
-const packedShape: Shape = ({ rows, metrics }) => ({
-  'rows in parts, with the tokens of each': isRecord(rows) && areRows(rows),
+const packedShape: Shape = ({ rows, batch, metrics }) => ({
+  'rows in parts, with the tokens of each': (isRecord(rows) && areRows(rows)) || (rows === undefined && isRef(batch)),
   metrics: isRecord(metrics),
 });
 
@@ -118,6 +121,7 @@ function areRows(written: Record<string, unknown>): boolean {
 
 /** Which parts a teacher's log probabilities are in. */
 export async function readTaught(run: RunPlace, ref: ObjectRef): Promise<TaughtRows> {
+  if (isOlderRows(ref)) return { parts: [ref], rowsOfPart: ref.count ?? Number.MAX_SAFE_INTEGER };
   return readJson<TaughtRows>(run, ref, ({ parts, rowsOfPart }) => ({
     'parts, and how many rows are in each': Array.isArray(parts) && parts.every(isRef) && isCount(rowsOfPart),
   }));
@@ -142,9 +146,15 @@ export async function openBatch(
 ): Promise<StoredBatch> {
   const store = storeOf(run);
   const { rows } = await readPacked(run, packed);
-  const parts = new HeldParts(store, rows.parts, decodePart);
+  const parts = new HeldParts(store, rows.parts, (bytes, ref, where) =>
+    isOlderRows(ref) ? decodeOlderPart(bytes, where) : decodePart(bytes, where),
+  );
   const said = taught && (await readTaught(run, taught.logprobs));
-  const taughtParts = said && new HeldParts(store, said.parts, decodeTaught);
+  const taughtParts =
+    said &&
+    new HeldParts(store, said.parts, (bytes, ref, where) =>
+      isOlderRows(ref) ? decodeOlderTaught(bytes, where) : decodeTaught(bytes, where),
+    );
   const placeOf = rows.parts.flatMap(({ count = 0 }, part) =>
     Array.from({ length: count }, (_, place) => ({ part, place })),
   );
@@ -168,6 +178,7 @@ export async function openBatch(
   const taughtRow = async (row: number, { lossMask }: Pick<PackedRow, 'lossMask'>): Promise<number[]> => {
     const part = Math.floor(row / said!.rowsOfPart);
     const values = (await taughtParts!.at(part))[row % said!.rowsOfPart];
+    if (isOlderRows(said!.parts[part]!) && values?.length === lossMask.length) return [...values];
     if (values && values.length === rows.counted[row]) return spread(lossMask, values);
     const where = store.uri + said!.parts[part]!.key;
     throw damaged(where, `expected ${rows.counted[row]} numbers of row ${row}, found ${values?.length ?? 'none'}`);
@@ -215,11 +226,15 @@ function requireHead(
 class HeldParts<Part> {
   readonly #store: Store;
   readonly #refs: readonly ObjectRef[];
-  readonly #decode: (bytes: Uint8Array, where: string) => Part;
+  readonly #decode: (bytes: Uint8Array, ref: ObjectRef, where: string) => Part;
   /** The one that was asked for last comes last. */
   readonly #held = new Map<number, Promise<Part>>();
 
-  constructor(store: Store, refs: readonly ObjectRef[], decode: (bytes: Uint8Array, where: string) => Part) {
+  constructor(
+    store: Store,
+    refs: readonly ObjectRef[],
+    decode: (bytes: Uint8Array, ref: ObjectRef, where: string) => Part,
+  ) {
     this.#store = store;
     this.#refs = refs;
     this.#decode = decode;
@@ -236,8 +251,13 @@ class HeldParts<Part> {
   }
 
   async #read(ref: ObjectRef): Promise<Part> {
-    return this.#decode(await this.#store.get(ref), this.#store.uri + ref.key);
+    return this.#decode(await this.#store.get(ref), ref, this.#store.uri + ref.key);
   }
+}
+
+/** Rows of JSON, as batches had them until 26 November 2026. */
+function isOlderRows({ key }: ObjectRef): boolean {
+  return key.endsWith('.jsonl');
 }
 
 function isPart(value: unknown): value is ObjectRef & { readonly count: number } {

@@ -2,7 +2,8 @@ import { z } from 'zod';
 import { layout } from './layout.ts';
 import { ChatTemplateSpec, DataRef, type RunSpec } from '../config/run-spec.ts';
 import { openRunStore } from '../backends/store/index.ts';
-import { damaged, decodeJson } from '../backends/store/objects.ts';
+import { damaged } from '../backends/store/objects.ts';
+import { decodeStored } from './stored-forms.ts';
 
 const Begun = z.looseObject({
   sft: z.looseObject({ data: DataRef.nullish() }).nullish(),
@@ -18,7 +19,7 @@ export async function begunWith({
   const runStore = openRunStore(store.uri, name);
   const bytes = await runStore.read(layout.run());
   if (bytes === null) return null;
-  const read = z.looseObject({ spec: Begun }).safeParse(decodeJson(bytes, runStore.uri + layout.run()));
+  const read = z.looseObject({ spec: Begun }).safeParse(decodeStored(bytes, runStore.uri + layout.run()));
   if (!read.success)
     throw damaged(runStore.uri + layout.run(), 'expected the settings of a run, found others', read.error);
   const { spec } = read.data;

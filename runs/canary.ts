@@ -1,7 +1,8 @@
-import { damaged, decodeJson } from '../backends/store/objects.ts';
+import { damaged } from '../backends/store/objects.ts';
 import type { Store } from '../backends/store/types.ts';
 import { RatchetError } from '../core/errors.ts';
 import type { Canary } from './pending-versions.ts';
+import { decodeStored } from './stored-forms.ts';
 
 /** What the trainer scored of a version; null where it scored nothing. Damage is told and not thrown: it costs a comparison, and not the run. */
 export async function readCanary(store: Store, key: string): Promise<Canary | RatchetError | null> {
@@ -15,7 +16,7 @@ export async function readCanary(store: Store, key: string): Promise<Canary | Ra
 }
 
 export function canaryIn(bytes: Uint8Array, key: string): Canary {
-  const { tokenIds, positions, logprobs, digest } = decodeJson<Partial<Canary>>(bytes, key);
+  const { tokenIds, positions, logprobs, digest } = decodeStored<Partial<Canary>>(bytes, key);
   const isWhole = [tokenIds, positions, logprobs].every((list) => Array.isArray(list) && list.every(Number.isFinite));
   if (!isWhole || positions!.length !== logprobs!.length || typeof digest !== 'string')
     throw damaged(key, 'expected token ids, positions, a logprob for each position, and the digest of the weights');

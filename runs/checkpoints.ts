@@ -1,8 +1,9 @@
+import { isDeepStrictEqual } from 'node:util';
 import { RatchetError } from '../core/errors.ts';
 import { layout, stepOf } from './layout.ts';
 import type { ObjectRef, PolicyVersion } from '../core/rl/run-state.ts';
 import type { Store } from '../backends/store/index.ts';
-import { encodeJson } from '../backends/store/objects.ts';
+import { decodeStored } from './stored-forms.ts';
 import { type FoundCommit, type LineagePlace, requireCommit, storeOf, stretchesOf } from './run-access.ts';
 
 /** `checkpoints/step_N/manifest.json`: written last, so a checkpoint that has one is whole. */
@@ -30,7 +31,7 @@ export async function readManifest(run: LineagePlace, step: number): Promise<Che
   const bytes = await store.read(key);
   if (!bytes) throw new RatchetError('CheckpointDamaged', `${key} is gone.`);
   const manifest = manifestOf(await requireCommit(run, step));
-  if (Buffer.compare(bytes, encodeJson(manifest)) !== 0) {
+  if (!isDeepStrictEqual(decodeStored(bytes, store.uri + key), manifest)) {
     throw new RatchetError(
       'CheckpointDamaged',
       `${key} in ${store.uri} does not agree with ${layout.commit(run.lineage, step)}: one of the two was changed.`,

@@ -2,7 +2,7 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { openRunStore, type Store } from '../backends/store/index.ts';
-import { encodeJson } from '../backends/store/objects.ts';
+import { encodeStored } from './stored-forms.ts';
 import { claimIn } from './record-shapes.ts';
 
 export async function nextAttempt(store: Store): Promise<number> {
@@ -28,7 +28,8 @@ export async function claimRun(
         `The run ${spec.name} is being driven by the workflow ${holder}, which is running. Look at that one (npx ratchet status ${spec.name}), or give this one another name: --name NAME.`,
       );
     }
-    const { stored } = await store.putIfAbsent(layout.claim(claims.length + 1), encodeJson({ workflowId }));
+    const key = layout.claim(claims.length + 1);
+    const { stored } = await store.putIfAbsent(key, encodeStored(key, { workflowId }));
     if (stored) return;
   }
 }

@@ -2,7 +2,7 @@ import type { EvaluationHandle, EvaluationPlace, StoredEvaluation } from '../cor
 import { positionsOf } from '../core/eval/chunks.ts';
 import type { RolloutRow } from '../core/rl/rollout.ts';
 import type { Store } from '../backends/store/index.ts';
-import { decodeRows } from '../backends/store/objects.ts';
+import { decodeStoredRows } from './stored-forms.ts';
 import { readJson } from './run-access.ts';
 
 /** Where the parts of an evaluation lie, below its place's prefix. */
@@ -57,7 +57,7 @@ export async function scoredExamples(
   const scored = new Map<number, ScoredExample>();
   const keys = (await store.list(prefix)).filter((key) => /\/attempt_\d+\/rows_\d+\.jsonl$/.test(key));
   for (const key of keys) {
-    const rows = decodeRows<ScoredExample>((await store.read(key)) ?? Buffer.of(), key);
+    const rows = decodeStoredRows<ScoredExample>((await store.read(key)) ?? Buffer.of(), key);
     for (const example of rows) {
       const counts = key.startsWith(own) || isWhole(example, rolloutsPerExample);
       const isThere = example.group >= from && example.group < to;

@@ -2,7 +2,8 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import type { ObjectRef, PolicyVersion, StepPlan } from '../core/rl/run-state.ts';
 import type { Store } from '../backends/store/types.ts';
-import { damaged, decodeJson } from '../backends/store/objects.ts';
+import { damaged } from '../backends/store/objects.ts';
+import { decodeStored, decodeStoredRows, formOf } from './stored-forms.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { ReadAnew } from '../backends/store/version-files.ts';
 import { decodePart, decodeScores, decodeTaught } from './batch-parts.ts';
@@ -120,7 +121,7 @@ const needed = 'the step cannot be trained again: it is reached from a later che
 async function examinePlan(run: RunPlace, ref: ObjectRef, faults: Faults): Promise<void> {
   const store = storeOf(run);
   const plan = await store.get(ref).then(
-    (bytes) => decodeJson<StepPlan>(bytes, ref.key),
+    (bytes) => decodeStored<StepPlan>(bytes, ref.key),
     (error: unknown) => faults.note(ref.key, error, needed),
   );
   if (!plan) return;
@@ -146,12 +147,16 @@ async function examineRecord(store: Store, key: string, faults: Faults): Promise
   const kind = kindOfRecord(key);
   const isRows = key.endsWith('.jsonl');
   const ofBatch = layout.isBatchPart(key) || layout.isTaughtPart(key) || layout.isTokenScores(key);
+  const ours = formOf(key);
+  const isOurs = ours !== null && ours.id !== 'batchRow';
   if (!kind && !isRows && !ofBatch && !key.endsWith('.json')) return;
   try {
     const bytes = await store.read(key);
     if (!bytes) return; // or gone since it was listed
     if (ofBatch) examinePart(bytes, key);
     else if (kind) kind.read(bytes, key);
+    else if (isOurs && isRows) decodeStoredRows(bytes, key);
+    else if (isOurs) decodeStored(bytes, key);
     else examineText(bytes, key, isRows);
   } catch (error) {
     faults.note(key, error, meaningOf(key));

@@ -9,7 +9,7 @@ import type { RunSpec } from '../config/run-spec.ts';
 import { putSums, type ReadAnew, sumsName, verifyVersion } from '../backends/store/version-files.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { Store } from '../backends/store/index.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { decodeStored, encodeSettings, encodeStored } from './stored-forms.ts';
 import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
 import type { SpecSource } from './spec-source.ts';
@@ -113,12 +113,14 @@ export async function forkRun(input: {
     ...(offered ? { offeredPrompts: offered } : {}),
     ...(pendingBranches ? { pendingBranches: pendingBranches.filter((due) => due.step === step) } : {}),
   };
-  const bytes = encodeJson({ ...forked, state });
+  const key = layout.commit(firstLineage, step);
+  const bytes = encodeStored(key, { ...forked, state });
   const manifest = manifestOf({ commit: { ...forked, state }, sha256: sha256(bytes) });
-  await target.put(`${layout.checkpoint(firstLineage, step)}manifest.json`, encodeJson(manifest));
+  const manifestKey = `${layout.checkpoint(firstLineage, step)}manifest.json`;
+  await target.put(manifestKey, encodeStored(manifestKey, manifest));
   // Comes last: from here on it is a run.
-  const first = await target.putIfAbsent(layout.commit(firstLineage, step), bytes);
-  return { commit: commitIn(first.bytes, target.uri + layout.commit(firstLineage, step)), store: target.uri };
+  const first = await target.putIfAbsent(key, bytes);
+  return { commit: commitIn(first.bytes, target.uri + key), store: target.uri };
 }
 
 /** Whether a place in the rows of `[data]` is the same place for both; of other rows a fork begins with the first. */
@@ -193,16 +195,17 @@ async function beginFork(
   target: Store,
   { spec, fork, source, ...begun }: { spec: RunSpec; fork: ForkOrigin; source: SpecSource; begunAt?: string },
 ): Promise<ObjectRef> {
-  const record = encodeJson({ schemaVersion: 1, name: spec.name, ...begun, fork, spec });
+  const record = encodeStored(layout.run(), { name: spec.name, ...begun, fork, spec });
   const { bytes: there } = await target.putIfAbsent(layout.run(), record);
   if (Buffer.compare(there, record) !== 0) {
     // What another one that was not finished has left would be taken for a part of this one.
     for (const key of await target.list('')) if (key !== layout.run()) await target.removeAll(key);
     await target.put(layout.run(), record);
   }
-  const bytes = encodeJson(spec);
+  const bytes = encodeSettings(spec);
   const ref = await target.put(layout.spec(sha256(bytes)), bytes);
-  await target.put(layout.source(ref.key), encodeJson({ ...source, attempt: undefined }));
+  const key = layout.source(ref.key);
+  await target.put(key, encodeStored(key, { ...source, attempt: undefined }));
   return ref;
 }
 
@@ -295,7 +298,7 @@ class Copy {
 
 /** An adapter names its base by a path relative to its own folder. */
 function onFirstLineage(bytes: Uint8Array, key: string, folder: string): Uint8Array {
-  const config = decodeJson<Record<string, unknown>>(bytes, key);
+  const config = decodeStored<Record<string, unknown>>(bytes, key);
   const base = path.posix.relative(folder, layout.weights(firstLineage, 0));
   return Buffer.from(`${JSON.stringify({ ...config, base_model_name_or_path: base }, null, 2)}\n`);
 }

@@ -26,7 +26,13 @@ export const layout = {
   /** Groups of a chunk with their rewards: where each rollout is kept, once. */
   scored: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>, chunk: string) =>
     `${layout.round(lineage, step, first, last)}${chunk}.scored.jsonl.gz`,
-  isScored: (key: string) => key.endsWith('.scored.jsonl.gz'),
+  isScored: (key: string) => key.endsWith('.scored.jsonl.gz') || isOlderScored(key),
+  /** Of these keys those that scored groups are read from. A round's older object has what its chunks' have, where these are there as well. */
+  scoredIn: (keys: readonly string[]): string[] => {
+    const scored = keys.filter((key) => layout.isScored(key));
+    const ofChunks = new Set(scored.filter((key) => !isOlderScored(key)).map(folderOf));
+    return scored.filter((key) => !isOlderScored(key) || !ofChunks.has(folderOf(key)));
+  },
   /** What became of the groups of a part of a chunk, beside where they are kept; `part` as `partName` has it. */
   playedPart: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>, part: string) =>
     `${layout.round(lineage, step, first, last)}${part}.json`,
@@ -66,6 +72,8 @@ export const layout = {
   /** Where a version waits for its commit, in a store that is a folder: `attempt` is unique to who wrote it. */
   pending: (lineage: string, step: number, attempt: string) => `${layout.allPending(lineage)}step_${step}.${attempt}/`,
   allPending: (lineage: string) => `${branch(lineage)}pending/`,
+  /** The name of that folder until 24 November 2026. */
+  olderPending: (lineage: string) => `${branch(lineage)}staged/`,
   /** The newest version that servers hold. */
   served: (lineage: string) => `${branch(lineage)}served.json`,
   canary: (lineage: string, step: number, replay = 0) =>
@@ -139,6 +147,17 @@ export const layout = {
   log: (attempt: number, role: string) => `logs/attempt_${attempt}/${role}.log`,
 } as const;
 
+/** Until 25 November 2026 a round's groups were scored together; until the day before they were not compressed. */
+export const olderScoredNames = ['scored.jsonl.gz', 'scored.jsonl'] as const;
+
+function isOlderScored(key: string): boolean {
+  return olderScoredNames.some((name) => key.endsWith(`/${name}`));
+}
+
+function folderOf(key: string): string {
+  return key.slice(0, key.lastIndexOf('/') + 1);
+}
+
 /** Rows that an environment wrote itself, below `layout.resultsOfChunk`. */
 export const recordsName = 'records.jsonl.gz';
 
@@ -161,12 +180,13 @@ export function roundOf(key: string): RoundPlace | null {
   return { lineage, step: Number(step), first: Number(first), last: Number(last), ...present({ chunk }) };
 }
 
-/** The chunk whose results lie in a folder, by its key. Null for a folder that is of none. */
-export function chunkOfResults(folder: string): Required<RoundPlace> | null {
-  const match = /(?:^|\/)step_(\d+)\.groups_(\d+)-(\d+)\.([^/]+)\/$/.exec(folder);
+/** The chunk whose results lie in a folder, by its key; until 25 November 2026 a whole round's. Null for a folder that is of none. */
+export function chunkOfResults(folder: string): RoundPlace | null {
+  const match = /(?:^|\/)step_(\d+)\.groups_(\d+)-(\d+)(?:\.([^/]+))?\/$/.exec(folder);
   if (!match) return null;
   const [, step, first, last, chunk] = match;
-  return { lineage: lineageOf(folder), step: Number(step), first: Number(first), last: Number(last), chunk: chunk! };
+  const place = { lineage: lineageOf(folder), step: Number(step), first: Number(first), last: Number(last) };
+  return { ...place, ...present({ chunk }) };
 }
 
 function results(lineage: string, environment: string, run: string): string {

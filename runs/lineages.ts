@@ -4,7 +4,7 @@ import { firstLineage, lineageName } from '../core/names.ts';
 import { decodeRanges, encodeRanges } from '../core/rl/ledger.ts';
 import type { RunHandle, RunState, StepCommit } from '../core/rl/run-state.ts';
 import { weightsReadWholeBytesMax } from '../core/limits.ts';
-import { encodeJson } from '../backends/store/objects.ts';
+import { encodeStored } from './stored-forms.ts';
 import { isVersionSound } from '../backends/store/version-files.ts';
 import { commitIn } from './record-shapes.ts';
 import { type ReachableStep, type ReadDepth, RestorableSteps, storedKeys } from './restorable-steps.ts';
@@ -56,7 +56,8 @@ export async function beginLineage(input: {
       request,
       begunAt: new Date().toISOString(),
     };
-    const { stored } = await storeOf(run).putIfAbsent(layout.origin(begun.length + 2), encodeJson(record));
+    const key = layout.origin(begun.length + 2);
+    const { stored } = await storeOf(run).putIfAbsent(key, encodeStored(key, record));
     if (stored) return withWeights(run, await completeLineage(run, record));
   }
 }
@@ -82,7 +83,8 @@ export async function completeLineage(run: RunPlace, record: LineageRecord): Pro
       ? { pendingBranches: pendingBranches.filter((due) => due.step === origin.step) }
       : {};
     const commit: StepCommit = { ...first, state: { ...state, pendingEvals, ...branches } };
-    await storeOf(run).putIfAbsent(layout.commit(lineage, origin.step), encodeJson(commit));
+    const key = layout.commit(lineage, origin.step);
+    await storeOf(run).putIfAbsent(key, encodeStored(key, commit));
   }
   return { lineage, head: await requireCommit(here, origin.step) };
 }

@@ -1,7 +1,8 @@
 import { RatchetError } from '../core/errors.ts';
 import { type Notice, type NoticeKind, noticeKinds } from '../core/rl/notices.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { decodeJson, encodeJson, orIfDamaged } from '../backends/store/objects.ts';
+import { orIfDamaged } from '../backends/store/objects.ts';
+import { decodeStored, encodeStored } from './stored-forms.ts';
 import type { Store } from '../backends/store/types.ts';
 import { layout, noticeIdOf } from './layout.ts';
 import { currentLineage, readHead, type RunPlace, storeOf } from './run-access.ts';
@@ -50,7 +51,7 @@ async function writeAtHead(run: RunPlace, kind: NoticeKind, reason: string, ahea
 /** What the run notices is named by what it is about: the same is written once, also by another process after a kill. */
 export async function writeNotice(store: Store, notice: Notice, id = idOf(notice)): Promise<StoredNotice> {
   const key = layout.notice(id);
-  const { bytes } = await store.putIfAbsent(key, encodeJson({ schemaVersion: 1, ...notice }));
+  const { bytes } = await store.putIfAbsent(key, encodeStored(key, notice));
   return noticeIn(bytes, key);
 }
 
@@ -109,16 +110,26 @@ export async function unsentNotices(store: Store, notices: Notices): Promise<Sto
   return all.filter(({ id }) => !sent.has(layout.sentNotice(id)));
 }
 
+interface SentNotice {
+  /** What the webhook answered. */
+  readonly said: string;
+}
+
 /** After it was sent: who is killed between the two sends it again, under the same id. */
 export async function markSent(store: Store, { id }: StoredNotice, said: string): Promise<void> {
-  await store.put(layout.sentNotice(id), encodeJson({ schemaVersion: 1, said }));
+  const key = layout.sentNotice(id);
+  await store.put(key, encodeStored(key, { said } satisfies SentNotice));
+}
+
+interface WebhookState {
+  readonly failing: string | null;
 }
 
 /** Why the run's webhook takes no notices at present; null where it does, or there is none. */
 export async function webhookFailure(store: Store): Promise<string | null> {
   const bytes = await store.read(layout.webhook());
   if (bytes === null) return null;
-  return decodeJson<{ readonly failing: string | null }>(bytes, layout.webhook(), ({ failing }) => ({
+  return decodeStored<WebhookState>(bytes, layout.webhook(), ({ failing }) => ({
     'why it fails, or null': failing === null || typeof failing === 'string',
   })).failing;
 }
@@ -126,8 +137,7 @@ export async function webhookFailure(store: Store): Promise<string | null> {
 /** `notices/ID.json` */
 function noticeIn(bytes: Uint8Array, key: string, place = key): StoredNotice {
   const id = noticeIdOf(key) ?? key;
-  const notice = decodeJson<Notice>(bytes, place, ({ schemaVersion, kind, lineage, step, time, text }) => ({
-    'schemaVersion 1': schemaVersion === 1,
+  const notice = decodeStored<Notice>(bytes, place, ({ kind, lineage, step, time, text }) => ({
     [`one of ${noticeKinds.join(', ')} as its kind`]: noticeKinds.includes(kind as NoticeKind),
     'a lineage, a time and a text': [lineage, time, text].every((value) => typeof value === 'string'),
     'a step': Number.isSafeInteger(step),

@@ -9,7 +9,7 @@ import { firstLineage } from '../core/names.ts';
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { sumFolder } from '../backends/store/version-files.ts';
-import { encodeJson } from '../backends/store/objects.ts';
+import { encodeStored } from './stored-forms.ts';
 import { storeOf } from './run-access.ts';
 import { pendingNames } from './settle-version.ts';
 
@@ -141,8 +141,10 @@ export class PendingVersions {
         `${layout.checkpoint(run.lineage, version.step)}optimizer.safetensors`,
         optimizer,
       ));
-    if (scored)
-      await add(pendingNames.canary, layout.canary(run.lineage, version.step, version.replay), encodeJson(scored));
+    if (scored) {
+      const key = layout.canary(run.lineage, version.step, version.replay);
+      await add(pendingNames.canary, key, encodeStored(key, scored));
+    }
     await seal('');
     const files = [...beside, ...names.map((name) => ({ key: prefix + name, file: path.join(exported, name) }))];
     return { policy, optimizer: state, pendingAt, owner: ownerOf(run), folder, files };

@@ -111,7 +111,7 @@ export class PolicyTrainer {
     }
     throw new RatchetError(
       'CheckpointDamaged',
-      `No checkpoint at or before step ${version.step} can be read in ${storeOf(run).uri}checkpoints/.\n${damaged.join('\n')}\nRestore one of these files from a copy, or start over with --fresh.`,
+      `No checkpoint at or before step ${version.step} can be read in ${storeOf(run).uri}checkpoints/.\n${damaged.join('\n')}\nRestore one of these files from a copy.`,
     );
   }
 

@@ -6,7 +6,7 @@ import type { RunHandle } from '../core/rl/run-state.ts';
 import type { DataRef, RunSpec } from '../config/run-spec.ts';
 import type { SftPair } from '../backends/configs/sft-data.ts';
 import type { SupervisedRow } from '../backends/trainer/types.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { decodeStored, encodeStored } from './stored-forms.ts';
 import type { ChatTokenizer } from '../engine/index.ts';
 import { layout } from './layout.ts';
 import type { MayGoOn, PolicyTrainer } from './policy-trainer.ts';
@@ -64,13 +64,13 @@ export async function referenceSums(
   const key = layout.sftReference();
   const stored = await store.read(key);
   if (stored)
-    return decodeJson<ReferenceSums>(stored, key, ({ chosen, rejected }) => ({
+    return decodeStored<ReferenceSums>(stored, key, ({ chosen, rejected }) => ({
       sums: areSums(chosen) && areSums(rejected),
     }));
   if (!holdsReference)
     throw new RatchetError(
       'CheckpointDamaged',
-      `${store.uri}${key}: expected what the weights of the beginning say of each pair, found nothing. Restore the file, or start over with --fresh.`,
+      `${store.uri}${key}: expected what the weights of the beginning say of each pair, found nothing. Restore the file from a copy.`,
     );
   const pairs = await storedRows<SftPair>(run, spec.sft!.data!);
   const sums = { chosen: [] as number[], rejected: [] as number[] };
@@ -86,8 +86,8 @@ export async function referenceSums(
       sums.rejected.push(rejected);
     }
   }
-  const { bytes } = await store.putIfAbsent(key, encodeJson(sums));
-  return decodeJson<ReferenceSums>(bytes, key, () => ({}));
+  const { bytes } = await store.putIfAbsent(key, encodeStored(key, sums));
+  return decodeStored<ReferenceSums>(bytes, key, () => ({}));
 }
 
 /** One supervised step on pairs: the gradient of the mean of their losses. */

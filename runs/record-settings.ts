@@ -7,9 +7,10 @@ import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import type { SpecSource } from './spec-source.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { openRunStore } from '../backends/store/index.ts';
-import { encodeJson } from '../backends/store/objects.ts';
+import { encodeSettings, encodeStored } from './stored-forms.ts';
 import { runRecordIn } from './record-shapes.ts';
 import { refuseOtherIdentity } from './run-identity.ts';
+import type { ForkOrigin } from './unfinished-fork.ts';
 import type { TrainRunInput } from '../activities/open-run.ts';
 
 /** Stores the settings and what they were read from, if they are of the run that is there. */
@@ -19,13 +20,13 @@ export async function recordSettings(
   { spec, sftRows, chatTemplate, attempt }: Settings & { readonly attempt: number },
 ): Promise<{ readonly ref: ObjectRef; readonly changed: readonly string[] }> {
   const store = openRunStore(spec.store.uri, spec.name);
-  const first = await store.putIfAbsent(layout.run(), encodeJson(runRecord(spec)));
+  const first = await store.putIfAbsent(layout.run(), encodeStored(layout.run(), runRecord(spec)));
   const begun = runRecordIn(first.bytes, store.uri + layout.run());
   refuseOtherIdentity(spec, begun, store.uri);
   // They are what the identity says.
   if (sftRows) await store.put(layout.sftData(), sftRows);
   if (chatTemplate !== null) await store.put(layout.chatTemplate(), Buffer.from(chatTemplate));
-  const bytes = encodeJson(spec);
+  const bytes = encodeSettings(spec);
   const ref = await store.put(layout.spec(sha256(bytes)), bytes);
   const source: SpecSource = {
     config: path.resolve(projectFolder, config),
@@ -36,13 +37,25 @@ export async function recordSettings(
     overrides: settingsWithoutResume(overrides),
     attempt,
   };
-  await store.put(layout.source(ref.key), encodeJson(source));
+  const key = layout.source(ref.key);
+  await store.put(key, encodeStored(key, source));
   return { ref, changed: changedEnvironments(spec, begun) };
 }
 
+/** `run.json`: what a run is, for all its lineages. */
+export interface RunRecord {
+  readonly name: string;
+  /** As `minuteOf` writes it; missing of runs that are older than this. */
+  readonly begunAt?: string;
+  /** What a fork begins with. */
+  readonly fork?: ForkOrigin;
+  /** The settings that it began with. */
+  readonly spec: RunSpec;
+}
+
 /** `run.json` of a run that is begun now. */
-function runRecord(spec: RunSpec): unknown {
-  return { schemaVersion: 1, name: spec.name, begunAt: minuteOf(new Date()), spec };
+function runRecord(spec: RunSpec): RunRecord {
+  return { name: spec.name, begunAt: minuteOf(new Date()), spec };
 }
 
 /** What to say of environments whose files, or packages, are not what they were when the run began. */

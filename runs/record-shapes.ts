@@ -4,8 +4,9 @@ import { decodeRanges } from '../core/rl/ledger.ts';
 import type { PlayedPart } from '../core/rl/played-part.ts';
 import type { ObjectRef, StepCommit } from '../core/rl/run-state.ts';
 import { RunSpec } from '../config/run-spec.ts';
-import { damaged, decodeJson, isRecord, type Shape } from '../backends/store/objects.ts';
+import { damaged, isRecord, type Shape } from '../backends/store/objects.ts';
 import type { LineageRecord } from './run-access.ts';
+import { decodeStored, presentSettings } from './stored-forms.ts';
 import type { ForkOrigin } from './unfinished-fork.ts';
 
 /**
@@ -13,11 +14,10 @@ import type { ForkOrigin } from './unfinished-fork.ts';
  * rather than failing wherever a part of it is missed first. `key` = where it lies, for people.
  */
 export function commitIn(bytes: Uint8Array, key: string): StepCommit {
-  return decodeJson<StepCommit>(bytes, key, commitShape);
+  return decodeStored<StepCommit>(bytes, key, commitShape);
 }
 
-const commitShape: Shape = ({ schemaVersion, step, run, lineage, policy, outcomes, metrics, state, ...more }) => ({
-  'schemaVersion 1': schemaVersion === 1,
+const commitShape: Shape = ({ step, run, lineage, policy, outcomes, metrics, state, ...more }) => ({
   'a step': isCount(step),
   'a run and a lineage': typeof run === 'string' && typeof lineage === 'string',
   'a policy with its file and the list of its files': isVersion(policy),
@@ -39,8 +39,7 @@ const commitShape: Shape = ({ schemaVersion, step, run, lineage, policy, outcome
 /** `origins/lineage_N.json` */
 export function lineageRecordIn(bytes: Uint8Array, key: string): LineageRecord {
   const number = Number(/lineage_(\d+)\.json$/.exec(key)?.[1]);
-  return decodeJson<LineageRecord>(bytes, key, ({ schemaVersion, lineage, origin, request, begunAt }) => ({
-    'schemaVersion 1': schemaVersion === 1,
+  return decodeStored<LineageRecord>(bytes, key, ({ lineage, origin, request, begunAt }) => ({
     [`the lineage l${number}`]: typeof lineage === 'string' && lineageNumber(lineage) === number,
     'an origin with run, lineage, step and sha256': isOrigin(origin),
     'a request and a time': typeof request === 'string' && typeof begunAt === 'string',
@@ -49,13 +48,13 @@ export function lineageRecordIn(bytes: Uint8Array, key: string): LineageRecord {
 
 /** `run.json`: the settings that the run began with. */
 export function runRecordIn(bytes: Uint8Array, key: string): RunSpec {
-  const { spec } = decodeJson<{ readonly spec: unknown }>(bytes, key);
+  const { spec } = decodeStored<{ readonly spec: unknown }>(bytes, key);
   return settingsOf(spec, key);
 }
 
 /** `run.json`: when the run was begun; null where it is older than this. */
 export function begunAtIn(bytes: Uint8Array, key: string): string | null {
-  const { begunAt = null } = decodeJson<{ readonly begunAt?: string }>(bytes, key, ({ begunAt: said }) => ({
+  const { begunAt = null } = decodeStored<{ readonly begunAt?: string }>(bytes, key, ({ begunAt: said }) => ({
     'when it was begun (2026-11-26T14:05), or nothing of it':
       said === undefined || (typeof said === 'string' && minutePattern.test(said)),
   }));
@@ -64,7 +63,7 @@ export function begunAtIn(bytes: Uint8Array, key: string): string | null {
 
 /** `run.json` of a fork: the run and the step it begins with; null of a run that begins with a model. */
 export function forkOriginIn(bytes: Uint8Array, key: string): ForkOrigin | null {
-  const { fork = null } = decodeJson<{ readonly fork?: ForkOrigin }>(bytes, key, ({ fork: origin }) => ({
+  const { fork = null } = decodeStored<{ readonly fork?: ForkOrigin }>(bytes, key, ({ fork: origin }) => ({
     'the run and the step that it is a fork of, or neither':
       origin === undefined || (isRecord(origin) && typeof origin['from'] === 'string' && isCount(origin['step'])),
   }));
@@ -73,11 +72,11 @@ export function forkOriginIn(bytes: Uint8Array, key: string): ForkOrigin | null 
 
 /** `specs/….json` */
 export function specIn(bytes: Uint8Array, key: string): RunSpec {
-  return settingsOf(decodeJson(bytes, key), key);
+  return settingsOf(decodeStored(bytes, key), key);
 }
 
 function settingsOf(value: unknown, key: string): RunSpec {
-  const read = RunSpec.safeParse(value);
+  const read = RunSpec.safeParse(presentSettings(value, key));
   if (read.success) return read.data;
   const [issue] = read.error.issues;
   const said = issue?.message.replace(/^Invalid input: /, '').replace(/received undefined$/, 'found nothing');
@@ -86,8 +85,12 @@ function settingsOf(value: unknown, key: string): RunSpec {
 }
 
 /** `claims/claim_N.json`: the workflow that drives the run. */
-export function claimIn(bytes: Uint8Array, key: string): { readonly workflowId: string } {
-  return decodeJson(bytes, key, ({ workflowId }) => ({
+interface WorkflowClaim {
+  readonly workflowId: string;
+}
+
+export function claimIn(bytes: Uint8Array, key: string): WorkflowClaim {
+  return decodeStored(bytes, key, ({ workflowId }) => ({
     'the id of a workflow': typeof workflowId === 'string' && workflowId !== '',
   }));
 }
@@ -100,7 +103,7 @@ export interface TrainerClaim {
 }
 
 export function trainerClaimIn(bytes: Uint8Array, key: string): TrainerClaim {
-  return decodeJson<TrainerClaim>(bytes, key, ({ epoch, holder }) => ({
+  return decodeStored<TrainerClaim>(bytes, key, ({ epoch, holder }) => ({
     'an epoch': Number.isSafeInteger(epoch),
     'who holds the run': typeof holder === 'string',
   }));
@@ -108,7 +111,7 @@ export function trainerClaimIn(bytes: Uint8Array, key: string): TrainerClaim {
 
 /** `rollouts/…/chunk_k_of_n_from_G.json`: what became of the groups of a part of a chunk. */
 export function playedPartIn(bytes: Uint8Array, key: string): PlayedPart {
-  return decodeJson<PlayedPart>(bytes, key, ({ scored, filtered, ordinals, rollouts, tokens, ...more }) => ({
+  return decodeStored<PlayedPart>(bytes, key, ({ scored, filtered, ordinals, rollouts, tokens, ...more }) => ({
     'a reference to its scored groups, and their numbers as ranges': isRef(scored) && areRanges(ordinals),
     'which groups were kept, and how the others ended': isRecord(filtered) && areFiltered(filtered),
     'how many rollouts and tokens it has': isCount(rollouts) && isCount(tokens),

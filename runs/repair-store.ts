@@ -5,6 +5,7 @@ import { firstLineage } from '../core/names.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { Store } from '../backends/store/types.ts';
 import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { decodeStored, encodeStored } from './stored-forms.ts';
 import { keepWholeRows } from './metrics.ts';
 import { recordMissing } from './record-metrics.ts';
 import { runRecordIn } from './record-shapes.ts';
@@ -30,7 +31,7 @@ export async function repairRecord(run: RunPlace, key: string, repair: Repair): 
   const to = await moveAside(store, key);
   if (to === null) return null;
   if (again) await store.put(key, again);
-  if (repair === 'released') await store.put(key, encodeJson(claimOfNobody(key)));
+  if (repair === 'released') await store.put(key, encodeStored(key, claimOfNobody(key)));
   if (rows) {
     await rows.putBack();
     await recordMissing(run).catch(unlessDamaged);
@@ -58,9 +59,9 @@ async function runRecordAgain(run: RunPlace): Promise<Uint8Array | null> {
   if (!commit) return null;
   const { origin } = commit;
   const fork = origin && origin.run !== run.name ? { fork: { from: origin.run, step: origin.step } } : {};
-  const spec = decodeJson(await storeOf(run).get(commit.spec), commit.spec.key);
+  const spec = decodeStored(await storeOf(run).get(commit.spec), commit.spec.key);
   const begunAt = minuteOf(new Date(commit.committedAt));
-  const bytes = encodeJson({ schemaVersion: 1, name: run.name, begunAt, ...fork, spec });
+  const bytes = encodeStored(layout.run(), { name: run.name, begunAt, ...fork, spec });
   runRecordIn(bytes, layout.run());
   return bytes;
 }
@@ -68,6 +69,7 @@ async function runRecordAgain(run: RunPlace): Promise<Uint8Array | null> {
 async function specAgain(run: RunPlace, key: string): Promise<Uint8Array | null> {
   const recorded = await storeOf(run).read(layout.run());
   if (!recorded) return null;
+  // As it was written, whatever its version: commits name its bytes.
   const bytes = encodeJson(decodeJson<{ readonly spec: unknown }>(recorded, layout.run()).spec);
   return (await specDigests(run, key)).includes(sha256(bytes)) ? bytes : null;
 }

@@ -3,7 +3,7 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { ObjectRef, PolicyVersion, StepPlan } from '../core/rl/run-state.ts';
-import { decodeJson } from '../backends/store/objects.ts';
+import { decodeStored } from './stored-forms.ts';
 import { type ReadAnew, verifyVersion } from '../backends/store/version-files.ts';
 import { partsOfPlan } from './batches.ts';
 import { readManifest, sealedFor } from './checkpoints.ts';
@@ -147,7 +147,7 @@ export class RestorableSteps {
   #leadsOn(ref: ObjectRef): Promise<boolean> {
     return this.#passes(async () => {
       const store = storeOf(this.#run);
-      const plan = decodeJson<StepPlan>(await store.get(ref), ref.key);
+      const plan = decodeStored<StepPlan>(await store.get(ref), ref.key);
       const isThere = async (object: ObjectRef): Promise<boolean> => {
         if (this.#keys.has(object.key) && this.#mayRead(object)) await store.verify(object);
         return this.#keys.has(object.key);

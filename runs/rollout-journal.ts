@@ -1,6 +1,6 @@
 import { failpoint } from '../backends/failpoints.ts';
 import type { RecordedTurn, Rollout, Turn } from '../core/rl/rollout.ts';
-import { decodeRows, encodeRows } from '../backends/store/objects.ts';
+import { decodeStoredRows, encodeStoredRows } from './stored-forms.ts';
 import type { Store } from '../backends/store/index.ts';
 
 type Place = Pick<Rollout, 'group' | 'index'>;
@@ -143,7 +143,7 @@ export class RolloutJournal {
 }
 
 /** Rows in objects `PREFIX1.jsonl`, `PREFIX2.jsonl`, … */
-export class Part<Row> {
+export class Part<Row extends object> {
   readonly stored: readonly Row[];
   fresh: Row[] = [];
   readonly #store: Store;
@@ -157,7 +157,7 @@ export class Part<Row> {
     this.#parts = parts;
   }
 
-  static async open<Row>(store: Store, prefix: string, keys: readonly string[]): Promise<Part<Row>> {
+  static async open<Row extends object>(store: Store, prefix: string, keys: readonly string[]): Promise<Part<Row>> {
     const numbers = keys
       .filter((key) => key.startsWith(prefix))
       .map((key) => Number.parseInt(key.slice(prefix.length), 10))
@@ -165,7 +165,7 @@ export class Part<Row> {
     const rows = await Promise.all(
       numbers.map(async (number) => {
         const key = `${prefix}${number}.jsonl`;
-        return decodeRows<Row>((await store.read(key)) ?? Buffer.of(), key);
+        return decodeStoredRows<Row>((await store.read(key)) ?? Buffer.of(), key);
       }),
     );
     return new Part(store, prefix, rows.flat(), numbers.at(-1) ?? 0);
@@ -177,7 +177,8 @@ export class Part<Row> {
     if (rows.length === 0) return rows;
     for (let isStored = false; !isStored;) {
       this.#parts += 1;
-      isStored = (await this.#store.putIfAbsent(`${this.#prefix}${this.#parts}.jsonl`, encodeRows(rows))).stored;
+      const key = `${this.#prefix}${this.#parts}.jsonl`;
+      isStored = (await this.#store.putIfAbsent(key, encodeStoredRows(key, rows))).stored;
     }
     const written = new Set(rows);
     this.fresh = this.fresh.filter((row) => !written.has(row));

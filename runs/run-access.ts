@@ -6,11 +6,12 @@ import type { LineageOrigin, ObjectRef, PolicyVersion, RunHandle, StepCommit } f
 import type { RunSpec } from '../config/run-spec.ts';
 import type { ServedPolicy } from '../backends/inference/index.ts';
 import { openRunStore, type Store } from '../backends/store/index.ts';
-import { decodeJson, decodeRows, decodeTexts, type Shape } from '../backends/store/objects.ts';
+import type { Shape } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { rowsKeptBytesMax, weightsReadWholeBytesMax } from '../core/limits.ts';
 import { verifyVersion } from '../backends/store/version-files.ts';
 import { begunAtIn, commitIn, lineageRecordIn, specIn } from './record-shapes.ts';
+import { decodeStored, decodeStoredRows, decodeStoredTexts } from './stored-forms.ts';
 import { weightsFolder } from '../backends/store/weights-folder.ts';
 
 /** Enough of a handle to find a run's folder. */
@@ -47,11 +48,11 @@ export async function readSpec({ run }: { readonly run: RunHandle }): Promise<Ru
 }
 
 export async function readJson<T>(run: RunPlace, ref: ObjectRef, shape?: Shape): Promise<T> {
-  return cached(run, ref, async (bytes) => decodeJson<T>(bytes, ref.key, shape));
+  return cached(run, ref, async (bytes) => decodeStored<T>(bytes, ref.key, shape));
 }
 
 export async function readRows<T>(run: RunPlace, ref: ObjectRef, shape?: Shape): Promise<T[]> {
-  return cached(run, ref, async (bytes) => decodeRows<T>(bytes, ref.key, shape));
+  return cached(run, ref, async (bytes) => decodeStoredRows<T>(bytes, ref.key, shape));
 }
 
 /** A commit and the sha256 of its bytes, which its child names as parent. */
@@ -202,7 +203,7 @@ export async function servedPolicy(
   }
   const key = layout.quarantinedServers(run.lineage, version.step, version.replay);
   const [folder, quarantined] = await Promise.all([weightsFolder(store, version.weights), store.read(key)]);
-  const avoid = quarantined ? { avoid: decodeTexts(quarantined, key) } : {};
+  const avoid = quarantined ? { avoid: decodeStoredTexts(quarantined, key) } : {};
   const name = policyName(run.name, run.lineage, version.step, version.replay);
   return { name, version, folder, ...present({ templateTime: run.begunAt }), ...avoid };
 }

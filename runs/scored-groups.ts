@@ -2,8 +2,12 @@ import { createGunzip } from 'node:zlib';
 import { Readable } from 'node:stream';
 import { rowsKeptBytesMax, scoredReadAhead } from '../core/limits.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
-import type { ObjectRef } from '../core/rl/run-state.ts';
-import { damaged, decodeRow, isRecord, isZipped, type Shape, textBytesMax } from '../backends/store/objects.ts';
+import type { ObjectRef, SamplingRound } from '../core/rl/run-state.ts';
+import { sha256 } from '../backends/store/file-store.ts';
+import { damaged, isRecord, isZipped, type Shape, textBytesMax, zipped } from '../backends/store/objects.ts';
+import type { Store } from '../backends/store/types.ts';
+import { layout, olderScoredNames } from './layout.ts';
+import { decodeStoredRow, decodeStoredRows, encodeStoredRows } from './stored-forms.ts';
 import { readRows, type RunPlace, storeOf } from './run-access.ts';
 
 export const scoredShape: Shape = ({ ordinal, environment, rollouts }) => ({
@@ -21,7 +25,7 @@ export async function* scoredGroups(run: RunPlace, ref: ObjectRef): AsyncGenerat
   const where = storeOf(run).uri + ref.key;
   let number = 0;
   for await (const line of linesOf(await storeOf(run).get(ref), where))
-    yield decodeRow<ScoredGroup>(line, `${where}, line ${++number}`, scoredShape);
+    yield decodeStoredRow<ScoredGroup>(line, where, ++number, scoredShape);
 }
 
 const newline = 0x0a;
@@ -62,6 +66,40 @@ async function* unpackedChunks(bytes: Uint8Array, where: string): AsyncGenerator
   } catch (cause) {
     throw damaged(where, 'expected rows of JSON, found a gzip file that is cut or changed', cause);
   }
+}
+
+/**
+ * Stores scored groups of a chunk, or of a part of one. Whoever stores first decides: what lies there is given. Null where nothing lies there,
+ * and there is nothing to store.
+ */
+export async function storeScored(
+  store: Store,
+  key: string,
+  groups: readonly ScoredGroup[] | null,
+): Promise<{ readonly scored: ObjectRef; readonly groups: readonly ScoredGroup[] } | null> {
+  const { stored = false, bytes } = groups
+    ? await store.putIfAbsent(key, await zipped(encodeStoredRows(key, groups)))
+    : { bytes: await store.read(key) };
+  if (bytes === null) return null;
+  const found = stored ? groups! : decodeStoredRows<ScoredGroup>(bytes, key);
+  return { scored: { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: found.length }, groups: found };
+}
+
+/** Groups of a round that was scored as a whole, until 25 November 2026: their rewards stand. Null where it was not, or not with all of them. */
+export async function scoredWithRound(
+  store: Store,
+  lineage: string,
+  { step, first, last }: Pick<SamplingRound, 'step' | 'first' | 'last'>,
+  ordinals: readonly number[],
+): Promise<readonly ScoredGroup[] | null> {
+  const own = new Set(ordinals);
+  for (const key of olderScoredNames.map((name) => layout.round(lineage, step, first, last) + name)) {
+    const bytes = await store.read(key);
+    const all = bytes ? decodeStoredRows<ScoredGroup>(bytes, key, scoredShape) : [];
+    const found = all.filter(({ ordinal }) => own.has(ordinal));
+    if (bytes && found.length === own.size) return found;
+  }
+  return null;
 }
 
 async function* oneByOne<T>(items: Iterable<T>): AsyncGenerator<T, void> {

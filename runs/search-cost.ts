@@ -1,4 +1,4 @@
-import { decodeJson } from '../backends/store/objects.ts';
+import { decodeStored } from './stored-forms.ts';
 import type { EvaluationPlace } from '../core/eval/evaluation.ts';
 import type { StoredPromptSearch } from '../core/gepa/prompt-search.ts';
 import { costMetrics } from '../core/rl/cost.ts';
@@ -19,7 +19,7 @@ export async function recordSearchCost(place: EvaluationPlace, of: 'search' | 't
   const store = storeOf(place);
   const key = searchKeys.search(place);
   const bytes = await store.read(key);
-  const stored = bytes && decodeJson<StoredPromptSearch>(bytes, key);
+  const stored = bytes && decodeStored<StoredPromptSearch>(bytes, key);
   const { model, environments, isBranch } = stored?.input ?? {};
   const step = stepOf(place.prefix.replace(/\/$/, ''));
   if (!stored || isBranch !== true || model?.kind !== 'version' || step === null) return;

@@ -1,5 +1,6 @@
 import { average } from '../core/gepa/fronts.ts';
 import { decodeJson, decodeRows, isRecord, type Shape } from '../backends/store/objects.ts';
+import { decodeStored } from './stored-forms.ts';
 
 /** Files of a search's folder, ours or verifiers' own. */
 export const searchFiles = { rows: 'results.jsonl', about: 'metadata.json', trial: 'trial.json' } as const;
@@ -58,7 +59,7 @@ export function searchResultsIn(
     maxCalls: numberIn(config['max_metric_calls']),
     stopReason: typeof own['stop_reason'] === 'string' ? own['stop_reason'] : null,
     comparison: (own['comparison'] as SearchResults['comparison'] | undefined) ?? null,
-    trial: files.trial ? decodeJson(files.trial, where + searchFiles.trial, trialShape) : null,
+    trial: files.trial ? decodeStored(files.trial, where + searchFiles.trial, trialShape) : null,
     candidates: infos.map(
       ({ system_prompt: prompt, parent_candidate_idxs: parents = [], val_subscores: scores = {} }) => ({
         prompt: textIn(prompt),

@@ -1,8 +1,8 @@
 import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import type { ServedPolicy } from '../backends/inference/index.ts';
 import { layout } from './layout.ts';
 import { isVersion } from './record-shapes.ts';
+import { decodeStored, encodeStored } from './stored-forms.ts';
 import { servedPolicy, storeOf } from './run-access.ts';
 
 /**
@@ -12,7 +12,7 @@ import { servedPolicy, storeOf } from './run-access.ts';
 export async function noteServed(run: RunHandle, policy: PolicyVersion): Promise<void> {
   const before = await readServed(run);
   if (before === null || isLater(policy, before))
-    await storeOf(run).put(layout.served(run.lineage), encodeJson(policy));
+    await storeOf(run).put(layout.served(run.lineage), encodeStored(layout.served(run.lineage), policy));
 }
 
 async function readServed(run: RunHandle): Promise<PolicyVersion | null> {
@@ -20,7 +20,7 @@ async function readServed(run: RunHandle): Promise<PolicyVersion | null> {
   const bytes = await storeOf(run).read(key);
   if (bytes === null) return null;
   try {
-    return decodeJson<PolicyVersion>(bytes, key, (value) => ({ 'a version': isVersion(value) }));
+    return decodeStored<PolicyVersion>(bytes, key, (value) => ({ 'a version': isVersion(value) }));
   } catch {
     return null; // the next broadcast writes it anew
   }

@@ -109,7 +109,7 @@ async function readStoredRows<Row extends object>(run: RunHandle, data: DataRef)
   if (bytes && sha256(bytes) === data.sha256) return new KeptRows(bytes, key);
   throw new RatchetError(
     'CheckpointDamaged',
-    `${storeOf(run).uri}${key}: expected the rows this run began with (sha256 ${data.sha256?.slice(0, 12)}…), ${bytes ? 'found others' : 'found nothing'}. Restore the file, or start over with --fresh.`,
+    `${storeOf(run).uri}${key}: expected the rows this run began with (sha256 ${data.sha256?.slice(0, 12)}…), ${bytes ? 'found others' : 'found nothing'}. Restore the file from a copy.`,
   );
 }
 

@@ -1,4 +1,5 @@
-import { decodeJson, isRecord } from '../backends/store/objects.ts';
+import { isRecord } from '../backends/store/objects.ts';
+import { decodeStored } from './stored-forms.ts';
 
 /** `sinks/state.json`: how far each sink is, by name. */
 export interface SinkState {
@@ -22,7 +23,7 @@ export function describeSink(name: string, { next, rows, failing, place }: SinkS
 }
 
 export function sinkStatesIn(bytes: Uint8Array, key: string): SinkStates {
-  return decodeJson(bytes, key, (states) => ({
+  return decodeStored(bytes, key, (states) => ({
     'how far each sink is: next, rows, place and failing': Object.values(states).every(isSinkState),
   }));
 }

@@ -1,5 +1,6 @@
 import type { ConfigLayer } from '../backends/configs/load-run-config.ts';
-import { decodeJson, isRecord } from '../backends/store/objects.ts';
+import { isRecord } from '../backends/store/objects.ts';
+import { decodeStored } from './stored-forms.ts';
 
 /** Beside each stored spec: what it was read from, for a command that starts the run again. */
 export interface SpecSource {
@@ -14,7 +15,7 @@ export interface SpecSource {
 }
 
 export function specSourceIn(bytes: Uint8Array, key: string): SpecSource {
-  return decodeJson<SpecSource>(bytes, key, ({ config, over, dialect, overrides, attempt }) => ({
+  return decodeStored<SpecSource>(bytes, key, ({ config, over, dialect, overrides, attempt }) => ({
     'the absolute path of a run file': typeof config === 'string',
     'files that were laid over it, or nothing':
       over === undefined ||

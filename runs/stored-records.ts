@@ -1,5 +1,6 @@
 import { layout } from './layout.ts';
-import { damaged, decodeJson, decodeRows, decodeTexts, isRecord, type Shape } from '../backends/store/objects.ts';
+import { damaged, decodeJson, decodeRows, isRecord, type Shape } from '../backends/store/objects.ts';
+import { decodeStored, decodeStoredRows, decodeStoredTexts } from './stored-forms.ts';
 import { canaryIn } from './canary.ts';
 import { isMetricsRow } from './metrics.ts';
 import { claimIn, forkOriginIn, playedPartIn, runRecordIn, specIn, trainerClaimIn } from './record-shapes.ts';
@@ -28,8 +29,7 @@ interface RecordKind {
 
 const count = (value: unknown): boolean => Number.isSafeInteger(value);
 
-const attemptShape: Shape = ({ schemaVersion, input, examples, attempt }) => ({
-  'schemaVersion 1': schemaVersion === 1,
+const attemptShape: Shape = ({ input, examples, attempt }) => ({
   'what is evaluated, on how many examples, in which attempt': isRecord(input) && count(examples) && count(attempt),
 });
 const summaryShape: Shape = ({ environment, place, examples, attempt }) => ({
@@ -76,7 +76,7 @@ const kinds: readonly RecordKind[] = [
   },
   {
     keys: /^canaries\/.*\.quarantined\.json$/,
-    read: decodeTexts,
+    read: decodeStoredTexts,
     meaning: 'it is not known which servers hold other weights: they are compared again',
     repair: 'set aside',
   },
@@ -127,19 +127,19 @@ const kinds: readonly RecordKind[] = [
   },
   {
     keys: /^evals\/[^/]+\/[^/]+\/evaluation\/attempt_\d+\.json$/,
-    read: (bytes, key) => decodeJson(bytes, key, attemptShape),
+    read: (bytes, key) => decodeStored(bytes, key, attemptShape),
     meaning: 'the evaluation is opened anew, and keeps the rollouts it has',
     repair: 'set aside',
   },
   {
     keys: /^evals\/[^/]+\/[^/]+\/evaluation\/summary_\d+\.json$/,
-    read: (bytes, key) => decodeJson(bytes, key, summaryShape),
+    read: (bytes, key) => decodeStored(bytes, key, summaryShape),
     meaning: 'what came of the evaluation is not known: made again, it is summed up from its rollouts',
     repair: 'set aside',
   },
   {
     keys: /^evals\/[^/]+\/[^/]+\/rollouts\/.*\.jsonl$/,
-    read: decodeRows,
+    read: (bytes, key) => decodeStoredRows(bytes, key),
     meaning: 'these rollouts of the evaluation are sampled again when it is opened',
     repair: 'set aside',
   },

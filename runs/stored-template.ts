@@ -29,6 +29,6 @@ export async function storedTemplate(run: RunPlace, { chatTemplate }: RunSpec): 
   if (bytes && sha256(bytes) === chatTemplate.sha256) return Buffer.from(bytes).toString('utf8');
   throw new RatchetError(
     'CheckpointDamaged',
-    `${storeOf(run).uri}${layout.chatTemplate()}: expected the chat template this run began with (sha256 ${chatTemplate.sha256?.slice(0, 12)}…), found ${bytes ? 'another one' : 'nothing'}. Restore the file, or start over with --fresh.`,
+    `${storeOf(run).uri}${layout.chatTemplate()}: expected the chat template this run began with (sha256 ${chatTemplate.sha256?.slice(0, 12)}…), found ${bytes ? 'another one' : 'nothing'}. Restore the file from a copy.`,
   );
 }

@@ -69,9 +69,10 @@ export async function findUnneeded(run: RunPlace): Promise<Unneeded[]> {
       if ((stepOf(key) ?? Infinity) <= upTo)
         found.push({ key, why: `log probabilities of tokens of steps before checkpoint ${upTo}` });
     }
-    for (const key of await store.list(layout.allPending(lineage))) {
-      if ((stepOf(key) ?? Infinity) <= upTo)
-        found.push({ key, why: 'left by a training attempt whose result was not used' });
+    for (const prefix of [layout.allPending(lineage), layout.olderPending(lineage)]) {
+      for (const key of await store.list(prefix))
+        if ((stepOf(key) ?? Infinity) <= upTo)
+          found.push({ key, why: 'left by a training attempt whose result was not used' });
     }
   }
   for (const key of await store.list(layout.allPools()))

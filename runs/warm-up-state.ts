@@ -1,9 +1,9 @@
 import type { ObjectRef, PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
 import { verifyVersion } from '../backends/store/version-files.ts';
 import { layout } from './layout.ts';
 import { isRef, isVersion } from './record-shapes.ts';
 import { storeOf } from './run-access.ts';
+import { decodeStored, encodeStored } from './stored-forms.ts';
 
 /** Where the supervised warm-up stands; stored whole, so that a killed trainer loses one segment at most. */
 export interface WarmUpState {
@@ -16,7 +16,7 @@ export interface WarmUpState {
 
 /** What an earlier attempt stored; nothing above it vouches for the file. */
 export function warmUpStateIn(bytes: Uint8Array, key: string): WarmUpState {
-  return decodeJson<WarmUpState>(bytes, key, ({ step, policy, optimizer, loss }) => ({
+  return decodeStored<WarmUpState>(bytes, key, ({ step, policy, optimizer, loss }) => ({
     'a step and its policy': typeof step === 'number' && isVersion(policy),
     'a reference to its optimizer, or null': optimizer === null || isRef(optimizer),
     'a loss, or null': loss === null || typeof loss === 'number',
@@ -31,7 +31,7 @@ export async function storedWarmUp(run: RunHandle, step: number): Promise<WarmUp
 }
 
 export async function storeWarmUp(run: RunHandle, state: WarmUpState): Promise<void> {
-  await storeOf(run).put(keyOf(state.step), encodeJson(state));
+  await storeOf(run).put(keyOf(state.step), encodeStored(keyOf(state.step), state));
 }
 
 /** The folder of its weights on this machine, and its optimizer; a byte of them may have changed since they were stored. */

@@ -4,7 +4,7 @@ import { codeOfAdvantage } from '../core/rl/advantage.ts';
 import { type Baselines, isRoleAdvantage } from '../core/rl/agents.ts';
 import { type GroupAdvantages, Packer } from '../core/rl/pack.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
-import { decodeRows } from '../backends/store/objects.ts';
+import { decodeStoredRows } from '../runs/stored-forms.ts';
 import { readCommit, type RunPlace, storeOf } from '../runs/run-access.ts';
 import { rolloutsOfStep } from '../runs/rollout-index/write-index.ts';
 import { scoredShape } from '../runs/scored-groups.ts';
@@ -80,7 +80,7 @@ export class Advantages {
     for (const key of new Set(rows.map(({ object }) => object))) {
       const bytes = await storeOf(place).read(key);
       if (bytes === null) continue; // removed meanwhile: the means will not fit
-      const found = decodeRows<ScoredGroup>(bytes, storeOf(place).uri + key, scoredShape);
+      const found = decodeStoredRows<ScoredGroup>(bytes, storeOf(place).uri + key, scoredShape);
       // Of what was said nothing is held: a batch may be large.
       for (const group of found) if (wanted.has(group.ordinal)) groups.push(withoutTurns(group));
     }

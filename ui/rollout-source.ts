@@ -4,7 +4,7 @@ import type { AgentTrace, ScoredGroup, ScoredRollout, Turn } from '../core/rl/ro
 import { RatchetError } from '../core/errors.ts';
 import { present } from '../core/present.ts';
 import { tokenizerOf } from '../backends/rollouts/stored-tokenizer.ts';
-import { decodeRows } from '../backends/store/objects.ts';
+import { decodeStoredRows } from '../runs/stored-forms.ts';
 import type { ChatTokenizer } from '../engine/index.ts';
 import { type RunPlace, storeOf } from '../runs/run-access.ts';
 import { type Looked, RolloutIndex, type RolloutFilter } from '../runs/rollout-index/search.ts';
@@ -170,7 +170,7 @@ export class RolloutSource {
   async #read(key: string): Promise<ScoredGroup[]> {
     const bytes = await storeOf(this.#place).read(key);
     if (bytes === null) throw notThere(`${key}, which retention has removed`);
-    return decodeRows<ScoredGroup>(bytes, storeOf(this.#place).uri + key, scoredShape);
+    return decodeStoredRows<ScoredGroup>(bytes, storeOf(this.#place).uri + key, scoredShape);
   }
 
   /** What the trainer computed in the step that a group ended with. Siblings are looked at one after another. */

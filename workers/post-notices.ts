@@ -1,6 +1,6 @@
 import { postNotice, webhookOf } from '../backends/webhook.ts';
 import type { Store } from '../backends/store/index.ts';
-import { encodeJson } from '../backends/store/objects.ts';
+import { encodeStored } from '../runs/stored-forms.ts';
 import { causeOf } from '../backends/fetch-cause.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { layout } from '../runs/layout.ts';
@@ -89,7 +89,7 @@ export class NoticePost {
     if (failing === null) this.#failures = 0;
     // Where not even this can be written, the log says it.
     await this.#store
-      .put(layout.webhook(), encodeJson({ schemaVersion: 1, failing }))
+      .put(layout.webhook(), encodeStored(layout.webhook(), { failing }))
       .catch((error: unknown) => log(`webhook: its state could not be written: ${(error as Error).message}`));
   }
 }

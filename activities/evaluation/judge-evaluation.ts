@@ -7,7 +7,8 @@ import { layout, stepOf } from '../../runs/layout.ts';
 import type { RolloutRow } from '../../core/rl/rollout.ts';
 import type { PolicyVersion, RunHandle } from '../../core/rl/run-state.ts';
 import { evaluationsIn, placeIn } from '../../backends/configs/evaluation-folders.ts';
-import { decodeJson, decodeRows } from '../../backends/store/objects.ts';
+import { decodeRows } from '../../backends/store/objects.ts';
+import { decodeStored } from '../../runs/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf, stretchesOf } from '../../runs/run-access.ts';
 import { evaluationKeys } from '../../runs/evaluation-store.ts';
@@ -103,14 +104,14 @@ async function newestAttempt(place: EvaluationPlace): Promise<StoredEvaluation |
   if (numbers.length === 0) return null;
   const key = evaluationKeys.attempt(place, Math.max(...numbers));
   const bytes = await storeOf(place).read(key);
-  return bytes && decodeJson<StoredEvaluation>(bytes, key);
+  return bytes && decodeStored<StoredEvaluation>(bytes, key);
 }
 
 /** Null where that attempt was not brought to its end. */
 async function resultOf(place: EvaluationPlace, attempt: number): Promise<EvaluationResult | null> {
   const key = evaluationKeys.summary(place, attempt);
   const bytes = await storeOf(place).read(key);
-  return bytes && decodeJson<EvaluationResult>(bytes, key);
+  return bytes && decodeStored<EvaluationResult>(bytes, key);
 }
 
 /** What was said and what it was given for it, as people read it. */

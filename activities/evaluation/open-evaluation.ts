@@ -8,7 +8,7 @@ import type { Environment } from '../../backends/environments/types.ts';
 import { isPriced, type Prices, pricesAt } from '../../backends/inference/prices.ts';
 import { showStoreUri, type Store } from '../../backends/store/index.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
-import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
+import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { adoptTheirs, differencesFromTheirs } from '../../runs/evaluations/adopt-results.ts';
@@ -125,7 +125,7 @@ async function openAttempt(
     };
     if (theirs !== null) await adoptTheirs(store, input, environment, { chunkExamples, examples });
     const key = evaluationKeys.attempt(input.results, attempt);
-    const { stored, bytes } = await store.putIfAbsent(key, encodeJson(evaluation));
+    const { stored, bytes } = await store.putIfAbsent(key, encodeStored(key, evaluation));
     if (stored) return { evaluation, ref: { key, sha256: sha256(bytes), bytes: bytes.byteLength } };
   }
 }
@@ -140,7 +140,7 @@ async function newestAttempt(
   const key = evaluationKeys.attempt(results, Math.max(...numbers));
   const bytes = (await store.read(key)) ?? Buffer.of();
   const ref = { key, sha256: sha256(bytes), bytes: bytes.byteLength };
-  return { evaluation: decodeJson<StoredEvaluation>(bytes, key), ref };
+  return { evaluation: decodeStored<StoredEvaluation>(bytes, key), ref };
 }
 
 function requireSame(store: Store, differences: readonly string[]): void {

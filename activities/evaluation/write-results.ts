@@ -15,7 +15,8 @@ import type { RolloutRow } from '../../core/rl/rollout.ts';
 import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
 import type { Environment } from '../../backends/environments/types.ts';
 import { showStoreUri } from '../../backends/store/index.ts';
-import { decodeJson, encodeJson, encodeRows } from '../../backends/store/objects.ts';
+import { encodeJson, encodeRows } from '../../backends/store/objects.ts';
+import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import {
@@ -146,8 +147,8 @@ export const createCloseEvaluation =
         seconds,
         says,
       };
-      const { bytes } = await store.putIfAbsent(key, encodeJson(result));
-      return decodeJson<EvaluationResult>(bytes, key);
+      const { bytes } = await store.putIfAbsent(key, encodeStored(key, result));
+      return decodeStored<EvaluationResult>(bytes, key);
     });
 
 /** Of history nothing more is asked than a look at it. */

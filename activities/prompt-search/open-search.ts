@@ -19,7 +19,7 @@ import { differencesOfSearches, placeOfPromptSearch } from '../../backends/confi
 import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
 import type { Environment } from '../../backends/environments/types.ts';
 import { showStoreUri } from '../../backends/store/index.ts';
-import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
+import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { handleOf, searchKeys, textName } from '../../runs/search-store.ts';
@@ -67,9 +67,9 @@ export const createOpenPromptSearch =
       const store = storeOf(results);
       const key = searchKeys.search(results);
       const known = await store.read(key);
-      const fresh = known ?? encodeJson(await drawSearch({ codeVersion, environments }, input));
+      const fresh = known ?? encodeStored(key, await drawSearch({ codeVersion, environments }, input));
       const bytes = known ?? (await store.putIfAbsent(key, fresh)).bytes;
-      const stored = decodeJson<StoredPromptSearch>(bytes, key);
+      const stored = decodeStored<StoredPromptSearch>(bytes, key);
       requireSame(store.uri, stored, input);
       const workers = await countRolloutWorkers().catch(() => 1);
       return { ...handleOf(results, { key, bytes, stored }), workers };

@@ -12,7 +12,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { layout } from '../../runs/layout.ts';
 import { versionName } from '../../core/names.ts';
 import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
-import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
+import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
 import type { AskDependencies } from '../../backends/rollouts/asked-model.ts';
 import { keepVersion } from '../../backends/rollouts/evaluated-policy.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
@@ -71,7 +71,8 @@ export const createTryPrompt =
         const key = [stored.input.seed, 'prompt', name, policy.digest];
         const trial = { prompt: kept, ...comparedOn(both, key) };
         await recordSearchCost(place, 'trial');
-        await store.put(`${place.prefix}trial.json`, encodeJson({ ...trial, version: versionName(policy) }));
+        const trialKey = `${place.prefix}trial.json`;
+        await store.put(trialKey, encodeStored(trialKey, { ...trial, version: versionName(policy) }));
         return trial;
       } finally {
         await held.release();
@@ -121,7 +122,7 @@ async function reopened(place: EvaluationPlace): Promise<{ handle: PromptSearchH
       'CheckpointDamaged',
       `${store.uri}${key} is missing: the branch that found the prompt cannot be told from it.`,
     );
-  const stored = decodeJson<StoredPromptSearch>(bytes, key);
+  const stored = decodeStored<StoredPromptSearch>(bytes, key);
   return { stored, handle: { ...handleOf(place, { key, bytes, stored }), numTest: stored.test.length } };
 }
 

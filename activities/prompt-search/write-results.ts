@@ -16,7 +16,8 @@ import {
 import type { Candidate, SearchResult } from '../../core/gepa/search-state.ts';
 import { linkNewestSearch } from '../../backends/configs/newest-search.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
-import { decodeJson, encodeJson, encodeRows } from '../../backends/store/objects.ts';
+import { encodeJson, encodeRows } from '../../backends/store/objects.ts';
+import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { AnswerJournal } from '../../runs/answer-journal.ts';
@@ -82,8 +83,8 @@ export const createClosePromptSearch =
       };
       await recordSearchCost(place, 'search');
       const key = searchKeys.summary(place);
-      const { bytes } = await store.putIfAbsent(key, encodeJson(summary));
-      return decodeJson<PromptSearchResult>(bytes, key);
+      const { bytes } = await store.putIfAbsent(key, encodeStored(key, summary));
+      return decodeStored<PromptSearchResult>(bytes, key);
     });
 
 function scoredOf({ scores }: Candidate): number {

@@ -4,15 +4,14 @@ import { decodeRanges } from '../../core/rl/ledger.ts';
 import { chunkName, groupsOfChunk, type RoundChunk, rolloutsAtOnce, tasksPerMinute } from '../../core/rl/chunks.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import { groupSizeOf } from '../../core/rl/selection.ts';
-import type { GroupLease, Outcome, Rollout, UnfinishedRollout } from '../../core/rl/rollout.ts';
-import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
+import type { GroupLease, Outcome, Rollout } from '../../core/rl/rollout.ts';
+import type { ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { failedRollout } from '../environments/score.ts';
 import type { Store } from '../store/index.ts';
-import { decodeJson, encodeJson, encodeRows, putRows } from '../store/objects.ts';
-import { sha256 } from '../store/file-store.ts';
+import { readLeases } from '../../runs/leases.ts';
 import type { RolloutJournal } from '../../runs/rollout-journal.ts';
-import { readJson, servedPolicy, specOf, storeOf } from '../../runs/run-access.ts';
+import { servedPolicy, specOf, storeOf } from '../../runs/run-access.ts';
 import type { GenerateDependencies } from './asked-model.ts';
 import { eachGroup } from './each-group.ts';
 import { Pace } from './pace.ts';
@@ -143,7 +142,7 @@ export async function openChunk(
   { journal, cancelled }: { readonly journal: RolloutJournal; readonly cancelled: AbortSignal },
 ): Promise<OpenedChunk> {
   const { run, round, chunk, only } = input;
-  const { leases, policy, prompts } = await readJson<LeasedGroups>(run, round.leases);
+  const { leases, policy, prompts } = await readLeases(run, round.leases);
   const spec = await specOf(run);
   const limitMs = spec.generationTimeoutS * 1000;
   const { signal, deadline, endsAtMs } = attempt.until(cancelled, limitMs);
@@ -254,52 +253,4 @@ export function timedOut({ lease, place }: LeasedPlace, journal: RolloutJournal,
 
 function outOfTime({ generationTimeoutS }: RunSpec): string {
   return `Not finished within generation_timeout = ${generationTimeoutS} s, three times.`;
-}
-
-/** Names what there is and what there is not. A retry of this attempt says the same. */
-export async function leaveUnfinished(
-  { store, ended: prefix }: Pick<ReturnType<typeof chunkPlace>, 'store' | 'ended'>,
-  left: {
-    readonly journal: RolloutJournal;
-    readonly unfinished: readonly Place[];
-    readonly endedBy: AttemptEnd;
-    readonly adopted: number;
-    readonly attempt: ChunkAttempt;
-    /** In the store by now. */
-    readonly stored: StoredWork;
-  },
-): Promise<GeneratedChunk> {
-  const { journal, attempt, stored } = left;
-  const finished = journal.inOrder();
-  const unfinished = left.unfinished.map(({ group, index }): UnfinishedRollout => {
-    return { group, index, turns: journal.turnsOf({ group, index }).length };
-  });
-  // By content: two attempts that overlap may have come to different ends.
-  const nameOf = (kind: string, rows: readonly unknown[]) =>
-    `${prefix}.${kind}.${sha256(encodeRows(rows)).slice(0, 8)}.jsonl`;
-  const result: GeneratedChunk = {
-    finished: await putRows(store, nameOf('finished', finished), finished),
-    unfinished: await putRows(store, nameOf('unfinished', unfinished), unfinished),
-    endedBy: left.endedBy,
-    ...(attempt.notReady === null ? {} : { notReady: attempt.notReady }),
-    rollouts: finished.length,
-    adopted: left.adopted,
-    seconds: attempt.seconds(),
-    ...(left.endedBy === 'shutdown' ? attempt.lostIfItStopsHere(stored) : attempt.lost()),
-  };
-  const { bytes } = await store.putIfAbsent(`${prefix}.json`, encodeJson(result));
-  return readLeft(bytes, `${prefix}.json`);
-}
-
-/** What an attempt before stored and could not tell any more. What it had lost is in what was lost since. */
-export function leftBefore(bytes: Uint8Array, key: string, attempt: ChunkAttempt): GeneratedChunk {
-  attempt.goOnFrom(null);
-  return { ...readLeft(bytes, key), ...attempt.lost() };
-}
-
-/** Where all of a machine stops, a server that stops before the worker does is no reason to wait for somebody. */
-function readLeft(bytes: Uint8Array, key: string): GeneratedChunk {
-  const { notReady, ...left } = decodeJson<GeneratedChunk>(bytes, key);
-  const isEndedFromOutside = left.endedBy === 'shutdown' || left.endedBy === 'cancelled';
-  return { ...left, ...(notReady && !isEndedFromOutside ? { notReady } : {}) };
 }

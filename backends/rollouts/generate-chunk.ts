@@ -1,7 +1,8 @@
 import { present } from '../../core/present.ts';
 import { RolloutJournal } from '../../runs/rollout-journal.ts';
 import { sha256 } from '../store/file-store.ts';
-import { countRows, encodeRows } from '../store/objects.ts';
+import { countRows } from '../store/objects.ts';
+import { encodeStoredRows } from '../../runs/stored-forms.ts';
 import type { GenerateDependencies } from './asked-model.ts';
 import {
   type ChunkAttempt,
@@ -9,12 +10,11 @@ import {
   chunkPlace,
   endOf,
   type GeneratedChunk,
-  leaveUnfinished,
-  leftBefore,
   openChunk,
   playMissing,
   timedOut,
 } from './chunk-play.ts';
+import { leaveUnfinished, leftBefore } from './left-chunk.ts';
 
 /**
  * Plays a chunk of the round's groups, until all are done, the deadline is reached, or it is told to stop; then it names
@@ -60,7 +60,10 @@ export async function generateChunk(
     for (const one of unfinished) journal.add(timedOut(one, journal, spec));
   }
   // An attempt that was given up may still be at work: whoever is first decides, and both return the same.
-  const { stored, bytes } = await store.putIfAbsent(`${prefix}.jsonl`, encodeRows(journal.inOrder()));
+  const { stored, bytes } = await store.putIfAbsent(
+    `${prefix}.jsonl`,
+    encodeStoredRows(`${prefix}.jsonl`, journal.inOrder()),
+  );
   journal.forget();
   const rolloutS = playedS.length === 0 ? undefined : playedS.reduce((sum, one) => sum + one, 0) / playedS.length;
   return { ...generated(`${prefix}.jsonl`, bytes, stored ? adopted : null, attempt), ...present({ rolloutS }) };

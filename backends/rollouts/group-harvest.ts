@@ -11,7 +11,7 @@ import { playedPartIn } from '../../runs/record-shapes.ts';
 import { specOf, storeOf } from '../../runs/run-access.ts';
 import type { Environments } from '../environments/index.ts';
 import { failpoint } from '../failpoints.ts';
-import { encodeJson } from '../store/objects.ts';
+import { encodeStored } from '../../runs/stored-forms.ts';
 import type { StoredWork } from './chunk-play.ts';
 import { type ChunkScorer, type OfChunk, openScorer, type PlayedGroups, type ScoredChunk } from './score-chunk.ts';
 
@@ -176,7 +176,7 @@ export class GroupHarvest {
       occupancy: heldS === 0 ? null : Math.min(1, playedS / heldS),
     };
     const key = layout.playedPart(run.lineage, round, name);
-    const { bytes } = await storeOf(run).putIfAbsent(key, encodeJson(part));
+    const { bytes } = await storeOf(run).putIfAbsent(key, encodeStored(key, part));
     return playedPartIn(bytes, storeOf(run).uri + key);
   }
 

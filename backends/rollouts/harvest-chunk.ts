@@ -9,13 +9,12 @@ import {
   endOf,
   type GeneratedChunk,
   type LeasedPlace,
-  leaveUnfinished,
-  leftBefore,
   openChunk,
   playMissing,
   type StoredWork,
   timedOut,
 } from './chunk-play.ts';
+import { leaveUnfinished, leftBefore } from './left-chunk.ts';
 import { GroupHarvest } from './group-harvest.ts';
 import { byGroup } from './played-together.ts';
 

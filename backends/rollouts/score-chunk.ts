@@ -4,17 +4,17 @@ import { groupsJudgedAtOnce } from '../../core/limits.ts';
 import { chunkName, groupsOfChunk, type RoundChunk } from '../../core/rl/chunks.ts';
 import type { GroupLease, Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
 import { needsVocabulary, settleRollout } from '../../core/rl/settle-rollout.ts';
-import type { LeasedGroups, ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
+import type { ObjectRef, RunHandle, SamplingRound } from '../../core/rl/run-state.ts';
 import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
 import { textsOfPrompts } from '../../runs/prompts-in-use.ts';
 import { storeChunkResults, withoutRecord } from '../../runs/results.ts';
-import { readJson, readRows, specOf, storeOf } from '../../runs/run-access.ts';
+import { readRows, specOf, storeOf } from '../../runs/run-access.ts';
+import { scoredWithRound, storeScored } from '../../runs/scored-groups.ts';
 import { vocabularySizeOf } from '../../runs/vocabulary.ts';
 import { environments as allEnvironments, type Environments } from '../environments/index.ts';
 import { scoreGroup } from '../environments/score-group.ts';
 import { demonstrationOf } from '../environments/what-is-lacking.ts';
-import { sha256 } from '../store/file-store.ts';
-import { decodeRows, packRows } from '../store/objects.ts';
+import { readLeases } from '../../runs/leases.ts';
 
 export interface ScoredChunk {
   /** → {@link ScoredGroup} */
@@ -53,7 +53,7 @@ export async function openScorer(
   const startedAt = performance.now();
   const store = storeOf(run);
   const spec = await specOf(run);
-  const { leases: ofRound, policy, prompts } = await readJson<LeasedGroups>(run, round.leases);
+  const { leases: ofRound, policy, prompts } = await readLeases(run, round.leases);
   const leases = groupsOfChunk(ofRound, chunk);
   const systemPrompts = await textsOfPrompts(run, prompts);
   const name = leases[0]!.environment;
@@ -89,15 +89,12 @@ export async function openScorer(
     async store(part, groups, played) {
       const key = layout.scored(run.lineage, round, part);
       const proposed = groups?.toSorted((a, b) => a.ordinal - b.ordinal);
-      const { stored = false, bytes } = proposed
-        ? await store.putIfAbsent(key, await packRows(proposed))
-        : { bytes: await store.read(key) };
-      if (bytes === null) return null;
-      const found = stored ? proposed! : decodeRows<ScoredGroup>(bytes, key);
+      const found = await storeScored(store, key, proposed ?? null);
+      if (found === null) return null;
       const seconds = (performance.now() - startedAt) / 1000;
-      await storeChunkResults(run, spec, { round, name: part, entry, environment, groups: found, played, seconds });
-      const scored = { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: found.length };
-      return { scored, groups: found, seconds };
+      const about = { round, name: part, entry, environment, groups: found.groups, played, seconds };
+      await storeChunkResults(run, spec, about);
+      return { ...found, seconds };
     },
   };
 }
@@ -113,7 +110,10 @@ export async function scoreChunk(
   const scorer = await openScorer(dependencies, of, signal);
   const known = await scorer.store(name, null, played);
   if (known) return known;
-  const groups = await Promise.all(scorer.leases.map((lease) => scorer.score(lease, played.get(lease.ordinal) ?? [])));
+  const ordinals = scorer.leases.map(({ ordinal }) => ordinal);
+  const groups =
+    (await scoredWithRound(storeOf(of.run), of.run.lineage, of.round, ordinals)) ??
+    (await Promise.all(scorer.leases.map((lease) => scorer.score(lease, played.get(lease.ordinal) ?? []))));
   return (await scorer.store(name, groups, played))!;
 }
 

@@ -29,11 +29,80 @@ export function decodeJson<T>(bytes: Uint8Array, key: string, shape?: Shape): T 
   return value as T;
 }
 
-/** The same of a list of texts. */
-export function decodeTexts(bytes: Uint8Array, key: string): string[] {
-  const value = parse(textOf(bytes, key), key);
+/** A form in which something is stored. All of them are in `runs/stored-forms.ts`. */
+export interface StoredForm {
+  /** For people, as in "the leases of a round". */
+  readonly name: string;
+  /** The version that is written. An object or row says its own as `schemaVersion`; one that says none has version 1. */
+  readonly version: number;
+  /** `upgrades[0]` makes version 2 of version 1, and so on: one for each version before the present one. */
+  readonly upgrades: readonly Upgrade[];
+  /** The type of what is read has `schemaVersion`. */
+  readonly tellsVersion?: true;
+  /** Tells apart what was written as version 1 before versions were counted, and makes version 1 of it. */
+  readonly uncounted?: Upgrade;
+}
+
+/** Makes the next version of a parsed object; `where` names it in what is thrown. */
+type Upgrade = (value: never, where: string) => unknown;
+
+/** An object of a form in its present version. The same value gives the same bytes. */
+export function encodeForm(form: StoredForm, value: object): Uint8Array {
+  return encodeJson(Object.assign({ schemaVersion: form.version }, value, { schemaVersion: form.version }));
+}
+
+/** An object of a form in any version, as the present version has it and without the version; `shape` says what is relied on. */
+export function decodeForm<T>(form: StoredForm, bytes: Uint8Array, key: string, shape?: Shape): T {
+  const value = presentVersion(form, parse(textOf(bytes, key), key), key);
+  return told<T>(form, value, key, shape);
+}
+
+function told<T>({ tellsVersion }: StoredForm, value: unknown, where: string, shape?: Shape): T {
+  requireShape(value, where, shape);
+  if (tellsVersion === true) return value as T;
+  const { schemaVersion: _, ...rest } = value as Record<string, unknown>;
+  return rest as T;
+}
+
+/** Rows of a form; each says its version. */
+export function encodeFormRows(form: StoredForm, rows: readonly object[]): Uint8Array {
+  return encodeRows(rows.map((row) => ({ schemaVersion: form.version, ...row })));
+}
+
+/** A list of texts of a form. */
+export function decodeFormTexts(form: StoredForm, bytes: Uint8Array, key: string): string[] {
+  const value = presentVersion(form, parse(textOf(bytes, key), key), key);
   if (Array.isArray(value) && value.every((item) => typeof item === 'string')) return value;
   throw damaged(key, `expected a list of texts, found ${kindOf(value)}`);
+}
+
+/** Rows of a form in any version, without the version that they say. */
+export function decodeFormRows<T>(form: StoredForm, bytes: Uint8Array, key: string, shape?: Shape): T[] {
+  return rowsIn(textOf(bytes, key), key).map(({ line, where }) => formRowIn<T>(form, line, where, shape));
+}
+
+/** One of them. */
+export function decodeFormRow<T>(form: StoredForm, line: Uint8Array, where: string, shape?: Shape): T {
+  return formRowIn(form, textOf(line, where), where, shape);
+}
+
+function formRowIn<T>(form: StoredForm, line: string, where: string, shape?: Shape): T {
+  return told(form, presentVersion(form, parse(line, where), where), where, shape);
+}
+
+/** What a parsed object of any version is in the present one. A newer version is refused by name. */
+export function presentVersion(form: StoredForm, value: unknown, where: string): unknown {
+  // A list says no version: only version 1 of a form may be one.
+  if (!isRecord(value) && !(Array.isArray(value) && form.upgrades.length > 0)) return value;
+  const said = isRecord(value) ? (value['schemaVersion'] ?? 1) : 1;
+  if (!Number.isSafeInteger(said) || Number(said) < 1)
+    throw damaged(where, `expected a version of ${form.name} (schemaVersion), found ${JSON.stringify(said)}`);
+  const version = Number(said);
+  if (version > form.version) throw newerForm(form, version, where);
+  let now: unknown = value;
+  if (version === 1 && form.uncounted) now = form.uncounted(now as never, where);
+  for (const upgrade of form.upgrades.slice(version - 1)) now = upgrade(now as never, where);
+  return isRecord(now) && version < form.version ? { ...now, schemaVersion: form.version } : now;
 }
 
 export async function putRows(store: Store, key: string, rows: readonly unknown[]): Promise<ObjectRef> {
@@ -44,12 +113,13 @@ export function encodeRows(rows: readonly unknown[]): Uint8Array {
   return Buffer.from(rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
 }
 
-/** The same compressed: rows of token ids and log probabilities take a ninth of their text. Off the thread: a batch may be large. */
+/** The same compressed: rows of token ids and log probabilities take a ninth of their text. */
 export async function packRows(rows: readonly unknown[]): Promise<Uint8Array> {
-  return compress(encodeRows(rows));
+  return zipped(encodeRows(rows));
 }
 
-const compress = promisify<Uint8Array, Buffer>(gzip);
+/** Off the thread: a batch may be large. */
+export const zipped: (bytes: Uint8Array) => Promise<Uint8Array> = promisify<Uint8Array, Buffer>(gzip);
 
 export function isZipped(bytes: Uint8Array): boolean {
   return bytes[0] === 0x1f && bytes[1] === 0x8b;
@@ -69,21 +139,25 @@ export function unpacked(bytes: Uint8Array, key: string): Uint8Array {
 
 /** Rows that are objects; `shape` as above. */
 export function decodeRows<T>(bytes: Uint8Array, key: string, shape?: Shape): T[] {
-  return textOf(bytes, key)
-    .split('\n')
-    .filter((line) => line.length > 0)
-    .map((line, i) => rowIn<T>(line, `${key}, line ${i + 1}`, shape));
+  return rowsIn(textOf(bytes, key), key).map(({ line, where }) => {
+    const row = parse(line, where);
+    requireShape(row, where, shape);
+    return row as T;
+  });
 }
 
 /** One of them. */
 export function decodeRow<T>(line: Uint8Array, where: string, shape?: Shape): T {
-  return rowIn(textOf(line, where), where, shape);
-}
-
-function rowIn<T>(line: string, where: string, shape?: Shape): T {
-  const row = parse(line, where);
+  const row = parse(textOf(line, where), where);
   requireShape(row, where, shape);
   return row as T;
+}
+
+function rowsIn(text: string, key: string): { readonly line: string; readonly where: string }[] {
+  return text
+    .split('\n')
+    .filter((line) => line.length > 0)
+    .map((line, i) => ({ line, where: `${key}, line ${i + 1}` }));
 }
 
 /** The run whose commits, lineages, claims, settings, batches or rounds cannot be read, in `file:///…/outputs/RUN/lineages/main/steps/step_4.json`. */
@@ -94,14 +168,24 @@ const runOf = (where: string): string | undefined =>
 
 /** An object that is there and is not what was stored: asking again does not help. `what`: expected …, found …. */
 export function damaged(where: string, what: string, cause?: unknown): RatchetError {
-  const run = runOf(where);
-  const other =
-    run === undefined ? 'start over with --fresh.' : `continue from the newest whole commit: npx ratchet fsck ${run}`;
   return new RatchetError(
     'CheckpointDamaged',
-    `${where}: ${what}. It was changed, or written by a newer Ratchet. Restore it from a copy, or ${other}`,
+    `${where}: ${what}. It is not what was stored. Restore it from a copy.${whatIsWhole(where)}`,
     cause === undefined ? {} : { cause },
   );
+}
+
+/** An object of a version that this Ratchet does not know. Nothing is wrong with it. */
+function newerForm({ name, version }: StoredForm, found: number, where: string): RatchetError {
+  return new RatchetError(
+    'CheckpointDamaged',
+    `${where}: expected ${name} of version ${version}${version === 1 ? '' : ' or older'}, found version ${found}. A newer Ratchet wrote it. Continue with that Ratchet.${whatIsWhole(where)}`,
+  );
+}
+
+function whatIsWhole(where: string): string {
+  const run = runOf(where);
+  return run === undefined ? '' : ` What else is whole: npx ratchet fsck ${run}`;
 }
 
 /** What is read; of what is damaged what stands in for it, which is told why. Other failures are thrown. */

@@ -64,7 +64,7 @@ async function refuseRepair(run: string, { whole, unreadableHead }: Examined): P
   if (whole === null && unreadableHead.length > 0) {
     throw new RatchetError(
       'Unsupported',
-      `No commit of ${run} is whole: there is nothing that it could continue from. Restore its folder from a copy, or start over: npx ratchet train FILE --fresh`,
+      `No commit of ${run} is whole: there is nothing that it could continue from. Restore its folder from a copy.`,
     );
   }
   const place = await findTemporal(process.cwd()).catch(() => null);

@@ -4,7 +4,7 @@ import type { JsonValue } from '../../config/run-spec.ts';
 import type { CheckpointSubject } from '../../runs/checkpoint-evaluations.ts';
 import { type RunPlace, storeOf } from '../../runs/run-access.ts';
 import { loadNamedEvaluations } from '../../backends/configs/load-evaluations.ts';
-import { decodeJson, encodeJson } from '../../backends/store/objects.ts';
+import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
 import { type EvalRunOptions, settingsOf } from './run-options.ts';
 
 export interface CheckpointOptions extends Pick<
@@ -37,7 +37,7 @@ interface Remembered {
 const rememberedKey = `${layout.allEvaluations('main')}checkpoints.json`;
 
 export async function remember(place: RunPlace, subject: CheckpointSubject): Promise<void> {
-  await storeOf(place).put(rememberedKey, encodeJson({ subject } satisfies Remembered));
+  await storeOf(place).put(rememberedKey, encodeStored(rememberedKey, { subject } satisfies Remembered));
 }
 
 export async function subjectOf(place: RunPlace, options: CheckpointOptions): Promise<CheckpointSubject> {
@@ -50,7 +50,7 @@ export async function subjectOf(place: RunPlace, options: CheckpointOptions): Pr
         '--backfill evaluates as last time did: leave --env, -n and the others out, or --backfill.',
       );
     const bytes = await storeOf(place).read(rememberedKey);
-    if (bytes) return decodeJson<Remembered>(bytes, rememberedKey).subject;
+    if (bytes) return decodeStored<Remembered>(bytes, rememberedKey).subject;
   }
   if (options.env !== undefined) return plannedSubject(options.env, settings, options);
   const { num_examples: n, rollouts_per_example: r, ...rest } = settings;

@@ -42,7 +42,7 @@ export class StoredRollouts {
   async ofStep(lineage: string, step: number): Promise<ShownGroup[]> {
     const prefix = layout.round(lineage, step, 0, 0).replace(/groups_0-0\/$/, '');
     const first = (key: string): number => Number(/groups_(\d+)-/.exec(key)?.[1] ?? -1);
-    const keys = (await this.#store.list(prefix)).filter((key) => layout.isScored(key));
+    const keys = layout.scoredIn(await this.#store.list(prefix));
     const rows: string[] = [];
     for (const key of keys.toSorted((a, b) => first(b) - first(a))) {
       const bytes = rows.length < groupsMax ? await this.#store.read(key) : null;

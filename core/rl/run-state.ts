@@ -77,6 +77,8 @@ export interface OpenRound {
   readonly leases: string;
   /** Ordinals of those of its groups that have not ended, as ranges; absent: none has. */
   readonly groups?: string;
+  /** In commits of an afternoon, 25 November 2026, in place of `groups`: the chunks that have not ended, by their place among those of its leases. */
+  readonly chunks?: readonly number[];
 }
 
 /** Kept groups of one chunk, waiting for a batch. */

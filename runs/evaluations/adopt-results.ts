@@ -5,7 +5,8 @@ import { differencesFromMetadata, goodRowsByExample, rolloutOfRow } from '../../
 import type { Rollout, RolloutRow } from '../../core/rl/rollout.ts';
 import type { Environment } from '../../backends/environments/types.ts';
 import type { Store } from '../../backends/store/index.ts';
-import { decodeJson, encodeRows } from '../../backends/store/objects.ts';
+import { decodeJson } from '../../backends/store/objects.ts';
+import { encodeStoredRows } from '../stored-forms.ts';
 import { evaluationKeys, type ScoredExample } from '../evaluation-store.ts';
 
 /** Attempts of ours begin with 1. */
@@ -51,10 +52,10 @@ export async function adoptTheirs(
       else if (environment.isComparing !== true)
         parts.push(...rows.map((row, index) => rolloutOfRow(row, { group, index, exampleId })));
     }
-    const own = evaluationKeys.ofAttempt(results, chunk, theirAttempt);
-    if (whole.length > 0) await store.putIfAbsent(`${own}rows_1.jsonl`, encodeRows(whole));
-    if (parts.length > 0) {
-      await store.putIfAbsent(`${evaluationKeys.chunk(results, chunk)}part_1.jsonl`, encodeRows(parts));
-    }
+    const put = async (key: string, rows: readonly object[]) => {
+      if (rows.length > 0) await store.putIfAbsent(key, encodeStoredRows(key, rows));
+    };
+    await put(`${evaluationKeys.ofAttempt(results, chunk, theirAttempt)}rows_1.jsonl`, whole);
+    await put(`${evaluationKeys.chunk(results, chunk)}part_1.jsonl`, parts);
   }
 }

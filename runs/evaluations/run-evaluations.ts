@@ -6,7 +6,8 @@ import path from 'node:path';
 import { jsonOrNull } from '../../core/json-or-null.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { readMetadata } from '../../core/eval/result-metadata.ts';
-import { layout, recordsName, chunkOfResults, stepOf } from '../layout.ts';
+import { layout, olderScoredNames, recordsName, chunkOfResults, stepOf } from '../layout.ts';
+import { decodeStoredRows } from '../stored-forms.ts';
 import { type RecordRow, rowsOfRound } from '../../core/rl/results.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { Store } from '../../backends/store/index.ts';
@@ -83,11 +84,12 @@ async function openStored(
 /** The rows of a chunk that was sampled to be trained, made of what is stored of it, in a file that lasts as long as this process. */
 async function rowsOfTraining(store: Store, folder: string, environment: string): Promise<string> {
   const round = chunkOfResults(folder);
-  const key = round && layout.scored(round.lineage, round, round.chunk);
-  const bytes = key && (await store.read(key));
-  if (!round || !bytes)
+  const found = round && (await scoredOf(store, round));
+  if (!round || !found)
     throw new RatchetError('RunNotFound', `${store.uri}${folder}: its rollouts are not in the store any more.`);
-  const groups = decodeRows<ScoredGroup>(bytes, store.uri + key).filter((group) => group.environment === environment);
+  const groups = decodeStoredRows<ScoredGroup>(found.bytes, store.uri + found.key).filter(
+    (group) => group.environment === environment,
+  );
   const [recorded, metadata] = await Promise.all([
     store.read(folder + recordsName),
     store.read(`${folder}metadata.json`),
@@ -99,6 +101,21 @@ async function rowsOfTraining(store: Store, folder: string, environment: string)
   await mkdir(path.dirname(file));
   await writeFile(file, encodeRows(rowsOfRound(groups, { step: round.step, records, tools })));
   return file;
+}
+
+async function scoredOf(
+  store: Store,
+  round: NonNullable<ReturnType<typeof chunkOfResults>>,
+): Promise<{ readonly key: string; readonly bytes: Uint8Array } | null> {
+  const { lineage, step, first, last, chunk } = round;
+  const folder = layout.round(lineage, step, first, last);
+  const keys =
+    chunk === undefined ? olderScoredNames.map((name) => folder + name) : [layout.scored(lineage, round, chunk)];
+  for (const key of keys) {
+    const bytes = await store.read(key);
+    if (bytes) return { key, bytes };
+  }
+  return null;
 }
 
 let temporary: Promise<string> | null = null;

@@ -6,7 +6,8 @@ import { decodeRanges } from '../../core/rl/ledger.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import type { Store } from '../../backends/store/index.ts';
-import { decodeRows, orIfDamaged } from '../../backends/store/objects.ts';
+import { orIfDamaged } from '../../backends/store/objects.ts';
+import { decodeStoredRows } from '../stored-forms.ts';
 import { layout, stepOf, stepsOfBlock } from '../layout.ts';
 import { committedSteps, type LineagePlace, lineagesOf, requireCommit, type RunPlace, storeOf } from '../run-access.ts';
 import { scoredShape } from '../scored-groups.ts';
@@ -116,12 +117,12 @@ async function rolloutsOf(run: LineagePlace, commit: StepCommit, before: StepCom
   const store = storeOf(run);
   const keys = new Set(waiting);
   for (const step of steps)
-    for (const key of await store.list(layout.rounds(run.lineage, step))) if (layout.isScored(key)) keys.add(key);
+    for (const key of layout.scoredIn(await store.list(layout.rounds(run.lineage, step)))) keys.add(key);
   const found = new Map<number, WrittenRollout[]>();
   for (const key of keys) {
     const bytes = await store.read(key);
     if (bytes === null) continue; // removed by gc: what it held is found no more
-    for (const [line, group] of decodeRows<ScoredGroup>(bytes, store.uri + key, scoredShape).entries()) {
+    for (const [line, group] of decodeStoredRows<ScoredGroup>(bytes, store.uri + key, scoredShape).entries()) {
       const end = ends.get(group.ordinal);
       if (end === undefined || found.has(group.ordinal)) continue;
       found.set(group.ordinal, rowsOfGroup(group, { step: commit.step, end, object: key, line }));

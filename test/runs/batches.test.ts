@@ -228,7 +228,10 @@ describe('a batch in parts', () => {
       [{ tokens: rows.tokens.slice(1), counted: rows.counted.slice(1) }, 'rows in parts'],
       [{ parts: [{ ...rows.parts[0]!, count: undefined }] }, 'rows in parts'],
     ] as const) {
-      const bad = await putJson(test.store, `bad-${message}.json`, { rows: { ...rows, ...change }, metrics: {} });
+      const bad = await putJson(test.store, `batches/step_1.bad-${message.replaceAll(' ', '-')}.json`, {
+        rows: { ...rows, ...change },
+        metrics: {},
+      });
       const read = async () => allOf(await openBatch(test.run, { packed: bad }));
       await assert.rejects(read(), hasCode('CheckpointDamaged', message));
     }

@@ -305,7 +305,10 @@ describe('the audit of a run', () => {
   const spoilt: Readonly<Record<string, readonly [text: (commit: string) => string, expected: RegExp]>> = {
     'that is half there': [(commit) => commit.slice(0, 100), /step_2\.json: expected JSON/],
     'that is no object': [() => 'null', /step_2\.json: expected a JSON object/],
-    'that is of another format': [() => '{"schemaVersion":2}', /step_2\.json: expected schemaVersion 1/],
+    'that is of another format': [
+      () => '{"schemaVersion":2}',
+      /step_2\.json: expected a commit of version 1, found version 2/,
+    ],
     'whose groups are no ranges': [
       (commit) => commit.replace(/"issued":"[^"]*"/, '"issued":"1-99999999999"'),
       /step_2\.json: expected outcomes/,

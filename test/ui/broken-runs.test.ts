@@ -56,7 +56,10 @@ const broken: Readonly<Record<string, Broken>> = {
       const commit = JSON.parse(await readFile(path.join(folder, key), 'utf8')) as object;
       await write(folder, key, JSON.stringify({ ...commit, schemaVersion: 2 }));
     },
-    refused: [['markers', 'history', 'settings'], /step_6\.json: expected schemaVersion 1.*a newer Ratchet/],
+    refused: [
+      ['markers', 'history', 'settings'],
+      /step_6\.json: expected a commit of version 1, found version 2\. A newer Ratchet wrote it/,
+    ],
   },
   'no-steps': {
     harm: async (folder) => {
@@ -136,7 +139,7 @@ test('whatever of a run is broken, each question is answered, or refused with wh
 
   const told = await read<RunOverview>('of-a-later-version', '');
   assert.equal(told.state, 'damaged');
-  assert.match(told.damage!, /a newer Ratchet/);
+  assert.match(told.damage!, /A newer Ratchet/);
   const begun = await read<RunOverview>('no-steps', '');
   assert.deepEqual([begun.step, begun.state], [0, 'nothing committed yet']);
   const { damagedNotices, step } = await read<RunOverview>('notice-half-written', '');

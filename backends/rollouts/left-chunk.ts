@@ -1,0 +1,60 @@
+import type { UnfinishedRollout } from '../../core/rl/rollout.ts';
+import type { ObjectRef } from '../../core/rl/run-state.ts';
+import type { RolloutJournal } from '../../runs/rollout-journal.ts';
+import { decodeStored, encodeStored, encodeStoredRows } from '../../runs/stored-forms.ts';
+import { sha256 } from '../store/file-store.ts';
+import { encodeRows } from '../store/objects.ts';
+import type { AttemptEnd, ChunkAttempt, chunkPlace, GeneratedChunk, StoredWork } from './chunk-play.ts';
+import type { Place } from './training-players.ts';
+
+/** What an attempt at a chunk leaves behind where it has not come to its end. */
+
+/** Names what there is and what there is not. A retry of this attempt says the same. */
+export async function leaveUnfinished(
+  { store, ended: prefix }: Pick<ReturnType<typeof chunkPlace>, 'store' | 'ended'>,
+  left: {
+    readonly journal: RolloutJournal;
+    readonly unfinished: readonly Place[];
+    readonly endedBy: AttemptEnd;
+    readonly adopted: number;
+    readonly attempt: ChunkAttempt;
+    /** In the store by now. */
+    readonly stored: StoredWork;
+  },
+): Promise<GeneratedChunk> {
+  const { journal, attempt, stored } = left;
+  const finished = journal.inOrder();
+  const unfinished = left.unfinished.map(({ group, index }): UnfinishedRollout => {
+    return { group, index, turns: journal.turnsOf({ group, index }).length };
+  });
+  // By content: two attempts that overlap may have come to different ends.
+  const putRows = async (kind: string, rows: readonly object[]): Promise<ObjectRef> => {
+    const key = `${prefix}.${kind}.${sha256(encodeRows(rows)).slice(0, 8)}.jsonl`;
+    return { ...(await store.put(key, encodeStoredRows(key, rows))), count: rows.length };
+  };
+  const result: GeneratedChunk = {
+    finished: await putRows('finished', finished),
+    unfinished: await putRows('unfinished', unfinished),
+    endedBy: left.endedBy,
+    ...(attempt.notReady === null ? {} : { notReady: attempt.notReady }),
+    rollouts: finished.length,
+    adopted: left.adopted,
+    seconds: attempt.seconds(),
+    ...(left.endedBy === 'shutdown' ? attempt.lostIfItStopsHere(stored) : attempt.lost()),
+  };
+  const { bytes } = await store.putIfAbsent(`${prefix}.json`, encodeStored(`${prefix}.json`, result));
+  return readLeft(bytes, `${prefix}.json`);
+}
+
+/** What an attempt before stored and could not tell any more. What it had lost is in what was lost since. */
+export function leftBefore(bytes: Uint8Array, key: string, attempt: ChunkAttempt): GeneratedChunk {
+  attempt.goOnFrom(null);
+  return { ...readLeft(bytes, key), ...attempt.lost() };
+}
+
+/** Where all of a machine stops, a server that stops before the worker does is no reason to wait for somebody. */
+function readLeft(bytes: Uint8Array, key: string): GeneratedChunk {
+  const { notReady, ...left } = decodeStored<GeneratedChunk>(bytes, key);
+  const isEndedFromOutside = left.endedBy === 'shutdown' || left.endedBy === 'cancelled';
+  return { ...left, ...(notReady && !isEndedFromOutside ? { notReady } : {}) };
+}

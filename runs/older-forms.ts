@@ -1,0 +1,63 @@
+import { groupsOfChunk, type LeasedChunk } from '../core/rl/chunks.ts';
+import { encodeRanges } from '../core/rl/ledger.ts';
+import type { GroupLease } from '../core/rl/rollout.ts';
+import { damaged, isRecord } from '../backends/store/objects.ts';
+
+/** What versions before the present one said otherwise. Each reader is told the whole object, as its version has it. */
+
+type Loose = Readonly<Record<string, unknown>>;
+
+/** Chunks of a round, and of each of its environments, until 25 November 2026. Their names are those of stored rollouts. */
+const [chunksOfOne, chunksOfAll] = [2, 8];
+
+/**
+ * Leases of version 1. The division that they were played in is the one that stored rollouts are named by, so that these are adopted. Rounds
+ * that were leased from 25 to 28 November 2026 say their chunks, and no version.
+ */
+export function chunksOf24November(stored: Loose, where: string): unknown {
+  if (stored['chunks'] !== undefined) return stored;
+  const { leases } = stored;
+  if (!Array.isArray(leases) || !leases.every(isLease))
+    throw damaged(where, 'expected leases of groups, which it does not have');
+  return { ...stored, chunks: dividedInTwo(leases) };
+}
+
+function dividedInTwo(leases: readonly GroupLease[]): LeasedChunk[] {
+  const names = [...new Set(leases.map(({ environment }) => environment))].toSorted();
+  const most = Math.max(1, Math.min(chunksOfOne, Math.floor(chunksOfAll / names.length)));
+  return names.flatMap((environment) => {
+    const size = leases.filter((lease) => lease.environment === environment).length;
+    const count = Math.min(names.length === 1 ? chunksOfOne : most, size);
+    return Array.from({ length: count }, (_, index): LeasedChunk => {
+      const chunk = { index, count, ...(names.length === 1 ? {} : { environment }) };
+      const own = groupsOfChunk(leases, chunk);
+      return { ...chunk, groups: own.length, ordinals: encodeRanges(own.map(({ ordinal }) => ordinal)) };
+    });
+  });
+}
+
+function isLease(value: unknown): value is GroupLease {
+  return isRecord(value) && Number.isSafeInteger(value['ordinal']) && typeof value['environment'] === 'string';
+}
+
+/** Plans of version 1 name the rows of their batch beside what was packed, which names them too. */
+export function planOf24November({ batch: _, ...plan }: Loose): unknown {
+  return { numIterations: 1, microBatchSize: null, ...plan };
+}
+
+/** Kept groups said how many tokens each has where a batch is so many tokens; they say sizes since. */
+export function keptInSizes(of: unknown): unknown {
+  if (!isRecord(of)) return of;
+  const { surplus, kept } = of;
+  return {
+    ...of,
+    ...(Array.isArray(surplus) ? { surplus: surplus.map(withSizes) } : {}),
+    ...(isRecord(kept) ? { kept: withSizes(kept) } : {}),
+  };
+}
+
+function withSizes(kept: unknown): unknown {
+  if (!isRecord(kept) || kept['tokens'] === undefined) return kept;
+  const { tokens, ...rest } = kept;
+  return { sizes: tokens, ...rest };
+}

@@ -1,0 +1,125 @@
+/** Runs of older versions of Ratchet, as they were left in the middle of their work, and what becomes of them here. */
+import assert from 'node:assert/strict';
+import { cp, readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { auditRun } from '../../activities/audit-run.ts';
+import { layout } from '../../runs/layout.ts';
+import { examineStore } from '../../runs/examine-store.ts';
+import { storeOf } from '../../runs/run-access.ts';
+import { decodeStoredRows } from '../../runs/stored-forms.ts';
+import { resolveStoreUri } from '../../backends/store/index.ts';
+import type { Rollout, ScoredGroup } from '../../core/rl/rollout.ts';
+import type { StepCommit } from '../../core/rl/run-state.ts';
+import type { RunSummary, trainRun } from '../../workflows/train-run.ts';
+import { unpack } from '../data/older-runs/archive.mjs';
+import { openSmallProject, type SmallProject } from './small-run.ts';
+
+const data = fileURLToPath(new URL('../data/older-runs/', import.meta.url));
+
+/** What `words.toml` says; `level` in place of its `max_async_level`. */
+export async function configOf(level: 0 | 1): Promise<string> {
+  const text = await readFile(path.join(data, 'words.toml'), 'utf8');
+  return text.replace('max_async_level = 0', `max_async_level = ${level}`);
+}
+
+export async function openOlderProject(level: 0 | 1): Promise<SmallProject> {
+  const config = await configOf(level);
+  const project = await openSmallProject({ 'words.toml': config, 'undisturbed.toml': config });
+  await cp(path.join(data, 'models--older--words'), path.join(project.folder, 'models--older--words'), {
+    recursive: true,
+  });
+  return project;
+}
+
+/** The folder of a recorded run, in place of what lies in the project. */
+export function putRecorded(project: Pick<SmallProject, 'folder'>, name: string): void {
+  unpack(path.join(project.folder, 'outputs'), name);
+}
+
+export async function train({ client }: SmallProject, name: 'words' | 'undisturbed'): Promise<RunSummary> {
+  const handle = await client.workflow.start<typeof trainRun>('trainRun', {
+    workflowId: name,
+    taskQueue: 'ratchet',
+    args: [`${name}.toml`],
+  });
+  try {
+    return await handle.result();
+  } catch (error) {
+    const causes: string[] = [];
+    for (let cause: unknown = error; cause instanceof Error; cause = cause.cause) causes.push(cause.message);
+    throw new Error(causes.join(' ← '), { cause: error });
+  }
+}
+
+export async function commitsOf(project: SmallProject, run: string): Promise<StepCommit[]> {
+  const commits: StepCommit[] = [];
+  for (let commit = await project.commit(run, 0); commit; commit = await project.commit(run, commits.length))
+    commits.push(commit);
+  return commits;
+}
+
+/** Continues a recorded run, and proves that nothing of it was lost or made twice. Its commits, and how many of them it had. */
+export async function takeOver(
+  project: SmallProject,
+  name: string,
+): Promise<{ readonly commits: readonly StepCommit[]; readonly recorded: number }> {
+  putRecorded(project, name);
+  const run = { name: 'words', store: resolveStoreUri(project.folder, 'outputs'), lineage: 'main' };
+  const store = storeOf(run);
+  const before = new Map<string, Uint8Array>();
+  for (const key of await store.list('')) before.set(key, (await store.read(key))!);
+  const recorded = [...before.keys()].filter((key) => key.startsWith(layout.commits('main'))).length;
+
+  const summary = await train(project, 'words');
+
+  assert.equal(summary.step, 8);
+  assert.ok(summary.ledger.isSound, JSON.stringify(summary.ledger));
+  const { isSound, ...audit } = await auditRun({
+    run: { ...run, spec: { key: '', sha256: '', bytes: 0 }, attempt: 1 },
+  });
+  assert.ok(isSound, JSON.stringify(audit));
+  const { faults } = await examineStore(run);
+  assert.deepEqual(faults, []);
+  for (const [key, bytes] of before) {
+    if (key.startsWith(layout.commits('main')))
+      assert.deepEqual(await store.read(key), bytes, `${key} is as it was written`);
+  }
+  await requireAdopted(run, before);
+  return { commits: await commitsOf(project, 'words'), recorded };
+}
+
+/** Rollouts that were finished by then are in the groups that were scored of them. */
+async function requireAdopted(
+  run: Parameters<typeof storeOf>[0],
+  before: ReadonlyMap<string, Uint8Array>,
+): Promise<void> {
+  const store = storeOf(run);
+  const said = new Map<string, string>();
+  for (const key of layout.scoredIn(await store.list(layout.allRounds('main')))) {
+    for (const { ordinal, rollouts } of decodeStoredRows<ScoredGroup>((await store.read(key))!, key))
+      for (const { index, turns } of rollouts) said.set(`${ordinal}/${index}`, tokensOf(turns));
+  }
+  let adopted = 0;
+  for (const [key, bytes] of before) {
+    if (!/^rollouts\/.*(?:chunk_\d+_of_\d+|\/part_\d+)\.jsonl$/.test(key)) continue;
+    for (const { group, index, turns } of decodeStoredRows<Rollout>(bytes, key)) {
+      const found = said.get(`${group}/${index}`);
+      assert.equal(found, tokensOf(turns), `rollout ${index} of group ${group}, which ${key} has`);
+      adopted += 1;
+    }
+  }
+  assert.ok(adopted > 0, 'the recorded run had finished rollouts');
+}
+
+function tokensOf(turns: Rollout['turns']): string {
+  return JSON.stringify(turns.map(({ tokenIds }) => tokenIds));
+}
+
+/** Weights by step: bits are promised where the engine is the same, which depends on the processor as well. */
+export function requireSameWeights(commits: readonly StepCommit[], undisturbed: readonly StepCommit[]): void {
+  const isSameEngine = commits.every(({ engine }, step) => step === 0 || engine === undisturbed[step]?.engine);
+  const digests = (of: readonly StepCommit[]): string[] => of.map(({ policy }) => policy.digest);
+  if (isSameEngine) assert.deepEqual(digests(commits), digests(undisturbed));
+  assert.equal(commits.length, undisturbed.length);
+}

@@ -1,0 +1,203 @@
+/** What stored forms are made of, by the types that write and read them: a fingerprint that changes with each field. */
+import { readFileSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseSync, Visitor } from 'oxc-parser';
+import { formsOfColumns, storedForms } from '../../runs/stored-forms.ts';
+
+const root = fileURLToPath(new URL('../../', import.meta.url));
+
+/** Where the type of each form is declared. */
+const typeOfForm: Readonly<Record<keyof typeof storedForms | keyof typeof formsOfColumns, readonly [string, string]>> =
+  {
+    runRecord: ['runs/record-settings.ts', 'RunRecord'],
+    // Settings have defaults where they are younger than a stored spec: recorded runs hold them to it.
+    spec: ['config/run-spec.ts', 'RunSpec'],
+    specSource: ['runs/spec-source.ts', 'SpecSource'],
+    lineage: ['runs/run-access.ts', 'LineageRecord'],
+    trainerClaim: ['runs/record-shapes.ts', 'TrainerClaim'],
+    claim: ['runs/record-shapes.ts', 'WorkflowClaim'],
+    commit: ['core/rl/run-state.ts', 'StepCommit'],
+    manifest: ['runs/checkpoints.ts', 'CheckpointManifest'],
+    warmUp: ['runs/warm-up-state.ts', 'WarmUpState'],
+    leases: ['core/rl/run-state.ts', 'LeasedGroups'],
+    playedPart: ['core/rl/played-part.ts', 'PlayedPart'],
+    leftChunk: ['backends/rollouts/chunk-play.ts', 'GeneratedChunk'],
+    scoredGroup: ['core/rl/rollout.ts', 'ScoredGroup'],
+    turn: ['core/rl/rollout.ts', 'RecordedTurn'],
+    unfinished: ['core/rl/rollout.ts', 'UnfinishedRollout'],
+    evaluatedExample: ['runs/evaluation-store.ts', 'ScoredExample'],
+    rollout: ['core/rl/rollout.ts', 'Rollout'],
+    pools: ['core/rl/pools.ts', 'Pools'],
+    plan: ['core/rl/run-state.ts', 'StepPlan'],
+    taught: ['core/rl/run-state.ts', 'TaughtRows'],
+    packed: ['core/rl/run-state.ts', 'PackedBatch'],
+    batchRow: ['runs/older-batches.ts', 'OlderRow'],
+    quarantinedServers: ['activities/broadcast-weights.ts', 'QuarantinedServers'],
+    canary: ['runs/pending-versions.ts', 'Canary'],
+    servedVersion: ['core/rl/run-state.ts', 'PolicyVersion'],
+    referenceSums: ['runs/preference-rows.ts', 'ReferenceSums'],
+    sentNotice: ['runs/notices.ts', 'SentNotice'],
+    webhook: ['runs/notices.ts', 'WebhookState'],
+    notice: ['runs/notices.ts', 'Notice'],
+    sinks: ['runs/sink-states.ts', 'SinkStates'],
+    evaluation: ['core/eval/evaluation.ts', 'StoredEvaluation'],
+    evaluationSummary: ['core/eval/evaluation.ts', 'EvaluationResult'],
+    checkpointSubject: ['runs/checkpoint-evaluations.ts', 'CheckpointSubject'],
+    search: ['core/gepa/prompt-search.ts', 'StoredPromptSearch'],
+    searchSummary: ['core/gepa/prompt-search.ts', 'PromptSearchResult'],
+    answer: ['runs/search-store.ts', 'AnswerRow'],
+    promptTrial: ['core/gepa/prompt-search.ts', 'PromptTrial'],
+    batchColumns: ['runs/batch-parts.ts', 'RowHead'],
+    taughtColumns: ['runs/batch-parts.ts', 'TaughtHead'],
+    scoreColumns: ['runs/batch-parts.ts', 'ScoresHead'],
+  };
+
+/** Each form's version and the declarations that it is made of, by name. */
+export type Fingerprints = Readonly<
+  Record<string, { readonly version: number; readonly types: Readonly<Record<string, string>> }>
+>;
+
+export function fingerprintsNow(): Fingerprints {
+  const versions = { ...storedForms, ...formsOfColumns };
+  return Object.fromEntries(
+    Object.entries(versions).map(([id, { version }]) => {
+      const [file, name] = typeOfForm[id as keyof typeof typeOfForm];
+      const types = new Map<string, string>();
+      collect(file, name, types);
+      return [id, { version, types: Object.fromEntries([...types].toSorted(([a], [b]) => (a < b ? -1 : 1))) }];
+    }),
+  );
+}
+
+interface Declared {
+  readonly text: string;
+  /** Names that it refers to. */
+  readonly names: readonly string[];
+}
+
+interface ParsedFile {
+  readonly declared: ReadonlyMap<string, Declared>;
+  /** Where an imported name is from, and its name there. */
+  readonly imported: ReadonlyMap<string, readonly [string, string]>;
+}
+
+/** Adds a declaration and those that it refers to. What a setting may be is no form of the store: `config/` is not followed. */
+function collect(file: string, name: string, types: Map<string, string>): void {
+  const { declared, imported } = parsed(file);
+  const found = declared.get(name);
+  if (!found) {
+    const from = imported.get(name);
+    if (from && !from[0].startsWith('config/')) collect(...from, types);
+    return;
+  }
+  const key = `${file} ${name}`;
+  if (types.has(key)) return;
+  types.set(key, file.startsWith('config/') ? '' : found.text);
+  if (!file.startsWith('config/')) for (const other of found.names) collect(file, other, types);
+}
+
+const files = new Map<string, ParsedFile>();
+
+function parsed(file: string): ParsedFile {
+  const known = files.get(file) ?? parse(file);
+  files.set(file, known);
+  return known;
+}
+
+function parse(file: string): ParsedFile {
+  const source = readFileSync(path.join(root, file), 'utf8');
+  const { program, comments } = parseSync(file, source);
+  const plain = withoutComments(source, comments);
+  const declared = new Map<string, Declared>();
+  const imported = new Map<string, readonly [string, string]>();
+  const add = (name: string, { start, end }: { readonly start: number; readonly end: number }): void => {
+    const text = plain
+      .slice(start, end)
+      .replaceAll(/\s+/g, ' ')
+      .replaceAll(/,(?= [\])}])/g, '')
+      .trim();
+    declared.set(name, { text, names: [...new Set(text.match(/\b[A-Za-z_]\w*\b/g))].filter((word) => word !== name) });
+  };
+  new Visitor({
+    TSInterfaceDeclaration: (node) => add(node.id.name, node),
+    TSTypeAliasDeclaration: (node) => add(node.id.name, node),
+    VariableDeclarator(node) {
+      // Lists that a type is taken from, as in `(typeof outcomes)[number]`.
+      if (node.id.type === 'Identifier' && node.init && /\bas const\s*$/.test(plain.slice(node.start, node.end)))
+        add(node.id.name, node);
+    },
+    ImportDeclaration(node) {
+      const from = node.source.value;
+      if (!from.startsWith('.')) return;
+      const target = path.posix.join(path.posix.dirname(file), from);
+      for (const one of node.specifiers)
+        if (one.type === 'ImportSpecifier')
+          imported.set(one.local.name, [
+            target,
+            one.imported.type === 'Identifier' ? one.imported.name : one.local.name,
+          ]);
+    },
+  }).visit(program);
+  return { declared, imported };
+}
+
+function withoutComments(
+  source: string,
+  comments: readonly { readonly start: number; readonly end: number }[],
+): string {
+  let plain = source;
+  for (const { start, end } of comments) plain = plain.slice(0, start) + ' '.repeat(end - start) + plain.slice(end);
+  return plain;
+}
+
+const recordedFile = path.join(root, 'test/data/stored-forms/types.json');
+
+/** As it was recorded when each form got its present version. */
+export function recordedFingerprints(): Fingerprints {
+  const { forms, types } = JSON.parse(readFileSync(recordedFile, 'utf8')) as Recorded;
+  return Object.fromEntries(
+    Object.entries(forms).map(([id, { version, types: names }]) => [
+      id,
+      { version, types: Object.fromEntries(names.map((name) => [name, types[name] ?? ''])) },
+    ]),
+  );
+}
+
+/** Each declaration once: many forms name the same. */
+interface Recorded {
+  readonly forms: Readonly<Record<string, { readonly version: number; readonly types: readonly string[] }>>;
+  readonly types: Readonly<Record<string, string>>;
+}
+
+export function writeFingerprints(now: Fingerprints): void {
+  const forms = Object.entries(now).map(([id, { version, types }]) => [id, { version, types: Object.keys(types) }]);
+  const types = Object.values(now).flatMap((form) => Object.entries(form.types));
+  const recorded = {
+    forms: Object.fromEntries(forms),
+    types: Object.fromEntries(types.toSorted(([a], [b]) => (a < b ? -1 : 1))),
+  };
+  writeFileSync(recordedFile, `${JSON.stringify(recorded, null, 2)}\n`);
+}
+
+/** What has to be done before the present types may be recorded, a line for each form that changed; none where nothing has. */
+export function unversionedChanges(recorded: Fingerprints, now: Fingerprints): string[] {
+  return Object.entries(now).flatMap(([id, form]) => {
+    const before = recorded[id];
+    if (!before || form.version > before.version) return [];
+    if (form.version < before.version)
+      return [
+        `${id}: version ${before.version} was recorded, and the present one is ${form.version}. Versions only grow.`,
+      ];
+    const names = [...new Set([...Object.keys(before.types), ...Object.keys(form.types)])];
+    const changed = names.filter((name) => before.types[name] !== form.types[name]);
+    if (changed.length === 0) return [];
+    const was = changed.map(
+      (name) => `  ${name}\n    was ${before.types[name] ?? 'nothing'}\n    is  ${form.types[name] ?? 'nothing'}`,
+    );
+    return [
+      `${id} is stored in another way than its version ${before.version} was:\n${was.join('\n')}\n` +
+        `Add an upgrade from version ${before.version} to storedForms.${id} in runs/stored-forms.ts, keep a sample of that version in test/data/older-runs or test/data/stored-forms, and type: npm run record:forms`,
+    ];
+  });
+}
