@@ -10,18 +10,10 @@ import { appendMetrics } from '../../runs/metrics.ts';
 import { readSinkStates, RunSinks } from '../../runs/run-sinks.ts';
 import { openRunStore, type Store } from '../../backends/store/index.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
-import { ensurePython } from '../../workers/python-environment.ts';
-import { wandbRequirements, wandbRunId, WandbSink } from '../../workers/wandb-sink.ts';
+import { wandbRunId, WandbSink } from '../../workers/wandb-sink.ts';
+import { installPython } from '../python-here.ts';
 
-/** The same environment that a run would make; null, and why, where there is no Python or no package index. */
-const installed = await ensurePython({
-  name: 'W&B client',
-  requirements: wandbRequirements,
-  log: (line) => void process.stderr.write(`${line}\n`),
-}).then(
-  (python) => ({ python, why: false as const }),
-  (error: Error) => ({ python: null, why: `the W&B client cannot be installed here: ${error.message}` }),
-);
+const installed = await installPython('wandb-requirements.txt');
 
 const canary = 'c4na7yc4na7yc4na7yc4na7yc4na7yc4na7yc4na7y';
 const text =
