@@ -2,10 +2,12 @@
 import { readdirSync, statSync } from 'node:fs';
 import { join, relative } from 'node:path';
 
-/** Each with the reason why it may appear. */
-const allowed = [
+/** What may appear in the project, each with the reason. In the home nothing may. */
+export const allowedInProject = [
   // Python keeps what it compiled beside the source; git ignores it.
   /(?:^|[/])__pycache__[/]/,
+  // The output of this very run may be kept there.
+  /^[^/]+\.log$/,
 ];
 
 /**
@@ -33,9 +35,10 @@ export function filesBelow(folder, /** @type {readonly string[]} */ except = [])
  * What appeared, changed or vanished between two looks and may not, by name.
  * @param {Map<string, string>} before
  * @param {Map<string, string>} after
+ * @param {readonly RegExp[]} [allowed]
  * @returns {string[]}
  */
-export function strays(before, after) {
+export function strays(before, after, allowed = []) {
   return [...new Set([...before.keys(), ...after.keys()])]
     .filter((file) => before.get(file) !== after.get(file) && !allowed.some((pattern) => pattern.test(file)))
     .sort();

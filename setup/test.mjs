@@ -9,7 +9,7 @@ import { availableParallelism, tmpdir } from 'node:os';
 import { join, relative, resolve } from 'node:path';
 import { downloadCaches, emptyHome } from './clean-room.mjs';
 import { ensurePackages, isProgram, projectRoot, runSetup, SetupError } from './packages.mjs';
-import { filesBelow, strays } from './strays.mjs';
+import { allowedInProject, filesBelow, strays } from './strays.mjs';
 
 /** @typedef {import('./test-counts-reporter.mjs').TestCounts} TestCounts */
 /** @typedef {{ units: string[], endToEnd: string[] }} TestFiles */
@@ -156,7 +156,7 @@ export async function inOwnHome(tests, options = {}) {
     const before = inProject();
     const counts = await tests({ ...caches, ...home, RATCHET_CACHE: cache });
     const inHome = strays(new Map(), filesBelow(home.HOME)).map((file) => `~/${file}`);
-    const changed = strays(before, inProject());
+    const changed = strays(before, inProject(), allowedInProject);
     const left = [...inHome, ...changed].map((file) => `  ${file}\n`).join('');
     if (left === '') return counts;
     const byWhom = isAlone ? '' : '; those of the project may be your own changes';

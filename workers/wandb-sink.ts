@@ -14,7 +14,7 @@ import type { RunSpec, WandbSpec } from '../config/run-spec.ts';
 import { ensurePython } from './python-environment.ts';
 
 const script = fileURLToPath(new URL('../python/ratchet_wandb.py', import.meta.url));
-export const wandbRequirements = fileURLToPath(new URL('../python/wandb-requirements.txt', import.meta.url));
+const wandbRequirements = fileURLToPath(new URL('../python/wandb-requirements.txt', import.meta.url));
 
 /** W&B's own first connection may take 90 s until it gives up. */
 const readyTimeoutMs = 150_000;

@@ -130,6 +130,7 @@ test('tests that write in the home or in the project fail the run, with the name
       writeFileSync(path.join(project, 'node_modules', 'c'), '');
       mkdirSync(path.join(project, '__pycache__'));
       writeFileSync(path.join(project, '__pycache__', 'd.pyc'), '');
+      writeFileSync(path.join(project, 'ci.log'), '');
       return [passed];
     },
     { project, isAlone: true, say: (text) => (said += text) },
