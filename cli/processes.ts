@@ -156,7 +156,7 @@ async function startHere(
   const weightRoots = [...new Set([...ownRoots, ...weightsAt])];
   for (const variables of environmentsSee) givenVariables(variables); // what is missing is said before anything starts
   const policyPort = await choosePolicyPort();
-  const cli = elsewhere ? null : await findServer(clock);
+  const cli = elsewhere ? null : await findServer(clock, projectFolder);
   const vllm = spec ? await vllmRole(spec, projectFolder) : null;
   const servers = vllm ? `policy server, vLLM (${vllm.url}, .ratchet/logs/vllm-server.log)` : 'policy server';
   const roles = playsOnly ? '1 rollout worker' : `1 trainer, 1 rollout worker, ${servers}`;
@@ -183,8 +183,8 @@ function onlyPlays({ projectFolder, pid }: RunningStack): string {
   return `An evaluation or a prompt search is at work in ${projectFolder} (process ${pid}), with neither a GPU worker nor a policy server beside it. Wait until it has ended, or leave it with Ctrl-C: the same command continues with it. Then type this again.`;
 }
 
-async function findServer(clock: Teller): Promise<TemporalCli> {
-  const cli = await ensureTemporalCli({ log: (line) => clock.say(`${clock.part(2)}${line}`) });
+async function findServer(clock: Teller, projectFolder: string): Promise<TemporalCli> {
+  const cli = await ensureTemporalCli({ projectFolder, log: (line) => clock.say(`${clock.part(2)}${line}`) });
   clock.say(`${clock.part(2)}Temporal server: ${cli.serverVersion} (${cli.source})`);
   return cli;
 }

@@ -1,13 +1,15 @@
 /**
  * `npm test`: packages, a Temporal CLI, an S3 server, then what tells soon: unit, workflow and some end-to-end tests. `npm run test:all`: all
  * there are. `npm test -- e2e` only those against a real server, `faults` the fault matrix, `engines` real engines, `PATH…` only those files
- * or folders. The last line is `N passed, N failed`.
+ * or folders. The last line is `N passed, N failed`. Tests have a home of their own; one that writes there, or in the project, fails the run.
  */
 import { execFile, spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join, relative, resolve } from 'node:path';
+import { downloadCaches, emptyHome } from './clean-room.mjs';
 import { ensurePackages, isProgram, projectRoot, runSetup, SetupError } from './packages.mjs';
+import { allowedInProject, filesBelow, strays } from './strays.mjs';
 
 /** @typedef {import('./test-counts-reporter.mjs').TestCounts} TestCounts */
 /** @typedef {{ units: string[], endToEnd: string[] }} TestFiles */
@@ -49,22 +51,27 @@ async function testAll(wanted) {
   // Where it cannot be had, it says so, and the tests that need it are skipped.
   if ([...files.units, ...files.endToEnd].some((file) => isMatrix(file) || /[/]s3-[^/]*$/.test(file)))
     await ensureProgram('test/backends/s3-gateway.ts');
+  const packages = pythonPackagesOf([...files.units, ...files.endToEnd]);
+  if (packages.length > 0) await ensureProgram('test/python-here.ts', packages);
   const areLong = files.endToEnd.filter((file) => isMatrix(file) || isEngine(file));
   const endToEnd = files.endToEnd.filter((file) => !areLong.includes(file));
   const areMany = wanted.length === 0 || wanted[0] === 'all';
   const units = areMany ? await buildTests(files.units) : files.units;
   const isBuilt = (/** @type {string} */ file) => file.endsWith('.mjs');
-  const run = (/** @type {readonly string[]} */ some, /** @type {keyof typeof timeoutMs} */ kind) =>
-    runTests(some, { timeout: timeoutMs[kind], atOnce: concurrency[kind], temporalCli });
-  const counts = [
-    await run(units.filter(isBuilt), 'units'),
-    await run(
-      units.filter((file) => !isBuilt(file)),
-      'units',
-    ),
-    await run(endToEnd, 'endToEnd'),
-    await run(areLong, 'matrix'),
-  ];
+  const counts = await inOwnHome(async (own) => {
+    const env = { ...process.env, ...own, RATCHET_TEMPORAL_CLI: temporalCli };
+    const run = (/** @type {readonly string[]} */ some, /** @type {keyof typeof timeoutMs} */ kind) =>
+      runTests(some, { timeout: timeoutMs[kind], atOnce: concurrency[kind], env });
+    return [
+      await run(units.filter(isBuilt), 'units'),
+      await run(
+        units.filter((file) => !isBuilt(file)),
+        'units',
+      ),
+      await run(endToEnd, 'endToEnd'),
+      await run(areLong, 'matrix'),
+    ];
+  });
   const sum = (/** @type {keyof TestCounts} */ key) => counts.reduce((total, one) => total + one[key], 0);
   if (sum('skipped') > 0) process.stdout.write(`${sum('skipped')} skipped\n`);
   process.stdout.write(`${sum('passed')} passed, ${sum('failed')} failed\n`);
@@ -73,6 +80,12 @@ async function testAll(wanted) {
 
 /** @param {string} file */
 const isMatrix = (file) => file.endsWith('.faults.test.ts');
+
+/** The requirements files that tests name. @param {readonly string[]} files */
+export function pythonPackagesOf(files) {
+  const named = files.flatMap((file) => readFileSync(file, 'utf8').match(/(?<=')[\w-]+-requirements\.txt(?=')/g) ?? []);
+  return [...new Set(named)].sort();
+}
 
 /** Against real engines, which are installed first. @param {string} file */
 const isEngine = (file) => file.endsWith('.engines.test.ts');
@@ -125,6 +138,44 @@ export function findTests(folder) {
     .sort();
 }
 
+/**
+ * Runs tests with a home of their own, which is empty, and our cache as it is. What they leave in that home or in the project is one more failure.
+ * @param {(env: NodeJS.ProcessEnv) => Promise<TestCounts[]>} tests
+ * @param {{ project?: string, isAlone?: boolean, say?: (text: string) => void }} [options] isAlone: nobody edits the project meanwhile
+ * @returns {Promise<TestCounts[]>}
+ */
+export async function inOwnHome(tests, options = {}) {
+  const { project = projectRoot, isAlone = Boolean(process.env['CI']) } = options;
+  const { say = (text) => process.stdout.write(text) } = options;
+  const folder = mkdtempSync(join(tmpdir(), 'ratchet-home-'));
+  try {
+    const cache = await ourCache();
+    const caches = await downloadCaches(process.env, folder);
+    const home = emptyHome(folder);
+    const inProject = () => filesBelow(project, ['node_modules', '.git']);
+    const before = inProject();
+    const counts = await tests({ ...caches, ...home, RATCHET_CACHE: cache });
+    const inHome = strays(new Map(), filesBelow(home.HOME)).map((file) => `~/${file}`);
+    const changed = strays(before, inProject(), allowedInProject);
+    const left = [...inHome, ...changed].map((file) => `  ${file}\n`).join('');
+    if (left === '') return counts;
+    const byWhom = isAlone ? '' : '; those of the project may be your own changes';
+    say(`Tests write nothing outside of their own folders; found in the home (~) and the project${byWhom}:\n${left}`);
+    return inHome.length > 0 || isAlone ? [...counts, { passed: 0, failed: 1, skipped: 0 }] : counts;
+  } finally {
+    rmSync(folder, { recursive: true, force: true, maxRetries: 3 });
+  }
+}
+
+/** Where this user's copies of programs and Python packages are, which tests share. @returns {Promise<string>} */
+function ourCache() {
+  return new Promise((done, fail) => {
+    const program = "import { cacheFolder } from './backends/cache-folder.ts'; process.stdout.write(cacheFolder());";
+    const args = ['--import', 'tsx', '--input-type=module', '--eval', program];
+    execFile(process.execPath, args, { cwd: projectRoot }, (error, stdout) => (error ? fail(error) : done(stdout)));
+  });
+}
+
 /** @returns {Promise<string>} */
 async function ensureTemporalCli() {
   const path = await ensureProgram('workers/temporal-cli.ts');
@@ -135,11 +186,13 @@ async function ensureTemporalCli() {
 /**
  * Runs a file of ours that gets a program into the cache and prints its path; null when it could not.
  * @param {string} file
+ * @param {readonly string[]} [args]
  * @returns {Promise<string | null>}
  */
-function ensureProgram(file) {
+function ensureProgram(file, args = []) {
   return new Promise((done) => {
-    const child = execFile(process.execPath, ['--import', 'tsx', file], { cwd: projectRoot }, (error, stdout) =>
+    const command = ['--import', 'tsx', file, ...args];
+    const child = execFile(process.execPath, command, { cwd: projectRoot }, (error, stdout) =>
       done(error ? null : stdout.trim() || null),
     );
     child.stderr?.pipe(process.stderr);
@@ -163,10 +216,10 @@ function buildTests(files) {
 
 /**
  * @param {readonly string[]} files
- * @param {{ timeout: number, atOnce: number, temporalCli: string }} options
+ * @param {{ timeout: number, atOnce: number, env: NodeJS.ProcessEnv }} options
  * @returns {Promise<TestCounts>}
  */
-async function runTests(files, { timeout, atOnce, temporalCli }) {
+async function runTests(files, { timeout, atOnce, env }) {
   if (files.length === 0) return { passed: 0, failed: 0, skipped: 0 };
   const folder = mkdtempSync(join(tmpdir(), 'ratchet-test-'));
   try {
@@ -181,7 +234,6 @@ async function runTests(files, { timeout, atOnce, temporalCli }) {
     ];
     const names = files.map((file) => relative(projectRoot, file));
     const loading = files[0]?.endsWith('.ts') ? ['--import', 'tsx'] : ['--enable-source-maps'];
-    const env = { ...process.env, RATCHET_TEMPORAL_CLI: temporalCli };
     const code = await spawnRunner([...loading, '--test', ...options, ...names], env);
     const counts = readCounts(countsFile);
     // A runner that dies, or fails without naming a test, is a failure too.

@@ -11,7 +11,7 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { homedir, tmpdir } from 'node:os';
+import { tmpdir, userInfo } from 'node:os';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -272,7 +272,7 @@ describe('the house can be built anywhere', () => {
   });
 
   test('no file names a place of the machine it was written on', () => {
-    const home = homedir();
+    const home = userInfo().homedir;
     const places = [root.replace(/\/$/, ''), ...(home.length > 1 ? [home] : [])];
     const isOnOneMachine = (text: string) =>
       places.some((place) => new RegExp(`(^|[^\\w.~-])${place.replaceAll(/[.+]/g, '\\$&')}(/|\\b)`, 'm').test(text));

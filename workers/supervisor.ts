@@ -23,7 +23,7 @@ import { choosePort } from './ports.ts';
 import { holdProject } from './project-lock.ts';
 import { splitSecrets } from './secrets-pipe.ts';
 import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
-import { ensureTemporalCli, type TemporalCli } from './temporal-cli.ts';
+import { ensureTemporalCli } from './temporal-cli.ts';
 import { remoteTemporal } from './temporal-settings.ts';
 import { hiddenLoopback, openUiFront, type UiFront } from './ui-front.ts';
 import { builtProgram } from './built.mjs';
@@ -82,7 +82,7 @@ export interface StackOptions {
   readonly graceMs?: number | undefined;
   /** Dynamic configuration of our own server, by key, values as JSON. */
   readonly serverSettings?: Readonly<Record<string, string>>;
-  readonly temporalCli?: (options: { log: (line: string) => void }) => Promise<TemporalCli>;
+  readonly temporalCli?: typeof ensureTemporalCli;
 }
 
 export interface Stack extends StackPlace {
@@ -180,7 +180,7 @@ async function openServer({
   readonly surroundings: Surroundings;
 }): Promise<{ temporalAddress: string; uiUrl: string; front: UiFront }> {
   const { log } = options;
-  const cli = await (options.temporalCli ?? ensureTemporalCli)({ log });
+  const cli = await (options.temporalCli ?? ensureTemporalCli)({ log, projectFolder });
   await endLeftoverServer(stateFolder, log);
   prepareDatabase(stateFolder, cli.serverVersion, log);
   for (let start = 1; ; start += 1) {

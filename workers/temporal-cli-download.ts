@@ -8,22 +8,29 @@ import { pipeline } from 'node:stream/promises';
 import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
 import { requireFreeSpace, sayEvery } from './long-wait.ts';
 
+/** The release that is downloaded. */
+export const downloadedVersion = '1.9.1';
+
 /**
- * The release archives we accept. The sums were taken from two published package lists that verify this release (cashapp's and zph's
- * hermit-packages), which agree where both name an archive. A new version needs new sums; there is no "latest".
+ * The release archives we accept, by their sha256. Each sum is pinned alike in two or more public projects that install this release; some of them
+ * say that they took it from the release's own list of checksums. A new version needs new sums; there is no "latest".
  */
 const archives: Readonly<Record<string, { readonly name: string; readonly sha256: string }>> = {
   'linux x64': {
-    name: 'temporal_cli_1.5.1_linux_amd64.tar.gz',
-    sha256: 'ddc95e08b0b076efd4ea9733a3f488eb7d2be875f8834e616cd2a37358b4852d',
+    name: `temporal_cli_${downloadedVersion}_linux_amd64.tar.gz`,
+    sha256: '09a0326a51db84d02735e53542b9ebd8c4758daf47482a9ab0abce15844e60d5',
   },
   'linux arm64': {
-    name: 'temporal_cli_1.5.1_linux_arm64.tar.gz',
-    sha256: 'bd1b0db9f18b051026de8bf6cc1505f2510f14bbb7a8b9a4a91fff46c77454f5',
+    name: `temporal_cli_${downloadedVersion}_linux_arm64.tar.gz`,
+    sha256: '6c57c352d52fc3df34412376fd9ba6f74b7e3ace8e426e6cba8600156d36a145',
+  },
+  'darwin x64': {
+    name: `temporal_cli_${downloadedVersion}_darwin_amd64.tar.gz`,
+    sha256: '48cdd6c84c56e27ae8e4d9a47052b89289a9c552dee029b49dd312c6fb72873f',
   },
   'darwin arm64': {
-    name: 'temporal_cli_1.5.1_darwin_arm64.tar.gz',
-    sha256: 'cca01b7ea35ad56e2a328d9ae596bf716bd22313ef63c7a761c88354457c2415',
+    name: `temporal_cli_${downloadedVersion}_darwin_arm64.tar.gz`,
+    sha256: '41e0425378fcb4fb5766340b97435e20fe47bbff2d7bf644ec2d51f7662b7c56',
   },
 };
 
@@ -36,7 +43,6 @@ const archiveBytesMax = 400 * 1024 * 1024;
 const bytesNeeded = 600 * 1024 * 1024;
 
 interface DownloadOptions {
-  readonly version: string;
   readonly folder: string;
   readonly target: string;
   readonly log: (line: string) => void;
@@ -45,12 +51,12 @@ interface DownloadOptions {
   readonly archive?: { readonly name: string; readonly sha256: string };
 }
 
-/** Downloads, verifies and unpacks the official release to `target`. What an interrupted attempt got is gone on with. */
-export async function downloadTemporalCli(options: DownloadOptions): Promise<void> {
-  const { version, folder, target, log, platform = `${process.platform} ${process.arch}` } = options;
+/** Downloads, verifies and unpacks the official release to `target`, which is returned. What an interrupted attempt got is gone on with. */
+export async function downloadTemporalCli(options: DownloadOptions): Promise<string> {
+  const { folder, target, log, platform = `${process.platform} ${process.arch}` } = options;
   const archive = options.archive ?? archives[platform];
   if (!archive) throw new Error(`there is no official release for ${platform}`);
-  const from = options.from ?? `https://github.com/temporalio/cli/releases/download/v${version}`;
+  const from = options.from ?? `https://github.com/temporalio/cli/releases/download/v${downloadedVersion}`;
   mkdirSync(folder, { recursive: true, mode: 0o700 });
   await requireFreeSpace(folder, bytesNeeded);
   const part = join(folder, `${archive.name}.part`);
@@ -62,6 +68,7 @@ export async function downloadTemporalCli(options: DownloadOptions): Promise<voi
   }
   await unpack(part, folder, target);
   rmSync(part, { force: true });
+  return target;
 }
 
 async function fetchTo(part: string, url: string, log: (line: string) => void): Promise<void> {
@@ -85,7 +92,7 @@ async function fetchTo(part: string, url: string, log: (line: string) => void): 
     // 416: the part is complete already, or not a part of this file; its digest tells.
     if (response.status === 416) return;
     if (!response.ok || response.body === null) throw new Error(`${url} answers ${response.status}`);
-    log('downloading the official Temporal CLI (about 70 MB, once)');
+    log(`downloading the official Temporal CLI ${downloadedVersion} (about 45 MB, once)`);
     const resumed = response.status === 206;
     received = resumed ? start : 0;
     const file = await open(part, resumed ? 'a' : 'w', 0o600);

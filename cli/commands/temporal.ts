@@ -11,8 +11,9 @@ export const temporalCommand = new Command('temporal')
   .allowUnknownOption()
   .helpOption(false)
   .action(async (args: string[]) => {
-    const cli = await ensureTemporalCli({ log: (line) => process.stderr.write(`${line}\n`) });
-    const running = await readRunningStack(process.cwd());
+    const projectFolder = process.cwd();
+    const cli = await ensureTemporalCli({ projectFolder, log: (line) => process.stderr.write(`${line}\n`) });
+    const running = await readRunningStack(projectFolder);
     const child = spawn(cli.path, args, { stdio: 'inherit', env: environmentFor(running) });
     const [code] = (await once(child, 'exit')) as [number | null];
     process.exitCode = code ?? 1;

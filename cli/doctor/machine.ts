@@ -59,7 +59,7 @@ export async function checkTemporalCli(): Promise<Check> {
       says,
       fix: isNamed
         ? 'correct or unset RATCHET_TEMPORAL_CLI'
-        : 'ratchet dev gets one (download, or Go ≥ 1.25); or set TEMPORAL_ADDRESS to a server elsewhere',
+        : 'ratchet dev downloads one, or builds it with Go ≥ 1.25 or with Python, whose package index has Go; or set TEMPORAL_ADDRESS to a server elsewhere',
     };
   }
 }

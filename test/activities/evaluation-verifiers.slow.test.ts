@@ -8,11 +8,12 @@ import { closeProcesses } from '../../backends/processes-open.ts';
 import type { ContentServer } from '../../bench/content-server.ts';
 import type { EvaluationInput } from '../../core/eval/evaluation.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
-import { installVerifiers, modulePaths } from '../backends/python-bridge.ts';
+import { modulePaths } from '../backends/python-bridge.ts';
+import { installPython } from '../python-here.ts';
 import { evaluateAll, evaluationFolder, evaluationId, inputFor, metadataIn, rowsIn, serve } from './evaluation-runs.ts';
 
 /** The real package: its own vf-eval and ours, on the same environment, against servers that answer the same. */
-const installed = await installVerifiers('verifiers-v0-requirements.txt');
+const installed = await installPython('verifiers-v0-requirements.txt');
 const { why: skip } = installed;
 const run = promisify(execFile);
 process.env['PYTHONPATH'] = modulePaths.join(path.delimiter);

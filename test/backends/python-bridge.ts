@@ -14,25 +14,9 @@ import type {
   Score,
   TurnRequest,
 } from '../../backends/environments/verifiers/protocol.ts';
-import { ensurePython } from '../../workers/python-environment.ts';
+import type { Installed } from '../python-here.ts';
 
 export const modulePaths = [fileURLToPath(new URL('../data/verifiers', import.meta.url))];
-
-export interface Installed {
-  readonly python: string;
-  /** Why there is none: no Python, or no package index. */
-  readonly why: string | false;
-}
-
-/** The real package that a requirements file in `python/` pins, as a run would have it. */
-export async function installVerifiers(file: string): Promise<Installed> {
-  const requirements = fileURLToPath(new URL(`../../python/${file}`, import.meta.url));
-  const log = (line: string): void => void process.stderr.write(`${line}\n`);
-  return ensurePython({ name: 'verifiers', requirements, log }).then(
-    (python) => ({ python, why: false as const }),
-    (error: Error) => ({ python: '', why: `verifiers cannot be installed here: ${error.message}` }),
-  );
-}
 
 /** A score without when it was made; that there is such a time is held here. */
 export function untimed(score: Score | undefined): unknown {

@@ -29,7 +29,8 @@ const binary = path.join(folder, 'versitygw');
 
 /** Says why tests against S3 are skipped, or false. */
 export const skipWithoutGateway: string | false =
-  !existsSync(binary) && 'there is no S3 server here: npm test builds it where there is Go ≥ 1.25';
+  !existsSync(binary) &&
+  'there is no S3 server here: npm test builds it where there is Go ≥ 1.25, or Python, whose package index has Go';
 
 /** Of the gateway, and of the tests, which find them as a user would: in the environment. */
 export const credentials = { accessKeyId: 'ratchet-tests', secretAccessKey: 'ratchet-tests-secret' };

@@ -12,7 +12,6 @@ import type { TurnRequest } from '../../backends/environments/verifiers/protocol
 import { RatchetError } from '../../core/errors.ts';
 import {
   bridgesOf,
-  installVerifiers,
   loaded,
   modulePaths,
   plantedKey,
@@ -22,8 +21,9 @@ import {
   type TestBridge,
   untimed,
 } from './python-bridge.ts';
+import { installPython } from '../python-here.ts';
 
-const installed = await installVerifiers('verifiers-v0-requirements.txt');
+const installed = await installPython('verifiers-v0-requirements.txt');
 const { open, shared } = bridgesOf(installed);
 
 describe('what goes wrong in an environment', { skip: installed.why }, () => {

@@ -3,19 +3,11 @@ import { execFile } from 'node:child_process';
 import { describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { RatchetError } from '../../core/errors.ts';
-import {
-  bridgesOf,
-  installVerifiers,
-  loaded,
-  play,
-  text,
-  type Loaded,
-  type Says,
-  type TestBridge,
-} from './python-bridge.ts';
+import { bridgesOf, loaded, play, text, type Loaded, type Says, type TestBridge } from './python-bridge.ts';
+import { installPython } from '../python-here.ts';
 import type { Score } from '../../backends/environments/verifiers/protocol.ts';
 
-const installed = await installVerifiers('verifiers-v1-requirements.txt');
+const installed = await installPython('verifiers-v1-requirements.txt');
 const { shared } = bridgesOf(installed);
 
 const agent = { harness: { id: 'null' }, runtime: { type: 'subprocess' } };

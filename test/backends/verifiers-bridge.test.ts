@@ -3,9 +3,10 @@ import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { describe, test } from 'node:test';
 import type { TurnRequest } from '../../backends/environments/verifiers/protocol.ts';
-import { bridgesOf, installVerifiers, loaded, play, text, type Says, untimed } from './python-bridge.ts';
+import { bridgesOf, loaded, play, text, type Says, untimed } from './python-bridge.ts';
+import { installPython } from '../python-here.ts';
 
-const installed = await installVerifiers('verifiers-v0-requirements.txt');
+const installed = await installPython('verifiers-v0-requirements.txt');
 const { open, shared } = bridgesOf(installed);
 
 describe('a verifiers environment in its child', { skip: installed.why }, () => {

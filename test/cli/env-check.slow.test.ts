@@ -3,9 +3,10 @@ import assert from 'node:assert/strict';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import { checkPythonEnvironment, type EnvironmentReport } from '../../cli/python-environments/check.ts';
-import { installVerifiers, modulePaths } from '../backends/python-bridge.ts';
+import { modulePaths } from '../backends/python-bridge.ts';
+import { installPython } from '../python-here.ts';
 
-const { python, why } = await installVerifiers('verifiers-v0-requirements.txt');
+const { python, why } = await installPython('verifiers-v0-requirements.txt');
 
 describe('an environment that is checked', { skip: why }, () => {
   const check = (module: string, args: Record<string, string | number>): Promise<EnvironmentReport> => {

@@ -8,7 +8,7 @@ import { type ContentServer, startContentServer } from '../../bench/content-serv
 import { disturbed, nativeVictims } from '../../bench/eval-resume.ts';
 import type { Bench } from '../../bench/measurement.ts';
 import type { EvaluationResult } from '../../core/eval/evaluation.ts';
-import { installVerifiers } from '../backends/python-bridge.ts';
+import { installPython } from '../python-here.ts';
 import { repositoryFolder, smallRun } from './small-run.ts';
 import { until } from '../eventually.ts';
 
@@ -24,7 +24,7 @@ test('an evaluation of 1,000 rollouts whose processes are killed samples no fini
   assert.deepEqual([end.rollouts, end.kills], [1_002, 3]);
 });
 
-const installed = await installVerifiers('verifiers-v0-requirements.txt');
+const installed = await installPython('verifiers-v0-requirements.txt');
 
 test('the same of a verifiers environment whose Python process is killed', { skip: installed.why }, async (t) => {
   const folder = path.dirname(path.dirname(installed.python));

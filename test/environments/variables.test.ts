@@ -8,7 +8,8 @@ import { scriptedPolicy } from '../../backends/environments/scripted.ts';
 import { givenVariables, missingVariables } from '../../backends/environments/variables.ts';
 import { processesOpen } from '../../backends/processes-open.ts';
 import type { Rollout } from '../../core/rl/rollout.ts';
-import { installVerifiers, modulePaths } from '../backends/python-bridge.ts';
+import { modulePaths } from '../backends/python-bridge.ts';
+import { installPython } from '../python-here.ts';
 import { hasCode } from '../backends/store.contract.ts';
 
 function secretsFile(t: TestContext, text: string): string {
@@ -58,7 +59,7 @@ describe('variables that a config lists for its environments', () => {
   });
 });
 
-const verifiers = await installVerifiers('verifiers-v0-requirements.txt');
+const verifiers = await installPython('verifiers-v0-requirements.txt');
 
 describe('the Python process of an environment', { skip: verifiers.why }, () => {
   test('sees what its config lists and nothing else, and no row has a value of it', async (t) => {

@@ -12,14 +12,14 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { mkdir } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { cacheFolder } from '../../backends/cache-folder.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { isGoNewEnough, parseGoVersion } from '../../workers/go-build.ts';
+import { prepareDatabase } from '../../workers/dev-server.ts';
+import { isGoNewEnough, parseGoVersion } from '../../workers/go-toolchain.ts';
 import { downloadTemporalCli, unpack } from '../../workers/temporal-cli-download.ts';
 import {
   ensureTemporalCli,
@@ -31,6 +31,8 @@ import {
 } from '../../workers/temporal-cli.ts';
 
 const answer = { version: '1.5.1', serverVersion: '1.29.1' };
+const newer = { version: '1.9.1', serverVersion: '1.32.0' };
+const [built, downloaded] = ['/cache/temporal-cli-1.5.1/temporal', '/cache/temporal-cli-1.9.1/temporal'];
 
 /** A machine on which the named binaries exist and answer. */
 function machine(has: {
@@ -43,23 +45,24 @@ function machine(has: {
 }) {
   const asked: string[] = [];
   const binaries = new Set(has.binaries);
-  const make = (how: string, possible: boolean | undefined) => () => {
+  const make = (how: string, path: string, possible: boolean | undefined) => () => {
     asked.push(how);
-    if (possible === true) binaries.add('/cache/temporal');
-    return possible === true ? Promise.resolve() : Promise.reject(new Error(`no ${how} here`));
+    if (possible === true) binaries.add(path);
+    return possible === true ? Promise.resolve(path) : Promise.reject(new Error(`no ${how} here`));
   };
   const places: CliPlaces = {
     named: has.named,
     offline: has.offline ?? false,
     onPath: () => Promise.resolve(has.onPath ?? null),
-    cached: '/cache/temporal',
-    exists: (path) => binaries.has(path),
+    cached: () => [downloaded, built].filter((path) => binaries.has(path)),
     ask(path) {
       asked.push(path);
-      return binaries.has(path) ? Promise.resolve(answer) : Promise.reject(new Error('does not run'));
+      return binaries.has(path)
+        ? Promise.resolve(path === downloaded ? newer : answer)
+        : Promise.reject(new Error('does not run'));
     },
-    download: make('download', has.internet),
-    build: make('build', has.go),
+    download: make('download', downloaded, has.internet),
+    build: make('build', built, has.go),
     alone: (work) => work(),
   };
   return { places, asked };
@@ -79,16 +82,60 @@ test('the CLI that is named wins, and one that does not run is refused rather th
 test('then PATH, the cache, the download, the build, each only when the one before failed', async () => {
   const cases: readonly [Parameters<typeof machine>[0], string, string[]][] = [
     [{ onPath: '/bin/temporal', binaries: ['/bin/temporal'] }, 'PATH', ['/bin/temporal']],
-    [{ onPath: '/bin/temporal', binaries: ['/cache/temporal'] }, 'cache', ['/bin/temporal', '/cache/temporal']],
-    [{ binaries: [], internet: true, go: true }, 'download', ['download', '/cache/temporal']],
-    [{ binaries: [], go: true }, 'built with Go', ['download', 'build', '/cache/temporal']],
-    [{ binaries: [], go: true, internet: true, offline: true }, 'built with Go', ['build', '/cache/temporal']],
+    [{ onPath: '/bin/temporal', binaries: [built] }, 'cache', ['/bin/temporal', built]],
+    [{ binaries: [], internet: true, go: true }, 'download', ['download', downloaded]],
+    [{ binaries: [], go: true }, 'built with Go', ['download', 'build', built]],
+    [{ binaries: [], go: true, internet: true, offline: true }, 'built with Go', ['build', built]],
   ];
   for (const [has, source, asked] of cases) {
     const here = machine(has);
     assert.equal((await ensureTemporalCli({ log, places: here.places })).source, source);
     assert.deepEqual(here.asked, asked);
   }
+});
+
+test('a CLI of the cache is used before a newer one is downloaded', async () => {
+  const here = machine({ binaries: [built], internet: true });
+  const { path, source } = await ensureTemporalCli({ log, places: here.places });
+  assert.deepEqual([path, source, here.asked], [built, 'cache', [built]]);
+});
+
+test('a project goes on with the server version that wrote its database, where the cache has it; else with the newest', async (t) => {
+  const { places } = machine({ binaries: [built, downloaded] });
+  const projectFolder = temporaryFolder(t);
+  const chosen = async () => (await ensureTemporalCli({ log, places, projectFolder })).path;
+  assert.equal(await chosen(), downloaded, 'a new project');
+  mkdirSync(join(projectFolder, '.ratchet'));
+  for (const [serverVersion, path] of [
+    ['1.29.1', built],
+    ['1.32.0', downloaded],
+    ['1.31.0', downloaded],
+  ] as const) {
+    prepareDatabase(join(projectFolder, '.ratchet'), serverVersion, log);
+    assert.equal(await chosen(), path, serverVersion);
+  }
+});
+
+test('a binary of the cache that does not run, or is too old, is passed over', async () => {
+  const here = machine({ binaries: [built, downloaded] });
+  const answers = [{ version: '1.0.0', serverVersion: '1.25.0' }, new Error('does not run')];
+  for (const said of answers) {
+    const ask = (path: string) =>
+      path === built ? Promise.resolve(answer) : said instanceof Error ? Promise.reject(said) : Promise.resolve(said);
+    assert.equal((await ensureTemporalCli({ log, places: { ...here.places, ask } })).path, built);
+  }
+});
+
+test('the cache is looked through for every release that is in it, the newest first', (t) => {
+  const cache = temporaryFolder(t);
+  const put = (version: string) => {
+    mkdirSync(join(cache, `temporal-cli-${version}`));
+    writeFileSync(join(cache, `temporal-cli-${version}`, 'temporal'), '');
+    return join(cache, `temporal-cli-${version}`, 'temporal');
+  };
+  const [first, second, third] = [put('1.5.1'), put('1.10.0'), put('1.9.1')];
+  mkdirSync(join(cache, 'temporal-cli-1.11.0')); // a download that was broken off
+  assert.deepEqual(placesOnThisMachine(log, { RATCHET_CACHE: cache }).cached(), [second, third, first]);
 });
 
 test('when nothing helps, the message names every reason and every way out', async () => {
@@ -155,8 +202,7 @@ test('a cache that cannot be written is a reason among the others, not a crash',
   writeFileSync(join(folder, 'file'), '');
   const env = { RATCHET_CACHE: join(folder, 'file', 'cache'), RATCHET_OFFLINE: '1', PATH: '' };
   const places = { ...placesOnThisMachine(log, env), alone: <T>(work: () => Promise<T>) => work() };
-  const build = async () => void (await mkdir(join(places.cached, '..'), { recursive: true }));
-  await assert.rejects(ensureTemporalCli({ log, places: { ...places, build } }), /build: .*ENOTDIR/);
+  await assert.rejects(ensureTemporalCli({ log, places }), /build: .*ENOTDIR/);
 });
 
 test('of an archive only the bytes of the one file are taken, within bounds: no links, no paths, no devices', async (t) => {
@@ -221,7 +267,7 @@ test('a download is verified, an interrupted one continues, and a forged one is 
   t.after(() => server.close());
   const address = server.address();
   assert.ok(address !== null && typeof address === 'object');
-  const options = { version: '1.5.1', folder: join(folder, 'cache'), target: join(folder, 'cache', 'temporal'), log };
+  const options = { folder: join(folder, 'cache'), target: join(folder, 'cache', 'temporal'), log };
   const from = `http://127.0.0.1:${address.port}`;
 
   mkdirSync(options.folder);

@@ -10,18 +10,12 @@ import { appendMetrics } from '../../runs/metrics.ts';
 import { readSinkStates, RunSinks } from '../../runs/run-sinks.ts';
 import { openRunStore, type Store } from '../../backends/store/index.ts';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
-import { ensurePython } from '../../workers/python-environment.ts';
-import { wandbRequirements, wandbRunId, WandbSink } from '../../workers/wandb-sink.ts';
+import { wandbRunId, WandbSink } from '../../workers/wandb-sink.ts';
+import { emptyHome } from '../../setup/clean-room.mjs';
+import { filesBelow } from '../../setup/strays.mjs';
+import { installPython } from '../python-here.ts';
 
-/** The same environment that a run would make; null, and why, where there is no Python or no package index. */
-const installed = await ensurePython({
-  name: 'W&B client',
-  requirements: wandbRequirements,
-  log: (line) => void process.stderr.write(`${line}\n`),
-}).then(
-  (python) => ({ python, why: false as const }),
-  (error: Error) => ({ python: null, why: `the W&B client cannot be installed here: ${error.message}` }),
-);
+const installed = await installPython('wandb-requirements.txt');
 
 const canary = 'c4na7yc4na7yc4na7yc4na7yc4na7yc4na7yc4na7y';
 const text =
@@ -30,6 +24,8 @@ const text =
 interface WandbRun {
   readonly store: Store;
   readonly folder: string;
+  /** Of the user whose processes feed the run. */
+  readonly home: string;
   readonly open: () => { readonly sink: WandbSink; readonly sinks: RunSinks };
 }
 
@@ -42,12 +38,16 @@ async function openRun(t: TestContext): Promise<WandbRun> {
   assert(parsed.ok);
   const { spec } = parsed;
   const folder = path.join(outputs, 'words/wandb');
-  const environment = { ...process.env, WANDB_API_KEY: canary };
+  const home = await mkdtemp(path.join(tmpdir(), 'ratchet-wandb-home-'));
+  t.after(() => rm(home, { recursive: true, force: true }));
+  const given = { RATCHET_CACHE: cacheOf(installed.python), WANDB_API_KEY: canary };
+  const environment = { ...process.env, ...emptyHome(home), ...given };
   const opened: WandbSink[] = [];
   t.after(() => Promise.all(opened.map((sink) => sink.close())));
   return {
     store,
     folder,
+    home,
     open() {
       const id = wandbRunId('words', uri, 'first');
       const sink = new WandbSink({ spec, wandb: spec.wandb!, id, folder, log: () => {}, environment });
@@ -98,7 +98,7 @@ async function untilSent(sinks: RunSinks): Promise<void> {
 
 describe('a W&B run', { skip: installed.why }, () => {
   test('has every row once, whatever was killed between, in one run that a rewind continues in', async (t) => {
-    const { store, folder, open } = await openRun(t);
+    const { store, folder, home, open } = await openRun(t);
     await addSteps(store, 0, 60);
     const first = open();
     await untilSent(first.sinks);
@@ -130,6 +130,7 @@ describe('a W&B run', { skip: installed.why }, () => {
       const bytes = await readFile(path.join(entry.parentPath, entry.name));
       assert(!bytes.includes(canary), `the key is in ${entry.name}`);
     }
+    assert.deepEqual([...filesBelow(home).keys()], [], 'W&B writes nothing in the home');
   });
 
   test('is said to be offline, and why, where it is to be online and there is no key', async (t) => {
