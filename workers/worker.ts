@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto';
 import os from 'node:os';
 import { heartbeatThrottleMs } from '../core/limits.ts';
 import { taskQueues } from '../core/names.ts';
+import { codeVersion } from './code-version.ts';
 import { dataConverterFor } from './payload-codec.ts';
 import { TemporalLink } from './temporal-link.ts';
 import { watchCredentials } from './watch-credentials.ts';
@@ -41,7 +42,7 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
     taskQueue: taskQueues[settings.role],
     // In containers hosts have odd names, and every process number is 1 or 7.
     identity: `${settings.role} worker ${process.pid}@${os.hostname()} ${randomBytes(3).toString('hex')}`,
-    interceptors: { activity: activityInterceptors(settings.role) },
+    interceptors: { activity: activityInterceptors(settings.role, codeVersion) },
     shutdownGraceTime: graceMs,
     shutdownForceTime: graceMs + forceMs,
     // The SDK's is most of a timeout: a worker under load would be taken to be dead, and of what ended one would hear late.

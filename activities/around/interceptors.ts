@@ -5,10 +5,13 @@ import { FailureMapping } from './failures.ts';
 import { RunLog } from './run-log.ts';
 
 /** What every activity of a worker is wrapped in, from the outside in. */
-export function activityInterceptors(role: ConstructorParameters<typeof RunLog>[0]): ActivityInterceptorsFactory[] {
+export function activityInterceptors(
+  role: ConstructorParameters<typeof RunLog>[0],
+  codeVersion: string,
+): ActivityInterceptorsFactory[] {
   const log = new RunLog(role);
   return [
-    () => ({ inbound: new FailureMapping() }),
+    () => ({ inbound: new FailureMapping(codeVersion) }),
     () => ({ inbound: log }),
     () => ({ inbound: new Beating() }),
     () => ({ inbound: new ActivityFailpoints() }),

@@ -16,6 +16,7 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import type { TrainerLeased } from '../../activities/index.ts';
 import { holdingOn, eager, lookup, trainingOn, uploadsOn } from '../options.ts';
 import { awaitedLater } from '../beside/beside.ts';
+import { isReport } from '../beside/root-cause.ts';
 import { onSignal } from '../control/listen.ts';
 import { trainerLeasedSignal } from '../control/messages.ts';
 import type { RunControl } from '../control/run-control.ts';
@@ -222,6 +223,8 @@ export class TrainerLease {
     const held = this.#told;
     if (end !== null || held?.epoch !== epoch) {
       this.#lastFailure = failureOf(end);
+      const { reason = null } = end ?? {};
+      if (isReport((reason as Error | null)?.cause)) throw reason;
       return null;
     }
     this.#lastFailure = null;
