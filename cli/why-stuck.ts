@@ -1,4 +1,5 @@
 import type { WorkflowClient, WorkflowExecutionDescription, WorkflowHandle } from '@temporalio/client';
+import { decodeOptionalFailureToOptionalError } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import { optionalTsToMs } from '@temporalio/common/lib/time.js';
 import proto from '@temporalio/proto';
 import { taskQueues } from '../core/names.ts';
@@ -92,7 +93,8 @@ async function lastTaskFailure(handle: WorkflowHandle, runId: string): Promise<T
     if (event.workflowTaskCompletedEventAttributes) return null;
     const failed = event.workflowTaskFailedEventAttributes;
     if (!failed) continue;
-    const message = failed.failure?.message ?? '';
+    const converter = client.options.loadedDataConverter; // a codec may have encrypted it
+    const message = (await decodeOptionalFailureToOptionalError(converter, failed.failure))?.message ?? '';
     const isNondeterminism =
       failed.cause === WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR ||
       /TMPRL1100|nondetermin/i.test(message);
@@ -103,7 +105,8 @@ async function lastTaskFailure(handle: WorkflowHandle, runId: string): Promise<T
 
 function wedged(run: string, found: WorkflowExecutionDescription, { isNondeterminism, message }: TaskFailure): string {
   const said = message.replaceAll(/\s+/g, ' ').slice(0, shownChars);
-  if (!isNondeterminism) return `its workflow code fails, and is tried again: ${said}`;
+  if (!isNondeterminism)
+    return `its workflow code fails, and is tried again: ${said}. That is a bug of Ratchet: please report it. Under a version in which it is mended the run continues by itself; \`npx ratchet stop ${run} --now\` ends it, and train with its file continues from its newest commit`;
   const version = versionOf(found);
   const written = version === null ? '' : `, written by version ${short(version)},`;
   return `the running orchestrator is of another version: it cannot continue with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`npx ratchet upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;

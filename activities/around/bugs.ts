@@ -119,7 +119,7 @@ function keyOf({ workflowExecution, activityId, activityType, retryPolicy }: Inf
 function reportOf(said: string, count: number, { workflowExecution, activityId }: Info, codeVersion: string): string {
   const { workflowId = '', runId = '' } = workflowExecution ?? {};
   return [
-    `This is a bug of Ratchet, not of your run: ${said}, ${count} times in a row.`,
+    `This looks like a bug of Ratchet: ${said}, ${count} times in a row.`,
     `Ratchet ${codeVersion}, Node ${process.version}, ${process.platform} ${process.arch}.`,
     `Its input: activity ${activityId} of the workflow ${workflowId}, execution ${runId} (npx ratchet temporal workflow show --workflow-id ${workflowId} --run-id ${runId}).`,
     'Please report these lines. Nothing that is committed is lost: the same command (npx ratchet train FILE) continues from the newest commit, with a Ratchet in which this is mended.',

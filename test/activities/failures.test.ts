@@ -81,7 +81,7 @@ describe('a bug of our own', () => {
     assert.deepEqual([type, nonRetryable], ['Bug', true]);
     assert.match(
       message,
-      /This is a bug of Ratchet.*commitStep failed with TypeError: .*core\/rl\/ledger\.ts.*4 times/,
+      /This looks like a bug of Ratchet.*commitStep failed with TypeError: .*core\/rl\/ledger\.ts.*4 times/,
     );
     assert.match(message, /Ratchet 1\.2\.3, Node v/);
     assert.match(message, /activity 7 of the workflow words, execution execution/);
