@@ -7,6 +7,7 @@ import type { evaluate } from '../workflows/evaluate.ts';
 import { onOneLine, withoutControls } from './plain-text.ts';
 import { type EvaluationProgress, evaluationProgress } from './eval/evaluation-progress.ts';
 import { type PendingActivity, pendingActivities, pendingWork } from './pending-activities.ts';
+import { whyStuck } from './why-stuck.ts';
 
 /** How often the run is asked for news; a query costs its worker a few milliseconds. */
 const pollMs = 1_000;
@@ -46,6 +47,8 @@ export interface RunSnapshot {
   readonly pending: readonly PendingActivity[] | null;
   /** Its evaluations under way; missing where nobody looked. */
   readonly evaluations?: readonly EvaluationProgress[];
+  /** Why its workflow does not go on, where it does not answer and Temporal knows why. */
+  readonly stuck?: string | null;
 }
 
 interface FollowOptions extends Follower {
@@ -67,6 +70,7 @@ export async function followRun(options: FollowOptions): Promise<number> {
   let status: RunStatus | null = null;
   let pending: readonly PendingActivity[] | null = [];
   let evaluations: readonly EvaluationProgress[] = [];
+  let stuck: string | null = null;
   for (let looks = 0; !signal.aborted; looks++) {
     if (snapshot && looks % looksPerDescribe === 0) {
       const work = await pendingWork(handle, queryTimeoutMs);
@@ -87,7 +91,8 @@ export async function followRun(options: FollowOptions): Promise<number> {
       lastToldAt = Date.now();
     }
     if (stands.is === 'answer') status = stands.value;
-    snapshot?.({ is: stands.is, status, pending, evaluations });
+    if (snapshot && looks % looksPerDescribe === 0) stuck = await stuckText(handle, stands.is);
+    snapshot?.({ is: stands.is, status, pending, evaluations, stuck });
     if (!snapshot && Date.now() - lastToldAt > silenceMs) {
       waiting(await whatItWaitsFor(handle));
       lastToldAt = Date.now();
@@ -174,13 +179,22 @@ async function whatItWaitsFor(handle: WorkflowHandle): Promise<Waiting> {
     answer.is,
     answer.is === 'answer' ? answer.value : null,
     await pendingActivities(handle, queryTimeoutMs),
+    await stuckText(handle, answer.is),
   );
+}
+
+/** Null where the workflow answers, or a server that is being restarted cannot say why it does not. */
+async function stuckText(handle: WorkflowHandle, is: RunSnapshot['is']): Promise<string | null> {
+  if (is === 'answer') return null;
+  const stuck = await whyStuck(handle, handle.workflowId).catch(() => null);
+  return stuck?.is === 'wedged' ? stuck.text : null;
 }
 
 export function waitingOf(
   is: RunSnapshot['is'],
   status: RunStatus | null,
   pending: readonly PendingActivity[] | null,
+  stuck: string | null = null,
 ): Waiting {
   const pausedBecause = is === 'answer' ? (status?.pausedBecause ?? null) : null;
   const step = status?.step ?? null;
@@ -189,6 +203,7 @@ export function waitingOf(
     return { pausedBecause, step, on: [simply('the Temporal server, which does not answer; nothing is lost')] };
   }
   const retries = pending.flatMap((activity) => asTrouble(activity) ?? []);
+  if (stuck !== null) return { pausedBecause, step, on: [simply(stuck), ...retries] };
   switch (is) {
     case 'answer':
       return {
@@ -207,6 +222,14 @@ export function waitingOf(
     default:
       return is satisfies never;
   }
+}
+
+/** What keeps a run that has not answered yet from going on; empty where nothing is known to. */
+export function troubleOf({ pending, stuck }: RunSnapshot): string {
+  const retries = (pending ?? []).flatMap((activity) => asTrouble(activity) ?? []);
+  return [...(stuck == null ? [] : [stuck]), ...retries.map(({ what, lastFailure }) => `${what}: ${lastFailure}`)].join(
+    '; ',
+  );
 }
 
 /** What keeps an activity from going on: what it says it waits for, or what the attempt before failed with. */

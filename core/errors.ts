@@ -28,6 +28,8 @@ export const errorCodes = {
   TrainerSuperseded: { retryable: false },
   ServerUnavailable: { retryable: true },
   FaultInjected: { retryable: true },
+  BugSuspected: { retryable: true },
+  Bug: { retryable: false },
 } as const;
 
 export type ErrorCode = keyof typeof errorCodes;

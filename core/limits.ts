@@ -215,6 +215,12 @@ if (heartbeatThrottleMs * heartbeatsInTimeout > heartbeatTimeoutDefaultS * 1000)
  */
 export const weightsReadWholeBytesMax = 2 * 2 ** 30;
 
+/**
+ * A TypeError of our own code is tried so often, after 1, 3 and 9 seconds: a server that is being restarted may have answered what nobody
+ * foresaw. Then it is a bug, which no further attempt mends.
+ */
+export const bugAttemptsMax = 4;
+
 /** An inference server keeps a version that nobody asks for again no longer than this. */
 export const versionHeldS = 300;
 

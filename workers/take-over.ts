@@ -141,7 +141,8 @@ function timeoutsOf(config: proto.temporal.api.workflow.v1.IWorkflowExecutionCon
 }
 
 interface Beginning {
-  readonly input: TrainRunInput | ContinuedRun;
+  /** As somebody sent it: nobody has looked at it before the workflow does. */
+  readonly input: TrainRunInput | ContinuedRun | null | undefined;
   /** What opening it gave; null while that is under way. */
   readonly opened: OpenedRun | null;
   /** The execution that continued as this one. */
@@ -160,8 +161,8 @@ function anew(
     const carried = { pausedBecause, isPausedByPerson, overrides: state.overrides, rewind };
     return { ...typed, takesOver: { handle: before.handle, asked: noted ?? carried, request } };
   }
-  const typed: Exclude<TrainRunInput, string> = typeof input === 'string' ? { config: input } : input;
-  const { takesOver: before = { handle: null, asked: null, request } } = typed;
+  const typed = (typeof input === 'object' ? input : { config: input }) as Exclude<TrainRunInput, string>;
+  const { takesOver: before = { handle: null, asked: null, request } } = typed ?? {};
   // One that another version had taken over and not yet opened is handed on as it was.
   if (opened === null) return { ...typed, takesOver: before };
   return { ...typed, takesOver: { ...before, handle: opened.handle, asked: noted ?? before.asked } };
@@ -177,11 +178,11 @@ async function readBeginning(client: Client, workflowId: string, runId: string):
   });
   const events = history?.events ?? [];
   const payloads = events[0]?.workflowExecutionStartedEventAttributes?.input?.payloads ?? [];
-  const [input] = (await decodeArrayFromPayloads(converter, payloads)) as [TrainRunInput | ContinuedRun];
+  const [input] = (await decodeArrayFromPayloads(converter, payloads)) as [unknown];
   const result = resultOfOpening(events);
   const [opened = null] = result ? ((await decodeArrayFromPayloads(converter, result)) as [OpenedRun]) : [];
   const continues = events[0]?.workflowExecutionStartedEventAttributes?.continuedExecutionRunId || null;
-  return { input, opened, continues };
+  return { input: input as Beginning['input'], opened, continues };
 }
 
 /** The run that an execution of `trainRun` works on; null while it is being opened. */
@@ -199,6 +200,6 @@ function resultOfOpening(events: readonly HistoryEvent[]) {
   return done?.activityTaskCompletedEventAttributes?.result?.payloads ?? null;
 }
 
-function isContinued(input: TrainRunInput | ContinuedRun): input is ContinuedRun {
-  return typeof input === 'object' && 'continued' in input;
+function isContinued(input: Beginning['input']): input is ContinuedRun {
+  return typeof input === 'object' && input !== null && 'continued' in input;
 }

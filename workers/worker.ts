@@ -40,7 +40,7 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
     dataConverter: dataConverterFor(payloadKeys),
     taskQueue: taskQueues[settings.role],
     identity: workerIdentity(settings.role, codeDigest()),
-    interceptors: { activity: activityInterceptors(settings.role) },
+    interceptors: { activity: activityInterceptors(settings.role, codeDigest()) },
     shutdownGraceTime: graceMs,
     shutdownForceTime: graceMs + forceMs,
     // The SDK's is most of a timeout: a worker under load would be taken to be dead, and of what ended one would hear late.

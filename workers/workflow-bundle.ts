@@ -9,6 +9,13 @@ import { cacheFolder } from '../backends/cache-folder.ts';
 import { failureConverterPath } from './payload-codec.ts';
 
 const root = fileURLToPath(new URL('../', import.meta.url));
+const extension = path.extname(import.meta.url);
+
+/** What a bundle of the workflows is made of: their code, and how they read what is sent to them. */
+export const workflowModules = {
+  workflowsPath: path.join(root, 'workflows', `index${extension}`),
+  payloadConverterPath: path.join(root, 'workflows', `payload-converter${extension}`),
+};
 
 /**
  * The workflows as one file, made once per version (`workflowCodeVersion`) and kept in the per-user cache: bundling takes a
@@ -18,9 +25,8 @@ export async function workflowBundlePath(version: string, { isEncrypted = false 
   const folder = path.join(cacheFolder(), 'workflow-bundles');
   const file = path.join(folder, `${version}-node${process.versions.node}${isEncrypted ? '-encrypted' : ''}.js`);
   if (existsSync(file)) return file;
-  const workflowsPath = path.join(root, 'workflows', `index${path.extname(import.meta.url)}`);
   const { code } = await bundleWorkflowCode({
-    workflowsPath,
+    ...workflowModules,
     logger: new DefaultLogger('WARN'),
     ...(isEncrypted ? { failureConverterPath } : {}),
   });
@@ -40,7 +46,7 @@ export async function workflowBundlePath(version: string, { isEncrypted = false 
 export async function workflowCodeVersion(folder = root): Promise<string> {
   const { outputFiles, metafile } = await build({
     absWorkingDir: path.resolve(folder),
-    entryPoints: [`workflows/index${path.extname(import.meta.url)}`],
+    entryPoints: [`workflows/index${extension}`],
     bundle: true,
     write: false,
     metafile: true,

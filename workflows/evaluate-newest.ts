@@ -15,6 +15,7 @@ import type { PolicyVersion, RunHandle } from '../core/rl/run-state.ts';
 import type { EvalSpec } from '../config/run-spec.ts';
 import { evaluationParts } from './options.ts';
 import { evaluate } from './evaluate.ts';
+import { readEvaluateNewestInput } from './inputs.ts';
 import { type FoundRegression, regressionFoundSignal } from './control/messages.ts';
 
 /** What a schedule evaluates each time. */
@@ -42,7 +43,8 @@ export interface EvaluatedNewest {
  * Evaluates what is newest, as a Temporal Schedule asks for it again and again, and holds it against the best before. A checkpoint that was
  * evaluated before costs nothing; one that is worse raises a flag, here and at its run, and pauses or stops the run where that is asked for.
  */
-export async function evaluateNewest(input: EvaluateNewestInput): Promise<EvaluatedNewest> {
+export async function evaluateNewest(...given: [EvaluateNewestInput]): Promise<EvaluatedNewest> {
+  const input = readEvaluateNewestInput(given);
   const { workflowId } = workflowInfo();
   const { config, run } = input;
   const child = { workflowId: `${workflowId}.evaluations`, parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL };

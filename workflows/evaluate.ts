@@ -5,6 +5,7 @@ import {
   defineSignal,
   executeChild,
   isCancellation,
+  log,
   ParentClosePolicy,
   setCurrentDetails,
   setHandler,
@@ -25,10 +26,12 @@ import { evaluationChunksInPlayMax, evaluationsSideBySide } from '../core/limits
 import { chunkLeftSignalName } from '../core/names.ts';
 import { tellingItsEnd } from './beside/child-work.ts';
 import { rootCause } from './beside/root-cause.ts';
+import { onSignal } from './control/listen.ts';
+import { readEvaluateInput } from './inputs.ts';
 import { evaluationChunks, evaluationParts } from './options.ts';
 import { describeEvaluation, describeParts } from './control/evaluation-lines.ts';
 
-const chunkLeftSignal = defineSignal<[chunk: number, left: number]>(chunkLeftSignalName);
+const chunkLeftSignal = defineSignal<[chunk: number, left: number], typeof chunkLeftSignalName>(chunkLeftSignalName);
 const evaluationStatusQuery = defineQuery<EvaluationStatus>('status');
 
 /** What came of all evaluations that were asked for, in their order; of one, one. */
@@ -41,9 +44,9 @@ interface Evaluated {
  * each of its evaluations, in child workflows. Whatever is killed, no rollout that is in the store is sampled again.
  */
 export async function evaluate(
-  input: string | EvaluationFileInput | EvaluationsInput | EvaluationInput,
+  ...given: [string | EvaluationFileInput | EvaluationsInput | EvaluationInput]
 ): Promise<Evaluated> {
-  if (typeof input === 'string') return evaluateAll({ config: input });
+  const input = readEvaluateInput(given);
   if ('config' in input || 'inputs' in input) return evaluateAll(input);
   return { results: [await tellingItsEnd(input, () => evaluateOne(input))] };
 }
@@ -210,9 +213,10 @@ class RolloutsInPlay {
 
   constructor(of: Pick<EvaluationHandle, 'inFlight' | 'atOnce'>) {
     this.#of = of;
-    setHandler(chunkLeftSignal, (chunk, left) => {
+    const take = (chunk: number, left: number): void => {
       if (this.#chunks.has(chunk)) this.#chunks.set(chunk, left);
-    });
+    };
+    onSignal(chunkLeftSignal, take, (problem) => log.warn(problem));
   }
 
   hasRoom(): boolean {

@@ -19,6 +19,7 @@ import type {
   PromptSearchInput,
   PromptSearchResult,
 } from '../core/gepa/prompt-search.ts';
+import { readOptimizePromptInput } from './inputs.ts';
 import { evaluationParts, promptSearches } from './options.ts';
 import { type KnownSearch, SearchControl, type SearchControlState } from './control/search-control.ts';
 import { tellingItsEnd } from './beside/child-work.ts';
@@ -26,7 +27,7 @@ import { isHistoryFull, isHistoryLong } from './history-length.ts';
 import { SearchLeases } from './search-leases.ts';
 
 /** All that continue-as-new carries: scores and names of texts; what was said lies in the store. */
-interface CarriedPromptSearch {
+export interface CarriedPromptSearch {
   readonly handle: PromptSearchHandle;
   readonly state: SearchState;
   readonly control: SearchControlState;
@@ -37,22 +38,23 @@ interface CarriedPromptSearch {
   readonly notify?: PromptSearchInput['notify'];
 }
 
+type GivenSearch = PromptFileInput | PromptSearchInput | CarriedPromptSearch;
+
 /**
  * Looks for a better prompt of an environment (GEPA, `core/gepa`): opened, attempt after attempt, compared where that is asked for,
  * closed. Every random number is keyed by the seed and what it is for, and every answer lies in the store under its request's id, so
  * whatever is killed, the search comes out the same and nothing is paid for twice.
  */
 export async function optimizePrompt(
-  given: string | PromptFileInput | PromptSearchInput | CarriedPromptSearch,
+  ...inputs: [string | PromptFileInput | PromptSearchInput | CarriedPromptSearch]
 ): Promise<PromptSearchResult> {
+  const given = readOptimizePromptInput(inputs);
   return tellingItsEnd(notified(given), () => search(given));
 }
 
-async function search(
-  given: string | PromptFileInput | PromptSearchInput | CarriedPromptSearch,
-): Promise<PromptSearchResult> {
+async function search(given: GivenSearch): Promise<PromptSearchResult> {
   let attempt: CancellationScope | null = null;
-  const carried = typeof given === 'object' && 'state' in given ? given : null;
+  const carried = 'state' in given ? given : null;
   const control = new SearchControl(namesOf(given), carried?.control ?? null, () => attempt?.cancel());
   const startedAt = carried?.startedAt ?? Date.now();
   const seconds = (): number => (Date.now() - startedAt) / 1000;
@@ -177,16 +179,15 @@ async function finish({ handle, state, control, writing, leases, seconds }: Ende
   return closed;
 }
 
-function notified(given: Parameters<typeof optimizePrompt>[0]): Pick<CarriedPromptSearch, 'notify'> {
-  return typeof given === 'object' && 'notify' in given && given.notify ? { notify: given.notify } : {};
+function notified(given: GivenSearch): Pick<CarriedPromptSearch, 'notify'> {
+  return 'notify' in given && given.notify ? { notify: given.notify } : {};
 }
 
 async function open(
-  given: string | PromptFileInput | PromptSearchInput,
+  given: Exclude<GivenSearch, CarriedPromptSearch>,
   control: SearchControl,
 ): Promise<PromptSearchHandle> {
-  const input =
-    typeof given === 'string' ? await plan({ config: given }) : 'config' in given ? await plan(given) : given;
+  const input = 'config' in given ? await plan(given) : given;
   control.knows(namesOf(input));
   const summary = `${namesOf(input).environment} with ${input.model.model}`;
   return evaluationParts.openPromptSearch.executeWithOptions({ summary }, [{ input }]);
@@ -257,8 +258,7 @@ class Writing {
   }
 }
 
-function namesOf(given: string | PromptFileInput | PromptSearchInput | CarriedPromptSearch): KnownSearch {
-  if (typeof given === 'string') return { environment: given, model: '', reflectionModel: '' };
+function namesOf(given: GivenSearch): KnownSearch {
   if ('config' in given) return { environment: given.config, model: '', reflectionModel: '' };
   if ('handle' in given) return given.handle;
   const environment = given.environments.map(({ name }) => name).join('+');

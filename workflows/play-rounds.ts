@@ -5,8 +5,8 @@ import {
   defineSignal,
   getExternalWorkflowHandle,
   isCancellation,
+  log,
   setCurrentDetails,
-  setHandler,
 } from '@temporalio/workflow';
 import { flowIdleMs } from '../core/limits.ts';
 import { present } from '../core/present.ts';
@@ -15,6 +15,8 @@ import type { RunHandle, SamplingRound } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { rootCause } from './beside/root-cause.ts';
 import { playChunk } from './step/play-chunk.ts';
+import { readPlayRoundsInput } from './inputs.ts';
+import { onSignal } from './control/listen.ts';
 import { type ChunkUnderWay, chunksText } from './control/lines.ts';
 import { type RoundsPlayed, roundsPlayedSignal, rolloutsWaitSignal } from './control/messages.ts';
 
@@ -42,20 +44,20 @@ export interface PlayRoundsInput {
 }
 
 /** Plays rounds, beside those in play; one that is in play goes on. */
-export const playRoundsSignal = defineSignal<[readonly RoundToPlay[]]>('play');
+export const playRoundsSignal = defineSignal<[readonly RoundToPlay[]], 'play'>('play');
 /** What is in play of these rounds is nobody's any more; by their first ordinals. */
-export const giveUpRoundsSignal = defineSignal<[firsts: readonly number[]]>('give-up');
+export const giveUpRoundsSignal = defineSignal<[firsts: readonly number[]], 'give-up'>('give-up');
 /** Nobody waits for a person any more. */
-export const resumeRoundsSignal = defineSignal('resume');
+export const resumeRoundsSignal = defineSignal<[], 'resume'>('resume');
 /** No more rounds will come. */
-export const leaveRoundsSignal = defineSignal('leave');
+export const leaveRoundsSignal = defineSignal<[], 'leave'>('leave');
 
 /**
  * Plays the rounds that a run has leased and hands over. It outlives the execution of the run that began it, so that a run continues as new with
  * groups in play. Workers tell the run of groups as they end; this one tells it the rest. It ends when no more rounds come and none is in play.
  */
-export async function playRounds(input: PlayRoundsInput): Promise<void> {
-  const flow = new Flow(input);
+export async function playRounds(...given: [PlayRoundsInput]): Promise<void> {
+  const flow = new Flow(readPlayRoundsInput(given));
   // A run that was terminated says no word.
   while (!flow.isOver) {
     const isBusy = await condition(() => flow.isOver || flow.isPlaying, flowIdleMs);
@@ -76,15 +78,18 @@ class Flow {
 
   constructor(input: PlayRoundsInput) {
     this.#input = input;
-    setHandler(leaveRoundsSignal, () => void (this.#isLeft = true));
-    setHandler(resumeRoundsSignal, () => void (this.#resumed += 1));
-    setHandler(giveUpRoundsSignal, (firsts) => {
+    const ignored = (problem: string): void => log.warn(problem);
+    onSignal(leaveRoundsSignal, () => void (this.#isLeft = true), ignored);
+    onSignal(resumeRoundsSignal, () => void (this.#resumed += 1), ignored);
+    const giveUp = (firsts: readonly number[]): void => {
       for (const first of firsts) this.#rounds.get(first)?.cancel();
-    });
-    setHandler(playRoundsSignal, (rounds) => {
+    };
+    onSignal(giveUpRoundsSignal, giveUp, ignored);
+    const play = (rounds: readonly RoundToPlay[]): void => {
       this.#resumed += 1; // whoever asks does not wait for anybody
       for (const round of rounds) if (!this.#rounds.has(round.round.first)) void this.#play(round);
-    });
+    };
+    onSignal(playRoundsSignal, play, ignored);
   }
 
   get isPlaying(): boolean {

@@ -36,8 +36,10 @@ export interface ContinuedRun {
   };
 }
 
+type TypedInputOnce = Exclude<TrainRunInput, string>;
+
 /** The part of the input that a user may type, without what is done once. */
-type TypedInput = Omit<Exclude<TrainRunInput, string>, 'rewind' | 'takesOver'>;
+type TypedInput = Omit<TypedInputOnce, 'rewind' | 'takesOver'>;
 
 /** Where a run goes on from: a commit's state, and its sha256. */
 interface Start {
@@ -65,11 +67,10 @@ export interface OpenedStart {
 }
 
 /** Opens the run, or takes up what continue-as-new carried. */
-export async function openOrContinue(input: TrainRunInput | ContinuedRun): Promise<OpenedStart> {
-  if (typeof input === 'object' && 'continued' in input) return continueFrom(input.continued);
+export async function openOrContinue(input: TypedInputOnce | ContinuedRun): Promise<OpenedStart> {
+  if ('continued' in input) return continueFrom(input.continued);
   const { workflowId, runId } = workflowInfo();
-  const given: Exclude<TrainRunInput, string> = typeof input === 'string' ? { config: input } : input;
-  const { takesOver = null, rewind: _, ...typed } = given;
+  const { takesOver = null, rewind: _, ...typed } = input;
   const opened = await opening.openRun.executeWithOptions({ summary: typed.config }, [input, workflowId, runId]);
   const { head } = opened;
   const asked = takesOver?.asked ?? null;

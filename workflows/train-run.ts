@@ -2,6 +2,7 @@ import { CancellationScope, ContinueAsNew, isCancellation } from '@temporalio/wo
 import type { TrainRunInput } from '../activities/index.ts';
 import { rewoundLine, stepLine } from './control/lines.ts';
 import { RewindAsked } from './control/run-control.ts';
+import { readTrainRunInput } from './inputs.ts';
 import { isHistoryLong } from './history-length.ts';
 import { eager } from './options.ts';
 import { continueRun, finish, type RunSummary } from './run-end.ts';
@@ -18,8 +19,8 @@ export type { RunSummary } from './run-end.ts';
  * One RL run. Each turn of the loop is one optimizer step; every await is durable. A step has happened when its commit
  * is in the store: a run that starts finds the newest one and goes on from there, whatever became of Temporal's state.
  */
-export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<RunSummary> {
-  const opened = await openOrContinue(input);
+export async function trainRun(...given: [TrainRunInput | ContinuedRun]): Promise<RunSummary> {
+  const opened = await openOrContinue(readTrainRunInput(given));
   const parts = assemble(opened);
   const { control, head, rollouts, training, weights, checkpoints, evals, branches, beside } = parts;
   return branches.endingWith(async () => {

@@ -8,6 +8,7 @@ import { temporalHere } from '../connection.ts';
 import { onOneLine } from '../plain-text.ts';
 import { readCount } from '../read-count.ts';
 import type { StoredStanding } from '../../runs/standing.ts';
+import { type Stuck, whyStuck } from '../why-stuck.ts';
 import { withTemporal } from '../with-temporal.ts';
 import { print, printAside, printJson } from '../print.ts';
 
@@ -97,6 +98,10 @@ async function listed(client: Client, info: WorkflowExecutionInfo): Promise<List
   const answer = isRunning
     ? await askStatus(client.workflow.getHandle(workflowId), answerWithinMs).catch(() => null)
     : null;
+  const stuck =
+    isRunning && !answer
+      ? await whyStuck(client.workflow.getHandle(workflowId), workflowId).catch(() => null) // a server that is being restarted
+      : null;
   const noted = memo[memoKeys.asked] as AskedOfRun | undefined;
   const pausedBecause = answer ? answer.pausedBecause : isRunning ? (noted?.pausedBecause ?? null) : null;
   const waiting = answer?.waitingOn.toSorted((a, b) => a.since.localeCompare(b.since))[0]?.what ?? null;
@@ -107,10 +112,14 @@ async function listed(client: Client, info: WorkflowExecutionInfo): Promise<List
     step: answer?.step ?? attributes.get(stepKey) ?? number(memo['step']),
     maxSteps: answer?.maxSteps ?? null,
     reward: attributes.get(rewardKey) ?? number(memo['reward']),
-    waitingFor: pausedBecause ?? waiting ?? (isRunning && !answer ? 'an orchestrator that answers' : null),
+    waitingFor: pausedBecause ?? waiting ?? (isRunning && !answer ? whatIsMissing(stuck) : null),
     startedAt: answer?.since ?? startTime.toISOString(),
     committedAt: null,
   };
+}
+
+function whatIsMissing(stuck: Stuck | null): string {
+  return stuck?.is === 'wedged' ? `somebody's help: ${stuck.text}` : 'an orchestrator that answers';
 }
 
 /** A run that ended where it was told to stop has not finished. */

@@ -9,6 +9,8 @@ import { type Bar, seconds, type ViewModel, type Wait } from './view-model.ts';
 export interface FrameInput {
   /** Null before the run has answered. */
   readonly model: ViewModel | null;
+  /** What keeps it from answering, where that is known; empty where nothing does. */
+  readonly trouble?: string;
   readonly run: string;
   readonly place: ViewPosition;
   /** Null where the store cannot be reached. */
@@ -41,7 +43,9 @@ export function frame(input: FrameInput): Line[] {
   const footer = footerOf(input);
   if (model === null) {
     const opening: Line = [{ text: ' ratchet ', style: 'bold' }, { text: `${run} · waiting for the run to open` }];
-    return [rule(columns), opening, footer].slice(-height);
+    const trouble = folded(onOneLine(input.trouble ?? ''), columns - 2).filter((row) => row !== '');
+    const rowsOfTrouble = trouble.slice(0, linesMax - 4).map((row): Line => [{ text: ` ${row}`, style: 'yellow' }]);
+    return [rule(columns), opening, ...rowsOfTrouble, footer].slice(-height);
   }
   const isTall = rows >= 36;
   const top = [rule(columns), titleOf(model, columns), stepOf(model, columns)];

@@ -1,5 +1,5 @@
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
-import { type Follower, lineOf, type RunSnapshot } from '../follow-run.ts';
+import { type Follower, lineOf, type RunSnapshot, troubleOf } from '../follow-run.ts';
 import { frame } from './frame.ts';
 import { afterKey, home, type ViewPosition, type TypedKey } from './keys.ts';
 import { inAscii } from './lines.ts';
@@ -136,6 +136,7 @@ export class TerminalView implements Follower {
     const { run, leaving } = this.#options;
     const lines = frame({
       model: viewModel(this.#snapshot, Date.now()),
+      trouble: troubleOf(this.#snapshot),
       run,
       place: this.#place,
       groupsStep: this.#groupsStep,

@@ -74,7 +74,10 @@ export interface Wait {
 export const stepsOfMedian = 20;
 
 /** Null until the run has answered once. */
-export function viewModel({ is, status, pending, evaluations = [] }: RunSnapshot, nowMs: number): ViewModel | null {
+export function viewModel(
+  { is, status, pending, evaluations = [], stuck = null }: RunSnapshot,
+  nowMs: number,
+): ViewModel | null {
   if (status === null) return null;
   const { run, model, environments, lineage, attempt, phase, pausedBecause, step, maxSteps, policy, lost, latest } =
     status;
@@ -107,7 +110,7 @@ export function viewModel({ is, status, pending, evaluations = [] }: RunSnapshot
       return { ...rest, oldestS: Math.max(0, (nowMs - Date.parse(since)) / 1000) };
     }),
     lost,
-    waiting: waitingOf(is, status, pending)
+    waiting: waitingOf(is, status, pending, stuck)
       .on.map((wait) => waitOf(wait, nowMs))
       .toSorted(
         (a, b) => Number(b.lastFailure !== null) - Number(a.lastFailure !== null) || (b.forS ?? 0) - (a.forS ?? 0),

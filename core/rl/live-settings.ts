@@ -1,3 +1,4 @@
+import { received } from '../shape.ts';
 import { nearestName } from '../suggest.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { Overrides } from './run-state.ts';
@@ -135,7 +136,7 @@ export function refuseSettings(asked: AskedSettings, context: SettingsContext): 
 function refuseValue(name: LiveSetting, value: unknown, { underWay }: SettingsContext): string {
   const { expected, untilNextStart } = liveSettings[name];
   const after = untilNextStart ? ` (${underWay} is under way)` : '';
-  return `${name}: expected ${expected}${after}; got ${JSON.stringify(value)}.`;
+  return `${name}: expected ${expected}${after}; got ${received(value)}.`;
 }
 
 /** What to do about a name that a running run cannot change. `isOfFile`: whether a run file may say it. */

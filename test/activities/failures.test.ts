@@ -1,7 +1,15 @@
 import assert from 'node:assert/strict';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { describe, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import type { Info } from '@temporalio/activity';
 import { ApplicationFailure, CancelledFailure } from '@temporalio/common';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import { placeOfBug } from '../../activities/around/bugs.ts';
 import { FailureMapping, toFailure } from '../../activities/around/failures.ts';
+import { decodeRanges } from '../../core/rl/ledger.ts';
 import { errorCodes, RatchetError, type ErrorCode } from '../../core/errors.ts';
 
 describe('our failures as Temporal’s', () => {
@@ -21,19 +29,123 @@ describe('our failures as Temporal’s', () => {
     assert.deepEqual([failure.cause, failure.nextRetryDelay], [cause, 1_500]);
   });
 
-  test('what is not ours passes unchanged: a bug is retried, a cancellation stays one', () => {
+  test('what is not ours passes unchanged: a cancellation stays one', () => {
     for (const error of [new TypeError('a bug'), new CancelledFailure('stop'), 'text'])
       assert.equal(toFailure(error), error);
   });
 
   test('around an activity, results pass and failures are mapped', async () => {
-    const mapping = new FailureMapping();
-    const input = { args: [], headers: {} };
-    assert.equal(await mapping.execute(input, () => Promise.resolve(7)), 7);
+    assert.equal(await mapped({}, () => Promise.resolve(7)), 7);
     const failing = () => Promise.reject(new RatchetError('CommitConflict', 'someone else'));
     await assert.rejects(
-      mapping.execute(input, failing),
+      mapped({}, failing),
       (error) => error instanceof ApplicationFailure && error.nonRetryable === true,
     );
+  });
+});
+
+/** An activity as a worker plays it. */
+function mapped(info: Partial<Info>, work: () => Promise<unknown>): Promise<unknown> {
+  const mapping = new FailureMapping('1.2.3');
+  return new MockActivityEnvironment(info).run(() => mapping.execute({ args: [], headers: {} }, work));
+}
+
+/** Our own code fails over what it did not expect; nobody of the test stands in the stack. */
+const bug = (): Promise<never> =>
+  new Promise((_, reject) => {
+    Promise.resolve(null as never)
+      .then(decodeRanges)
+      .catch(reject);
+  });
+
+const failureOf = async (info: Partial<Info>, work: () => Promise<unknown>): Promise<ApplicationFailure> => {
+  const error: unknown = await mapped(info, work).catch((reason: unknown) => reason);
+  assert(error instanceof ApplicationFailure);
+  return error;
+};
+
+describe('a bug of our own', () => {
+  test('is tried a few times, ever more slowly, and then ends the attempt with a report', async () => {
+    const workflowExecution = { workflowId: 'words', runId: 'execution' };
+    const info = { activityType: 'commitStep', activityId: '7', workflowExecution };
+    for (const delay of [1_000, 3_000, 9_000]) {
+      const failure = await failureOf(info, bug);
+      assert.deepEqual(
+        [failure.type, failure.nonRetryable, failure.nextRetryDelay],
+        ['BugSuspected', false, delay],
+        failure.message,
+      );
+      assert.match(failure.message, /^commitStep failed with TypeError: .* \(at core\/rl\/ledger\.ts:\d+:\d+/);
+    }
+    const { type, nonRetryable, message, cause } = await failureOf(info, bug);
+    assert.deepEqual([type, nonRetryable], ['Bug', true]);
+    assert.match(
+      message,
+      /This looks like a bug of Ratchet.*commitStep failed with TypeError: .*core\/rl\/ledger\.ts.*4 times/,
+    );
+    assert.match(message, /Ratchet 1\.2\.3, Node v/);
+    assert.match(message, /activity 7 of the workflow words, execution execution/);
+    assert.match(message, /npx ratchet train FILE\) continues from the newest commit/);
+    assert.ok(cause instanceof TypeError);
+  });
+
+  test('counts attempts in a row: one that goes well begins anew, and so does another activity', async () => {
+    const of = (activityId: string) => ({ activityId, workflowExecution: { workflowId: 'w', runId: 'in a row' } });
+    for (let i = 0; i < 3; i++) await failureOf(of('1'), bug);
+    await mapped(of('1'), () => Promise.resolve());
+    assert.equal((await failureOf(of('1'), bug)).type, 'BugSuspected');
+    assert.equal((await failureOf(of('2'), bug)).type, 'BugSuspected');
+  });
+
+  test('counts an activity by its name where each attempt is another activity', async () => {
+    const types: unknown[] = [];
+    for (const activityId of ['1', '2', '3', '4']) {
+      const workflowExecution = { workflowId: 'w', runId: 'leases' };
+      const info = { activityId, activityType: 'leaseTrainer', workflowExecution, retryPolicy: { maximumAttempts: 1 } };
+      types.push((await failureOf(info, bug)).type);
+    }
+    assert.deepEqual(types, ['BugSuspected', 'BugSuspected', 'BugSuspected', 'Bug']);
+  });
+
+  const root = fileURLToPath(new URL('../../', import.meta.url));
+  const ours = `${root}runs/layout.ts:12:3`;
+  const errors: readonly (readonly [what: string, error: Error, stack: readonly string[], where: string | null])[] = [
+    ['our own code', new TypeError('x'), [`keyOf (${ours})`], 'runs/layout.ts:12:3 (keyOf)'],
+    ['our own code, by its address', new ReferenceError('x'), [`file://${ours}`], 'runs/layout.ts:12:3'],
+    ['Node refusing what we asked', new TypeError('x'), ['open (node:fs:1:2)', ours], 'runs/layout.ts:12:3'],
+    ['a stack without end', new RangeError('Maximum call stack size exceeded'), [ours], 'runs/layout.ts:12:3'],
+    ['an assertion', new assert.AssertionError({ message: 'x' }), [ours], 'runs/layout.ts:12:3'],
+    ['any other error', new Error('x'), [ours], null],
+    ['an answer that is no JSON', new SyntaxError('x'), [ours], null],
+    ['a connection that failed', new TypeError('fetch failed', { cause: new Error('x') }), [ours], null],
+    ['a body that was cut', new TypeError('terminated'), [ours], null],
+    ['the network', new TypeError('x', { cause: Object.assign(new Error('x'), { code: 'ECONNRESET' }) }), [ours], null],
+    ['short memory', new RangeError('Array buffer allocation failed'), [ours], null],
+    ['a text that is too long', new RangeError('Invalid string length'), [ours], null],
+    ["a user's module", new TypeError('x'), ['reward (/home/me/env.ts:3:4)', ours], null],
+    ["a user's module that calls ours", new TypeError('x'), [ours, 'load (/home/me/env.ts:3:4)'], null],
+    ["a user's file in configs/", new TypeError('x'), [`${root}configs/rl/custom-loss/loss.ts:1:2`, ours], null],
+    ['a package', new TypeError('x'), [`${root}node_modules/zod/index.js:1:2`, ours], null],
+    ['a RatchetError', new RatchetError('StoreUnavailable', 'x'), [ours], null],
+  ];
+  for (const [what, error, frames, where] of errors) {
+    test(`${where === null ? 'is not' : 'is'} ${what}`, () => {
+      error.stack = [String(error), ...frames.map((frame) => `    at ${frame}`)].join('\n');
+      assert.equal(placeOfBug(error), where);
+    });
+  }
+
+  test('is found in what the programs are put together from', async (t) => {
+    const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-built-'));
+    t.after(() => rm(folder, { recursive: true, force: true }));
+    const file = path.join(folder, 'node_modules/.cache/ratchet/0/chunk.mjs');
+    await mkdir(path.dirname(file), { recursive: true });
+    const source = path.relative(path.dirname(file), path.join(root, 'runs/layout.ts'));
+    await writeFile(`${file}.map`, JSON.stringify({ version: 3, sources: [source], names: [], mappings: 'AAWE' }));
+    const error = new TypeError('x');
+    error.stack = `TypeError: x\n    at keyOf (file://${file}:1:1)`;
+    assert.equal(placeOfBug(error), 'runs/layout.ts:12:3 (keyOf)');
+    await rm(`${file}.map`);
+    assert.match(placeOfBug(error)!, /chunk\.mjs:1:1 \(keyOf\)$/);
   });
 });

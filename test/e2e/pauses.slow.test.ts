@@ -67,7 +67,7 @@ before(async () => {
   worker = await Worker.create({
     connection: native,
     taskQueue: taskQueues.rollout,
-    interceptors: { activity: [() => ({ inbound: new FailureMapping() })] },
+    interceptors: { activity: [() => ({ inbound: new FailureMapping('of the tests') })] },
     activities: createRolloutActivities({
       inference: (spec) => openInference(spec.inference, policyUrlAt(policyPort)),
       tokenizer: loadTokenizer,

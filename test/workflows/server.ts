@@ -72,7 +72,7 @@ async function open(): Promise<Server> {
   const { client, nativeConnection: connection } = environment;
   const runs: Server['runs'] = new Map();
   const activities = activitiesOf(runs);
-  const interceptors = { activity: [() => ({ inbound: new FailureMapping() })] };
+  const interceptors = { activity: [() => ({ inbound: new FailureMapping('of the tests') })] };
   const common = {
     connection,
     activities,

@@ -7,11 +7,12 @@ import {
   getExternalWorkflowHandle,
   isCancellation,
   ParentClosePolicy,
-  setHandler,
   type SignalDefinition,
   workflowInfo,
 } from '@temporalio/workflow';
 import { evaluationLookAgainMs } from '../../core/limits.ts';
+import { onSignal } from '../control/listen.ts';
+import type { RunControl } from '../control/run-control.ts';
 import { awaitedLater } from './beside.ts';
 import { rootCause } from './root-cause.ts';
 
@@ -57,8 +58,15 @@ export class ChildWork<Result> {
   readonly #starting = new Map<string, Promise<unknown>>();
   #cancelling: Promise<unknown> = Promise.resolve();
 
-  constructor(ended: SignalDefinition<[ChildNotice<Result>]>) {
-    setHandler(ended, (notice) => void this.#notices.set(notice.workflowId, notice));
+  constructor(
+    ended: SignalDefinition<[ChildNotice<Result>], 'evaluation-ended' | 'prompt-branch-ended'>,
+    control: Pick<RunControl, 'ignored'>,
+  ) {
+    onSignal(
+      ended,
+      (notice: ChildNotice<Result>) => void this.#notices.set(notice.workflowId, notice),
+      (problem) => control.ignored(problem),
+    );
   }
 
   /** The result of a child: of one that is begun here, or of one that was begun before. Nobody wants it any more once it is left. */

@@ -3,7 +3,6 @@ import {
   CancellationScope,
   ChildWorkflowFailure,
   condition,
-  setHandler,
   startChild,
   workflowInfo,
 } from '@temporalio/workflow';
@@ -20,6 +19,7 @@ import { awaitedLater } from './beside.ts';
 import { ChildWork, ChildWorkFailed } from './child-work.ts';
 import type { evaluate } from '../evaluate.ts';
 import { evalLine, evalValues } from '../control/lines.ts';
+import { onSignal } from '../control/listen.ts';
 import { evaluationEndedSignal, type FoundRegression, regressionFoundSignal } from '../control/messages.ts';
 import type { Publishing } from '../step/publishing.ts';
 import { rootCause } from './root-cause.ts';
@@ -63,7 +63,7 @@ export class OnlineEvals {
   readonly #options: OnlineEvalOptions;
   readonly #orchestrator: ReturnType<typeof orchestratorFor>;
   readonly #pending = new Map<string, PendingEvaluation>();
-  readonly #children = new ChildWork<EvaluationResult>(evaluationEndedSignal);
+  readonly #children: ChildWork<EvaluationResult>;
   readonly #done: EvaluationSummary[];
   readonly #when: EvalSpec['when'];
   #work: Promise<void>[] = [];
@@ -76,10 +76,16 @@ export class OnlineEvals {
 
   constructor(options: OnlineEvalOptions) {
     this.#options = options;
+    const { control } = options;
+    this.#children = new ChildWork(evaluationEndedSignal, control);
     this.#orchestrator = orchestratorFor(options.spec);
     this.#done = [...options.done];
     this.#when = options.spec.eval?.when ?? null;
-    setHandler(regressionFoundSignal, (found) => this.#raise(found));
+    onSignal(
+      regressionFoundSignal,
+      (found: FoundRegression) => this.#raise(found),
+      (problem) => control.ignored(problem),
+    );
   }
 
   /** What has ended, oldest first. */

@@ -1,12 +1,5 @@
 import { present } from '../../core/present.ts';
-import {
-  CancellationScope,
-  ContinueAsNew,
-  isCancellation,
-  setHandler,
-  startChild,
-  workflowInfo,
-} from '@temporalio/workflow';
+import { CancellationScope, ContinueAsNew, isCancellation, startChild, workflowInfo } from '@temporalio/workflow';
 import { areBranchesDue, promptBranch, verdictOn } from '../../runs/prompt-branch.ts';
 import type { PromptSearchResult, PromptTrial } from '../../core/gepa/prompt-search.ts';
 import { layout } from '../../runs/layout.ts';
@@ -37,6 +30,7 @@ import { PromptTrials } from './prompt-trials.ts';
 import type { Publishing } from '../step/publishing.ts';
 import { rootCause } from './root-cause.ts';
 import type { RunContext } from '../run-parts.ts';
+import { onUpdate } from '../control/listen.ts';
 import { refusal } from '../control/refusal.ts';
 import type { ServingSchedule } from '../step/serving-schedule.ts';
 
@@ -60,7 +54,7 @@ export class PromptBranches {
   readonly #options: BranchOptions;
   readonly #pending = new Map<string, PromptBranch & { readonly since: string }>();
   readonly #trials = new PromptTrials();
-  readonly #children = new ChildWork<PromptSearchResult>(promptBranchEndedSignal);
+  readonly #children: ChildWork<PromptSearchResult>;
   /** Workflow ids of the children that were begun, by their branch's key. */
   readonly #workflows = new Map<string, string>();
   #inUse: Prompts;
@@ -69,14 +63,19 @@ export class PromptBranches {
 
   constructor(options: BranchOptions) {
     this.#options = options;
+    this.#children = new ChildWork(promptBranchEndedSignal, options.control);
     this.#inUse = options.state?.prompts ?? {};
     this.#offered = options.state?.offeredPrompts ?? {};
-    setHandler(branchUpdate, (environment) => this.#asked(environment), {
-      validator: (environment) => this.#requireBranchable(environment),
-    });
-    setHandler(adoptPromptUpdate, (environment) => this.#adoptOffered(environment), {
-      validator: (environment) => this.#requireOffered(environment),
-    });
+    onUpdate(
+      branchUpdate,
+      (environment = null) => this.#asked(environment),
+      (environment = null) => this.#requireBranchable(environment),
+    );
+    onUpdate(
+      adoptPromptUpdate,
+      (environment = null) => this.#adoptOffered(environment),
+      (environment = null) => this.#requireOffered(environment),
+    );
     options.control.prompts = () => this.#standing();
     // Children outlive us: those of a run that is cancelled are told so themselves.
     CancellationScope.current().cancelRequested.catch(() => CancellationScope.nonCancellable(() => this.leave(null)));

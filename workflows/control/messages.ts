@@ -198,7 +198,9 @@ export const statusQuery = defineQuery<RunStatus>('status');
 export const eventsQuery = defineQuery<readonly RunEvent[], [after: number]>('events');
 
 /** From an evaluation that the run asked for: what came of it. */
-export const evaluationEndedSignal = defineSignal<[EvaluationNotice]>(evaluationEndedSignalName);
+export const evaluationEndedSignal = defineSignal<[EvaluationNotice], typeof evaluationEndedSignalName>(
+  evaluationEndedSignalName,
+);
 
 /** What is to be done about an evaluation that was worse than the best before it. */
 export interface FoundRegression {
@@ -210,30 +212,38 @@ export interface FoundRegression {
 }
 
 /** From an evaluation on a schedule. */
-export const regressionFoundSignal = defineSignal<[FoundRegression]>(regressionFoundSignalName);
+export const regressionFoundSignal = defineSignal<[FoundRegression], typeof regressionFoundSignalName>(
+  regressionFoundSignalName,
+);
 
 /** From the workflow that plays the run's rounds: what came of a chunk, and why it waits for a person. */
-export const roundsPlayedSignal = defineSignal<[RoundsPlayed]>(roundsPlayedSignalName);
-export const rolloutsWaitSignal = defineSignal<[{ readonly reason: string }]>(rolloutsWaitSignalName);
+export const roundsPlayedSignal = defineSignal<[RoundsPlayed], typeof roundsPlayedSignalName>(roundsPlayedSignalName);
+export const rolloutsWaitSignal = defineSignal<[{ readonly reason: string }], typeof rolloutsWaitSignalName>(
+  rolloutsWaitSignalName,
+);
 
 /** From rollout workers. */
-export const groupsEndedSignal = defineSignal<[PartsNotice]>(groupsEndedSignalName);
+export const groupsEndedSignal = defineSignal<[PartsNotice], typeof groupsEndedSignalName>(groupsEndedSignalName);
 
 /** From the GPU worker that took the run. */
-export const trainerLeasedSignal = defineSignal<[TrainerLeased]>(trainerLeasedSignalName);
+export const trainerLeasedSignal = defineSignal<[TrainerLeased], typeof trainerLeasedSignalName>(
+  trainerLeasedSignalName,
+);
 
 /** What `set` and `stop` did, in words. */
 export const setUpdate = defineUpdate<string, [settings: Readonly<Record<string, number>>]>('set');
 /** Ends the run after the step under way, its evaluations and its checkpoint; at once where it is paused. */
 export const stopUpdate = defineUpdate<string>('stop');
-export const pauseUpdate = defineUpdate<string, [reason?: string]>('pause');
+export const pauseUpdate = defineUpdate<string, [reason?: string | null]>('pause');
 export const resumeUpdate = defineUpdate<string>('resume');
 /** Goes on from this committed step in a new lineage, once what is under way is done. Nothing is overwritten. */
 export const rewindUpdate = defineUpdate<string, [step: number]>('rewind');
 
 /** From a branch that looked for a better prompt. */
-export const promptBranchEndedSignal = defineSignal<[PromptSearchNotice]>(promptBranchEndedSignalName);
+export const promptBranchEndedSignal = defineSignal<[PromptSearchNotice], typeof promptBranchEndedSignalName>(
+  promptBranchEndedSignalName,
+);
 /** Begins a branch from the newest version that looks for a better prompt: of one environment, or of all that `[gepa]` names. */
-export const branchUpdate = defineUpdate<string, [environment: string | null]>('gepa-branch');
+export const branchUpdate = defineUpdate<string, [environment?: string | null]>('gepa-branch');
 /** Takes the prompt that a branch found (`adopt = "ask"`) for groups that are leased from the next step on. */
-export const adoptPromptUpdate = defineUpdate<string, [environment: string | null]>('adopt-prompt');
+export const adoptPromptUpdate = defineUpdate<string, [environment?: string | null]>('adopt-prompt');

@@ -14,6 +14,7 @@ import {
 import type { RunSpec } from '../../config/run-spec.ts';
 import { type RunFigures, figuresAfter, withRegression } from './figures.ts';
 import { storyOf } from './lines.ts';
+import { onEventsQuery, onUpdate } from './listen.ts';
 import {
   eventsQuery,
   pauseUpdate,
@@ -60,6 +61,9 @@ interface ControlOptions {
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
 
+/** Wrong messages that are told of: somebody who sends nothing else must not hide what the run does. */
+const ignoredTold = 50;
+
 /** Thrown where a paused step is waited for and the run is to go on from elsewhere, or to end, instead. */
 export class RewindAsked extends Error {}
 
@@ -80,6 +84,7 @@ export class RunControl {
   #policy: PolicyVersion | null = null;
   #figures: RunFigures;
   readonly progress = new ProgressOfSteps();
+  readonly #ignored = new Set<string>();
   #rewind: RewindRequest | null = null;
   /** Somebody asked for the end of a paused run: the step it is paused in is given up. */
   #isLeft = false;
@@ -171,6 +176,13 @@ export class RunControl {
     setCurrentDetails(storyOf(title, { events: this.#events, prompts: this.prompts(), store }));
   }
 
+  /** Tells of a message that was left out because it was wrong; of the same once. */
+  ignored(problem: string): void {
+    if (this.#ignored.has(problem) || this.#ignored.size >= ignoredTold) return;
+    this.#ignored.add(problem);
+    this.tell('warning', null, problem);
+  }
+
   /** A run that is stopping gives the step up instead that would wait for somebody. */
   pause(reason: string, by: 'run' | 'person' = 'run'): void {
     if (this.#isStopping && by === 'run') return this.#leave(`step abandoned, as the run is stopping: ${reason}`);
@@ -252,40 +264,47 @@ export class RunControl {
 
   #listen(): void {
     setHandler(statusQuery, () => this.#status());
-    setHandler(eventsQuery, (after = 0) => this.#events.filter(({ sequence }) => sequence > after));
-    setHandler(pauseUpdate, (reason = 'asked to') => {
+    onEventsQuery(eventsQuery, (after) => this.#events.filter(({ sequence }) => sequence > after));
+    onUpdate(pauseUpdate, (given?: string | null) => {
+      const reason = given ?? 'asked to';
       const before = this.#pausedBecause;
       this.pause(reason, 'person');
       const goOn = `Continue with: npx ratchet resume ${this.#options.spec.name}`;
       if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
       return `running → paused: ${reason}. What is under way is finished and stored${this.#underWayText()}; no further step begins. ${goOn}`;
     });
-    setHandler(stopUpdate, () => this.#stop(), {
-      validator: () => {
+    onUpdate(
+      stopUpdate,
+      () => this.#stop(),
+      () => {
         const isOver = ['finishing', 'finished', 'stopped'].includes(this.#phase);
         if (isOver) throw refusal(`The run is ending already, after step ${this.#step}.`);
       },
-    });
-    setHandler(setUpdate, (settings) => this.#set(settings), {
-      validator: (settings) => {
-        const refused = refuseSettings(settings ?? {}, this.#settings());
+    );
+    onUpdate(
+      setUpdate,
+      (settings) => this.#set(settings),
+      (settings) => {
+        const refused = refuseSettings(settings, this.#settings());
         if (refused !== null) throw refusal(refused);
       },
-    });
-    setHandler(resumeUpdate, () => this.#resume(), {
-      validator: () => {
+    );
+    onUpdate(
+      resumeUpdate,
+      () => this.#resume(),
+      () => {
         if (!this.isPaused) throw refusal(`The run is not paused; it is at step ${this.#step}.`);
       },
-    });
-    setHandler(rewindUpdate, (step) => this.#rewindTo(step), {
-      validator: (step) => {
+    );
+    onUpdate(
+      rewindUpdate,
+      (step) => this.#rewindTo(step),
+      (step) => {
         if (this.#phase === 'warm-up')
           throw refusal('rewind: nothing is committed yet; there is no step to go back to.');
-        if (!Number.isInteger(step) || step < 0 || step > this.#step) {
-          throw refusal(`rewind: expected a committed step up to ${this.#step}, got ${JSON.stringify(step)}.`);
-        }
+        if (step > this.#step) throw refusal(`rewind: expected a committed step up to ${this.#step}, got ${step}.`);
       },
-    });
+    );
   }
 
   /** For whoever takes the run over when nothing can answer for it; a write of its own only where something changed. */

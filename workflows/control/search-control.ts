@@ -12,6 +12,7 @@ import type {
 } from '../../core/gepa/prompt-search.ts';
 import type { EvaluateRequest, SearchState } from '../../core/gepa/search-state.ts';
 import { eventsKept } from '../../core/limits.ts';
+import { onEventsQuery, onUpdate } from './listen.ts';
 
 const searchStatusQuery = defineQuery<PromptSearchStatus>('status');
 /** Those after a sequence number, oldest first. */
@@ -62,11 +63,17 @@ export class SearchControl {
     this.#told = told ?? { events: [], sequence: 0, givenUp: 0, failed: 0, firstFailure: null };
     this.#onStop = onStop;
     setHandler(searchStatusQuery, () => this.status());
-    setHandler(searchEventsQuery, (after = 0) => this.#told.events.filter(({ sequence }) => sequence > after));
-    setHandler(stopSearchUpdate, () => this.#stop(), { validator: () => this.#requireUnderWay() });
-    setHandler(raiseBudgetUpdate, (maxCalls) => this.#raise(maxCalls), {
-      validator: (maxCalls) => this.#requireMore(maxCalls),
-    });
+    onEventsQuery(searchEventsQuery, (after) => this.#told.events.filter(({ sequence }) => sequence > after));
+    onUpdate(
+      stopSearchUpdate,
+      () => this.#stop(),
+      () => this.#requireUnderWay(),
+    );
+    onUpdate(
+      raiseBudgetUpdate,
+      (maxCalls) => this.#raise(maxCalls),
+      (maxCalls) => this.#requireMore(maxCalls),
+    );
     this.#show();
   }
 

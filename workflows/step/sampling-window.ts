@@ -1,4 +1,4 @@
-import { ApplicationFailure, condition, isCancellation, patched, setHandler } from '@temporalio/workflow';
+import { ApplicationFailure, condition, isCancellation, patched } from '@temporalio/workflow';
 import type { LeaseInput } from '../../activities/index.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { LeasedChunk } from '../../core/rl/chunks.ts';
@@ -6,7 +6,7 @@ import type { Baselines } from '../../core/rl/agents.ts';
 import type { CurriculumState } from '../../core/rl/curriculum.ts';
 import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
-import { type PlayedPart, restrictFiltered, restrictPart } from '../../core/rl/played-part.ts';
+import { type PartsNotice, type PlayedPart, restrictFiltered, restrictPart } from '../../core/rl/played-part.ts';
 import type {
   KeptGroups,
   OpenRound,
@@ -29,6 +29,7 @@ import {
   windowGroups,
 } from '../../core/rl/window.ts';
 import { awaitedLater } from '../beside/beside.ts';
+import { onSignal } from '../control/listen.ts';
 import { RewindAsked, type RunControl } from '../control/run-control.ts';
 import { groupsEndedSignal, rolloutsWaitSignal, type RoundsPlayed, roundsPlayedSignal } from '../control/messages.ts';
 import { eager } from '../options.ts';
@@ -129,16 +130,20 @@ export class SamplingWindow {
 
   /** Takes what is told of groups as they end: from when it is known what is in play. */
   listen(): void {
-    const { run } = this.#context;
-    setHandler(groupsEndedSignal, ({ lineage, parts }) => {
+    const { run, control } = this.#context;
+    const ignored = (problem: string): void => control.ignored(problem);
+    const groupsEnded = ({ lineage, parts }: PartsNotice): void => {
       this.#heard += 1;
       if (lineage === run.lineage) for (const part of parts) this.#watch(() => this.#addPart(part));
-    });
-    setHandler(roundsPlayedSignal, ({ lineage, played }) => {
+    };
+    const roundsPlayed = ({ lineage, played }: RoundsPlayed): void => {
       this.#heard += 1;
       if (lineage === run.lineage) this.#watch(() => this.#addPlayed(played));
-    });
-    setHandler(rolloutsWaitSignal, ({ reason }) => this.#watch(() => this.#pause(reason)));
+    };
+    const wait = ({ reason }: { readonly reason: string }): void => this.#watch(() => this.#pause(reason));
+    onSignal(groupsEndedSignal, groupsEnded, ignored);
+    onSignal(roundsPlayedSignal, roundsPlayed, ignored);
+    onSignal(rolloutsWaitSignal, wait, ignored);
   }
 
   async #pause(reason: string): Promise<void> {

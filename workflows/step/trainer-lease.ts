@@ -4,7 +4,6 @@ import {
   condition,
   isCancellation,
   patched,
-  setHandler,
   sleep,
   workflowInfo,
 } from '@temporalio/workflow';
@@ -17,6 +16,8 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import type { TrainerLeased } from '../../activities/index.ts';
 import { holdingOn, eager, lookup, trainingOn, uploadsOn } from '../options.ts';
 import { awaitedLater } from '../beside/beside.ts';
+import { isReport } from '../beside/root-cause.ts';
+import { onSignal } from '../control/listen.ts';
 import { trainerLeasedSignal } from '../control/messages.ts';
 import type { RunControl } from '../control/run-control.ts';
 
@@ -96,7 +97,11 @@ export class TrainerLease {
     this.#spec = spec;
     this.#control = control;
     this.#preferred = preferred;
-    setHandler(trainerLeasedSignal, (held) => void (this.#told = held));
+    onSignal(
+      trainerLeasedSignal,
+      (held: TrainerLeased) => void (this.#told = held),
+      (problem) => control.ignored(problem),
+    );
     // Before another run gets it: there nothing needs to be restored.
     if (preferred !== null) void this.#lease();
   }
@@ -249,6 +254,8 @@ export class TrainerLease {
     const held = this.#told;
     if (end !== null || held?.epoch !== epoch) {
       this.#lastFailure = failureOf(end);
+      const { reason = null } = end ?? {};
+      if (isReport((reason as Error | null)?.cause)) throw reason;
       return null;
     }
     this.#lastFailure = null;

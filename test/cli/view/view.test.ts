@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { chooseTelling, looksOf } from '../../../cli/audience.ts';
-import type { RunSnapshot } from '../../../cli/follow-run.ts';
+import { type RunSnapshot, troubleOf } from '../../../cli/follow-run.ts';
 import type { PendingActivity } from '../../../cli/pending-activities.ts';
 import { frame, type FrameInput } from '../../../cli/view/frame.ts';
 import { afterKey, home, type ViewPosition } from '../../../cli/view/keys.ts';
@@ -236,6 +236,15 @@ describe('what the view says of a run', () => {
     assert.match(
       rows({}, { is: 'not open yet', status: null, pending: [] }).join('\n'),
       /words · waiting for the run to open/,
+    );
+  });
+
+  test('before the first answer it names what keeps it from opening', () => {
+    const pending = [activity('openRun', { attempt: 3, lastFailure: 'the store does not answer' })];
+    const from: RunSnapshot = { is: 'silence', status: null, pending, stuck: 'its workflow code fails: TypeError' };
+    assert.match(
+      rows({ trouble: troubleOf(from) }, from).join(' '),
+      /its workflow code fails: TypeError; openRun is tried again \(attempt 3\): the +store does not answer/,
     );
   });
 

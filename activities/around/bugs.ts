@@ -1,0 +1,127 @@
+import { readFileSync } from 'node:fs';
+import { SourceMap } from 'node:module';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Info } from '@temporalio/activity';
+import { RatchetError } from '../../core/errors.ts';
+import { bugAttemptsMax } from '../../core/limits.ts';
+
+/*
+ * A TypeError of our own code is a bug: asked again, it fails the same way. Weather can look like one (an answer that nobody foresaw), so it is
+ * tried a few times; then it ends the attempt of the run, with a report. What a user's own module throws is not ours, and is left as it is.
+ */
+
+const root = fileURLToPath(new URL('../../', import.meta.url));
+/** Rooms of our own code. The others may hold what a user wrote. */
+const rooms = ['activities', 'backends', 'cli', 'config', 'core', 'engine', 'environments', 'runs', 'workers'];
+const bugs: readonly string[] = ['TypeError', 'ReferenceError', 'RangeError', 'AssertionError'];
+/** Memory that is short is weather, and V8 says it with a RangeError. */
+const saysMemory = /allocat|out of memory|invalid (?:string|typed array|array buffer) length/i;
+const besidesMax = 1_000;
+/** Workers run what `workers/built.mjs` put together there, with a map of it beside each file. */
+const builtFolder = path.join('node_modules', '.cache', 'ratchet') + path.sep;
+
+/** Where in our code a bug is, as `runs/layout.ts:12:3 (keyOf)`; null where an error is none of our own. */
+export function placeOfBug(error: unknown): string | null {
+  if (!(error instanceof Error) || error instanceof RatchetError || !bugs.includes(error.name)) return null;
+  if (isOfSystem(error) || isOfSystem(error.cause) || saysMemory.test(error.message)) return null;
+  const frames = framesOf(error);
+  if (frames.some(({ file }) => isOfUser(file))) return null;
+  const thrown = frames[0];
+  return thrown !== undefined && isOurs(thrown.file) ? `${path.relative(root, thrown.file)}:${thrown.at}` : null;
+}
+
+/** A network's or a system's failure: Node's `fetch` wraps those in a TypeError. */
+function isOfSystem(error: unknown): boolean {
+  if (!(error instanceof Error)) return false;
+  const { code } = error as { readonly code?: unknown };
+  return /^(?:fetch failed|terminated)$/.test(error.message) || /^(?:E[A-Z]+|UND_ERR_\w+)$/.test(String(code ?? ''));
+}
+
+/** Of a stack those frames that are files, the innermost first, without Node's own. */
+function framesOf({ stack = '' }: Error): Frame[] {
+  return stack.split('\n').flatMap((text) => {
+    const [, name, where, line, column] =
+      /^\s+at (?:async )?(?:(.+) \()?((?:file:\/\/)?\/[^()]*?):(\d+):(\d+)\)?$/.exec(text) ?? [];
+    if (where === undefined) return [];
+    const file = where.startsWith('file://') ? fileURLToPath(where.replace(/[?#].*$/, '')) : where;
+    const of = name === undefined ? '' : ` (${name})`;
+    const frame = { file, at: `${line}:${column}${of}` };
+    return [file.includes(builtFolder) ? sourceOf(frame, Number(line), Number(column), of) : frame];
+  });
+}
+
+interface Frame {
+  readonly file: string;
+  /** Line, column and function. */
+  readonly at: string;
+}
+
+/** Where a frame of a built file stands in its source; as it is where the map does not say. */
+function sourceOf(frame: Frame, line: number, column: number, of: string): Frame {
+  try {
+    const map = new SourceMap(JSON.parse(readFileSync(`${frame.file}.map`, 'utf8')) as SourceMap['payload']);
+    const found = map.findEntry(line - 1, column - 1);
+    if (!('originalSource' in found)) return frame;
+    const file = path.resolve(path.dirname(frame.file), found.originalSource);
+    return { file, at: `${found.originalLine + 1}:${found.originalColumn + 1}${of}` };
+  } catch {
+    return frame; // removed meanwhile: a newer one was built
+  }
+}
+
+function isOurs(file: string): boolean {
+  const way = path.relative(root, file);
+  if (file.includes(builtFolder)) return true;
+  return !way.startsWith('..') && rooms.includes(way.split(path.sep, 1)[0]!);
+}
+
+function isOfUser(file: string): boolean {
+  return !isOurs(file) && !file.includes(`${path.sep}node_modules${path.sep}`);
+}
+
+/** Counts in this process how often one activity met a bug in a row. */
+export class BugCount {
+  readonly #counts = new Map<string, number>();
+
+  /** What to throw in place of a bug: the same to be tried again, or the report that ends it. */
+  after(error: Error, where: string, info: Info, codeVersion: string): RatchetError {
+    const key = keyOf(info);
+    const count = (this.#counts.get(key) ?? 0) + 1;
+    this.forget(info);
+    const isLast = count >= bugAttemptsMax;
+    if (!isLast) this.#counts.set(key, count);
+    for (const oldest of this.#counts.keys()) {
+      if (this.#counts.size <= besidesMax) break;
+      this.#counts.delete(oldest);
+    }
+    const said = `${info.activityType} failed with ${error.name}: ${error.message} (at ${where})`;
+    const options = { cause: error };
+    return isLast
+      ? new RatchetError('Bug', reportOf(said, count, info, codeVersion), options)
+      : new RatchetError('BugSuspected', `${said}. It is tried ${bugAttemptsMax} times.`, {
+          ...options,
+          retryAfterMs: 1_000 * 3 ** (count - 1),
+        });
+  }
+
+  forget(info: Info): void {
+    this.#counts.delete(keyOf(info));
+  }
+}
+
+/** Each attempt of one that Temporal does not retry is another activity. */
+function keyOf({ workflowExecution, activityId, activityType, retryPolicy }: Info): string {
+  const which = retryPolicy?.maximumAttempts === 1 ? activityType : activityId;
+  return `${workflowExecution?.runId ?? ''}/${which}`;
+}
+
+function reportOf(said: string, count: number, { workflowExecution, activityId }: Info, codeVersion: string): string {
+  const { workflowId = '', runId = '' } = workflowExecution ?? {};
+  return [
+    `This looks like a bug of Ratchet: ${said}, ${count} times in a row.`,
+    `Ratchet ${codeVersion}, Node ${process.version}, ${process.platform} ${process.arch}.`,
+    `Its input: activity ${activityId} of the workflow ${workflowId}, execution ${runId} (npx ratchet temporal workflow show --workflow-id ${workflowId} --run-id ${runId}).`,
+    'Please report these lines. Nothing that is committed is lost: the same command (npx ratchet train FILE) continues from the newest commit, with a Ratchet in which this is mended.',
+  ].join('\n');
+}

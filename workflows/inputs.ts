@@ -1,0 +1,309 @@
+import { ApplicationFailure, workflowInfo } from '@temporalio/workflow';
+import type { TrainRunInput } from '../activities/index.ts';
+import type { EvaluationFileInput, EvaluationInput, EvaluationsInput } from '../core/eval/evaluation.ts';
+import type { PromptFileInput, PromptSearchInput } from '../core/gepa/prompt-search.ts';
+import { runNamePattern, taskQueues, workflowIdPattern } from '../core/names.ts';
+import {
+  anything,
+  asTyped,
+  eitherBy,
+  fieldsOf,
+  flag,
+  isPlainObject,
+  lineOfText,
+  listOf,
+  number,
+  oneOf,
+  onlyFieldsOf,
+  optional,
+  orNull,
+  received,
+  recordOf,
+  type Shape,
+  text,
+  textLike,
+  tomlValue,
+  whole,
+  wholeOrAll,
+} from '../core/shape.ts';
+import type { EvaluateNewestInput } from './evaluate-newest.ts';
+import { objectRef, policyVersion, regressionActions, runHandle } from './control/message-shapes.ts';
+import type { CarriedPromptSearch } from './optimize-prompt.ts';
+import type { PlayRoundsInput } from './play-rounds.ts';
+import type { ContinuedRun } from './run-start.ts';
+
+/*
+ * What a workflow may be started with. Any client of Temporal can start one, with anything. A workflow that threw a TypeError over its
+ * input would be tried again for ever, so each reads its input here first, and fails at once over a wrong one: with the field, what was
+ * expected, what came, and an example to type.
+ */
+
+const pathCharsMax = 4096;
+const path = (what: string): Shape => lineOfText(`the path of ${what}`, pathCharsMax);
+const runName = textLike(
+  "a run's name (a-z, 0-9 and . _ -, beginning with a letter or digit, at most 64)",
+  runNamePattern,
+);
+const settings = recordOf(
+  tomlValue,
+  'settings as on the command line, an object such as {"max_steps": 3, "sampling.temperature": 0.7}',
+);
+const texts = recordOf(text, 'texts by name');
+
+const overFiles = listOf(
+  onlyFieldsOf({ file: path('a run file'), section: optional(text) }),
+  'a list of files that are laid over it, such as [{"file": "mine.toml"}]',
+);
+const takesOver = fieldsOf({
+  handle: orNull(runHandle),
+  asked: orNull(fieldsOf({ overrides: recordOf(number, 'settings that were changed') })),
+  request: text,
+});
+/** A run that is open already is gone on with, whatever else an older version let it be started with: its file is not read again. */
+const openedRun = fieldsOf({ config: path('a run file'), takesOver });
+const trainRunFields = onlyFieldsOf({
+  config: path('a run file'),
+  run: optional(runName),
+  overrides: optional(settings),
+  over: optional(overFiles),
+  dialect: optional(text),
+  rewind: optional(whole),
+  sent: optional(fieldsOf({ texts, beside: texts })),
+  takesOver: optional(takesOver),
+});
+
+const evaluationFile = onlyFieldsOf({
+  config: path('a file of evaluations'),
+  over: optional(recordOf(anything, 'settings in the words of the file, an object such as {"num_examples": 20}')),
+  goOn: optional(oneOf('interrupted', 'unfinished', 'never')),
+});
+const server = fieldsOf({ model: text, baseUrl: text, apiKeyVar: orNull(text), headers: texts });
+const fields = recordOf(anything, 'fields by name');
+const endpointModel = fieldsOf({ model: text, servers: listOf(server), sampling: fields });
+const versionModel = fieldsOf({ model: text, run: runHandle, policy: policyVersion, sampling: fields });
+const unknownModel = fieldsOf({ kind: oneOf('endpoint', 'version') });
+const model = eitherBy(
+  ({ kind }) => (kind === 'endpoint' ? endpointModel : kind === 'version' ? versionModel : unknownModel),
+  'the model that answers, an object with kind "endpoint" or "version"',
+);
+const environment = fieldsOf({ id: text, name: text, args: fields });
+const place = fieldsOf({ store: text, name: text, prefix: text });
+const notify = fieldsOf({ workflowId: text, signal: text });
+const evaluationFields = {
+  environment,
+  model,
+  numExamples: wholeOrAll,
+  skipExamples: optional(whole),
+  rolloutsPerExample: whole,
+  seed: number,
+  shuffleSeed: orNull(number),
+  maxConcurrent: wholeOrAll,
+  independentScoring: flag,
+  maxRetries: whole,
+  standstillS: number,
+  systemPrompt: optional(objectRef),
+  results: place,
+  about: optional(fields),
+  prices: optional(fieldsOf({ input: number, output: number })),
+  notify: optional(notify),
+};
+const severalEvaluations = (one: Shape): Shape =>
+  onlyFieldsOf({
+    inputs: listOf(one, 'a list of evaluations'),
+    title: text,
+    names: optional(listOf(text)),
+    atOnce: optional(whole),
+  });
+
+const newest = onlyFieldsOf({
+  config: orNull(path('a file of evaluations')),
+  run: orNull(onlyFieldsOf({ name: runName, store: text })),
+  onRegression: oneOf(...regressionActions),
+});
+
+const promptFile = onlyFieldsOf({
+  config: path('a file of prompt optimization'),
+  overrides: optional(settings),
+  yes: optional(flag),
+});
+const searchFields = {
+  environments: listOf(environment, 'a list of environments'),
+  model,
+  reflection: fieldsOf({ model: text, servers: listOf(server), fields }),
+  maxCalls: whole,
+  minibatchSize: whole,
+  perfectScore: orNull(number),
+  stateColumns: listOf(text),
+  numTrain: wholeOrAll,
+  numVal: wholeOrAll,
+  numTest: whole,
+  maxConcurrent: wholeOrAll,
+  seed: number,
+  isClassic: flag,
+  initialPrompt: orNull(text),
+  components: optional(listOf(anything)),
+  merges: optional(flag),
+  tuning: optional(fields),
+  results: place,
+  savesResults: flag,
+  isSmallBudgetMeant: flag,
+  isBranch: optional(flag),
+  startPrompt: optional(objectRef),
+  notify: optional(notify),
+};
+const roundsFields = fieldsOf({ run: runHandle, spec: fieldsOf({ heartbeatTimeoutS: number }), tells: text });
+
+/** The input of `trainRun`: as it was typed, in one form, or what the execution before carried. */
+export function readTrainRunInput(given: readonly unknown[]): Exclude<TrainRunInput, string> | ContinuedRun {
+  const door = new Door('trainRun', given, {
+    what: 'the path of a run file, or an object',
+    examples: [{ config: 'words.toml', run: 'words-b', overrides: { max_steps: 6 } }],
+  });
+  const input = door.one();
+  if (isPlainObject(input) && 'continued' in input) return door.carried<ContinuedRun>(input);
+  const read = withoutNulls(fromPath(input));
+  const isOpen = isPlainObject(read) && isPlainObject(read['takesOver']) && isPlainObject(read['takesOver']['handle']);
+  const { overrides } = door.checked<Record<string, unknown>>(read, isOpen ? openedRun : trainRunFields);
+  if (!isPlainObject(overrides)) return read as Exclude<TrainRunInput, string>;
+  const typed = Object.fromEntries(Object.entries(overrides).map(([name, value]) => [name, asTyped(value)]));
+  return { ...(read as Exclude<TrainRunInput, string>), overrides: typed };
+}
+
+/** The input of `evaluate`: a file of evaluations, several that are planned, or one. */
+export function readEvaluateInput(given: readonly unknown[]): EvaluationFileInput | EvaluationsInput | EvaluationInput {
+  const door = new Door('evaluate', given, {
+    what: 'the path of a file of evaluations, or an object',
+    examples: [{ config: 'evals.toml', over: { num_examples: 20 } }],
+  });
+  const input = withoutNulls(fromPath(door.one()), Object.keys(evaluationFields));
+  const one = madeByRatchet(evaluationFields);
+  if (isAnyOf(input, 'inputs')) return door.checked(input, severalEvaluations(one));
+  return door.checked(input, isAnyOf(input, 'environment', 'model', 'results') ? one : evaluationFile);
+}
+
+/** The input of `evaluateNewest`, which a schedule of `ratchet eval schedule` starts. */
+export function readEvaluateNewestInput(given: readonly unknown[]): EvaluateNewestInput {
+  const door = new Door('evaluateNewest', given, {
+    what: 'an object with a file of evaluations, a run, or both',
+    examples: [
+      { config: 'evals.toml', run: null, onRegression: 'flag' },
+      { config: null, run: { name: 'words', store: 'file:outputs' }, onRegression: 'pause' },
+    ],
+  });
+  const input = door.checked<EvaluateNewestInput>(door.one(), newest);
+  if (input.config === null && input.run === null)
+    throw door.refusal(['config and run are both null: one of them says what is evaluated']);
+  return input;
+}
+
+/** The input of `optimizePrompt`: a file, a search that is planned, or what the execution before carried. */
+export function readOptimizePromptInput(
+  given: readonly unknown[],
+): PromptFileInput | PromptSearchInput | CarriedPromptSearch {
+  const door = new Door('optimizePrompt', given, {
+    what: 'the path of a file of prompt optimization, or an object',
+    examples: [{ config: 'gepa.toml', overrides: { max_calls: 200 } }],
+  });
+  const first = door.one();
+  if (isPlainObject(first) && 'state' in first && 'handle' in first) return door.carried<CarriedPromptSearch>(first);
+  const input = fromPath(first);
+  if (isAnyOf(input, 'environments', 'model', 'results', 'reflection'))
+    return door.checked(input, madeByRatchet(searchFields));
+  const read = withoutNulls(input);
+  const { overrides, ...rest } = door.checked<Record<string, unknown>>(read, promptFile);
+  if (!isPlainObject(overrides)) return rest as unknown as PromptFileInput;
+  const typed = Object.fromEntries(Object.entries(overrides).map(([name, value]) => [name, asTyped(value)]));
+  return { ...(rest as unknown as PromptFileInput), overrides: typed };
+}
+
+/** The input of `playRounds`, which a run begins for itself. */
+export function readPlayRoundsInput(given: readonly unknown[]): PlayRoundsInput {
+  const door = new Door('playRounds', given, {
+    what: 'what a run hands over; a run begins this workflow by itself, and nobody else does',
+    examples: [],
+  });
+  return door.checked(door.one(), roundsFields);
+}
+
+interface Wanted {
+  /** What the input is, for people. */
+  readonly what: string;
+  readonly examples: readonly object[];
+}
+
+/** Where the input of one workflow is checked. */
+class Door {
+  readonly #type: string;
+  readonly #given: readonly unknown[];
+  readonly #wanted: Wanted;
+
+  constructor(type: string, given: readonly unknown[], wanted: Wanted) {
+    this.#type = type;
+    this.#given = given;
+    this.#wanted = wanted;
+  }
+
+  one(): unknown {
+    const [first, ...more] = this.#given;
+    if (more.length === 0) return first;
+    throw this.refusal([
+      `expected one input, received ${this.#given.length}: put what belongs together into one object`,
+    ]);
+  }
+
+  checked<T>(input: unknown, shape: Shape): T {
+    if (!isPlainObject(input)) throw this.refusal([`expected ${this.#wanted.what}, received ${received(input)}`]);
+    const problems = shape.problems(input, '');
+    if (problems.length > 0) throw this.refusal(problems);
+    return input as T;
+  }
+
+  /** The server says that an execution before handed this over: nobody types it. */
+  carried<T>(input: unknown): T {
+    if (workflowInfo().continuedFromExecutionRunId !== undefined) return input as T;
+    throw this.refusal([
+      'this is what one execution of the workflow handed to the next, and cannot begin another. Start it with its file: it continues from what is stored',
+    ]);
+  }
+
+  refusal(problems: readonly string[]): ApplicationFailure {
+    const { what, examples } = this.#wanted;
+    const shown = problems.slice(0, problemsShown);
+    const more = problems.length > shown.length ? [`and ${problems.length - shown.length} more`] : [];
+    const id = workflowIdPattern.test(workflowInfo().workflowId) ? workflowInfo().workflowId : 'words';
+    return ApplicationFailure.nonRetryable(
+      [
+        `The input of ${this.#type} is wrong; nothing was begun:`,
+        ...[...shown, ...more].map((line) => `- ${line}.`),
+        `Its input is ${what}.${examples.length === 0 ? '' : ' For example:'}`,
+        ...examples.flatMap((example) => [
+          JSON.stringify(example),
+          `npx ratchet temporal workflow start --type ${this.#type} --task-queue ${taskQueues.orchestrator} --workflow-id ${id} --input '${JSON.stringify(example)}'`,
+        ]),
+      ].join('\n'),
+      'InputInvalid',
+    );
+  }
+}
+
+const problemsShown = 8;
+
+/** A path alone is the whole of an input. */
+function fromPath(input: unknown): unknown {
+  return typeof input === 'string' ? { config: input } : input;
+}
+
+/** Clients that send every field send null for those that are left out. */
+function withoutNulls(input: unknown, meant: readonly string[] = []): unknown {
+  if (!isPlainObject(input) || meant.some((name) => name in input)) return input;
+  return Object.fromEntries(Object.entries(input).filter(([name, value]) => name === 'config' || value !== null));
+}
+
+/** What Ratchet's own commands and runs make. Of a child its run may be of another version, which knows more fields. */
+function madeByRatchet(shapes: Readonly<Record<string, Shape>>): Shape {
+  return workflowInfo().parent === undefined ? onlyFieldsOf(shapes) : fieldsOf(shapes);
+}
+
+function isAnyOf(input: unknown, ...names: readonly string[]): boolean {
+  return isPlainObject(input) && names.some((name) => name in input);
+}
