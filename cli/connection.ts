@@ -7,7 +7,6 @@ import {
   type WorkflowHandle,
   WorkflowNotFoundError,
 } from '@temporalio/client';
-import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import proto from '@temporalio/proto';
 import { RatchetError } from '../core/errors.ts';
 import { runNamePattern, taskQueues } from '../core/names.ts';
@@ -129,22 +128,6 @@ export async function findRunning(client: Client, run: string): Promise<Workflow
   const found = await findByAttribute(client, run, "AND ExecutionStatus='Running'");
   // What is listed lags a little behind what is.
   return found && (await statusOf(found)) === 'RUNNING' ? found : null;
-}
-
-/** The settings that a running workflow was given on the command line; null when that cannot be told any more. */
-export async function startedWith({ client, workflowId }: WorkflowHandle): Promise<unknown> {
-  const { namespace } = client.options;
-  const { history } = await client.workflowService.getWorkflowExecutionHistory({
-    namespace,
-    execution: { workflowId },
-    maximumPageSize: 1,
-  });
-  const payloads = history?.events?.[0]?.workflowExecutionStartedEventAttributes?.input?.payloads;
-  if (!payloads?.length) return null;
-  const [input] = (await decodeArrayFromPayloads(client.options.loadedDataConverter, payloads)) as [
-    string | { overrides?: Record<string, string> },
-  ];
-  return typeof input === 'string' ? {} : (input.overrides ?? null);
 }
 
 async function findByAttribute(client: Client, run: string, and: string): Promise<WorkflowHandle | null> {

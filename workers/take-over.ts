@@ -140,8 +140,8 @@ function timeoutsOf(config: proto.temporal.api.workflow.v1.IWorkflowExecutionCon
   };
 }
 
-interface Beginning {
-  readonly input: TrainRunInput | ContinuedRun;
+export interface Beginning<Input = TrainRunInput | ContinuedRun> {
+  readonly input: Input;
   /** What opening it gave; null while that is under way. */
   readonly opened: OpenedRun | null;
   /** The execution that continued as this one. */
@@ -168,7 +168,11 @@ function anew(
 }
 
 /** What an execution was started with, and what opening the run gave. */
-async function readBeginning(client: Client, workflowId: string, runId: string): Promise<Beginning> {
+export async function readBeginning<Input = TrainRunInput | ContinuedRun>(
+  client: Client,
+  workflowId: string,
+  runId: string,
+): Promise<Beginning<Input>> {
   const converter = client.options.loadedDataConverter;
   const { history } = await client.workflowService.getWorkflowExecutionHistory({
     namespace: client.options.namespace,
@@ -177,7 +181,7 @@ async function readBeginning(client: Client, workflowId: string, runId: string):
   });
   const events = history?.events ?? [];
   const payloads = events[0]?.workflowExecutionStartedEventAttributes?.input?.payloads ?? [];
-  const [input] = (await decodeArrayFromPayloads(converter, payloads)) as [TrainRunInput | ContinuedRun];
+  const [input] = (await decodeArrayFromPayloads(converter, payloads)) as [Input];
   const result = resultOfOpening(events);
   const [opened = null] = result ? ((await decodeArrayFromPayloads(converter, result)) as [OpenedRun]) : [];
   const continues = events[0]?.workflowExecutionStartedEventAttributes?.continuedExecutionRunId || null;
@@ -199,6 +203,6 @@ function resultOfOpening(events: readonly HistoryEvent[]) {
   return done?.activityTaskCompletedEventAttributes?.result?.payloads ?? null;
 }
 
-function isContinued(input: TrainRunInput | ContinuedRun): input is ContinuedRun {
+export function isContinued(input: TrainRunInput | ContinuedRun): input is ContinuedRun {
   return typeof input === 'object' && 'continued' in input;
 }

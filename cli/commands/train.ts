@@ -102,7 +102,9 @@ export async function train(
       const rewind = options.rewind === undefined ? {} : { rewind: options.rewind };
       const layers = over.length === 0 ? {} : { over };
       const typed = { config: file, ...layers, ...dialect, overrides, run, sent, ...rewind };
-      const { handle, isAttached } = await attachOrStart(client, typed, { spec, resumeStep }, audience);
+      const isAlone = stack !== null && stack.uiUrl !== null;
+      const wanted = { spec, resumeStep, projectFolder, again: goOn, isAlone };
+      const { handle, isAttached } = await attachOrStart(client, typed, wanted, audience);
       if (uiUrl) audience.say(`${uiLine(uiUrl, handle)}      kill any process and watch`);
       await tellOthers(client, handle.workflowId, audience);
       const ended = await watchRun(handle, {
