@@ -1,6 +1,6 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
-import { WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
+import type { WorkflowHandle } from '@temporalio/client';
 import { describeEffectiveness } from '../core/rl/effectiveness.ts';
 import { showStoreUri } from '../backends/store/index.ts';
 import { readRunningStack } from '../workers/project-lock.ts';
@@ -8,7 +8,7 @@ import type { Stack } from '../workers/supervisor.ts';
 import type { RunStatus } from '../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../workflows/train-run.ts';
 import type { Audience } from './audience.ts';
-import { endingOf } from './ending.ts';
+import { type Ending, endingOf, type Leaving } from './ending.ts';
 import { followRun, isTakenOver, tellRest } from './follow-run.ts';
 import type { NdjsonEnd } from './ndjson.ts';
 import { resultOf } from './result-of.ts';
@@ -102,7 +102,9 @@ async function watchExecution(handle: RunWorkflow, options: Watch): Promise<End 
   } catch (error) {
     ended.abort();
     const seen = await following;
-    switch (endingOf(error, { interrupted, gone })) {
+    switch (await endingOfRun(handle, error, { interrupted, gone })) {
+      case 'taken over':
+        return 'taken over';
       case 'interrupted':
         return stack
           ? over('stopped', 130, `stopped. The run ${run} is not lost: ${goOn} continues it`)
@@ -120,13 +122,23 @@ async function watchExecution(handle: RunWorkflow, options: Watch): Promise<End 
         await audience.untilRead(left);
         return over('failed', 1, `the run was cancelled; what is committed stays: ${goOn} continues from there`);
       case 'failed':
-        if (error instanceof WorkflowFailedError && (await isTakenOver(handle, error))) return 'taken over';
         await tellRest(handle, seen, audience);
         await audience.untilRead(left);
     }
     const end = over('failed', 1, `the run failed: ${rootMessage(error)}`);
     audience.say(sayAfterFailure(options, rootMessage(error)));
     return end;
+  }
+}
+
+/** A workflow that is deleted is terminated first: nobody knows it when it is asked for. */
+async function endingOfRun(handle: RunWorkflow, error: unknown, leaving: Leaving): Promise<Ending | 'taken over'> {
+  const ending = endingOf(error, leaving);
+  if (ending !== 'failed') return ending;
+  try {
+    return (await isTakenOver(handle, error)) ? 'taken over' : ending;
+  } catch (askedAfter) {
+    return endingOf(askedAfter, leaving);
   }
 }
 
