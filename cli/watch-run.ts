@@ -1,6 +1,8 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { WorkflowHandle } from '@temporalio/client';
+import { ApplicationFailure } from '@temporalio/common';
+import type { ErrorCode } from '../core/errors.ts';
 import { describeEffectiveness } from '../core/rl/effectiveness.ts';
 import { showStoreUri } from '../backends/store/index.ts';
 import { readRunningStack } from '../workers/project-lock.ts';
@@ -35,6 +37,8 @@ interface Watch {
   readonly interrupted: AbortController;
   /** Aborted when the processes of another command, to which this one is attached, have ended. */
   readonly gone: AbortSignal;
+  /** Starts it again from its store where the execution that was found has older state than that; missing = that is told. */
+  readonly startAnew?: () => Promise<RunWorkflow>;
   /** After the summary of a run that has finished. */
   readonly sayNext?: () => Promise<void>;
 }
@@ -51,13 +55,14 @@ export async function watchRun(handle: RunWorkflow, options: Watch): Promise<num
     onLeave: () => interrupted.abort(),
   });
   try {
-    for (let watched = handle; ;) {
-      const end = await watchExecution(watched, options);
-      if (end !== 'taken over') {
+    for (let [watched, isFirst] = [handle, true]; ; isFirst = false) {
+      const end = await watchExecution(watched, options, isFirst);
+      if (typeof end === 'object') {
         audience.end(end);
         return end.exit_code;
       }
-      watched = handle.client.getHandle<typeof trainRun>(handle.workflowId);
+      watched =
+        end === 'behind' ? await options.startAnew!() : handle.client.getHandle<typeof trainRun>(handle.workflowId);
     }
   } finally {
     audience.leave();
@@ -67,7 +72,12 @@ export async function watchRun(handle: RunWorkflow, options: Watch): Promise<num
 type End = Omit<NdjsonEnd, 'type' | 'time' | 'run'>;
 const nothingKnown = { step: null, policy: null, weights: null, ledger_sound: null, ettr: null };
 
-async function watchExecution(handle: RunWorkflow, options: Watch): Promise<End | 'taken over'> {
+/** `mayBeBehind`: it is the execution that was there when this command was typed. */
+async function watchExecution(
+  handle: RunWorkflow,
+  options: Watch,
+  mayBeBehind: boolean,
+): Promise<End | 'taken over' | 'behind'> {
   const { run, audience, stack, goOn, gone, sayNext } = options;
   const interrupted = options.interrupted.signal;
   const ended = new AbortController();
@@ -123,6 +133,12 @@ async function watchExecution(handle: RunWorkflow, options: Watch): Promise<End 
         return over('failed', 1, `the run was cancelled; what is committed stays: ${goOn} continues from there`);
       case 'failed':
         await tellRest(handle, seen, audience);
+        if (options.startAnew && mayBeBehind && isBehind(error)) {
+          audience.say(
+            `${rootMessage(error)}\nThis command was typed since: the run ${run} goes on from its newest commit`,
+          );
+          return 'behind';
+        }
         await audience.untilRead(left);
     }
     const end = over('failed', 1, `the run failed: ${rootMessage(error)}`);
@@ -140,6 +156,13 @@ async function endingOfRun(handle: RunWorkflow, error: unknown, leaving: Leaving
   } catch (askedAfter) {
     return endingOf(askedAfter, leaving);
   }
+}
+
+/** Whether its state was older than its store. */
+function isBehind(error: unknown): boolean {
+  for (let one = error; one instanceof Error; one = one.cause)
+    if (one instanceof ApplicationFailure && one.type === ('CommitConflict' satisfies ErrorCode)) return true;
+  return false;
 }
 
 /** What to type next. A step that could not be gone on from is not typed again. */

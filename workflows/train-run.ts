@@ -4,7 +4,7 @@ import { rewoundLine, stepLine } from './control/lines.ts';
 import { RewindAsked } from './control/run-control.ts';
 import { isHistoryLong } from './history-length.ts';
 import { eager } from './options.ts';
-import { continueRun, finish, type RunSummary } from './run-end.ts';
+import { continueRun, finish, type RunSummary, whyItFails } from './run-end.ts';
 import { assemble, type RunParts } from './run-parts.ts';
 import { openOrContinue, type ContinuedRun, type OpenedStart } from './run-start.ts';
 import { firstState, stateAfter } from './step/run-states.ts';
@@ -52,7 +52,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
       if (error instanceof RewindAsked) return continueRun(parts, opened);
       if (isCancellation(error)) await evals.leaveAll();
       if (!(error instanceof ContinueAsNew)) await CancellationScope.nonCancellable(() => rollouts.leave());
-      throw error;
+      throw await whyItFails(error, parts);
     }
   });
 }
