@@ -28,6 +28,13 @@ export async function temporalHere(projectFolder: string): Promise<TemporalSetti
 export async function findTemporal(projectFolder: string): Promise<TemporalSettings> {
   const found = await temporalHere(projectFolder);
   if (found) return found;
+  const running = await readRunningStack(projectFolder);
+  if (running) {
+    throw new RatchetError(
+      'ServerUnavailable',
+      `The processes of ${projectFolder} (process ${running.pid}) are ${running.state === 'starting' ? 'being started' : running.state}: there is no Temporal server to ask yet. Type this again when they are ready.`,
+    );
+  }
   throw new RatchetError(
     'ServerUnavailable',
     `Nothing of Ratchet runs in ${projectFolder}. Start it with \`ratchet dev\` or \`ratchet train FILE\`, or set TEMPORAL_ADDRESS to a server elsewhere.`,
