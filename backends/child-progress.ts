@@ -1,5 +1,6 @@
 import { execFile } from 'node:child_process';
 import { readdir, readFile } from 'node:fs/promises';
+import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 
 /** How long a child is waited for that imports Python, installs packages or loads a model. */
@@ -46,7 +47,8 @@ export function watchChild(
     let before = await workOf(pid);
     // Turns are counted, and no time: while this process or its machine stands still, so does the child.
     for (let [turn, still] = [1, 1]; !ended.signal.aborted; turn++, still++) {
-      await turnOver(everyMs, ended.signal);
+      // A watch keeps no process alive.
+      await delay(everyMs, undefined, { signal: ended.signal, ref: false }).catch(() => undefined); // ended: the loop ends
       const now = await workOf(pid);
       if (isHeard || now !== before) still = 0;
       isHeard = false;
@@ -77,14 +79,6 @@ export async function answerOf(
   } finally {
     watch.end();
   }
-}
-
-function turnOver(everyMs: number, ended: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, everyMs);
-    timer.unref(); // a watch keeps no process alive
-    ended.addEventListener('abort', () => (clearTimeout(timer), resolve()), { once: true });
-  });
 }
 
 function inWords(ms: number): string {

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { environmentForAll, selectEnvironment } from '../../../core/child-environment.ts';
 import { RatchetError } from '../../../core/errors.ts';
-import { watchChild } from '../../child-progress.ts';
+import { type ChildPatience, childPatience, watchChild } from '../../child-progress.ts';
 import type { VerifiersApi } from './requirement.ts';
 
 const program = fileURLToPath(new URL('../../../python/ratchet_bridge/check.py', import.meta.url));
@@ -34,14 +34,19 @@ export type Probe = z.infer<typeof Probe>;
 export type ImportFailure = z.infer<typeof ImportFailure>;
 
 /** Imports a module in a process of its own and says what it has. Runs the package's code, so only where a person asked for it. */
-export async function probeModule(python: string, module: string, api: VerifiersApi): Promise<Probe> {
+export async function probeModule(
+  python: string,
+  module: string,
+  api: VerifiersApi,
+  patience: ChildPatience = childPatience(),
+): Promise<Probe> {
   // -P: the folder of the program is not where modules are looked for.
   const child = spawn(python, ['-P', program, 'probe', module, api], {
     cwd: tmpdir(),
     env: selectEnvironment([...environmentForAll, 'HF_*'], process.env),
     stdio: ['ignore', 'pipe', 'pipe'],
   });
-  const watch = watchChild(child.pid);
+  const watch = watchChild(child.pid, patience);
   let givenUp = '';
   void watch.over.then((why) => {
     givenUp = ` (${why})`;
