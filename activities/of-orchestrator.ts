@@ -11,7 +11,7 @@ import { createHoldVersion, findEvaluation } from './hold-version.ts';
 import { createRecordEvaluation } from './record-evaluation.ts';
 import { filterAgain } from './filter-groups.ts';
 import { createLeaseGroups, type LeaseDependencies } from './lease-groups.ts';
-import { beginLineage, checkRewind } from '../runs/lineages.ts';
+import { beginLineage, checkBehind, checkRewind } from '../runs/lineages.ts';
 import { createOpenRun, type OpenRunDependencies } from './open-run.ts';
 import { packBatch } from './pack-batch.ts';
 import { planStep } from './plan-step.ts';
@@ -37,6 +37,7 @@ export const createOrchestratorActivities = (
   openRun: createOpenRun(dependencies),
   readSpec,
   checkRewind,
+  checkBehind,
   beginLineage,
   leaseGroups: createLeaseGroups(dependencies),
   reopenRounds,

@@ -8,6 +8,8 @@ import { storedParts } from '../backends/rollouts/group-harvest.ts';
 import { harvestChunk, type HarvestedChunk } from '../backends/rollouts/harvest-chunk.ts';
 import { scoreChunk } from '../backends/rollouts/score-chunk.ts';
 import { failpoint } from '../backends/failpoints.ts';
+import { RatchetError } from '../core/errors.ts';
+import { refuseOverRound } from '../runs/lineages.ts';
 import { specOf } from '../runs/run-access.ts';
 import { GenerationAttempt, type GenerationProgress } from './around/generation-attempt.ts';
 import { lastProgress, withHeartbeat } from './around/heartbeat.ts';
@@ -37,10 +39,19 @@ export const createPlayGroups =
       return { ...generated, parts: [await scoreWhole(dependencies, input, generated, cancelled)], ...attempt.lost() };
     };
     return withHeartbeat(
-      (cancelled, say) => play(cancelled, say).finally(() => attempt.over()),
+      (cancelled, say) =>
+        play(cancelled, say)
+          .catch((error: unknown) => unlessOver(input, error))
+          .finally(() => attempt.over()),
       () => attempt.progress(),
     );
   };
+
+/** What a round was played from is removed once it is over: whoever asks for it then has older state than the store. */
+async function unlessOver({ run, round }: ChunkInput, error: unknown): Promise<never> {
+  if (error instanceof RatchetError && error.code === 'CheckpointDamaged') await refuseOverRound(run, round);
+  throw error;
+}
 
 /** A chunk that was begun one way is played to its end that way. */
 async function isHarvested(input: ChunkInput): Promise<boolean> {

@@ -7,7 +7,6 @@ import {
   type WorkflowHandle,
   WorkflowNotFoundError,
 } from '@temporalio/client';
-import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
 import proto from '@temporalio/proto';
 import { RatchetError } from '../core/errors.ts';
 import { runNamePattern, taskQueues } from '../core/names.ts';
@@ -29,6 +28,13 @@ export async function temporalHere(projectFolder: string): Promise<TemporalSetti
 export async function findTemporal(projectFolder: string): Promise<TemporalSettings> {
   const found = await temporalHere(projectFolder);
   if (found) return found;
+  const running = await readRunningStack(projectFolder);
+  if (running) {
+    throw new RatchetError(
+      'ServerUnavailable',
+      `The processes of ${projectFolder} (process ${running.pid}) are ${running.state === 'starting' ? 'being started' : running.state}: there is no Temporal server to ask yet. Type this again when they are ready.`,
+    );
+  }
   throw new RatchetError(
     'ServerUnavailable',
     `Nothing of Ratchet runs in ${projectFolder}. Start it with \`ratchet dev\` or \`ratchet train FILE\`, or set TEMPORAL_ADDRESS to a server elsewhere.`,
@@ -129,22 +135,6 @@ export async function findRunning(client: Client, run: string): Promise<Workflow
   const found = await findByAttribute(client, run, "AND ExecutionStatus='Running'");
   // What is listed lags a little behind what is.
   return found && (await statusOf(found)) === 'RUNNING' ? found : null;
-}
-
-/** The settings that a running workflow was given on the command line; null when that cannot be told any more. */
-export async function startedWith({ client, workflowId }: WorkflowHandle): Promise<unknown> {
-  const { namespace } = client.options;
-  const { history } = await client.workflowService.getWorkflowExecutionHistory({
-    namespace,
-    execution: { workflowId },
-    maximumPageSize: 1,
-  });
-  const payloads = history?.events?.[0]?.workflowExecutionStartedEventAttributes?.input?.payloads;
-  if (!payloads?.length) return null;
-  const [input] = (await decodeArrayFromPayloads(client.options.loadedDataConverter, payloads)) as [
-    string | { overrides?: Record<string, string> },
-  ];
-  return typeof input === 'string' ? {} : (input.overrides ?? null);
 }
 
 async function findByAttribute(client: Client, run: string, and: string): Promise<WorkflowHandle | null> {

@@ -26,6 +26,8 @@ export interface StatusReport {
   readonly committed: StoredRun | null;
   /** Why Temporal could not be asked; null when it could. */
   readonly temporalError: string | null;
+  /** What runs here although its Temporal server tells nothing of the run; missing or null where nothing does. */
+  readonly silent?: string | null;
   /** How far its branches are that look for better prompts, by workflow; those that answer. */
   readonly branches: BranchFigures;
   /** What stands in for a status: who does not answer. */
@@ -45,11 +47,12 @@ export interface StatusReport {
 }
 
 export async function describe(report: StatusReport): Promise<string[]> {
-  const { run, workflow, status, committed, stoppedBecause, temporalError, waiting } = report;
+  const { run, workflow, status, committed, stoppedBecause, temporalError, silent, waiting } = report;
   const lines = status ? describeStatus(status, workflow!, report) : [`${run}: ${standing(report)}`];
   if (stoppedBecause) lines.push(`failed because: ${stoppedBecause}`);
   if (waiting) lines.push(waiting);
   lines.push(...report.otherVersions);
+  if (silent) lines.push(silent);
   if (temporalError) lines.push(temporalError);
   if (committed) lines.push(...(await describeStored(committed, status === null)));
   if (report.cost) lines.push(...describeCost(report.cost));
@@ -57,7 +60,7 @@ export async function describe(report: StatusReport): Promise<string[]> {
   if (report.webhook) lines.push(`webhook: ${report.webhook}`);
   lines.push(...Object.entries(report.sinks).flatMap(([sink, state]) => describeSink(sink, state) ?? []));
   if (report.sinksError) lines.push(`metrics elsewhere: not known, ${report.sinksError}`);
-  if (committed) lines.push(...(await import('./stored-runs.ts')).describeGoOn(committed));
+  if (committed && !silent) lines.push(...(await import('./stored-runs.ts')).describeGoOn(committed));
   return lines;
 }
 
@@ -97,11 +100,12 @@ async function describeStored(stored: StoredRun, isAll: boolean): Promise<string
   ];
 }
 
-function standing({ workflow, committed, temporalError }: StatusReport): string {
+function standing({ workflow, committed, temporalError, silent }: StatusReport): string {
   if (!committed) return `workflow ${workflow}`;
   const { step, maxSteps, lineage, committedAt, state } = committed;
   const place = `step ${step} of ${maxSteps}, lineage ${lineage}, committed at ${committedAt}`;
   if (workflow !== null) return `workflow ${workflow}; ${place}`;
+  if (silent) return `${place} (its folder says this)`;
   return `${state}, ${place}${temporalError === null ? ' (no Temporal server runs here; its folder says this)' : ''}`;
 }
 

@@ -1,12 +1,21 @@
-import { isDeepStrictEqual } from 'node:util';
-import type { Client } from '@temporalio/client';
+import { type Client, WorkflowExecutionAlreadyStartedError, type WorkflowHandle } from '@temporalio/client';
 import type { TrainRunInput } from '../activities/index.ts';
 import { taskQueues } from '../core/names.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { trainRun } from '../workflows/train-run.ts';
 import type { Audience } from './audience.ts';
 import { refuseOtherRun } from '../runs/run-identity.ts';
-import { findRunning, startedWith, temporalHere } from './connection.ts';
+import { askStatus } from './ask-status.ts';
+import {
+  changeLines,
+  changesSince,
+  isForRestart,
+  mayGoOnWith,
+  otherSettings,
+  processLine,
+} from './changed-while-open.ts';
+import { findRunning, temporalHere } from './connection.ts';
+import { settingsOfOpenRun } from './open-run-settings.ts';
 import type { RunWorkflow } from './watch-run.ts';
 
 type TypedRun = Exclude<TrainRunInput, string> & { readonly run: string };
@@ -16,19 +25,33 @@ export async function refuseTakenName(spec: RunSpec, projectFolder: string): Pro
   if ((await temporalHere(projectFolder)) === null) await refuseOtherRun(spec);
 }
 
+interface Wanted {
+  readonly spec: RunSpec;
+  readonly resumeStep: number | null;
+  readonly projectFolder: string;
+  /** What was typed, to be typed again. */
+  readonly again: string;
+  /** This command started the processes of the Temporal server: nobody was at work on the run. */
+  readonly isAlone: boolean;
+}
+
+/**
+ * Starts the run, or attaches to the workflow that works on it. An open run with other settings is refused with what differs. One that
+ * was interrupted, so that it waits for this command's processes, goes on under what may change.
+ */
 export async function attachOrStart(
   client: Client,
   typed: TypedRun,
-  { spec, resumeStep }: { readonly spec: RunSpec; readonly resumeStep: number | null },
+  wanted: Wanted,
   audience: Pick<Audience, 'say'>,
 ): Promise<{ readonly handle: RunWorkflow; readonly isAttached: boolean }> {
-  const attached = await attach(client, typed.run, typed.overrides ?? {}, audience);
-  if (attached) {
-    tellOfRewind(typed.run, resumeStep, audience);
-    return { handle: attached, isAttached: true };
+  for (;;) {
+    const running = await findRunning(client, typed.run);
+    if (running) return { handle: await attach(client, typed, running, wanted, audience), isAttached: true };
+    await refuseOtherRun(wanted.spec);
+    const handle = await start(client, typed, wanted.spec);
+    if (handle) return { handle, isAttached: false };
   }
-  await refuseOtherRun(spec);
-  return { handle: await start(client, typed, spec), isAttached: false };
 }
 
 function tellOfRewind(run: string, step: number | null, audience: Pick<Audience, 'say'>): void {
@@ -36,19 +59,30 @@ function tellOfRewind(run: string, step: number | null, audience: Pick<Audience,
   audience.say(`to take the running run back to step ${step}: npx ratchet rewind ${run} --step ${step}`);
 }
 
-/** Starts the workflow of a run, or finds the one that goes on under its name. */
-function start(client: Client, input: TypedRun, { model, environments, maxSteps }: RunSpec): Promise<RunWorkflow> {
+/** Starts the workflow of a run; null where another command was faster. */
+async function start(client: Client, input: TypedRun, spec: RunSpec): Promise<RunWorkflow | null> {
+  try {
+    return await client.workflow.start<typeof trainRun>('trainRun', {
+      ...startOptions(input, spec),
+      workflowIdConflictPolicy: 'FAIL',
+    });
+  } catch (error) {
+    if (error instanceof WorkflowExecutionAlreadyStartedError) return null;
+    throw error;
+  }
+}
+
+function startOptions(input: TypedRun, { model, environments, maxSteps }: RunSpec) {
   const steps = maxSteps === 0 ? 'supervised' : `${maxSteps} steps`;
-  return client.workflow.start<typeof trainRun>('trainRun', {
+  return {
     workflowId: input.run,
     taskQueue: taskQueues.orchestrator,
-    args: [input],
-    workflowIdConflictPolicy: 'USE_EXISTING',
+    args: [input] as [TypedRun],
     workflowIdReusePolicy: 'ALLOW_DUPLICATE',
     // A killed orchestrator's unfinished workflow task is waited for no longer than this.
     workflowTaskTimeout: '5s',
     staticSummary: `${[model, ...environments.map(({ name }) => name)].join(' · ')} · ${steps}`,
-  });
+  } as const;
 }
 
 /** Runs that were interrupted go on as soon as there are processes again, and hold the one trainer in turn. */
@@ -64,21 +98,40 @@ export async function tellOthers(client: Client, ours: string, clock: Pick<Audie
   );
 }
 
-/** The run's workflow if it is running already, here or started by hand under an id of its own. */
+/** The run's workflow, here or started by hand under an id of its own. */
 async function attach(
   client: Client,
-  run: string,
-  overrides: Readonly<Record<string, string>>,
-  clock: Pick<Audience, 'say'>,
-): Promise<RunWorkflow | null> {
-  const running = await findRunning(client, run);
-  if (!running) return null;
-  if (running.workflowId !== run)
-    clock.say(`the run ${run} is running as workflow ${running.workflowId}; attached to it`);
-  if (Object.keys(overrides).length > 0 && !isDeepStrictEqual(await startedWith(running), overrides)) {
-    clock.say(
-      `the run continues with the settings it was started with. To change some: npx ratchet set ${run} learning_rate=… (or stop_after=…), or end it with npx ratchet stop ${run} and train again`,
-    );
+  typed: TypedRun,
+  running: WorkflowHandle,
+  { spec, resumeStep, projectFolder, again, isAlone }: Wanted,
+  audience: Pick<Audience, 'say'>,
+): Promise<RunWorkflow> {
+  const { run } = typed;
+  const { workflowId } = running;
+  if (workflowId !== run) audience.say(`the run ${run} is running as workflow ${workflowId}; attached to it`);
+  const changes = await changesSince(await settingsOfOpenRun(client, { workflowId, run, projectFolder }), spec);
+  const ofProcesses = isAlone ? null : processLine(run, changes);
+  if (ofProcesses !== null) audience.say(ofProcesses);
+  if (changes.ofRun.length > 0) {
+    if (!isAlone || !mayGoOnWith(changes)) {
+      const step = (await askStatus(running, statusPatienceMs))?.step ?? null;
+      const underWay = step === null ? null : step + 1;
+      throw otherSettings(changes, { run, file: typed.config, again, underWay, wasInterrupted: isAlone });
+    }
+    const says = isForRestart(changes) ? 'goes on from its newest commit with what was changed since' : 'goes on';
+    for (const line of [`the run ${run} was interrupted, and ${says}:`, ...changeLines(changes)]) audience.say(line);
+    if (isForRestart(changes)) {
+      const options = { ...startOptions(typed, spec), workflowId };
+      // In one call: there is no moment at which the run is gone.
+      return client.workflow.start<typeof trainRun>('trainRun', {
+        ...options,
+        workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+      });
+    }
   }
+  tellOfRewind(run, resumeStep, audience);
   return running;
 }
+
+/** Only to say which settings it would take. */
+const statusPatienceMs = 3_000;

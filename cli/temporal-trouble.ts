@@ -2,6 +2,7 @@ import {
   isGrpcServiceError,
   NamespaceNotFoundError,
   ServiceError,
+  WorkflowNotFoundError,
   WorkflowUpdateRPCTimeoutOrCancelledError,
 } from '@temporalio/client';
 import { RatchetError } from '../core/errors.ts';
@@ -13,6 +14,13 @@ export function temporalTrouble(error: unknown): unknown {
     return new RatchetError(
       'ServerUnavailable',
       `This Temporal server has no namespace ${JSON.stringify(error.namespace)}. TEMPORAL_NAMESPACE names the one the workers use; missing = "default".`,
+      { cause: error },
+    );
+  }
+  if (error instanceof WorkflowNotFoundError) {
+    return new RatchetError(
+      'RunNotFound',
+      `This Temporal server does not know the workflow ${error.workflowId} (any more): it may have been deleted. What a run has stored is still there, and npx ratchet train with its run file continues it; npx ratchet status lists the runs.`,
       { cause: error },
     );
   }

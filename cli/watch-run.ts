@@ -1,6 +1,8 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
-import { WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
+import type { WorkflowHandle } from '@temporalio/client';
+import { ApplicationFailure } from '@temporalio/common';
+import type { ErrorCode } from '../core/errors.ts';
 import { describeEffectiveness } from '../core/rl/effectiveness.ts';
 import { showStoreUri } from '../backends/store/index.ts';
 import { readRunningStack } from '../workers/project-lock.ts';
@@ -8,7 +10,7 @@ import type { Stack } from '../workers/supervisor.ts';
 import type { RunStatus } from '../workflows/control/messages.ts';
 import type { RunSummary, trainRun } from '../workflows/train-run.ts';
 import type { Audience } from './audience.ts';
-import { endingOf } from './ending.ts';
+import { type Ending, endingOf, type Leaving } from './ending.ts';
 import { followRun, isTakenOver, tellRest } from './follow-run.ts';
 import type { NdjsonEnd } from './ndjson.ts';
 import { resultOf } from './result-of.ts';
@@ -35,6 +37,8 @@ interface Watch {
   readonly interrupted: AbortController;
   /** Aborted when the processes of another command, to which this one is attached, have ended. */
   readonly gone: AbortSignal;
+  /** Starts it again from its store where the execution that was found has older state than that; missing = that is told. */
+  readonly startAnew?: () => Promise<RunWorkflow>;
   /** After the summary of a run that has finished. */
   readonly sayNext?: () => Promise<void>;
 }
@@ -51,13 +55,14 @@ export async function watchRun(handle: RunWorkflow, options: Watch): Promise<num
     onLeave: () => interrupted.abort(),
   });
   try {
-    for (let watched = handle; ;) {
-      const end = await watchExecution(watched, options);
-      if (end !== 'taken over') {
+    for (let [watched, isFirst] = [handle, true]; ; isFirst = false) {
+      const end = await watchExecution(watched, options, isFirst);
+      if (typeof end === 'object') {
         audience.end(end);
         return end.exit_code;
       }
-      watched = handle.client.getHandle<typeof trainRun>(handle.workflowId);
+      watched =
+        end === 'behind' ? await options.startAnew!() : handle.client.getHandle<typeof trainRun>(handle.workflowId);
     }
   } finally {
     audience.leave();
@@ -67,7 +72,12 @@ export async function watchRun(handle: RunWorkflow, options: Watch): Promise<num
 type End = Omit<NdjsonEnd, 'type' | 'time' | 'run'>;
 const nothingKnown = { step: null, policy: null, weights: null, ledger_sound: null, ettr: null };
 
-async function watchExecution(handle: RunWorkflow, options: Watch): Promise<End | 'taken over'> {
+/** `mayBeBehind`: it is the execution that was there when this command was typed. */
+async function watchExecution(
+  handle: RunWorkflow,
+  options: Watch,
+  mayBeBehind: boolean,
+): Promise<End | 'taken over' | 'behind'> {
   const { run, audience, stack, goOn, gone, sayNext } = options;
   const interrupted = options.interrupted.signal;
   const ended = new AbortController();
@@ -102,7 +112,9 @@ async function watchExecution(handle: RunWorkflow, options: Watch): Promise<End 
   } catch (error) {
     ended.abort();
     const seen = await following;
-    switch (endingOf(error, { interrupted, gone })) {
+    switch (await endingOfRun(handle, error, { interrupted, gone })) {
+      case 'taken over':
+        return 'taken over';
       case 'interrupted':
         return stack
           ? over('stopped', 130, `stopped. The run ${run} is not lost: ${goOn} continues it`)
@@ -120,14 +132,37 @@ async function watchExecution(handle: RunWorkflow, options: Watch): Promise<End 
         await audience.untilRead(left);
         return over('failed', 1, `the run was cancelled; what is committed stays: ${goOn} continues from there`);
       case 'failed':
-        if (error instanceof WorkflowFailedError && (await isTakenOver(handle, error))) return 'taken over';
         await tellRest(handle, seen, audience);
+        if (options.startAnew && mayBeBehind && isBehind(error)) {
+          audience.say(
+            `${rootMessage(error)}\nThis command was typed since: the run ${run} goes on from its newest commit`,
+          );
+          return 'behind';
+        }
         await audience.untilRead(left);
     }
     const end = over('failed', 1, `the run failed: ${rootMessage(error)}`);
     audience.say(sayAfterFailure(options, rootMessage(error)));
     return end;
   }
+}
+
+/** A workflow that is deleted is terminated first: nobody knows it when it is asked for. */
+async function endingOfRun(handle: RunWorkflow, error: unknown, leaving: Leaving): Promise<Ending | 'taken over'> {
+  const ending = endingOf(error, leaving);
+  if (ending !== 'failed') return ending;
+  try {
+    return (await isTakenOver(handle, error)) ? 'taken over' : ending;
+  } catch (askedAfter) {
+    return endingOf(askedAfter, leaving);
+  }
+}
+
+/** Whether its state was older than its store. */
+function isBehind(error: unknown): boolean {
+  for (let one = error; one instanceof Error; one = one.cause)
+    if (one instanceof ApplicationFailure && one.type === ('CommitConflict' satisfies ErrorCode)) return true;
+  return false;
 }
 
 /** What to type next. A step that could not be gone on from is not typed again. */

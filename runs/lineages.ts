@@ -2,7 +2,7 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import { firstLineage, lineageName } from '../core/names.ts';
 import { decodeRanges, encodeRanges } from '../core/rl/ledger.ts';
-import type { RunHandle, RunState, StepCommit } from '../core/rl/run-state.ts';
+import type { OpenRound, RunHandle, RunState, StepCommit } from '../core/rl/run-state.ts';
 import { weightsReadWholeBytesMax } from '../core/limits.ts';
 import { encodeStored } from './stored-forms.ts';
 import { isVersionSound } from '../backends/store/version-files.ts';
@@ -213,6 +213,18 @@ export async function refuseBehind(run: LineagePlace, step: number): Promise<voi
   const [at, back] = [head?.commit.step ?? 0, Math.max(0, step - 1)];
   throw new RatchetError(
     'CommitConflict',
-    `Temporal's state of the run ${run.name} is behind its store, as after \`temporal workflow reset\`: it is about to make step ${step} of ${run.lineage}, but ${what}; the store's head is step ${at} of ${newest}. Nothing is lost. To continue from step ${at}: npx ratchet train FILE again. To continue from step ${back} instead, keeping what came after it: npx ratchet rewind ${run.name} --step ${back}`,
+    `Temporal's state of the run ${run.name} is behind its store, as after \`temporal workflow reset\` or with an older database of its server: it is about to make step ${step} of ${run.lineage}, but ${what}; the store's head is step ${at} of ${newest}. Nothing is lost. To continue from step ${at}: npx ratchet train FILE again. To continue from step ${back} instead, keeping what came after it: npx ratchet rewind ${run.name} --step ${back}`,
   );
+}
+
+/** The same as an activity, for a run that fails: what its state misses may have been removed since. */
+export async function checkBehind(input: { readonly run: RunHandle; readonly step: number }): Promise<void> {
+  await refuseBehind(input.run, input.step);
+}
+
+/** The same for whoever plays a round: its step is committed, and the newest commit does not have the round in play. */
+export async function refuseOverRound(run: LineagePlace, round: Pick<OpenRound, 'step' | 'first'>): Promise<void> {
+  const head = (await readHead(run))?.commit;
+  if (head?.state.open?.some(({ first }) => first === round.first)) return;
+  await refuseBehind(run, Math.min(round.step, (head?.step ?? -1) + 1));
 }

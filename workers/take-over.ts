@@ -140,9 +140,9 @@ function timeoutsOf(config: proto.temporal.api.workflow.v1.IWorkflowExecutionCon
   };
 }
 
-interface Beginning {
-  /** As somebody sent it: nobody has looked at it before the workflow does. */
-  readonly input: TrainRunInput | ContinuedRun | null | undefined;
+/** `Input` is as somebody sent it: nobody has looked at it before the workflow does. */
+export interface Beginning<Input = TrainRunInput | ContinuedRun | null | undefined> {
+  readonly input: Input;
   /** What opening it gave; null while that is under way. */
   readonly opened: OpenedRun | null;
   /** The execution that continued as this one. */
@@ -169,7 +169,11 @@ function anew(
 }
 
 /** What an execution was started with, and what opening the run gave. */
-async function readBeginning(client: Client, workflowId: string, runId: string): Promise<Beginning> {
+export async function readBeginning<Input = Beginning['input']>(
+  client: Client,
+  workflowId: string,
+  runId: string,
+): Promise<Beginning<Input>> {
   const converter = client.options.loadedDataConverter;
   const { history } = await client.workflowService.getWorkflowExecutionHistory({
     namespace: client.options.namespace,
@@ -178,11 +182,11 @@ async function readBeginning(client: Client, workflowId: string, runId: string):
   });
   const events = history?.events ?? [];
   const payloads = events[0]?.workflowExecutionStartedEventAttributes?.input?.payloads ?? [];
-  const [input] = (await decodeArrayFromPayloads(converter, payloads)) as [unknown];
+  const [input] = (await decodeArrayFromPayloads(converter, payloads)) as [Input];
   const result = resultOfOpening(events);
   const [opened = null] = result ? ((await decodeArrayFromPayloads(converter, result)) as [OpenedRun]) : [];
   const continues = events[0]?.workflowExecutionStartedEventAttributes?.continuedExecutionRunId || null;
-  return { input: input as Beginning['input'], opened, continues };
+  return { input, opened, continues };
 }
 
 /** The run that an execution of `trainRun` works on; null while it is being opened. */
@@ -200,6 +204,6 @@ function resultOfOpening(events: readonly HistoryEvent[]) {
   return done?.activityTaskCompletedEventAttributes?.result?.payloads ?? null;
 }
 
-function isContinued(input: Beginning['input']): input is ContinuedRun {
+export function isContinued(input: Beginning['input']): input is ContinuedRun {
   return typeof input === 'object' && input !== null && 'continued' in input;
 }

@@ -1,7 +1,5 @@
-import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import path from 'node:path';
-import { promisify } from 'node:util';
 import {
   environmentForAll,
   environmentForVerifiers,
@@ -9,6 +7,7 @@ import {
   temporalSecrets,
 } from '../core/child-environment.ts';
 import { RatchetError } from '../core/errors.ts';
+import { answerOf } from '../backends/child-progress.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { needsFullWeights, vllmArguments, type VllmSpec } from '../config/vllm-spec.ts';
 import { lookAtEngine } from '../backends/inference/index.ts';
@@ -143,14 +142,10 @@ async function findVllm(
 /** Looked up, not imported: that takes as long as starting it. */
 const hasModule = 'import importlib.util as u; print(u.find_spec("vllm") is not None)';
 
+/** False where it is not there, or no Python. */
 async function hasVllm(command: string): Promise<boolean> {
-  try {
-    const env = selectEnvironment(environmentForAll, process.env);
-    const { stdout } = await promisify(execFile)(command, ['-c', hasModule], { timeout: 30_000, env });
-    return stdout.trim() === 'True';
-  } catch {
-    return false; // it is not there, or no Python
-  }
+  const answer = await answerOf(command, ['-c', hasModule], selectEnvironment(environmentForAll, process.env));
+  return answer?.trim() === 'True';
 }
 
 function requireKey(name: string): string {

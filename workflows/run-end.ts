@@ -1,9 +1,17 @@
-import { allHandlersFinished, condition, continueAsNew } from '@temporalio/workflow';
+import {
+  allHandlersFinished,
+  ApplicationFailure,
+  condition,
+  continueAsNew,
+  isCancellation,
+  patched,
+  TemporalFailure,
+} from '@temporalio/workflow';
 import type { EvaluationSummary } from '../activities/index.ts';
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import { unlessRewind } from './beside/beside.ts';
 import { endOf, finishedLine, finishedValues, unsoundLine } from './control/lines.ts';
-import { orchestratorFor } from './options.ts';
+import { lookup, orchestratorFor } from './options.ts';
 import type { RunParts } from './run-parts.ts';
 import type { OpenedStart } from './run-start.ts';
 import { withoutBranches } from './step/run-states.ts';
@@ -108,4 +116,25 @@ export async function finish(parts: RunParts): Promise<RunSummary | null> {
     effectiveness,
     evals: evals.done,
   };
+}
+
+/**
+ * Why a run fails. With an older database of the server, or after a reset, its state is behind its store, where what it asks for may be
+ * removed: then that is the reason, and not what was missing.
+ */
+export async function whyItFails(error: unknown, { run, head }: Pick<RunParts, 'run' | 'head'>): Promise<unknown> {
+  const isOurs = error instanceof TemporalFailure && !isCancellation(error); // else a bug: the workflow waits until it is mended
+  if (!isOurs || isConflict(error) || !patched('behind-first')) return error;
+  try {
+    await lookup.checkBehind({ run, step: head.isCommitted ? head.step + 1 : 0 });
+    return error;
+  } catch (found) {
+    return isConflict(found) ? found : error;
+  }
+}
+
+function isConflict(error: unknown): boolean {
+  for (let one = error; one instanceof Error; one = one.cause)
+    if (one instanceof ApplicationFailure && one.type === 'CommitConflict') return true;
+  return false;
 }

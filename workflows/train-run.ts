@@ -5,7 +5,7 @@ import { RewindAsked } from './control/run-control.ts';
 import { readTrainRunInput } from './inputs.ts';
 import { isHistoryLong } from './history-length.ts';
 import { eager } from './options.ts';
-import { continueRun, finish, type RunSummary } from './run-end.ts';
+import { continueRun, finish, type RunSummary, whyItFails } from './run-end.ts';
 import { assemble, type RunParts } from './run-parts.ts';
 import { openOrContinue, type ContinuedRun, type OpenedStart } from './run-start.ts';
 import { firstState, stateAfter } from './step/run-states.ts';
@@ -53,7 +53,7 @@ export async function trainRun(...given: [TrainRunInput | ContinuedRun]): Promis
       if (error instanceof RewindAsked) return continueRun(parts, opened);
       if (isCancellation(error)) await evals.leaveAll();
       if (!(error instanceof ContinueAsNew)) await CancellationScope.nonCancellable(() => rollouts.leave());
-      throw error;
+      throw await whyItFails(error, parts);
     }
   });
 }

@@ -1,12 +1,12 @@
-import { execFile, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
-import { promisify } from 'node:util';
 import { environmentForAll, environmentForPython, selectEnvironment } from '../../core/child-environment.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { answerOf, childPatience, watchChild } from '../child-progress.ts';
 
-const answerWithinMs = 60_000;
-const installWithinMs = 15 * 60_000;
+/** A large package comes over a slow line, without a word and with next to no work. */
+const installStandstillMs = 15 * 60_000;
 
 /** Which interpreters will do, [major, minor]. */
 export interface PythonNeeds {
@@ -45,7 +45,7 @@ export async function findPython(
   const env = pythonVariables(environment);
   const named = environment['RATCHET_PYTHON'];
   const programs = named ? [named] : needs.programs;
-  const uv = (await answers('uv', ['--version'], env)) !== null;
+  const uv = (await answerOf('uv', ['--version'], env)) !== null;
   const looked: Looked[] = [];
   for (const program of programs) {
     const found = await look(program, env);
@@ -74,7 +74,7 @@ const aboutItself =
   'import sys, importlib.util as u; print("%d.%d.%d" % sys.version_info[:3], int(bool(u.find_spec("venv") and u.find_spec("ensurepip"))))';
 
 async function look(program: string, env: Record<string, string>): Promise<Interpreter | null> {
-  const [version = '', hasVenv] = ((await answers(program, ['-c', aboutItself], env)) ?? '').trim().split(' ');
+  const [version = '', hasVenv] = ((await answerOf(program, ['-c', aboutItself], env)) ?? '').trim().split(' ');
   return /^\d+\.\d+\.\d+$/.test(version) ? { version, hasVenv: hasVenv === '1' } : null;
 }
 
@@ -114,15 +114,6 @@ export function pythonIn(folder: string): string {
   return `${folder}/bin/python`;
 }
 
-/** What a program prints; null where it is not there, or is nothing that runs. */
-async function answers(command: string, args: readonly string[], env: Record<string, string>): Promise<string | null> {
-  try {
-    return (await promisify(execFile)(command, [...args], { env, timeout: answerWithinMs })).stdout;
-  } catch {
-    return null;
-  }
-}
-
 interface InstallerRun {
   readonly env: Record<string, string>;
   readonly cwd?: string;
@@ -151,11 +142,17 @@ export async function runInstaller(
     env,
     ...(cwd === undefined ? {} : { cwd }),
     stdio: ['ignore', 'pipe', 'pipe'],
-    timeout: installWithinMs,
+  });
+  const watch = watchChild(child.pid, { ...childPatience(), standstillMs: installStandstillMs });
+  let givenUp: string | null = null;
+  void watch.over.then((why) => {
+    givenUp = why;
+    child.kill();
   });
   for (const stream of [child.stdout, child.stderr]) {
     createInterface(stream).on('line', (line) => {
       lines.push(line);
+      watch.heard();
       onLine?.(line.trim());
     });
   }
@@ -165,9 +162,11 @@ export async function runInstaller(
       resolve(code === 0 ? null : `it ended with ${signal ?? `exit code ${code}`}`),
     );
   });
+  watch.end();
   if (ended === null) return;
   const output = lines.join('\n');
   const errors = lines.filter((line) => /^\s*(error|×|╰)/i.test(line) || line.includes('ERROR:'));
   const said = (errors.length > 0 ? errors : lines).slice(-4).join('\n  ').trim() || ended;
-  throw new InstallerFailed(`${path.basename(command)} ${args.slice(0, 3).join(' ')} failed: ${said}`, output);
+  const why = givenUp === null ? said : `${said} (${givenUp as string})`;
+  throw new InstallerFailed(`${path.basename(command)} ${args.slice(0, 3).join(' ')} failed: ${why}`, output);
 }

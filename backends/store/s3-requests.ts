@@ -188,21 +188,41 @@ async function openSession(location: S3Server, limits: S3Limits): Promise<S3Sess
   const sdk = await import('@aws-sdk/client-s3');
   const region = location.region ?? (location.endpoint === null ? null : (process.env['AWS_REGION'] ?? 'us-east-1'));
   const credentials = storeCredentials();
-  const client = new sdk.S3Client({
-    ...present({ credentials, endpoint: location.endpoint, region }),
-    forcePathStyle: location.pathStyle,
-    maxAttempts: 1,
-    // Every body is covered by its SHA-256 in the signature; servers other than AWS often know no other checksum.
-    requestChecksumCalculation: 'WHEN_REQUIRED',
-    responseChecksumValidation: 'WHEN_REQUIRED',
-    requestHandler: {
-      connectionTimeout: limits.connectMs,
-      socketTimeout: limits.idleMs,
-      httpAgent: { keepAlive: true, maxSockets: limits.requestsMax },
-      httpsAgent: { keepAlive: true, maxSockets: limits.requestsMax },
-    },
-  });
+  const client = withoutNodeNotice(
+    () =>
+      new sdk.S3Client({
+        ...present({ credentials, endpoint: location.endpoint, region }),
+        forcePathStyle: location.pathStyle,
+        maxAttempts: 1,
+        // Every body is covered by its SHA-256 in the signature; servers other than AWS often know no other checksum.
+        requestChecksumCalculation: 'WHEN_REQUIRED',
+        responseChecksumValidation: 'WHEN_REQUIRED',
+        requestHandler: {
+          connectionTimeout: limits.connectMs,
+          socketTimeout: limits.idleMs,
+          httpAgent: { keepAlive: true, maxSockets: limits.requestsMax },
+          httpsAgent: { keepAlive: true, maxSockets: limits.requestsMax },
+        },
+      }),
+  );
   return { client, sdk };
+}
+
+/** The SDK's own switch. */
+const noNodeNotice = 'AWS_SDK_JS_NODE_VERSION_SUPPORT_WARNING_DISABLED';
+
+/**
+ * On Node 20 the SDK's first client says in eight lines which later versions of it need another Node: in every process, though the
+ * pinned version takes Node 20. The variable is set for this call alone, and no child process sees it.
+ */
+function withoutNodeNotice<T>(open: () => T): T {
+  const before = process.env[noNodeNotice];
+  process.env[noNodeNotice] = before ?? 'true';
+  try {
+    return open();
+  } finally {
+    if (before === undefined) delete process.env[noNodeNotice];
+  }
 }
 
 function failureOf(error: unknown): S3Failure {

@@ -7,6 +7,7 @@ import { askBranches } from '../describe-prompts.ts';
 import { describeWaiting, retrying } from '../follow-run.ts';
 import { jsonText, withoutControls } from '../plain-text.ts';
 import { failureOf } from '../result-of.ts';
+import { databaseTrouble, silentStack } from '../silent-stack.ts';
 import { storeOption } from '../store-option.ts';
 import type { StoredRun } from '../stored-runs.ts';
 import { otherVersions } from '../../workers/other-versions.ts';
@@ -30,11 +31,14 @@ export const statusCommand = new Command('status')
     });
   });
 
-async function reportOf(run: string, store: string | undefined): Promise<StatusReport> {
-  const nothing = { run, workflow: null, status: null, retries: [], stoppedBecause: null, temporalError: null };
+export async function reportOf(run: string, store: string | undefined): Promise<StatusReport> {
+  const untouched = { run, workflow: null, status: null, retries: [], stoppedBecause: null };
+  const nothing = { ...untouched, temporalError: null, silent: null };
   const untold = { ...nothing, branches: {}, waiting: null, otherVersions: [] };
   const committed = (await temporalHere(process.cwd())) === null ? await readCommitted(run, store) : null;
-  if (committed) return { ...untold, ...(await sinksOf(run, store)), committed };
+  if (committed) {
+    return { ...untold, ...(await sinksOf(run, store)), committed, silent: await silentStack(process.cwd()) };
+  }
   try {
     const told = await withTemporal((client) => askTemporal(client, run));
     return {
@@ -48,7 +52,8 @@ async function reportOf(run: string, store: string | undefined): Promise<StatusR
     const committed = isKnown ? await readCommitted(run, store) : null;
     if (!committed) throw error;
     const sinks = await sinksOf(run, store);
-    return { ...untold, ...sinks, committed, temporalError: (error as Error).message };
+    const silent = (error as RatchetError).code === 'ServerUnavailable' ? await silentStack(process.cwd()) : null;
+    return { ...untold, ...sinks, committed, temporalError: (error as Error).message, silent };
   }
 }
 
@@ -79,6 +84,8 @@ async function askTemporal(client: Client, run: string): Promise<Told> {
 
 /** Who does not answer, and why where Temporal knows it. */
 async function describeSilence(handle: WorkflowHandle, run: string): Promise<string> {
+  const trouble = await databaseTrouble(process.cwd());
+  if (trouble !== null) return `waiting on: the Temporal server of this folder, which cannot go on: ${trouble}`;
   const stuck = await whyStuck(handle, run).catch(() => null); // a server that is being restarted
   return stuck === null ? describeWaiting(handle) : `waiting on: ${stuck.text}`;
 }

@@ -101,8 +101,11 @@ export async function train(
       if (stack) warnOfMissingKey(spec, audience);
       const rewind = options.rewind === undefined ? {} : { rewind: options.rewind };
       const layers = over.length === 0 ? {} : { over };
-      const typed = { config: file, ...layers, ...dialect, overrides, run, sent, ...rewind };
-      const { handle, isAttached } = await attachOrStart(client, typed, { spec, resumeStep }, audience);
+      const again = { config: file, ...layers, ...dialect, overrides, run, sent };
+      const typed = { ...again, ...rewind };
+      const isAlone = stack !== null && stack.uiUrl !== null;
+      const wanted = { spec, resumeStep, projectFolder, again: goOn, isAlone };
+      const { handle, isAttached } = await attachOrStart(client, typed, wanted, audience);
       if (uiUrl) audience.say(`${uiLine(uiUrl, handle)}      kill any process and watch`);
       await tellOthers(client, handle.workflowId, audience);
       const ended = await watchRun(handle, {
@@ -112,6 +115,8 @@ export async function train(
         wasRunning: isAttached,
         rollouts: () => new StoredRollouts(openRunStore(spec.store.uri, run)),
         known: { maxSteps: spec.maxSteps, store: `${spec.store.uri}${run}/` },
+        // What it was to be rewound to was for the execution that was asked for it.
+        ...(isAttached && { startAnew: async () => (await attachOrStart(client, again, wanted, audience)).handle }),
         goOn,
         goOnPlainly: trainAgain(withoutResume(command)),
         interrupted,

@@ -6,6 +6,7 @@ import type { evaluate } from '../../workflows/evaluate.ts';
 import { withProcesses } from '../processes.ts';
 import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
 import { namedByModels } from './named-models.ts';
+import { otherThanAsked } from './same-input.ts';
 import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
 
 /** Where evaluations of this command are carried out, until it is closed. */
@@ -37,7 +38,7 @@ export async function onStage(
     work({
       client,
       interrupted: interrupted.signal,
-      async evaluate(workflowId, input) {
+      async evaluate(workflowId, input): Promise<readonly EvaluationResult[] | null> {
         grantNamed(projectFolder, [
           ...namedByEnvironments(input.inputs.map(({ environment }) => environment)),
           ...(await namedByModels(input.inputs.map(({ model }) => model))),
@@ -51,6 +52,11 @@ export async function onStage(
           workflowTaskTimeout: '5s',
           staticSummary: input.title,
         });
+        const others = await otherThanAsked(client, workflowId, input);
+        if (others.length > 0)
+          teller.say(
+            `${workflowId} is under way for another command; what is asked for here follows when it has ended`,
+          );
         const exitCode = await watchEvaluation(handle, {
           // One table for all of them instead of a page for each.
           teller: { ...teller, print: () => undefined },
@@ -61,6 +67,8 @@ export async function onStage(
           abbreviated: true,
           toPlayAgain: 'the same command',
         });
+        const isLeft = interrupted.signal.aborted || gone.aborted;
+        if (others.length > 0) return isLeft ? null : this.evaluate(workflowId, input);
         return exitCode === 0 ? (await handle.result()).results : null;
       },
     }),

@@ -29,6 +29,7 @@ import {
   recordPackage,
   uninstallFrom,
 } from '../../workers/environment-python.ts';
+import { sayEvery } from '../../workers/long-wait.ts';
 import { fetchFromHub, fetchFromIndex } from './fetch-package.ts';
 import { type InstallSource, readInstallSource } from './install-source.ts';
 
@@ -174,7 +175,9 @@ async function install(found: Found, options: InstallOptions): Promise<Installed
     throw withAdvice(cause, found);
   }
   log(`importing ${module}`);
-  const wrong = whatIsWrong(await probeModule(pythonIn(target.folder), module, api), found, api);
+  const wait = sayEvery(log, () => `importing ${module}`);
+  const probe = await probeModule(pythonIn(target.folder), module, api).finally(wait.end);
+  const wrong = whatIsWrong(probe, found, api);
   if (wrong !== null) {
     await remove(target, name);
     throw new RatchetError('ConfigInvalid', wrong);

@@ -5,7 +5,7 @@ import { describe, test, type TestContext } from 'node:test';
 import { auditStore } from '../../activities/audit-run.ts';
 import { forkRun } from '../../runs/fork-run.ts';
 import { specAskedSince } from '../../runs/stored-spec.ts';
-import { reachableSteps } from '../../runs/lineages.ts';
+import { reachableSteps, refuseOverRound } from '../../runs/lineages.ts';
 import { listCheckpoints } from '../../runs/list-checkpoints.ts';
 import { readCommit, readHead, readJson, storeOf } from '../../runs/run-access.ts';
 import { refuseOtherRun } from '../../runs/run-identity.ts';
@@ -246,6 +246,22 @@ describe('a run whose Temporal state is behind its store', () => {
       planNext(test, roles, versions[1]!),
       hasCode('CommitConflict', 'temporal workflow reset', 'head is step 3 of main', 'ratchet rewind words --step 1'),
     );
+  });
+
+  test('stops where it plays a round that is over, and one that is in play goes on', async (t) => {
+    const { test: here, versions } = await started(t, 3);
+    const { run } = here;
+    await assert.rejects(
+      refuseOverRound(run, { step: 2, first: 3 }),
+      hasCode('CommitConflict', 'older database', 'about to make step 2', 'ratchet train FILE again'),
+    );
+    await refuseOverRound(run, { step: 4, first: 9 });
+    const key = layout.commit('main', 3);
+    const { state } = versions[3]!;
+    const open = [{ step: 2, first: 3, last: 4, leases: 'x'.repeat(64) }];
+    const commit = JSON.parse((await here.store.read(key))!.toString()) as object;
+    await here.store.put(key, encodeJson({ ...commit, state: { ...state, open } }));
+    await refuseOverRound(run, { step: 2, first: 3 });
   });
 
   test('stops when another lineage has begun since', async (t) => {

@@ -27,6 +27,7 @@ type Training = Pick<
   | 'openRun'
   | 'readSpec'
   | 'checkRewind'
+  | 'checkBehind'
   | 'beginLineage'
   | 'leaseGroups'
   | 'reopenRounds'
@@ -61,7 +62,9 @@ export function fakeTraining(run: FakeRun, tell: TellLeased): Training {
   return { ...opening(run), ...collecting(run), ...training(run, tell), ...after(run) };
 }
 
-function opening(run: FakeRun): Pick<Training, 'openRun' | 'readSpec' | 'checkRewind' | 'beginLineage'> {
+function opening(
+  run: FakeRun,
+): Pick<Training, 'openRun' | 'readSpec' | 'checkRewind' | 'checkBehind' | 'beginLineage'> {
   return {
     openRun: () => {
       run.attempts += 1;
@@ -83,6 +86,7 @@ function opening(run: FakeRun): Pick<Training, 'openRun' | 'readSpec' | 'checkRe
       if (run.commitOf(step) === undefined) throw new RatchetError('Unsupported', `no step ${step}`);
       return { step, checkpoint: step, hasWeights: true };
     },
+    checkBehind: () => undefined,
     beginLineage: ({ step }) => {
       const from = run.commitOf(step)!;
       const lineage = `l${run.lineages.size + 1}`;

@@ -8,7 +8,7 @@ import { timeMetrics } from '../../core/rl/effectiveness.ts';
 import { type Fakes, Gate, holdingStep } from './fake-run.ts';
 import { groupsIn } from './fake-training.ts';
 import { aWhile, failureOf, timesContinued, until } from './look.ts';
-import { begin, closeServer, shortHistoryQueue } from './server.ts';
+import { begin, type BegunRun, closeServer, shortHistoryQueue } from './server.ts';
 
 after(closeServer);
 
@@ -211,6 +211,27 @@ describe('a run', { concurrency: 8 }, () => {
     });
     assert.match(await failureOf(run.result()), /CommitConflict.*behind its store/);
     assert.deepEqual([run.inputs('trainStep').length, run.fake.commits().length], [1, 1]);
+  });
+
+  test('a run whose state is behind its store says so, and not what retention removed there', async () => {
+    const missing = 'rollouts/step_2/leases.json is missing';
+    const behind = (isBehind: boolean): Promise<BegunRun> =>
+      begin({
+        fakes: {
+          playGroups: (_, { nth, usual }) => {
+            if (nth > 1) throw new RatchetError('CheckpointDamaged', missing);
+            return usual();
+          },
+          checkBehind: ({ step }) => {
+            if (isBehind) throw new RatchetError('CommitConflict', `behind its store: about to make step ${step}`);
+          },
+        },
+      });
+    assert.match(
+      await failureOf((await behind(true)).result()),
+      /CommitConflict.*behind its store: about to make step 2/,
+    );
+    assert.match(await failureOf((await behind(false)).result()), /CheckpointDamaged.*leases\.json is missing/);
   });
 
   test('a step that was committed although nobody heard of it is adopted, not made again', async () => {

@@ -4,12 +4,10 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { environmentForAll, selectEnvironment } from '../../../core/child-environment.ts';
 import { RatchetError } from '../../../core/errors.ts';
+import { type ChildPatience, childPatience, watchChild } from '../../child-progress.ts';
 import type { VerifiersApi } from './requirement.ts';
 
 const program = fileURLToPath(new URL('../../../python/ratchet_bridge/check.py', import.meta.url));
-
-/** Importing verifiers takes seconds, what it needs may be large. */
-const probeWithinMs = 120_000;
 
 const ImportFailure = z.object({
   type: z.string(),
@@ -36,28 +34,43 @@ export type Probe = z.infer<typeof Probe>;
 export type ImportFailure = z.infer<typeof ImportFailure>;
 
 /** Imports a module in a process of its own and says what it has. Runs the package's code, so only where a person asked for it. */
-export async function probeModule(python: string, module: string, api: VerifiersApi): Promise<Probe> {
+export async function probeModule(
+  python: string,
+  module: string,
+  api: VerifiersApi,
+  patience: ChildPatience = childPatience(),
+): Promise<Probe> {
   // -P: the folder of the program is not where modules are looked for.
   const child = spawn(python, ['-P', program, 'probe', module, api], {
     cwd: tmpdir(),
     env: selectEnvironment([...environmentForAll, 'HF_*'], process.env),
     stdio: ['ignore', 'pipe', 'pipe'],
-    timeout: probeWithinMs,
-    killSignal: 'SIGKILL',
+  });
+  const watch = watchChild(child.pid, patience);
+  let givenUp = '';
+  void watch.over.then((why) => {
+    givenUp = ` (${why})`;
+    child.kill('SIGKILL');
   });
   let answer = '';
   let log = '';
-  child.stdout.setEncoding('utf8').on('data', (text: string) => (answer += text));
-  child.stderr.setEncoding('utf8').on('data', (text: string) => (log = (log + text).slice(-4_000)));
+  child.stdout.setEncoding('utf8').on('data', (text: string) => {
+    answer += text;
+    watch.heard();
+  });
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    log = (log + text).slice(-4_000);
+    watch.heard();
+  });
   const ended = await new Promise<string>((resolve) => {
     child.once('error', (error) => resolve(error.message));
     child.once('close', (code, signal) => resolve(signal ?? `exit code ${code}`));
   });
+  watch.end();
   const line = answer.trim().split('\n').at(-1) ?? '';
   if (line !== '') return Probe.parse(JSON.parse(line));
-  const tooLong = ended === 'SIGKILL' ? ` (it had not come to its end after ${probeWithinMs / 1000} s)` : '';
   throw new RatchetError(
     'ConfigInvalid',
-    `import ${module} ended its Python with ${ended}${tooLong}${log === '' ? '' : `:\n${log.trim()}`}`,
+    `import ${module} ended its Python with ${ended}${givenUp}${log === '' ? '' : `:\n${log.trim()}`}`,
   );
 }

@@ -1,13 +1,13 @@
 import { inTemporaryFolder } from '../../store/temporary-folder.ts';
-import { execFile, spawn, type ChildProcess } from 'node:child_process';
+import { spawn, type ChildProcess } from 'node:child_process';
 import { randomInt } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { availableParallelism, platform } from 'node:os';
 import type { Readable, Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 import PQueue from 'p-queue';
 import { RatchetError } from '../../../core/errors.ts';
+import { answerOf } from '../../child-progress.ts';
 import { grants, requireGrant } from '../../../engine/grants.ts';
 import { trustedInterpreter } from '../../../engine/trusted-files.ts';
 
@@ -137,18 +137,12 @@ function unavailable({ sandbox }: PythonOptions): string {
 
 /** Where the interpreter really is: what PATH finds may be a script that chooses one. */
 async function findPython(command: string): Promise<string> {
-  try {
-    const { stdout } = await promisify(execFile)(command, ['-c', 'import sys; print(sys.executable)'], {
-      timeout: startMs,
-    });
-    return stdout.trim();
-  } catch (cause) {
-    throw new RatchetError(
-      'ConfigInvalid',
-      `Expected a Python 3.8 or newer as ${JSON.stringify(command)}, to run model-written code; it cannot be started. Install python3, or name another with args = { python = "…" }.`,
-      { cause },
-    );
-  }
+  const answer = await answerOf(command, ['-c', 'import sys; print(sys.executable)'], process.env);
+  if (answer !== null) return answer.trim();
+  throw new RatchetError(
+    'ConfigInvalid',
+    `Expected a Python 3.8 or newer as ${JSON.stringify(command)}, to run model-written code; it cannot be started. Install python3, or name another with args = { python = "…" }.`,
+  );
 }
 
 /** A number of a user that no system gives away, so that no two children count as one. */

@@ -4,6 +4,7 @@ import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { RatchetError } from '../../../core/errors.ts';
 import { present } from '../../../core/present.ts';
+import { watchChild } from '../../child-progress.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
 import { LineReader } from './line-reader.ts';
 import {
@@ -18,8 +19,6 @@ import {
 } from './protocol.ts';
 import { readSpilled } from './spill.ts';
 
-/** Importing verifiers takes seconds, on a cold disk tens of them. */
-const startMsMax = 180_000;
 /** A loop that turns says so every second. */
 const silentTicksMax = 30;
 const tickMs = 1_000;
@@ -117,16 +116,16 @@ export class PythonChild {
 
   /** What it is, once it has started. Throws `EnvironmentUnavailable` where it ended before. */
   async ready(): Promise<Ready> {
-    const late = new AbortController();
-    const tooLate = delay(startMsMax, null, { signal: late.signal }).catch(() => null);
+    // Importing verifiers takes seconds, and minutes on a cold disk of a machine that is busy.
+    const watch = watchChild(this.pid);
     try {
-      const ready = await Promise.race([this.#ready, this.ended, tooLate]);
+      const ready = await Promise.race([this.#ready, this.ended, watch.over]);
       if (ready instanceof RatchetError) throw ready;
-      if (ready === null) throw await this.kill(`it was not ready after ${startMsMax / 1000} s`);
+      if (typeof ready === 'string') throw await this.kill(`it was not ready: ${ready}`);
       if (ready.protocol === protocolVersion) return ready;
       throw await this.kill(`it speaks protocol ${ready.protocol}, not ${protocolVersion}`);
     } finally {
-      late.abort();
+      watch.end();
     }
   }
 

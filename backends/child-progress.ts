@@ -1,0 +1,125 @@
+import { execFile } from 'node:child_process';
+import { readdir, readFile } from 'node:fs/promises';
+import { setTimeout as delay } from 'node:timers/promises';
+import { promisify } from 'node:util';
+
+/** How long a child is waited for that imports Python, installs packages or loads a model. */
+export interface ChildPatience {
+  /** Without output, and without a moment of a processor. */
+  readonly standstillMs: number;
+  /** In all, however busy it is. */
+  readonly mostMs: number;
+}
+
+/** The setting: minutes in all. */
+const minutesVariable = 'RATCHET_IMPORT_MINUTES';
+const minutesDefault = 60;
+const standstillMs = 120_000;
+const lookMs = 1_000;
+
+/** How fast a child comes on depends on the machine and on what else it does: a child that makes progress is waited for. */
+export function childPatience(environment: Readonly<NodeJS.ProcessEnv> = process.env): ChildPatience {
+  const minutes = Number(environment[minutesVariable] ?? minutesDefault);
+  return { standstillMs, mostMs: (minutes > 0 ? minutes : minutesDefault) * 60_000 };
+}
+
+interface ChildWatch {
+  /** Resolves with why it is waited for no longer. */
+  readonly over: Promise<string>;
+  /** It printed something. */
+  heard(): void;
+  end(): void;
+}
+
+/** Watches a child until `end`, or until it stands still. A child that is given up goes on: whoever watches it ends it. */
+export function watchChild(
+  pid: number | undefined,
+  patience: ChildPatience = childPatience(),
+  everyMs: number = lookMs,
+): ChildWatch {
+  const ended = new AbortController();
+  const mostTurns = patience.mostMs / everyMs;
+  const stillTurns = patience.standstillMs / everyMs;
+  let isHeard = false;
+  let tell: (why: string) => void = () => undefined;
+  const over = new Promise<string>((resolve) => (tell = resolve));
+  const look = async (): Promise<void> => {
+    let before = await workOf(pid);
+    // Turns are counted, and no time: while this process or its machine stands still, so does the child.
+    for (let [turn, still] = [1, 1]; !ended.signal.aborted; turn++, still++) {
+      // A watch keeps no process alive.
+      await delay(everyMs, undefined, { signal: ended.signal, ref: false }).catch(() => undefined); // ended: the loop ends
+      const now = await workOf(pid);
+      if (isHeard || now !== before) still = 0;
+      isHeard = false;
+      before = now;
+      if (ended.signal.aborted) return;
+      if (turn >= mostTurns) return tell(`it had not come to its end after ${inWords(patience.mostMs)}, though it was at work; ${minutesVariable} allows it more minutes`); // prettier-ignore
+      if (still >= stillTurns) return tell(`it stood still for ${inWords(patience.standstillMs)}: no output, and no work of the processor`); // prettier-ignore
+    }
+  };
+  void look();
+  return { over, heard: () => (isHeard = true), end: () => ended.abort() };
+}
+
+/** What a program prints; null where it is not there, fails, or stands still. */
+export async function answerOf(
+  command: string,
+  args: readonly string[],
+  env: Readonly<NodeJS.ProcessEnv>,
+  patience: ChildPatience = childPatience(),
+): Promise<string | null> {
+  const running = promisify(execFile)(command, [...args], { env });
+  const watch = watchChild(running.child.pid, patience);
+  void watch.over.then(() => running.child.kill('SIGKILL'));
+  try {
+    return (await running).stdout;
+  } catch {
+    return null;
+  } finally {
+    watch.end();
+  }
+}
+
+function inWords(ms: number): string {
+  return ms >= 120_000 && ms % 60_000 === 0 ? `${ms / 60_000} minutes` : `${ms / 1000} s`;
+}
+
+interface ProcessWork {
+  readonly pid: number;
+  readonly parent: number;
+  /** What it has used of the processors; grows while it works. */
+  readonly used: string;
+}
+
+/** What a process and those that it has started have used of the processors, as a text that changes with it. */
+async function workOf(pid: number | undefined): Promise<string> {
+  if (pid === undefined) return '';
+  const all = process.platform === 'linux' ? await fromProc() : await fromPs();
+  const family = new Set([pid]);
+  for (let size = 0; size !== family.size;) {
+    size = family.size;
+    for (const one of all) if (family.has(one.parent)) family.add(one.pid);
+  }
+  return all.flatMap((one) => (family.has(one.pid) ? [`${one.pid}:${one.used}`] : [])).join(' ');
+}
+
+/** One that ends meanwhile is left out. */
+async function fromProc(): Promise<ProcessWork[]> {
+  const pids = (await readdir('/proc').catch(() => [])).filter((name) => /^\d+$/.test(name));
+  const read = pids.map(async (name): Promise<ProcessWork[]> => {
+    const text = await readFile(`/proc/${name}/stat`, 'utf8').catch(() => '');
+    // Behind the name of the program, which may have anything in it: state, parent, …, user and system ticks.
+    const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
+    return fields.length < 13 ? [] : [{ pid: Number(name), parent: Number(fields[1]), used: `${fields[11]}+${fields[12]}` }]; // prettier-ignore
+  });
+  return (await Promise.all(read)).flat();
+}
+
+async function fromPs(): Promise<ProcessWork[]> {
+  const { stdout } = await promisify(execFile)('ps', ['-A', '-o', 'pid=,ppid=,time=']).catch(() => ({ stdout: '' }));
+  return stdout.split('\n').flatMap((line) => {
+    const [pid, parent, used] = line.trim().split(/\s+/);
+    return used === undefined ? [] : [{ pid: Number(pid), parent: Number(parent), used }];
+  });
+}

@@ -1,0 +1,126 @@
+import type { RunSpec } from '../config/run-spec.ts';
+import { RatchetError } from '../core/errors.ts';
+import { type LiveSetting, liveSettings } from '../core/rl/live-settings.ts';
+import { type Difference, differencesBetween, showSetting } from '../runs/run-identity.ts';
+import type { OpenRunSettings } from './open-run-settings.ts';
+
+/** What was changed since an open run was started. */
+export interface Changes {
+  /** Of the run: what the open one does not do. */
+  readonly ofRun: readonly Change[];
+  /** Of its processes and their paths alone. */
+  readonly ofProcesses: readonly Difference[];
+  /** Nothing of what the open run was started with can be read here. */
+  readonly areUnknown: boolean;
+}
+
+interface Change extends Difference {
+  /** `ratchet set` gave it another value, which stays when the run is started again. */
+  readonly isSet: boolean;
+}
+
+/**
+ * Where the settings that are asked for now are others than those of an open run. What another version of Ratchet makes of the same
+ * file is no difference: a setting counts where its run file, read by today's code, has another value than before.
+ */
+export async function changesSince(open: OpenRunSettings, now: RunSpec): Promise<Changes> {
+  const { stored, sent, overrides } = open;
+  const found = stored ? differencesBetween(now, stored) : [];
+  if (stored && found.length === 0) return { ofRun: [], ofProcesses: [], areUnknown: false };
+  const asSent = await sent();
+  const written = asSent && differencesBetween(now, asSent);
+  const changed = stored
+    ? found.filter(({ at, isOfCode }) => isOfCode || !written || written.some((each) => isSamePart(each.at, at)))
+    : (written ?? []);
+  const ofRun = changed
+    .filter(({ isOfProcesses }) => !isOfProcesses)
+    .map((each): Change => {
+      const set = each.live && overrides[liveSettings[each.live].key];
+      return set == null ? { ...each, isSet: false } : { ...each, then: set, isSet: true };
+    })
+    .filter(({ isSet, then, now: asked }) => !isSet || then !== asked);
+  const ofProcesses = changed.filter(({ isOfProcesses }) => isOfProcesses);
+  return { ofRun, ofProcesses, areUnknown: stored === null && asSent === null };
+}
+
+/** Of two specs one may have a table where the other has a part of it. */
+function isSamePart(one: string, other: string): boolean {
+  return one === other || one.startsWith(`${other}.`) || other.startsWith(`${one}.`);
+}
+
+/** Runs in another place are other runs, whatever their names. */
+function isOtherRun({ staysForLife, at }: Difference): boolean {
+  return staysForLife || at.startsWith('store.');
+}
+
+/** Whether a run can go on under what was changed: it would be another run otherwise. */
+export function mayGoOnWith({ ofRun }: Changes): boolean {
+  return !ofRun.some(isOtherRun);
+}
+
+/** Whether starting it anew would change anything. */
+export function isForRestart({ ofRun }: Changes): boolean {
+  return ofRun.some(({ isSet }) => !isSet);
+}
+
+/** What the processes of an open run do not know of, or that nobody can tell. */
+export function processLine(run: string, { ofProcesses, areUnknown }: Changes): string | null {
+  if (areUnknown) return `what ${run} was started with cannot be read here, so the run file is not compared with it`;
+  if (ofProcesses.length === 0) return null;
+  const said = ofProcesses.map(({ name, then, now }) => `${name} ${showSetting(then)} (now ${showSetting(now)})`);
+  return `the processes of ${run} go on as they were started: ${said.join(', ')}`;
+}
+
+export function changeLines({ ofRun }: Changes): string[] {
+  return ofRun.map((change) => {
+    const { name, then, now, isSet } = change;
+    const why = isOtherRun(change)
+      ? '   stays for the life of a run'
+      : isSet
+        ? '   set while it ran: ratchet set alone changes it'
+        : '';
+    return `  ${name}: ${showSetting(then)} in the run → ${showSetting(now)} now${why}`;
+  });
+}
+
+interface Asked {
+  readonly run: string;
+  /** The run file, as typed. */
+  readonly file: string;
+  /** What was typed, to be typed again. */
+  readonly again: string;
+  /** The step under way in the open run, from 1; null where nobody can tell. */
+  readonly underWay: number | null;
+  /** Its processes ended, and this command began to start them again. */
+  readonly wasInterrupted: boolean;
+}
+
+/** Nothing is changed in silence: what differs, and what to type. */
+export function otherSettings(changes: Changes, { run, file, again, underWay, wasInterrupted }: Asked): RatchetError {
+  const live = changes.ofRun.flatMap(({ live: name, now }) => {
+    if (name === null || typeof now !== 'number' || !liveSettings[name].takes(now, underWay ?? 0)) return [];
+    return [`${name satisfies LiveSetting}=${now}`];
+  });
+  const choices: [type: string, does: string][] = [];
+  if (!wasInterrupted) {
+    choices.push([`npx ratchet attach ${run}`, 'to watch the open run as it is']);
+    if (live.length > 0) choices.push([`npx ratchet set ${run} ${live.join(' ')}`, 'to change this in the open run']);
+    if (mayGoOnWith(changes) && isForRestart(changes)) {
+      choices.push([
+        `npx ratchet stop ${run}, and when it has ended ${again}`,
+        'to continue it from its newest commit under what is asked for now',
+      ]);
+    }
+  }
+  choices.push([`${again} --fresh`, 'to train another run, under a new name (--name NAME gives it one)']);
+  const state = wasInterrupted ? 'was interrupted, and goes on' : 'is open';
+  return new RatchetError(
+    'ConfigInvalid',
+    [
+      `The run ${run} ${state} with other settings than ${file} and the command line ask for now:`,
+      ...changeLines(changes),
+      'Nothing was changed. Type',
+      ...choices.map(([type, does]) => `  ${type}\n      ${does}`),
+    ].join('\n'),
+  );
+}

@@ -1,0 +1,42 @@
+import { constants } from 'node:fs';
+import { access, statfs } from 'node:fs/promises';
+import path from 'node:path';
+import { readRunningStack } from '../workers/project-lock.ts';
+
+/** SQLite asks for a few pages with each transaction. */
+const roomBytesMin = 1024 * 1024;
+
+/**
+ * What runs in this folder though its Temporal server tells nothing, and why where that can be seen. Null where nothing runs here, or the
+ * server is elsewhere.
+ */
+export async function silentStack(projectFolder: string): Promise<string | null> {
+  if (process.env['TEMPORAL_ADDRESS']) return null;
+  const running = await readRunningStack(projectFolder);
+  if (running === null) return null;
+  const trouble = await databaseTrouble(projectFolder);
+  const because = trouble === null ? '' : `: ${trouble}`;
+  const state = running.state === 'starting' ? 'is being started' : 'does not answer';
+  return `the processes of this folder run (process ${running.pid}), and their Temporal server ${state}${because}. Nothing is lost: what they work on goes on by itself once it answers`;
+}
+
+/** Why the Temporal server that runs in this folder cannot write its database; null where nothing is wrong with its disk, or none runs here. */
+export async function databaseTrouble(projectFolder: string): Promise<string | null> {
+  if (process.env['TEMPORAL_ADDRESS'] || (await readRunningStack(projectFolder)) === null) return null;
+  return diskTrouble(path.join(projectFolder, '.ratchet'));
+}
+
+/** Why nothing can be written in a folder; null where something can. */
+export async function diskTrouble(
+  folder: string,
+  space: (folder: string) => Promise<{ readonly bavail: number; readonly bsize: number }> = statfs,
+): Promise<string | null> {
+  try {
+    await access(folder, constants.W_OK);
+    const { bavail, bsize } = await space(folder);
+    if (bavail * bsize >= roomBytesMin) return null;
+    return `the disk of ${folder} is full (${Math.floor((bavail * bsize) / 1024)} KiB are free); make room on it`;
+  } catch (error) {
+    return `${folder}, where its database is, cannot be written (${(error as NodeJS.ErrnoException).code ?? String(error)})`;
+  }
+}

@@ -1,0 +1,79 @@
+import assert from 'node:assert/strict';
+import { after, test } from 'node:test';
+import { WorkflowNotFoundError } from '@temporalio/client';
+import { openAudience } from '../../cli/audience.ts';
+import { temporalTrouble } from '../../cli/temporal-trouble.ts';
+import { type RunWorkflow, watchRun } from '../../cli/watch-run.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { type Fakes, Gate } from '../workflows/fake-run.ts';
+import { begin, type BegunRun, closeServer } from '../workflows/server.ts';
+
+after(closeServer);
+
+/** Watches a run as `train` does that was attached to it. */
+function watch(run: BegunRun, startAnew?: () => Promise<RunWorkflow>) {
+  const lines: string[] = [];
+  const audience = { ...openAudience('lines'), say: (line: string) => void lines.push(line), event: () => undefined };
+  const exitCode = watchRun(run.client.workflow.getHandle(run.name) as RunWorkflow, {
+    run: run.name,
+    audience,
+    stack: null,
+    wasRunning: true,
+    rollouts: () => null,
+    known: null,
+    ...(startAnew && { startAnew }),
+    goOn: 'npx ratchet train words.toml',
+    goOnPlainly: 'npx ratchet train words.toml',
+    interrupted: new AbortController(),
+    gone: new AbortController().signal,
+  });
+  return { lines, exitCode };
+}
+
+test('a run whose workflow is deleted while it is watched ends with what continues it', async () => {
+  const gate = new Gate();
+  const run = await begin({
+    fakes: {
+      playGroups: async (_, call) => {
+        await gate.pass();
+        return call.usual();
+      },
+    },
+  });
+  await run.atStep(0);
+  const { client, name } = run;
+  const { lines, exitCode } = watch(run);
+  const { namespace } = client.options;
+  await client.workflowService.deleteWorkflowExecution({ namespace, workflowExecution: { workflowId: name } });
+  assert.equal(await exitCode, 1);
+  assert.match(
+    lines.at(-1) ?? '',
+    /files are still there: npx ratchet train words\.toml continues it$/,
+    lines.join('\n'),
+  );
+  gate.open();
+});
+
+test('a run whose state is behind its store goes on by itself where train was just typed, once', async () => {
+  const behind = "Temporal's state of the run is behind its store";
+  const fakes: Fakes = {
+    planStep: (_, { nth, usual }) => {
+      if (nth === 2 || nth === 3) throw new RatchetError('CommitConflict', behind);
+      return usual();
+    },
+  };
+  const run = await begin({ fakes });
+  const startAnew = async () => (await begin({ fake: run.fake, fakes })).handle as RunWorkflow;
+  const { lines, exitCode } = watch(run, startAnew);
+  assert.equal(await exitCode, 1, lines.join('\n'));
+  assert.equal(lines.filter((line) => line.includes('goes on from its newest commit')).length, 1);
+  assert.equal(lines.filter((line) => line === `the run failed: ${behind}`).length, 1, 'and not again and again');
+  const again = await begin({ fake: run.fake, fakes });
+  const last = watch(again, startAnew);
+  assert.equal(await last.exitCode, 0, last.lines.join('\n'));
+});
+
+test('any command that finds a workflow gone says so in a sentence', () => {
+  const told = temporalTrouble(new WorkflowNotFoundError('workflow not found', 'words', undefined));
+  assert.match((told as Error).message, /^This Temporal server does not know the workflow words \(any more\)/);
+});
