@@ -5,7 +5,7 @@ import { firstLineage, lineageNumber, policyName } from '../core/names.ts';
 import type { LineageOrigin, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { ServedPolicy } from '../backends/inference/index.ts';
-import { openRunStore, type Store } from '../backends/store/index.ts';
+import { type Landmark, openRunStore, requireSeen, type Store } from '../backends/store/index.ts';
 import { decodeJson, decodeRows, decodeTexts, type Shape } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { rowsKeptBytesMax, weightsReadWholeBytesMax } from '../core/limits.ts';
@@ -18,9 +18,40 @@ export type RunPlace = Pick<RunHandle, 'name' | 'store'>;
 /** Enough of a handle to find a lineage's commits. */
 export type LineagePlace = Pick<RunHandle, 'name' | 'store' | 'lineage'>;
 
-/** How activities reach a run: its store, its spec, its objects. Immutable objects are kept in memory a while. */
-export function storeOf(run: RunPlace): Store {
-  return openRunStore(run.store, run.name);
+/** A run that was opened before, or a place below it. */
+type OpenedPlace = RunPlace & Partial<Pick<RunHandle, 'spec' | 'begunAt'>> & { readonly prefix?: string };
+
+/**
+ * How activities reach a run: its store, its spec, its objects. Immutable objects are kept in memory a while. Of a run that was
+ * opened the store is the one it was opened in, or throws `StoreNotSeen`.
+ */
+export function storeOf(run: OpenedPlace): Store {
+  const isOpened = run.spec !== undefined || (run.prefix !== undefined && run.prefix !== '');
+  return openRunStore(run.store, run.name, isOpened ? { begun: landmarkOf(run) } : {});
+}
+
+/** What shows that a store is the one: a run that was opened, or an evaluation or a search of its own. */
+export type Opened = OpenedPlace | { readonly place: OpenedPlace; readonly spec: ObjectRef };
+
+/** Throws `StoreNotSeen` unless this process sees the store that something was opened in. `isNow`: also where it was seen a moment ago. */
+export async function requireStore(of: Opened, options: { readonly isNow?: boolean } = {}): Promise<void> {
+  if (!('place' in of)) return requireSeen(storeOf(of), options);
+  const { place, spec } = of;
+  const begun: Landmark = { key: spec.key, is: spec.sha256, differs: () => null };
+  await requireSeen(openRunStore(place.store, place.name, { begun }), options);
+}
+
+/** `run.json` is written when a run is opened for the first time, and says when that was. */
+function landmarkOf({ begunAt }: Partial<Pick<RunHandle, 'begunAt'>>): Landmark {
+  return {
+    key: layout.run(),
+    is: begunAt ?? '',
+    differs(bytes) {
+      const found = begunAtIn(bytes, layout.run());
+      if (begunAt === undefined || found === begunAt) return null;
+      return `expected one that was begun at ${begunAt}, found one of ${found ?? 'an unknown time'}`;
+    },
+  };
 }
 
 /** `run.json` */

@@ -9,6 +9,8 @@ import { watchCredentials } from './watch-credentials.ts';
 import type { OpenedWorker } from './run-worker.ts';
 import { say, type WorkerSettings } from './worker-settings.ts';
 import { activityInterceptors } from '../activities/around/interceptors.ts';
+import { ProcessLease } from '../activities/around/process-lease.ts';
+import { StoreView } from '../activities/around/store-view.ts';
 
 /** On one machine the next worker is there at once: whatever does not end in time is done again, which is what activities are made for. */
 const shortGraceMs = 500;
@@ -34,6 +36,8 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
     link.add(worker);
     return worker;
   };
+  const view = new StoreView();
+  const lease = new ProcessLease(os.hostname());
   const common: WorkerOptions = {
     connection,
     namespace: temporal.namespace,
@@ -41,7 +45,9 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
     taskQueue: taskQueues[settings.role],
     // In containers hosts have odd names, and every process number is 1 or 7.
     identity: `${settings.role} worker ${process.pid}@${os.hostname()} ${randomBytes(3).toString('hex')}`,
-    interceptors: { activity: activityInterceptors(settings.role) },
+    interceptors: {
+      activity: activityInterceptors({ role: settings.role, view, onMissed: (run, error) => lease.lose(run, error) }),
+    },
     shutdownGraceTime: graceMs,
     shutdownForceTime: graceMs + forceMs,
     // The SDK's is most of a timeout: a worker under load would be taken to be dead, and of what ended one would hear late.
@@ -49,11 +55,11 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
   };
   switch (settings.role) {
     case 'orchestrator':
-      return (await import('./orchestrator-worker.ts')).openOrchestrator(settings, { common, link, open });
+      return (await import('./orchestrator-worker.ts')).openOrchestrator(settings, { common, link, open, view });
     case 'rollout':
-      return (await import('./rollout-worker.ts')).openRolloutWorker(settings, { common, open });
+      return (await import('./rollout-worker.ts')).openRolloutWorker(settings, { common, open, view });
     case 'train':
-      return (await import('./trainer-workers.ts')).openTrainerWorkers({ common, link, open, graceMs, say });
+      return (await import('./trainer-workers.ts')).openTrainerWorkers({ common, link, open, view, lease, graceMs, say });
     default:
       return settings.role satisfies never;
   }

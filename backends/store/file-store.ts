@@ -32,9 +32,12 @@ export class FileStore implements Store {
     settle: (from, to) => this.#settle(from, to),
   };
   readonly #root: string;
+  readonly #makesRoot: boolean;
 
-  constructor(root: string) {
+  /** `makesRoot` false: what lives there was begun before, so a root that is missing is not made. */
+  constructor(root: string, { makesRoot = true }: { readonly makesRoot?: boolean } = {}) {
     this.#root = path.resolve(root);
+    this.#makesRoot = makesRoot;
     this.uri = pathToFileURL(this.#root + path.sep).href;
   }
 
@@ -184,7 +187,7 @@ export class FileStore implements Store {
 
   async #newFolder(prefix: string): Promise<string> {
     const folder = await this.#inside(prefix);
-    await naming(prefix, () => mkdir(folder, { recursive: true }));
+    await naming(prefix, () => this.#makeFolder(folder));
     return folder;
   }
 
@@ -229,8 +232,25 @@ export class FileStore implements Store {
 
   async #prepare(key: string): Promise<string> {
     const target = await this.#inside(key);
-    await naming(key, () => mkdir(path.dirname(target), { recursive: true }));
+    await naming(key, () => this.#makeFolder(path.dirname(target)));
     return target;
+  }
+
+  /** Where a mount went away `recursive` would make the run's folder anew, on the disk below it. */
+  async #makeFolder(folder: string): Promise<void> {
+    if (this.#makesRoot) return void (await mkdir(folder, { recursive: true }));
+    if (folder === this.#root) return;
+    try {
+      await mkdir(folder);
+    } catch (error) {
+      if (isErrno(error, 'EEXIST')) return;
+      const isMissing = isErrno(error, 'ENOENT') && path.dirname(folder) !== this.#root;
+      if (!isMissing) throw error;
+      await this.#makeFolder(path.dirname(folder));
+      await mkdir(folder).catch((again: unknown) => {
+        if (!isErrno(again, 'EEXIST')) throw again;
+      });
+    }
   }
 
   /** What stands in an object's place and is no file is damage, which asking again does not mend. */

@@ -30,6 +30,7 @@ import {
 import { refusal } from './refusal.ts';
 import { publishStep } from './search-attributes.ts';
 import { staying } from '../step/run-states.ts';
+import { StoresMissed } from './stores-missed.ts';
 import { ProgressOfSteps } from './step-progress.ts';
 
 /** What the control carries over continue-as-new. */
@@ -79,6 +80,7 @@ export class RunControl {
   #policy: PolicyVersion | null = null;
   #figures: RunFigures;
   readonly progress = new ProgressOfSteps();
+  readonly #storesMissed: StoresMissed;
   #rewind: RewindRequest | null = null;
   /** Somebody asked for the end of a paused run: the step it is paused in is given up. */
   #isLeft = false;
@@ -102,6 +104,7 @@ export class RunControl {
     this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
     this.#noteAsked();
     this.#listen();
+    this.#storesMissed = new StoresMissed((line, isBack) => this.tell(isBack ? 'recovery' : 'warning', null, line));
   }
 
   get overrides(): Overrides {
@@ -363,6 +366,7 @@ export class RunControl {
   #status(): RunStatus {
     const { spec, handle, store, storeUri, warnings, lost } = this.#options;
     const { name, model, environments, learningRate } = spec;
+    const workersAway = this.#storesMissed.read();
     return {
       run: name,
       lineage: handle.lineage,
@@ -387,6 +391,7 @@ export class RunControl {
       progress: this.progress.read(),
       ...this.#figures,
       prompts: this.prompts(),
+      ...(workersAway.length === 0 ? {} : { workersAway }),
     };
   }
 }
