@@ -104,7 +104,9 @@ export interface LineageRecord {
 /** Lineages after the first, oldest first. */
 export async function begunLineages(run: RunPlace): Promise<LineageRecord[]> {
   const store = storeOf(run);
-  const count = (await store.list(layout.origins())).length;
+  let count = (await store.list(layout.origins())).length;
+  // A list may be older than what it lists: the next one is asked for by its name.
+  while ((await store.read(layout.origin(count + 2))) !== null) count += 1;
   const numbers = Array.from({ length: count }, (_, i) => i + 2);
   return Promise.all(numbers.map((number) => requireOrigin(run, layout.origin(number))));
 }
@@ -182,8 +184,33 @@ export async function committedSteps(run: LineagePlace): Promise<number[]> {
 
 /** The newest commit of the lineage, its chain checked back by one link. */
 export async function readHead(run: LineagePlace): Promise<FoundCommit | null> {
-  const last = (await committedSteps(run)).at(-1);
-  return last === undefined ? null : readLinked(run, last);
+  const last = (await committedSteps(run)).at(-1) ?? null;
+  // A list may be older than what it lists: the next commit is asked for by its name.
+  const first = last ?? ((await originOf(run))?.step ?? 0) - 1;
+  let next = first + 1;
+  while ((await readCommit(run, next)) !== null) next += 1;
+  if (last === null && next === first + 1) return null;
+  const head = await readLinked(run, next - 1);
+  // No child names its sha256 yet, and the next commit will.
+  if ((await requireCommit(run, next - 1)).sha256 === head.sha256) return head;
+  return readLinked(run, next - 1);
+}
+
+/**
+ * A commit whose sha256 is to be written down: compared with what is known of it, by who made it or by the commit that continues it;
+ * with nothing of the kind, two reads have to agree.
+ */
+export async function requireNamedCommit(run: LineagePlace, step: number, known?: string): Promise<FoundCommit> {
+  const child = known === undefined ? await readCommit(run, step + 1) : null;
+  const isContinued = child !== null && child.commit.lineage === run.lineage && child.commit.origin === undefined;
+  const expected = known ?? (isContinued ? child.commit.parent : null) ?? (await requireCommit(run, step)).sha256;
+  let found = await requireCommit(run, step);
+  if (found.sha256 !== expected) found = await requireCommit(run, step);
+  if (found.sha256 === expected) return found;
+  throw new RatchetError(
+    'CheckpointDamaged',
+    `${layout.commit(found.commit.lineage, step)} in ${storeOf(run).uri} is not what was committed: expected sha256 ${expected.slice(0, 12)}…, found ${found.sha256.slice(0, 12)}…. Restore the file from a copy, or continue from the newest whole commit: npx ratchet fsck ${run.name}`,
+  );
 }
 
 /** A commit that continues the one before it. */

@@ -43,7 +43,7 @@ export async function trainRun(input: TrainRunInput | ContinuedRun): Promise<Run
         weights.serve(head.policy, trained.optimizer, isPublished);
         tellStep(parts, trained, stepS);
 
-        if (trained.snapshot) checkpoints.seal(step);
+        if (trained.snapshot) checkpoints.seal(step, head.parent);
         if (isEvalDue) evals.evaluate(step);
         branches.begin(step);
       }

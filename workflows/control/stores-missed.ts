@@ -16,8 +16,9 @@ export class StoresMissed {
   }
 
   read(): readonly WorkerAway[] {
-    this.#forget();
-    return [...this.#away].map(([worker, { since, why }]) => ({ worker, since: new Date(since).toISOString(), why }));
+    return [...this.#away]
+      .filter(([, { heard }]) => !isOld(heard))
+      .map(([worker, { since, why }]) => ({ worker, since: new Date(since).toISOString(), why }));
   }
 
   #hear({ worker, why }: StoreMissed): void {
@@ -34,6 +35,10 @@ export class StoresMissed {
   }
 
   #forget(): void {
-    for (const [worker, { heard }] of this.#away) if (Date.now() - heard > heardMs) this.#away.delete(worker);
+    for (const [worker, { heard }] of this.#away) if (isOld(heard)) this.#away.delete(worker);
   }
+}
+
+function isOld(heard: number): boolean {
+  return Date.now() - heard > heardMs;
 }
