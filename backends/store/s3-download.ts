@@ -45,6 +45,11 @@ export function answeredWith(value: string | undefined, what: string): string {
   throw new Error(`the answer has no ${what}, which every S3 server gives`);
 }
 
+/** A gateway over a folder has no ETag of a file that was put there by hand. */
+function dateOf({ LastModified }: { readonly LastModified?: Date | undefined }): string | undefined {
+  return LastModified?.toISOString();
+}
+
 /**
  * So many bytes of an object from an offset on, or fewer where it ends; null when there is none. Where they lie and how many they are is
  * compared. Their bits are not: the sha256 that is kept with an object is of all of it.
@@ -62,7 +67,7 @@ export async function getObjectRange(
     async send({ client, sdk }) {
       const Range = `bytes=${offset}-${offset + bytes - 1}`;
       const found = await client.send(new sdk.GetObjectCommand({ Bucket: requests.location.bucket, Key: key, Range }));
-      answeredWith(found.ETag, 'ETag');
+      answeredWith(found.ETag ?? dateOf(found), 'ETag');
       const [, start, total] = /^bytes (\d+)-\d+\/(\d+)$/.exec(found.ContentRange ?? '') ?? [];
       const content = new Uint8Array(found.ContentLength ?? 0);
       const expected = Math.min(bytes, Number(total) - offset);
@@ -103,8 +108,8 @@ export async function headObject(requests: S3Requests, key: string): Promise<Obj
     key,
     async send({ client, sdk }) {
       const found = await client.send(new sdk.HeadObjectCommand({ Bucket: requests.location.bucket, Key: key }));
-      const etag = answeredWith(found.ETag, 'ETag');
-      return { etag, bytes: found.ContentLength ?? 0, metadata: found.Metadata ?? {} };
+      answeredWith(found.ETag ?? dateOf(found), 'ETag');
+      return { etag: found.ETag ?? '', bytes: found.ContentLength ?? 0, metadata: found.Metadata ?? {} };
     },
     answers: ({ status, code }) => (isAbsence({ status, code }) ? { value: null } : undefined),
   });
@@ -210,7 +215,7 @@ async function getRange(requests: S3Requests, key: string, { start, end, etag, o
             ...present({ Range: range, IfMatch: etag }),
           }),
         );
-        const etagFound = answeredWith(found.ETag, 'ETag');
+        answeredWith(found.ETag ?? dateOf(found), 'ETag');
         const length = found.ContentLength ?? 0;
         const total = Number(/\/(\d+)$/.exec(found.ContentRange ?? '')?.[1] ?? length);
         // Some servers answer a range with the whole object.
@@ -219,7 +224,7 @@ async function getRange(requests: S3Requests, key: string, { start, end, etag, o
           throw new Error(`expected bytes ${start} to ${Math.min(end, total)}, answered ${length} bytes`);
         const sink = open(total);
         await drain(found.Body as Readable, length, (chunk, offset) => sink.write(chunk, start + offset));
-        return { head: { etag: etagFound, bytes: total, metadata: found.Metadata ?? {} }, sink };
+        return { head: { etag: found.ETag ?? '', bytes: total, metadata: found.Metadata ?? {} }, sink };
       },
       answers({ status, code }) {
         if (isAbsence({ status, code })) return { value: etag === null ? 'absent' : 'changed' };

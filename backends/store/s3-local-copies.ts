@@ -106,7 +106,9 @@ async function fetchFile(
     try {
       const found = await getObjectToFile(requests, object.key, temporary);
       const expected = found?.metadata[metadataNames.sha256];
-      if (found && (expected === undefined || expected === found.sha256)) {
+      const isSound = found && (expected === undefined || expected === found.sha256);
+      // Another object than the list names, or a newer one: what is answered again and again is that.
+      if (isSound && (found.etag === object.etag || ask === asksMax)) {
         await rename(temporary, file);
         return { etag: found.etag, bytes: found.bytes };
       }

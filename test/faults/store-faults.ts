@@ -24,6 +24,15 @@ const withoutStore = (
   columns: { only: columns, because: 'no worker of the kind has anything under way there that the columns beside it lack' },
 });
 
+/** What a column reads is what its neighbours read. */
+const answering = (fateOf: (request: SeenRequest) => Fate): Row => ({
+  ...inTrouble((struck) => trouble(struck, fateOf)),
+  columns: {
+    only: ['warm-up', 'generate', 'score', 'train', 'commit', 'checkpoint'],
+    because: 'the same objects are read there as in the columns beside it',
+  },
+});
+
 export const storeFaults = {
   'rollout worker without the store, another one goes on': withoutStore(
     'rollout worker',
@@ -34,10 +43,10 @@ export const storeFaults = {
     ...withoutStore('GPU worker', ['generate', 'plan', 'train', 'trained', 'commit'], async ({ run }) => (await newestClaim(run)).pid),
     losesNothing: true,
   },
-  'S3 answers with a flipped bit': inTrouble((struck) => trouble(struck, ofReads('flip answer'))),
-  'S3 answers 200 with nothing': inTrouble((struck) => trouble(struck, ofReads('empty answer'))),
-  'S3 answers with another object': inTrouble((struck) => trouble(struck, ofReads('other answer'))),
-  'S3 answers 404 for commits': inTrouble((struck) => trouble(struck, missingCommits)),
+  'S3 answers with a flipped bit': answering(ofReads('flip answer')),
+  'S3 answers 200 with nothing': answering(ofReads('empty answer')),
+  'S3 answers with another object': answering(ofReads('other answer')),
+  'S3 answers 404 for commits': answering(missingCommits),
 } satisfies Rows;
 
 /** Returns when the run was told who does not see what. */
