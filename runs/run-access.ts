@@ -18,20 +18,20 @@ export type RunPlace = Pick<RunHandle, 'name' | 'store'>;
 /** Enough of a handle to find a lineage's commits. */
 export type LineagePlace = Pick<RunHandle, 'name' | 'store' | 'lineage'>;
 
-/** A run that was opened before, or a place below it. */
-type OpenedPlace = RunPlace & Partial<Pick<RunHandle, 'spec' | 'begunAt'>> & { readonly prefix?: string };
+/** A run, or one that was opened before. */
+type OpenedPlace = RunPlace & Partial<Pick<RunHandle, 'spec' | 'begunAt'>>;
 
 /**
  * How activities reach a run: its store, its spec, its objects. Immutable objects are kept in memory a while. Of a run that was
  * opened the store is the one it was opened in, or throws `StoreNotSeen`.
  */
 export function storeOf(run: OpenedPlace): Store {
-  const isOpened = run.spec !== undefined || (run.prefix !== undefined && run.prefix !== '');
-  return openRunStore(run.store, run.name, isOpened ? { begun: landmarkOf(run) } : {});
+  const { spec } = run;
+  return openRunStore(run.store, run.name, spec === undefined ? {} : { begun: landmarkOf({ ...run, spec }) });
 }
 
 /** What shows that a store is the one: a run that was opened, or an evaluation or a search of its own. */
-export type Opened = OpenedPlace | { readonly place: OpenedPlace; readonly spec: ObjectRef };
+export type Opened = OpenedPlace | { readonly place: RunPlace; readonly spec: Pick<ObjectRef, 'key' | 'sha256'> };
 
 /** Throws `StoreNotSeen` unless this process sees the store that something was opened in. `isNow`: also where it was seen a moment ago. */
 export async function requireStore(of: Opened, options: { readonly isNow?: boolean } = {}): Promise<void> {
@@ -41,15 +41,15 @@ export async function requireStore(of: Opened, options: { readonly isNow?: boole
   await requireSeen(openRunStore(place.store, place.name, { begun }), options);
 }
 
-/** `run.json` is written when a run is opened for the first time, and says when that was. */
-function landmarkOf({ begunAt }: Partial<Pick<RunHandle, 'begunAt'>>): Landmark {
+/** `run.json` is written when a run is opened for the first time, and says when that was; of an older run its settings are looked for. */
+function landmarkOf({ begunAt, spec }: Pick<RunHandle, 'begunAt' | 'spec'>): Landmark {
+  if (begunAt === undefined) return { key: spec.key, is: spec.sha256, differs: () => null };
   return {
     key: layout.run(),
-    is: begunAt ?? '',
+    is: begunAt,
     differs(bytes) {
       const found = begunAtIn(bytes, layout.run());
-      if (begunAt === undefined || found === begunAt) return null;
-      return `expected one that was begun at ${begunAt}, found one of ${found ?? 'an unknown time'}`;
+      return found === begunAt ? null : `expected one that was begun at ${begunAt}, found one of ${found ?? 'an unknown time'}`;
     },
   };
 }

@@ -5,6 +5,8 @@ import { ApplicationFailure, CancelledFailure } from '@temporalio/common';
 import type { ActivityExecuteInput, ActivityInboundCallsInterceptor, Next } from '@temporalio/worker';
 import { RatchetError } from '../../core/errors.ts';
 import { storeMissedSignalName, type WorkerRole } from '../../core/names.ts';
+import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
+import { layout } from '../../runs/layout.ts';
 import type { StoreMissed } from '../../core/rl/run-state.ts';
 import { type Opened, requireStore } from '../../runs/run-access.ts';
 import { withHeartbeat } from './heartbeat.ts';
@@ -144,10 +146,11 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
 
 /** Whose store an activity works in: its run's, or that of an evaluation or a search. */
 function openedIn(input: unknown): Opened | null {
-  const { run, handle } = (input ?? {}) as { readonly run?: unknown; readonly handle?: unknown };
+  const { run, handle, input: asked } = (input ?? {}) as { run?: unknown; handle?: unknown; input?: { results?: EvaluationPlace } };
   if (isOpened(run, 'store')) return run as Opened;
   if (isOpened(handle, 'place')) return handle as Opened;
-  return null;
+  // One that is opened inside a run.
+  return asked?.results?.prefix ? { place: asked.results, spec: { key: layout.run(), sha256: '' } } : null;
 }
 
 function isOpened(value: unknown, key: string): boolean {
