@@ -127,9 +127,10 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
 
   /** Tells the run's workflow what this worker does not see, and when it does; no oftener than now and then. */
   #teller(place: string, input: unknown): (why: string | null) => void {
-    const { client, info } = Context.current();
-    const workflowId = runWorkflowOf(info, input);
+    const context = Context.current();
+    const workflowId = runWorkflowOf(context.info, input);
     if (workflowId === null) return () => undefined;
+    const { client } = context;
     const key = `${workflowId} ${place}`;
     return (why) => {
       const isFresh = performance.now() - (this.#toldAt.get(key) ?? -Infinity) < tellAgainMs;
