@@ -47,13 +47,16 @@ export const createBroadcastWeights =
     readonly policy: PolicyVersion;
     /** Rollouts in play take it between two turns. */
     readonly isForThoseInPlay?: boolean;
-  }): Promise<BroadcastResult> =>
-    withHeartbeat(async () => {
-      const { run, policy } = input;
+  }): Promise<BroadcastResult> => {
+    const { run, policy } = input;
+    const servers = inference(await specOf(run));
+    const work = async (): Promise<BroadcastResult> => {
       const result = await broadcast(inference, input);
       if (input.isForThoseInPlay === true && result.isNoneLeft !== true) await noteServed(run, policy);
       return result;
-    });
+    };
+    return withHeartbeat(work, () => ({ waitsFor: servers.silence?.() ?? null }));
+  };
 
 async function broadcast(
   inference: (spec: RunSpec) => Inference,

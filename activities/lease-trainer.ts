@@ -1,4 +1,5 @@
 import { Context } from '@temporalio/activity';
+import { RatchetError } from '../core/errors.ts';
 import type { RunHandle } from '../core/rl/run-state.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { claimTrainer } from './trainer-claims.ts';
@@ -33,6 +34,7 @@ export const createLeaseTrainer =
         await tell(workflowId, { epoch, holder });
         const end = new Promise<void>((resolve) => ousted.addEventListener('abort', () => resolve(), { once: true }));
         await Promise.race([end, cancelled]);
+        if (ousted.reason instanceof RatchetError) throw ousted.reason;
       } finally {
         leave();
       }

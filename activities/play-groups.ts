@@ -27,6 +27,8 @@ export const createPlayGroups =
   async (input: ChunkInput): Promise<PlayedChunk> => {
     const attempt = new GenerationAttempt(lastProgress<GenerationProgress>());
     const play = async (cancelled: AbortSignal, say: () => void): Promise<PlayedChunk> => {
+      const inference = dependencies.inference(await specOf(input.run));
+      attempt.silence = () => inference.silence?.() ?? null;
       if (await isHarvested(input)) {
         const { tells, run, workers } = input;
         const tell = (part: PlayedPart): Promise<boolean> => tellParts(tells, { lineage: run.lineage, workers }, part);

@@ -7,7 +7,8 @@ import type { Store } from '../backends/store/index.ts';
 import { withHeartbeat } from './around/heartbeat.ts';
 import { manifestOf, sealedSteps } from '../runs/checkpoints.ts';
 import { removePlayed } from '../runs/unneeded.ts';
-import { begunLineages, readCommit, requireCommit, specOf, storeOf } from '../runs/run-access.ts';
+import { RatchetError } from '../core/errors.ts';
+import { begunLineages, readCommit, requireCommit, requireNamedCommit, specOf, storeOf } from '../runs/run-access.ts';
 
 interface CheckpointInput {
   readonly run: RunHandle;
@@ -16,6 +17,8 @@ interface CheckpointInput {
   readonly pinned: readonly number[];
   /** Removes nothing: the run is about to be taken back to a step that retention might remove. */
   readonly keepsAll?: boolean;
+  /** sha256 of the step's commit, by who made it; missing = as the commit after it has it. */
+  readonly commit?: string;
 }
 
 /** Seals a committed step as a checkpoint, then removes what retention no longer keeps. Twice is once. */
@@ -24,17 +27,22 @@ export async function saveCheckpoint({
   step,
   pinned,
   keepsAll = false,
+  commit,
 }: CheckpointInput): Promise<{ kept: number[] }> {
   return withHeartbeat(async () => {
     const store = storeOf(run);
     const { checkpoints: spec, kl, maxAsyncLevel, maxOffPolicySteps } = await specOf(run);
-    const found = await requireCommit(run, step);
+    const found = await requireNamedCommit(run, step, commit);
     const manifest = manifestOf(found);
     const key = `${layout.checkpoint(run.lineage, step)}manifest.json`;
     await store.putIfAbsent(key, encodeStored(key, manifest));
 
     await sealForgotten(run, step);
-    const sealed = (await sealedSteps(store, run.lineage)).filter((sealedStep) => sealedStep <= step);
+    const sealed = (await listedTwice(run)).filter((sealedStep) => sealedStep <= step);
+    if (!sealed.includes(step)) {
+      const what = `the list of ${layout.allCheckpoints(run.lineage)} in ${store.uri} does not have step ${step}, which was just stored`;
+      throw new RatchetError('StoreUnavailable', `${what}. Nothing is removed by it; it is asked for again.`);
+    }
     if (keepsAll) return { kept: sealed };
     const begun = await begunLineages(run);
     // What other lineages go on from in this one: the steps where they took over.
@@ -63,6 +71,12 @@ export async function saveCheckpoint({
   });
 }
 
+/** What is not in a list is removed: one that is older than what it lists must not decide that. */
+async function listedTwice(run: RunHandle): Promise<number[]> {
+  const [one, two] = [await sealedSteps(storeOf(run), run.lineage), await sealedSteps(storeOf(run), run.lineage)];
+  return [...new Set([...one, ...two])].sort((a, b) => a - b);
+}
+
 /** Earlier steps that left their parts but were not sealed before their workflow ended: they are checkpoints too. */
 async function sealForgotten(run: RunHandle, before: number): Promise<void> {
   const store = storeOf(run);
@@ -75,8 +89,9 @@ async function sealForgotten(run: RunHandle, before: number): Promise<void> {
     const { policy, optimizer } = found.commit;
     const weights = await store.list(policy.weights);
     if (!keys.includes(optimizer.key) || !weights.includes(policy.file.key)) continue;
+    const named = await requireNamedCommit(run, found.commit.step);
     const key = `${layout.checkpoint(run.lineage, found.commit.step)}manifest.json`;
-    await store.putIfAbsent(key, encodeStored(key, manifestOf(found)));
+    await store.putIfAbsent(key, encodeStored(key, manifestOf(named)));
   }
 }
 

@@ -146,6 +146,9 @@ function describeStatus(
     ...(status.progress.quarantinedServers ?? []).map(
       (server) => `canary: ${server} is quarantined, and asked for nothing`,
     ),
+    ...(workflow === 'running' ? (status.workersAway ?? []) : []).map(
+      ({ since, why }) => `passed over   since ${since}: ${why}`,
+    ),
     ...describePrompts(status, branches, workflow === 'running'),
     ...(workflow === 'running' ? describeInPlay(status.progress) : []),
     ...(workflow === 'running' && waiting.length > 0 ? ['waiting on:', ...waiting] : []),

@@ -14,6 +14,7 @@ export const errorCodes = {
   Unsupported: { retryable: false },
   StoreFull: { retryable: true },
   StoreUnavailable: { retryable: true },
+  StoreNotSeen: { retryable: true },
   EngineDied: { retryable: true },
   InferenceUnavailable: { retryable: true },
   InferenceRejected: { retryable: false },

@@ -39,6 +39,9 @@ export const rolloutsWaitSignalName = 'rollouts-wait';
 /** How a rollout worker tells a run that groups have ended whose chunks are in play: a signal, `PartsNotice`. */
 export const groupsEndedSignalName = 'groups-ended';
 
+/** How a worker tells a run that it does not see its store, and that it does again: a signal, `StoreMissed`. */
+export const storeMissedSignalName = 'store-missed';
+
 /** How a rollout worker tells an evaluation that few rollouts of a chunk are left: a signal, with the chunk's number and how many. */
 export const chunkLeftSignalName = 'chunk-left';
 

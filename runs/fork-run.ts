@@ -14,7 +14,7 @@ import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
 import type { SpecSource } from './spec-source.ts';
 import { commitIn, forkOriginIn, runRecordIn } from './record-shapes.ts';
-import { begunAtOf, currentLineage, type LineagePlace, requireCommit, type RunPlace, storeOf } from './run-access.ts';
+import { begunAtOf, currentLineage, type LineagePlace, requireNamedCommit, type RunPlace, storeOf } from './run-access.ts';
 import { storedSpec } from './stored-spec.ts';
 import { storedTemplate } from './stored-template.ts';
 import type { ForkOrigin } from './unfinished-fork.ts';
@@ -59,7 +59,7 @@ export async function forkRun(input: {
   const done = await finishedFork(target, spec, fork);
   if (done) return { commit: done, store: target.uri };
 
-  const found = await requireCommit(holder, step);
+  const found = await requireNamedCommit(holder, step);
   const copy = new Copy(storeOf(from), target);
   const { commit } = found;
   // Before anything is written: what cannot be copied whole leaves nothing behind.

@@ -18,6 +18,7 @@ import {
   readCommit,
   readHead,
   requireCommit,
+  requireNamedCommit,
   type RunPlace,
   storeOf,
 } from './run-access.ts';
@@ -132,7 +133,7 @@ export function firstCommit(
 
 /** The commit of a step as it was first written, in the lineage that made it. */
 async function holderOf(run: LineagePlace, step: number): Promise<FoundCommit> {
-  const found = await requireCommit(run, step);
+  const found = await requireNamedCommit(run, step);
   const { origin } = found.commit;
   if (origin === undefined || origin.run !== run.name || origin.step !== step) return found;
   return holderOf({ ...run, lineage: origin.lineage }, step);

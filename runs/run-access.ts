@@ -5,7 +5,7 @@ import { firstLineage, lineageNumber, policyName } from '../core/names.ts';
 import type { LineageOrigin, ObjectRef, PolicyVersion, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { ServedPolicy } from '../backends/inference/index.ts';
-import { openRunStore, type Store } from '../backends/store/index.ts';
+import { type Landmark, openRunStore, requireSeen, type Store } from '../backends/store/index.ts';
 import type { Shape } from '../backends/store/objects.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import { rowsKeptBytesMax, weightsReadWholeBytesMax } from '../core/limits.ts';
@@ -19,9 +19,40 @@ export type RunPlace = Pick<RunHandle, 'name' | 'store'>;
 /** Enough of a handle to find a lineage's commits. */
 export type LineagePlace = Pick<RunHandle, 'name' | 'store' | 'lineage'>;
 
-/** How activities reach a run: its store, its spec, its objects. Immutable objects are kept in memory a while. */
-export function storeOf(run: RunPlace): Store {
-  return openRunStore(run.store, run.name);
+/** A run, or one that was opened before. */
+type OpenedPlace = RunPlace & Partial<Pick<RunHandle, 'spec' | 'begunAt'>>;
+
+/**
+ * How activities reach a run: its store, its spec, its objects. Immutable objects are kept in memory a while. Of a run that was
+ * opened the store is the one it was opened in, or throws `StoreNotSeen`.
+ */
+export function storeOf(run: OpenedPlace): Store {
+  const { spec } = run;
+  return openRunStore(run.store, run.name, spec === undefined ? {} : { begun: landmarkOf({ ...run, spec }) });
+}
+
+/** What shows that a store is the one: a run that was opened, or an evaluation or a search of its own. */
+export type Opened = OpenedPlace | { readonly place: RunPlace; readonly spec: Pick<ObjectRef, 'key' | 'sha256'> };
+
+/** Throws `StoreNotSeen` unless this process sees the store that something was opened in. `isNow`: also where it was seen a moment ago. */
+export async function requireStore(of: Opened, options: { readonly isNow?: boolean } = {}): Promise<void> {
+  if (!('place' in of)) return requireSeen(storeOf(of), options);
+  const { place, spec } = of;
+  const begun: Landmark = { key: spec.key, is: spec.sha256, differs: () => null };
+  await requireSeen(openRunStore(place.store, place.name, { begun }), options);
+}
+
+/** `run.json` is written when a run is opened for the first time, and says when that was; of an older run its settings are looked for. */
+function landmarkOf({ begunAt, spec }: Pick<RunHandle, 'begunAt' | 'spec'>): Landmark {
+  if (begunAt === undefined) return { key: spec.key, is: spec.sha256, differs: () => null };
+  return {
+    key: layout.run(),
+    is: begunAt,
+    differs(bytes) {
+      const found = begunAtIn(bytes, layout.run());
+      return found === begunAt ? null : `expected one that was begun at ${begunAt}, found one of ${found ?? 'an unknown time'}`;
+    },
+  };
 }
 
 /** `run.json` */
@@ -74,7 +105,9 @@ export interface LineageRecord {
 /** Lineages after the first, oldest first. */
 export async function begunLineages(run: RunPlace): Promise<LineageRecord[]> {
   const store = storeOf(run);
-  const count = (await store.list(layout.origins())).length;
+  let count = (await store.list(layout.origins())).length;
+  // A list may be older than what it lists: the next one is asked for by its name.
+  while ((await store.read(layout.origin(count + 2))) !== null) count += 1;
   const numbers = Array.from({ length: count }, (_, i) => i + 2);
   return Promise.all(numbers.map((number) => requireOrigin(run, layout.origin(number))));
 }
@@ -152,8 +185,33 @@ export async function committedSteps(run: LineagePlace): Promise<number[]> {
 
 /** The newest commit of the lineage, its chain checked back by one link. */
 export async function readHead(run: LineagePlace): Promise<FoundCommit | null> {
-  const last = (await committedSteps(run)).at(-1);
-  return last === undefined ? null : readLinked(run, last);
+  const last = (await committedSteps(run)).at(-1) ?? null;
+  // A list may be older than what it lists: the next commit is asked for by its name.
+  const first = last ?? ((await originOf(run))?.step ?? 0) - 1;
+  let next = first + 1;
+  while ((await readCommit(run, next)) !== null) next += 1;
+  if (last === null && next === first + 1) return null;
+  const head = await readLinked(run, next - 1);
+  // No child names its sha256 yet, and the next commit will.
+  if ((await requireCommit(run, next - 1)).sha256 === head.sha256) return head;
+  return readLinked(run, next - 1);
+}
+
+/**
+ * A commit whose sha256 is to be written down: compared with what is known of it, by who made it or by the commit that continues it;
+ * with nothing of the kind, two reads have to agree.
+ */
+export async function requireNamedCommit(run: LineagePlace, step: number, known?: string): Promise<FoundCommit> {
+  const child = known === undefined ? await readCommit(run, step + 1) : null;
+  const isContinued = child !== null && child.commit.lineage === run.lineage && child.commit.origin === undefined;
+  const expected = known ?? (isContinued ? child.commit.parent : null) ?? (await requireCommit(run, step)).sha256;
+  let found = await requireCommit(run, step);
+  if (found.sha256 !== expected) found = await requireCommit(run, step);
+  if (found.sha256 === expected) return found;
+  throw new RatchetError(
+    'CheckpointDamaged',
+    `${layout.commit(found.commit.lineage, step)} in ${storeOf(run).uri} is not what was committed: expected sha256 ${expected.slice(0, 12)}…, found ${found.sha256.slice(0, 12)}…. Restore the file from a copy, or continue from the newest whole commit: npx ratchet fsck ${run.name}`,
+  );
 }
 
 /** A commit that continues the one before it. */

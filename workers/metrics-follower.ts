@@ -9,8 +9,9 @@ import { StandstillNotices } from './standstill-notices.ts';
 import type { MetricsSink } from '../backends/metrics/sinks.ts';
 import { episodesOf, mlflowSink, otlpSink } from './sink-settings.ts';
 import { TensorBoardSink } from '../backends/metrics/tensorboard.ts';
-import { openRunStore } from '../backends/store/index.ts';
 import { specIn } from '../runs/record-shapes.ts';
+import { storeOf } from '../runs/run-access.ts';
+import { openRunStore } from '../backends/store/index.ts';
 import { layout } from '../runs/layout.ts';
 import { memoKeys } from '../core/names.ts';
 import type { AskedOfRun, RunHandle } from '../core/rl/run-state.ts';
@@ -137,8 +138,8 @@ export class MetricsFollower {
     if (handle === null) return null;
     const name = `${handle.store}${handle.name}`;
     if (this.#followed.has(name)) return name;
-    const store = openRunStore(handle.store, handle.name);
     if (isEnded) {
+      const store = openRunStore(handle.store, handle.name);
       if ((await store.read(handle.spec.key)) === null) return null; // its folder was removed
       const states = Object.values(await readSinkStates(store));
       if (states.length > 0 && states.every(({ isDone }) => isDone)) return null;
@@ -149,7 +150,7 @@ export class MetricsFollower {
 
   async #begin(name: string, handle: RunHandle): Promise<void> {
     const log = (line: string): void => this.#options.log(`${handle.name}: ${line}`);
-    const store = openRunStore(handle.store, handle.name);
+    const store = storeOf(handle);
     const spec = specIn(await store.get(handle.spec), handle.spec.key);
     const firstClaim = Buffer.from((await store.read(layout.run())) ?? []).toString('utf8');
     const id = wandbRunId(handle.name, handle.store, firstClaim);

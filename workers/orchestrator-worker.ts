@@ -5,23 +5,30 @@ import { takeOverRuns } from './take-over.ts';
 import { beCurrent, beUnversioned, currentLine, hasDeployments, pinnedTo } from './worker-deployment.ts';
 import { workflowBundlePath, workflowCodeVersion } from './workflow-bundle.ts';
 import { createOrchestratorActivities } from '../activities/of-orchestrator.ts';
+import type { StoreView } from '../activities/around/store-view.ts';
 import { taskQueues } from '../core/names.ts';
 import { codeVersion } from './code-version.ts';
 import { findTrainers, pollerCount } from './find-trainers.ts';
 import { inferenceFor, say, type WorkerSettings } from './worker-settings.ts';
 import type { TemporalLink } from './temporal-link.ts';
+import { CountedSlots, GatedSlots } from './gated-slots.ts';
 import { hasSearchAttributes } from './has-search-attributes.ts';
 
 interface OrchestratorParts {
   readonly common: WorkerOptions;
   readonly link: TemporalLink;
+  readonly view: StoreView;
   readonly open: (options: WorkerOptions) => Promise<Worker>;
 }
+
+/** At once, as the SDK has them. */
+const workflowTasksMax = 40;
+const activitiesMax = 100;
 
 /** The worker of workflows, and of the activities that are glue between stored objects. */
 export async function openOrchestrator(
   settings: WorkerSettings,
-  { common, link, open }: OrchestratorParts,
+  { common, link, open, view }: OrchestratorParts,
 ): Promise<OpenedWorker> {
   const version = await workflowCodeVersion();
   const { onTakeOver, payloadKeys, temporal } = settings;
@@ -40,6 +47,12 @@ export async function openOrchestrator(
     // A killed orchestrator's workflows are waited for no longer than this.
     stickyQueueScheduleToStartTimeout: '1s',
     maxCachedWorkflows: 50,
+    tuner: {
+      workflowTaskSlotSupplier: { type: 'fixed-size', numSlots: workflowTasksMax },
+      activityTaskSlotSupplier: new GatedSlots(new CountedSlots(activitiesMax), view),
+      localActivityTaskSlotSupplier: { type: 'fixed-size', numSlots: activitiesMax },
+      nexusTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
+    },
   });
   if (isPinned) void beCurrent(asked, version).then((is) => say(currentLine(version, is)));
   return runTogether([worker]);

@@ -3,26 +3,29 @@ import { createRolloutActivities } from '../activities/of-rollout-worker.ts';
 import { workerSlots } from '../backends/rollouts/slots.ts';
 import { loadTokenizer } from '../engine/model/load-tokenizer.ts';
 import { inferenceFor, type WorkerSettings } from './worker-settings.ts';
+import type { StoreView } from '../activities/around/store-view.ts';
+import { GatedSlots } from './gated-slots.ts';
 import { PlaySlots } from './play-slots.ts';
 import { type OpenedWorker, runTogether } from './run-worker.ts';
 import { fewSlots } from './few-slots.ts';
 
 interface RolloutParts {
   readonly common: WorkerOptions;
+  readonly view: StoreView;
   readonly open: (options: WorkerOptions) => Promise<Worker>;
 }
 
 /** The worker that plays rollouts, of all runs; it takes as many as it has room for. */
 export async function openRolloutWorker(
   settings: WorkerSettings,
-  { common, open }: RolloutParts,
+  { common, open, view }: RolloutParts,
 ): Promise<OpenedWorker> {
   if (settings.maxRollouts !== undefined) workerSlots.limit = settings.maxRollouts;
   return runTogether([
     await open({
       ...common,
       activities: createRolloutActivities({ inference: inferenceFor(settings), tokenizer: loadTokenizer }),
-      tuner: { ...fewSlots, activityTaskSlotSupplier: new PlaySlots(workerSlots) },
+      tuner: { ...fewSlots, activityTaskSlotSupplier: new GatedSlots(new PlaySlots(workerSlots), view) },
     }),
   ]);
 }

@@ -1,11 +1,10 @@
-import { randomBytes } from 'node:crypto';
-import os from 'node:os';
 import type { ActivitySlotInfo, CustomSlotSupplier, Worker, WorkerOptions } from '@temporalio/worker';
 import { createLeaseActivities, createTrainActivities, createUploadActivities } from '../activities/of-gpu-worker.ts';
 import { PolicyTrainer } from '../runs/policy-trainer.ts';
 import { specOf } from '../runs/run-access.ts';
 import { TrainerDrain } from '../activities/around/trainer-drain.ts';
-import { ProcessLease } from '../activities/around/process-lease.ts';
+import type { StoreView } from '../activities/around/store-view.ts';
+import type { ProcessLease } from '../activities/around/process-lease.ts';
 import { PendingVersions } from '../runs/pending-versions.ts';
 import { openTrainer } from '../backends/trainer/index.ts';
 import { taskQueues, trainerLeasedSignalName, trainerQueues } from '../core/names.ts';
@@ -19,8 +18,8 @@ import type { TemporalLink } from './temporal-link.ts';
  * One GPU process. On the shared queue it is held, by one run at a time; what that run wants trained and uploaded comes
  * over queues of the process's own, each with one slot.
  */
-export async function openTrainerWorkers({ common, link, open, graceMs, say }: TrainerOptions): Promise<OpenedWorker> {
-  const lease = new ProcessLease(`${hostName()}-${process.pid}-${randomBytes(3).toString('hex')}`);
+export async function openTrainerWorkers(options: TrainerOptions): Promise<OpenedWorker> {
+  const { common, link, open, view, lease, graceMs, say } = options;
   const dependencies = {
     lease,
     trainer: new PolicyTrainer(async (run) =>
@@ -46,7 +45,7 @@ export async function openTrainerWorkers({ common, link, open, graceMs, say }: T
       ...one,
       taskQueue: taskQueues.train,
       activities: holding,
-      tuner: { ...fewSlots, activityTaskSlotSupplier: new LeaseSlot(lease) },
+      tuner: { ...fewSlots, activityTaskSlotSupplier: new LeaseSlot(lease, view) },
     }),
     open({ ...alone, taskQueue: queues.hold, activities: holding }),
     open({ ...working, taskQueue: queues.steps, activities: createTrainActivities(dependencies) }),
@@ -76,6 +75,8 @@ interface TrainerOptions {
   readonly common: WorkerOptions;
   readonly link: TemporalLink;
   readonly open: (options: WorkerOptions) => Promise<Worker>;
+  readonly view: StoreView;
+  readonly lease: ProcessLease;
   readonly graceMs: number;
   readonly say: (line: string) => void;
 }
@@ -85,18 +86,24 @@ const graceMsDrained = 2_000;
 /** For the last word of what was given up. */
 const lastMs = 500;
 
-/** The shared queue's one slot: not offered while a run holds the process over the process's own queue. */
+/** The shared queue's one slot: not offered while a run holds the process over the process's own queue, or while it does not see a store. */
 class LeaseSlot implements CustomSlotSupplier<ActivitySlotInfo> {
   readonly type = 'custom';
   readonly #lease: ProcessLease;
+  readonly #view: StoreView;
   #isGiven = false;
 
-  constructor(lease: ProcessLease) {
+  constructor(lease: ProcessLease, view: StoreView) {
     this.#lease = lease;
+    this.#view = view;
   }
 
   async reserveSlot(_: unknown, signal: AbortSignal): Promise<object> {
-    while (this.#isGiven || !this.#lease.isFree) await this.#lease.change(signal);
+    for (;;) {
+      if (!this.#view.isClear) await this.#view.change(signal);
+      else if (this.#isGiven || !this.#lease.isFree) await this.#lease.change(signal);
+      else break;
+    }
     this.#isGiven = true;
     return {};
   }
@@ -113,12 +120,4 @@ class LeaseSlot implements CustomSlotSupplier<ActivitySlotInfo> {
     this.#isGiven = false;
     this.#lease.tellChange();
   }
-}
-
-/** Part of a queue's name, so without what would be odd there. */
-function hostName(): string {
-  return os
-    .hostname()
-    .replaceAll(/[^A-Za-z0-9.-]/g, '-')
-    .slice(0, 40);
 }

@@ -1,4 +1,5 @@
 import { Runtime, Worker, type WorkerOptions } from '@temporalio/worker';
+import os from 'node:os';
 import { heartbeatThrottleMs } from '../core/limits.ts';
 import { taskQueues } from '../core/names.ts';
 import { codeDigest } from './code-version.ts';
@@ -9,6 +10,8 @@ import type { OpenedWorker } from './run-worker.ts';
 import { workerIdentity } from './worker-identity.ts';
 import { say, type WorkerSettings } from './worker-settings.ts';
 import { activityInterceptors } from '../activities/around/interceptors.ts';
+import { ProcessLease } from '../activities/around/process-lease.ts';
+import { StoreView } from '../activities/around/store-view.ts';
 
 /** On one machine the next worker is there at once: whatever does not end in time is done again, which is what activities are made for. */
 const shortGraceMs = 500;
@@ -34,13 +37,22 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
     link.add(worker);
     return worker;
   };
+  const view = new StoreView();
+  const lease = new ProcessLease(os.hostname());
   const common: WorkerOptions = {
     connection,
     namespace: temporal.namespace,
     dataConverter: dataConverterFor(payloadKeys),
     taskQueue: taskQueues[settings.role],
     identity: workerIdentity(settings.role, codeDigest()),
-    interceptors: { activity: activityInterceptors(settings.role, codeDigest()) },
+    interceptors: {
+      activity: activityInterceptors({
+        role: settings.role,
+        codeVersion: codeDigest(),
+        view,
+        onMissed: (run, error) => lease.lose(run, error),
+      }),
+    },
     shutdownGraceTime: graceMs,
     shutdownForceTime: graceMs + forceMs,
     // The SDK's is most of a timeout: a worker under load would be taken to be dead, and of what ended one would hear late.
@@ -48,11 +60,11 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
   };
   switch (settings.role) {
     case 'orchestrator':
-      return (await import('./orchestrator-worker.ts')).openOrchestrator(settings, { common, link, open });
+      return (await import('./orchestrator-worker.ts')).openOrchestrator(settings, { common, link, open, view });
     case 'rollout':
-      return (await import('./rollout-worker.ts')).openRolloutWorker(settings, { common, open });
+      return (await import('./rollout-worker.ts')).openRolloutWorker(settings, { common, open, view });
     case 'train':
-      return (await import('./trainer-workers.ts')).openTrainerWorkers({ common, link, open, graceMs, say });
+      return (await import('./trainer-workers.ts')).openTrainerWorkers({ common, link, open, view, lease, graceMs, say });
     default:
       return settings.role satisfies never;
   }

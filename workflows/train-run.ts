@@ -44,7 +44,7 @@ export async function trainRun(...given: [TrainRunInput | ContinuedRun]): Promis
         weights.serve(head.policy, trained.optimizer, isPublished);
         tellStep(parts, trained, stepS);
 
-        if (trained.snapshot) checkpoints.seal(step);
+        if (trained.snapshot) checkpoints.seal(step, head.parent);
         if (isEvalDue) evals.evaluate(step);
         branches.begin(step);
       }

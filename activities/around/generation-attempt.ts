@@ -12,6 +12,8 @@ export interface GenerationProgress {
   readonly playedMs: number;
   readonly notReady: NotReady | null;
   readonly work: WorkProgress;
+  /** Which servers do not answer; null while one does. */
+  readonly waitsFor?: string | null;
 }
 
 /**
@@ -25,6 +27,8 @@ export class GenerationAttempt implements ChunkAttempt {
   #notReady: NotReady | null;
   readonly #work: WorkUnderWay;
   readonly isShutdown = isShutdown;
+  /** Which servers do not answer. */
+  silence: () => string | null = () => null;
 
   constructor(before: GenerationProgress | undefined) {
     this.#playedBeforeMs = before?.playedMs ?? 0;
@@ -38,7 +42,9 @@ export class GenerationAttempt implements ChunkAttempt {
 
   progress(): GenerationProgress {
     const playedMs = this.#playedBeforeMs + performance.now() - this.#startedAt;
-    return { playedMs, notReady: this.#notReady, work: this.#work.progress() };
+    const waitsFor = this.silence();
+    const progress = { playedMs, notReady: this.#notReady, work: this.#work.progress() };
+    return waitsFor === null ? progress : { ...progress, waitsFor };
   }
 
   seconds(): number {

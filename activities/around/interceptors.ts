@@ -3,16 +3,19 @@ import { Beating } from './beating.ts';
 import { ActivityFailpoints } from './failpoint-interceptor.ts';
 import { FailureMapping } from './failures.ts';
 import { RunLog } from './run-log.ts';
+import { StoreDoubts, type StoreDoubtsOptions } from './store-doubts.ts';
 import { WayBack } from './way-back.ts';
 
 /** What every activity of a worker is wrapped in, from the outside in. */
-export function activityInterceptors(
-  role: ConstructorParameters<typeof RunLog>[0],
-  codeVersion: string,
-): ActivityInterceptorsFactory[] {
-  const log = new RunLog(role);
+export function activityInterceptors({
+  codeVersion,
+  ...options
+}: StoreDoubtsOptions & { readonly codeVersion: string }): ActivityInterceptorsFactory[] {
+  const log = new RunLog(options.role);
+  const doubts = new StoreDoubts(options);
   return [
     () => ({ inbound: new FailureMapping(codeVersion) }),
+    () => ({ inbound: doubts }),
     () => ({ inbound: log }),
     () => ({ inbound: new Beating() }),
     () => ({ inbound: new WayBack() }),

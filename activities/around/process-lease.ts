@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto';
 import { RatchetError } from '../../core/errors.ts';
 import type { RunHandle } from '../../core/rl/run-state.ts';
 
@@ -9,8 +10,10 @@ export class ProcessLease {
   #waiting: (() => void)[] = [];
   #isClosed = false;
 
-  constructor(holder: string) {
-    this.holder = holder;
+  constructor(host: string) {
+    // Part of a queue's name, so without what would be odd there.
+    const name = host.replaceAll(/[^A-Za-z0-9.-]/g, '-').slice(0, 40);
+    this.holder = `${name}-${process.pid}-${randomBytes(3).toString('hex')}`;
   }
 
   get isFree(): boolean {
@@ -46,6 +49,11 @@ export class ProcessLease {
 
   clear(): void {
     this.#taken?.ousted.abort();
+  }
+
+  /** The process cannot go on with a run: its hold ends, with why, and another process may have it. */
+  lose(owner: string, why: Error): void {
+    if (this.#taken?.owner === owner) this.#taken.ousted.abort(why);
   }
 
   tellChange(): void {

@@ -108,6 +108,10 @@ export class OpenAiInference implements Inference {
     return releaseAll(this.#pool, policy, holder);
   }
 
+  silence(): string | null {
+    return this.#pool.silence();
+  }
+
   close(): void {
     this.#pool.close();
   }

@@ -4,12 +4,17 @@ import type { ServedPolicy } from './types.ts';
 interface MemberOptions {
   readonly maxConcurrent: number;
   readonly say: (line: string) => void;
+  /** For tests. */
+  readonly quietMs?: number | undefined;
   /** It can be asked again, or no longer. */
   readonly onChange: () => void;
 }
 
 /** Failures in a row after which a server is quarantined. */
 const failuresBeforeEjection = 3;
+/** A server that has been asked and answered nothing for so long is looked at: one that computes for long says that it is there. */
+const quietMs = 20_000;
+const quietLookMs = 5_000;
 /** Between looking whether it is back, longer and longer. */
 const firstProbeMs = 100;
 const probeMsMax = 2_000;
@@ -31,6 +36,9 @@ export class PoolMember {
   #restsInRow = 0;
   #probeMs = firstProbeMs;
   #timer: ReturnType<typeof setTimeout> | undefined;
+  /** Since when it owes an answer and has given none. */
+  #quietSince = 0;
+  #quietTimer: ReturnType<typeof setTimeout> | undefined;
   #hasLeft = false;
   #hasMissedVersions: boolean;
   /** By name and digest: a run that was begun anew has the same names. */
@@ -73,7 +81,9 @@ export class PoolMember {
   }
 
   enter(size: number): void {
+    if (this.#inFlight === 0) this.#quietSince = performance.now();
     this.#inFlight += size;
+    this.#quietTimer ??= setTimeout(() => void this.#lookIfQuiet(), this.#options.quietMs ?? quietMs).unref();
   }
 
   exit(size: number): void {
@@ -82,6 +92,7 @@ export class PoolMember {
   }
 
   answered(): void {
+    this.#quietSince = performance.now();
     this.#failuresInRow = 0;
     this.#restsInRow = 0;
     if (!this.#isOnTrial) return;
@@ -131,6 +142,23 @@ export class PoolMember {
   /** Whether it was not there when this version was broadcast: it has to be brought to it before it is asked for it. */
   hasMissed(policy: ServedPolicy): boolean {
     return this.#hasMissedVersions && !this.#brought.has(nameOf(policy));
+  }
+
+  /** One that takes connections and never answers would be waited for as long as a request may take, and nobody would know. */
+  async #lookIfQuiet(): Promise<void> {
+    this.#quietTimer = undefined;
+    if (this.#hasLeft || this.#inFlight === 0) return;
+    const since = this.#quietSince;
+    const quiet = this.#options.quietMs ?? quietMs;
+    const isQuiet = this.#away === null && performance.now() - since >= quiet;
+    if (isQuiet && !(await this.server.probe().catch(() => true)) && since === this.#quietSince) {
+      const seconds = Math.round((performance.now() - since) / 1000);
+      this.quarantine(
+        `The inference server at ${this.server.root} has answered nothing for ${seconds} s, not even /health: it was asked, and may hang. It is looked at every ${probeMsMax / 1000} s and goes on when it answers; what it was asked is asked again when that is given up. If that does not come, restart it.`,
+      );
+    }
+    if (this.#inFlight > 0)
+      this.#quietTimer ??= setTimeout(() => void this.#lookIfQuiet(), Math.min(quiet, quietLookMs)).unref();
   }
 
   #probeLater(): void {

@@ -19,6 +19,8 @@ export interface PoolOptions extends ServerOptions {
   readonly maxConcurrent: number;
   /** How long one waits for servers of which none answers. */
   readonly patienceMs?: number;
+  /** How long a server may owe an answer before it is looked at; for tests. */
+  readonly quietMs?: number | undefined;
   /** What speaks with one of them; a plain {@link ModelServer} when missing. */
   readonly openServer?: (address: ServerAddress, options: ServerOptions) => ModelServer;
   /** Told when a server is quarantined, is back, joins or leaves. */
@@ -160,6 +162,7 @@ export class ServerPool {
       isLate,
       maxConcurrent: this.#options.maxConcurrent,
       say: this.#say,
+      quietMs: this.#options.quietMs,
       onChange: () => this.#turnstile.stir(),
     });
   }

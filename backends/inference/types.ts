@@ -158,6 +158,8 @@ export interface Inference {
   hold?(policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome>;
   /** Idempotent, and of no matter where it fails: what is not asked for again is released by itself. */
   release?(policy: ServedPolicy, holder: string): Promise<void>;
+  /** Which servers do not answer, since when, while none does; null while one does. Absent where nobody knows. */
+  silence?(): string | null;
   /** Nothing more is asked; what is under way may end. */
   close?(): void;
 }

@@ -32,9 +32,12 @@ export class FileStore implements Store {
     settle: (from, to) => this.#settle(from, to),
   };
   readonly #root: string;
+  readonly #makesRoot: boolean;
 
-  constructor(root: string) {
+  /** `makesRoot` false: what lives there was begun before, so a root that is missing is not made. */
+  constructor(root: string, { makesRoot = true }: { readonly makesRoot?: boolean } = {}) {
     this.#root = path.resolve(root);
+    this.#makesRoot = makesRoot;
     this.uri = pathToFileURL(this.#root + path.sep).href;
   }
 
@@ -71,7 +74,7 @@ export class FileStore implements Store {
       return { stored: true, bytes };
     } catch (error) {
       if (!isErrno(error, 'EEXIST')) throw diskError(key, error);
-      const bytes = await this.read(key);
+      const bytes = await this.#readAgreeing(key);
       if (bytes) return { stored: false, bytes };
       throw new RatchetError('CheckpointDamaged', `${key} in ${this.uri} was taken away while it was read.`);
     } finally {
@@ -80,9 +83,12 @@ export class FileStore implements Store {
   }
 
   async get(ref: ObjectRef): Promise<Uint8Array> {
-    const bytes = await this.read(ref.key);
-    requireSha256(ref, this.uri, bytes && sha256(bytes));
-    return bytes!;
+    for (let ask = 1; ; ask++) {
+      const bytes = await this.read(ref.key);
+      const found = bytes && sha256(bytes);
+      if (found === null || found === ref.sha256 || ask === readsMax) requireSha256(ref, this.uri, found);
+      if (found === ref.sha256) return bytes!;
+    }
   }
 
   async verify(ref: ObjectRef): Promise<void> {
@@ -91,10 +97,12 @@ export class FileStore implements Store {
     const about = await stat(file).catch(() => null);
     if (about?.isFile() && ref.bytes > 0 && about.size !== ref.bytes)
       throw damaged(this.uri + ref.key, `expected ${ref.bytes} bytes, found ${about.size}`);
-    const found = await sha256OfFile(file).catch((error: unknown) => {
-      throw this.#readError(ref.key, error);
-    });
-    requireSha256(ref, this.uri, found);
+    for (let ask = 1; ; ask++) {
+      const found = await sha256OfFile(file).catch((error: unknown) => {
+        throw this.#readError(ref.key, error);
+      });
+      if (found === null || found === ref.sha256 || ask === readsMax) return requireSha256(ref, this.uri, found);
+    }
   }
 
   async read(key: string): Promise<Uint8Array | null> {
@@ -184,7 +192,7 @@ export class FileStore implements Store {
 
   async #newFolder(prefix: string): Promise<string> {
     const folder = await this.#inside(prefix);
-    await naming(prefix, () => mkdir(folder, { recursive: true }));
+    await naming(prefix, () => this.#makeFolder(folder));
     return folder;
   }
 
@@ -227,10 +235,37 @@ export class FileStore implements Store {
     await sync(path.dirname(target));
   }
 
+  /** Bytes that nobody has a sha256 of, as two reads in a row have them. */
+  async #readAgreeing(key: string): Promise<Uint8Array | null> {
+    let before = await this.read(key);
+    for (;;) {
+      const now = await this.read(key);
+      if (before === null || now === null || Buffer.compare(before, now) === 0) return now;
+      before = now;
+    }
+  }
+
   async #prepare(key: string): Promise<string> {
     const target = await this.#inside(key);
-    await naming(key, () => mkdir(path.dirname(target), { recursive: true }));
+    await naming(key, () => this.#makeFolder(path.dirname(target)));
     return target;
+  }
+
+  /** Where a mount went away `recursive` would make the run's folder anew, on the disk below it. */
+  async #makeFolder(folder: string): Promise<void> {
+    if (this.#makesRoot) return void (await mkdir(folder, { recursive: true }));
+    if (folder === this.#root) return;
+    try {
+      await mkdir(folder);
+    } catch (error) {
+      if (isErrno(error, 'EEXIST')) return;
+      const isMissing = isErrno(error, 'ENOENT') && path.dirname(folder) !== this.#root;
+      if (!isMissing) throw error;
+      await this.#makeFolder(path.dirname(folder));
+      await mkdir(folder).catch((again: unknown) => {
+        if (!isErrno(again, 'EEXIST')) throw again;
+      });
+    }
   }
 
   /** What stands in an object's place and is no file is damage, which asking again does not mend. */
@@ -347,6 +382,9 @@ const forbiddenCodes = ['EACCES', 'EROFS', 'EPERM'];
 export function isDiskError(error: unknown): boolean {
   return [...fullCodes, ...forbiddenCodes].some((code) => isErrno(error, code));
 }
+
+/** What has another sha256 than it must have is read once more: a network or a memory may have been wrong once. */
+const readsMax = 2;
 
 /** What the disk's errors mean for a run; anything else passes unchanged. */
 export function diskError(key: string, cause: unknown): unknown {

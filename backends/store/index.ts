@@ -5,16 +5,18 @@ import { checkFileStore } from './check-file-store.ts';
 import { FileStore } from './file-store.ts';
 import { copiesFolder } from './s3-local-copies.ts';
 import { checkS3Store, S3Store } from './s3-store.ts';
+import { type Landmark, SeenStore } from './seen-store.ts';
 import { parseStoreUri } from './store-uri.ts';
 import type { Store } from './types.ts';
 
 export type { Store } from './types.ts';
+export { type Landmark, requireSeen } from './seen-store.ts';
 export { linesOfStore, resolveStoreUri, showStoreUri } from './store-uri.ts';
 export { takeStoreCredentials } from './s3-credentials.ts';
 export { allCopies } from './s3-local-copies.ts';
 
 /** The store of one run. `uri` is where all runs lie, absolute (`resolveStoreUri`); the run's own objects are below its name. */
-export function openRunStore(uri: string, run: string): Store {
+export function openRunStore(uri: string, run: string, options: OpenOptions = {}): Store {
   if (!runNamePattern.test(run)) {
     throw new RatchetError(
       'ConfigInvalid',
@@ -22,8 +24,22 @@ export function openRunStore(uri: string, run: string): Store {
     );
   }
   const location = parseStoreUri(uri);
-  return location.kind === 'file' ? new FileStore(path.join(location.folder, run)) : new S3Store(location, run);
+  const { begun } = options;
+  if (location.kind === 's3') {
+    const store = new S3Store(location, run);
+    return begun ? new SeenStore(store, begun, { freshMs: seenFreshMs, name: JSON.stringify([uri, run, begun.is]) }) : store;
+  }
+  const store = new FileStore(path.join(location.folder, run), { makesRoot: !begun });
+  return begun ? new SeenStore(store, begun) : store;
 }
+
+interface OpenOptions {
+  /** What lives there was begun before: nothing is made, and nothing is missing, unless this shows that it is the place. */
+  readonly begun?: Landmark;
+}
+
+/** A bucket does not go away as a mount does: it is not looked for before each write. */
+const seenFreshMs = 10_000;
 
 /** The folder on this machine that `localFolder` of all its runs lies below: where the policy server must be allowed to read. */
 export function localRoot(uri: string): string {

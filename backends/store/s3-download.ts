@@ -39,7 +39,21 @@ export async function getObject(
   return head && { ...head, content };
 }
 
-/** So many bytes of an object from an offset on, or fewer where it ends; null when there is none. */
+/** What every whole answer has. One that says 200 and lacks it is none: it is asked for again, as one that was cut. */
+export function answeredWith(value: string | undefined, what: string): string {
+  if (value !== undefined && value !== '') return value;
+  throw new Error(`the answer has no ${what}, which every S3 server gives`);
+}
+
+/** A gateway over a folder has no ETag of a file that was put there by hand. */
+function dateOf({ LastModified }: { readonly LastModified?: Date | undefined }): string | undefined {
+  return LastModified?.toISOString();
+}
+
+/**
+ * So many bytes of an object from an offset on, or fewer where it ends; null when there is none. Where they lie and how many they are is
+ * compared. Their bits are not: the sha256 that is kept with an object is of all of it.
+ */
 export async function getObjectRange(
   requests: S3Requests,
   key: string,
@@ -53,7 +67,12 @@ export async function getObjectRange(
     async send({ client, sdk }) {
       const Range = `bytes=${offset}-${offset + bytes - 1}`;
       const found = await client.send(new sdk.GetObjectCommand({ Bucket: requests.location.bucket, Key: key, Range }));
+      answeredWith(found.ETag ?? dateOf(found), 'ETag');
+      const [, start, total] = /^bytes (\d+)-\d+\/(\d+)$/.exec(found.ContentRange ?? '') ?? [];
       const content = new Uint8Array(found.ContentLength ?? 0);
+      const expected = Math.min(bytes, Number(total) - offset);
+      if (Number(start) !== offset || content.byteLength !== expected)
+        throw new Error(`expected ${bytes} bytes from ${offset} on, answered ${found.ContentRange ?? 'without a range'}`);
       await drain(found.Body as Readable, content.byteLength, (chunk, at) => content.set(chunk, at));
       return content;
     },
@@ -89,6 +108,7 @@ export async function headObject(requests: S3Requests, key: string): Promise<Obj
     key,
     async send({ client, sdk }) {
       const found = await client.send(new sdk.HeadObjectCommand({ Bucket: requests.location.bucket, Key: key }));
+      answeredWith(found.ETag ?? dateOf(found), 'ETag');
       return { etag: found.ETag ?? '', bytes: found.ContentLength ?? 0, metadata: found.Metadata ?? {} };
     },
     answers: ({ status, code }) => (isAbsence({ status, code }) ? { value: null } : undefined),
@@ -102,14 +122,17 @@ export async function listObjects(requests: S3Requests, prefix: string): Promise
     const page = await requests.run({
       operation: 'ListObjectsV2',
       key: prefix,
-      send: ({ client, sdk }) =>
-        client.send(
+      async send({ client, sdk }) {
+        const answer = await client.send(
           new sdk.ListObjectsV2Command({
             Bucket: requests.location.bucket,
             Prefix: prefix,
             ...present({ ContinuationToken: token }),
           }),
-        ),
+        );
+        if (answer.IsTruncated === undefined && answer.KeyCount === undefined) answeredWith(answer.Name, 'list');
+        return answer;
+      },
     });
     for (const { Key, ETag = '', Size = 0 } of page.Contents ?? []) {
       // A key with a slash at its end is what consoles make of an empty folder.
@@ -192,8 +215,13 @@ async function getRange(requests: S3Requests, key: string, { start, end, etag, o
             ...present({ Range: range, IfMatch: etag }),
           }),
         );
+        answeredWith(found.ETag ?? dateOf(found), 'ETag');
         const length = found.ContentLength ?? 0;
         const total = Number(/\/(\d+)$/.exec(found.ContentRange ?? '')?.[1] ?? length);
+        // Some servers answer a range with the whole object.
+        const isWhole = found.ContentRange === undefined && start === 0;
+        if (!isWhole && length !== Math.min(end, total) - start)
+          throw new Error(`expected bytes ${start} to ${Math.min(end, total)}, answered ${length} bytes`);
         const sink = open(total);
         await drain(found.Body as Readable, length, (chunk, offset) => sink.write(chunk, start + offset));
         return { head: { etag: found.ETag ?? '', bytes: total, metadata: found.Metadata ?? {} }, sink };

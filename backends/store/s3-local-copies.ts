@@ -7,6 +7,7 @@ import { diskError, isErrno } from './file-store.ts';
 import { getObjectToFile, type ListedObject, listObjects } from './s3-download.ts';
 import { isTailPart } from './log-tail.ts';
 import { inParallel, type S3Requests } from './s3-requests.ts';
+import { asksMax, damagedOf, untilAskedAgain } from './s3-sound.ts';
 import { metadataNames } from './s3-upload.ts';
 import type { S3Location } from './store-uri.ts';
 
@@ -83,7 +84,7 @@ async function bringUpToDate({ requests, prefix, folder, uri, limits }: CopyOpti
       const copied = before.files[name];
       const isThere =
         copied?.etag === object.etag && copied.bytes === object.bytes && (await sizeOf(file)) === object.bytes;
-      const found = isThere ? copied : await fetchFile(requests, object, file, uri);
+      const found = isThere ? copied : await fetchFile(requests, object, file);
       if (found) files[name] = found;
     });
     for (const name of Object.keys(before.files)) if (!files[name]) await rm(path.join(folder, name), { force: true });
@@ -98,22 +99,25 @@ async function fetchFile(
   requests: S3Requests,
   object: ListedObject,
   file: string,
-  uri: string,
 ): Promise<CopyRecord['files'][string] | null> {
   await mkdir(path.dirname(file), { recursive: true, mode: 0o700 });
-  const temporary = `${file}.tmp-${randomUUID()}`;
-  try {
-    const found = await getObjectToFile(requests, object.key, temporary);
-    if (!found) return null; // removed meanwhile
-    const expected = found.metadata[metadataNames.sha256];
-    if (expected !== undefined && expected !== found.sha256) {
-      const digests = `expected sha256 ${expected.slice(0, 12)}…, found ${found.sha256.slice(0, 12)}…`;
-      throw new RatchetError('CheckpointDamaged', `${object.key} of ${uri} is damaged: ${digests}`);
+  for (let ask = 1; ; ask++) {
+    const temporary = `${file}.tmp-${randomUUID()}`;
+    try {
+      const found = await getObjectToFile(requests, object.key, temporary);
+      const expected = found?.metadata[metadataNames.sha256];
+      const isSound = found && (expected === undefined || expected === found.sha256);
+      // Another object than the list names, or a newer one: what is answered again and again is that.
+      if (isSound && (found.etag === object.etag || ask === asksMax)) {
+        await rename(temporary, file);
+        return { etag: found.etag, bytes: found.bytes };
+      }
+      if (ask === asksMax && !found) return null; // removed meanwhile
+      if (ask === asksMax) throw damagedOf(requests, object.key, expected!, found!.sha256);
+    } finally {
+      await rm(temporary, { force: true });
     }
-    await rename(temporary, file);
-    return { etag: found.etag, bytes: found.bytes };
-  } finally {
-    await rm(temporary, { force: true });
+    await untilAskedAgain(requests, ask);
   }
 }
 

@@ -1,8 +1,10 @@
 import { randomUUID } from 'node:crypto';
 import { RatchetError } from '../../core/errors.ts';
 import { isTailPart, offsetOf, tailKey, tailOf } from './log-tail.ts';
-import { deleteObjects, getObject, headObject, listObjects } from './s3-download.ts';
+import { sha256 } from './file-store.ts';
+import { deleteObjects, headObject, listObjects } from './s3-download.ts';
 import { inParallel, type S3Requests } from './s3-requests.ts';
+import { asksMax, getSound, untilAskedAgain } from './s3-sound.ts';
 import { metadataNames, putObject } from './s3-upload.ts';
 
 /**
@@ -62,11 +64,30 @@ export async function joinLog(
   body: Uint8Array,
   known: ReadonlyMap<number, Uint8Array> = new Map(),
 ): Promise<Uint8Array> {
+  for (let ask = 1; ; ask++) {
+    try {
+      return await joinOnce(requests, key, body, known);
+    } catch (error) {
+      // A list may be older than what it lists.
+      const isHole = error instanceof RatchetError && error.code === 'CheckpointDamaged';
+      if (!isHole || ask === asksMax) throw error;
+      await untilAskedAgain(requests, ask);
+    }
+  }
+}
+
+async function joinOnce(
+  requests: S3Requests,
+  key: string,
+  body: Uint8Array,
+  known: ReadonlyMap<number, Uint8Array>,
+): Promise<Uint8Array> {
   const parts = await listTail(requests, key);
   const fresh = parts.filter(({ offset }) => offset >= body.byteLength);
   const contents: Uint8Array[] = [];
   await inParallel(fresh, requests.limits.requestsMax, async (part, index) => {
-    contents[index] = known.get(part.offset) ?? (await getObject(requests, part.key))?.content ?? new Uint8Array();
+    const found = known.get(part.offset) ?? (await getSound(requests, part.key, { isThere: true }))?.content;
+    contents[index] = found ?? new Uint8Array();
   });
   let at = body.byteLength;
   for (const [index, { offset }] of fresh.entries()) {
@@ -89,12 +110,12 @@ async function appendAfter(
   for (let attempt = 1; attempt <= triesMax; attempt++) {
     view ??= await look(requests, key);
     if (!view) {
-      if (await createObject(requests, key, bytes, { [metadataNames.log]: '1' })) {
+      if (await createObject(requests, key, bytes, ofLog(bytes))) {
         return { length: bytes.byteLength, parts: 0, seenAt: performance.now(), own: new Map() };
       }
       continue;
     }
-    if (await createObject(requests, tailKey(key, view.length), bytes, {})) {
+    if (await createObject(requests, tailKey(key, view.length), bytes, { [metadataNames.sha256]: sha256(bytes) })) {
       const { length, own } = view;
       own.set(length, bytes);
       const parts = view.parts + 1;
@@ -130,17 +151,21 @@ async function look(requests: S3Requests, key: string): Promise<LogView | null> 
 
 /** Body and tail become the body. Parts are removed one fold later: a writer that knows only the body before cannot slip in below it. */
 async function fold(requests: S3Requests, key: string, own?: ReadonlyMap<number, Uint8Array>): Promise<void> {
-  const body = await getObject(requests, key);
+  const body = await getSound(requests, key);
   if (!body) return;
   const joined = await joinLog(requests, key, body.content, own);
-  const metadata = { [metadataNames.log]: '1' };
-  const stored = await putObject(requests, { key, bytes: joined, metadata, onlyIf: { etag: body.etag } });
+  const stored = await putObject(requests, { key, bytes: joined, metadata: ofLog(joined), onlyIf: { etag: body.etag } });
   if (!stored) return; // another writer folds
-  const old = (await listTail(requests, key)).filter(({ offset }) => offset < body.bytes);
+  const old = (await listTail(requests, key)).filter(({ offset }) => offset < body.content.byteLength);
   await deleteObjects(
     requests,
     old.map((part) => part.key),
   );
+}
+
+/** Of the body, as it is now: it is written as a whole. */
+function ofLog(body: Uint8Array): Record<string, string> {
+  return { [metadataNames.log]: '1', [metadataNames.sha256]: sha256(body) };
 }
 
 /** Creates an object if there is none. True also when the answer to our own write was lost on the way. */

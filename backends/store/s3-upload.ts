@@ -2,7 +2,7 @@ import { present } from '../../core/present.ts';
 import { createHash } from 'node:crypto';
 import { open } from 'node:fs/promises';
 import type { PutObjectCommandInput } from '@aws-sdk/client-s3';
-import { headObject } from './s3-download.ts';
+import { answeredWith, headObject } from './s3-download.ts';
 import { inParallel, isAbsence, type S3Requests, type S3Session } from './s3-requests.ts';
 
 /** What is to be stored, read part by part: a large one is never in memory as a whole because of us. */
@@ -13,8 +13,13 @@ interface UploadSource {
   readonly part: (start: number, end: number) => Promise<Uint8Array>;
 }
 
-/** Kept with each object, so that a copy on this machine can be verified; and who wrote it, to know our own write again. */
-export const metadataNames = { sha256: 'ratchet-sha256', writer: 'ratchet-writer', log: 'ratchet-log' } as const;
+/** Kept with each object, so that what is read can be compared; its name in the store; and who wrote it, to know our own write again. */
+export const metadataNames = {
+  sha256: 'ratchet-sha256',
+  key: 'ratchet-key',
+  writer: 'ratchet-writer',
+  log: 'ratchet-log',
+} as const;
 
 /** A part of a multipart upload is at most the 10,000th. */
 const partsMax = 10_000;
@@ -53,8 +58,13 @@ export async function withFileSource<T>(file: string, work: (source: UploadSourc
 }
 
 /** Stores an object in one request, or in parts when it is larger than one. Durable when it returns. */
-export async function upload(requests: S3Requests, key: string, source: UploadSource): Promise<void> {
-  const metadata = { [metadataNames.sha256]: source.sha256 };
+export async function upload(
+  requests: S3Requests,
+  key: string,
+  source: UploadSource,
+  named: Readonly<Record<string, string>> = {},
+): Promise<void> {
+  const metadata = { ...named, [metadataNames.sha256]: source.sha256 };
   if (source.bytes > requests.limits.partBytes) return uploadInParts(requests, key, source, metadata);
   await putObject(requests, { key, bytes: await source.part(0, source.bytes), metadata });
 }
@@ -87,7 +97,7 @@ export async function putObject(
         ...encryption(requests),
       });
       signWith(command, hexSha256(bytes));
-      return { etag: (await client.send(command)).ETag ?? '' };
+      return { etag: answeredWith((await client.send(command)).ETag, 'ETag') };
     },
     // If-Match on a key that is gone is answered with 404.
     answers: ({ status, code }) =>
@@ -112,7 +122,7 @@ async function uploadInParts(
         Metadata: { ...metadata },
         ...encryption(requests),
       });
-      return (await client.send(command)).UploadId!;
+      return answeredWith((await client.send(command)).UploadId, 'UploadId');
     },
   });
   try {
@@ -128,7 +138,7 @@ async function uploadInParts(
         async send({ client, sdk }) {
           const command = new sdk.UploadPartCommand({ ...at, UploadId, PartNumber: index + 1, Body: bytes });
           signWith(command, digest);
-          return (await client.send(command)).ETag!;
+          return answeredWith((await client.send(command)).ETag, 'ETag');
         },
       });
     });
@@ -156,7 +166,7 @@ async function complete(
     async send({ client, sdk }) {
       const Parts = etags.map((ETag, index) => ({ ETag, PartNumber: index + 1 }));
       const input = { Bucket: requests.location.bucket, Key: key, UploadId, MultipartUpload: { Parts } };
-      await client.send(new sdk.CompleteMultipartUploadCommand(input));
+      answeredWith((await client.send(new sdk.CompleteMultipartUploadCommand(input))).ETag, 'ETag');
       return true;
     },
     // The answer to an attempt that worked may have been lost; then the object is there.

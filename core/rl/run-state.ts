@@ -58,6 +58,14 @@ export interface RunHandle {
   readonly begunAt?: string;
 }
 
+/** What a worker tells a run of its store. */
+export interface StoreMissed {
+  /** Which worker, where: `rollout worker 4711 on gpu-b`. */
+  readonly worker: string;
+  /** What it does not see, in words; null = it sees the store again. */
+  readonly why: string | null;
+}
+
 /** One sampling round of a step: the groups first … last, leased together. */
 export interface SamplingRound {
   readonly step: number;

@@ -8,6 +8,9 @@ import { type ChatRequest, openInference } from '../../backends/inference/index.
 import type { RatchetError } from '../../core/errors.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
 import { complete, type FakeAnswer, type FakeModelServer, fakeModelServer, reply } from './fake-model-server.ts';
+import { OpenAiInference } from '../../backends/inference/openai.ts';
+import { ServerPool } from '../../backends/inference/pool.ts';
+import { eventually } from '../eventually.ts';
 import { type Fate, startProxy } from './misbehaving-proxy.ts';
 import { policyOf, v1, ask, open, openImpatient, servers, coded, groupsAt, slowly } from './pooled-servers.ts';
 
@@ -336,3 +339,22 @@ async function until(isSo: () => boolean): Promise<void> {
     await delay(50);
   }
 }
+
+test('a server that takes connections and answers nothing is named, and is asked again when it answers', async (t) => {
+  const [server] = await servers(t, 1);
+  const proxy = await startProxy(Number(new URL(server!.url).port));
+  t.after(() => proxy.close());
+  const url = `http://127.0.0.1:${proxy.port}`;
+  const address = { url, apiKeyVar: null, headers: {}, headersFromEnv: {}, model: null };
+  const pool = new ServerPool([address], { maxConcurrent: 4, timeoutMs: 9_000, provider: 'cpu', quietMs: 100 });
+  t.after(() => pool.close());
+  const inference = new OpenAiInference(pool);
+  proxy.decide = () => 'hang';
+  const sampling = inference.sample(ask(1));
+  await eventually('it is named', () => Promise.resolve(inference.silence() ?? ''), (said) =>
+    said.includes(url) && said.includes('answered nothing for') && said.includes('restart it'),
+  );
+  proxy.decide = () => 'pass';
+  await eventually('it is back', () => Promise.resolve(inference.silence()), (said) => said === null);
+  assert.ok((await sampling).tokenIds.length > 0);
+});

@@ -20,6 +20,18 @@ export type Fate =
   | 'cut upload'
   /** Cuts the connection in the middle of the answer's body. */
   | 'cut answer'
+  /** One bit of the answer's body is another. */
+  | 'flip answer'
+  /** 200, and a body with nothing in it. */
+  | 'empty answer'
+  /** The same, with the headers of the right answer. */
+  | 'empty body'
+  /** The answer to the request of the same kind before this one. */
+  | 'other answer'
+  /** Half of the body, as if that were all. */
+  | 'half answer'
+  /** Says that it was done, and does nothing. */
+  | 'pretend'
   /** The server does what it was asked to; nobody learns of it. */
   | 'lose answer'
   /** Says that a conditional write worked where the server refused it, as one that knows no conditions would. */
@@ -59,6 +71,7 @@ export async function startProxy(target: number): Promise<MisbehavingProxy> {
     server.closeAllConnections();
     await closed;
   };
+  let before: { readonly headers: IncomingHttpHeaders; readonly body: Buffer } | null = null;
   await listen(0);
   const { port } = server.address() as AddressInfo;
   const proxy: MisbehavingProxy = {
@@ -89,11 +102,35 @@ export async function startProxy(target: number): Promise<MisbehavingProxy> {
       outgoing.writeHead(fate.status, { 'content-type': 'application/xml' }).end(body);
       return;
     }
+    if (fate === 'pretend') {
+      incoming.resume();
+      return void outgoing.writeHead(200, { 'content-length': '0' }).end();
+    }
     if (typeof fate === 'object') await delay(fate.delayMs);
-    forward(incoming, outgoing, fate);
+    forward(seen, { incoming, outgoing, fate });
   }
 
-  function forward(incoming: IncomingMessage, outgoing: ServerResponse, fate: Fate): void {
+  /** Small answers, the newest of each path. */
+  function remember(answer: IncomingMessage): void {
+    const chunks: Buffer[] = [];
+    answer.on('data', (chunk: Buffer) => chunks.push(chunk));
+    answer.once('end', () => (before = { headers: answer.headers, body: Buffer.concat(chunks) }));
+  }
+
+  function spoil(
+    outgoing: ServerResponse,
+    { answer, body, fate }: { readonly answer: IncomingMessage; readonly body: Buffer; readonly fate: Fate },
+  ): void {
+    const { statusCode: status = 200, headers } = answer;
+    if (status >= 300 || (fate === 'other answer' && before === null)) return void outgoing.writeHead(status, headers).end(body);
+    if (fate === 'empty answer') return void outgoing.writeHead(200, { 'content-length': '0' }).end();
+    if (fate === 'other answer') return void outgoing.writeHead(status, before!.headers).end(before!.body);
+    if (fate === 'flip answer' && body.byteLength > 0) body[body.byteLength >> 1]! ^= 1;
+    const kept = fate === 'empty body' ? Buffer.alloc(0) : fate === 'half answer' ? body.subarray(0, body.byteLength >> 1) : body;
+    outgoing.writeHead(status, { ...headers, 'content-length': String(kept.byteLength) }).end(kept);
+  }
+
+  function forward(seen: SeenRequest, { incoming, outgoing, fate }: Forwarded): void {
     const { method, url: path, headers } = incoming;
     const onward = send({ host: '127.0.0.1', port: target, method, path, headers }, (answer) => {
       if (fate === 'lose answer') {
@@ -101,8 +138,13 @@ export async function startProxy(target: number): Promise<MisbehavingProxy> {
       } else if (fate === 'ignore conditions' && answer.statusCode === 412) {
         answer.resume();
         outgoing.writeHead(200, { etag: '"0123"', 'content-length': '0' }).end();
+      } else if (isSpoilt(fate)) {
+        const chunks: Buffer[] = [];
+        answer.on('data', (chunk: Buffer) => chunks.push(chunk));
+        answer.once('end', () => spoil(outgoing, { answer, body: Buffer.concat(chunks), fate }));
       } else {
         outgoing.writeHead(answer.statusCode!, answer.headers);
+        if (answer.statusCode! < 300 && seen.operation === 'GetObject') remember(answer);
         if (fate === 'cut answer') answer.once('data', (chunk: Buffer) => cut(outgoing, chunk));
         else answer.pipe(outgoing);
       }
@@ -112,6 +154,16 @@ export async function startProxy(target: number): Promise<MisbehavingProxy> {
     incoming.on('data', (chunk: Buffer) => (proxy.uploadedBytes += chunk.byteLength));
     incoming.pipe(onward);
   }
+}
+
+interface Forwarded {
+  readonly incoming: IncomingMessage;
+  readonly outgoing: ServerResponse;
+  readonly fate: Fate;
+}
+
+function isSpoilt(fate: Fate): boolean {
+  return ['flip answer', 'empty answer', 'empty body', 'other answer', 'half answer'].includes(fate as string);
 }
 
 function cutUpload(incoming: IncomingMessage, onward: ClientRequest): void {

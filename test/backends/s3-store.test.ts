@@ -182,6 +182,101 @@ describe('S3', { skip: skipWithoutGateway }, () => {
     }
   });
 
+  describe('a wrong answer', () => {
+    const wrong: Readonly<Record<string, Fate>> = {
+      'with a flipped bit': 'flip answer',
+      'of 200 without anything': 'empty answer',
+      'of 200 with the right headers and no body': 'empty body',
+      'cut to its half, as if that were all': 'half answer',
+      'that is another object': 'other answer',
+      'of 404 for what is there': { status: 404, code: 'NoSuchKey' },
+    };
+    for (const [what, fate] of Object.entries(wrong)) {
+      test(`${what} is asked for again: by key, by reference, of who came second, in a folder and in a log`, async () => {
+        const { store, open } = fresh();
+        const ref = await store.put('a/k', bytes('what was stored'));
+        await store.put('a/other', bytes('something else altogether'));
+        await store.append('metrics.jsonl', 'one\n');
+        await store.append('metrics.jsonl', 'two\n');
+        const other = async (): Promise<void> => {
+          proxy.decide = () => 'pass';
+          await store.read('a/other');
+          first(2, 'GetObject', fate);
+        };
+        await other();
+        assert.equal(text(await store.read('a/k')), 'what was stored');
+        await other();
+        assert.equal(text(await store.get(ref)), 'what was stored');
+        await other();
+        assert.equal(text((await store.putIfAbsent('a/k', bytes('mine'))).bytes), 'what was stored');
+        await other();
+        const folder = await open().localFolder('a/');
+        assert.equal(await readFile(path.join(folder, 'k'), 'utf8'), 'what was stored');
+        await store.verify(ref);
+        await other();
+        assert.equal(text(await store.read('metrics.jsonl')), 'one\ntwo\n');
+        assert.equal(seen('GetObject').length > 10, true);
+      });
+    }
+
+    test('that stays the same is damage, which names what was expected and what was found', async () => {
+      const { store } = fresh();
+      const ref = await store.put('a/k', bytes('what was stored'));
+      const flipped = Buffer.from('what was stored');
+      flipped[flipped.length >> 1]! ^= 1;
+      const found = createHash('sha256').update(flipped).digest('hex').slice(0, 12);
+      proxy.decide = ({ operation }) => (operation === 'GetObject' ? 'flip answer' : 'pass');
+      const damage = hasCode('CheckpointDamaged', 'a/k', ref.sha256.slice(0, 12), found);
+      await assert.rejects(store.get(ref), damage);
+      await assert.rejects(store.read('a/k'), damage);
+      await assert.rejects(store.putIfAbsent('a/k', bytes('mine')), damage);
+      await assert.rejects(store.localFolder('a/'), damage);
+      await assert.rejects(store.verify(ref), damage);
+    });
+
+    test('to a list, a head or a write is none: each is asked again', async () => {
+      const { store, fileOf } = fresh();
+      await store.put('a/k', bytes('1'));
+      first(2, 'ListObjectsV2', 'empty answer');
+      assert.deepEqual(await store.list('a/'), ['a/k']);
+      first(2, 'PutObject', 'pretend');
+      await store.put('a/k2', bytes('2'));
+      assert.equal(await readFile(fileOf('a/k2'), 'utf8'), '2');
+      first(2, 'PutObject', 'pretend');
+      assert.equal((await store.putIfAbsent('a/k3', bytes('3'))).stored, true);
+      assert.equal(await readFile(fileOf('a/k3'), 'utf8'), '3');
+      first(1, 'GetObject', 'empty answer');
+      assert.equal(text(await store.readRange('a/k3', 0, 5)), '3');
+      first(1, 'GetObject', { status: 404, code: 'NoSuchKey' });
+      assert.equal(text(await store.readRange('a/k3', 0, 5)), '3');
+    });
+
+    test('of a large object is found in whichever part it is', async () => {
+      const { store } = fresh();
+      const content = randomBytes(12 * 1024 * 1024);
+      const ref = await store.put('weights/model.safetensors', content);
+      for (const part of [0, 1, 2]) {
+        let gets = 0;
+        proxy.decide = ({ operation }) => (operation === 'GetObject' && gets++ === part ? 'flip answer' : 'pass');
+        assert.equal(Buffer.compare(await store.get(ref), content), 0);
+      }
+    });
+
+    test('about what others put into the bucket, without a sha256, is compared with its ETag', async () => {
+      const { store, fileOf } = fresh();
+      await store.put('a/ours', bytes('ours'));
+      await writeFile(fileOf('a/theirs'), 'copied there by hand');
+      first(1, 'GetObject', 'flip answer');
+      assert.equal(text(await store.read('a/theirs')), 'copied there by hand');
+    });
+
+    test('that an object is not there is asked twice, by two kinds of request, before it is believed', async () => {
+      const { store } = fresh();
+      assert.equal(await store.read('never'), null);
+      assert.deepEqual([seen('GetObject').length, seen('HeadObject').length], [1, 1]);
+    });
+  });
+
   describe('a large object', () => {
     const content = randomBytes(16 * 1024 * 1024 + 1);
     const digest = createHash('sha256').update(content).digest('hex');

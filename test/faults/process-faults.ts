@@ -131,7 +131,7 @@ async function handBack({ stage, run, release, harmEnds }: Struck): Promise<void
 }
 
 /** Who holds the run, or held it last: the holder's name ends in its process id and a few random digits. */
-async function newestClaim({ store }: StagedRun): Promise<{ readonly pid: number }> {
+export async function newestClaim({ store }: StagedRun): Promise<{ readonly pid: number }> {
   const keys = await store.list(layout.trainerClaims());
   const epochs = keys.map((key) => Number(/epoch_(\d+)/.exec(key)?.[1]));
   const key = layout.trainerClaim(Math.max(...epochs));

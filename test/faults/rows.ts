@@ -9,6 +9,7 @@ import { neighbourFaults } from './neighbour-faults.ts';
 import { processFaults } from './process-faults.ts';
 import type { Row, Rows } from './row.ts';
 import { s3Faults } from './s3-faults.ts';
+import { storeFaults } from './store-faults.ts';
 import { tinkerFaults } from './tinker-faults.ts';
 import { upgradeFaults } from './upgrade-faults.ts';
 import { vllmFaults } from './vllm-faults.ts';
@@ -20,6 +21,7 @@ export const rows = {
   ...clockFaults,
   ...databaseFaults,
   ...s3Faults,
+  ...storeFaults,
   ...diskFaults,
   ...environmentFaults,
   ...upgradeFaults,

@@ -14,7 +14,7 @@ const lookMs = 100;
 const outageMs = 30_000;
 const longOutages: readonly Column[] = ['generate', 'commit'];
 
-const inTrouble = (strike: Row['strike']): Row => ({
+export const inTrouble = (strike: Row['strike']): Row => ({
   stage: 's3',
   action: 'hold',
   strike,
@@ -49,7 +49,7 @@ async function down({ stage, run, column, release, harmEnds }: Struck): Promise<
 }
 
 /** What the server does to each request for a while. */
-async function trouble({ stage, release, harmEnds }: Struck, fateOf: (request: SeenRequest) => Fate): Promise<void> {
+export async function trouble({ stage, release, harmEnds }: Struck, fateOf: (request: SeenRequest) => Fate): Promise<void> {
   const { proxy } = stage.surroundings.s3!;
   const before = proxy.spoiled;
   proxy.decide = fateOf;

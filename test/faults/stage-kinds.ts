@@ -6,6 +6,7 @@ import type { EngineName } from './columns.ts';
 import { withBreakableEnvironment } from './breakable-environment.ts';
 import { fakeRun, type RunOptions } from './fake-run.ts';
 import { realRun } from './real-run.ts';
+import { surroundWithMounts, withOwnMounts } from './hidden-store.ts';
 import { makeSmallDisk, type SmallDisk } from './small-disk.ts';
 import { makeS3, type StagedS3 } from './staged-s3.ts';
 import { StageUnavailable } from './stage-unavailable.ts';
@@ -58,6 +59,18 @@ export const stageKinds = {
   'level 2': { run: continuousRun, engine: 'level 2' },
   'level 2, two rollout workers': { run: continuousRun, engine: 'level 2', count: { rollout: 2 } },
   'two GPU workers': { run: fakeRun, count: { train: 2 } },
+  'two rollout workers, mounts apart': {
+    run: fakeRun,
+    count: { rollout: 2 },
+    changeRole: withOwnMounts,
+    surround: surroundWithMounts,
+  },
+  'two GPU workers, mounts apart': {
+    run: fakeRun,
+    count: { train: 2 },
+    changeRole: withOwnMounts,
+    surround: surroundWithMounts,
+  },
   real: { run: realRun },
   'real, two GPU workers': { run: realRun, count: { train: 2 } },
   tinker: { run: tinkerRun, engine: 'tinker', surround: startTinkerServer },

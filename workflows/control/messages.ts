@@ -5,7 +5,7 @@ import type { Regression } from '../../core/eval/regression.ts';
 import type { EvalSpec } from '../../config/run-spec.ts';
 import type { LostWork } from '../../core/rl/lost-work.ts';
 import type { PartsNotice, PlayedPart } from '../../core/rl/played-part.ts';
-import type { PromptRef } from '../../core/rl/run-state.ts';
+import type { PromptRef, StoreMissed } from '../../core/rl/run-state.ts';
 import type { PromptSearchNotice, SearchInPlay } from '../../core/gepa/prompt-search.ts';
 import {
   evaluationEndedSignalName,
@@ -14,6 +14,7 @@ import {
   rolloutsWaitSignalName,
   roundsPlayedSignalName,
   regressionFoundSignalName,
+  storeMissedSignalName,
   trainerLeasedSignalName,
 } from '../../core/names.ts';
 
@@ -57,8 +58,19 @@ export interface RunStatus {
   readonly regressions: Readonly<Record<string, NotedRegression>>;
   /** Of a run that looks for better prompts, one of each environment. */
   readonly prompts: readonly PromptStanding[];
+  /** Workers that do not see the run's store, and are passed over until they do. Absent where there are none. */
+  readonly workersAway?: readonly WorkerAway[];
   /** By environment: what became of its newest branch. Absent where there was none. */
   readonly branchesEnded?: Readonly<Record<string, EndedBranch>>;
+}
+
+export interface WorkerAway {
+  /** `rollout worker 4711 on gpu-b` */
+  readonly worker: string;
+  /** ISO time. */
+  readonly since: string;
+  /** What it does not see, with what to do. */
+  readonly why: string;
 }
 
 /** Which prompt an environment is played with, and what is under way to better it. */
@@ -229,6 +241,9 @@ export const groupsEndedSignal = defineSignal<[PartsNotice], typeof groupsEndedS
 export const trainerLeasedSignal = defineSignal<[TrainerLeased], typeof trainerLeasedSignalName>(
   trainerLeasedSignalName,
 );
+
+/** From workers of all kinds. */
+export const storeMissedSignal = defineSignal<[StoreMissed]>(storeMissedSignalName);
 
 /** What `set` and `stop` did, in words. */
 export const setUpdate = defineUpdate<string, [settings: Readonly<Record<string, number>>]>('set');

@@ -31,6 +31,7 @@ import {
 import { refusal } from './refusal.ts';
 import { publishStep } from './search-attributes.ts';
 import { staying } from '../step/run-states.ts';
+import { StoresMissed } from './stores-missed.ts';
 import { ProgressOfSteps } from './step-progress.ts';
 
 /** What the control carries over continue-as-new. */
@@ -85,6 +86,7 @@ export class RunControl {
   #figures: RunFigures;
   readonly progress = new ProgressOfSteps();
   readonly #ignored = new Set<string>();
+  readonly #storesMissed: StoresMissed;
   #rewind: RewindRequest | null = null;
   /** Somebody asked for the end of a paused run: the step it is paused in is given up. */
   #isLeft = false;
@@ -108,6 +110,7 @@ export class RunControl {
     this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
     this.#noteAsked();
     this.#listen();
+    this.#storesMissed = new StoresMissed((line, isBack) => this.tell(isBack ? 'recovery' : 'warning', null, line));
   }
 
   get overrides(): Overrides {
@@ -390,6 +393,7 @@ export class RunControl {
   #status(): RunStatus {
     const { spec, handle, store, storeUri, warnings, lost } = this.#options;
     const { name, model, environments, learningRate } = spec;
+    const workersAway = this.#storesMissed.read();
     return {
       run: name,
       lineage: handle.lineage,
@@ -414,6 +418,7 @@ export class RunControl {
       progress: this.progress.read(),
       ...this.#figures,
       prompts: this.prompts(),
+      ...(workersAway.length === 0 ? {} : { workersAway }),
     };
   }
 }

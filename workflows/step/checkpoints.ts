@@ -29,8 +29,8 @@ export class Checkpoints {
     await orchestratorFor(spec).saveCheckpoint.executeWithOptions({ summary: 'step 0 (v0)' }, [first]);
   }
 
-  /** Once its weights are in the store. */
-  seal(step: number): void {
+  /** Once its weights are in the store. `commit`: its sha256. */
+  seal(step: number, commit: string): void {
     const { control } = this.#context;
     const { publishing, beside } = this.#options;
     const before = this.#last;
@@ -41,16 +41,16 @@ export class Checkpoints {
         const text = `checkpoint ${step} is left out: its parts were lost before their upload, and ${versionName(replaced)} took its place`;
         return control.tell('warning', step, text);
       }
-      await this.#save(step);
+      await this.#save(step, commit);
     });
   }
 
-  async #save(step: number): Promise<void> {
+  async #save(step: number, commit: string): Promise<void> {
     const { run, spec, control } = this.#context;
     const pinned = this.#options.pinned();
     const keepsAll = control.rewind === null ? {} : { keepsAll: true };
     const { kept } = await orchestratorFor(spec).saveCheckpoint.executeWithOptions({ summary: `step ${step}` }, [
-      { run, step, pinned, ...keepsAll },
+      { run, step, pinned, commit, ...keepsAll },
     ]);
     control.tell('checkpoint', step, `checkpoint ${step} sealed (kept: ${kept.join(', ')})`);
   }

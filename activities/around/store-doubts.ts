@@ -1,0 +1,221 @@
+import os from 'node:os';
+import { setTimeout as delay } from 'node:timers/promises';
+import { Context } from '@temporalio/activity';
+import { ApplicationFailure, CancelledFailure } from '@temporalio/common';
+import type { ActivityExecuteInput, ActivityInboundCallsInterceptor, Next } from '@temporalio/worker';
+import { RatchetError } from '../../core/errors.ts';
+import { storeMissedSignalName, type WorkerRole } from '../../core/names.ts';
+import type { EvaluationPlace } from '../../core/eval/evaluation.ts';
+import { layout } from '../../runs/layout.ts';
+import type { StoreMissed } from '../../core/rl/run-state.ts';
+import { type Opened, requireStore } from '../../runs/run-access.ts';
+import { withHeartbeat } from './heartbeat.ts';
+import type { StoreView } from './store-view.ts';
+import { signalTo } from './tell-workflow.ts';
+
+export interface StoreDoubtsOptions {
+  readonly role: WorkerRole;
+  readonly view: StoreView;
+  /** A run's store is not seen from here: what this process holds of the run it cannot go on with. */
+  readonly onMissed?: (run: string, error: RatchetError) => void;
+  /** For how long damage is looked at again before it is final. */
+  readonly damagePatienceMs?: number;
+}
+
+/** One that another run's workflow, or another worker, is the reason of; the store is none. */
+const ofOthers: readonly string[] = ['TrainerSuperseded', 'TrainerBusy', 'CommitConflict', 'FaultInjected'];
+
+/** A check that takes longer is heard of by heartbeats. */
+const quickMs = 500;
+/** After a failure nothing is said by heartbeats: a check that takes longer tells nothing. */
+const lookMsMax = 2_000;
+/** Another worker may take it at once. */
+const missedRetryMs = 1_000;
+const damageRetryMs = 5_000;
+/** Longer than names and lists of a network's file system are remembered, and than a server's wrong answers are likely to last. */
+const damagePatienceDefaultMs = 60_000;
+/** A server that does not answer is away for all, as a rule; whoever holds a run holds it for so long. */
+const heldMs = 60_000;
+/** How often a run is told the same. */
+const tellAgainMs = 300_000;
+/** Activities whose damage is remembered. */
+const doubtsMax = 1_000;
+
+/**
+ * One worker's view of a store is not the truth. Before an activity begins, and when it has failed, it is looked whether the store that its run
+ * was opened in is there. Where it is not, the activity is another worker's: this one asks for no work for a while, and the run
+ * is told by name. Damage that one reads is looked at again, perhaps by another worker, before it is final.
+ */
+export class StoreDoubts implements ActivityInboundCallsInterceptor {
+  readonly #options: StoreDoubtsOptions;
+  /** When each activity met damage first. */
+  readonly #damagedAt = new Map<string, number>();
+  /** Since when a server did not answer, by place. */
+  readonly #silentSince = new Map<string, number>();
+  readonly #toldAt = new Map<string, number>();
+
+  constructor(options: StoreDoubtsOptions) {
+    this.#options = options;
+  }
+
+  async execute(
+    input: ActivityExecuteInput,
+    next: Next<ActivityInboundCallsInterceptor, 'execute'>,
+  ): Promise<unknown> {
+    const opened = openedIn(input.args[0]);
+    try {
+      if (opened) await requireHeard(opened);
+      const result = await next(input);
+      if (opened) this.#sees(placeOf(opened));
+      return result;
+    } catch (error) {
+      if (opened && !isOfOthers(error)) await this.#doubt(opened, error, input.args[0]);
+      throw isDamage(error) ? this.#lookedAtAgain(error) : error;
+    }
+  }
+
+  /** Throws what names this worker, where it is the store that failed; else nothing. */
+  async #doubt(opened: Opened, failed: unknown, input: unknown): Promise<void> {
+    const place = placeOf(opened);
+    const error = isUnavailable(failed) ? failed : await missing(opened, failed);
+    if (error === null) return;
+    const told = new RatchetError(error.code, `${this.#name()}: ${error.message}`, {
+      cause: error,
+      retryAfterMs: error.retryAfterMs ?? missedRetryMs,
+    });
+    const tell = this.#teller(place, input);
+    this.#options.view.missed(place, {
+      look: () => looksWell(opened),
+      seen: () => this.#sees(place, () => tell(null)),
+    });
+    tell(told.message);
+    const since = this.#silentSince.get(place) ?? performance.now();
+    this.#silentSince.set(place, since);
+    const isLong = performance.now() - since > heldMs;
+    if (error.code === 'StoreNotSeen' || isLong) this.#options.onMissed?.(place, told);
+    throw told;
+  }
+
+  #sees(place: string, tell?: () => void): void {
+    this.#silentSince.delete(place);
+    if (tell) tell();
+    else this.#options.view.saw(place);
+  }
+
+  /** Whoever asks again later, or elsewhere, may read what was stored. */
+  #lookedAtAgain(error: RatchetError): unknown {
+    const { workflowExecution, activityId } = Context.current().info;
+    const key = `${workflowExecution?.runId} ${activityId}`;
+    const since = this.#damagedAt.get(key) ?? performance.now();
+    this.#damagedAt.delete(key);
+    if (performance.now() - since >= (this.#options.damagePatienceMs ?? damagePatienceDefaultMs)) return error;
+    this.#damagedAt.set(key, since);
+    if (this.#damagedAt.size > doubtsMax) this.#damagedAt.delete(this.#damagedAt.keys().next().value!);
+    return ApplicationFailure.create({
+      type: error.code,
+      message: `${error.message} It is looked at again before that is final (${this.#name()}).`,
+      nonRetryable: false,
+      nextRetryDelay: damageRetryMs,
+      cause: error,
+    });
+  }
+
+  #name(): string {
+    const { role } = this.#options;
+    return `${role === 'train' ? 'GPU' : role} worker ${process.pid} on ${os.hostname()}`;
+  }
+
+  /** Tells the run's workflow what this worker does not see, and when it does; no oftener than now and then. */
+  #teller(place: string, input: unknown): (why: string | null) => void {
+    const context = Context.current();
+    const workflowId = runWorkflowOf(context.info, input);
+    if (workflowId === null) return () => undefined;
+    const { client } = context;
+    const key = `${workflowId} ${place}`;
+    return (why) => {
+      const isFresh = performance.now() - (this.#toldAt.get(key) ?? -Infinity) < tellAgainMs;
+      if (isFresh ? why !== null : why === null) return;
+      if (why === null) this.#toldAt.delete(key);
+      else this.#toldAt.set(key, performance.now());
+      const told: StoreMissed = { worker: this.#name(), why };
+      process.stderr.write(`${why ?? `${place} is seen again`}\n`);
+      // A run that cannot be told learns of it by the attempts that failed.
+      signalTo(client, workflowId, storeMissedSignalName, told).catch(() => undefined);
+    };
+  }
+}
+
+/** Whose store an activity works in: its run's, or that of an evaluation or a search. */
+function openedIn(input: unknown): Opened | null {
+  const { run, handle, input: asked } = (input ?? {}) as { run?: unknown; handle?: unknown; input?: { results?: EvaluationPlace } };
+  if (isOpened(run, 'store')) return run as Opened;
+  if (isOpened(handle, 'place')) return handle as Opened;
+  // One that is opened inside a run.
+  return asked?.results?.prefix ? { place: asked.results, spec: { key: layout.run(), sha256: '' } } : null;
+}
+
+function isOpened(value: unknown, key: string): boolean {
+  return typeof value === 'object' && value !== null && 'spec' in value && key in value;
+}
+
+/** A run's, as leases of GPU workers name it. */
+function placeOf(opened: Opened): string {
+  const { store, name } = 'place' in opened ? opened.place : opened;
+  return `${store}${name}`;
+}
+
+/** The workflow that can be told: the run's own, or whom the one that plays its rounds tells. */
+function runWorkflowOf(
+  { workflowType, workflowExecution }: Context['info'],
+  input: unknown,
+): string | null {
+  const { tells } = (input ?? {}) as { readonly tells?: unknown };
+  if (workflowType === 'trainRun') return workflowExecution?.workflowId ?? null;
+  return workflowType === 'playRounds' && typeof tells === 'string' ? tells : null;
+}
+
+/** Nothing is begun in a place that is not the run's. */
+async function requireHeard(opened: Opened): Promise<void> {
+  const { info } = Context.current();
+  const check = requireStore(opened);
+  const isQuick = await Promise.race([check.then(() => true), delay(quickMs, false, { ref: false })]);
+  if (isQuick) return;
+  if (info.heartbeatTimeoutMs === undefined) return check;
+  // What the attempt before said is for this one, and for the next.
+  await withHeartbeat(
+    () => check,
+    () => info.heartbeatDetails as unknown,
+  );
+}
+
+/** Why the store is not seen from here, where that is so; null also where it cannot be told soon. */
+async function missing(opened: Opened, failed: unknown): Promise<RatchetError | null> {
+  if (failed instanceof RatchetError && failed.code === 'StoreNotSeen') return failed;
+  return Promise.race([
+    requireStore(opened, { isNow: true }).then(
+      () => null,
+      (error: unknown) => (error instanceof RatchetError && error.code === 'StoreNotSeen' ? error : null),
+    ),
+    delay(lookMsMax, null, { ref: false }),
+  ]);
+}
+
+async function looksWell(opened: Opened): Promise<boolean> {
+  return requireStore(opened, { isNow: true }).then(
+    () => true,
+    () => false,
+  );
+}
+
+function isOfOthers(error: unknown): boolean {
+  if (error instanceof CancelledFailure) return true;
+  return error instanceof RatchetError && ofOthers.includes(error.code);
+}
+
+function isUnavailable(error: unknown): error is RatchetError {
+  return error instanceof RatchetError && error.code === 'StoreUnavailable';
+}
+
+function isDamage(error: unknown): error is RatchetError {
+  return error instanceof RatchetError && error.code === 'CheckpointDamaged';
+}

@@ -1,0 +1,201 @@
+import assert from 'node:assert/strict';
+import { rename } from 'node:fs/promises';
+import os from 'node:os';
+import { describe, test, type TestContext } from 'node:test';
+import { ApplicationFailure } from '@temporalio/common';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import { FailureMapping } from '../../activities/around/failures.ts';
+import { ProcessLease } from '../../activities/around/process-lease.ts';
+import { StoreDoubts } from '../../activities/around/store-doubts.ts';
+import { StoreView } from '../../activities/around/store-view.ts';
+import { FileStore } from '../../backends/store/file-store.ts';
+import { damaged } from '../../backends/store/objects.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { begunLineages, readHead, requireNamedCommit } from '../../runs/run-access.ts';
+import { layout } from '../../runs/layout.ts';
+import { beginLineage } from '../../runs/lineages.ts';
+import { saveCheckpoint } from '../../activities/save-checkpoint.ts';
+import { CountedSlots, GatedSlots } from '../../workers/gated-slots.ts';
+import { eventually } from '../eventually.ts';
+import { advance, commitFirst, makeRun, openRoles, type TestRun } from './runs.ts';
+
+/** As a worker has them, with pauses that are over soon. */
+function worker(options: { readonly damagePatienceMs?: number; readonly pauseMs?: number } = {}) {
+  const view = new StoreView({ pauseMs: options.pauseMs ?? 60_000, lookMs: 10, lookAgainMs: 10 });
+  const missed: [string, string][] = [];
+  const doubts = new StoreDoubts({
+    role: 'rollout',
+    view,
+    onMissed: (run, error) => missed.push([run, error.code]),
+    ...(options.damagePatienceMs === undefined ? {} : { damagePatienceMs: options.damagePatienceMs }),
+  });
+  const mapping = new FailureMapping('test');
+  const work = ({ run }: Pick<TestRun, 'run'>, play: () => Promise<unknown>): Promise<unknown> => {
+    const input = { args: [{ run }], headers: {} };
+    return new MockActivityEnvironment().run(() => mapping.execute(input, (asked) => doubts.execute(asked, play)));
+  };
+  return { view, missed, work };
+}
+
+const named = `rollout worker ${process.pid} on ${os.hostname()}`;
+
+function failure(type: string, isFinal: boolean, ...words: readonly string[]) {
+  return (error: unknown): boolean => {
+    assert(error instanceof ApplicationFailure, String(error));
+    assert.deepEqual([error.type, error.nonRetryable], [type, isFinal], error.message);
+    for (const word of words) assert(error.message.includes(word), `"${error.message}" does not name ${word}`);
+    return true;
+  };
+}
+
+async function hide(t: TestContext, { folder }: TestRun): Promise<() => Promise<void>> {
+  await rename(folder, `${folder}.away`);
+  const show = (): Promise<void> => rename(`${folder}.away`, folder);
+  t.after(() => show().catch(() => undefined));
+  return show;
+}
+
+describe('one worker’s view of a store', () => {
+  test('a worker without the store begins nothing, says who it is, asks for no work, and goes on when the store is back', async (t) => {
+    const run = await makeRun(t);
+    const { view, missed, work } = worker();
+    const show = await hide(t, run);
+    const play = t.mock.fn(() => Promise.resolve(7));
+    await assert.rejects(work(run, play), failure('StoreNotSeen', false, named, run.store.uri));
+    assert.equal(play.mock.callCount(), 0);
+    assert.equal(missed.length, 1);
+    assert.equal(view.isClear, false);
+    await show();
+    await eventually('it asks for work again', () => Promise.resolve(view.isClear), Boolean);
+    assert.equal(await work(run, play), 7);
+  });
+
+  test('what is missing because the store went away meanwhile is no damage', async (t) => {
+    const run = await makeRun(t);
+    const { work } = worker();
+    const lose = async (): Promise<never> => {
+      await hide(t, run);
+      throw damaged('batches/step_1.rows', 'expected rows, found none');
+    };
+    await assert.rejects(work(run, lose), failure('StoreNotSeen', false, named));
+  });
+
+  test('a pause ends by itself: there may be other runs whose stores are seen', async (t) => {
+    const run = await makeRun(t);
+    const { view, work } = worker({ pauseMs: 30 });
+    await hide(t, run);
+    await assert.rejects(work(run, () => Promise.resolve()));
+    await eventually('it asks for work', () => Promise.resolve(view.isClear), Boolean);
+  });
+
+  test('a server that is not reached by one worker names that worker', async (t) => {
+    const run = await makeRun(t);
+    const { view, work } = worker();
+    const refused = new RatchetError('StoreUnavailable', 'GetObject failed: HTTP 403');
+    await assert.rejects(work(run, () => Promise.reject(refused)), failure('StoreUnavailable', false, named, '403'));
+    assert.equal(view.isClear, false);
+  });
+
+  test('damage is looked at again before it is final, and then it is', async (t) => {
+    const run = await makeRun(t);
+    const broken = (): Promise<never> => Promise.reject(damaged('model.safetensors', 'expected sha256 1, found 2'));
+    const patient = worker();
+    await assert.rejects(patient.work(run, broken), failure('CheckpointDamaged', false, 'looked at again', 'found 2'));
+    assert.equal(patient.view.isClear, true);
+    await assert.rejects(worker({ damagePatienceMs: 0 }).work(run, broken), failure('CheckpointDamaged', true, 'found 2'));
+  });
+
+  test('what has to do with no store passes unchanged', async (t) => {
+    const run = await makeRun(t);
+    const { work, view } = worker();
+    const conflict = new RatchetError('CommitConflict', 'someone else');
+    await assert.rejects(work(run, () => Promise.reject(conflict)), failure('CommitConflict', true, 'someone else'));
+    const bug = new TypeError('a bug');
+    await assert.rejects(work(run, () => Promise.reject(bug)), bug);
+    assert.equal(view.isClear, true);
+  });
+
+  test('slots are given while the stores are seen, and only then', async () => {
+    const view = new StoreView({ pauseMs: 60_000, lookMs: 10, lookAgainMs: 10 });
+    const slots = new GatedSlots(new CountedSlots(1), view);
+    const context = {} as Parameters<GatedSlots['reserveSlot']>[0];
+    const permit = slots.tryReserveSlot(context);
+    assert(permit);
+    assert.equal(slots.tryReserveSlot(context), null);
+    slots.releaseSlot({ permit });
+    let isThere = false;
+    view.missed('run', { look: () => Promise.resolve(isThere), seen: () => undefined });
+    assert.equal(slots.tryReserveSlot(context), null);
+    let isGiven = false;
+    const waiting = slots.reserveSlot(context, new AbortController().signal).then(() => (isGiven = true));
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    assert.equal(isGiven, false);
+    isThere = true;
+    await waiting;
+    assert.equal(slots.tryReserveSlot(context), null, 'the one slot is given');
+  });
+
+  test('a GPU worker that lost the store of the run that it holds lets go of it, with why', async (t) => {
+    const { run } = await makeRun(t);
+    const lease = new ProcessLease('host');
+    const { ousted } = lease.take(run);
+    const why = new RatchetError('StoreNotSeen', 'not seen');
+    lease.lose('another', why);
+    assert.equal(ousted.aborted, false);
+    lease.lose(`${run.store}${run.name}`, why);
+    assert.equal(ousted.reason, why);
+  });
+});
+
+describe('a list that is older than what it lists', () => {
+  /** Three commits: v0 and two steps. */
+  async function withCommits(t: TestContext): Promise<TestRun> {
+    const made = await makeRun(t);
+    const roles = openRoles();
+    let at = await commitFirst(made, roles);
+    for (let step = 1; step <= 2; step++) at = await advance(made, roles, at);
+    return made;
+  }
+
+  test('moves no head back, and hides no lineage', async (t) => {
+    const { run } = await withCommits(t);
+    const before = await readHead(run);
+    await beginLineage({ run, step: 1, request: 'a test' });
+    t.mock.method(FileStore.prototype, 'list', () => Promise.resolve([]));
+    assert.deepEqual([before?.commit.step, await readHead(run)], [2, before]);
+    assert.deepEqual(
+      (await begunLineages(run)).map(({ lineage }) => lineage),
+      ['l2'],
+    );
+    assert.equal((await readHead({ ...run, lineage: 'l2' }))?.commit.step, 1);
+  });
+
+  test('removes no checkpoint', async (t) => {
+    const { run, store } = await withCommits(t);
+    const stored = await store.list(layout.allCheckpoints('main'));
+    const { list } = FileStore.prototype;
+    t.mock.method(FileStore.prototype, 'list', function (this: FileStore, prefix: string) {
+      return prefix === layout.allCheckpoints('main') ? Promise.resolve([]) : list.call(this, prefix);
+    });
+    const seal = (): Promise<unknown> =>
+      new MockActivityEnvironment().run(() => saveCheckpoint({ run, step: 2, pinned: [] }));
+    await assert.rejects(seal(), { code: 'StoreUnavailable' });
+    t.mock.restoreAll();
+    const now = await store.list(layout.allCheckpoints('main'));
+    for (const key of stored) assert(now.includes(key), `${key} is there`);
+    await seal();
+  });
+
+  test('the sha256 of a commit that is written down is its maker’s or its child’s, whatever is read', async (t) => {
+    const { run, store } = await withCommits(t);
+    const found = await requireNamedCommit(run, 1);
+    assert.equal((await requireNamedCommit(run, 1, found.sha256)).sha256, found.sha256);
+    const seal = (input: object): Promise<unknown> =>
+      new MockActivityEnvironment().run(() => saveCheckpoint({ run, step: 2, pinned: [], ...input }));
+    await store.removeAll(`${layout.checkpoint('main', 2)}manifest.json`);
+    await assert.rejects(seal({ commit: '0'.repeat(64) }), /expected sha256 000000000000…, found [0-9a-f]{12}…/);
+    assert.equal(await store.read(`${layout.checkpoint('main', 2)}manifest.json`), null);
+    await store.put(layout.commit('main', 1), Buffer.from(JSON.stringify({ ...found.commit, run: 'other' })));
+    await assert.rejects(requireNamedCommit(run, 1), new RegExp(`expected sha256 ${found.sha256.slice(0, 12)}…`));
+  });
+});

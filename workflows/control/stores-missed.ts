@@ -1,0 +1,44 @@
+import { setHandler } from '@temporalio/workflow';
+import type { StoreMissed } from '../../core/rl/run-state.ts';
+import { storeMissedSignal, type WorkerAway } from './messages.ts';
+
+/** A worker that sees no store says so every few minutes; one of which nothing was heard for longer has ended. */
+const heardMs = 900_000;
+
+/** Which workers do not see the run's store, by their own word: they are passed over until they do. */
+export class StoresMissed {
+  readonly #away = new Map<string, { readonly since: number; heard: number; why: string }>();
+  readonly #tell: (line: string, isBack: boolean) => void;
+
+  constructor(tell: (line: string, isBack: boolean) => void) {
+    this.#tell = tell;
+    setHandler(storeMissedSignal, (told) => this.#hear(told));
+  }
+
+  read(): readonly WorkerAway[] {
+    return [...this.#away]
+      .filter(([, { heard }]) => !isOld(heard))
+      .map(([worker, { since, why }]) => ({ worker, since: new Date(since).toISOString(), why }));
+  }
+
+  #hear({ worker, why }: StoreMissed): void {
+    this.#forget();
+    const known = this.#away.get(worker);
+    if (why === null) {
+      if (this.#away.delete(worker)) this.#tell(`the ${worker} sees the store again`, true);
+    } else if (known) {
+      Object.assign(known, { heard: Date.now(), why });
+    } else {
+      this.#away.set(worker, { since: Date.now(), heard: Date.now(), why });
+      this.#tell(`passed over until it sees the store: ${why}`, false);
+    }
+  }
+
+  #forget(): void {
+    for (const [worker, { heard }] of this.#away) if (isOld(heard)) this.#away.delete(worker);
+  }
+}
+
+function isOld(heard: number): boolean {
+  return Date.now() - heard > heardMs;
+}
