@@ -3,14 +3,14 @@ import type { InferenceSpec } from '../config/run-spec.ts';
 /** Names that several processes must agree on. */
 
 /** Task queues by what the machine needs: orchestration (CPU, store), rollouts (environments), training (one GPU). */
-/** How Temporal calls the failure of an activity that a worker does not have. */
-export const notRegisteredType = 'NotFoundError';
-
 export const taskQueues = {
   orchestrator: 'ratchet',
   rollout: 'ratchet-rollout',
   train: 'ratchet-train',
 } as const satisfies Record<WorkerRole, string>;
+
+/** Temporal's type of the failure of an activity that a worker does not have. */
+export const notRegisteredType = 'NotFoundError';
 
 /** What a worker process may work on: one queue each. */
 export const workerRoles = ['orchestrator', 'rollout', 'train'] as const;

@@ -26,7 +26,7 @@ export async function appendMetrics(store: Store, row: MetricsRow): Promise<void
   known.add(key);
 }
 
-/** What is there is read again: another process may have taken the file away, or the run's whole folder, and begun it anew. */
+/** Has the rows read again: another process may have taken the file away, or the run's whole folder, and begun it anew. */
 export function forgetMetrics({ uri }: Pick<Store, 'uri'>): void {
   written.delete(uri);
 }

@@ -48,7 +48,7 @@ interface Difference {
 /** Asked before each batch that is trained, and before weights are written: throws when this process should stop. */
 export type MayGoOn = () => Promise<void>;
 
-/** Where a replay can begin. */
+/** A version from which a replay can begin. */
 interface Start {
   readonly step: number;
   /** The lineage that sealed the checkpoint; null = the version that this process holds. */
@@ -385,7 +385,7 @@ function atPlansTemperature(row: PackedRow): PackedRow {
   return others;
 }
 
-/** What a trainer is opened for: with any other of these it is another trainer, whatever its weights are. */
+/** A trainer is another one when any of these is, whatever its weights are. */
 interface OpenedFor extends Pick<RunSpec, 'trainer' | 'lora' | 'seed'> {
   readonly run: string;
   readonly begunAt: string | undefined;

@@ -10,7 +10,7 @@ export const { version: codeVersion } = JSON.parse(readFileSync(path.join(root, 
   readonly version: string;
 };
 
-/** What a worker's code is made of. */
+/** The rooms that a worker's code comes from. */
 const rooms = 'activities backends config core engine environments runs workers workflows'.split(' ');
 const digestDigits = 8;
 

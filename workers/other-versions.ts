@@ -1,13 +1,14 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import type { Client } from '@temporalio/client';
 import { taskQueues } from '../core/names.ts';
 import { codeDigest } from './code-version.ts';
 import { findTrainers, freshPollers } from './find-trainers.ts';
 import { type NamedWorker, workerIn, workerName } from './worker-identity.ts';
 
-/** What the server says of an activity that its worker does not have: the words of the SDK. */
+/** The SDK's words for an activity that its worker does not have. */
 const notRegistered = /^Activity function (\S+) is not registered on this Worker/;
 
-/** What an activity failed with, in words that name the machine and what to do where its worker is of another version. */
+/** The failure of an activity; where its worker is of another version, with the machine and what to do. */
 export function namingTheWorker(failure: string, identity: string | null | undefined, code = codeDigest): string {
   const [, activity] = notRegistered.exec(failure) ?? [];
   if (activity === undefined) return failure;
@@ -20,15 +21,17 @@ export function namingTheWorker(failure: string, identity: string | null | undef
   return `${has} (${codeOf(worker?.code ?? null)}). Restart it with this version (code ${ours}); a worker that has the activity takes it meanwhile, if there is one`;
 }
 
-/** For so long what was found is not looked for again: a run that leases asks more often. */
+/** How long an answer is kept: a run that leases asks more often. */
 const lookedMs = 30_000;
+/** How long a lease waits for an answer; a later one is told with the next lease. */
+const answerMs = 1_000;
 
 /** The same as `otherVersions`, looked for now and then. */
 export function watchVersions(client: Client): () => Promise<readonly string[]> {
   let [looking, at] = [Promise.resolve<readonly string[]>([]), -Infinity];
   return () => {
     if (performance.now() - at >= lookedMs) [looking, at] = [otherVersions(client), performance.now()];
-    return looking;
+    return Promise.race([looking, delay(answerMs, [], { ref: false })]);
   };
 }
 

@@ -133,7 +133,7 @@ export function holdingOn(spec: RunSpec, taskQueue: string, isOwnQueue: boolean)
   });
 }
 
-/** What a worker of another version does not have it never will: another worker is asked, and not this one again. */
+/** An activity that this worker does not have ends at once: only it polls the queue, and the run must ask another worker. */
 const retryWhereKnown = { ...retry, nonRetryableErrorTypes: [notRegisteredType] };
 
 /** On the GPU worker that holds the run: one thing at a time, and beside it one upload. */

@@ -41,7 +41,7 @@ export class PoolMember {
   #quietTimer: ReturnType<typeof setTimeout> | undefined;
   #hasLeft = false;
   #hasMissedVersions: boolean;
-  /** By name and digest: a run that was begun anew has the same names. */
+  /** Name and digest of each version: a run that was begun anew has the same names. */
   #brought = new Set<string>();
 
   /** `isLate`: others were brought to versions before it came. */

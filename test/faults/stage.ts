@@ -265,7 +265,7 @@ function failpointsIn(folder: string): string {
   return path.join(folder, 'failpoints');
 }
 
-/** Of the workers of a role. */
+/** Whether a worker is the second one of its role. */
 export function isSecond(role: string): boolean {
   return role.endsWith(' worker 2');
 }

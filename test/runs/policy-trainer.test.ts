@@ -194,7 +194,7 @@ describe('bringing a trainer to a version', () => {
 });
 
 describe('a GPU worker that gets a run back', () => {
-  /** As many steps as another GPU worker makes while this one is away. */
+  /** Makes the next steps with the GPU worker of these roles. */
   async function goOn(test: TestRun, roles: Roles, from: Committed, count: number): Promise<Committed> {
     let last = from;
     for (let i = 0; i < count; i++) last = await advance(test, roles, last);

@@ -159,7 +159,7 @@ export class RunControl {
     }
   }
 
-  /** What is found again and again is told the first time; the next execution tells it once more. */
+  /** Tells a warning the first time it is found; the next execution tells it once more. */
   warnOnce(step: number | null, text: string): void {
     if (this.#warned.has(text)) return;
     this.#warned.add(text);

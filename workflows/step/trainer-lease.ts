@@ -41,7 +41,7 @@ function failing(reason: unknown): string | null {
   return cause instanceof ApplicationFailure && cause.type === 'TrainerFailing' ? cause.message : null;
 }
 
-/** What a GPU worker said that does not have the activity; null for any other failure. */
+/** The words of a GPU worker that does not have the activity; null for any other failure. */
 function lacking(reason: unknown): string | null {
   const { cause } = reason as Error;
   if (!(cause instanceof ApplicationFailure) || cause.type !== notRegisteredType) return null;
