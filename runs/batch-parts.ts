@@ -1,6 +1,6 @@
 import type { ObservedSpan, PackedRow } from '../core/rl/batch.ts';
 import { present } from '../core/present.ts';
-import { damaged, isRecord } from '../backends/store/objects.ts';
+import { damaged, isRecord, newer } from '../backends/store/objects.ts';
 
 /**
  * Rows of a batch, and what a teacher says of them, as bytes, little endian:
@@ -211,7 +211,10 @@ function headsOf<Head>(
   // Columns are looked at where they lie, which has to be a multiple of 8.
   const bytes = given.byteOffset % alignment === 0 ? given : new Uint8Array(given);
   const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  if (bytes.byteLength < prefixBytes || view.toString('latin1', 0, magicBytes) !== magic)
+  const found = view.toString('latin1', 0, magicBytes);
+  if (bytes.byteLength >= prefixBytes && /^ratchet[A-Z]$/.test(found) && !Object.values<string>(magics).includes(found))
+    throw newer(where, `expected columns of the form ${magic}, found ${found}`);
+  if (bytes.byteLength < prefixBytes || found !== magic)
     throw damaged(where, 'expected rows of a batch, found other bytes');
   const dataAt = prefixBytes + view.readUInt32LE(magicBytes);
   let head: unknown = null;

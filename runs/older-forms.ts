@@ -41,7 +41,8 @@ function isLease(value: unknown): value is GroupLease {
 }
 
 /** Plans of version 1 name the rows of their batch beside what was packed, which names them too. */
-export function planOf24November({ batch: _, ...plan }: Loose): unknown {
+export function planOf24November(stored: Loose): unknown {
+  const { batch: _, ...plan } = stored;
   return { numIterations: 1, microBatchSize: null, ...plan };
 }
 

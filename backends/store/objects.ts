@@ -98,7 +98,10 @@ export function presentVersion(form: StoredForm, value: unknown, where: string):
   if (!Number.isSafeInteger(said) || Number(said) < 1)
     throw damaged(where, `expected a version of ${form.name} (schemaVersion), found ${JSON.stringify(said)}`);
   const version = Number(said);
-  if (version > form.version) throw newerForm(form, version, where);
+  if (version > form.version) {
+    const known = `${form.version}${form.version === 1 ? '' : ' or older'}`;
+    throw newer(where, `expected ${form.name} of version ${known}, found version ${version}`);
+  }
   let now: unknown = value;
   if (version === 1 && form.uncounted) now = form.uncounted(now as never, where);
   for (const upgrade of form.upgrades.slice(version - 1)) now = upgrade(now as never, where);
@@ -176,10 +179,10 @@ export function damaged(where: string, what: string, cause?: unknown): RatchetEr
 }
 
 /** An object of a version that this Ratchet does not know. Nothing is wrong with it. */
-function newerForm({ name, version }: StoredForm, found: number, where: string): RatchetError {
+export function newer(where: string, what: string): RatchetError {
   return new RatchetError(
     'CheckpointDamaged',
-    `${where}: expected ${name} of version ${version}${version === 1 ? '' : ' or older'}, found version ${found}. A newer Ratchet wrote it. Continue with that Ratchet.${whatIsWhole(where)}`,
+    `${where}: ${what}. A newer Ratchet wrote it. Continue with that Ratchet.${whatIsWhole(where)}`,
   );
 }
 

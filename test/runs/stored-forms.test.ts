@@ -9,6 +9,7 @@ import { decodeRanges } from '../../core/rl/ledger.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { LeasedGroups, RunHandle, StepCommit, StepPlan } from '../../core/rl/run-state.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { decodePart, decodeScores, decodeTaught } from '../../runs/batch-parts.ts';
 import { openBatch } from '../../runs/batches.ts';
 import { examineStore } from '../../runs/examine-store.ts';
 import { layout } from '../../runs/layout.ts';
@@ -96,6 +97,15 @@ describe('a stored form', () => {
         },
       );
     }
+  });
+
+  test('of columns that a newer version names otherwise is refused as newer', () => {
+    const bytes = Buffer.concat([Buffer.from('ratchetC'), Buffer.alloc(56)]);
+    for (const read of [decodePart, decodeTaught, decodeScores])
+      assert.throws(
+        () => read(bytes, 'batches/step_1.0.rows'),
+        /^CheckpointDamaged: batches.*found ratchetC\. A newer Ratchet wrote it/,
+      );
   });
 
   test('that says no number as its version is damaged, and not newer', () => {
