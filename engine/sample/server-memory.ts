@@ -24,20 +24,20 @@ export interface ServerMemory {
 
 interface ServerUse {
   /** null = as the machine and the model have it. */
-  readonly memoryGb?: number | null;
+  readonly memoryGb?: number | null | undefined;
   readonly quantize?: Quantization | undefined;
   readonly memory?: Pick<MachineMemory, 'totalBytes'>;
 }
 
 const mebibyte = 2 ** 20;
-export const gigabyte = 1e9;
+const gigabyte = 1e9;
 
 /** Node, ONNX Runtime, the graphs, and garbage that is not collected yet. */
-const processBytes = 160 * mebibyte;
+const processBytes = 200 * mebibyte;
 /** Least that sampling one row takes beside a version: its keys and values, a short run of its prompt, and a step. */
 const workBytesMin = 64 * mebibyte;
 /** What sampling has at least where nobody has said how much there may be. */
-const workBytesUsual = 256 * mebibyte;
+const workBytesUsual = 192 * mebibyte;
 /** The default: a laptop has it free. */
 const budgetUsual = 1.5 * gigabyte;
 /** Of the machine's memory, at most, where that is enough for the model. */
@@ -64,7 +64,7 @@ export function serverMemory(config: ModelConfig, use: ServerUse = {}): ServerMe
   const needed = processBytes + versionBytes + workBytesMin;
   const usual = Math.min(budgetUsual, machineShareUsual * memory.totalBytes);
   const budgetBytes = memoryGb === null ? Math.max(usual, needed - workBytesMin + workBytesUsual) : memoryGb * gigabyte;
-  if (budgetBytes < needed) throw tooLittle(memoryGb!, needed);
+  if (budgetBytes < needed) throw new MemoryTooSmall(memoryGb!, needed);
   const free = budgetBytes - processBytes - versionBytes;
   const more = Math.min(versionsMax - 1, Math.floor((versionsShare * Math.max(0, free - workBytesUsual)) / versionBytes));
   return {
@@ -78,16 +78,24 @@ export function serverMemory(config: ModelConfig, use: ServerUse = {}): ServerMe
 }
 
 /** What would do, in the unit of the setting and with one digit behind the point. */
-export function enoughGb(bytes: number): number {
+function enoughGb(bytes: number): number {
   return Math.ceil((10 * bytes) / gigabyte) / 10;
 }
 
-function tooLittle(memoryGb: number, needed: number): RatchetError {
-  return new RatchetError(
-    'ModelUnsupported',
-    `[inference] memory_gb: expected at least ${enoughGb(needed)}, which one version of the model and one row take in the policy ` +
-      `server; got ${memoryGb}. Write memory_gb = ${enoughGb(needed)}, or leave it out.`,
-  );
+/** What was asked for has no room for the model. */
+export class MemoryTooSmall extends RatchetError {
+  readonly expected: string;
+  readonly received: string;
+
+  constructor(memoryGb: number, needed: number) {
+    const expected = `at least ${enoughGb(needed)}: one version of the model and one row take so much in the policy server`;
+    super(
+      'ConfigInvalid',
+      `[inference] memory_gb (--memory-gb of a policy server): expected ${expected}; got ${memoryGb}. Write ${enoughGb(needed)}, or leave it out.`,
+    );
+    this.expected = expected;
+    this.received = String(memoryGb);
+  }
 }
 
 function limitsFor(config: ModelConfig, bytes: number, isBound: boolean): SamplingLimits {

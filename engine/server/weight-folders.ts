@@ -77,14 +77,15 @@ export class WeightFolders {
     return { digest: digest!, source, of: (parameters) => parameters };
   }
 
-  /** An adapter is read once and stays; its base comes into memory when the version does. */
+  /** An adapter is read at once, as its digest is not known before, and again with its base. Beside a base it stays, since that is shared. */
   async adapted(place: AdapterPlace, handling: Handling, useNow: UseNow): Promise<StoredWeights> {
     const { folder, base, lora, besideAs } = place;
     const config = await loadModelConfig(base);
     const digest = await this.#baseDigest(base, handling, useNow);
-    const adapter = await readAdapter(folder, lora, { config, digest });
-    const identity = policyDigest(digest, adapter);
+    const readAgain = (): Promise<AdapterParameters> => readAdapter(folder, lora, { config, digest });
     if (besideAs !== null) {
+      const adapter = await readAgain();
+      const identity = policyDigest(digest, adapter);
       const { source, versions } = await this.#sharedBase(base, { digest, besideAs, handling });
       const of = (read: Parameters): Parameters => {
         const version = versions.get(adapter) ?? mergeWhenRead(read, adapter, digest);
@@ -93,21 +94,29 @@ export class WeightFolders {
       };
       return { digest: identity, source, of };
     }
+    const identity = policyDigest(digest, await readAgain());
     const read = async (spare: Float32Array | null): Promise<Parameters> => {
-      if (!this.#keepsBase()) {
-        this.#base = null;
-        return mergeInPlace(await this.#readBase(base, digest, spare), adapter, digest);
-      }
-      const stamp = await weightsStamp(base);
-      if (this.#base?.folder !== base || this.#base.stamp !== stamp) {
-        this.#base = null;
-        const parameters = await this.#readBase(base, digest, null);
-        if (stamp !== null) this.#base = { folder: base, stamp, parameters };
-        else return mergeInPlace(parameters, adapter, digest);
-      }
-      return mergeAdapter(this.#base!.parameters, adapter, digest, spare);
+      const adapter = await readAgain().catch((cause: unknown) => {
+        throw new WeightsGone(`its adapter cannot be read again (${String(cause)})`, { cause });
+      });
+      if (policyDigest(digest, adapter) !== identity) throw new WeightsGone(`${folder} has another adapter than it had`);
+      const kept = await this.#keptBase(base, digest);
+      if (kept) return mergeAdapter(kept, adapter, digest, spare);
+      return mergeInPlace(await this.#readBase(base, digest, spare), adapter, digest);
     };
     return { digest: identity, source: { ...handling, read }, of: (parameters) => parameters };
+  }
+
+  /** null where there is no room for it beside a version, or where nobody could tell whether it is still the same. */
+  async #keptBase(folder: string, digest: string): Promise<Parameters | null> {
+    const stamp = await weightsStamp(folder);
+    const isKept = this.#keepsBase() && stamp !== null;
+    if (isKept && this.#base?.folder === folder && this.#base.stamp === stamp) return this.#base.parameters;
+    this.#base = null;
+    if (!isKept) return null;
+    const parameters = await this.#readBase(folder, digest, null);
+    this.#base = { folder, stamp, parameters };
+    return parameters;
   }
 
   async #sharedBase(
