@@ -1,5 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { type IncomingMessage, request } from 'node:http';
+import { text } from 'node:stream/consumers';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -25,7 +27,7 @@ import { round } from './statistics.ts';
  */
 export const policyServerMemory = measurement('policy-server-memory', 'what a policy server has in memory', measure)
   .option('--memory-gb <gb>', 'what the server may have; its default unless given', Number)
-  .option('--quantize <bits>', 'int8, int4 or both: measured as well', (text) => text.split(','), [] as string[])
+  .option('--quantize <bits>', 'int8, int4 or both: measured as well', (bits) => bits.split(','), [] as string[])
   .option('--versions <n>', 'adapters that come one after the other', Number, 4);
 
 interface Options {
@@ -67,7 +69,13 @@ async function measure(bench: Bench, { memoryGb, quantize, versions }: Options):
     const whole = await run();
     const further: Record<string, unknown> = {};
     for (const bits of quantize as readonly Bits[]) further[`${bits}_gb`] = (await run(bits)).peak_gb;
-    return { smollm2_gb: whole.peak_gb, ...further, planned_gb: whole.planned_gb, estimate_ratio: round(whole.planned_gb / whole.peak_gb, 2), details: whole };
+    return {
+      smollm2_gb: whole.peak_gb,
+      ...further,
+      planned_gb: whole.planned_gb,
+      estimate_ratio: round(whole.planned_gb / whole.peak_gb, 2),
+      details: whole,
+    };
   } finally {
     await rm(place, { recursive: true, force: true });
   }
@@ -154,16 +162,24 @@ interface Server {
 }
 
 async function startServer(bench: Bench, roots: readonly string[]): Promise<Server> {
-  const args = [...programArguments('policy-server'), '--port', '0', ...roots.flatMap((root) => ['--allow-root', root])];
+  const args = [
+    ...programArguments('policy-server'),
+    '--port',
+    '0',
+    ...roots.flatMap((root) => ['--allow-root', root]),
+  ];
   const child = spawn(process.execPath, args, { signal: bench.signal, stdio: ['ignore', 'pipe', 'inherit'] });
   const url = await urlOf(child);
   const read = (file: string): Promise<string> => readFile(`/proc/${child.pid}/${file}`, 'utf8');
   return {
     async ask(route, body) {
-      const headers = { 'content-type': 'application/json' };
-      const answer = await fetch(url + route, { method: 'POST', headers, body: JSON.stringify(body) });
-      if (!answer.ok) throw new Error(`${route} answered ${answer.status}: ${await answer.text()}`);
-      return answer.json();
+      // Not fetch, which waits no longer than five minutes for an answer.
+      const asked = request(url + route, { method: 'POST', headers: { 'content-type': 'application/json' } });
+      asked.end(JSON.stringify(body));
+      const [answer] = (await once(asked, 'response')) as [IncomingMessage];
+      const said = await text(answer);
+      if (answer.statusCode !== 200) throw new Error(`${route} answered ${answer.statusCode}: ${said}`);
+      return JSON.parse(said);
     },
     peakGb: async () => (Number(/^VmHWM:\s+(\d+) kB$/m.exec(await read('status'))![1]) * 1024) / 1e9,
     cpuS: async () => {

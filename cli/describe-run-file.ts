@@ -103,7 +103,10 @@ function summary(spec: RunSpec, { model, environments, notImported }: RunFileRep
 /** What the trainer's process and the policy server's have at most. */
 function memoryLines(model: ModelSize | null): string[] {
   const { training = null, sampling = null } = model ?? {};
-  const lines = [...(training ? [trainingMemoryLine(training)] : []), ...(sampling ? [samplingMemoryLine(sampling)] : [])];
+  const lines = [
+    ...(training ? [trainingMemoryLine(training)] : []),
+    ...(sampling ? [samplingMemoryLine(sampling)] : []),
+  ];
   return lines.map((line, i) => `  ${i === 0 ? 'memory' : '      '}        ${line}`);
 }
 

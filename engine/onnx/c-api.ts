@@ -172,7 +172,8 @@ function returnFreedMemory(): void {
 
 const mmapThreshold = -3;
 const trimThreshold = -1;
-const ownPieceBytes = 1 << 20;
+/** Where glibc begins. */
+const ownPieceBytes = 128 << 10;
 
 /** null on systems with another C library. */
 function loadIfThere(file: string): ReturnType<typeof koffi.load> | null {

@@ -118,10 +118,7 @@ export class InferenceSession {
   readonly #names: Names = new Map();
   #running = 0;
 
-  private constructor(
-    session: Pointer,
-    { inputNames, outputNames, constantNames }: Omit<SharedSession, 'session'>,
-  ) {
+  private constructor(session: Pointer, { inputNames, outputNames, constantNames }: Omit<SharedSession, 'session'>) {
     this.#session = session;
     this.#constants = new Set(constantNames);
     this.inputNames = inputNames;

@@ -91,7 +91,11 @@ function decoderWeights(
     if (!hasTiedOutput) return { weights, ...adapters };
     const shape = [config.vocabularySize, config.hiddenSize];
     const output = graph.input(tiedOutputName, 'float32', shape);
-    return { weights, product: (x, name) => (name === outputLayerName(config) ? linear(x, output) : null), ...adapters };
+    return {
+      weights,
+      product: (x, name) => (name === outputLayerName(config) ? linear(x, output) : null),
+      ...adapters,
+    };
   }
   const layers = new Map(
     [...quantizedLayers(config, quantization)].map(([name, { scheme, tensors }]) => {

@@ -66,7 +66,10 @@ export function serverMemory(config: ModelConfig, use: ServerUse = {}): ServerMe
   const budgetBytes = memoryGb === null ? Math.max(usual, needed - workBytesMin + workBytesUsual) : memoryGb * gigabyte;
   if (budgetBytes < needed) throw new MemoryTooSmall(memoryGb!, needed);
   const free = budgetBytes - processBytes - versionBytes;
-  const more = Math.min(versionsMax - 1, Math.floor((versionsShare * Math.max(0, free - workBytesUsual)) / versionBytes));
+  const more = Math.min(
+    versionsMax - 1,
+    Math.floor((versionsShare * Math.max(0, free - workBytesUsual)) / versionBytes),
+  );
   return {
     budgetBytes,
     processBytes,

@@ -198,7 +198,12 @@ export class PolicyVersions {
     this.#memory = memory;
     const samplerKey = this.#samplerKey(request, model);
     const sampler = await this.#sampler(samplerKey, model, request, memory);
-    const weights = await this.#weights(folder, { samplerKey, isBeside: request.quantize !== undefined, memory, sampler });
+    const weights = await this.#weights(folder, {
+      samplerKey,
+      isBeside: request.quantize !== undefined,
+      memory,
+      sampler,
+    });
     requireDigest(request, weights.digest);
     const { digest } = weights;
     if (held?.digest === digest && held.texts === texts && isSampledSo(held)) return held;

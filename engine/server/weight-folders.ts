@@ -99,7 +99,8 @@ export class WeightFolders {
       const adapter = await readAgain().catch((cause: unknown) => {
         throw new WeightsGone(`its adapter cannot be read again (${String(cause)})`, { cause });
       });
-      if (policyDigest(digest, adapter) !== identity) throw new WeightsGone(`${folder} has another adapter than it had`);
+      if (policyDigest(digest, adapter) !== identity)
+        throw new WeightsGone(`${folder} has another adapter than it had`);
       const kept = await this.#keptBase(base, digest);
       if (kept) return mergeAdapter(kept, adapter, digest, spare);
       return mergeInPlace(await this.#readBase(base, digest, spare), adapter, digest);

@@ -52,19 +52,27 @@ test('what is planned stays within what was asked for, whatever it is', () => {
   const configs = [preset(0).config, smollm2, larger];
   const bits = fc.constantFrom(undefined, 'int8' as const, 'int4' as const);
   fc.assert(
-    fc.property(fc.constantFrom(...configs), bits, fc.double({ min: 0, max: 12, noNaN: true }), (config, quantize, more) => {
-      const leastGb = leastOf(config, quantize);
-      const plan = serverMemory(config, { memoryGb: leastGb + more, quantize, memory: laptop });
-      const { keyValueBytesMax, aloneBytesMax, promptBytesMax } = plan.limits;
-      const planned = plan.processBytes + plan.weightBytesMax + keyValueBytesMax + promptBytesMax;
-      assert.ok(planned < plan.budgetBytes, JSON.stringify(plan));
-      assert.ok(aloneBytesMax <= keyValueBytesMax, 'what was asked for holds for long rows too');
-    }),
+    fc.property(
+      fc.constantFrom(...configs),
+      bits,
+      fc.double({ min: 0, max: 12, noNaN: true }),
+      (config, quantize, more) => {
+        const leastGb = leastOf(config, quantize);
+        const plan = serverMemory(config, { memoryGb: leastGb + more, quantize, memory: laptop });
+        const { keyValueBytesMax, aloneBytesMax, promptBytesMax } = plan.limits;
+        const planned = plan.processBytes + plan.weightBytesMax + keyValueBytesMax + promptBytesMax;
+        assert.ok(planned < plan.budgetBytes, JSON.stringify(plan));
+        assert.ok(aloneBytesMax <= keyValueBytesMax, 'what was asked for holds for long rows too');
+      },
+    ),
   );
 });
 
 test('too little is refused with what would do, which then does', () => {
-  assert.throws(() => serverMemory(smollm2, { memoryGb: 0.5 }), /memory_gb.*expected at least 1\.\d: .*; got 0\.5\. Write 1\.\d/);
+  assert.throws(
+    () => serverMemory(smollm2, { memoryGb: 0.5 }),
+    /memory_gb.*expected at least 1\.\d: .*; got 0\.5\. Write 1\.\d/,
+  );
   const least = leastOf(smollm2, undefined);
   assert.equal(serverMemory(smollm2, { memoryGb: least }).budgetBytes, least * 1e9);
 });
@@ -87,7 +95,10 @@ test('versions that leave memory and come back say the same, bit for bit, with l
     const adapter = createAdapter(first.config, { r: 2, alpha: 4, dropout: 0, targetModules: 'all-linear' }, 3);
     adapter.flat.fill(0.01);
     const folder = join(stage.folder, 'adapter');
-    await saveAdapterFolder({ adapter, base: join(stage.folder, 'first'), baseDigest: first.parameters.digest() }, folder);
+    await saveAdapterFolder(
+      { adapter, base: join(stage.folder, 'first'), baseDigest: first.parameters.digest() },
+      folder,
+    );
     await stage.ask('/update_weights', { name: 'adapted', weight_dir: folder, memory_gb });
     const said = [];
     for (const model of ['first', 'second', 'adapted', 'first', 'adapted', 'second']) {
@@ -163,7 +174,18 @@ function wideModel(seed: number): ModelFolder {
 }
 
 function completionBody(model: string): object {
-  return { model, prompt: [[3, 6, 4, 23, 2], [3, 4, 2]], seeds: [1, 2], max_tokens: 6, logprobs: 1, return_token_ids: true, ignore_eos: true };
+  return {
+    model,
+    prompt: [
+      [3, 6, 4, 23, 2],
+      [3, 4, 2],
+    ],
+    seeds: [1, 2],
+    max_tokens: 6,
+    logprobs: 1,
+    return_token_ids: true,
+    ignore_eos: true,
+  };
 }
 
 /** Tokens and logprobs of two answers. */
