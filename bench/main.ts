@@ -16,6 +16,7 @@ import { failingRollouts } from './failing-rollouts.ts';
 import { longRun } from './long-run.ts';
 import { orchestration } from './orchestration.ts';
 import { page } from './page.ts';
+import { policyServerMemory } from './policy-server-memory.ts';
 import { rolloutsNative } from './rollouts-native.ts';
 import { rolloutWorkers } from './rollout-workers.ts';
 import { rolloutsTail } from './rollouts-tail.ts';
@@ -61,6 +62,7 @@ for (const command of [
   rolloutsVerifiers,
   view,
   page,
+  policyServerMemory,
   statusLatency,
   configs,
   fidelity,

@@ -1,7 +1,8 @@
 import { isRoleAdvantage } from '../core/rl/agents.ts';
+import type { ServerMemory } from '../engine/sample/server-memory.ts';
 import { differInGroups, groupSizeOf } from '../core/rl/selection.ts';
 import { type Obstacle, type RunFileReport, runsOfFile } from '../backends/configs/examine-run-file.ts';
-import type { TrainingMemory } from '../backends/configs/check-model.ts';
+import type { ModelSize, TrainingMemory } from '../backends/configs/check-model.ts';
 import { showStoreUri } from '../backends/store/store-uri.ts';
 import { modelName, namedServers } from '../core/names.ts';
 import type { Advice, NotYet, ReadAs } from '../config/parse-run-config.ts';
@@ -87,7 +88,7 @@ function summary(spec: RunSpec, { model, environments, notImported }: RunFileRep
         ? '  each step     none: supervised training alone'
         : `  each step     ${batchLine(spec)}, ${spec.maxSteps} steps, async level ${spec.maxAsyncLevel}${sampledBy(spec.inference)}`,
     `  trains        ${trainedPart(spec, model?.adapterCount ?? null)}`,
-    ...(model?.training ? [`  memory        ${trainingMemoryLine(model.training)}`] : []),
+    ...memoryLines(model),
     `  loss          ${lossLine(spec)}`,
     ...otherLosses(spec),
     ...(spec.temperatureSchedule ? [`  temperature   ${temperatureLine(spec)}`] : []),
@@ -97,6 +98,23 @@ function summary(spec: RunSpec, { model, environments, notImported }: RunFileRep
     `  checkpoints   every ${spec.checkpoints.interval} steps in ${showStoreUri(spec.store.uri)}${spec.name}/`,
     ...metricsLine(spec),
   ];
+}
+
+/** What the trainer's process and the policy server's have at most. */
+function memoryLines(model: ModelSize | null): string[] {
+  const { training = null, sampling = null } = model ?? {};
+  const lines = [
+    ...(training ? [trainingMemoryLine(training)] : []),
+    ...(sampling ? [samplingMemoryLine(sampling)] : []),
+  ];
+  return lines.map((line, i) => `  ${i === 0 ? 'memory' : '      '}        ${line}`);
+}
+
+function samplingMemoryLine({ budgetBytes, processBytes, weightBytesMax, versionBytes, limits }: ServerMemory): string {
+  const versions = Math.round(weightBytesMax / versionBytes);
+  const named = versions === 1 ? 'a version' : `${versions} versions`;
+  const work = limits.keyValueBytesMax + limits.promptBytesMax;
+  return `the policy server takes at most ${gibibytes(budgetBytes)} ([inference] memory_gb = ${Math.round(budgetBytes / 1e7) / 100}): ${named} ${gibibytes(weightBytesMax)}, keys and values ${gibibytes(work)}, its process and a run’s activations ${gibibytes(budgetBytes - weightBytesMax - work)}`;
 }
 
 /** Of the trainer's process. */

@@ -44,7 +44,7 @@ export { loadTokenizer, type Rendering } from './model/load-tokenizer.ts';
 export type { ChatOptions, TemplateMessage, TemplateToolCall } from './model/chat-template.ts';
 export { Detokenizer } from './model/detokenizer.ts';
 export { ChatTokenizer } from './model/tokenizer.ts';
-export type { Quantization } from './sample/quantized-weights.ts';
+export type { Quantization } from './sample/quantizations.ts';
 export {
   type GenerateOptions,
   Sampler,

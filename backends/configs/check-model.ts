@@ -14,9 +14,11 @@ import { requiredFiles } from '../../engine/model/text-files.ts';
 import { presetFiles } from '../../engine/model/preset-files.ts';
 import { type PassMemory, passMemory } from '../../engine/train/activations.ts';
 import { contextPositionsMax } from '../../engine/limits.ts';
+import { type ServerMemory, serverMemory } from '../../engine/sample/server-memory.ts';
 import { readRegularText } from '../../engine/regular-file.ts';
 
-type ModelUse = Pick<RunSpec, 'model' | 'lora' | 'sft'> & Partial<Pick<RunSpec, 'numIterations' | 'trainer'>>;
+type ModelUse = Pick<RunSpec, 'model' | 'lora' | 'sft'> &
+  Partial<Pick<RunSpec, 'numIterations' | 'trainer' | 'inference'>>;
 
 /** How much of a model there is. */
 export interface ModelSize {
@@ -27,6 +29,8 @@ export interface ModelSize {
   readonly positionsMax: number | null;
   /** Where the embedded engine trains it on the processor. */
   readonly training: TrainingMemory | null;
+  /** Where a policy server of the embedded engine samples from it here, on the processor. */
+  readonly sampling: ServerMemory | null;
 }
 
 /** Bytes, at most. */
@@ -51,10 +55,12 @@ export function checkConfigText(text: string, where: string, use: Omit<ModelUse,
 
 function checkConfig(
   config: ModelConfig,
-  { lora, sft, numIterations = 1, trainer }: Omit<ModelUse, 'model'>,
+  { lora, sft, numIterations = 1, trainer, inference }: Omit<ModelUse, 'model'>,
 ): ModelSize {
   const copies = copiesInTraining + (numIterations > 1 ? copiesForPasses : 0);
+  const isSampledHere = inference?.kind === 'embedded' && inference.provider === 'cpu' && inference.url === null;
   const counts = {
+    sampling: isSampledHere ? serverMemory(config, inference) : null,
     parameterCount: parameterCount(config),
     adapterCount: lora && adapterParameterCount(config, lora),
     positionsMax: config.positionsMax < contextPositionsMax ? config.positionsMax : null,
@@ -86,7 +92,7 @@ async function checkTexts(model: string): Promise<ModelSize | null> {
   }
   try {
     const counted = parameterCount(await readModelConfig(model));
-    return { parameterCount: counted, adapterCount: null, positionsMax: null, training: null };
+    return { parameterCount: counted, adapterCount: null, positionsMax: null, training: null, sampling: null };
   } catch (error) {
     if (error instanceof RatchetError && error.code === 'ModelUnsupported') return null; // by the embedded engine, which has no part in it
     throw error;

@@ -4,6 +4,7 @@ import type { Advice, MissingEnvironment, NotYet, ReadAs } from '../../config/pa
 import { ConfigProblems, type Problem } from '../../config/problems.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { slowStepWarning } from '../../config/step-cost.ts';
+import { MemoryTooSmall } from '../../engine/sample/server-memory.ts';
 import { openEnvironment } from '../environments/index.ts';
 import { whatIsLacking } from '../environments/what-is-lacking.ts';
 import { missingVariables, variablesFor } from '../environments/variables.ts';
@@ -99,6 +100,11 @@ export async function examineRunFile(
   const problems = [...loaded.problems];
   const obstacles: Obstacle[] = [];
   const model = await checkModel(spec).catch((error: unknown) => {
+    if (error instanceof MemoryTooSmall) {
+      const { expected, received } = error;
+      problems.push({ ...loaded.placeOf(['inference', 'memory_gb']), expected, received });
+      return null;
+    }
     if (!(error instanceof RatchetError) || error.code !== 'ModelUnsupported') throw error;
     if (!spec.model.startsWith('preset:')) obstacles.push(modelObstacle(spec, error, loaded.placeOf(['model']).path));
     else problems.push({ ...loaded.placeOf(['model']), expected: 'a preset that there is', received: error.message });

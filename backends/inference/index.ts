@@ -112,9 +112,9 @@ function openPool(
   say: (line: string) => void,
   openServer?: PoolOptions['openServer'],
 ): ServerPool {
-  const { endpoints, provider, quantize, maxConcurrent, timeoutS } = spec;
+  const { endpoints, provider, quantize, memoryGb, maxConcurrent, timeoutS } = spec;
   const more = openServer ? { openServer, remedy: vllmRemedy } : {};
-  const options = { provider, quantize, maxConcurrent, timeoutMs: timeoutS * 1000, say, ...more };
+  const options = { provider, quantize, memoryGb, maxConcurrent, timeoutMs: timeoutS * 1000, say, ...more };
   if (spec.url === null && endpoints === null && defaultUrl === '') throw spec.kind === 'vllm' ? noVllm : noServer;
   // What was started beside this process is ours, and may know what it was started with.
   if (spec.url === null && defaultUrl !== '') grantHere(linesOfServer({ url: defaultUrl, keys: serverKeysOf(spec) }));

@@ -27,6 +27,8 @@ export interface ServerOptions {
   readonly provider: 'cpu' | 'cuda';
   /** Bits in which it samples, told with the weights; missing = as they are. */
   readonly quantize?: Quantization | undefined;
+  /** What it may have in memory, told with the weights; missing = its default. */
+  readonly memoryGb?: number | undefined;
   /** What helps where it does not answer, for people; missing = {@link usualRemedy}. */
   readonly remedy?: string | undefined;
 }
@@ -201,9 +203,13 @@ export class ModelServer {
     if (answer.status >= 300) throw this.#refusal(route, answer);
   }
 
-  #how(): { provider?: 'cuda'; quantize?: Quantization } {
-    const { provider, quantize } = this.#options;
-    return { ...(provider === 'cpu' ? {} : { provider }), ...(quantize && { quantize }) };
+  #how(): { provider?: 'cuda'; quantize?: Quantization; memory_gb?: number } {
+    const { provider, quantize, memoryGb } = this.#options;
+    return {
+      ...(provider === 'cpu' ? {} : { provider }),
+      ...(quantize && { quantize }),
+      ...(memoryGb !== undefined && { memory_gb: memoryGb }),
+    };
   }
 
   async #ask(

@@ -43,6 +43,11 @@ export const requests = {
     'of "embedded": weights are sampled in 8 or 4 bits, of which fewer bytes are read; the sampler is then a little off the trainer, which the canary measures and the loss corrects for; an adapter stays as it is',
     { isLeftOut: true },
   ),
+  memory_gb: setting(
+    positive(),
+    'of "embedded": what the policy server of `ratchet train` or `ratchet dev` may have in memory, in GB (10⁹ bytes); with less, more requests and versions wait. By default 1.5, or a quarter of a small machine, or more where one version of the model needs it (`ratchet check` says); no bit depends on it',
+    { isLeftOut: true },
+  ),
   canary_threshold: setting(
     positive(),
     'how far a server’s logprobs may be from the trainer’s, mean of |Δ| over the canary’s tokens; by default 0.001 where both are known to compute in float32, 0.5 with `quantize`, else 0.05',

@@ -7,7 +7,7 @@ import { recomputed } from '../onnx/recompute.ts';
 import { add, embed, linear, multiply, reshape } from '../onnx/operators.ts';
 import type { AttentionKind, ModelConfig } from './config.ts';
 import { mixture } from './mixture.ts';
-import { expertPrefix, layerPrefix, outputLayerName, parameterLayout } from './parameter-layout.ts';
+import { embeddingsName, expertPrefix, layerPrefix, outputLayerName, parameterLayout } from './parameter-layout.ts';
 import { rotaryOf } from './rotary.ts';
 
 /** A low-rank addition to one linear layer (Hu et al. 2021): x Wᵀ + scale · dropout(x) Aᵀ Bᵀ. */
@@ -67,7 +67,7 @@ export function decoderLogits(tokens: Value, parts: DecoderParts): Value {
 /** tokens [tokens] → what the output layer reads, [selected tokens, hidden]. */
 export function decoderHidden(tokens: Value, parts: DecoderParts): Value {
   const { config } = parts;
-  const embedded = embed(weight(parts, 'model.embed_tokens.weight'), tokens);
+  const embedded = embed(weight(parts, embeddingsName), tokens);
   let hidden = config.embeddingScale === 1 ? embedded : multiply(embedded, config.embeddingScale);
   const { recomputesEvery: every = 0 } = parts;
   for (let layer = 0; layer < config.layerCount; layer++) {

@@ -58,13 +58,14 @@ export function createAdapter(config: ModelConfig, lora: LoraConfig, seed: numbe
   return adapter;
 }
 
-/** W + scale · B A as new weights; sums in double precision and in a fixed order, so the same bits everywhere. */
+/** W + scale · B A as new weights, in `memory` if given; sums in double precision and in a fixed order, so the same bits everywhere. */
 export function mergeAdapter(
   base: Parameters,
   adapter: AdapterParameters,
   baseDigest = base.digest(),
+  memory: Float32Array | null = null,
 ): MergedParameters {
-  return new MergedParameters(addAdapter(base.clone(), adapter), adapter, { digest: baseDigest, base });
+  return new MergedParameters(addAdapter(copyOf(base, memory), adapter), adapter, { digest: baseDigest, base });
 }
 
 /** The same in the base's own memory: `base` is the merged weights afterwards. */
@@ -75,6 +76,13 @@ export function mergeInPlace(base: Parameters, adapter: AdapterParameters, baseD
 /** The same once somebody reads the merged weights. Neither may change meanwhile. */
 export function mergeWhenRead(base: Parameters, adapter: AdapterParameters, baseDigest: string): MergedParameters {
   return new MergedParameters(() => addAdapter(base.clone(), adapter), adapter, { digest: baseDigest, base });
+}
+
+/** In `memory` where that has its size. */
+function copyOf(base: Parameters, memory: Float32Array | null): Parameters {
+  if (memory?.length !== base.flat.length) return base.clone();
+  memory.set(base.flat);
+  return new Parameters(base.config, memory);
 }
 
 /** Adds it to the weights of its base, in their memory. */

@@ -53,9 +53,15 @@ const GenerationConfig = z.looseObject({ eos_token_id: z.union([z.int(), z.array
 
 /** A folder with a PEFT adapter gives its base with the adapter merged into it, and the base's text files. */
 export async function loadModelFolder(folder: string, options: ModelLoadOptions = {}): Promise<ModelFolder> {
-  const files = await readModelFiles(folder, options);
-  const described = describeModel(files, folder, options.templateTime ?? null);
-  return { ...described, parameters: await loadParameters(folder, options) };
+  return { ...(await loadModelTexts(folder, options)), parameters: await loadParameters(folder, options) };
+}
+
+/** All of a folder but its weights. */
+export async function loadModelTexts(
+  folder: string,
+  options: ModelLoadOptions = {},
+): Promise<Omit<ModelFolder, 'parameters'>> {
+  return describeModel(await readModelFiles(folder, options), folder, options.templateTime ?? null);
 }
 
 /** The weights alone, for a process that has the tokenizer already. */
@@ -106,12 +112,20 @@ export async function saveModelFolder(
   await writeWeights(model.parameters, join(folder, weightsFile), { dtype });
 }
 
-async function loadPlainParameters(folder: string): Promise<Parameters> {
+/** The shape of a folder's model, as its config.json has it. */
+export async function loadModelConfig(folder: string): Promise<ModelConfig> {
   const text = await readText(folder, 'config.json');
   if (text === null) throw missingFile(folder, 'config.json');
-  const config = parseModelConfig(text, join(folder, 'config.json'));
-  requireMemory(parameterCount(config), 1, 'holding it');
-  const parameters = new Parameters(config);
+  return parseModelConfig(text, join(folder, 'config.json'));
+}
+
+/** Weights that are no adapter's; in `memory` where that has their size. */
+export async function loadPlainParameters(folder: string, memory: Float32Array | null = null): Promise<Parameters> {
+  const config = await loadModelConfig(folder);
+  const count = parameterCount(config);
+  const fits = memory?.length === count;
+  if (!fits) requireMemory(count, 1, 'holding it');
+  const parameters = new Parameters(config, fits ? memory : undefined);
   await readWeights(parameters, folder);
   return parameters;
 }
@@ -122,14 +136,14 @@ async function loadAdapted(
   lora: LoraConfig,
   { loadBase, mergesLate = false }: ModelLoadOptions,
 ): Promise<Parameters> {
-  const base = await (loadBase ?? loadPlainParameters)(baseFolder);
+  const base = await (loadBase ? loadBase(baseFolder) : loadPlainParameters(baseFolder));
   const digest = base.digest();
   const adapter = await readAdapter(folder, lora, { config: base.config, digest });
   if (!loadBase) return mergeInPlace(base, adapter, digest);
   return (mergesLate ? mergeWhenRead : mergeAdapter)(base, adapter, digest);
 }
 
-async function resolveBase(baseFolder: string, folder: string, options: ModelLoadOptions): Promise<string> {
+export async function resolveBase(baseFolder: string, folder: string, options: ModelLoadOptions): Promise<string> {
   const resolved = (await options.resolveBase?.(baseFolder)) ?? baseFolder;
   if ((await readText(resolved, 'config.json')) !== null) return resolved;
   throw new RatchetError(

@@ -37,18 +37,21 @@ export function elementCount(layout: readonly ParameterSpec[]): number {
   return last ? last.offset + last.length : 0;
 }
 
+/** The name of the table that tokens are looked up in. */
+export const embeddingsName = 'model.embed_tokens.weight';
+
 export const layerPrefix = (layer: number): string => `model.layers.${layer}.`;
 
 /** The name of the matrix that turns the last hidden state into logits. */
 export function outputLayerName(config: Pick<ModelConfig, 'tiedEmbeddings'>): string {
-  return config.tiedEmbeddings ? 'model.embed_tokens.weight' : 'lm_head.weight';
+  return config.tiedEmbeddings ? embeddingsName : 'lm_head.weight';
 }
 
 function shapes(config: ModelConfig): [string, number[]][] {
   const { vocabularySize, hiddenSize, layerCount } = config;
   const layers = Array.from({ length: layerCount }, (_, layer) => layerShapes(config, layerPrefix(layer)));
   return [
-    ['model.embed_tokens.weight', [vocabularySize, hiddenSize]],
+    [embeddingsName, [vocabularySize, hiddenSize]],
     ...layers.flat(),
     ['model.norm.weight', [hiddenSize]],
     ...(config.tiedEmbeddings ? [] : [['lm_head.weight', [vocabularySize, hiddenSize]] satisfies [string, number[]]]),

@@ -27,6 +27,11 @@ export class FlatTensors {
     return this.#flat;
   }
 
+  /** The flat array, unless it has not been made yet. */
+  get memory(): Float32Array | null {
+    return typeof this.#flat === 'function' ? null : this.#flat;
+  }
+
   /** Feeds for a session: tensor name → tensor over the flat array's memory. */
   get tensors(): Readonly<Record<string, Tensor>> {
     return (this.#tensors ??= Object.fromEntries(

@@ -109,7 +109,8 @@ export interface PreparedRun {
 
 /** A compiled graph. */
 export class InferenceSession {
-  readonly #constants: Readonly<Record<string, unknown>>;
+  /** Their names: the session has copies of its own. */
+  readonly #constants: ReadonlySet<string>;
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
   /** 0 once released. */
@@ -117,16 +118,9 @@ export class InferenceSession {
   readonly #names: Names = new Map();
   #running = 0;
 
-  private constructor(
-    session: Pointer,
-    {
-      inputNames,
-      outputNames,
-      constants,
-    }: Omit<Model, 'file' | 'constants'> & { constants: Readonly<Record<string, unknown>> },
-  ) {
+  private constructor(session: Pointer, { inputNames, outputNames, constantNames }: Omit<SharedSession, 'session'>) {
     this.#session = session;
-    this.#constants = constants;
+    this.#constants = new Set(constantNames);
     this.inputNames = inputNames;
     this.outputNames = outputNames;
   }
@@ -136,9 +130,9 @@ export class InferenceSession {
     try {
       addConstants(options, model.constants);
       const out = held(new BigUint64Array(1));
-      const { file } = model;
+      const { file, constants, ...names } = model;
       await callAside('createSessionFromArray', [environment(), file, file.byteLength, options, out], null);
-      return new InferenceSession(out[0]!, model);
+      return new InferenceSession(out[0]!, { ...names, constantNames: Object.keys(constants) });
     } finally {
       release('releaseSessionOptions', options);
     }
@@ -146,21 +140,18 @@ export class InferenceSession {
 
   /** It has inputs that are the same in every run. */
   get hasConstants(): boolean {
-    return Object.keys(this.#constants).length > 0;
+    return this.#constants.size > 0;
   }
 
   /** For another thread of this process, whose runs must have ended before this one releases the session. */
   share(): SharedSession {
     const { inputNames, outputNames } = this;
-    return { session: this.#session, inputNames, outputNames, constantNames: Object.keys(this.#constants) };
+    return { session: this.#session, inputNames, outputNames, constantNames: [...this.#constants] };
   }
 
   /** A session that another thread has opened, and releases. */
-  static attach({ session, constantNames, ...names }: SharedSession): InferenceSession {
-    return new InferenceSession(session, {
-      ...names,
-      constants: Object.fromEntries(constantNames.map((name) => [name, null])),
-    });
+  static attach({ session, ...names }: SharedSession): InferenceSession {
+    return new InferenceSession(session, names);
   }
 
   /**
@@ -199,7 +190,7 @@ export class InferenceSession {
   #placeInputs(feeds: Feeds): Placed {
     return place(
       this.#names,
-      Object.entries(feeds).filter(([name]) => !Object.hasOwn(this.#constants, name)),
+      Object.entries(feeds).filter(([name]) => !this.#constants.has(name)),
     );
   }
 

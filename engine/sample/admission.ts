@@ -1,6 +1,7 @@
-import { decodeRowsMax, prefillPositionsMax } from '../limits.ts';
+import { prefillPositionsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
-import { rowBytes } from './key-value-cache.ts';
+import { rowBytes } from './row-bytes.ts';
+import type { SamplingLimits } from './sampling-limits.ts';
 import { rowsMin } from './sequence-request.ts';
 
 interface WaitingRow {
@@ -34,7 +35,7 @@ export function rowLengthMax({ promptTokenIds, maxTokens }: WaitingRow['request'
  * How many waiting rows of each line may start now. Whoever came first is asked first. A line whose share of memory is used up
  * waits for rows of its own to end; a line that has nothing running and finds no room holds back everyone who came later.
  */
-export function admit(config: ModelConfig, bytesMax: number, lines: readonly VersionQueue[]): number[] {
+export function admit(config: ModelConfig, limits: AdmissionLimits, lines: readonly VersionQueue[]): number[] {
   const progress = lines.map((line) => ({ ...line, size: line.running, taken: 0, positions: 0 }));
   const open = new Set(progress.filter(({ waiting }) => waiting.length > 0));
   let bytes = progress.reduce((sum, { size }) => sum + batchBytes(config, size), 0);
@@ -43,7 +44,7 @@ export function admit(config: ModelConfig, bytesMax: number, lines: readonly Ver
     const { request } = headOf(line);
     const size = { rows: line.size.rows + 1, length: Math.max(line.size.length, rowLengthMax(request)) };
     const othersBytes = bytes - batchBytes(config, line.size);
-    if (!mayGrow(size, { bytes: batchBytes(config, size), othersBytes, bytesMax })) {
+    if (!mayGrow(size, { bytes: batchBytes(config, size), othersBytes, ...limits })) {
       if (line.size.rows === 0) break;
       open.delete(line);
       continue;
@@ -60,17 +61,19 @@ export function admit(config: ModelConfig, bytesMax: number, lines: readonly Ver
 
 /**
  * A batch may take three times what it leaves free (dynamic thresholds, Choudhury & Hahne 1998): one version alone fills
- * three quarters, so that there is room for another to begin. What begins alone may take everything: requests that need
- * more than that are refused before.
+ * three quarters, so that there is room for another to begin. What begins alone may take all that the smallest batch may have: requests
+ * that need more than that are refused before.
  */
 function mayGrow(
   { rows }: BatchSize,
-  { bytes, othersBytes, bytesMax }: { bytes: number; othersBytes: number; bytesMax: number },
+  { bytes, othersBytes, ...limits }: { bytes: number; othersBytes: number } & AdmissionLimits,
 ): boolean {
-  const free = bytesMax - othersBytes - bytes;
-  if (rows > decodeRowsMax || free < 0) return false;
-  return bytes <= shareOfFree * free || (othersBytes === 0 && rows <= rowsMin);
+  if (othersBytes === 0 && rows <= rowsMin) return bytes <= limits.aloneBytesMax;
+  const free = limits.keyValueBytesMax - othersBytes - bytes;
+  return rows <= limits.rowsMax && free >= 0 && bytes <= shareOfFree * free;
 }
+
+type AdmissionLimits = Pick<SamplingLimits, 'keyValueBytesMax' | 'aloneBytesMax' | 'rowsMax'>;
 
 const shareOfFree = 3;
 

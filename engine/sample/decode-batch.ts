@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict';
 import type { Feeds, InferenceSession, PreparedRun, Tensor } from '../onnx/runtime.ts';
-import { decodeRowsMax, prefillPositionsMax } from '../limits.ts';
+import { decodeRowsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { floats, ints, longs } from '../onnx/session.ts';
 import { likeliestName, probabilitiesName } from './decode-graph.ts';
 import { rowLengthMax } from './admission.ts';
-import { type KeyValueCache, rowFloats } from './key-value-cache.ts';
+import type { KeyValueCache } from './key-value-cache.ts';
+import { rowFloats } from './row-bytes.ts';
 import { type ComputedPrompt, type PromptCache, PromptMemory } from './prompt-cache.ts';
 import { rowsMin, type SequenceRequest } from './sequence-request.ts';
 import type { SampledToken, LogitRows, TokenChooser } from './token-choice.ts';
@@ -46,6 +47,8 @@ interface BatchParts {
   /** Holds the distinct prompts of one prefill run before their keys and values are kept. */
   readonly prefillCache: KeyValueCache;
   readonly prompts: PromptCache;
+  /** Positions of one prefill run, unless a single prompt has more. */
+  readonly prefillPositionsMax: number;
   /** Begins the keys of this version's prompts. */
   readonly promptPrefix: string;
   readonly events: RowEvents;
@@ -141,7 +144,7 @@ export class DecodeBatch {
     const whole: PromptGroup[] = [];
     for (const group of missing) if (!(await this.#extend(group))) whole.push(group);
     whole.sort((a, b) => a.tokenIds.length - b.tokenIds.length);
-    for (const run of splitByPositions(whole)) await this.#compute(run);
+    for (const run of splitByPositions(whole, this.#parts.prefillPositionsMax)) await this.#compute(run);
     this.removeFinished();
   }
 
@@ -371,11 +374,11 @@ function groupPrompts(rows: readonly Row[], first: number, prefix: string): Prom
 }
 
 /** Groups in order, as many per run as their padded positions allow. They come sorted by length. */
-function splitByPositions(groups: readonly PromptGroup[]): PromptGroup[][] {
+function splitByPositions(groups: readonly PromptGroup[], positionsMax: number): PromptGroup[][] {
   const runs: PromptGroup[][] = [];
   for (const group of groups) {
     const run = runs.at(-1);
-    if (run && (run.length + 1) * group.tokenIds.length <= prefillPositionsMax) run.push(group);
+    if (run && (run.length + 1) * group.tokenIds.length <= positionsMax) run.push(group);
     else runs.push([group]);
   }
   return runs;

@@ -1,15 +1,17 @@
 import assert from 'node:assert/strict';
 import type { ModelConfig } from '../model/config.ts';
 import { decoderLogits, rotaryTables, weightInputs } from '../model/decoder.ts';
+import { outputLayerName } from '../model/parameter-layout.ts';
 import { attentionOf } from '../model/families.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
 import { adapterInputs } from '../model/lora.ts';
 import { inPairs } from '../model/mixture.ts';
 import { Graph, type Value } from '../onnx/graph.ts';
 import type { TensorShape } from '../onnx/model-proto.ts';
-import { multiply, reshape, selectRows } from '../onnx/operators.ts';
+import { linear, multiply, reshape, selectRows } from '../onnx/operators.ts';
 import { quantizedInputs } from '../onnx/quantized.ts';
-import { type Quantization, quantizedLayers, wholeWeights } from './quantized-weights.ts';
+import type { Quantization } from './quantizations.ts';
+import { quantizedLayers, wholeWeights } from './quantized-weights.ts';
 
 export type DecodePhase = 'prefill' | 'step';
 
@@ -19,7 +21,12 @@ export interface KeptWeights {
   readonly quantization?: Quantization | undefined;
   /** An adapter beside them, in 32-bit floats; missing = none, or merged into them. */
   readonly lora?: LoraConfig | undefined;
+  /** The output layer that is also the table of embeddings has an input of its own, `tiedOutputName`. */
+  readonly hasTiedOutput?: boolean;
 }
+
+/** A session keeps a copy of what is looked up in it, not of what it packs: the output layer is packed, the table is fed. */
+export const tiedOutputName = 'output_layer.weight';
 
 interface DecodeGraph {
   readonly graph: Graph;
@@ -76,10 +83,20 @@ export function buildDecodeGraph(config: ModelConfig, phase: DecodePhase, kept: 
 function decoderWeights(
   graph: Graph,
   config: ModelConfig,
-  { quantization, lora }: KeptWeights,
+  { quantization, lora, hasTiedOutput = false }: KeptWeights,
 ): Pick<Parameters<typeof decoderLogits>[1], 'weights' | 'product' | 'adapters'> {
   const adapters = lora && { adapters: adapterInputs(graph, config, lora, { trainable: false }) };
-  if (quantization === undefined) return { weights: weightInputs(graph, config, false), ...adapters };
+  if (quantization === undefined) {
+    const weights = weightInputs(graph, config, false);
+    if (!hasTiedOutput) return { weights, ...adapters };
+    const shape = [config.vocabularySize, config.hiddenSize];
+    const output = graph.input(tiedOutputName, 'float32', shape);
+    return {
+      weights,
+      product: (x, name) => (name === outputLayerName(config) ? linear(x, output) : null),
+      ...adapters,
+    };
+  }
   const layers = new Map(
     [...quantizedLayers(config, quantization)].map(([name, { scheme, tensors }]) => {
       const parts = quantizedInputs(graph, tensors);

@@ -2,10 +2,13 @@ import { setImmediate } from 'node:timers/promises';
 import type { ModelConfig } from '../model/config.ts';
 import { parameterCount } from '../model/parameter-layout.ts';
 import type { Parameters } from '../model/parameters.ts';
-import { admit, batchBytes, type BatchSize } from './admission.ts';
+import { admit, batchBytes, type BatchSize, rowLengthMax } from './admission.ts';
 import { DecodeBatch, type DecodeSessions, type Row, type RowRequest } from './decode-batch.ts';
 import { KeyValueCache } from './key-value-cache.ts';
 import { PromptCache } from './prompt-cache.ts';
+import { rowBytes } from './row-bytes.ts';
+import type { SamplingLimits } from './sampling-limits.ts';
+import { rowsMin } from './sequence-request.ts';
 import { type SampledToken, TokenChooser } from './token-choice.ts';
 
 export interface LaneEvents {
@@ -42,16 +45,12 @@ export const noCounters: LaneCounters = {
   promptTokensComputed: 0,
 };
 
-export interface LaneOptions {
+export interface LaneOptions extends SamplingLimits {
   /**
    * Positions times parameters of a run up to which it is computed on the lane's own thread, which then does nothing else:
    * a hand-over to another one takes longer than it is worth.
    */
   readonly workHereMax: number;
-  /** Keys and values of all batches together. */
-  readonly keyValueBytesMax: number;
-  /** Keys, values and logits of prompts kept for rows to come. */
-  readonly promptBytesMax: number;
 }
 
 export interface NewRow {
@@ -175,7 +174,7 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
       version.batch?.removeFinished();
       if (this.#hasDropped) version.waiting = version.waiting.filter(({ isDropped }) => !isDropped);
       if (version.batch?.rowCount === 0) {
-        this.#spareCache = version.cache;
+        if (version.cache && version.cache.bytes <= this.#options.keyValueBytesMax) this.#spareCache = version.cache;
         version.batch = version.cache = null;
         this.#program.done(version.key);
       }
@@ -189,7 +188,7 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
   #admit(): ReadonlyMap<Version<Weights>, Row[]> {
     const versions = [...this.#versions.values()];
     const lines = versions.map(({ batch, waiting }) => ({ running: sizeOf(batch), waiting }));
-    const counts = admit(this.#config, this.#options.keyValueBytesMax, lines);
+    const counts = admit(this.#config, this.#options, lines);
     return new Map(versions.map((version, i) => [version, version.waiting.splice(0, counts[i])]));
   }
 
@@ -199,7 +198,9 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
     try {
       batch ??= this.#openBatch(version, await this.#program.use(version.key, version.weights));
       version.batch = batch;
+      if (admitted.length > 0) this.#makeRoom(version, batch, admitted);
       await batch.prefill(admitted);
+      this.#trimPrefill();
       await batch.step();
     } catch (error) {
       const ids = [...new Set([...(batch?.rowIds ?? []), ...admitted.map(({ id }) => id)])].filter((id) =>
@@ -213,7 +214,7 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
   }
 
   #openBatch(version: Version<Weights>, sessions: DecodeSessions): DecodeBatch {
-    const cache = this.#spareCache ?? new KeyValueCache(this.#config);
+    const cache = this.#spareCache ?? new KeyValueCache(this.#config, this.#options.keyValueBytesMax);
     this.#spareCache = null;
     version.cache = cache;
     return new DecodeBatch({
@@ -222,6 +223,7 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
       cache,
       prefillCache: this.#prefillCache,
       prompts: this.#prompts,
+      prefillPositionsMax: this.#options.prefillPositionsMax,
       promptPrefix: promptPrefix(version.key),
       isHere: (positions) => positions * this.#parameterCount <= this.#options.workHereMax,
       events: {
@@ -233,6 +235,24 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
         },
       },
     });
+  }
+
+  /** Memory that other batches have kept from when they were larger must not come on top of what this one takes now. */
+  #makeRoom(version: Version<Weights>, batch: DecodeBatch, admitted: readonly Row[]): void {
+    const rows = batch.rowCount + admitted.length;
+    const length = Math.max(batch.longest, ...admitted.map(({ request }) => rowLengthMax(request)));
+    const needed = Math.max(version.cache?.bytes ?? 0, batchBytes(this.#config, { rows, length }));
+    const others = [...this.#versions.values()].filter((other) => other !== version && other.cache);
+    const kept = others.reduce((sum, { cache }) => sum + cache!.bytes, this.#spareCache?.bytes ?? 0);
+    if (needed + kept <= this.#options.keyValueBytesMax) return;
+    this.#spareCache = null;
+    for (const other of others) other.cache!.trim(Math.max(rowsMin, other.batch?.rowCount ?? 0));
+  }
+
+  /** A prompt that is longer than a run may be as a rule leaves no memory behind. */
+  #trimPrefill(): void {
+    const { prefillPositionsMax } = this.#options;
+    if (this.#prefillCache.bytes > rowBytes(this.#config, prefillPositionsMax)) this.#prefillCache.trim(0);
   }
 
   #count(batch: DecodeBatch): void {

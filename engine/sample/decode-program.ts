@@ -3,14 +3,15 @@ import { packedParametersMin, packedWeightBytesMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { LoraConfig } from '../model/adapter-layout.ts';
 import { MergedParameters } from '../model/lora.ts';
-import { parameterCount } from '../model/parameter-layout.ts';
+import { embeddingsName, parameterCount } from '../model/parameter-layout.ts';
 import type { Parameters } from '../model/parameters.ts';
 import type { Feeds, InferenceSession, Tensors } from '../onnx/runtime.ts';
 import { openSession, type SessionOptions } from '../onnx/session.ts';
 import type { DecodeSessions } from './decode-batch.ts';
-import { buildDecodeGraph, type DecodePhase, type KeptWeights } from './decode-graph.ts';
+import { buildDecodeGraph, type DecodePhase, type KeptWeights, tiedOutputName } from './decode-graph.ts';
 import { rowsMin } from './sequence-request.ts';
-import { type Quantization, Quantizer, quantizedRows } from './quantized-weights.ts';
+import type { Quantization } from './quantizations.ts';
+import { Quantizer, quantizedRows } from './quantized-weights.ts';
 
 export interface ProgramOptions extends SessionOptions {
   /**
@@ -34,6 +35,8 @@ interface PackedVersion {
   readonly opened: Promise<OpenedVersion>;
   /** Lanes that decode rows of it. */
   users: number;
+  /** Whoever waits for its sessions to be closed; null = it may be used again. */
+  forgotten: (() => void)[] | null;
 }
 
 /** The sessions that decode, for any number of lanes at once: weights are fed, or packed into one for each version. */
@@ -82,7 +85,8 @@ export class DecodeProgram {
   /** The sessions of a version, which are the lane's until `done`. */
   async use(version: number, parameters: Parameters): Promise<DecodeSessions> {
     if (this.#prefill && this.#step) return sessionsOf(parameters, { prefill: this.#prefill, step: this.#step });
-    const packed = this.#packed.get(version) ?? { opened: this.#openVersion(parameters), users: 0 };
+    const known = this.#packed.get(version);
+    const packed = known ?? { opened: this.#openVersion(parameters), users: 0, forgotten: null };
     this.#packed.delete(version);
     this.#packed.set(version, packed);
     packed.users++;
@@ -98,15 +102,34 @@ export class DecodeProgram {
   /** None of the version's rows run in the lane that used it. */
   done(version: number): void {
     const packed = this.#packed.get(version);
-    if (packed) packed.users--;
+    if (!packed) return;
+    packed.users--;
+    if (packed.users === 0 && packed.forgotten) void this.#close(version, packed);
   }
 
-  /** No rows of this version will come. */
-  forget(version: number): void {
+  /** No rows of this version will come. Done when nothing is left of its sessions, which are closed when no lane uses them. */
+  forget(version: number): Promise<void> {
     const packed = this.#packed.get(version);
-    if (packed?.users !== 0) return;
-    this.#packed.delete(version);
-    void packed.opened.then((opened) => this.#releaseVersion(opened));
+    if (!packed) return Promise.resolve();
+    return new Promise((resolve) => {
+      packed.forgotten = [...(packed.forgotten ?? []), resolve];
+      if (packed.users === 0) void this.#close(version, packed);
+    });
+  }
+
+  async #close(version: number, packed: PackedVersion): Promise<void> {
+    if (this.#packed.get(version) === packed) this.#packed.delete(version);
+    const opened = await packed.opened.catch(() => null); // whoever asked for it was told
+    if (opened) await this.#releaseVersion(opened);
+    for (const done of packed.forgotten ?? []) done();
+  }
+
+  /** Nothing will be sampled beside this base. */
+  async forgetBase(parameters: Parameters): Promise<void> {
+    const base = this.#base;
+    if (base?.parameters !== parameters) return;
+    this.#base = null;
+    if (base.versions === 0) await this.#releaseBase(base);
   }
 
   async release(): Promise<void> {
@@ -127,7 +150,8 @@ export class DecodeProgram {
       const { adapter } = parameters;
       const base = this.#useBase(this.#quantized, parameters.base, adapter.lora);
       try {
-        return { ...(await base.opened), base, adapter: adapter.tensors };
+        const opened = await base.opened;
+        return { ...opened, base, own: { ...opened.own, ...adapter.tensors } };
       } catch (error) {
         base.versions--;
         if (this.#base === base) this.#base = null; // the next one tries again
@@ -136,8 +160,9 @@ export class DecodeProgram {
     }
     assert(this.#prefill, 'without quantized weights one session computes the prompts of every version');
     const [config, options] = [this.#config, this.#options];
-    const step = await openPhase(config, 'step', options, { constants: parameters.tensors });
-    return { prefill: this.#prefill, step };
+    const { constants, own, hasTiedOutput } = this.#placed(parameters.tensors);
+    const step = await openPhase(config, 'step', options, { constants, kept: { hasTiedOutput } });
+    return { prefill: this.#prefill, step, own };
   }
 
   async #openQuantized(
@@ -146,9 +171,26 @@ export class DecodeProgram {
     lora?: LoraConfig,
   ): Promise<OpenedVersion> {
     const [config, options] = [this.#config, this.#options];
-    const weights = { constants: await quantizer.quantize(parameters), kept: { quantization, lora } };
+    const { constants, own } = this.#placed(await quantizer.quantize(parameters));
+    const weights = { constants, kept: { quantization, lora } };
     const prefill = await openPhase(config, 'prefill', options, weights);
-    return { prefill, step: await openPhase(config, 'step', options, weights) };
+    return { prefill, step: await openPhase(config, 'step', options, weights), own };
+  }
+
+  /**
+   * What a session keeps of a version's weights, and what it is fed: on a processor the table of embeddings, of which it would keep a copy.
+   * A GPU would get it anew with every step.
+   */
+  #placed(tensors: Tensors): { constants: Tensors; own: Feeds; hasTiedOutput: boolean } {
+    if (this.#options.provider === 'cuda') return { constants: tensors, own: {}, hasTiedOutput: false };
+    const { [embeddingsName]: table, ...constants } = tensors;
+    assert(table, 'a model has a table of embeddings');
+    const hasTiedOutput = this.#quantized === null && this.#config.tiedEmbeddings;
+    return {
+      constants: hasTiedOutput ? { ...constants, [tiedOutputName]: table } : constants,
+      own: { [embeddingsName]: table },
+      hasTiedOutput,
+    };
   }
 
   #useBase(quantized: Quantized, parameters: Parameters, lora: LoraConfig): QuantizedBase {
@@ -186,7 +228,7 @@ export class DecodeProgram {
     const oldest = idle.slice(0, Math.max(0, idle.length - keep));
     // All at once, before anything is waited for: a version that is wanted again meanwhile gets a session of its own.
     for (const [version] of oldest) this.#packed.delete(version);
-    for (const [, { opened }] of oldest) await this.#releaseVersion(await opened);
+    for (const [version, packed] of oldest) await this.#close(version, packed);
   }
 }
 
@@ -219,8 +261,8 @@ interface OpenedVersion {
   readonly step: Opened;
   /** Whose sessions they are, where others use them too. */
   readonly base?: QuantizedBase;
-  /** Feeds of every run beside them. */
-  readonly adapter?: Feeds;
+  /** Feeds of every run: what the version has that its sessions do not keep. */
+  readonly own?: Feeds;
 }
 
 interface PhaseWeights {
@@ -239,9 +281,9 @@ async function openPhase(
   return { session: await openSession(graph, options, constants), logits, kept };
 }
 
-function sessionsOf(parameters: Parameters, { prefill, step, adapter = {} }: OpenedVersion): DecodeSessions {
+function sessionsOf(parameters: Parameters, { prefill, step, own = {} }: OpenedVersion): DecodeSessions {
   // A session that has weights of its own takes no others. Nor is an adapter merged for it.
-  const weightsFor = ({ session }: Opened): Feeds => (session.hasConstants ? adapter : parameters.tensors);
+  const weightsFor = ({ session }: Opened): Feeds => (session.hasConstants ? own : parameters.tensors);
   return {
     weights: { prefill: weightsFor(prefill), step: weightsFor(step) },
     prefill: prefill.session,

@@ -2,6 +2,7 @@ import type { Tensor } from '../onnx/runtime.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { floats } from '../onnx/session.ts';
 import { cacheNames } from './decode-graph.ts';
+import { rowFloats } from './row-bytes.ts';
 
 /** Lengths are rounded up to this, so that rows a little longer than the last do not move everything. */
 const lengthStep = 16;
@@ -17,10 +18,13 @@ export class KeyValueCache {
   /** Positions per row. */
   #length = lengthStep;
   #revision = 0;
+  /** Nobody makes room ahead beyond it. */
+  readonly #bytesMax: number;
 
-  constructor(config: ModelConfig) {
+  constructor(config: ModelConfig, bytesMax = Infinity) {
     this.#config = config;
-    this.#buffers = Array.from({ length: 2 * config.layerCount }, () => new Float32Array(0));
+    this.#bytesMax = bytesMax;
+    this.#buffers = emptyBuffers(config);
   }
 
   /** Changes whenever tensors made before are no longer those of the cache. */
@@ -43,10 +47,19 @@ export class KeyValueCache {
     if (this.#buffers[0]!.length >= needed) return;
     this.#buffers = this.#buffers.map((buffer) => {
       // Doubled when rows are kept: a batch that grows row by row copies each row a constant number of times.
-      const grown = new Float32Array(keep === 0 ? needed : Math.max(needed, 2 * buffer.length));
+      const ahead = Math.min(2 * buffer.length, Math.floor(this.#bytesMax / (4 * this.#buffers.length)));
+      const grown = new Float32Array(keep === 0 ? needed : Math.max(needed, ahead));
       grown.set(buffer.subarray(0, keep * this.#rowSize));
       return grown;
     });
+  }
+
+  /** Keeps no more memory than the first `rows` rows need; none for no rows. */
+  trim(rows: number): void {
+    const needed = rows * this.#rowSize;
+    if (this.#buffers[0]!.length <= needed) return;
+    this.#revision++;
+    this.#buffers = rows === 0 ? emptyBuffers(this.#config) : this.#buffers.map((buffer) => buffer.slice(0, needed));
   }
 
   /** Feeds and fetches for the first `rows` rows. */
@@ -114,14 +127,8 @@ export class KeyValueCache {
   }
 }
 
-/** Bytes of keys and values that one row of `length` positions takes. */
-export function rowBytes(config: ModelConfig, length: number): number {
-  return 4 * rowFloats(config, length);
-}
-
-/** Keys and values that one row of `length` positions takes. */
-export function rowFloats(config: ModelConfig, length: number): number {
-  return 2 * config.layerCount * config.keyValueHeadCount * config.headSize * length;
+function emptyBuffers({ layerCount }: ModelConfig): Float32Array[] {
+  return Array.from({ length: 2 * layerCount }, () => new Float32Array(0));
 }
 
 /** One by one below this: making two views of memory takes as long. */

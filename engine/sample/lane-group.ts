@@ -12,6 +12,7 @@ import {
   noCounters,
 } from './decode-lane.ts';
 import type { DecodeProgram } from './decode-program.ts';
+import { laneShare } from './sampling-limits.ts';
 import { WorkerLane } from './worker-lane.ts';
 
 /** A row goes where its prompt was computed unless that lane has this many rows more than another. */
@@ -62,11 +63,7 @@ export class LaneGroup implements Lane {
     count: number,
     { program, options, events, rowsMin }: LaneGroupParts,
   ): Promise<LaneGroup> {
-    const share = {
-      workHereMax: options.workHereMax,
-      keyValueBytesMax: laneShare(options.keyValueBytesMax, count),
-      promptBytesMax: laneShare(options.promptBytesMax, count),
-    };
+    const share = { ...laneShare(options, count), workHereMax: options.workHereMax };
     const group = new LaneGroup(rowsMin ?? Math.ceil(laneWorkMin / parameterCount(config)));
     const others = await Promise.all(
       Array.from({ length: count - 1 }, (_, i) =>
@@ -139,11 +136,6 @@ export class LaneGroup implements Lane {
       },
     };
   }
-}
-
-/** Of an amount of memory that `count` lanes share. */
-export function laneShare(bytes: number, count: number): number {
-  return Math.floor(bytes / count);
 }
 
 /** The first of equals. */

@@ -1,5 +1,5 @@
 import type { ModelConfig } from '../model/config.ts';
-import { outputLayerName, parameterLayout, type ParameterSpec } from '../model/parameter-layout.ts';
+import { embeddingsName, outputLayerName, parameterLayout, type ParameterSpec } from '../model/parameter-layout.ts';
 import type { Parameters } from '../model/parameters.ts';
 import { Graph } from '../onnx/graph.ts';
 import type { QuantizedScheme, QuantizedTensor } from '../onnx/quantized.ts';
@@ -7,10 +7,7 @@ import { blockSize, int4Blocks } from '../onnx/quantized-blocks.ts';
 import { int8Rows } from '../onnx/quantized-rows.ts';
 import { type InferenceSession, Tensor, type Tensors } from '../onnx/runtime.ts';
 import { openSession, type SessionOptions } from '../onnx/session.ts';
-
-/** How weights of linear layers are kept for sampling. The policy that samples is then another than the one in training. */
-export const quantizations = ['int8', 'int4'] as const;
-export type Quantization = (typeof quantizations)[number];
+import type { Quantization } from './quantizations.ts';
 
 export interface QuantizedLayer {
   readonly scheme: QuantizedScheme;
@@ -39,16 +36,14 @@ export function quantizedRows(config: ModelConfig, quantization: Quantization): 
 
 /** Weights that a graph with quantized layers reads as they are. */
 export function wholeWeights(config: ModelConfig): ReadonlySet<string> {
-  const layout = parameterLayout(config).filter((spec) => spec.name === embeddings || !isLinear(config, spec));
+  const layout = parameterLayout(config).filter((spec) => spec.name === embeddingsName || !isLinear(config, spec));
   return new Set(layout.map(({ name }) => name));
 }
-
-const embeddings = 'model.embed_tokens.weight';
 
 function isLinear(config: ModelConfig, { name, shape }: ParameterSpec): boolean {
   // Which experts a token goes through is decided in 32-bit floats.
   if (shape.length !== 2 || name.endsWith('.mlp.gate.weight')) return false;
-  return name !== embeddings || outputLayerName(config) === embeddings;
+  return name !== embeddingsName || outputLayerName(config) === embeddingsName;
 }
 
 /** Quantizes versions of one model, a layer at a time and beside the event loop. */

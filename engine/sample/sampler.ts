@@ -1,10 +1,11 @@
 import { RatchetError } from '../../core/errors.ts';
-import { keyValueBytesMax, promptCacheBytesMax, workHereMax } from '../limits.ts';
+import { workHereMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import type { Parameters } from '../model/parameters.ts';
 import { DecodeLane, type Lane, type LaneCounters, type LaneEvents, noCounters, type RowEnd } from './decode-lane.ts';
 import { DecodeProgram, type ProgramOptions } from './decode-program.ts';
-import { LaneGroup, laneShare } from './lane-group.ts';
+import { LaneGroup } from './lane-group.ts';
+import { defaultSamplingLimits, laneShare, type SamplingLimits } from './sampling-limits.ts';
 import { requireSampleable, type SequenceRequest, type SampleResult } from './sequence-request.ts';
 import type { SampledToken } from './token-choice.ts';
 
@@ -19,6 +20,8 @@ export interface GenerateOptions {
 interface SamplerOptions extends ProgramOptions {
   /** Rows from which one more thread decodes; the smaller the model, the more unless given. It does not touch the bits. */
   readonly rowsPerThreadMin?: number;
+  /** What it may have in memory beside the weights. */
+  readonly limits?: SamplingLimits;
 }
 
 export interface SamplerCounters {
@@ -60,6 +63,7 @@ interface SamplerParts {
   readonly program: DecodeProgram;
   readonly lane: Lane;
   readonly threads: number;
+  readonly limits: SamplingLimits;
 }
 
 /** The weights of one policy version as long as they keep their values. */
@@ -82,19 +86,21 @@ export class Sampler {
   readonly config: ModelConfig;
   /** Of the keys and values of the smallest batch: those of one thread. */
   readonly #rowBytesMax: number;
+  readonly #limits: SamplingLimits;
   readonly #program: DecodeProgram;
   readonly #lane: Lane;
   #counters: LaneCounters = noCounters;
   readonly #versions = new WeakMap<Parameters, Version>();
-  readonly #forgotten = new FinalizationRegistry<number>((key) => this.#forget(key));
+  readonly #forgotten = new FinalizationRegistry<number>((key) => void this.#forget(key));
   readonly #rows = new Map<number, { readonly call: Call; readonly row: CallRow }>();
   #nextKey = 0;
   #nextId = 0;
   #isReleased = false;
 
-  private constructor(config: ModelConfig, { program, lane, threads }: SamplerParts) {
+  private constructor(config: ModelConfig, { program, lane, threads, limits }: SamplerParts) {
     this.config = config;
-    this.#rowBytesMax = laneShare(keyValueBytesMax, threads);
+    this.#limits = limits;
+    this.#rowBytesMax = laneShare(limits, threads).aloneBytesMax;
     this.#program = program;
     this.#lane = lane;
   }
@@ -102,10 +108,10 @@ export class Sampler {
   /** With several threads each decodes rows of its own. */
   static async open(
     config: ModelConfig,
-    { threads, rowsPerThreadMin: rowsMin, ...options }: SamplerOptions,
+    { threads, rowsPerThreadMin: rowsMin, limits = defaultSamplingLimits, ...options }: SamplerOptions,
   ): Promise<Sampler> {
     const program = await DecodeProgram.open(config, { ...options, threads: 1 });
-    const laneOptions = { workHereMax, keyValueBytesMax, promptBytesMax: promptCacheBytesMax };
+    const laneOptions = { ...limits, workHereMax };
     let sampler: Sampler;
     const events: LaneEvents = {
       token: (id, choice) => sampler.#accept(id, choice),
@@ -117,7 +123,7 @@ export class Sampler {
         threads === 1
           ? new DecodeLane(config, program, laneOptions, events)
           : await LaneGroup.open(config, threads, { program, options: laneOptions, events, rowsMin });
-      sampler = new Sampler(config, { program, lane, threads });
+      sampler = new Sampler(config, { program, lane, threads, limits });
       return sampler;
     } catch (error) {
       await program.release();
@@ -166,7 +172,15 @@ export class Sampler {
   }
 
   get counters(): SamplerCounters {
-    return { ...this.#counters, keyValueBytesMax };
+    return { ...this.#counters, keyValueBytesMax: this.#limits.keyValueBytesMax };
+  }
+
+  /** Lets go of all that was made from weights no call runs with any more, and is done when it is closed. */
+  async forget(parameters: Parameters): Promise<void> {
+    const version = this.#versions.get(parameters);
+    this.#versions.delete(parameters);
+    if (version) await this.#forget(version.key);
+    await this.#program.forgetBase(parameters);
   }
 
   /** Calls under way are rejected. */
@@ -177,9 +191,9 @@ export class Sampler {
     await this.#program.release();
   }
 
-  #forget(key: number): void {
+  async #forget(key: number): Promise<void> {
     this.#lane.forget(key);
-    this.#program.forget(key);
+    await this.#program.forget(key);
   }
 
   #fail(ids: readonly number[], error: unknown): void {
@@ -239,7 +253,7 @@ export class Sampler {
   #versionOf(parameters: Parameters): Version {
     const known = this.#versions.get(parameters);
     if (known && (known.callCount > 0 || known.revision === parameters.revision)) return known;
-    if (known) this.#forget(known.key);
+    if (known) void this.#forget(known.key);
     const version = { key: this.#nextKey++, revision: parameters.revision, callCount: 0 };
     this.#versions.set(parameters, version);
     this.#forgotten.register(parameters, version.key);

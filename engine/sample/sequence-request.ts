@@ -1,7 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import { keyValueBytesMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
-import { rowBytes } from './key-value-cache.ts';
+import { rowBytes } from './row-bytes.ts';
 
 /**
  * What to sample. The optional fields mean what they mean in vLLM and are applied in its order (vLLM 0.22,

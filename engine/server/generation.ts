@@ -48,16 +48,16 @@ export async function answerWhole(
   const watched = plan.choice.stops.length > 0 ? requests.map(() => new Choice(plan.choice)) : null;
   const watch = latencies.watch(requests.length);
   const { signal } = controller;
-  const results = await version.sampler.generate(
-    version.model.parameters,
-    watched ? requests.map((request, i) => ({ ...request, isFinished: () => watched[i]!.isStopped })) : requests,
-    {
-      signal,
-      onToken: guarded(controller, (index, tokenId, logprob) => {
-        watch.sawToken(index);
-        watched?.[index]!.add(tokenId, logprob);
-      }),
-    },
+  const looked = watched
+    ? requests.map((request, i) => ({ ...request, isFinished: () => watched[i]!.isStopped }))
+    : requests;
+  const onToken = guarded(controller, (index, tokenId, logprob) => {
+    watch.sawToken(index);
+    watched?.[index]!.add(tokenId, logprob);
+  });
+  const results = await version.withWeights(
+    (parameters) => version.sampler.generate(parameters, looked, { signal, onToken }),
+    signal,
   );
   watch.sawEnd();
   requireFinite(version, results);
@@ -140,19 +140,21 @@ interface SampleOne {
 }
 
 async function sampleOne({ plan, index, teller, watch, controller }: SampleOne): Promise<SampleResult> {
-  const { model, sampler } = plan.version;
+  const { sampler } = plan.version;
+  const { signal } = controller;
   const request = plan.requests[index]!;
   const choice = new Choice(plan.choice);
   const watched = plan.choice.stops.length > 0 ? { ...request, isFinished: () => choice.isStopped } : request;
-  const [result] = await sampler.generate(model.parameters, [watched], {
-    signal: controller.signal,
-    onToken: guarded(controller, (_, tokenId, logprob) => {
-      if (!Number.isFinite(logprob)) throw brokenWeights(plan.version);
-      watch.sawToken(index);
-      choice.add(tokenId, logprob);
-      teller.hasNews(index, choice, null);
-    }),
+  const onToken = guarded(controller, (_, tokenId, logprob) => {
+    if (!Number.isFinite(logprob)) throw brokenWeights(plan.version);
+    watch.sawToken(index);
+    choice.add(tokenId, logprob);
+    teller.hasNews(index, choice, null);
   });
+  const [result] = await plan.version.withWeights(
+    (parameters) => sampler.generate(parameters, [watched], { signal, onToken }),
+    signal,
+  );
   teller.hasNews(index, choice, choice.finish(result!));
   return result!;
 }

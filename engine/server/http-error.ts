@@ -40,6 +40,7 @@ function statusOf({ code }: RatchetError): number {
   switch (code) {
     case 'InferenceRejected':
     case 'ModelUnsupported':
+    case 'ConfigInvalid':
       return 400;
     case 'CheckpointDamaged':
       return 422;

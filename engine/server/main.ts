@@ -6,7 +6,7 @@ import { startPolicyServer, type PolicyServerOptions } from './policy-server.ts'
 
 const usage =
   'policy server: --allow-root DIR (repeatable) [--host 127.0.0.1] [--port 0] [--threads 1] [--provider cpu|cuda] ' +
-  '[--max-versions 8] [--api-key-env NAME] [--load NAME=FOLDER (repeatable): held from the start]';
+  '[--max-versions 8] [--memory-gb 1.5] [--api-key-env NAME] [--load NAME=FOLDER (repeatable): held from the start]';
 
 try {
   const args = process.argv.slice(2);
@@ -35,6 +35,7 @@ function readOptions(args: readonly string[]): PolicyServerOptions {
     provider: readProvider(values.provider),
     allowRoots: values['allow-root'],
     maxVersions: readInteger('max-versions', values['max-versions'], 1, 1024),
+    ...(values['memory-gb'] !== undefined && { memoryGb: readPositive('memory-gb', values['memory-gb']) }),
     ...(apiKey !== undefined && { apiKey }),
     log: (line) => console.log(`${new Date().toISOString()} ${line}`),
   };
@@ -51,6 +52,7 @@ function parseOptions(args: readonly string[]) {
         provider: { type: 'string', default: 'cpu' },
         'allow-root': { type: 'string', multiple: true, default: [] },
         'max-versions': { type: 'string', default: String(policyVersionsHeld) },
+        'memory-gb': { type: 'string' },
         'api-key-env': { type: 'string' },
         load: { type: 'string', multiple: true, default: [] },
         help: { type: 'boolean', default: false },
@@ -84,6 +86,12 @@ function readApiKey(name: string | undefined): string | undefined {
 function readProvider(text: string): 'cpu' | 'cuda' {
   if (text === 'cpu' || text === 'cuda') return text;
   throw new RatchetError('ConfigInvalid', `--provider: expected cpu or cuda, got "${text}".\n${usage}`);
+}
+
+function readPositive(name: string, text: string): number {
+  const value = Number(text);
+  if (text.trim() !== '' && Number.isFinite(value) && value > 0) return value;
+  throw new RatchetError('ConfigInvalid', `--${name}: expected a number above 0, got "${text}".\n${usage}`);
 }
 
 function readInteger(name: string, text: string, min: number, max: number): number {

@@ -11,6 +11,9 @@ interface ServerMetrics {
   readonly generationTokensPerSecond: number;
   readonly promptTokensPerSecond: number;
   readonly versionsHeld: number;
+  readonly weightBytes: number;
+  readonly memoryBytes: number;
+  readonly memoryBytesMax: number;
   readonly latencies: Latencies;
 }
 
@@ -71,7 +74,15 @@ function ownLines(metrics: ServerMetrics): Line[] {
       'Prompt tokens per second since the last look.',
       metrics.promptTokensPerSecond,
     ],
-    ['ratchet_versions_held', 'gauge', 'Policy versions in memory.', metrics.versionsHeld],
+    ['ratchet_versions_held', 'gauge', 'Policy versions that can be sampled.', metrics.versionsHeld],
+    ['ratchet_weight_bytes', 'gauge', 'Weights in memory, with what sessions have of them.', metrics.weightBytes],
+    ['ratchet_memory_bytes', 'gauge', 'Memory of the process.', metrics.memoryBytes],
+    [
+      'ratchet_memory_bytes_max',
+      'gauge',
+      'What it may have (memory_gb); 0 before the first version.',
+      metrics.memoryBytesMax,
+    ],
   ];
 }
 

@@ -20,6 +20,8 @@ export interface PolicyServerOptions {
   readonly provider?: Provider;
   readonly allowRoots: readonly string[];
   readonly maxVersions?: number;
+  /** What the process may have in memory, in GB, unless a version asks for more; as the machine and the model have it unless given. */
+  readonly memoryGb?: number;
   /** Demanded as `Authorization: Bearer …` on every route but /health, /liveness and /ping. */
   readonly apiKey?: string;
   /** Told of every version that is loaded and every request that is refused. */

@@ -1,16 +1,20 @@
 import { createHash } from 'node:crypto';
 import { readdir, realpath, stat } from 'node:fs/promises';
 import { isAbsolute, join, relative, resolve, sep } from 'node:path';
-import { type ModelLoadOptions, loadModelFolder, loadParameters, type ModelFolder } from '../model/model-folder.ts';
+import { describeAdapter } from '../model/adapter-folder.ts';
+import { loadModelConfig, loadModelTexts, type ModelFolder, resolveBase } from '../model/model-folder.ts';
 import type { Parameters } from '../model/parameters.ts';
 import type { Provider, SessionOptions } from '../onnx/session.ts';
 import { Sampler, type SamplerCounters } from '../sample/sampler.ts';
+import { type ServerMemory, serverMemory } from '../sample/server-memory.ts';
 import { readRegular } from '../regular-file.ts';
 import { HttpError } from './http-error.ts';
 import { shortened } from './json.ts';
+import { ResidentWeights } from './resident-weights.ts';
 import type { UpdateWeightsRequest } from './requests.ts';
+import { type StoredWeights, WeightFolders, WeightsGone } from './weight-folders.ts';
 
-/** A policy version in memory. */
+/** A policy version that can be sampled. Its weights come into memory when somebody does, and leave it again. */
 export interface HeldVersion {
   readonly name: string;
   readonly digest: string;
@@ -19,13 +23,19 @@ export interface HeldVersion {
   readonly step: number | null;
   readonly weightDir: string;
   readonly loadedAtMs: number;
-  readonly model: Pick<ModelFolder, 'config' | 'parameters' | 'tokenizer'>;
+  readonly model: Pick<ModelFolder, 'config' | 'tokenizer'>;
   readonly sampler: Sampler;
+  /** Runs `work` with its weights, which stay in memory until it is done; waits while there is no room for them. */
+  readonly withWeights: <Result>(
+    work: (parameters: Parameters) => Promise<Result>,
+    signal?: AbortSignal,
+  ) => Promise<Result>;
 }
 
 interface Slot {
   readonly version: HeldVersion;
   readonly samplerKey: string;
+  readonly weights: StoredWeights;
   requestsInFlight: number;
   /** Larger = used later. */
   lastUse: number;
@@ -37,6 +47,8 @@ interface VersionLimits extends SessionOptions {
   /** Folders below which weights may be loaded, links resolved. */
   readonly allowRoots: readonly string[];
   readonly maxVersions: number;
+  /** What the process may have in memory; null = as the machine and the model have it. */
+  readonly memoryGb: number | null;
 }
 
 type Counters = { -readonly [Name in keyof SamplerCounters]: number };
@@ -59,7 +71,7 @@ function add(total: Counters, counters: SamplerCounters): void {
 /** Of the versions a server has room for, so many are never kept: the newest and the one before belong to whoever trains. */
 const versionsNeverKept = 2;
 
-type SampledHow = Pick<UpdateWeightsRequest, 'provider' | 'quantize'>;
+type SampledHow = Pick<UpdateWeightsRequest, 'provider' | 'quantize' | 'memory_gb'>;
 
 /** run:lineage:step, as core/names.ts writes it. */
 const policyNamePattern = /^[^:]+:[^:]+:[^:]+$/;
@@ -67,19 +79,24 @@ const policyNamePattern = /^[^:]+:[^:]+:[^:]+$/;
 /** The versions a server holds, by name, the newest last. Versions of one architecture share a sampler. */
 export class PolicyVersions {
   readonly #limits: VersionLimits;
+  readonly #log: (line: string) => void;
   readonly #slots = new Map<string, Slot>();
   readonly #samplers = new Map<string, Promise<Sampler>>();
   /** Those of #samplers that are open. */
   readonly #opened = new Set<Sampler>();
   readonly #released: Counters = { ...noCounters };
-  #base: { folder: string; stamp: string; parameters: Parameters } | null = null;
+  /** Of the version that was loaded last. */
+  #memory: ServerMemory | null = null;
+  readonly #folders = new WeightFolders({ keepsBase: () => this.#memory?.keepsBase ?? true });
+  readonly #residents = new ResidentWeights(() => this.#roomForWeights());
   #clock = 0;
   #loading: Promise<unknown> = Promise.resolve();
   /** A load has a sampler before a slot tells of it. */
   #isLoading = false;
 
-  constructor(limits: VersionLimits) {
+  constructor(limits: VersionLimits, log: (line: string) => void = () => undefined) {
     this.#limits = limits;
+    this.#log = log;
   }
 
   list(): HeldVersion[] {
@@ -141,6 +158,16 @@ export class PolicyVersions {
     await this.#evict(null);
   }
 
+  /** Of the weights in memory, with the sessions that have them packed. */
+  get weightBytes(): number {
+    return this.#residents.bytes + this.#folders.baseBytes;
+  }
+
+  /** What the process may have in memory; null before the first version. */
+  get budgetBytes(): number | null {
+    return this.#memory?.budgetBytes ?? null;
+  }
+
   async close(): Promise<void> {
     await this.#loading;
     this.#slots.clear();
@@ -166,49 +193,98 @@ export class PolicyVersions {
     }
     const folder = await this.#resolveAllowed(request.weight_dir, 'weight_dir');
     const texts = await textsAsAsked(folder);
-    const model = await this.#loadModel(folder, request);
-    const digest = model.parameters.digest();
-    requireDigest(request, digest);
-    if (held?.digest === digest && held.texts === texts && isSampledSo(held)) return held;
+    const model = await this.#describe(folder, request);
+    const memory = serverMemory(model.config, { ...this.#memoryAsked(request), quantize: request.quantize });
+    this.#memory = memory;
     const samplerKey = this.#samplerKey(request, model);
-    const sampler = await this.#sampler(samplerKey, model, request);
+    const sampler = await this.#sampler(samplerKey, model, request, memory);
+    const weights = await this.#weights(folder, {
+      samplerKey,
+      isBeside: request.quantize !== undefined,
+      memory,
+      sampler,
+    });
+    requireDigest(request, weights.digest);
+    const { digest } = weights;
+    if (held?.digest === digest && held.texts === texts && isSampledSo(held)) return held;
     const step = request.step ?? null;
-    const loadedAtMs = Date.now();
-    const version = { name: request.name, digest, texts, step, weightDir: folder, loadedAtMs, model, sampler };
-    const holders = this.#slots.get(request.name)?.holders ?? new Map<string, number>();
+    const version: HeldVersion = {
+      ...{ name: request.name, digest, texts, step, weightDir: folder, loadedAtMs: Date.now(), model, sampler },
+      withWeights: (work, signal) => this.#withWeights(slot, work, signal),
+    };
+    const replaced = this.#slots.get(request.name);
+    const holders = replaced?.holders ?? new Map<string, number>();
+    const slot: Slot = { version, samplerKey, weights, requestsInFlight: 0, lastUse: ++this.#clock, holders };
     this.#slots.delete(request.name);
-    this.#slots.set(request.name, { version, samplerKey, requestsInFlight: 0, lastUse: ++this.#clock, holders });
+    this.#slots.set(request.name, slot);
+    if (replaced) await this.#dropWeights(replaced);
     await this.#evict(request.name);
     return version;
   }
 
   /** A folder without a tokenizer gets that of a held version with the same vocabulary. */
-  async #loadModel(
+  async #describe(
     folder: string,
-    { template_time: templateTime, quantize }: UpdateWeightsRequest,
+    { template_time: templateTime }: UpdateWeightsRequest,
   ): Promise<HeldVersion['model']> {
-    const options: ModelLoadOptions = {
-      templateTime,
-      resolveBase: (base) => this.#resolveAllowed(base, 'the base that its adapter_config.json names,'),
-      loadBase: (base) => this.#loadBase(base),
-      mergesLate: quantize !== undefined,
-    };
-    if (await isFile(join(folder, 'tokenizer.json'))) return loadModelFolder(folder, options);
-    const parameters = await loadParameters(folder, options);
-    const { config } = parameters;
+    const options = { templateTime, resolveBase: (base: string) => this.#resolveBase(base) };
+    if (await isFile(join(folder, 'tokenizer.json'))) return loadModelTexts(folder, options);
+    const adapter = await describeAdapter(folder);
+    const config = await loadModelConfig(adapter ? await resolveBase(adapter.baseFolder, folder, options) : folder);
     const donor = this.list().find((version) => version.model.config.vocabularySize === config.vocabularySize);
-    if (!donor) return loadModelFolder(folder, options);
-    return { config, parameters, tokenizer: donor.model.tokenizer };
+    return donor ? { config, tokenizer: donor.model.tokenizer } : loadModelTexts(folder, options);
   }
 
-  /** The base of adapters stays in memory: every step of a LoRA run sends another adapter of the same base. */
-  async #loadBase(folder: string): Promise<Parameters> {
-    const stamp = await weightsStamp(folder);
-    if (this.#base && this.#base.folder === folder && this.#base.stamp === stamp) return this.#base.parameters;
-    this.#base = null;
-    const parameters = await loadParameters(folder);
-    if (stamp !== null) this.#base = { folder, stamp, parameters };
-    return parameters;
+  #resolveBase(folder: string): Promise<string> {
+    return this.#resolveAllowed(folder, 'the base that its adapter_config.json names,');
+  }
+
+  /** Where a version's weights are, and how they come into memory. Their digest is known afterwards. */
+  async #weights(
+    folder: string,
+    how: { samplerKey: string; isBeside: boolean; memory: ServerMemory; sampler: Sampler },
+  ): Promise<StoredWeights> {
+    const adapter = await describeAdapter(folder);
+    const { samplerKey, isBeside, memory, sampler } = how;
+    const handling = { bytes: memory.versionBytes, close: (parameters: Parameters) => sampler.forget(parameters) };
+    const useNow = this.#residents.use.bind(this.#residents);
+    if (!adapter) return this.#folders.plain(folder, handling, useNow);
+    const base = await resolveBase(adapter.baseFolder, folder, { resolveBase: (at) => this.#resolveBase(at) });
+    const place = { folder, base, lora: adapter.lora, besideAs: isBeside ? samplerKey : null };
+    return this.#folders.adapted(place, handling, useNow);
+  }
+
+  async #withWeights<Result>(
+    slot: Slot,
+    work: (parameters: Parameters) => Promise<Result>,
+    signal?: AbortSignal,
+  ): Promise<Result> {
+    const { name } = slot.version;
+    try {
+      return await this.#residents.use(slot.weights.source, (read) => work(slot.weights.of(read)), signal);
+    } catch (error) {
+      if (!(error instanceof WeightsGone)) throw error;
+      // As if it had been unloaded: whoever asks loads it again, from where it is now.
+      if (this.#slots.get(name) === slot) this.#slots.delete(name);
+      this.#log(`letting go of ${name}: ${error.message}`);
+      throw this.#notHeld(name);
+    }
+  }
+
+  async #dropWeights({ weights: { source } }: Slot): Promise<void> {
+    const isShared = [...this.#slots.values()].some(({ weights }) => weights.source === source);
+    if (!isShared) await this.#residents.drop(source);
+  }
+
+  #roomForWeights(): number {
+    if (this.#memory === null) return 0;
+    return this.#memory.weightBytesMax - (this.#memory.keepsBase ? this.#folders.baseBytes : 0);
+  }
+
+  /** The largest that a version asks for: they share the process. */
+  #memoryAsked(request: SampledHow): { memoryGb: number | null } {
+    const asked = [request.memory_gb, this.#limits.memoryGb].filter((gb) => gb != null);
+    return { memoryGb: asked.length === 0 ? null : Math.max(...asked) };
   }
 
   /** Versions of one architecture that are sampled in the same way share a sampler. */
@@ -216,17 +292,20 @@ export class PolicyVersions {
     return `${JSON.stringify(this.#sampledHow(request))} ${JSON.stringify(config)}`;
   }
 
-  #sampledHow({
-    provider = this.#limits.provider ?? 'cpu',
-    quantize,
-  }: SampledHow): Required<SampledHow> & { readonly provider: Provider } {
-    return { provider, quantize };
+  #sampledHow({ provider = this.#limits.provider ?? 'cpu', quantize, ...request }: SampledHow) {
+    return { provider, quantize, ...this.#memoryAsked(request) };
   }
 
-  #sampler(key: string, { config }: Pick<ModelFolder, 'config'>, request: SampledHow): Promise<Sampler> {
+  #sampler(
+    key: string,
+    { config }: Pick<ModelFolder, 'config'>,
+    request: SampledHow,
+    { limits }: ServerMemory,
+  ): Promise<Sampler> {
     const known = this.#samplers.get(key);
     if (known) return known;
-    const opened = Sampler.open(config, { threads: this.#limits.threads, ...this.#sampledHow(request) });
+    const { provider, quantize } = this.#sampledHow(request);
+    const opened = Sampler.open(config, { threads: this.#limits.threads, provider, quantize, limits });
     this.#samplers.set(key, opened);
     void opened.then(
       (sampler) => this.#opened.add(sampler),
@@ -258,9 +337,9 @@ export class PolicyVersions {
     const idle = [...this.#slots]
       .filter(([name, slot]) => name !== spared && slot.requestsInFlight === 0 && !isKept(slot))
       .toSorted(([, a], [, b]) => a.lastUse - b.lastUse);
-    for (const [name] of idle.slice(0, Math.max(0, this.#slots.size - this.#limits.maxVersions))) {
-      this.#slots.delete(name);
-    }
+    const evicted = idle.slice(0, Math.max(0, this.#slots.size - this.#limits.maxVersions));
+    for (const [name] of evicted) this.#slots.delete(name);
+    for (const [, slot] of evicted) await this.#dropWeights(slot);
     await this.#releaseUnusedSamplers();
   }
 
@@ -312,15 +391,6 @@ function requireDigest({ name, digest: expected, weight_dir: folder }: UpdateWei
     code: 'digest_mismatch',
     headers: { 'x-should-retry': 'false' },
   });
-}
-
-/** Tells when a folder's weights have changed; null where that cannot be told. */
-async function weightsStamp(folder: string): Promise<string | null> {
-  for (const name of ['model.safetensors', 'model.safetensors.index.json']) {
-    const stats = await stat(join(folder, name)).catch(() => null); // the other may be there
-    if (stats) return `${name} ${stats.mtimeMs} ${stats.size}`;
-  }
-  return null;
 }
 
 async function isFile(path: string): Promise<boolean> {

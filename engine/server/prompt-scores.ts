@@ -22,9 +22,11 @@ export class PromptScorer {
     const turn = this.#turn.then(async () => {
       signal.throwIfAborted();
       const samples = prompts.map((tokenIds) => ({ tokenIds, lossMask: tokenIds.map((_, t) => Number(t > 0)) }));
-      const { config, parameters } = version.model;
-      const computer = await this.#computerOf(config);
-      const scores = await computer.score(samples, { parameters, adapter: null }, 1);
+      const computer = await this.#computerOf(version.model.config);
+      const scores = await version.withWeights(
+        (parameters) => computer.score(samples, { parameters, adapter: null }, 1),
+        signal,
+      );
       return scores.map((row, p) => {
         const own = [...row.subarray(1)];
         if (own.every(Number.isFinite)) return prompts[p]!.length === 0 ? [] : [null, ...own];

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { quantizations } from '../sample/quantized-weights.ts';
+import { quantizations } from '../sample/quantizations.ts';
 import { minutePattern } from '../../core/minute-of.ts';
 import { HttpError } from './http-error.ts';
 import { refuseUnhonoured } from './fixed-parameters.ts';
@@ -140,6 +140,8 @@ export const UpdateWeightsRequest = z.strictObject({
   provider: z.enum(['cpu', 'cuda']).optional(),
   /** Bits in which its weights are sampled; as they are when left out. */
   quantize: z.enum(quantizations).optional(),
+  /** What the server may have in memory in all; where it was told when left out. Of several versions the largest counts. */
+  memory_gb: z.number().positive().optional(),
   /** SHA-256 of the flat weights, hex. */
   digest: z
     .string()

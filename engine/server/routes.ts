@@ -99,12 +99,12 @@ export class Routes {
   };
 
   constructor(options: PolicyServerOptions) {
-    const { threads, provider = 'cpu', allowRoots, maxVersions = policyVersionsHeld } = options;
-    this.#versions = new PolicyVersions({ threads, provider, allowRoots, maxVersions });
+    const { threads, provider = 'cpu', allowRoots, maxVersions = policyVersionsHeld, memoryGb = null } = options;
+    this.#log = options.log ?? (() => undefined);
+    this.#versions = new PolicyVersions({ threads, provider, allowRoots, maxVersions, memoryGb }, this.#log);
     this.#apiKey = options.apiKey;
     this.#session = { threads, provider };
     this.#generating = new Generating(this.#versions, this.#session);
-    this.#log = options.log ?? (() => undefined);
     this.#refusals = new RefusalLog(this.#log);
   }
 
@@ -169,6 +169,9 @@ export class Routes {
       generationTokensPerSecond: this.#generationRate.update(sampler.tokensTotal),
       promptTokensPerSecond: this.#promptRate.update(sampler.promptTokensTotal),
       versionsHeld: this.#versions.list().length,
+      weightBytes: this.#versions.weightBytes,
+      memoryBytesMax: this.#versions.budgetBytes ?? 0,
+      memoryBytes: process.memoryUsage.rss(),
     });
     sendText(response, 200, text, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' });
   }

@@ -26,11 +26,25 @@ test('lanes share the sessions of a version, which stays open while any uses it 
   const [first, second] = await Promise.all([program.use(0, versions[0]!), program.use(0, versions[0]!)]);
   assert.equal(first.step, second.step);
   program.done(0);
-  program.forget(0);
   const tokens = await sampleTwo(second);
   program.done(0);
   const again = await program.use(0, versions[0]!);
   assert.equal(again.step, first.step);
+  assert.deepEqual(await sampleTwo(again), tokens);
+});
+
+test('sessions of a version that is forgotten while it is sampled are closed afterwards, and opened anew when it comes again', async (t) => {
+  const program = await openProgram();
+  t.after(() => program.release());
+  const sessions = await program.use(0, versions[0]!);
+  let isClosed = false;
+  const closing = program.forget(0).then(() => (isClosed = true));
+  const tokens = await sampleTwo(sessions);
+  assert.equal(isClosed, false);
+  program.done(0);
+  await closing;
+  const again = await program.use(0, versions[0]!);
+  assert.notEqual(again.step, sessions.step);
   assert.deepEqual(await sampleTwo(again), tokens);
 });
 
@@ -43,6 +57,7 @@ async function sampleTwo(sessions: DecodeSessions): Promise<number[]> {
     cache: new KeyValueCache(tinyConfig),
     prefillCache: new KeyValueCache(tinyConfig),
     prompts: new PromptCache(2 ** 20),
+    prefillPositionsMax: 1024,
     promptPrefix: '',
     isHere: () => true,
     events: { token: (_, { tokenId }) => void tokens.push(tokenId), end: () => undefined },

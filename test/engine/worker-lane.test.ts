@@ -7,10 +7,11 @@ import type { Parameters } from '../../engine/model/parameters.ts';
 import type { DecodeSessions } from '../../engine/sample/decode-batch.ts';
 import type { LaneProgram, NewRow } from '../../engine/sample/decode-lane.ts';
 import { DecodeProgram } from '../../engine/sample/decode-program.ts';
+import { defaultSamplingLimits } from '../../engine/sample/sampling-limits.ts';
 import { WorkerLane } from '../../engine/sample/worker-lane.ts';
 import { randomParameters, tinyConfig } from './models.ts';
 
-const options = { workHereMax: Infinity, keyValueBytesMax: 2 ** 24, promptBytesMax: 2 ** 20 };
+const options = { ...defaultSamplingLimits, workHereMax: Infinity, keyValueBytesMax: 2 ** 24, promptBytesMax: 2 ** 20 };
 
 test('a worker lane lets go of a version when the last of its rows has ended, and not before', async (t) => {
   const { lane, told, used } = await openLane(t);

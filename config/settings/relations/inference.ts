@@ -10,6 +10,7 @@ export function* inferenceRelations(config: RatchetConfig): Relations {
   const { inference } = config;
   yield* placeRelations(inference);
   yield* quantizeRelations(inference);
+  yield* memoryRelations(inference);
   for (const name of secretHeadersIn(inference.headers)) {
     const expected = 'no header with a key in it: name its environment variable in headers_from_env, or in api_key_var';
     const at = [['inference', 'headers', name], 'inference.headers'];
@@ -48,6 +49,13 @@ function* placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }
 }
 
 /** Whole numbers are multiplied on the processor. */
+/** Other servers have settings of their own for it. */
+function* memoryRelations({ kind, memory_gb: memoryGb }: Written): Relations {
+  if (memoryGb === undefined || kind === 'embedded') return;
+  const expected = 'only with kind = "embedded", whose policy server it bounds';
+  yield problem(['inference.memory_gb', 'inference.kind'], expected, memoryGb);
+}
+
 function* quantizeRelations({ kind, quantize, provider }: Written): Relations {
   if (quantize === undefined) return;
   const refuse = (key: string, expected: string) =>

@@ -1,0 +1,206 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { type IncomingMessage, request } from 'node:http';
+import { text } from 'node:stream/consumers';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { createInterface } from 'node:readline';
+import { getPackagedModel } from '../backends/hub/packaged-models.ts';
+import { hash32 } from '../core/random.ts';
+import { saveAdapterFolder } from '../engine/model/adapter-folder.ts';
+import { createAdapter } from '../engine/model/lora.ts';
+import { loadModelConfig, loadPlainParameters } from '../engine/model/model-folder.ts';
+import { type ServerMemory, serverMemory } from '../engine/sample/server-memory.ts';
+import { programArguments } from '../workers/roles.ts';
+import { CannotMeasure, measurement, type Bench, type Figures } from './measurement.ts';
+import { round } from './statistics.ts';
+
+/**
+ * The most memory that a policy server's process ever has under the load of `npm start -- --real` (configs/rl/smollm2-number-words.toml): SmolLM2 with
+ * 135 million parameters and adapters of four versions, a canary of each, groups of 8 answers of at most 8 tokens, two versions at once, and an
+ * evaluation of 128 prompts, sampled and greedy, before and after.
+ *
+ * - `smollm2_gb`: that peak (VmHWM), in 10⁹ bytes. `planned_gb`: what `ratchet check` says of it.
+ * - `estimate_ratio`: the plan ÷ the peak.
+ * - `int8_gb`, `int4_gb`: with `--quantize int8,int4`, the same load on weights of so many bits.
+ */
+export const policyServerMemory = measurement('policy-server-memory', 'what a policy server has in memory', measure)
+  .option('--memory-gb <gb>', 'what the server may have; its default unless given', Number)
+  .option('--quantize <bits>', 'int8, int4 or both: measured as well', (bits) => bits.split(','), [] as string[])
+  .option('--versions <n>', 'adapters that come one after the other', Number, 4);
+
+interface Options {
+  readonly memoryGb?: number;
+  readonly quantize: readonly string[];
+  readonly versions: number;
+}
+
+type Bits = 'int8' | 'int4';
+
+const model = 'smollm2-135m-instruct';
+const lora = { r: 16, alpha: 32, dropout: 0, targetModules: 'all-linear' } as const;
+const promptTokens = 40;
+const answerTokens = 8;
+const groups = 8;
+const answersPerGroup = 8;
+const heldOut = 128;
+/** Of a canary, which is asked for one token after each. */
+const canaryPositions = 16;
+
+async function measure(bench: Bench, { memoryGb, quantize, versions }: Options): Promise<Figures> {
+  if (process.platform !== 'linux') throw new CannotMeasure('The peak of a process is read from /proc: Linux only.');
+  const { folder } = await getPackagedModel(model, { say: bench.say });
+  const config = await loadModelConfig(folder);
+  const place = await mkdtemp(path.join(tmpdir(), 'ratchet-bench-'));
+  try {
+    const adapters: string[] = [];
+    for (let i = 0; i < versions; i++) {
+      bench.doing(`making adapter ${i + 1}`);
+      const adapter = createAdapter(config, lora, i);
+      const at = path.join(place, `adapter-${i + 1}`);
+      await saveAdapterFolder({ adapter, base: folder, baseDigest: await digestOf(folder) }, at);
+      adapters.push(at);
+    }
+    const run = async (bits?: Bits) => {
+      const planned = serverMemory(config, { memoryGb, quantize: bits });
+      return load(bench, { folder, adapters, planned, ...(memoryGb && { memoryGb }), ...(bits && { bits }) });
+    };
+    const whole = await run();
+    const further: Record<string, unknown> = {};
+    for (const bits of quantize as readonly Bits[]) further[`${bits}_gb`] = (await run(bits)).peak_gb;
+    return {
+      smollm2_gb: whole.peak_gb,
+      ...further,
+      planned_gb: whole.planned_gb,
+      estimate_ratio: round(whole.planned_gb / whole.peak_gb, 2),
+      details: whole,
+    };
+  } finally {
+    await rm(place, { recursive: true, force: true });
+  }
+}
+
+interface Load {
+  readonly folder: string;
+  readonly adapters: readonly string[];
+  readonly planned: ServerMemory;
+  readonly memoryGb?: number;
+  readonly bits?: Bits;
+}
+
+async function load(bench: Bench, { folder, adapters, planned, memoryGb, bits }: Load) {
+  const server = await startServer(bench, [folder, ...adapters.map(path.dirname)]);
+  const ask = (route: string, body: object): Promise<unknown> => server.ask(route, body);
+  const how = { ...(memoryGb && { memory_gb: memoryGb }), ...(bits && { quantize: bits }) };
+  const take = (version: number): Promise<unknown> =>
+    ask('/update_weights', { name: nameOf(version), weight_dir: [folder, ...adapters][version], ...how });
+  const rollouts = (version: number): Promise<unknown>[] =>
+    Array.from({ length: groups }, (_, group) =>
+      ask('/v1/completions', sampling(version, Array(answersPerGroup).fill(promptOf(version * groups + group)), 1)),
+    );
+  const canary = (version: number): Promise<unknown>[] =>
+    Array.from({ length: canaryPositions }, (_, i) => {
+      const prompt = promptOf(-1).slice(0, promptTokens - canaryPositions + i);
+      return ask('/v1/completions', { ...sampling(version, [prompt], 1), max_tokens: 1, allowed_token_ids: [7] });
+    });
+  const evaluation = (version: number): Promise<unknown>[] => {
+    const prompts = Array.from({ length: heldOut }, (_, i) => promptOf(1_000 + i));
+    return [1, 0].map((temperature) => ask('/v1/completions', sampling(version, prompts, temperature)));
+  };
+  try {
+    const startedAt = performance.now();
+    bench.doing('the base: an evaluation beside rollouts');
+    await take(0);
+    await Promise.all([...canary(0), ...evaluation(0), ...rollouts(0)]);
+    for (const [i] of adapters.entries()) {
+      const version = i + 1;
+      bench.doing(`version ${version} beside the one before`);
+      const before = rollouts(version - 1);
+      await take(version);
+      await Promise.all([...before, ...canary(version), ...rollouts(version)]);
+      bench.say(`version ${version}: peak ${(await server.peakGb()).toFixed(2)} GB`);
+    }
+    bench.doing('an evaluation of the last version');
+    await Promise.all(evaluation(adapters.length));
+    return {
+      peak_gb: round(await server.peakGb(), 2),
+      planned_gb: round(planned.budgetBytes / 1e9, 2),
+      took_s: round((performance.now() - startedAt) / 1000, 1),
+      cpu_s: round(await server.cpuS(), 1),
+    };
+  } finally {
+    await server.stop();
+  }
+}
+
+const nameOf = (version: number): string => `v${version}`;
+
+function sampling(version: number, prompts: readonly (readonly number[])[], temperature: number) {
+  const seeds = prompts.map((_, i) => i);
+  const model = nameOf(version);
+  return { model, prompt: prompts, seeds, temperature, max_tokens: answerTokens, return_token_ids: true, logprobs: 1 };
+}
+
+/** Token ids that no other prompt begins with. */
+function promptOf(key: number): number[] {
+  return Array.from({ length: promptTokens }, (_, i) => 100 + (hash32('prompt', key, i) % 40_000));
+}
+
+async function digestOf(folder: string): Promise<string> {
+  digests.set(folder, digests.get(folder) ?? (await loadPlainParameters(folder)).digest());
+  return digests.get(folder)!;
+}
+
+const digests = new Map<string, string>();
+
+interface Server {
+  ask(route: string, body: object): Promise<unknown>;
+  peakGb(): Promise<number>;
+  cpuS(): Promise<number>;
+  stop(): Promise<void>;
+}
+
+async function startServer(bench: Bench, roots: readonly string[]): Promise<Server> {
+  const args = [
+    ...programArguments('policy-server'),
+    '--port',
+    '0',
+    ...roots.flatMap((root) => ['--allow-root', root]),
+  ];
+  const child = spawn(process.execPath, args, { signal: bench.signal, stdio: ['ignore', 'pipe', 'inherit'] });
+  const url = await urlOf(child);
+  const read = (file: string): Promise<string> => readFile(`/proc/${child.pid}/${file}`, 'utf8');
+  return {
+    async ask(route, body) {
+      // Not fetch, which waits no longer than five minutes for an answer.
+      const asked = request(url + route, { method: 'POST', headers: { 'content-type': 'application/json' } });
+      asked.end(JSON.stringify(body));
+      const [answer] = (await once(asked, 'response')) as [IncomingMessage];
+      const said = await text(answer);
+      if (answer.statusCode !== 200) throw new Error(`${route} answered ${answer.statusCode}: ${said}`);
+      return JSON.parse(said);
+    },
+    peakGb: async () => (Number(/^VmHWM:\s+(\d+) kB$/m.exec(await read('status'))![1]) * 1024) / 1e9,
+    cpuS: async () => {
+      const fields = (await read('stat')).split(') ')[1]!.split(' ');
+      return (Number(fields[11]) + Number(fields[12])) / 100;
+    },
+    async stop() {
+      const exited = once(child, 'exit');
+      child.kill();
+      await exited;
+    },
+  };
+}
+
+async function urlOf(child: ChildProcess): Promise<string> {
+  for await (const line of createInterface({ input: child.stdout! })) {
+    const url = /policy server listening on (\S+)/.exec(line)?.[1];
+    if (url !== undefined) {
+      child.stdout!.resume();
+      return url;
+    }
+  }
+  throw new Error('The policy server ended before it listened.');
+}

@@ -1,0 +1,147 @@
+import { RatchetError } from '../../core/errors.ts';
+import { packedParametersMin, packedWeightBytesMax } from '../limits.ts';
+import type { ModelConfig } from '../model/config.ts';
+import { type MachineMemory, machineMemory } from '../model/machine-memory.ts';
+import { elementCount, embeddingsName, parameterLayout } from '../model/parameter-layout.ts';
+import { rowBytes } from './row-bytes.ts';
+import { defaultSamplingLimits, type SamplingLimits } from './sampling-limits.ts';
+import type { Quantization } from './quantizations.ts';
+
+/** What a policy server that samples from a model has in memory, at most. */
+export interface ServerMemory {
+  /** All of it: what was asked for, or the default. */
+  readonly budgetBytes: number;
+  /** The process and its libraries. */
+  readonly processBytes: number;
+  /** A version: its weights, and what sessions keep of them. */
+  readonly versionBytes: number;
+  /** All versions that are in memory at once, and the base of adapters where there is room for it. */
+  readonly weightBytesMax: number;
+  /** Whether the base of adapters stays in memory beside a version. */
+  readonly keepsBase: boolean;
+  readonly limits: SamplingLimits;
+}
+
+interface ServerUse {
+  /** null = as the machine and the model have it. */
+  readonly memoryGb?: number | null | undefined;
+  readonly quantize?: Quantization | undefined;
+  readonly memory?: Pick<MachineMemory, 'totalBytes'>;
+}
+
+const mebibyte = 2 ** 20;
+const gigabyte = 1e9;
+
+/** Node, ONNX Runtime, the graphs, and garbage that is not collected yet. */
+const processBytes = 200 * mebibyte;
+/** Least that sampling one row takes beside a version: its keys and values, a short run of its prompt, and a step. */
+const workBytesMin = 64 * mebibyte;
+/** What sampling has at least where nobody has said how much there may be. */
+const workBytesUsual = 192 * mebibyte;
+/** The default: a laptop has it free. */
+const budgetUsual = 1.5 * gigabyte;
+/** Of the machine's memory, at most, where that is enough for the model. */
+const machineShareUsual = 0.25;
+
+/** Parts of what is left beside the weights; a twentieth is nobody's. */
+const shares = { keysValues: 0.4, prefill: 0.3, step: 0.15, prompts: 0.1 };
+/** Versions beside the one that is sampled may take so much of what is left above `workBytesUsual`. */
+const versionsShare = 0.5;
+const versionsMax = 8;
+const positionsMin = 64;
+const rowsMin = 8;
+/** Memory that the runtime has kept in pieces of other sizes. */
+const slack = 1.5;
+
+/**
+ * Plans a policy server's memory. No bit depends on it: with less, more waits. Refuses what has no room for one version and one row, and
+ * says what would do.
+ */
+export function serverMemory(config: ModelConfig, use: ServerUse = {}): ServerMemory {
+  const { memoryGb = null, quantize, memory = machineMemory() } = use;
+  const weightBytes = 4 * elementCount(parameterLayout(config));
+  const versionBytes = weightBytes + sessionBytes(config, quantize);
+  const needed = processBytes + versionBytes + workBytesMin;
+  const usual = Math.min(budgetUsual, machineShareUsual * memory.totalBytes);
+  const budgetBytes = memoryGb === null ? Math.max(usual, needed - workBytesMin + workBytesUsual) : memoryGb * gigabyte;
+  if (budgetBytes < needed) throw new MemoryTooSmall(memoryGb!, needed);
+  const free = budgetBytes - processBytes - versionBytes;
+  const more = Math.min(
+    versionsMax - 1,
+    Math.floor((versionsShare * Math.max(0, free - workBytesUsual)) / versionBytes),
+  );
+  return {
+    budgetBytes,
+    processBytes,
+    versionBytes,
+    weightBytesMax: (1 + more) * versionBytes,
+    keepsBase: more > 0,
+    limits: limitsFor(config, free - more * versionBytes, memoryGb !== null),
+  };
+}
+
+/** What would do, in the unit of the setting and with one digit behind the point. */
+function enoughGb(bytes: number): number {
+  return Math.ceil((10 * bytes) / gigabyte) / 10;
+}
+
+/** What was asked for has no room for the model. */
+export class MemoryTooSmall extends RatchetError {
+  readonly expected: string;
+  readonly received: string;
+
+  constructor(memoryGb: number, needed: number) {
+    const expected = `at least ${enoughGb(needed)}: one version of the model and one row take so much in the policy server`;
+    super(
+      'ConfigInvalid',
+      `[inference] memory_gb (--memory-gb of a policy server): expected ${expected}; got ${memoryGb}. Write ${enoughGb(needed)}, or leave it out.`,
+    );
+    this.expected = expected;
+    this.received = String(memoryGb);
+  }
+}
+
+function limitsFor(config: ModelConfig, bytes: number, isBound: boolean): SamplingLimits {
+  const usual = defaultSamplingLimits;
+  const keyValueBytesMax = Math.min(usual.keyValueBytesMax, Math.floor(shares.keysValues * bytes));
+  const atMost = (max: number, min: number, each: number, share: number): number =>
+    Math.max(min, Math.min(max, Math.floor((share * bytes) / each)));
+  return {
+    keyValueBytesMax,
+    // A longer row than there is room for as a rule runs alone, unless somebody has said how much there may be.
+    aloneBytesMax: isBound ? keyValueBytesMax : usual.aloneBytesMax,
+    promptBytesMax: Math.min(usual.promptBytesMax, Math.floor(shares.prompts * bytes)),
+    prefillPositionsMax: atMost(usual.prefillPositionsMax, positionsMin, prefillBytes(config), shares.prefill),
+    rowsMax: atMost(usual.rowsMax, rowsMin, stepBytes(config), shares.step),
+  };
+}
+
+/** What a position of a prefill run takes: its keys and values, and what the widest layer has of it. */
+function prefillBytes(config: ModelConfig): number {
+  return rowBytes(config, 1) + slack * layerBytes(config);
+}
+
+/** What a row of a step takes: logits, the same at its temperature, and probabilities. */
+function stepBytes(config: ModelConfig): number {
+  return 3 * 4 * config.vocabularySize + slack * layerBytes(config);
+}
+
+function layerBytes({ hiddenSize, headCount, keyValueHeadCount, headSize, feedForwardSize }: ModelConfig): number {
+  return 4 * (4 * hiddenSize + 2 * (headCount + 2 * keyValueHeadCount) * headSize + 3 * feedForwardSize);
+}
+
+/** What sessions have of a version beside its weights: packed ones, or those of fewer bits, which both sessions have. */
+function sessionBytes(config: ModelConfig, quantize: Quantization | undefined): number {
+  const layout = parameterLayout(config);
+  const count = elementCount(layout);
+  if (quantize === undefined) {
+    return count >= packedParametersMin && 4 * count <= packedWeightBytesMax ? 4 * count : 0;
+  }
+  const table = layout.find(({ name }) => name === embeddingsName)!.length;
+  const output = table; // 8 bits also where the layers have 4
+  const layers = count - (config.tiedEmbeddings ? table : 2 * table);
+  return 2 * Math.ceil(output + layers * bytesOf[quantize]);
+}
+
+/** Of a weight; blocks of 4 bits have scales. */
+const bytesOf = { int8: 1, int4: 0.625 } as const;

@@ -1,0 +1,157 @@
+import type { Parameters } from '../model/parameters.ts';
+
+/** Weights that can be read again, so that they need not stay in memory. */
+export interface WeightSource {
+  /** What they take, with the sessions that have them packed. */
+  readonly bytes: number;
+  /** `spare`: memory of other weights that is free now; null = there is none. */
+  readonly read: (spare: Float32Array | null) => Promise<Parameters>;
+  /** Closes what was made from them, so that their memory is free. */
+  readonly close: (parameters: Parameters) => Promise<void>;
+}
+
+interface Resident {
+  readonly parameters: Parameters;
+  users: number;
+  /** Larger = used later. */
+  lastUse: number;
+}
+
+interface Waiter {
+  readonly source: WeightSource;
+  readonly since: number;
+  readonly start: (parameters: Parameters) => void;
+  readonly fail: (reason: unknown) => void;
+}
+
+/** Others go on with what is in memory for so many times as long as the last reading took, so that most of the time goes into sampling. */
+const patienceFactor = 10;
+const patienceMsMin = 1_000;
+
+/**
+ * Weights in memory, as many as there is room for. Whoever comes first is served first: weights that find no room wait until others are not
+ * used any more, and hold back who came after them once they have waited long enough. A single one may always be there.
+ */
+export class ResidentWeights {
+  readonly #bytesMax: () => number;
+  readonly #residents = new Map<WeightSource, Resident>();
+  readonly #dropped = new WeakSet<WeightSource>();
+  #waiters: Waiter[] = [];
+  #changing: Promise<void> | null = null;
+  #patienceMs = patienceMsMin;
+  #clock = 0;
+
+  constructor(bytesMax: () => number) {
+    this.#bytesMax = bytesMax;
+  }
+
+  /** Of what is in memory. */
+  get bytes(): number {
+    return [...this.#residents.keys()].reduce((sum, { bytes }) => sum + bytes, 0);
+  }
+
+  /** Runs `work` with weights that stay in memory until it is done. */
+  async use<Result>(
+    source: WeightSource,
+    work: (parameters: Parameters) => Promise<Result>,
+    signal?: AbortSignal,
+  ): Promise<Result> {
+    const parameters = await this.#take(source, signal);
+    try {
+      return await work(parameters);
+    } finally {
+      this.#residents.get(source)!.users--;
+      this.#serve();
+    }
+  }
+
+  /** They will not be asked for any more. Done when they are out of memory, or at once while they are used: then they leave afterwards. */
+  async drop(source: WeightSource): Promise<void> {
+    this.#dropped.add(source);
+    this.#serve();
+    await this.#changing;
+  }
+
+  #take(source: WeightSource, signal: AbortSignal | undefined): Promise<Parameters> {
+    signal?.throwIfAborted();
+    this.#dropped.delete(source);
+    return new Promise((resolve, reject) => {
+      const settled = (): void => signal?.removeEventListener('abort', onAbort);
+      const waiter: Waiter = {
+        source,
+        since: performance.now(),
+        start: (parameters) => (settled(), resolve(parameters)),
+        fail: (reason) => (settled(), reject(reason)),
+      };
+      const onAbort = (): void => {
+        this.#waiters = this.#waiters.filter((other) => other !== waiter);
+        reject(signal!.reason);
+        this.#serve();
+      };
+      signal?.addEventListener('abort', onAbort, { once: true });
+      this.#waiters.push(waiter);
+      this.#serve();
+    });
+  }
+
+  /** Starts who can start. Nothing starts while weights are read or let go of. */
+  #serve(): void {
+    if (this.#changing) return;
+    const isLetGo = this.#idle().some(([source]) => this.#dropped.has(source));
+    while (!isLetGo && this.#waiters[0] && this.#residents.has(this.#waiters[0].source)) this.#start(this.#waiters[0]);
+    const [first] = this.#waiters;
+    if (isLetGo || (first && this.#mayRead(first.source))) {
+      this.#changing = this.#change(isLetGo ? null : first!.source).finally(() => {
+        this.#changing = null;
+        this.#serve();
+      });
+      return;
+    }
+    if (!first || performance.now() - first.since > this.#patienceMs) return;
+    for (const waiter of this.#waiters.filter(({ source }) => this.#residents.has(source))) this.#start(waiter);
+  }
+
+  #start(waiter: Waiter): void {
+    const resident = this.#residents.get(waiter.source)!;
+    this.#waiters = this.#waiters.filter((other) => other !== waiter);
+    resident.users++;
+    resident.lastUse = ++this.#clock;
+    waiter.start(resident.parameters);
+  }
+
+  #idle(): [WeightSource, Resident][] {
+    return [...this.#residents]
+      .filter(([, { users }]) => users === 0)
+      .toSorted(([, a], [, b]) => a.lastUse - b.lastUse);
+  }
+
+  /** Once all that is not used has left. */
+  #mayRead({ bytes }: WeightSource): boolean {
+    const used = [...this.#residents].filter(([, { users }]) => users > 0);
+    const usedBytes = used.reduce((sum, [source]) => sum + source.bytes, 0);
+    return used.length === 0 || usedBytes + bytes <= this.#bytesMax();
+  }
+
+  /** Lets go of what is not needed, and of what there is no room for beside `wanted`, and reads that. */
+  async #change(wanted: WeightSource | null): Promise<void> {
+    let spare: Float32Array | null = null;
+    for (const [source, { parameters }] of this.#idle()) {
+      const isTooMuch = wanted !== null && this.bytes + wanted.bytes > this.#bytesMax();
+      if (!isTooMuch && !this.#dropped.has(source)) continue;
+      this.#residents.delete(source);
+      await source.close(parameters);
+      spare = parameters.memory ?? spare;
+    }
+    if (wanted === null) return;
+    const startedAt = performance.now();
+    try {
+      const parameters = await wanted.read(spare);
+      this.#residents.set(wanted, { parameters, users: 0, lastUse: ++this.#clock });
+      this.#patienceMs = Math.max(patienceMsMin, patienceFactor * (performance.now() - startedAt));
+    } catch (error) {
+      const failed = this.#waiters.filter(({ source }) => source === wanted);
+      this.#waiters = this.#waiters.filter(({ source }) => source !== wanted);
+      for (const { fail } of failed) fail(error);
+    }
+  }
+}

@@ -1,0 +1,208 @@
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import { type ModelConfig, type ModelFolder, parseModelConfig, saveModelFolder } from '../../engine/index.ts';
+import { saveAdapterFolder } from '../../engine/model/adapter-folder.ts';
+import { createAdapter } from '../../engine/model/lora.ts';
+import { assembleModel } from '../../engine/model/model-folder.ts';
+import { presetFiles } from '../../engine/model/preset-files.ts';
+import { MemoryTooSmall, serverMemory } from '../../engine/sample/server-memory.ts';
+import { preset, randomParameters } from './models.ts';
+import { openStage } from './server-stage.ts';
+
+const laptop = { totalBytes: 16e9 };
+
+/** HuggingFaceTB/SmolLM2-135M-Instruct. */
+const smollm2 = parseModelConfig(
+  JSON.stringify({
+    model_type: 'llama',
+    vocab_size: 49152,
+    hidden_size: 576,
+    num_hidden_layers: 30,
+    num_attention_heads: 9,
+    num_key_value_heads: 3,
+    intermediate_size: 1536,
+    rms_norm_eps: 1e-5,
+    rope_theta: 100000,
+    tie_word_embeddings: true,
+    max_position_embeddings: 8192,
+    eos_token_id: 2,
+  }),
+  'config.json',
+);
+
+const larger: ModelConfig = { ...smollm2, layerCount: 60, hiddenSize: 1152 };
+
+test('SmolLM2 is sampled within 1.5 GB where nobody says how much there may be', () => {
+  const { budgetBytes, weightBytesMax, versionBytes } = serverMemory(smollm2, { memory: laptop });
+  assert.equal(budgetBytes, 1.5e9);
+  assert.equal(weightBytesMax, versionBytes, 'one version at a time');
+});
+
+test('a small machine gives a quarter of its memory, and a model that needs more what it needs', () => {
+  const small = { totalBytes: 4e9 };
+  assert.equal(serverMemory(preset(0).config, { memory: small }).budgetBytes, 1e9);
+  assert.ok(serverMemory(smollm2, { memory: small }).budgetBytes > 1.4e9);
+  const needed = serverMemory(larger, { memory: laptop });
+  assert.ok(needed.budgetBytes > needed.versionBytes + needed.processBytes);
+});
+
+test('what is planned stays within what was asked for, whatever it is', () => {
+  const configs = [preset(0).config, smollm2, larger];
+  const bits = fc.constantFrom(undefined, 'int8' as const, 'int4' as const);
+  fc.assert(
+    fc.property(
+      fc.constantFrom(...configs),
+      bits,
+      fc.double({ min: 0, max: 12, noNaN: true }),
+      (config, quantize, more) => {
+        const leastGb = leastOf(config, quantize);
+        const plan = serverMemory(config, { memoryGb: leastGb + more, quantize, memory: laptop });
+        const { keyValueBytesMax, aloneBytesMax, promptBytesMax } = plan.limits;
+        const planned = plan.processBytes + plan.weightBytesMax + keyValueBytesMax + promptBytesMax;
+        assert.ok(planned < plan.budgetBytes, JSON.stringify(plan));
+        assert.ok(aloneBytesMax <= keyValueBytesMax, 'what was asked for holds for long rows too');
+      },
+    ),
+  );
+});
+
+test('too little is refused with what would do, which then does', () => {
+  assert.throws(
+    () => serverMemory(smollm2, { memoryGb: 0.5 }),
+    /memory_gb.*expected at least 1\.\d: .*; got 0\.5\. Write 1\.\d/,
+  );
+  const least = leastOf(smollm2, undefined);
+  assert.equal(serverMemory(smollm2, { memoryGb: least }).budgetBytes, least * 1e9);
+});
+
+test('with more memory more versions stay, and more is sampled at once', () => {
+  const [little, much] = [1.5, 4].map((memoryGb) => serverMemory(smollm2, { memoryGb }));
+  assert.ok(much!.weightBytesMax >= 2 * little!.weightBytesMax);
+  assert.ok(much!.keepsBase && !little!.keepsBase);
+  assert.ok(much!.limits.keyValueBytesMax > little!.limits.keyValueBytesMax);
+  assert.ok(much!.limits.rowsMax > little!.limits.rowsMax);
+});
+
+test('versions that leave memory and come back say the same, bit for bit, with little memory and with much', async (t) => {
+  const answers = [];
+  for (const memory_gb of [leastOf(wideConfig, undefined), 4]) {
+    const stage = await openStage(t);
+    const [first, second] = [wideModel(0), wideModel(1)];
+    await stage.hold('first', first, { memory_gb });
+    await stage.hold('second', second, { memory_gb });
+    const adapter = createAdapter(first.config, { r: 2, alpha: 4, dropout: 0, targetModules: 'all-linear' }, 3);
+    adapter.flat.fill(0.01);
+    const folder = join(stage.folder, 'adapter');
+    await saveAdapterFolder(
+      { adapter, base: join(stage.folder, 'first'), baseDigest: first.parameters.digest() },
+      folder,
+    );
+    await stage.ask('/update_weights', { name: 'adapted', weight_dir: folder, memory_gb });
+    const said = [];
+    for (const model of ['first', 'second', 'adapted', 'first', 'adapted', 'second']) {
+      said.push(await completion(stage, model));
+    }
+    const together = await Promise.all(['second', 'first', 'adapted'].map((model) => completion(stage, model)));
+    assert.deepEqual(together, [said[1], said[0], said[2]], 'also at the same time');
+    assert.deepEqual([said[3], said[4], said[5]], [said[0], said[2], said[1]]);
+    assert.notDeepEqual(said[0], said[2]);
+    answers.push(said);
+    const held = await stage.metric('ratchet_weight_bytes');
+    const versions = held / serverMemory(wideConfig).versionBytes;
+    assert.equal(versions, memory_gb === 4 ? 3.5 : 1, 'the base of adapters stays where there is room for it');
+  }
+  assert.deepEqual(answers[0], answers[1]);
+});
+
+test('a version whose folder is gone when it is wanted in memory again is not held any more', async (t) => {
+  const memory_gb = leastOf(wideConfig, undefined);
+  const stage = await openStage(t);
+  await stage.hold('run:main:1', wideModel(0), { memory_gb });
+  const before = await completion(stage, 'run:main:1');
+  await stage.hold('run:main:2', wideModel(1), { memory_gb });
+  await completion(stage, 'run:main:2');
+  await saveModelFolder(wideModel(2), join(stage.folder, 'run_main_1'));
+  const refusal = await stage.refusal('/v1/completions', completionBody('run:main:1'));
+  assert.equal(refusal.status, 409, 'whoever asks brings it back, as after any eviction');
+  await stage.hold('run:main:1', wideModel(0), { memory_gb });
+  assert.deepEqual(await completion(stage, 'run:main:1'), before);
+});
+
+test('thirty versions one after the other leave nothing behind', async (t) => {
+  const stage = await openStage(t);
+  const memory_gb = leastOf(wideConfig, undefined);
+  const publish = async (from: number, to: number): Promise<void> => {
+    for (let version = from; version < to; version++) {
+      await stage.hold(`run:main:${version}`, wideModel(version), { memory_gb });
+      await completion(stage, `run:main:${version}`);
+    }
+  };
+  await publish(0, 10);
+  const before = process.memoryUsage.rss();
+  await publish(10, 40);
+  const grown = process.memoryUsage.rss() - before;
+  const { versionBytes } = serverMemory(wideConfig);
+  assert.ok(grown < 6 * versionBytes, `${grown} bytes more after 30 versions of ${versionBytes}`);
+  assert.equal(await stage.metric('ratchet_weight_bytes'), versionBytes);
+});
+
+test('too little memory for a version is refused, and what is held goes on', async (t) => {
+  const stage = await openStage(t);
+  await stage.hold('first', wideModel(0));
+  const folder = join(stage.folder, 'second');
+  await saveModelFolder(wideModel(1), folder);
+  const refusal = await stage.refusal('/update_weights', { name: 'second', weight_dir: folder, memory_gb: 0.1 });
+  assert.equal(refusal.status, 400);
+  assert.match(refusal.message, /memory_gb.*expected at least 0\.\d: .*got 0\.1/);
+  assert.ok((await completion(stage, 'first')).length > 0);
+});
+
+type Stage = Awaited<ReturnType<typeof openStage>>;
+
+/** Large enough to have its weights packed: 2.6 million parameters. */
+const wideFiles = (() => {
+  const files = presetFiles('preset:reverse-text-0.2m');
+  const wide = { hidden_size: 256, intermediate_size: 1024, num_hidden_layers: 3 };
+  return { ...files, 'config.json': JSON.stringify({ ...JSON.parse(files['config.json']!), ...wide }) };
+})();
+const wideConfig = parseModelConfig(wideFiles['config.json'], 'config.json');
+
+function wideModel(seed: number): ModelFolder {
+  return assembleModel(wideFiles, randomParameters(wideConfig, seed));
+}
+
+function completionBody(model: string): object {
+  return {
+    model,
+    prompt: [
+      [3, 6, 4, 23, 2],
+      [3, 4, 2],
+    ],
+    seeds: [1, 2],
+    max_tokens: 6,
+    logprobs: 1,
+    return_token_ids: true,
+    ignore_eos: true,
+  };
+}
+
+/** Tokens and logprobs of two answers. */
+async function completion(stage: Stage, model: string): Promise<unknown[]> {
+  interface Answer {
+    readonly choices: { readonly token_ids: number[]; readonly logprobs: { readonly token_logprobs: number[] } }[];
+  }
+  const { choices } = await stage.ask<Answer>('/v1/completions', completionBody(model));
+  return choices.map(({ token_ids, logprobs }) => [token_ids, logprobs.token_logprobs]);
+}
+
+function leastOf(config: ModelConfig, quantize: 'int8' | 'int4' | undefined): number {
+  try {
+    serverMemory(config, { memoryGb: 1e-3, quantize });
+  } catch (error) {
+    if (error instanceof MemoryTooSmall) return Number(/at least ([\d.]+)/.exec(error.message)![1]);
+    throw error;
+  }
+  throw new Error('a thousandth is enough');
+}
