@@ -36,9 +36,9 @@ export async function changesSince(open: OpenRunSettings, now: RunSpec): Promise
     .filter(({ isOfProcesses }) => !isOfProcesses)
     .map((each): Change => {
       const set = each.live && overrides[liveSettings[each.live].key];
-      return set == null ? { ...each, isSet: false } : { ...each, then: set, isSet: true };
+      return set == null ? { ...each, isSet: false } : { ...each, was: set, isSet: true };
     })
-    .filter(({ isSet, then, now: asked }) => !isSet || then !== asked);
+    .filter(({ isSet, was, now: asked }) => !isSet || was !== asked);
   const ofProcesses = changed.filter(({ isOfProcesses }) => isOfProcesses);
   return { ofRun, ofProcesses, areUnknown: stored === null && asSent === null };
 }
@@ -67,19 +67,19 @@ export function isForRestart({ ofRun }: Changes): boolean {
 export function processLine(run: string, { ofProcesses, areUnknown }: Changes): string | null {
   if (areUnknown) return `what ${run} was started with cannot be read here, so the run file is not compared with it`;
   if (ofProcesses.length === 0) return null;
-  const said = ofProcesses.map(({ name, then, now }) => `${name} ${showSetting(then)} (now ${showSetting(now)})`);
+  const said = ofProcesses.map(({ name, was, now }) => `${name} ${showSetting(was)} (now ${showSetting(now)})`);
   return `the processes of ${run} go on as they were started: ${said.join(', ')}`;
 }
 
 export function changeLines({ ofRun }: Changes): string[] {
   return ofRun.map((change) => {
-    const { name, then, now, isSet } = change;
+    const { name, was, now, isSet } = change;
     const why = isOtherRun(change)
       ? '   stays for the life of a run'
       : isSet
         ? '   set while it ran: ratchet set alone changes it'
         : '';
-    return `  ${name}: ${showSetting(then)} in the run → ${showSetting(now)} now${why}`;
+    return `  ${name}: ${showSetting(was)} in the run → ${showSetting(now)} now${why}`;
   });
 }
 

@@ -1,7 +1,10 @@
 import { constants } from 'node:fs';
 import { access, statfs } from 'node:fs/promises';
 import path from 'node:path';
+import type { WorkflowHandle } from '@temporalio/client';
 import { readRunningStack } from '../workers/project-lock.ts';
+import { describeWaiting } from './follow-run.ts';
+import { whyStuck } from './why-stuck.ts';
 
 /** SQLite asks for a few pages with each transaction. */
 const roomBytesMin = 1024 * 1024;
@@ -21,7 +24,7 @@ export async function silentStack(projectFolder: string): Promise<string | null>
 }
 
 /** Why the Temporal server that runs in this folder cannot write its database; null where nothing is wrong with its disk, or none runs here. */
-export async function databaseTrouble(projectFolder: string): Promise<string | null> {
+async function databaseTrouble(projectFolder: string): Promise<string | null> {
   if (process.env['TEMPORAL_ADDRESS'] || (await readRunningStack(projectFolder)) === null) return null;
   return diskTrouble(path.join(projectFolder, '.ratchet'));
 }
@@ -39,4 +42,12 @@ export async function diskTrouble(
   } catch (error) {
     return `${folder}, where its database is, cannot be written (${(error as NodeJS.ErrnoException).code ?? String(error)})`;
   }
+}
+
+/** Who does not answer, and why where Temporal knows it. */
+export async function describeSilence(handle: WorkflowHandle, run: string): Promise<string> {
+  const trouble = await databaseTrouble(process.cwd());
+  if (trouble !== null) return `waiting on: the Temporal server of this folder, which cannot go on: ${trouble}`;
+  const stuck = await whyStuck(handle, run).catch(() => null); // a server that is being restarted
+  return stuck === null ? describeWaiting(handle) : `waiting on: ${stuck.text}`;
 }

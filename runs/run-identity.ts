@@ -16,7 +16,7 @@ export interface Difference {
   readonly at: string;
   /** As a run file calls it: `[sampling] temperature`. */
   readonly name: string;
-  readonly then: unknown;
+  readonly was: unknown;
   readonly now: unknown;
   /** With another value it would be another run. */
   readonly staysForLife: boolean;
@@ -95,7 +95,7 @@ export function differencesBetween(now: RunSpec, then: RunSpec): Difference[] {
     return {
       at,
       name: nameOf(keys),
-      then: was,
+      was,
       now: is,
       staysForLife,
       live: liveAt[at] ?? null,
@@ -148,7 +148,8 @@ function byName(environments: readonly Environment[]): Record<string, unknown> {
   return { ...Object.fromEntries(entries), [inOrder]: environments.map(({ name }) => name) };
 }
 
-function pathless<T extends { readonly path: string | null }>({ path: _, ...rest }: T): Omit<T, 'path'> {
+function pathless<T extends { readonly path: string | null }>(ref: T): Omit<T, 'path'> {
+  const { path: _, ...rest } = ref;
   return rest;
 }
 
@@ -215,7 +216,7 @@ export async function refuseOtherRun(spec: RunSpec): Promise<void> {
 export function refuseOtherIdentity(spec: RunSpec, first: RunSpec, uri: string): void {
   const others = differencesBetween(spec, first).filter(({ staysForLife }) => staysForLife);
   if (others.length === 0) return;
-  const lines = others.map(({ name, then, now }) => `  ${name}: was ${showSetting(then)}, now ${showSetting(now)}`);
+  const lines = others.map(({ name, was, now }) => `  ${name}: was ${showSetting(was)}, now ${showSetting(now)}`);
   throw new RatchetError(
     'ConfigInvalid',
     `${uri} holds a run named ${spec.name} that was begun with other settings:\n${lines.join('\n')}\nA run continues with the settings it began with. Start another with --name NAME, or with --fresh.`,

@@ -4,14 +4,13 @@ import { RatchetError } from '../../core/errors.ts';
 import { askStatus } from '../ask-status.ts';
 import { findRun, temporalHere } from '../connection.ts';
 import { askBranches } from '../describe-prompts.ts';
-import { describeWaiting, retrying } from '../follow-run.ts';
+import { retrying } from '../follow-run.ts';
 import { jsonText, withoutControls } from '../plain-text.ts';
 import { failureOf } from '../result-of.ts';
-import { databaseTrouble, silentStack } from '../silent-stack.ts';
+import { describeSilence, silentStack } from '../silent-stack.ts';
 import { storeOption } from '../store-option.ts';
 import type { StoredRun } from '../stored-runs.ts';
 import { otherVersions } from '../../workers/other-versions.ts';
-import { whyStuck } from '../why-stuck.ts';
 import { withTemporal } from '../with-temporal.ts';
 import { listRuns } from './runs.ts';
 import { sinksOf } from '../metrics-sinks.ts';
@@ -80,14 +79,6 @@ async function askTemporal(client: Client, run: string): Promise<Told> {
     waiting: isRunning && !status ? await describeSilence(handle, run) : null,
     otherVersions: isRunning ? await otherVersions(client) : [],
   };
-}
-
-/** Who does not answer, and why where Temporal knows it. */
-async function describeSilence(handle: WorkflowHandle, run: string): Promise<string> {
-  const trouble = await databaseTrouble(process.cwd());
-  if (trouble !== null) return `waiting on: the Temporal server of this folder, which cannot go on: ${trouble}`;
-  const stuck = await whyStuck(handle, run).catch(() => null); // a server that is being restarted
-  return stuck === null ? describeWaiting(handle) : `waiting on: ${stuck.text}`;
 }
 
 /** From the run's folder alone; null when there is none here, or nothing is committed. Loaded only where it is needed: it is heavy. */

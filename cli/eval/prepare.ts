@@ -6,6 +6,8 @@ import type { EvaluationInput, EvaluationsInput } from '../../core/eval/evaluati
 import { choosePlace, evaluationsIn, newEvaluationId, placeName } from '../../backends/configs/evaluation-folders.ts';
 import type { PlannedEvaluation } from '../../backends/configs/load-evaluations.ts';
 import type { EvalRunOptions } from './run-options.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { otherThanAsked } from './same-input.ts';
 import { isRunning } from './watch-evaluation.ts';
 
 /** What is evaluated, ready to be handed to a workflow. */
@@ -78,4 +80,14 @@ async function holderOf({ results }: EvaluationInput, client: Client): Promise<s
   const found = (await evaluationsIn(folder)).find(({ id }) => id === results.name);
   const holder = found?.stored?.request.split('/', 1)[0];
   return holder !== undefined && (await isRunning(client, holder)) ? holder : null;
+}
+
+/** Of the same name and with other settings: what it tells would be taken for what was asked for. */
+export async function refuseOtherInput(client: Client, { workflowId, input }: Prepared): Promise<void> {
+  const others = await otherThanAsked(client, workflowId, input);
+  if (others.length === 0) return;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `The evaluation ${workflowId} is under way with other settings:\n${others.map((line) => `  ${line}`).join('\n')}\nNothing was changed. Type the command again when it has ended, or with --fresh to begin another one now. To end it: npx ratchet temporal workflow cancel --workflow-id ${workflowId}`,
+  );
 }

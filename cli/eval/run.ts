@@ -1,6 +1,5 @@
 import type { Command } from 'commander';
 import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
-import { RatchetError } from '../../core/errors.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { LoadedEvaluations } from '../../backends/configs/load-evaluations.ts';
 import { variablesFor } from '../../backends/environments/variables.ts';
@@ -16,8 +15,7 @@ import { describePlan } from './plan-lines.ts';
 import { evalRunCommand, type EvalRunOptions, settingsOf } from './run-options.ts';
 import { type EvaluationLine, watchEvaluation } from './watch-evaluation.ts';
 import { withoutModel, serve, askedAt } from './local-subject.ts';
-import { otherThanAsked } from './same-input.ts';
-import { prepare } from './prepare.ts';
+import { prepare, refuseOtherInput } from './prepare.ts';
 import { load, isFile } from './load-subject.ts';
 
 const help = `
@@ -87,8 +85,7 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
           workflowTaskTimeout: '5s',
           staticSummary: prepared.summary,
         });
-        const others = await otherThanAsked(client, prepared.workflowId, prepared.input);
-        if (others.length > 0) throw underWayOtherwise(prepared.workflowId, others);
+        await refuseOtherInput(client, prepared);
         if (prepared.goesOn) teller.say(`continues${prepared.asksElsewhere ? ', with the servers named now' : ''}`);
         else if (options.resume === true)
           teller.say('nothing here has anything left to do with these settings: a new one begins');
@@ -109,14 +106,6 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
   } finally {
     await served?.stop();
   }
-}
-
-/** Of the same name and with other settings: what it tells would be taken for what was asked for. */
-function underWayOtherwise(workflowId: string, others: readonly string[]): RatchetError {
-  return new RatchetError(
-    'ConfigInvalid',
-    `The evaluation ${workflowId} is under way with other settings:\n${others.map((line) => `  ${line}`).join('\n')}\nNothing was changed. Type the command again when it has ended, or with --fresh to begin another one now. To end it: npx ratchet temporal workflow cancel --workflow-id ${workflowId}`,
-  );
 }
 
 function serversOf({ evaluations }: LoadedEvaluations): EvaluatedServer[] {

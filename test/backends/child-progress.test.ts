@@ -7,11 +7,11 @@ const everyMs = 20;
 const patience = { standstillMs: 400, mostMs: 60_000 };
 
 /** In a group of its own, which ends with the test. */
-function node(t: TestContext, script: string): ChildProcess {
+function node(t: TestContext, script: string) {
   const child = spawn(process.execPath, ['-e', script], { stdio: ['ignore', 'pipe', 'ignore'], detached: true });
   t.after(() => {
     process.kill(-child.pid!, 'SIGKILL');
-    child.stdout!.destroy();
+    child.stdout.destroy();
   });
   return child;
 }

@@ -14,7 +14,7 @@ after(closeServer);
 function watch(run: BegunRun, startAnew?: () => Promise<RunWorkflow>) {
   const lines: string[] = [];
   const audience = { ...openAudience('lines'), say: (line: string) => void lines.push(line), event: () => undefined };
-  const exitCode = watchRun(run.client.workflow.getHandle(run.name) as RunWorkflow, {
+  const exitCode = watchRun(run.client.workflow.getHandle(run.name), {
     run: run.name,
     audience,
     stack: null,
