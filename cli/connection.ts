@@ -142,9 +142,9 @@ export async function startedWith({ client, workflowId }: WorkflowHandle): Promi
   const payloads = history?.events?.[0]?.workflowExecutionStartedEventAttributes?.input?.payloads;
   if (!payloads?.length) return null;
   const [input] = (await decodeArrayFromPayloads(client.options.loadedDataConverter, payloads)) as [
-    string | { overrides?: Record<string, string> },
+    string | { overrides?: Record<string, string> } | null,
   ];
-  return typeof input === 'string' ? {} : (input.overrides ?? null);
+  return typeof input === 'string' ? {} : (input?.overrides ?? null);
 }
 
 async function findByAttribute(client: Client, run: string, and: string): Promise<WorkflowHandle | null> {
