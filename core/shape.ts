@@ -10,6 +10,8 @@ export interface Shape {
   readonly expected: string;
   /** May be left out of an object. */
   readonly isOptional?: true;
+  /** Not named among the fields that there are: people do not write it. */
+  readonly isUnnamed?: true;
   /** One line for each thing that is wrong with a value; `at` is where it stands, '' for the whole. */
   problems(value: unknown, at: string): readonly string[];
 }
@@ -68,11 +70,15 @@ export const anything: Shape = { expected: 'anything', problems: () => [] };
 export const text = shapeOf('a text', (value) => typeof value === 'string');
 export const flag = shapeOf('true or false', (value) => typeof value === 'boolean');
 export const number = shapeOf('a number', (value) => typeof value === 'number');
-export const whole = shapeOf('a whole number from 0', (value) => Number.isSafeInteger(value) && Number(value) >= 0);
+export const whole = wholeFrom0('a whole number from 0');
 export const wholeOrAll = shapeOf(
   'a whole number from −1 (−1 = all)',
   (value) => Number.isSafeInteger(value) && Number(value) >= -1,
 );
+
+export function wholeFrom0(expected: string): Shape {
+  return shapeOf(expected, (value) => Number.isSafeInteger(value) && Number(value) >= 0);
+}
 
 /** One line of text of at most so many characters. */
 export function lineOfText(expected: string, charsMax: number): Shape {
@@ -98,6 +104,11 @@ export function optional(shape: Shape): Shape {
     isOptional: true,
     problems: (value, at) => (value === undefined ? [] : shape.problems(value, at)),
   };
+}
+
+/** A field that Ratchet sends itself. */
+export function unnamed(shape: Shape): Shape {
+  return { ...shape, isUnnamed: true };
 }
 
 export function orNull(shape: Shape): Shape {
@@ -158,7 +169,7 @@ export function fieldsOf(fields: Fields, expected = `an object with ${namesOf(fi
 /** The same as people write it: a field that it does not have is an error. */
 export function onlyFieldsOf(fields: Fields, expected?: string): Shape {
   const lenient = fieldsOf(fields, expected);
-  const known = Object.keys(fields);
+  const known = Object.keys(fields).filter((name) => fields[name]!.isUnnamed !== true);
   return {
     ...lenient,
     problems(value, at) {

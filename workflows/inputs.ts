@@ -23,6 +23,7 @@ import {
   text,
   textLike,
   tomlValue,
+  unnamed,
   whole,
   wholeOrAll,
 } from '../core/shape.ts';
@@ -68,8 +69,8 @@ const trainRunFields = onlyFieldsOf({
   over: optional(overFiles),
   dialect: optional(text),
   rewind: optional(whole),
-  sent: optional(fieldsOf({ texts, beside: texts })),
-  takesOver: optional(takesOver),
+  sent: unnamed(optional(fieldsOf({ texts, beside: texts }))),
+  takesOver: unnamed(optional(takesOver)),
 });
 
 const evaluationFile = onlyFieldsOf({

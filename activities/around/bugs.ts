@@ -35,7 +35,8 @@ export function placeOfBug(error: unknown): string | null {
 function isOfSystem(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   const { code } = error as { readonly code?: unknown };
-  return /^(?:fetch failed|terminated)$/.test(error.message) || /^(?:E[A-Z]+|UND_ERR_\w+)$/.test(String(code ?? ''));
+  if (/^(?:fetch failed|terminated)$/.test(error.message)) return true;
+  return typeof code === 'string' && /^(?:E[A-Z]+|UND_ERR_\w+)$/.test(code);
 }
 
 /** Of a stack those frames that are files, the innermost first, without Node's own. */

@@ -14,6 +14,7 @@ import {
   type Shape,
   text,
   whole,
+  wholeFrom0,
 } from '../../core/shape.ts';
 import type { EvalSpec } from '../../config/run-spec.ts';
 
@@ -170,7 +171,7 @@ export const updateShapes = {
   stop: {},
   resume: {},
   set: { settings: recordOf(anything, 'settings with their new values, an object such as {"learning_rate": 0.0005}') },
-  rewind: { step: whole },
+  rewind: { step: wholeFrom0('a committed step') },
   'gepa-branch': { environment: optional(orNull(environmentName)) },
   'adopt-prompt': { environment: optional(orNull(environmentName)) },
   'raise-budget': { max_calls: whole },
