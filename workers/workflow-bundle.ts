@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs';
 import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { bundleWorkflowCode, DefaultLogger } from '@temporalio/worker';
+import { bundleWorkflowCode, DefaultLogger, type WorkflowBundleWithSourceMap } from '@temporalio/worker';
 import { build } from 'esbuild';
 import { cacheFolder } from '../backends/cache-folder.ts';
 import { failureConverterPath } from './payload-codec.ts';
@@ -12,7 +12,7 @@ const root = fileURLToPath(new URL('../', import.meta.url));
 const extension = path.extname(import.meta.url);
 
 /** What a bundle of the workflows is made of: their code, and how they read what is sent to them. */
-export const workflowModules = {
+const workflowModules = {
   workflowsPath: path.join(root, 'workflows', `index${extension}`),
   payloadConverterPath: path.join(root, 'workflows', `payload-converter${extension}`),
 };
@@ -25,16 +25,22 @@ export async function workflowBundlePath(version: string, { isEncrypted = false 
   const folder = path.join(cacheFolder(), 'workflow-bundles');
   const file = path.join(folder, `${version}-node${process.versions.node}${isEncrypted ? '-encrypted' : ''}.js`);
   if (existsSync(file)) return file;
-  const { code } = await bundleWorkflowCode({
-    ...workflowModules,
-    logger: new DefaultLogger('WARN'),
-    ...(isEncrypted ? { failureConverterPath } : {}),
-  });
+  const { code } = await bundleWorkflows({ isEncrypted });
   await mkdir(folder, { recursive: true, mode: 0o700 });
   const temporary = `${file}.${randomUUID()}`;
   await writeFile(temporary, code);
   await rename(temporary, file);
   return file;
+}
+
+/** Puts the workflows together. The compiler that does it unpacks itself into a cache, by default a folder of its own in the user's. */
+export function bundleWorkflows({ isEncrypted = false } = {}): Promise<WorkflowBundleWithSourceMap> {
+  process.env['SWC_NATIVE_BINDING_CACHE'] ??= path.resolve(cacheFolder(), 'swc');
+  return bundleWorkflowCode({
+    ...workflowModules,
+    logger: new DefaultLogger('WARN'),
+    ...(isEncrypted ? { failureConverterPath } : {}),
+  });
 }
 
 /**

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { bundleWorkflowCode, DefaultLogger, Worker } from '@temporalio/worker';
-import { workflowModules } from '../../workers/workflow-bundle.ts';
+import { Worker } from '@temporalio/worker';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
+import { bundleWorkflows } from '../../workers/workflow-bundle.ts';
 import { auditLedger } from '../../core/rl/ledger.ts';
 import { openSmallProject, smallRun } from './small-run.ts';
 import { until } from '../eventually.ts';
@@ -76,7 +76,7 @@ test('a long run continues as new, answers what it is told on the way, and its l
     const histories = await historiesOf('long');
     assert.ok(histories.length >= 2, `one execution holds ${steps} steps: it never continued as new`);
     // What ran side by side came in some order: whoever takes the run over, from its history alone, gets it in the same one.
-    const workflowBundle = await bundleWorkflowCode({ ...workflowModules, logger: new DefaultLogger('WARN') });
+    const workflowBundle = await bundleWorkflows();
     for (const history of histories) await Worker.runReplayHistory({ workflowBundle }, history, 'long');
 
     async function untilStill(): Promise<RunStatus> {

@@ -3,8 +3,8 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import proto from '@temporalio/proto';
-import { bundleWorkflowCode, DefaultLogger, Runtime, Worker, type WorkflowBundleWithSourceMap } from '@temporalio/worker';
-import { workflowModules } from '../../workers/workflow-bundle.ts';
+import { DefaultLogger, Runtime, Worker, type WorkflowBundleWithSourceMap } from '@temporalio/worker';
+import { bundleWorkflows } from '../../workers/workflow-bundle.ts';
 
 /** Histories as protobuf bytes: the JSON form of `fetchHistory` does not decode with every protobufjs in the tree. */
 const folder = fileURLToPath(new URL('.', import.meta.url));
@@ -13,7 +13,7 @@ const recorded = readdirSync(folder).filter((name) => name.endsWith('.history.bi
 let workflowBundle: WorkflowBundleWithSourceMap;
 before(async () => {
   Runtime.install({ logger: new DefaultLogger('ERROR') });
-  workflowBundle = await bundleWorkflowCode({ ...workflowModules, logger: new DefaultLogger('WARN') });
+  workflowBundle = await bundleWorkflows();
 });
 
 test('there are recorded histories of three async levels, of evaluations and of a search for a prompt', () => {
