@@ -63,7 +63,7 @@ export const ggufEntriesMax = 4_000_000;
 export const templateWorkMax = 8_000_000;
 
 /** Bytes of texts and lists that it makes meanwhile: a long conversation has a megabyte, which a template copies some times. */
-export const templateBytesMax = 512 * 1024 * 1024;
+export const templateBytesMax = 256 * 1024 * 1024;
 
 /** Parts of a template in one another, so calls of macros in one another too: schemas of tools take some tens. */
 export const templateDepthMax = 400;

@@ -107,6 +107,8 @@ const [evaluationBytes, turnBytes, methodsBytes] = [64, 256, 2_048];
 /** Steps of a turn of a loop that does nothing: it has a scope and nine variables. */
 const turnSteps = 8;
 const methodsSteps = 16;
+/** The package says by an exception that there is no such name. */
+const missingSteps = 8;
 /** A turn that is left early is left by an exception. */
 const thrownSteps = 32;
 /** Scopes that are looked through for a name in the time of one step. */
@@ -143,7 +145,9 @@ class BoundedEvaluator extends Evaluating {
     this.#meter.hold(evaluationBytes, what);
     this.#depth++;
     try {
-      return super.evaluate(node, scope);
+      const value = super.evaluate(node, scope);
+      if (node?.type === 'Identifier' && value.type === 'UndefinedValue') this.#meter.spend(missingSteps, what);
+      return value;
     } finally {
       this.#depth--;
     }
@@ -307,7 +311,8 @@ function partsIn(part: object): number {
     const next = left.pop();
     if (typeof next !== 'object' || next === null) continue;
     count++;
-    for (const inside of next instanceof Map ? [...next.keys(), ...next.values()] : Object.values(next)) left.push(inside);
+    for (const inside of next instanceof Map ? [...next.keys(), ...next.values()] : Object.values(next))
+      left.push(inside);
   }
   countedParts.set(part, count);
   return count;

@@ -313,11 +313,7 @@ function numberOf(value: TemplateValue | undefined): number {
   return typeof value?.value === 'number' ? Math.abs(value.value) : 0;
 }
 
-function argument(
-  { positional, named }: TemplateArguments,
-  place: number,
-  ...names: readonly string[]
-): TemplateValue {
+function argument({ positional, named }: TemplateArguments, place: number, ...names: readonly string[]): TemplateValue {
   return positional[place] ?? names.map((name) => named.get(name)).find((value) => value !== undefined) ?? none;
 }
 
@@ -334,7 +330,8 @@ function at(item: TemplateValue, path: string): TemplateValue {
   let found: TemplateValue = item;
   for (const part of path.split('.', nestingMax)) {
     const { value } = found;
-    const next = value instanceof Map ? value.get(part) : Array.isArray(value) ? value[Number.parseInt(part, 10)] : none;
+    const next =
+      value instanceof Map ? value.get(part) : Array.isArray(value) ? value[Number.parseInt(part, 10)] : none;
     found = (next as TemplateValue | undefined) ?? none;
   }
   return found;
