@@ -59,6 +59,9 @@ export const ggufTensorsMax = safetensorsTensorsMax;
 /** Named values of a GGUF file, and entries of a list: vocabularies have some hundred thousand tokens. */
 export const ggufEntriesMax = 4_000_000;
 
+/** Entries of all its lists together: tokens, scores, types and merges of the largest vocabularies are some two million. */
+export const ggufListedMax = 8_000_000;
+
 /** Steps of a chat template, some seconds: it takes some hundred a message, and its texts count as well. */
 export const templateWorkMax = 8_000_000;
 
