@@ -18,6 +18,8 @@ const [valueBytes, pairBytes, placeBytes] = [96, 256, 8];
 const nestingMax = 200;
 /** Characters that one may become: `"` in JSON as \u0022, and in addresses as %22. */
 const growthMax = 6;
+/** Letters that one becomes in another case, such as ΐ. */
+const caseGrowthMax = 3;
 const numberCharacters = 24;
 const functionCharacters = 1_000;
 
@@ -105,6 +107,7 @@ export function countFilter(
     case 'title':
     case 'capitalize':
     case 'trim':
+      return isText(operand) ? meter.text(caseGrowthMax * size, what) : countJoined(meter, [operand], what);
     case 'string':
       return countJoined(meter, [operand], what);
     default:
@@ -139,7 +142,7 @@ export function countMethod(meter: TemplateMeter, name: string, of: TemplateValu
     case 'strip':
     case 'lstrip':
     case 'rstrip':
-      return countJoined(meter, [of], what);
+      return meter.text(caseGrowthMax * size, what);
     default:
       return countUnknown(meter, [of], given, what);
   }
@@ -177,7 +180,7 @@ export function sizeOf({ value }: TemplateValue): number {
 /** All values as one text, a separator between those of a list. */
 function countJoined(meter: TemplateMeter, values: readonly TemplateValue[], what: string, separator = 0): void {
   for (const value of values) {
-    if (isText(value)) meter.text(3 * sizeOf(value) + separator * sizeOf(value), what);
+    if (isText(value)) meter.text((1 + separator) * sizeOf(value), what);
     else meter.text(charactersOf(meter, value, { what, separator: 4 + separator, indent: 0, depth: 0 }), what);
   }
 }
