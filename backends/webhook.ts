@@ -116,8 +116,11 @@ function hostOf({ hostname }: URL): string {
   return hostname.replace(/^\[|\]$/g, '');
 }
 
-/** What IANA lists as not globally reachable (iana-ipv4-special-registry, iana-ipv6-special-registry), and multicast. */
-const notPublic = new BlockList();
+/**
+ * What IANA lists as not globally reachable (iana-ipv4-special-registry, iana-ipv6-special-registry), multicast, and whatever carries an address of
+ * IPv4 in one of IPv6: a gateway may lead it to this machine, and nobody has a webhook there.
+ */
+const notPublic = { ipv4: new BlockList(), ipv6: new BlockList() };
 for (const [network, prefix] of [
   ['0.0.0.0', 8],
   ['10.0.0.0', 8],
@@ -126,23 +129,45 @@ for (const [network, prefix] of [
   ['169.254.0.0', 16],
   ['172.16.0.0', 12],
   ['192.0.0.0', 24],
+  ['192.0.2.0', 24],
+  ['192.88.99.0', 24],
   ['192.168.0.0', 16],
   ['198.18.0.0', 15],
+  ['198.51.100.0', 24],
+  ['203.0.113.0', 24],
   ['224.0.0.0', 3],
 ] as const)
-  notPublic.addSubnet(network, prefix, 'ipv4');
+  notPublic.ipv4.addSubnet(network, prefix, 'ipv4');
 for (const [network, prefix] of [
-  ['::', 127],
+  ['::', 32], // unspecified, loopback, IPv4-compatible, IPv4-mapped (whose IPv4 is looked at), IPv4-translated
+  ['64:ff9b::', 96], // NAT64
   ['64:ff9b:1::', 48],
+  ['100::', 32],
+  ['2001::', 23], // Teredo, ORCHID, benchmarking and others
+  ['2001:db8::', 32],
+  ['2002::', 16], // 6to4
+  ['3fff::', 20],
+  ['5f00::', 16],
   ['fc00::', 7],
-  ['fe80::', 10],
+  ['fe80::', 9], // link-local, and the site-local of old
   ['ff00::', 8],
 ] as const)
-  notPublic.addSubnet(network, prefix, 'ipv6');
+  notPublic.ipv6.addSubnet(network, prefix, 'ipv6');
 
 export function isPublicAddress(address: string): boolean {
   const family = isIP(address);
-  return family !== 0 && !notPublic.check(address, family === 6 ? 'ipv6' : 'ipv4');
+  if (family === 0) return false;
+  const mapped = family === 6 ? mappedIn(address) : address;
+  if (mapped !== null) return !notPublic.ipv4.check(mapped, 'ipv4');
+  return !notPublic.ipv6.check(address.replace(/%.*$/, ''), 'ipv6');
+}
+
+/** The address of IPv4 that `::ffff:a.b.c.d` stands for, however it is written; null for another. */
+function mappedIn(address: string): string | null {
+  const hostname = new URL(`http://[${address.replace(/%.*$/, '')}]`).hostname;
+  const [, high, low] = /^\[::ffff:([0-9a-f]+):([0-9a-f]+)\]$/.exec(hostname) ?? [];
+  if (high === undefined || low === undefined) return null;
+  return [high, low].flatMap((part) => [Number.parseInt(part, 16) >> 8, Number.parseInt(part, 16) & 255]).join('.');
 }
 
 type Resolve = (

@@ -11,6 +11,7 @@ import { cpuSecondsOf } from './cpu-meter.ts';
 import type { Bench, Figures } from './measurement.ts';
 import { startPage } from './page-server.ts';
 import { demoConfig, newestStep, withProject, withStack } from './run-project.ts';
+import { tokenOf } from '../test/ui/page-token.ts';
 import { median, round } from './statistics.ts';
 
 /**
@@ -118,8 +119,8 @@ async function gathered(crowd: ChildProcess, count: number): Promise<void> {
 
 /** The crowd's own process. */
 async function crowd(url: string): Promise<void> {
-  const { origin, searchParams } = new URL(url);
-  const authorization = `Bearer ${searchParams.get('token')}`;
+  const { origin } = new URL(url);
+  const authorization = `Bearer ${tokenOf(url)}`;
   let leave = new AbortController();
   process.on('message', (count: number) => {
     leave.abort();

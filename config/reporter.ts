@@ -1,7 +1,7 @@
 import type { AppliedOverrides } from './overrides.ts';
 import { formatPath, type KeyPath, pathKey, type Position, type Positions } from './positions.ts';
 import type { Place, Problem } from './problems.ts';
-import { looksSecret } from './secrets.ts';
+import { isSecretUrl, looksSecret } from './secrets.ts';
 import { isTable } from './tables.ts';
 
 export type Said = Pick<Problem, 'expected' | 'received' | 'suggestion'>;
@@ -129,6 +129,7 @@ export function describe(value: unknown): string {
 
 /** A text in quotes, cut where it gets long, and never a secret. */
 export function quoted(text: string): string {
-  if (looksSecret(text)) return 'a text that looks like a secret (not repeated here)';
+  if (looksSecret(text) || (/^https?:/i.test(text) && isSecretUrl(text)))
+    return 'a text that looks like a secret (not repeated here)';
   return JSON.stringify(text.length > 80 ? `${text.slice(0, 77)}...` : text);
 }

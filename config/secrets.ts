@@ -21,6 +21,13 @@ const secretShapes: readonly RegExp[] = [
   /[?&](?:api[_-]?key|key|token|access[_-]?token|auth|secret|password|signature)=[^&\s#]/i, // A key in a query
 ];
 
+/** Addresses that are keys: whoever has one of these webhooks may write there. A run file is told where they belong. */
+const secretAddresses: readonly RegExp[] = [
+  /\bhooks\.slack(?:-gov)?\.com\/[\w/-]{8,}/, // a webhook at Slack: whoever has the address may write there
+  /\bdiscord(?:app)?\.com\/api\/webhooks\/\d+\/[\w-]{16,}/, // at Discord
+  /\bbot\d{6,16}(?::|%3[Aa])[\w-]{20,}/, // a bot of Telegram
+];
+
 /** `api_key`, `token`, `client_secret`, but neither `max_tokens` nor `api_key_var`. */
 const secretName = /(?:^|[_-])(?:key|apikey|token|secret|password|passwd|credentials?|authorization|cookie)$/i;
 
@@ -30,6 +37,26 @@ const columnValue = /^[a-z]+(?:[_.-][a-z]+)*$/i;
 
 /** A table whose values are names of environment variables, whatever its keys are: `headers_from_env`. */
 const namesVariables = /_from_env$/;
+
+/** Hosts of services whose webhooks are known to anybody who has their address: it is the key. */
+const secretHosts =
+  /(?:^|\.)(?:hooks\.slack\.com|hooks\.slack-gov\.com|discord(?:app)?\.com|api\.telegram\.org|webhook\.office\.com|outlook\.office(?:365)?\.com|logic\.azure\.com|api\.powerplatform\.com|chat\.googleapis\.com|hooks\.zapier\.com|maker\.ifttt\.com|events\.pagerduty\.com|hooks\.chime\.aws|open\.feishu\.cn|open\.larksuite\.com|oapi\.dingtalk\.com|qyapi\.weixin\.qq\.com|hook\.[\w.]*make\.com|hc-ping\.com|ntfy\.sh|api\.day\.app|webhook\.site|pipedream\.net)$/i;
+
+/** A part of a path that nobody wrote by hand: a token of a bot, a UUID, or 16 letters and more with digits among them. */
+const tokenInPath =
+  /^(?:bot)?\d{6,}(?::|%3a)[\w-]{20,}$|^[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}$|^(?=.*\d)(?=.*[a-z])[\w+~=%-]{20,}$/i;
+/** `training-alerts-2026`: words and a number, which somebody wrote by hand. */
+const wordsInPath = /^[a-z]+(?:[-_.]+(?:[a-z]+|\d{1,4}))*$|^v?\d{1,4}$/i;
+
+/** Whether a URL lets whoever has it do something: by a password, a token in its path or its query, or because of whose it is. */
+export function isSecretUrl(written: string): boolean {
+  if (!URL.canParse(written)) return looksSecret(written);
+  const { username, password, hostname, pathname, searchParams, hash } = new URL(written);
+  if (username !== '' || password !== '' || secretHosts.test(hostname) || looksSecret(written)) return true;
+  if (secretAddresses.some((shape) => shape.test(written))) return true;
+  const parts = [...pathname.split('/'), ...searchParams.values(), hash.slice(1)];
+  return parts.some((part) => tokenInPath.test(part) && !wordsInPath.test(part));
+}
 
 export function looksSecret(value: string): boolean {
   return secretShapes.some((shape) => shape.test(value));
@@ -42,7 +69,8 @@ export function looksSecret(value: string): boolean {
 export function withoutSecrets(text: string, known: readonly string[] = []): string {
   let clean = text;
   for (const value of known.toSorted((a, b) => b.length - a.length)) clean = clean.replaceAll(value, hidden);
-  for (const shape of secretShapes) clean = clean.replaceAll(new RegExp(shape.source, `${shape.flags}g`), hidden);
+  for (const shape of [...secretShapes, ...secretAddresses])
+    clean = clean.replaceAll(new RegExp(shape.source, `${shape.flags}g`), hidden);
   return clean;
 }
 const hidden = '[secret]';

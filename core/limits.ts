@@ -227,6 +227,8 @@ export const versionHeldS = 300;
 /** An answer of the Hugging Face Hub is waited for so long, and so is a connection on which nothing comes. */
 export const hubAnswerMsMax = 30_000;
 export const hubStallMsMax = 60_000;
+/** Bytes of a file that come in that time, at least: a byte a minute would be waited for for years. */
+export const hubPaceBytesMin = 16 * 1024;
 /** Attempts in a row that bring nothing before fetching a file ends, and the pause after the first; it doubles. */
 export const hubAttemptsMax = 5;
 export const hubPauseMs = 500;

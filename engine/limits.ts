@@ -59,8 +59,20 @@ export const ggufTensorsMax = safetensorsTensorsMax;
 /** Named values of a GGUF file, and entries of a list: vocabularies have some hundred thousand tokens. */
 export const ggufEntriesMax = 4_000_000;
 
+/** Entries of all its lists together: tokens, scores, types and merges of the largest vocabularies are some two million. */
+export const ggufListedMax = 8_000_000;
+
 /** Steps of a chat template, some seconds: it takes some hundred a message, and its texts count as well. */
 export const templateWorkMax = 8_000_000;
+
+/** Bytes of texts and lists that it makes meanwhile: a long conversation has a megabyte, which a template copies some times. */
+export const templateBytesMax = 256 * 1024 * 1024;
+
+/** Parts of a template in one another, so calls of macros in one another too: schemas of tools take some tens. */
+export const templateDepthMax = 400;
+
+/** Letters of a template, and blanks in a row in it: the longest of models have 20,000, and some tens. */
+export const [templateCharactersMax, templateBlanksMax] = [1_000_000, 2_000];
 
 /** Numbers that `range` of a chat template gives; templates count messages by it. */
 export const templateRangeMax = 100_000;

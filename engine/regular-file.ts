@@ -1,11 +1,22 @@
-import { closeSync, constants, fstatSync, openSync, readFileSync, type Stats } from 'node:fs';
+import { closeSync, constants, fstatSync, lstatSync, openSync, readFileSync, realpathSync, type Stats } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
+import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
+
+/** Which links may lead to a file that somebody else may have put there. Missing: all. */
+export interface Opening {
+  /**
+   * Folders, one of which must really hold the file. A link below them may lead from one to the other and not out of them. It is what
+   * was opened that is compared, so that nobody gains anything by another link a moment later.
+   */
+  readonly within?: readonly string[] | undefined;
+  /** Whether the file may itself be a link. The folders above it may be, as far as `within` lets them. */
+  readonly links?: 'followed' | 'refused' | undefined;
+}
 
 /** What Node reads into one buffer. */
 const bytesReadMax = 2 ** 31 - 1;
-/** A FIFO that nobody writes to is opened, and refused, instead of waited for. */
-const flags = constants.O_RDONLY | constants.O_NONBLOCK;
+const { O_APPEND, O_CREAT, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, O_WRONLY } = constants;
 
 /** A path that leads to something that cannot be read as a file: a folder, a FIFO, a device, or more than fits into memory. */
 export class NotAFile extends RatchetError {
@@ -27,17 +38,25 @@ export function whyUnreadable(cause: unknown): string {
 }
 
 /**
- * Opens a file that somebody else may have put there. Throws `NotAFile` for what is none: a FIFO would be waited for, and
- * /dev/zero has no end. What is not there, or may not be read, throws as Node's own `open` does.
+ * Opens a file that somebody else may have put there, once: all that is read comes through this handle. Throws `NotAFile` for what is
+ * none (a FIFO would be waited for, and /dev/zero has no end) and for a link that `opening` does not take. What is not there, or may not
+ * be read, throws as Node's own `open` does.
  */
-export async function openRegular(file: string): Promise<FileHandle> {
-  const handle = await open(file, flags).catch((error: unknown) => {
-    if (isErrno(error, 'ENXIO')) throw new NotAFile(file, 'a socket or a device without a driver');
-    if (isErrno(error, 'ELOOP')) throw new NotAFile(file, 'a link that leads to itself');
-    throw error;
+export async function openRegular(file: string, opening: Opening = {}): Promise<FileHandle> {
+  return openedAs(file, O_RDONLY, opening);
+}
+
+/** The same for writing at its end; the file is made where there is none, for its owner to read and write, or as `mode` says. */
+export async function openToAppend(file: string, opening: Opening = {}, mode = 0o666): Promise<FileHandle> {
+  return openedAs(file, O_WRONLY | O_APPEND | O_CREAT, { ...opening, links: 'refused' }, mode);
+}
+
+async function openedAs(file: string, access: number, opening: Opening, mode?: number): Promise<FileHandle> {
+  const handle = await open(file, access | flagsOf(opening), mode).catch((error: unknown) => {
+    throw whyUnopened(file, error, opening);
   });
   try {
-    refuseOther(file, await handle.stat());
+    refuseOther(file, await handle.stat(), opening);
     return handle;
   } catch (error) {
     await handle.close();
@@ -46,38 +65,78 @@ export async function openRegular(file: string): Promise<FileHandle> {
 }
 
 /** All of a file; `NotAFile` as above, also for one of more than `bytesMax`. */
-export async function readRegular(file: string, bytesMax = bytesReadMax): Promise<Buffer> {
-  const handle = await openRegular(file);
+export async function readRegular(file: string, bytesMax = bytesReadMax, opening: Opening = {}): Promise<Buffer> {
+  const handle = await openRegular(file, opening);
   try {
-    refuseLarge(file, await handle.stat(), bytesMax);
-    return await handle.readFile();
+    const { size } = await handle.stat();
+    refuseLarge(file, size, bytesMax);
+    const bytes = await handle.readFile();
+    refuseLarge(file, bytes.length, bytesMax); // it may have grown meanwhile
+    return bytes;
   } finally {
     await handle.close();
   }
 }
 
+/** Bytes of a text. */
+const textBytesMax = 256 * 1024 * 1024;
+
 /** As UTF-8. What people write and programs note for them stays far below this; a longer text is no string in Node. */
-export async function readRegularText(file: string, bytesMax = 256 * 1024 * 1024): Promise<string> {
-  return (await readRegular(file, bytesMax)).toString('utf8');
+export async function readRegularText(file: string, bytesMax = textBytesMax, opening: Opening = {}): Promise<string> {
+  return (await readRegular(file, bytesMax, opening)).toString('utf8');
 }
 
-export function readRegularSync(file: string, bytesMax = bytesReadMax): Buffer {
-  const handle = openSync(file, flags);
+export function readRegularSync(file: string, bytesMax = bytesReadMax, opening: Opening = {}): Buffer {
+  const handle = openedSync(file, opening);
   try {
     const about = fstatSync(handle);
-    refuseOther(file, about);
-    refuseLarge(file, about, bytesMax);
+    refuseOther(file, about, opening);
+    refuseLarge(file, about.size, bytesMax);
     return readFileSync(handle);
   } finally {
     closeSync(handle);
   }
 }
 
-function refuseOther(file: string, about: Stats): void {
-  if (!about.isFile()) throw new NotAFile(file, kindOf(about));
+function openedSync(file: string, opening: Opening): number {
+  try {
+    return openSync(file, O_RDONLY | flagsOf(opening));
+  } catch (error) {
+    throw whyUnopened(file, error, opening);
+  }
 }
 
-function refuseLarge(file: string, { size }: Stats, bytesMax: number): void {
+/** Without waiting: a FIFO that nobody writes to is opened, and refused. */
+function flagsOf({ links = 'followed' }: Opening): number {
+  return O_NONBLOCK | (links === 'refused' ? O_NOFOLLOW : 0);
+}
+
+function whyUnopened(file: string, error: unknown, { links }: Opening): unknown {
+  if (isErrno(error, 'ENXIO')) return new NotAFile(file, 'a socket, or a device or FIFO that nobody serves');
+  if (!isErrno(error, 'ELOOP')) return error;
+  return new NotAFile(file, links === 'refused' ? 'a link' : 'a link that leads to itself');
+}
+
+function refuseOther(file: string, about: Stats, { within }: Opening): void {
+  if (!about.isFile()) throw new NotAFile(file, kindOf(about));
+  if (within !== undefined && !isWithin(within, file, about))
+    throw new NotAFile(file, `a link that leads out of ${within[0]}`);
+}
+
+/** Whether what was opened really is in one of the folders: at its real path there, the very same file is found. */
+function isWithin(folders: readonly string[], file: string, { dev, ino }: Stats): boolean {
+  try {
+    const real = realpathSync(file);
+    const roots = folders.map((folder) => realpathSync(folder) + path.sep);
+    if (!roots.some((root) => real.startsWith(root))) return false;
+    const there = lstatSync(real);
+    return there.dev === dev && there.ino === ino;
+  } catch {
+    return false; // taken away, or put elsewhere, since it was opened
+  }
+}
+
+function refuseLarge(file: string, size: number, bytesMax: number): void {
   if (size > bytesMax) throw new NotAFile(file, `${size} bytes, more than the ${bytesMax} that are read`);
 }
 

@@ -2,7 +2,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { RatchetError } from '../core/errors.ts';
 import { isRootsAlone, ownersOf, realOr, wayTo, whatOthersCan } from './file-owners.ts';
-import { grantedLines, rootsIn } from './grants.ts';
+import { grantedLines, grants, requireGrant, rootsIn } from './grants.ts';
 
 /**
  * Whose files a worker reads as configs and runs as code. Our own Temporal server listens on the loopback and asks nobody who they are:
@@ -10,22 +10,34 @@ import { grantedLines, rootsIn } from './grants.ts';
  * put in its place, and what lies where that user said so. The supervisor of our own server says so in `RATCHET_TRUSTED_ROOTS`; without
  * the variable everything may be named, as at a command line or with a server that knows its clients.
  *
- * Gives the file's real path, which is the one to open: no link on the way to it matters then. What is not there is passed through,
- * for whoever opens it to say so.
+ * Gives the file's real path, which is the one to open: no link on the way to it matters then. What is not there, and would be taken, is
+ * passed through, for whoever opens it to say so.
  */
 export function trustedFile(file: string, what: string, environment: Environment = process.env): string {
   const roots = trustedRoots(environment);
   if (roots === null) return file;
   const real = realOr(file, null);
+  const root = roots.find((one) => isWithin(one, real ?? nearestReal(file)));
+  // In the same words whether or not it is there: nobody learns from a refusal which files of ours there are.
+  if (root === undefined)
+    throw refused(file, what, 'is outside of what was named there', whereToPut(roots, path.resolve(file)));
   if (real === null) return file;
-  const root = roots.find((one) => isWithin(one, real));
-  if (root === undefined) throw refused(file, what, 'is outside of what was named there', whereToPut(roots, real));
   const owners = ownersOf(root, roots[0]!);
   for (const place of wayTo(real, root)) {
     const wrong = whatOthersCan(place, owners);
     if (wrong !== null) throw refused(file, what, ...wrong);
   }
   return real;
+}
+
+/**
+ * Refuses the folder of a model that lies elsewhere and that nobody named: what is said of it would tell any user of the machine which folders of
+ * ours there are. Its files are read and not run, so whose they are does not matter.
+ */
+export function requireModelPlace(folder: string, what: string, environment: Environment = process.env): void {
+  const roots = trustedRoots(environment);
+  if (roots === null || roots.some((root) => isWithin(root, nearestReal(folder)))) return;
+  requireGrant(`${grants.model}${folder}`, `${what} ${folder}`, environment);
 }
 
 /** Whether everything may be named here: then a file's text may come from whoever names it, as well. */
@@ -81,6 +93,14 @@ function trustedRoots(environment: Environment): string[] | null {
 
 function isWithin(root: string, file: string): boolean {
   return file === root || file.startsWith(root.endsWith(path.sep) ? root : root + path.sep);
+}
+
+/** Where a path leads as far as it is there, with what is not behind it. */
+function nearestReal(file: string): string {
+  const absolute = path.resolve(file);
+  const real = realOr(absolute, null);
+  if (real !== null || absolute === path.dirname(absolute)) return real ?? absolute;
+  return path.join(nearestReal(path.dirname(absolute)), path.basename(absolute));
 }
 
 function whereToPut(roots: readonly string[], real: string): string {

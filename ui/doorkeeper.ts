@@ -9,14 +9,15 @@ export interface Refusal {
 }
 
 /**
- * Who may look: whoever opened the printed address. Its token becomes a cookie of this port, so that it stands in no address any more. Pages of
- * other places are refused by Host, Origin and Sec-Fetch-Site, also where they have made a name of their own lead here.
+ * Who may look: whoever opened the printed address. Its token comes as a header that the page's own code sets, and never as a cookie, which a
+ * browser would send to every port of this host, so to whoever listens there. Pages of other places are refused by Host, Origin and
+ * Sec-Fetch-Site, also where they have made a name of their own lead here.
  */
 export class Doorkeeper {
   readonly token = randomBytes(24).toString('base64url');
 
-  /** Null: come in. */
-  refuse(headers: IncomingHttpHeaders, port: number): Refusal | null {
+  /** Null: come in. `isForAll`: what is asked for has no secret, and needs no token. */
+  refuse(headers: IncomingHttpHeaders, port: number, isForAll = false): Refusal | null {
     const foreign = foreignHeader(headers);
     const ownOrigins = ['127.0.0.1', 'localhost', '[::1]'].map((host) => `http://${host}:${port}`);
     const { origin, 'sec-fetch-site': site = 'none' } = headers;
@@ -27,33 +28,14 @@ export class Doorkeeper {
       !['same-origin', 'none'].includes(site)
     )
       return { status: 403, message: 'This page answers no other pages.' };
-    if (this.#isKnown(cookieOf(headers, cookieName(port))) || this.#isKnown(bearerOf(headers))) return null;
+    if (isForAll || this.#isKnown(bearerOf(headers))) return null;
     return { status: 401, message: 'Open the whole address that ratchet printed, with its token.' };
-  }
-
-  /** What makes a browser that opened the printed address known; null where the token is another. */
-  cookie(token: string | null, port: number): string | null {
-    if (token === null || !this.#isKnown(token)) return null;
-    return `${cookieName(port)}=${this.token}; HttpOnly; SameSite=Strict; Path=/`;
   }
 
   #isKnown(token: string | null): boolean {
     const digest = (text: string) => createHash('sha256').update(text).digest();
     return token !== null && timingSafeEqual(digest(token), digest(this.token));
   }
-}
-
-/** Cookies know no ports: two pages on one machine each have their own. */
-function cookieName(port: number): string {
-  return `ratchet_${port}`;
-}
-
-function cookieOf({ cookie = '' }: IncomingHttpHeaders, name: string): string | null {
-  for (const part of cookie.split(';')) {
-    const [key, value] = part.trim().split('=', 2);
-    if (key === name) return value ?? null;
-  }
-  return null;
 }
 
 function bearerOf({ authorization = '' }: IncomingHttpHeaders): string | null {

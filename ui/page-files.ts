@@ -57,9 +57,9 @@ export const policy = [
   "trusted-types 'none'",
 ].join('; ');
 
-/** The page as it is served; its code and looks are asked for beside it. */
-export function pageHtml(settings: PageSettings): string {
-  return html(settings, {
+/** The page as it is served to anybody: it says nothing of any run. Its code asks for all of that, and says who asks. */
+export function pageHtml(): string {
+  return html({
     head: '<link rel="stylesheet" href="/page.css">',
     foot: '<script src="/page.js"></script>',
   });
@@ -79,13 +79,13 @@ export async function reportHtml(settings: PageSettings, data: unknown): Promise
     "require-trusted-types-for 'script'",
     "trusted-types 'none'",
   ].join('; ');
-  return html(settings, {
+  return html({
     head: `<meta http-equiv="Content-Security-Policy" content="${csp}"><style>${style}</style>`,
-    foot: `<script type="application/json" id="data">${asData(data)}</script><script>${code}</script>`,
+    foot: `<script type="application/json" id="settings">${asData(settings)}</script><script type="application/json" id="data">${asData(data)}</script><script>${code}</script>`,
   });
 }
 
-function html(settings: PageSettings, { head, foot }: { readonly head: string; readonly foot: string }): string {
+function html({ head, foot }: { readonly head: string; readonly foot: string }): string {
   return `<!doctype html>
 <html lang="en">
 <head>
@@ -99,7 +99,6 @@ ${head}
 </head>
 <body>
 <div id="page"><noscript><p>This page needs JavaScript, which comes with it.</p></noscript></div>
-<script type="application/json" id="settings">${asData(settings)}</script>
 ${foot}
 </body>
 </html>

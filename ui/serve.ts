@@ -5,7 +5,7 @@ import { RatchetError } from '../core/errors.ts';
 import { runNamePattern } from '../core/names.ts';
 import { openRunStore } from '../backends/store/index.ts';
 import { layout } from '../runs/layout.ts';
-import { answerHeaders, type ChatAsked, type Steering } from './answers.ts';
+import { answerHeaders, type ChatAsked, type PageSettings, type Steering } from './answers.ts';
 import { Doorkeeper } from './doorkeeper.ts';
 import { Folder } from './folder.ts';
 import { KnownAnswers } from './known-answers.ts';
@@ -57,6 +57,13 @@ const guards = {
   'cross-origin-resource-policy': 'same-origin',
 };
 
+/** What anybody on this machine may have: the page without anything that it shows. */
+const openFiles: Readonly<Record<string, { readonly type: string; readonly text: () => Promise<string> }>> = {
+  '/': { type: 'text/html', text: () => Promise.resolve(pageHtml()) },
+  '/page.js': { type: 'text/javascript', text: async () => (await pageFiles()).script },
+  '/page.css': { type: 'text/css', text: async () => (await pageFiles()).style },
+};
+
 /** Below this, packing costs more than it saves. */
 const packedFrom = 1_500;
 
@@ -70,7 +77,7 @@ export async function servePage(options: PageOptions): Promise<ServedPage> {
   site.port = portOf(server);
   return {
     prepare: () => site.prepare(),
-    url: `http://127.0.0.1:${site.port}/?token=${site.door.token}`,
+    url: `http://127.0.0.1:${site.port}/#token=${site.door.token}`,
     async close() {
       site.end();
       server.closeAllConnections();
@@ -135,15 +142,8 @@ class Site {
     const { url, headers, method } = request;
     const address = URL.canParse(url ?? '', 'http://here') ? new URL(url ?? '', 'http://here') : null;
     if (!address) return plain(request, response, 400, 'Expected an address.');
-    const token = address.searchParams.get('token');
-    if (address.pathname === '/' && token !== null && method === 'GET') {
-      const cookie = this.door.cookie(token, this.port);
-      if (cookie !== null) {
-        response.writeHead(303, { location: '/', 'set-cookie': cookie, 'cache-control': 'no-store' }).end();
-        return;
-      }
-    }
-    const refusal = this.door.refuse(headers, this.port);
+    const isForAll = method === 'GET' && Object.hasOwn(openFiles, address.pathname);
+    const refusal = this.door.refuse(headers, this.port, isForAll);
     if (refusal) return plain(request, response, refusal.status, refusal.message);
     if (method === 'POST') return this.#take(address, request, response);
     if (method !== 'GET' && method !== 'HEAD') return plain(request, response, 405, 'This page only shows.');
@@ -171,15 +171,14 @@ class Site {
 
   async #show({ pathname, searchParams }: URL, request: IncomingMessage, response: ServerResponse): Promise<void> {
     const { run, steer } = this.#options;
-    const canSteer = steer !== undefined;
-    const html = (): string => pageHtml({ run, isReport: false, canSteer, madeAt: new Date().toISOString() });
-    switch (pathname) {
-      case '/':
-        return send(request, response, { type: 'text/html', body: html() });
-      case '/page.js':
-        return send(request, response, { type: 'text/javascript', body: (await pageFiles()).script });
-      case '/page.css':
-        return send(request, response, { type: 'text/css', body: (await pageFiles()).style });
+    if (Object.hasOwn(openFiles, pathname)) {
+      const { type, text } = openFiles[pathname]!;
+      return send(request, response, { type, body: await text() });
+    }
+    if (pathname === '/api/settings') {
+      const canSteer = steer !== undefined;
+      const settings: PageSettings = { run, isReport: false, canSteer, madeAt: new Date().toISOString() };
+      return json(request, response, settings);
     }
     const ofFolder = /^\/api\/([^/]+)$/.exec(pathname)?.[1];
     const found = ofFolder !== undefined && run === null ? await this.#folder.answer(ofFolder, searchParams) : null;

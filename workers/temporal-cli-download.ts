@@ -6,6 +6,7 @@ import { mkdtemp, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
+import { asItIs, Pace } from '../engine/read-body.ts';
 import { requireFreeSpace, sayEvery } from './long-wait.ts';
 
 /** The release that is downloaded. */
@@ -37,6 +38,7 @@ const archives: Readonly<Record<string, { readonly name: string; readonly sha256
 /** A fire wall that drops packets must not cost minutes; a slow line may. */
 const connectTimeoutMs = 8_000;
 const stallTimeoutMs = 30_000;
+const paceBytesMin = 16 * 1024;
 
 /** The archive is bounded so that a wrong answer cannot fill the disk. */
 const archiveBytesMax = 400 * 1024 * 1024;
@@ -74,20 +76,18 @@ export async function downloadTemporalCli(options: DownloadOptions): Promise<str
 async function fetchTo(part: string, url: string, log: (line: string) => void): Promise<void> {
   const start = existsSync(part) ? statSync(part).size : 0;
   const abort = new AbortController();
-  let timer = setTimeout(
+  const timer = setTimeout(
     () => abort.abort(new Error(`no answer within ${connectTimeoutMs / 1000} s`)),
     connectTimeoutMs,
   );
-  const rearm = () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => abort.abort(new Error(`nothing came for ${stallTimeoutMs / 1000} s`)), stallTimeoutMs);
-  };
+  const slow = `less than ${paceBytesMin} bytes came in ${stallTimeoutMs / 1000} s`;
+  let pace: Pace | null = null;
   let received = 0;
   const wait = sayEvery(log, () => `downloading the Temporal CLI, ${Math.round(received / 1e6)} MB`);
   try {
     const response = await fetch(url, {
       signal: abort.signal,
-      headers: start > 0 ? { range: `bytes=${start}-` } : {},
+      headers: { ...asItIs, ...(start > 0 ? { range: `bytes=${start}-` } : {}) },
     });
     // 416: the part is complete already, or not a part of this file; its digest tells.
     if (response.status === 416) return;
@@ -95,10 +95,12 @@ async function fetchTo(part: string, url: string, log: (line: string) => void): 
     log(`downloading the official Temporal CLI ${downloadedVersion} (about 45 MB, once)`);
     const resumed = response.status === 206;
     received = resumed ? start : 0;
+    clearTimeout(timer);
+    pace = new Pace({ ms: stallTimeoutMs, bytesMin: paceBytesMin }, () => abort.abort(new Error(slow)));
     const file = await open(part, resumed ? 'a' : 'w', 0o600);
     try {
       for await (const chunk of response.body as AsyncIterable<Uint8Array>) {
-        rearm();
+        pace.came(chunk.length);
         received += chunk.length;
         if (received > archiveBytesMax) throw new Error(`${url} is larger than ${archiveBytesMax} bytes`);
         await file.write(chunk);
@@ -110,6 +112,7 @@ async function fetchTo(part: string, url: string, log: (line: string) => void): 
     throw new Error(`${url}: ${explain(abort.signal.aborted ? abort.signal.reason : error)}`, { cause: error });
   } finally {
     clearTimeout(timer);
+    pace?.end();
     wait.end();
   }
 }

@@ -12,6 +12,7 @@ import type { RunSpec } from '../config/run-spec.ts';
 import { needsFullWeights, vllmArguments, type VllmSpec } from '../config/vllm-spec.ts';
 import { lookAtEngine } from '../backends/inference/index.ts';
 import { openModel, saveModelFolder } from '../engine/index.ts';
+import { requireOwnFiles } from '../engine/model/model-repository.ts';
 import { choosePort } from './ports.ts';
 import { shellWord } from './service.ts';
 import type { Role } from './supervisor.ts';
@@ -38,6 +39,7 @@ export async function vllmRole(spec: RunSpec, projectFolder: string): Promise<St
   const key = apiKeyVar === null ? null : requireKey(apiKeyVar);
   const port = await choosePort(vllm.port ?? usualPort);
   const folder = await modelFolder(spec, projectFolder);
+  if (path.isAbsolute(folder)) await requireOwnFiles(folder);
   const url = `http://${isEverywhere(vllm.host) ? '127.0.0.1' : bracketed(vllm.host)}:${port}`;
   const address = { url, apiKeyVar, headers: {}, headersFromEnv: {}, model: null };
   const role: Role = {

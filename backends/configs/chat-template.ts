@@ -1,6 +1,6 @@
 import { chatTemplateBytesMax } from '../../core/limits.ts';
 import type { ChatTemplateSpec } from '../../config/run-spec.ts';
-import { compileTemplate } from '../../engine/model/chat-template.ts';
+import { compileTemplate } from '../../engine/model/bounded-template.ts';
 import { sha256 } from '../store/file-store.ts';
 import { Refused } from './refused.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';

@@ -15,7 +15,7 @@ import { presetFiles } from '../../engine/model/preset-files.ts';
 import { type PassMemory, passMemory } from '../../engine/train/activations.ts';
 import { contextPositionsMax } from '../../engine/limits.ts';
 import { type ServerMemory, serverMemory } from '../../engine/sample/server-memory.ts';
-import { readRegularText } from '../../engine/regular-file.ts';
+import { readModelText } from '../../engine/model/text-files.ts';
 
 type ModelUse = Pick<RunSpec, 'model' | 'lora' | 'sft'> &
   Partial<Pick<RunSpec, 'numIterations' | 'trainer' | 'inference'>>;
@@ -114,7 +114,7 @@ async function readModelConfig(model: string): Promise<ModelConfig> {
   if (model.startsWith('preset:')) return parseModelConfig(presetFiles(model)['config.json'] ?? '', model);
   const file = path.join(model, 'config.json');
   try {
-    return parseModelConfig(await readRegularText(file), file);
+    return parseModelConfig(await readModelText(model, 'config.json'), file);
   } catch (cause) {
     if (cause instanceof RatchetError) throw cause;
     throw new RatchetError(

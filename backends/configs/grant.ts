@@ -58,7 +58,13 @@ export function namedIn(spec: RunSpec): string[] {
     ...namedByEnvironments(environmentsOf(spec)),
     ...serversIn(spec),
     ...linesOfStore(spec.store.uri),
+    ...linesOfModels([spec.model, teacher?.folder ?? null]),
   ];
+}
+
+/** Folders of models outside of the project, which are read. */
+export function linesOfModels(models: readonly (string | null)[]): string[] {
+  return models.flatMap((model) => (model !== null && path.isAbsolute(model) ? [`${grants.model}${model}`] : []));
 }
 
 /** Servers that a run asks, with their keys. Those of an endpoints file are named by that. */

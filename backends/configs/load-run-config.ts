@@ -14,7 +14,8 @@ import { ConfigProblems, type Place, type Problem } from '../../config/problems.
 import type { RunSpec } from '../../config/run-spec.ts';
 import { environmentFinder } from '../environments/find.ts';
 import { linesOfStore, resolveStoreUri } from '../store/index.ts';
-import { grantByFile } from './grant.ts';
+import { grantByFile, linesOfModels } from './grant.ts';
+import { resolvePath } from './paths.ts';
 import { readRunText } from './run-text.ts';
 import { withFiles } from './named-files.ts';
 import type { SentFiles } from './sent-files.ts';
@@ -108,6 +109,10 @@ export async function loadRunConfig(file: string, options: LoadOptions): Promise
   });
   if (!parsed.ok) throw new ConfigProblems(parsed.problems, parsed.readAs);
   const store = { uri: resolveStoreUri(parsed.spec.store.uri, projectFolder) };
-  grantByFile(linesOfStore(store.uri), Object.keys(overrides).length === 0);
+  const { model, teacher } = parsed.spec;
+  const models = [model, teacher?.folder ?? null]
+    .filter((each) => each !== null && /^[./]/.test(each))
+    .map((each) => resolvePath(each!, { folder, projectFolder }));
+  grantByFile([...linesOfStore(store.uri), ...linesOfModels(models)], Object.keys(overrides).length === 0);
   return withFiles({ ...parsed, spec: { ...parsed.spec, store } }, { folder, texts: read.texts }, options);
 }

@@ -8,6 +8,7 @@ import { findCached } from '../hub/hub-cache.ts';
 import { hubSettings } from '../hub/hub-settings.ts';
 import { aboutPackaged, isPackagedHere, packagedFolder } from '../hub/packaged-models.ts';
 import type { ModelParts } from '../hub/model-files.ts';
+import { requireModelPlace } from '../../engine/trusted-files.ts';
 import { type Folders, isThere, resolvePath } from './paths.ts';
 
 /** A model that a run file names by its id on the Hugging Face Hub, or by the name of one that comes as a package. */
@@ -29,6 +30,7 @@ export async function resolveModel({ model, trainer }: Named, folders: Folders):
   const packaged = packagedFolder(model);
   if (packaged !== null && !(await isThere(folder)))
     return { model: isPackagedHere(model) ? packaged : model, trainer };
+  if (!isHubId(model)) requireModelPlace(folder, 'The model');
   if (!isHubId(model) || (await isThere(folder))) return { model: folder, trainer };
   const found = findCached(hubSettings().cache, model, partsFor(trainer));
   const isWhole = found !== null && found.missing.length === 0;

@@ -3,6 +3,7 @@ import path from 'node:path';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { readEndpoints } from '../inference/endpoints-file.ts';
+import { requireModelPlace } from '../../engine/trusted-files.ts';
 import { type Folders, isThere, resolvePath } from './paths.ts';
 import { Refused, type Tried } from './refused.ts';
 
@@ -34,6 +35,7 @@ export async function readTeacher(
   const { folder: written, endpoints } = teacher;
   if (written !== null) {
     const found = resolvePath(written, folders);
+    requireModelPlace(found, 'The teacher');
     await tried([['teacher', 'model']], async () => {
       if (await isThere(path.join(found, 'config.json'))) return;
       if (await isThere(path.join(found, 'adapter_config.json'))) return;

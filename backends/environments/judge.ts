@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
+import { asItIs, readBodyText } from '../../engine/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { lazily } from '../../core/lazily.ts';
 import type { ChatMessage } from '../../core/rl/rollout.ts';
@@ -121,6 +122,9 @@ function keyOf(variable: string | undefined): string {
   );
 }
 
+/** Of an answer: a judge says some thousand words, and a server an error's page. */
+const judgeBytesMax = 16 * 1024 * 1024;
+
 /** The whole answer, so that a request is in flight until its last byte. */
 async function fetchWhole(
   url: string | URL | Request,
@@ -129,7 +133,10 @@ async function fetchWhole(
 ): Promise<Response> {
   const timeout = AbortSignal.timeout(timeoutMs);
   const signal = init?.signal ? AbortSignal.any([init.signal, timeout]) : timeout;
-  const response = await fetch(url, { ...init, signal });
+  const asked = new Headers(init?.headers);
+  for (const [name, value] of Object.entries(asItIs)) asked.set(name, value);
+  const response = await fetch(url, { ...init, headers: asked, signal });
   const { status, statusText, headers } = response;
-  return new Response(await response.text(), { status, statusText, headers });
+  const text = await readBodyText(response, 'The judge', judgeBytesMax);
+  return new Response(text, { status, statusText, headers });
 }

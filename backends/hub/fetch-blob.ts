@@ -5,7 +5,8 @@ import { hostname } from 'node:os';
 import path from 'node:path';
 import { setTimeout as wait } from 'node:timers/promises';
 import { RatchetError } from '../../core/errors.ts';
-import { hubAttemptsMax, hubPauseMs, hubStallMsMax } from '../../core/limits.ts';
+import { hubAttemptsMax, hubPaceBytesMin, hubPauseMs, hubStallMsMax } from '../../core/limits.ts';
+import { Pace } from '../../engine/read-body.ts';
 import { isAlive } from '../is-alive.ts';
 import type { HubClient, HubFile } from './hub-client.ts';
 
@@ -72,7 +73,7 @@ async function take(lock: string): Promise<boolean> {
   }
 }
 
-/** Continues until all bytes are here. Attempts that bring something are not counted. */
+/** Continues until all bytes are here. Attempts that bring something worth the wait are not counted. */
 async function fetchWhole(client: HubClient, wanted: Wanted, part: string): Promise<void> {
   const { sizeBytes, name } = wanted.file;
   let fruitless = 0;
@@ -87,7 +88,7 @@ async function fetchWhole(client: HubClient, wanted: Wanted, part: string): Prom
     );
     if (error !== null && (!(error instanceof RatchetError) || !error.isRetryable)) throw error;
     const now = (await sizeOf(part)) ?? 0;
-    fruitless = now > from ? 0 : fruitless + 1;
+    fruitless = now - from >= hubPaceBytesMin || now === sizeBytes ? 0 : fruitless + 1;
     if (fruitless >= hubAttemptsMax) {
       const message = `${wanted.id}: ${name} stopped coming at ${now} of ${sizeBytes} bytes (${error?.message ?? 'the connection ended'}). What is here is kept: type the same again to continue.`;
       throw new RatchetError('ServerUnavailable', message, { cause: error });
@@ -99,8 +100,8 @@ async function fetchWhole(client: HubClient, wanted: Wanted, part: string): Prom
 async function appendFrom(client: HubClient, wanted: Wanted, part: string, from: number): Promise<void> {
   const { id, commit, file, onBytes } = wanted;
   const stalled = new AbortController();
-  const armed = (): NodeJS.Timeout => setTimeout(() => stalled.abort(new Error('nothing came')), hubStallMsMax);
-  let timer = armed();
+  const slow = `less than ${hubPaceBytesMin} bytes came in ${hubStallMsMax / 1000} s`;
+  const pace = new Pace({ ms: hubStallMsMax, bytesMin: hubPaceBytesMin }, () => stalled.abort(new Error(slow)));
   try {
     const response = await client.open(id, commit, file, from, stalled.signal);
     const isContinued = response.status === 206;
@@ -108,8 +109,7 @@ async function appendFrom(client: HubClient, wanted: Wanted, part: string, from:
     let here = isContinued ? from : 0;
     try {
       for await (const chunk of response.body as AsyncIterable<Uint8Array>) {
-        clearTimeout(timer);
-        timer = armed();
+        pace.came(chunk.length);
         here += chunk.length;
         // A server that sends more than it said is not listened to.
         if (here > file.sizeBytes) break;
@@ -124,7 +124,7 @@ async function appendFrom(client: HubClient, wanted: Wanted, part: string, from:
     const why = cause instanceof Error ? cause.message : String(cause);
     throw new RatchetError('ServerUnavailable', `${id}: ${file.name} broke off (${why}).`, { cause });
   } finally {
-    clearTimeout(timer);
+    pace.end();
   }
 }
 

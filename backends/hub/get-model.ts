@@ -1,7 +1,7 @@
-import { readFile, rmdir } from 'node:fs/promises';
+import { rmdir } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { requiredFiles } from '../../engine/model/text-files.ts';
+import { readModelText, requiredFiles } from '../../engine/model/text-files.ts';
 import { findCached, repositoryFolder } from './hub-cache.ts';
 import { HubClient, type HubFile, type HubRepositoryAt } from './hub-client.ts';
 import type { HubSettings } from './hub-settings.ts';
@@ -45,8 +45,8 @@ export async function getModel(settings: HubSettings, asked: Asked): Promise<Got
   const before = findCached(settings.cache, id, parts, model.commit);
   const wasHere = before !== null && before.missing.length === 0;
   const first = await fileOf(client, id, model, 'config.json');
-  const config = await addConfig(into, first, repositoryFolder(settings.cache, id));
-  asked.accept?.(await readFile(config, 'utf8'));
+  await addConfig(into, first, repositoryFolder(settings.cache, id));
+  asked.accept?.(await readModelText(into.folder, 'config.json'));
   const wanted: HubFile[] = [];
   const names = [...textFilesOf(model.names), ...(parts === 'texts' ? [] : await weightNames(client, into, id, model))];
   for (const name of names) wanted.push(await fileOf(client, id, model, name));
@@ -77,7 +77,7 @@ function fromCache({ cache }: HubSettings, { id, revision, parts, accept }: Aske
   }
   const { folder, commit } = found;
   const got = { folder, commit, files: [], bytes: 0, wasHere: true };
-  return readFile(path.join(folder, 'config.json'), 'utf8').then((config) => {
+  return readModelText(folder, 'config.json').then((config) => {
     accept?.(config);
     return got;
   });
@@ -100,8 +100,8 @@ async function weightNames(client: HubClient, into: Snapshot, id: string, model:
     const message = `${id}: expected its weights as safetensors (${wholeWeights}, or ${weightsIndex}), got ${has}. Files of other formats may run code when they are opened, and are not fetched.`;
     throw new RatchetError('ModelUnsupported', message);
   }
-  const index = await into.add(await fileOf(client, id, model, weightsIndex), () => undefined);
-  const shards = shardsOf(await readFile(index, 'utf8'));
+  await into.add(await fileOf(client, id, model, weightsIndex), () => undefined);
+  const shards = shardsOf(await readModelText(into.folder, weightsIndex));
   if (shards !== null) return [weightsIndex, ...shards];
   throw new RatchetError('ModelUnsupported', `${id}: ${weightsIndex} is no index of safetensors files.`);
 }

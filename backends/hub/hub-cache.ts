@@ -1,5 +1,7 @@
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
+import { ofRepository } from '../../engine/model/model-repository.ts';
+import { readRegularSync } from '../../engine/regular-file.ts';
 import { requiredFiles } from '../../engine/model/text-files.ts';
 import { type ModelParts, shardsOf, weightsIndex, wholeWeights } from './model-files.ts';
 
@@ -42,7 +44,9 @@ export function snapshotIn(
 
 function commitOf(repository: string, revision: string): string | null {
   try {
-    const commit = readFileSync(path.join(repository, 'refs', ...revision.split('/')), 'utf8').trim();
+    const commit = readRegularSync(path.join(repository, 'refs', ...revision.split('/')))
+      .toString('utf8')
+      .trim();
     return commitPattern.test(commit) ? commit : null;
   } catch {
     return revision === 'main' ? onlySnapshot(repository) : null;
@@ -62,6 +66,8 @@ function missingIn(folder: string, parts: ModelParts): string[] {
   const isThere = (name: string): boolean => existsSync(path.join(folder, name));
   const missing = requiredFiles.filter((name) => !isThere(name));
   if (parts === 'texts' || isThere(wholeWeights)) return missing;
-  const shards = isThere(weightsIndex) ? shardsOf(readFileSync(path.join(folder, weightsIndex), 'utf8')) : null;
+  const shards = isThere(weightsIndex)
+    ? shardsOf(readRegularSync(path.join(folder, weightsIndex), undefined, ofRepository(folder)).toString('utf8'))
+    : null;
   return [...missing, ...(shards ?? [wholeWeights]).filter((name) => !isThere(name))];
 }

@@ -2,6 +2,7 @@ import { setTimeout as wait } from 'node:timers/promises';
 import { z } from 'zod';
 import { hubAnswerMsMax, hubStallMsMax } from '../../core/limits.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { asItIs, readBodyText, UnwantedBody } from '../../engine/read-body.ts';
 import { commitPattern, type RepositoryKind } from './hub-cache.ts';
 import type { HubSettings } from './hub-settings.ts';
 
@@ -46,7 +47,11 @@ export class HubClient {
   async repository(id: string, revision: string): Promise<HubRepositoryAt> {
     const url = `${this.#settings.endpoint}/api/${this.#kind}/${id}/revision/${encodeURIComponent(revision)}?blobs=true`;
     const response = await this.#ask(url, { id, what: `revision ${revision}` });
-    const parsed = ModelInfo.safeParse(await response.json().catch(() => null));
+    const text = await readBodyText(response, url, descriptionBytesMax).catch((cause: unknown) => {
+      if (cause instanceof UnwantedBody) throw cause;
+      throw new RatchetError('ServerUnavailable', `${url} broke off: ${reasonOf(cause)}.`, { cause });
+    });
+    const parsed = ModelInfo.safeParse(jsonOrNull(text));
     if (!parsed.success) {
       const message = `${url}: expected a repository's description, got ${z.prettifyError(parsed.error)}. Is HF_ENDPOINT a Hugging Face Hub?`;
       throw new RatchetError('ServerUnavailable', message);
@@ -112,7 +117,7 @@ export class HubClient {
     try {
       response = await fetch(url, {
         ...request,
-        headers: { 'user-agent': 'ratchet', 'accept-encoding': 'identity', ...authorization, ...headers },
+        headers: { 'user-agent': 'ratchet', ...asItIs, ...authorization, ...headers },
         signal: signal ?? AbortSignal.timeout(hubAnswerMsMax),
       });
     } catch (cause) {
@@ -153,6 +158,16 @@ export class HubClient {
 }
 
 const redirectsMax = 5;
+/** Of a repository's description: one of 100,000 files has some 30 MB. */
+const descriptionBytesMax = 64 * 1024 * 1024;
+
+function jsonOrNull(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
 
 interface Asked {
   readonly id: string;
@@ -170,13 +185,15 @@ function reasonOf(error: unknown): string {
   return error.cause instanceof Error ? error.cause.message : error.message;
 }
 
-/** Does it again while that may help, after a pause that doubles. */
+/** Does it again while that may help, after a pause that doubles; who was waited for so long as for a whole answer is not asked again. */
 export async function askedAgain<T>(attempts: number, pauseMs: number, work: () => Promise<T>): Promise<T> {
+  const giveUpAt = performance.now() + hubAnswerMsMax;
   for (let attempt = 1; ; attempt++) {
     try {
       return await work();
     } catch (error) {
       if (!(error instanceof RatchetError) || !error.isRetryable || attempt >= attempts) throw error;
+      if (performance.now() > giveUpAt) throw error;
       await wait(error.retryAfterMs ?? pauseMs * 2 ** (attempt - 1));
     }
   }

@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
+import { requireOwnFiles } from '../../engine/model/model-repository.ts';
 import type { ModelServer } from './model-server.ts';
 import { VllmRoutes } from './vllm-routes.ts';
 
@@ -18,6 +19,7 @@ export interface LoadedFolder {
  * else may use the server meanwhile: its own weights are exchanged where the folder holds whole ones.
  */
 export async function loadWeightsFolder(server: ModelServer, folder: string, name: string): Promise<LoadedFolder> {
+  await requireOwnFiles(folder);
   const routes = new VllmRoutes(server, 'auto');
   const has = async (route: string): Promise<boolean> => (await server.get(route)).status !== 404;
   const isAdapter = existsSync(path.join(folder, 'adapter_config.json'));

@@ -1,4 +1,5 @@
 import { jsonOrNull } from '../../core/json-or-null.ts';
+import { asItIs, readBodyText } from '../../engine/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { causeOf } from '../fetch-cause.ts';
 import { firstLineage, lineageNumber } from '../../core/names.ts';
@@ -223,18 +224,23 @@ export class MlflowSink implements MetricsSink {
     const url = `${this.#base}/api/2.0/mlflow/${route}`;
     const shown = url.replace(/[?].*/, '');
     let response: Response;
+    let text: string;
     try {
       response = await fetch(url, {
         ...request,
-        headers: { 'content-type': 'application/json', ...credentials(this.#options.environment ?? process.env) },
+        headers: {
+          'content-type': 'application/json',
+          ...asItIs,
+          ...credentials(this.#options.environment ?? process.env),
+        },
         redirect: 'error', // what is sent goes to nobody but the server that was named
         signal: AbortSignal.timeout(answerMsMax),
       });
+      text = await readBodyText(response, shown);
     } catch (cause) {
       const what = `MLflow at ${this.#base} cannot be reached (${causeOf(cause)}). Is it running, and is mlflow.tracking_uri right?`;
       throw new RatchetError('ServerUnavailable', what, { cause });
     }
-    const text = await response.text();
     const answer = jsonOrNull(text);
     if (response.ok && answer !== null) return answer as Answer;
     const { error_code: code, message } = (answer ?? {}) as { error_code?: string; message?: string };

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { asItIs, readBodyText } from '../../engine/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { timeMetrics } from '../../core/rl/effectiveness.ts';
 import type { NumberedRow } from '../../runs/metrics-feed.ts';
@@ -116,20 +117,21 @@ export class OtlpSink implements MetricsSink {
 
   async #post(signal: keyof Collector, url: string, body: object): Promise<void> {
     let answer: Response;
+    let said: string;
     try {
       answer = await fetch(url, {
         method: 'POST',
-        headers: { 'content-type': 'application/json', ...this.#options.headers[signal] },
+        headers: { 'content-type': 'application/json', ...asItIs, ...this.#options.headers[signal] },
         body: JSON.stringify(body),
         redirect: 'error', // the headers may hold a key
         signal: AbortSignal.timeout(answerMsMax),
       });
+      said = await readBodyText(answer, url, saidBytesMax);
     } catch (cause) {
       throw new RatchetError('ServerUnavailable', `The collector at ${url} cannot be reached (${causeOf(cause)}).`, {
         cause,
       });
     }
-    const said = await answer.text();
     if (answer.ok) return;
     throw new RatchetError(
       'ServerUnavailable',
@@ -137,6 +139,9 @@ export class OtlpSink implements MetricsSink {
     );
   }
 }
+
+/** A collector says what it did not take. */
+const saidBytesMax = 1024 * 1024;
 
 /** The row of a committed step, and not of an evaluation. */
 function isStep(row: MetricsRow): boolean {

@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { causeOf } from '../fetch-cause.ts';
+import { asItIs, readBody, UnwantedBody } from '../../engine/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { requireServer } from '../../engine/grants.ts';
 import { troubleKindOf, saidBy, TinkerTrouble, wordsOf } from './trouble.ts';
@@ -74,9 +75,10 @@ export class TinkerHttp {
     const signals = [AbortSignal.timeout(timeoutMs), ...(signal ? [signal] : [])];
     try {
       const answer = await this.#fetch(method, route, call, AbortSignal.any(signals));
-      const bytes = await readAtMost(answer, bytesMax, route);
+      const bytes = await readBody(answer, route, bytesMax);
       return { status: answer.status, type: answer.headers.get('content-type') ?? '', bytes };
     } catch (error) {
+      if (error instanceof UnwantedBody) throw new TinkerTrouble('refused', error.message, { cause: error });
       if (signal?.aborted || error instanceof RatchetError || error instanceof TinkerTrouble) throw error;
       const never = neverArrived(error);
       const what = never ? 'does not answer' : 'broke off';
@@ -101,6 +103,7 @@ export class TinkerHttp {
         redirect: 'manual',
         headers: {
           accept,
+          ...asItIs,
           ...this.#key(url),
           ...(body === undefined ? {} : { 'content-type': isBytes ? protobufType : 'application/json' }),
         },
@@ -184,19 +187,6 @@ function isAbsolute(route: string): boolean {
 function isWithin(asked: URL, server: URL): boolean {
   const path = server.pathname.endsWith('/') ? server.pathname : `${server.pathname}/`;
   return asked.origin === server.origin && asked.pathname.startsWith(path);
-}
-
-/** A reply as it comes, up to so many bytes, whatever it says of its own length. */
-async function readAtMost(answer: Response, bytesMax: number, route: string): Promise<Uint8Array> {
-  const chunks: Uint8Array[] = [];
-  let length = 0;
-  for await (const chunk of answer.body ?? []) {
-    chunks.push(chunk as Uint8Array);
-    length += (chunk as Uint8Array).length;
-    if (length <= bytesMax) continue;
-    throw new TinkerTrouble('refused', `${route}: expected an answer of at most ${bytesMax} bytes, got a longer one.`);
-  }
-  return Buffer.concat(chunks, length);
 }
 
 export function parsed({ bytes }: HttpReply, where: string): unknown {

@@ -1,8 +1,11 @@
 import { createHash } from 'node:crypto';
-import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { ofRepository } from '../../engine/model/model-repository.ts';
+import { readRegular } from '../../engine/regular-file.ts';
+import { readModelText } from '../../engine/model/text-files.ts';
 import { decodeSafetensors, encodeSafetensors, type NamedTensor } from '../../engine/model/safetensors.ts';
 
 /**
@@ -44,7 +47,7 @@ export async function readVersion(folder: string): Promise<TinkerVersion> {
   const file = path.join(folder, versionFile);
   let text: string;
   try {
-    text = await readFile(file, 'utf8');
+    text = await readModelText(folder, versionFile);
   } catch (cause) {
     throw new RatchetError(
       'ModelUnsupported',
@@ -61,7 +64,11 @@ export async function readVersion(folder: string): Promise<TinkerVersion> {
 export async function readAdapterFiles(folder: string): Promise<Map<string, Uint8Array>> {
   const names = [weightsFile, configFile];
   return new Map(
-    await Promise.all(names.map(async (name) => [name, await readFile(path.join(folder, name))] as const)),
+    await Promise.all(
+      names.map(
+        async (name) => [name, await readRegular(path.join(folder, name), undefined, ofRepository(folder))] as const,
+      ),
+    ),
   );
 }
 

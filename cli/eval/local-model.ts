@@ -1,9 +1,11 @@
 import { createHash } from 'node:crypto';
-import { createReadStream, existsSync, statSync } from 'node:fs';
+import { existsSync, statSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { environmentForAll, selectEnvironment } from '../../core/child-environment.ts';
+import { ofRepository } from '../../engine/model/model-repository.ts';
+import { openRegular } from '../../engine/regular-file.ts';
 import { linesOfServerOf, writeGrants } from '../../engine/grants.ts';
 import { startGuard } from '../../workers/guard.ts';
 import { choosePort } from '../../workers/ports.ts';
@@ -33,7 +35,8 @@ async function digestOfFolder(folder: string): Promise<string> {
   const names = (await readdir(folder)).filter((name) => name.endsWith('.safetensors') || name === 'config.json');
   for (const name of names.sort()) {
     digest.update(`${name}\n`);
-    for await (const chunk of createReadStream(path.join(folder, name))) digest.update(chunk as Buffer);
+    const file = await openRegular(path.join(folder, name), ofRepository(folder));
+    for await (const chunk of file.createReadStream()) digest.update(chunk as Buffer);
   }
   return digest.digest('hex');
 }

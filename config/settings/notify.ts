@@ -1,17 +1,15 @@
 import { z } from 'zod';
+import { isSecretUrl } from '../secrets.ts';
 import { atLeastZero, choice, flag, fraction } from '../values.ts';
 import { setting, specFields } from './setting.ts';
-
-/** Whoever has one of these may write there: the address is the key. */
-const secretPlaces = /^https:\/\/(?:hooks\.slack\.com|[\w.-]*discord(?:app)?\.com)\//i;
 
 const webhookUrl = () =>
   z
     .url({ protocol: /^https?$/ })
-    .refine((url) => !secretPlaces.test(url) && new URL(url).username === '' && new URL(url).password === '')
+    .refine((url) => !isSecretUrl(url))
     .meta({
       expected:
-        'a URL such as "https://alerts.example.com/ratchet" that is no secret; the address of a webhook at Slack is one: put it into an environment variable, and name that as webhook_var',
+        'a URL such as "https://alerts.example.com/ratchet" that is no secret; the address of a webhook at Slack, Discord or Telegram is one, and so is any with a long name that nobody guesses: put it into an environment variable, and name that as webhook_var',
     });
 
 /** No other variable reaches the process that posts. */

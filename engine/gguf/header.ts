@@ -1,5 +1,5 @@
 import { damagedFile } from '../model/safetensors.ts';
-import { ggufEntriesMax, ggufTensorsMax } from '../limits.ts';
+import { ggufEntriesMax, ggufListedMax, ggufTensorsMax } from '../limits.ts';
 
 /**
  * What a GGUF file says before its weights: named values, and where each tensor lies. Versions 2 and 3, little-endian.
@@ -40,16 +40,18 @@ export function decodeGgufHeader(beginning: Uint8Array, where: string): GgufHead
   const values = new Map<string, GgufValue>();
   for (let i = 0; i < valueCount; i++) {
     const name = reader.text();
+    if (values.has(name)) throw damagedFile(where, `one value "${name}"`, 'two');
     values.set(name, reader.value(reader.u32()));
   }
-  const described: (readonly [string, Omit<GgufTensor, 'start'>, offset: number])[] = [];
+  const described = new Map<string, Omit<GgufTensor, 'start'> & { readonly offset: number }>();
   for (let i = 0; i < tensorCount; i++) {
     const name = reader.text();
+    if (described.has(name)) throw damagedFile(where, `one tensor "${name}"`, 'two');
     const rank = reader.u32();
     if (rank > dimensionsMax)
       throw damagedFile(where, `at most ${dimensionsMax} dimensions of "${name}"`, String(rank));
     const shape = Array.from({ length: rank }, () => reader.size()).reverse();
-    described.push([name, { shape, type: reader.u32() }, reader.size()]);
+    described.set(name, { shape, type: reader.u32(), offset: reader.size() });
   }
   const alignment = Number(values.get('general.alignment') ?? usualAlignment);
   if (!Number.isSafeInteger(alignment) || alignment < 1)
@@ -57,7 +59,9 @@ export function decodeGgufHeader(beginning: Uint8Array, where: string): GgufHead
   const begin = Math.ceil(reader.position / alignment) * alignment;
   return {
     values,
-    tensors: new Map(described.map(([name, tensor, offset]) => [name, { ...tensor, start: begin + offset }])),
+    tensors: new Map(
+      [...described].map(([name, { offset, ...tensor }]) => [name, { ...tensor, start: begin + offset }]),
+    ),
   };
 }
 
@@ -80,6 +84,8 @@ class HeaderReader {
   readonly #where: string;
   readonly #decoder = new TextDecoder('utf-8');
   position = 0;
+  /** Values of all lists so far: a byte of the file may become eight in memory, and a text forty. */
+  #listed = 0;
 
   constructor(bytes: Uint8Array, where: string) {
     this.#bytes = bytes;
@@ -120,6 +126,9 @@ class HeaderReader {
     if (type !== listType || depth > 1)
       throw damagedFile(this.#where, 'a value of a type that GGUF has', `type ${type}`);
     const [of, length] = [this.u32(), this.count('entries of a list', ggufEntriesMax)];
+    this.#listed += length;
+    if (this.#listed > ggufListedMax)
+      throw damagedFile(this.#where, `at most ${ggufListedMax} entries of all lists`, `${this.#listed} and more`);
     return Array.from({ length }, () => this.value(of, depth + 1));
   }
 

@@ -1,85 +1,361 @@
-import { Environment, Interpreter, type Template } from '@huggingface/jinja';
+import { Environment, Interpreter, Template } from '@huggingface/jinja';
 import { minuteOf } from '../../core/minute-of.ts';
-import { templateRangeMax, templateWorkMax } from '../limits.ts';
+import {
+  templateBlanksMax,
+  templateBytesMax,
+  templateCharactersMax,
+  templateDepthMax,
+  templateRangeMax,
+  templateWorkMax,
+} from '../limits.ts';
+import {
+  countCall,
+  countFilter,
+  countMethod,
+  countOperator,
+  countShown,
+  countSlice,
+  countTest,
+  sizeOf,
+  type TemplateArguments,
+  type TemplateValue,
+} from './template-costs.ts';
+import { TemplateMeter } from './template-meter.ts';
+
+interface Bounds {
+  /** What strftime_now tells, as {@link minuteOf} writes it; null = the clock's. */
+  readonly time?: string | null;
+  readonly workMax?: number;
+  readonly bytesMax?: number;
+}
 
 /**
- * Renders a chat template as Template.render does, up to a bound of work: a template comes with a model's files, and a loop in it
- * would stop everything else of this process, or fill its memory. Counted are the steps of its evaluation and what they give, so
- * that the same template ends at the same place on every machine. `time` is what the template's strftime_now tells, as
- * {@link minuteOf} writes it; null = the clock's.
+ * Renders a chat template as Template.render does, up to a bound of work and of memory: a template comes with a model's files, and what it does
+ * would stop everything else of this process. Each evaluation, each turn of a loop and the size of each value are counted before they are done,
+ * so that the same template ends at the same place on every machine.
  */
 export function renderBounded(
   template: Template,
   variables: Readonly<Record<string, unknown>>,
-  { time = null, workMax = templateWorkMax }: { readonly time?: string | null; readonly workMax?: number } = {},
+  { time = null, workMax = templateWorkMax, bytesMax = templateBytesMax }: Bounds = {},
 ): string {
+  const meter = new TemplateMeter({ stepsMax: workMax, bytesMax });
   const scope = new NewScope();
-  const strftime_now = (format: string): string => formatted(time ?? minuteOf(new Date()), format);
-  for (const [name, value] of Object.entries({ ...globals, strftime_now, ...variables })) scope.set(name, value);
-  const rendered = new BoundedEvaluator(scope, workMax).run(template.parsed).value;
+  for (const [name, value] of Object.entries({ ...globalsOf(meter, time), ...variables })) scope.set(name, value);
+  const rendered = new BoundedEvaluator(scope, meter).run(template.parsed).value;
   if (typeof rendered === 'string') return rendered;
   throw new TypeError(`expected a template that gives a text, got ${typeof rendered}`);
 }
 
-/** Characters or items of a value that count as one step: each evaluation of a long text may copy it. */
-const sizeOfStep = 64;
+/** Throws where the text is no template of Jinja, or so long or so blank that reading it would take minutes. */
+export function compileTemplate(template: string): Template {
+  if (template.length > templateCharactersMax)
+    throw new SyntaxError(`expected a template of at most ${templateCharactersMax} letters, got ${template.length}.`);
+  if (blanksInARow(template) > templateBlanksMax)
+    throw new SyntaxError(`expected at most ${templateBlanksMax} blanks in a row in a template.`);
+  return new Template(template);
+}
 
 interface Scope {
   set(name: string, value: unknown): unknown;
+  lookupVariable(name: string): TemplateValue;
 }
 
-/** Of the package's classes, whose own types lead nowhere under Node's way of finding modules. */
+/** Of a parsed template; its own fields are the package's. */
+interface Part {
+  readonly type: string;
+  readonly [field: string]: unknown;
+}
+
+/** A value in the place of the part that gave it: who counts what an operation will take has to know its values first. */
+interface Given extends Part {
+  readonly type: 'Given';
+  readonly given: TemplateValue;
+}
+
+/** A part of a block: what it gives is written. */
+interface Shown extends Part {
+  readonly type: 'Shown';
+  readonly statement: Part;
+}
+
+interface Call extends Part {
+  readonly callee: Part;
+  readonly args: readonly Part[];
+}
+
+/** Of the package's class, whose own types lead nowhere under Node's way of finding modules, and keep to themselves what is counted here. */
 interface Evaluator {
-  run(program: unknown): { readonly value: unknown };
-  evaluate(node: unknown, scope: Scope): { readonly value: unknown };
+  run(program: unknown): TemplateValue;
+  evaluate(node: Part | undefined, scope: Scope): TemplateValue;
+  evaluateBlock(statements: readonly Part[], scope: Scope): TemplateValue;
+  evaluateBinaryExpression(node: Part, scope: Scope): TemplateValue;
+  evaluateTestExpression(node: Part, scope: Scope): TemplateValue;
+  evaluateMemberExpression(node: Part, scope: Scope): TemplateValue;
+  evaluateSliceExpression(object: TemplateValue, node: Part, scope: Scope): TemplateValue;
+  evaluateCallExpression(node: Call, scope: Scope): TemplateValue;
+  evaluateCallStatement(node: Part, scope: Scope): TemplateValue;
+  evaluateFor(node: Part, scope: Scope): TemplateValue;
+  evaluateMacro(node: Part, scope: Scope): TemplateValue;
+  applyFilter(operand: TemplateValue, filter: Part, scope: Scope): TemplateValue;
 }
 const NewScope = Environment as unknown as new () => Scope;
 const Evaluating = Interpreter as unknown as new (scope: Scope) => Evaluator;
 
-class BoundedEvaluator extends Evaluating {
-  readonly #workMax: number;
-  #left: number;
+/** Bytes of what one evaluation makes, of a turn of a loop, and of the methods of a value, which are made when the first is asked for. */
+const [evaluationBytes, turnBytes, methodsBytes] = [64, 256, 2_048];
+/** Steps of a turn of a loop that does nothing: it has a scope and nine variables. */
+const turnSteps = 8;
+const methodsSteps = 16;
+/** The package says by an exception that there is no such name. */
+const missingSteps = 8;
+/** A turn that is left early is left by an exception. */
+const thrownSteps = 32;
+/** Scopes that are looked through for a name in the time of one step. */
+const scopesOfStep = 16;
 
-  constructor(scope: Scope, workMax: number) {
+const literals = ['StringLiteral', 'IntegerLiteral', 'FloatLiteral'];
+
+class BoundedEvaluator extends Evaluating {
+  readonly #meter: TemplateMeter;
+  /** By the functions that stand for them. */
+  readonly #methods = new WeakMap<TemplateValue, { readonly name: string; readonly of: TemplateValue }>();
+  readonly #macros = new WeakSet<TemplateValue>();
+  /** Values whose methods were made. */
+  readonly #opened = new WeakSet<TemplateValue>();
+  #depth = 0;
+
+  constructor(scope: Scope, meter: TemplateMeter) {
     super(scope);
-    this.#workMax = workMax;
-    this.#left = workMax;
+    this.#meter = meter;
   }
 
-  override evaluate(node: unknown, scope: Scope): { readonly value: unknown } {
-    this.#spend(1);
-    const result = super.evaluate(node, scope);
-    const { value } = result;
-    if (typeof value === 'string' || Array.isArray(value)) this.#spend(Math.floor(value.length / sizeOfStep));
+  override evaluate(node: Part | undefined, scope: Scope): TemplateValue {
+    if (node?.type === 'Given') return (node as Given).given;
+    if (node?.type === 'Shown') {
+      const value = this.evaluate((node as Shown).statement, scope);
+      if (value.value !== null && value.value !== undefined) countShown(this.#meter, value);
+      return value;
+    }
+    // Deeper, the stack would end somewhere else on every machine, and the package takes that for a name that is not there.
+    if (this.#depth >= templateDepthMax)
+      throw new Error(`its parts are more than ${templateDepthMax} deep in one another.`);
+    const what = node === undefined ? 'nothing' : `its next part (${node.type})`;
+    this.#meter.spend(this.#stepsOf(node), what);
+    this.#meter.hold(evaluationBytes, what);
+    this.#depth++;
+    try {
+      const value = super.evaluate(node, scope);
+      if (node?.type === 'Identifier' && value.type === 'UndefinedValue') this.#meter.spend(missingSteps, what);
+      return value;
+    } finally {
+      this.#depth--;
+    }
+  }
+
+  #stepsOf(node: Part | undefined): number {
+    if (node?.type === 'Identifier') return 1 + Math.floor(this.#depth / scopesOfStep);
+    return node?.type === 'Break' || node?.type === 'Continue' ? thrownSteps : 1;
+  }
+
+  override evaluateBlock(statements: readonly Part[], scope: Scope): TemplateValue {
+    return super.evaluateBlock(shown(statements), scope);
+  }
+
+  override evaluateBinaryExpression(node: Part, scope: Scope): TemplateValue {
+    const operator = (node['operator'] as { readonly value: string }).value;
+    if (operator === 'and' || operator === 'or') return super.evaluateBinaryExpression(node, scope);
+    const [left, right] = [this.#valueOf(node['left'], scope), this.#valueOf(node['right'], scope)];
+    countOperator(this.#meter, operator, left, right);
+    return super.evaluateBinaryExpression({ ...node, left: given(left), right: given(right) }, scope);
+  }
+
+  override evaluateTestExpression(node: Part, scope: Scope): TemplateValue {
+    const operand = this.#valueOf(node['operand'], scope);
+    countTest(this.#meter, operand, (node['test'] as { readonly value: string }).value);
+    return super.evaluateTestExpression({ ...node, operand: given(operand) }, scope);
+  }
+
+  override evaluateMemberExpression(node: Part, scope: Scope): TemplateValue {
+    const of = this.#valueOf(node['object'], scope);
+    const property = node['property'] as Part;
+    const isSlice = node['computed'] === true && property.type === 'SliceExpression';
+    const name = node['computed'] === true && !isSlice ? this.#valueOf(property, scope) : null;
+    const member = { ...node, object: given(of), property: name === null ? property : given(name) };
+    const found = super.evaluateMemberExpression(member, scope);
+    if (found.type !== 'FunctionValue') return found;
+    if (!this.#opened.has(of)) {
+      this.#opened.add(of);
+      this.#meter.items(methodsSteps, methodsBytes / methodsSteps, 'a method');
+    }
+    this.#methods.set(found, { name: String(name === null ? property['value'] : name.value), of });
+    return found;
+  }
+
+  override evaluateSliceExpression(of: TemplateValue, node: Part, scope: Scope): TemplateValue {
+    countSlice(this.#meter, of);
+    return super.evaluateSliceExpression(of, node, scope);
+  }
+
+  override evaluateCallExpression(node: Call, scope: Scope): TemplateValue {
+    return super.evaluateCallExpression(this.#counted(node, scope), scope);
+  }
+
+  override evaluateCallStatement(node: Part, scope: Scope): TemplateValue {
+    this.#meter.spend(partsIn(node), 'a call');
+    return super.evaluateCallStatement({ ...node, call: this.#counted(node['call'] as Call, scope) }, scope);
+  }
+
+  override evaluateFor(node: Part, scope: Scope): TemplateValue {
+    const over = node['iterable'] as Part;
+    const isSelected = over.type === 'SelectExpression';
+    const items = this.#valueOf(isSelected ? over['lhs'] : over, scope);
+    const what = `a loop over ${sizeOf(items)} items`;
+    this.#meter.spend(sizeOf(items) * turnSteps, what);
+    this.#meter.hold(sizeOf(items) * turnBytes, what);
+    const iterable = isSelected ? { ...over, lhs: given(items) } : given(items);
+    return super.evaluateFor({ ...node, iterable }, scope);
+  }
+
+  override evaluateMacro(node: Part, scope: Scope): TemplateValue {
+    this.#meter.spend(partsIn(node), 'a macro'); // it is gone through whenever it is defined
+    const result = super.evaluateMacro(node, scope);
+    this.#macros.add(scope.lookupVariable((node['name'] as { readonly value: string }).value));
     return result;
   }
 
-  #spend(steps: number): void {
-    this.#left -= steps;
-    if (this.#left >= 0) return;
-    throw new Error(`it takes more than ${this.#workMax} steps; templates of models take some hundred a message.`);
+  override applyFilter(operand: TemplateValue, filter: Part, scope: Scope): TemplateValue {
+    const call = filter.type === 'CallExpression' ? (filter as Call) : null;
+    const { parts, values } = this.#arguments(call?.args ?? [], scope);
+    countFilter(this.#meter, String((call?.callee ?? filter)['value']), operand, values);
+    return super.applyFilter(operand, call === null ? filter : { ...call, args: parts }, scope);
+  }
+
+  /** The same call of what is known by now, once what it will take is counted. */
+  #counted(call: Call, scope: Scope): Call {
+    const { parts, values } = this.#arguments(call.args, scope);
+    const callee = this.evaluate(call.callee, scope);
+    const method = this.#methods.get(callee);
+    if (method) countMethod(this.#meter, method.name, method.of, values);
+    else if (!this.#macros.has(callee)) countCall(this.#meter, values);
+    return { ...call, args: parts, callee: given(callee) };
+  }
+
+  /** What a call is given: the values, and the parts in whose place they stand. Literals stay, some of which the package asks to see. */
+  #arguments(
+    args: readonly Part[],
+    scope: Scope,
+  ): { readonly parts: readonly Part[]; readonly values: TemplateArguments } {
+    const positional: TemplateValue[] = [];
+    const named = new Map<string, TemplateValue>();
+    const known = new Map<Part, Part>();
+    const isNamed = ({ type }: Part): boolean =>
+      type === 'KeywordArgumentExpression' || type === 'KeywordSpreadExpression';
+    // In the package's order: all that have no name come first.
+    for (const part of args.filter((each) => !isNamed(each))) {
+      const isSpread = part.type === 'SpreadExpression';
+      const value = this.#valueOf(isSpread ? part['argument'] : part, scope);
+      if (isSpread) known.set(part, { ...part, argument: given(value) });
+      else if (!literals.includes(part.type)) known.set(part, given(value));
+      if (!isSpread) positional.push(value);
+      else this.#spread(value, Array.isArray(value.value) ? (value.value as TemplateValue[]) : [], positional);
+    }
+    for (const part of args.filter(isNamed)) {
+      const isSpread = part.type === 'KeywordSpreadExpression';
+      const field = isSpread ? 'argument' : 'value';
+      const value = this.#valueOf(part[field], scope);
+      known.set(part, { ...part, [field]: given(value) });
+      if (!isSpread) named.set((part['key'] as { readonly value: string }).value, value);
+      else if (value.value instanceof Map) {
+        this.#meter.items(value.value.size, evaluationBytes, 'arguments');
+        for (const [key, each] of value.value as Map<string, TemplateValue>) named.set(key, each);
+      }
+    }
+    return { parts: args.map((part) => known.get(part) ?? part), values: { positional, named } };
+  }
+
+  #spread(of: TemplateValue, items: readonly TemplateValue[], into: TemplateValue[]): void {
+    this.#meter.items(sizeOf(of), evaluationBytes, 'arguments');
+    for (const item of items) into.push(item);
+  }
+
+  #valueOf(part: unknown, scope: Scope): TemplateValue {
+    return this.evaluate(part as Part | undefined, scope);
   }
 }
 
+function given(value: TemplateValue): Given {
+  return { type: 'Given', given: value };
+}
+
+const shownBlocks = new WeakMap<readonly Part[], readonly Shown[]>();
+
+/** The parts of a block, each as one whose value is written. */
+function shown(statements: readonly Part[]): readonly Shown[] {
+  const known = shownBlocks.get(statements);
+  if (known) return known;
+  const made = statements.map((statement): Shown => ({ type: 'Shown', statement }));
+  shownBlocks.set(statements, made);
+  return made;
+}
+
+const countedParts = new WeakMap<object, number>();
+
+/** How many parts a part of a template has, with all that are in it. */
+function partsIn(part: object): number {
+  const known = countedParts.get(part);
+  if (known !== undefined) return known;
+  let count = 0;
+  const left: unknown[] = [part];
+  while (left.length > 0) {
+    const next = left.pop();
+    if (typeof next !== 'object' || next === null) continue;
+    count++;
+    for (const inside of next instanceof Map ? [...next.keys(), ...next.values()] : Object.values(next))
+      left.push(inside);
+  }
+  countedParts.set(part, count);
+  return count;
+}
+
+/** A blank is looked at again for each one before it. */
+function blanksInARow(text: string): number {
+  let most = 0;
+  for (const [blanks] of text.matchAll(/\s+/g)) most = Math.max(most, blanks.length);
+  return most;
+}
+
+/** Letters of what a template says itself that are repeated. */
+const saidMax = 2_000;
+/** Steps of a letter of a format: each part of a date is asked of the system. */
+const formatSteps = 64;
+
 /** As the package sets them, which does not export them; `range` bounded. */
-const globals = {
+const globalsOf = (meter: TemplateMeter, time: string | null) => ({
   false: false,
   true: true,
   none: null,
   False: false,
   True: true,
   None: null,
-  raise_exception(message: string): never {
-    throw new Error(message);
+  raise_exception(message: unknown): never {
+    throw new Error(typeof message === 'string' ? message.slice(0, saidMax) : 'it raises an exception without a text.');
   },
-  range(...given: readonly [number, (number | undefined)?, (number | undefined)?]): number[] {
-    const [start, stop] = given[1] === undefined ? [0, given[0]] : [given[0], given[1]];
-    const step = given[2] ?? 1;
+  range(...asked: readonly [number, (number | undefined)?, (number | undefined)?]): number[] {
+    const [start, stop] = asked[1] === undefined ? [0, asked[0]] : [asked[0], asked[1]];
+    const step = asked[2] ?? 1;
     const count = Math.max(0, Math.ceil((stop - start) / step));
-    if (count <= templateRangeMax) return Array.from({ length: count }, (_, i) => start + i * step);
-    throw new Error(`range() of ${count} numbers; expected at most ${templateRangeMax} and a step other than zero.`);
+    if (!(count <= templateRangeMax))
+      throw new Error(`range() of ${count} numbers; expected at most ${templateRangeMax} and a step other than zero.`);
+    meter.items(count, evaluationBytes, 'range()');
+    return Array.from({ length: count }, (_, i) => start + i * step);
   },
-};
+  strftime_now(format: unknown): string {
+    if (typeof format !== 'string') throw new Error('strftime_now() expects a text.');
+    meter.spend(format.length * formatSteps, 'strftime_now()');
+    return formatted(time ?? minuteOf(new Date()), format);
+  },
+});
 
 /** The part of Python's strftime that templates use: `%d %b %Y`. `time` as {@link minuteOf} writes it. */
 function formatted(time: string, format: string): string {

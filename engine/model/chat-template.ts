@@ -1,7 +1,7 @@
-import { Template } from '@huggingface/jinja';
+import type { Template } from '@huggingface/jinja';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import { renderBounded } from './bounded-template.ts';
+import { compileTemplate, renderBounded } from './bounded-template.ts';
 
 /** A message as OpenAI's API has it. Further fields reach the template untouched. */
 export interface TemplateMessage {
@@ -111,11 +111,6 @@ function namedTemplates(stated: z.infer<typeof TokenizerConfig>['chat_template']
 
 function compiled(template: string | undefined): Template | null {
   return template === undefined ? null : compileTemplate(template);
-}
-
-/** Throws where the text is no template of Jinja. */
-export function compileTemplate(template: string): Template {
-  return new Template(template);
 }
 
 function specialTokens(rawConfig: Record<string, unknown>): Record<string, string> {

@@ -1,5 +1,8 @@
-import { type FileHandle, open } from 'node:fs/promises';
+import type { FileHandle } from 'node:fs/promises';
+import { dirname } from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
+import { openRegular } from '../regular-file.ts';
+import { ofRepository } from './model-repository.ts';
 import { fromBrainFloats, fromHalfFloats, toBrainFloats, toHalfFloats } from './half-floats.ts';
 import {
   byCodeUnits,
@@ -39,8 +42,9 @@ export class SafetensorsReader {
     this.header = header;
   }
 
+  /** A file of a model folder, which may be a link as {@link ofRepository} says. */
   static async open(path: string): Promise<SafetensorsReader> {
-    const file = await open(path, 'r');
+    const file = await openRegular(path, ofRepository(dirname(path)));
     try {
       return new SafetensorsReader(file, path, await readHeader(file, path));
     } catch (error) {

@@ -2,6 +2,7 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { readRegularText } from '../regular-file.ts';
+import { ofRepository } from './model-repository.ts';
 
 /** The files of a model folder beside its weights, as text by name. */
 export type TextFiles = Readonly<Record<string, string>>;
@@ -34,10 +35,15 @@ export async function writeTextFiles(folder: string, files: TextFiles): Promise<
   }
 }
 
+/** A text of a model folder; throws as Node's `open` does where there is none, `NotAFile` for a link out of the folder. */
+export function readModelText(folder: string, name: string): Promise<string> {
+  return readRegularText(join(folder, name), undefined, ofRepository(folder));
+}
+
 /** null where there is no such file. */
 export async function readText(folder: string, name: string): Promise<string | null> {
   try {
-    return await readRegularText(join(folder, name));
+    return await readModelText(folder, name);
   } catch (error) {
     if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'ENOTDIR')) return null;
     throw error;

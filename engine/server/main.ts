@@ -1,5 +1,6 @@
 /** Entry of the policy server's process. */
 import { parseArgs } from 'node:util';
+import { readBodyText } from '../read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { policyVersionsHeld } from '../../core/limits.ts';
 import { startPolicyServer, type PolicyServerOptions } from './policy-server.ts';
@@ -73,7 +74,7 @@ async function load(url: string, model: string, keyVariable: string | undefined)
     headers: { 'content-type': 'application/json', ...(key === undefined ? {} : { authorization: `Bearer ${key}` }) },
     body: JSON.stringify({ name: model.slice(0, at), weight_dir: model.slice(at + 1) }),
   });
-  if (!answer.ok) throw new RatchetError('ModelUnsupported', `--load ${model}: ${await answer.text()}`);
+  if (!answer.ok) throw new RatchetError('ModelUnsupported', `--load ${model}: ${await readBodyText(answer, url)}`);
 }
 
 function readApiKey(name: string | undefined): string | undefined {

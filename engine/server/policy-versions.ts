@@ -8,6 +8,7 @@ import type { Provider, SessionOptions } from '../onnx/session.ts';
 import { Sampler, type SamplerCounters } from '../sample/sampler.ts';
 import { type ServerMemory, serverMemory } from '../sample/server-memory.ts';
 import { readRegular } from '../regular-file.ts';
+import { ofRepository } from '../model/model-repository.ts';
 import { HttpError } from './http-error.ts';
 import { shortened } from './json.ts';
 import { ResidentWeights } from './resident-weights.ts';
@@ -410,7 +411,7 @@ async function textsOf(folder: string, { template_time: time }: UpdateWeightsReq
   const names = (await readdir(folder)).filter((name) => !name.endsWith('.safetensors')).sort();
   const hash = createHash('sha256').update(time ?? '');
   for (const name of names) {
-    const bytes = await readRegular(join(folder, name)).catch(() => null); // a folder, say
+    const bytes = await readRegular(join(folder, name), undefined, ofRepository(folder)).catch(() => null); // a folder, say
     if (bytes !== null) hash.update(`${name} ${bytes.length}\n`).update(bytes);
   }
   return hash.digest('hex');

@@ -98,8 +98,17 @@ describe('a webhook', () => {
     assert.match(await looked('10.0.0.8'), /hook\.example leads to 10\.0\.0\.8, which is not public.*private = true/);
     // One of several is enough to be refused: which is connected to is the system's choice.
     assert.match(await looked('8.8.8.8', '::1'), /leads to ::1/);
-    const publics = ['8.8.8.8', '2606:4700::1111', '::ffff:8.8.8.8'];
-    const others = ['127.0.0.1', '10.1.2.3', '172.31.0.1', '192.168.1.1', '169.254.169.254', '100.64.0.1', '0.0.0.0', '::1', '::', 'fd00::1', 'fe80::1', '::ffff:127.0.0.1', '::ffff:10.0.0.1', 'x']; // prettier-ignore
+    const publics = [
+      '8.8.8.8',
+      '2606:4700::1111',
+      '::ffff:8.8.8.8',
+      '::ffff:808:808',
+      '2a00:1450:4001::1',
+      '100.128.0.1',
+      '172.32.0.1',
+      '198.20.0.1',
+    ];
+    const others = ['64:ff9b::7f00:1', '64:ff9b::8.8.8.8', '64:ff9b:1::1', '2002:7f00:1::', '2002:808:808::1', '2001:0:4136:e378::1', '2001:db8::1', '::127.0.0.1', '::8.8.8.8', '::2', 'fec0::1', 'fe80::1%eth0', 'febf::1', 'ff02::1', '100::1', 'fc00::1', '::ffff:7f00:1', '0:0:0:0:0:ffff:a00:1', '::ffff:169.254.169.254', '::ffff:0:127.0.0.1', '0.0.0.1', '192.0.0.1', '198.18.0.1', '198.19.255.255', '224.0.0.1', '240.0.0.1', '255.255.255.255', '100.127.255.255', '172.16.0.1','127.0.0.1', '10.1.2.3', '172.31.0.1', '192.168.1.1', '169.254.169.254', '100.64.0.1', '0.0.0.0', '::1', '::', 'fd00::1', 'fe80::1', '::ffff:127.0.0.1', '::ffff:10.0.0.1', 'x']; // prettier-ignore
     assert.deepEqual(publics.filter(isPublicAddress), publics);
     assert.deepEqual(others.filter(isPublicAddress), []);
   });
@@ -173,6 +182,31 @@ test('a run file names a webhook, and no secret', () => {
   });
   assert.match(refused('webhook = "https://hooks.slack.com/services/T0/B0/abc"'), /name that as webhook_var/);
   assert.match(refused('webhook = "https://user:word@example.com/"'), /no secret/);
+  const secrets = [
+    'https://api.telegram.org/bot123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/sendMessage',
+    'https://example.com/bot123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/sendMessage?chat_id=1',
+    'https://telegram.example.com/bot123456789%3AAAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/sendMessage',
+    'https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX',
+    'https://HOOKS.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX',
+    'https://discord.com/api/webhooks/123456789012345678/abcdefghijklmnop-QRSTUVWX_0123456789',
+    'https://tenant.webhook.office.com/webhookb2/x',
+    'https://alerts.example.com/hooks/3f2504e0-4f89-11d3-9a0c-0305e82c3301',
+    'https://alerts.example.com/?token=abc',
+    'https://chat.googleapis.com/v1/spaces/AAAA/messages?key=k&token=t',
+    'https://alerts.example.com/x#a1b2c3d4e5f6a7b8c9d0e1f2',
+  ];
+  for (const secret of secrets) {
+    const said = refused(`webhook = "${secret}"`);
+    assert.match(said, /webhook_var|no secrets/, secret);
+    for (const part of [new URL(secret).pathname, secret.slice(-10)])
+      assert.ok(part.length < 3 || !said.includes(part), said);
+  }
+  for (const plain of [
+    'http://localhost:8080/hook',
+    'https://alerts.example.com/teams/training-alerts/v2/2026',
+    'https://ci.example.com/notify?channel=reinforcement-learning',
+  ])
+    assert.equal(refused(`webhook = "${plain}"`), '', plain);
   assert.match(refused('webhook = "http://a.example"\nwebhook_var = "NOTIFY_URL"'), /either webhook or webhook_var/);
   assert.match(refused('webhook_var = "AWS_SECRET_ACCESS_KEY"'), /begins with NOTIFY_/);
   assert.match(refused('secret_var = "NOTIFY_SECRET"'), /webhook or webhook_var beside it/);

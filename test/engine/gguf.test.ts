@@ -88,6 +88,21 @@ describe('a GGUF file', () => {
     }
   });
 
+  test('whose header takes more memory than bytes, or says a thing twice, is refused', () => {
+    const lists = Array.from({ length: 9 }, (_, i) => ({ name: `list.${i}`, length: 1_000_000 }));
+    assert.throws(
+      () => decodeGgufHeader(headerOf(lists, []), 'x'),
+      /expected at most 8000000 entries of all lists, got 9000000 and more/,
+    );
+    assert.equal(decodeGgufHeader(headerOf(lists.slice(0, 2), []), 'x').values.size, 2);
+    const nested = { name: 'nested', length: 3, of: 3_000_000 };
+    assert.throws(() => decodeGgufHeader(headerOf([nested], []), 'x'), /entries of all lists, got 9000003 and more/);
+    const one = { name: 'a', length: 1 };
+    assert.throws(() => decodeGgufHeader(headerOf([one, one], []), 'x'), /expected one value "a", got two/);
+    assert.throws(() => decodeGgufHeader(headerOf([one], ['w', 'v', 'w']), 'x'), /expected one tensor "w", got two/);
+    assert.deepEqual([...decodeGgufHeader(headerOf([one], ['w', 'v']), 'x').tensors.keys()], ['w', 'v']);
+  });
+
   test('of a family, a tokenizer or a packing that is not held is refused by name, before any weight is read', async () => {
     const bytes = readFileSync(tiny);
     for (const [from, to, expected] of [
@@ -138,4 +153,22 @@ function withCount(bytes: Buffer, at: number, count: bigint): Buffer {
   const changed = Buffer.from(bytes);
   changed.writeBigUInt64LE(count, at);
   return changed;
+}
+
+/** A header with lists of truths, of lists where `of` says how long they are, and tensors of one number each. */
+function headerOf(
+  lists: readonly { readonly name: string; readonly length: number; readonly of?: number }[],
+  tensors: readonly string[],
+): Buffer {
+  const u32 = (value: number): Buffer => Buffer.from(Uint32Array.of(value).buffer);
+  const u64 = (value: number): Buffer => Buffer.from(BigUint64Array.of(BigInt(value)).buffer);
+  const text = (value: string): Buffer => Buffer.concat([u64(value.length), Buffer.from(value)]);
+  const truths = (length: number): Buffer => Buffer.concat([u32(7), u64(length), Buffer.alloc(length, 1)]);
+  const said = lists.map(({ name, length, of }) => {
+    const inside =
+      of === undefined ? [truths(length)] : [u32(9), u64(length), ...Array.from({ length }, () => truths(of))];
+    return Buffer.concat([text(name), u32(9), ...inside]);
+  });
+  const described = tensors.map((name, i) => Buffer.concat([text(name), u32(1), u64(1), u32(0), u64(i * 32)]));
+  return Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(lists.length), ...said, ...described]);
 }

@@ -127,6 +127,45 @@ print(made < 100)`;
     assert.equal(await run('import asyncio\nasyncio.run(asyncio.sleep(0, 7))'), '7');
   });
 
+  test('sockets and pipes hold little, which no limit of memory counts', async () => {
+    const filled = `import socket, os, fcntl
+held = refused = 0
+def fill(write):
+  global held
+  for size in (65536, 4096, 1):
+    try:
+      while True: held += write(b"x" * size)
+    except OSError: pass
+pairs = []
+try:
+  while True: pairs.append(socket.socketpair())
+except OSError: pass
+for one in [each for pair in pairs for each in pair]:
+  for option in (7, 8, 32, 33):
+    try: one.setsockopt(socket.SOL_SOCKET, option, 1 << 30)
+    except PermissionError: refused += 1
+  one.setblocking(False)
+  fill(one.send)
+print(refused == 8 * len(pairs), held < 40_000_000, held > 100_000)`;
+    assert.equal(await run(filled), 'True True True');
+    const pipes =
+      filled.replace(/pairs = \[\][^]*/, '') +
+      `
+try:
+  while True:
+    r, w = os.pipe()
+    try: fcntl.fcntl(w, 1031, 1 << 20)
+    except PermissionError: refused += 1
+    os.set_blocking(w, False)
+    fill(lambda part: os.write(w, part))
+except OSError: pass
+print(refused > 10, held < 5_000_000)`;
+    assert.equal(await run(pipes), 'True True');
+    // Sockets on their way in another are no open files of anybody's.
+    const sent = 'import socket\na, b = socket.socketpair()\nsocket.send_fds(a, [b"x"], [b.fileno()])';
+    assert.match(await run(sent), /PermissionError/);
+  });
+
   test('an interpreter that is killed is told, and does not count as run', async () => {
     const answer = await run('import os\nos._exit(0)');
     assert.equal(answer, 'Error: the interpreter ended (exit code 0).');

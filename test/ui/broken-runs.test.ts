@@ -9,6 +9,7 @@ import { layout } from '../../runs/layout.ts';
 import type { ListedRun, RunOverview, SearchesAnswer, SeriesAnswer } from '../../ui/answers.ts';
 import { routes } from '../../ui/routes.ts';
 import { servePage } from '../../ui/serve.ts';
+import { tokenOf } from './page-token.ts';
 import { recordedRun, searched } from './recorded-run.ts';
 
 interface Broken {
@@ -118,8 +119,8 @@ test('whatever of a run is broken, each question is answered, or refused with wh
   const store = pathToFileURL(`${all}/`).href;
   const page = await servePage({ store, run: null, port: 0, ask: () => Promise.resolve(null) });
   t.after(() => page.close());
-  const { origin, searchParams } = new URL(page.url);
-  const headers = { authorization: `Bearer ${searchParams.get('token')}` };
+  const { origin } = new URL(page.url);
+  const headers = { authorization: `Bearer ${tokenOf(page.url)}` };
   const get = async (path: string): Promise<{ readonly status: number; readonly text: string }> => {
     const response = await fetch(origin + path, { headers, signal: AbortSignal.timeout(60_000) });
     return { status: response.status, text: await response.text() };

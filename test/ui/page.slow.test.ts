@@ -1,16 +1,19 @@
 /** The page in a browser: every view on a run with faults, wide and narrow, light and dark. */
 import assert from 'node:assert/strict';
 import { cp, readFile, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { after, before, describe, test, type TestContext } from 'node:test';
 import { pathToFileURL } from 'node:url';
-import type { Browser } from 'playwright-core';
+import type { Browser, Page } from 'playwright-core';
 import { makeReport } from '../../ui/report.ts';
 import { servePage } from '../../ui/serve.ts';
 import { writeNote, writePause } from '../../runs/notices.ts';
 import { layout } from '../../runs/layout.ts';
 import { openBrowser, openPage, picture, seriousFindings, withoutChromium } from './browser.ts';
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
+import { tokenOf } from './page-token.ts';
 import { harmful, recordedRun, rewound, searched, severalAgents, unruly } from './recorded-run.ts';
 
 const looks = [
@@ -213,6 +216,83 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
       assert.deepEqual(complaints, [], `${look.width} ${look.colorScheme}`);
       await context.close();
     }
+  });
+
+  test('has its secret in this tab alone: not in the address, nor in a cookie, nor at another port', async (t) => {
+    const { url } = await served(t);
+    const [token, { origin }] = [tokenOf(url), new URL(url)];
+    const heard: string[] = [];
+    const other = createServer((request, response) => {
+      heard.push(`${request.method} ${request.url} ${JSON.stringify(request.headers)}`);
+      const ask = `for (const credentials of ['include', 'omit']) fetch('/mine', { credentials });
+        document.title = document.cookie + ' ' + JSON.stringify(sessionStorage) + JSON.stringify(localStorage);`;
+      response.writeHead(200, { 'content-type': 'text/html' }).end(`<script>${ask}</script>`);
+    });
+    await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
+    t.after(() => other.close());
+    const others = `http://127.0.0.1:${(other.address() as AddressInfo).port}/`;
+    const { page, context, complaints } = await openPage(browser, url, looks[0]);
+    const sent: string[] = [];
+    context.on('request', (request) => sent.push(request.url()));
+    const isShown = (tab: Page): Promise<void> => tab.getByRole('link', { name: 'recorded' }).waitFor();
+    await isShown(page);
+    assert.ok(!page.url().includes(token), page.url());
+    assert.equal(
+      await page.evaluate('history.length'),
+      2,
+      'about:blank and the page: the address with the token is none of them',
+    );
+    assert.deepEqual(await context.cookies(), []);
+    await page.reload();
+    await isShown(page);
+    await page.getByRole('link', { name: 'recorded' }).click();
+    await page.locator('.chart canvas').first().waitFor();
+    // Opened by a middle click, and typed into a new tab.
+    const [clicked] = await Promise.all([
+      context.waitForEvent('page'),
+      page.getByRole('link', { name: 'Rollouts', exact: true }).click({ button: 'middle' }),
+    ]);
+    await clicked.locator('.results button').first().waitFor();
+    const typed = await context.newPage();
+    await typed.goto(`${origin}/#/recorded/ledger`);
+    await typed.locator('.histogram svg').first().waitFor();
+    await typed.reload();
+    await typed.locator('.histogram svg').first().waitFor();
+    // Another server of this host, in the same tab and from a frame's own page.
+    await page.goto(others);
+    await page.waitForFunction('document.title !== ""');
+    const title = await page.title();
+    await page.goBack();
+    await page.locator('.chart canvas').first().waitFor();
+    assert.ok(heard.length >= 3, heard.join('\n'));
+    for (const seen of [...heard, title, ...sent, page.url()]) assert.ok(!seen.includes(token), seen);
+    assert.deepEqual(complaints, []);
+    await context.close();
+    // Who has no token sees the page say so, and nothing else.
+    const stranger = await browser.newContext();
+    const empty = await stranger.newPage();
+    await empty.goto(`${origin}/#/recorded`);
+    await empty.getByText('Open the whole address that ratchet printed').waitFor();
+    assert.ok(!(await empty.content()).includes('canvas'));
+    await stranger.close();
+  });
+
+  test('goes on by itself after its server was gone, and with the new address in a tab of the old', async (t) => {
+    const run = await recordedRun(t);
+    const options = { store: run.run.store, run: 'recorded', ask: () => Promise.resolve(null) };
+    const first = await servePage({ ...options, port: 0 });
+    const port = Number(new URL(first.url).port);
+    const { page, context } = await openPage(browser, first.url, looks[0]);
+    await page.locator('.chart canvas').first().waitFor();
+    await first.close();
+    await page.getByText('its page is not served any more').waitFor();
+    const second = await servePage({ ...options, port });
+    t.after(() => second.close());
+    const tab = await context.newPage();
+    await tab.goto(second.url);
+    await tab.locator('.chart canvas').first().waitFor();
+    await page.getByText('its page is not served any more').waitFor({ state: 'detached' });
+    await context.close();
   });
 
   test('is used with the keyboard alone, and what is chosen stands in the address', async (t) => {

@@ -7,6 +7,7 @@ import { answerHeaders, type RunOverview, type SeriesAnswer } from '../../ui/ans
 import { type Change, changeBetween, changed } from '../../core/change-between.ts';
 import { GrownAnswers } from '../../ui/page/grown-answers.ts';
 import { servePage } from '../../ui/serve.ts';
+import { tokenOf } from './page-token.ts';
 import { commitFirst, makeRun, openRoles } from '../activities/runs.ts';
 
 const sent = (change: Change | null): Change | null => JSON.parse(JSON.stringify(change)) as Change | null;
@@ -62,8 +63,8 @@ test('a viewer of a long run is sent less than a twentieth of it again when a st
   await store.append(layout.metrics(), Array.from({ length: steps }, (_, step) => rowOf(step + 1)).join(''));
   const page = await servePage({ store: run.store, run: 'long', port: 0, ask: () => Promise.resolve(null) });
   t.after(() => page.close());
-  const { origin, searchParams } = new URL(page.url);
-  const authorization = `Bearer ${searchParams.get('token')}`;
+  const { origin } = new URL(page.url);
+  const authorization = `Bearer ${tokenOf(page.url)}`;
   const path = `/api/runs/long/series?${metrics.map((name) => `name=${name}`).join('&')}`;
   /** As the page asks; with the bytes of the answer's body, unpacked. */
   const asker = () => {

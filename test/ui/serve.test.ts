@@ -23,6 +23,7 @@ import { layout } from '../../runs/layout.ts';
 import { writeNote } from '../../runs/notices.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { commitFirst, makeRun, openRoles } from '../activities/runs.ts';
+import { tokenOf } from './page-token.ts';
 import { harmful, recordedRun, rewound, searched } from './recorded-run.ts';
 
 async function opened(t: TestContext) {
@@ -30,7 +31,7 @@ async function opened(t: TestContext) {
   const page = await servePage({ store: run.run.store, run: null, port: 0, ask: () => Promise.resolve(null) });
   t.after(() => page.close());
   const url = new URL(page.url);
-  const token = url.searchParams.get('token')!;
+  const token = tokenOf(page.url);
   const authorization = `Bearer ${token}`;
   const get = async <Answer>(path: string): Promise<Answer> => {
     const response = await fetch(url.origin + path, { headers: { authorization } });
@@ -64,13 +65,25 @@ test('the page of a run', async (t) => {
     // Another server of this machine is another place, too.
     assert.equal(await asked(port, path, { authorization, origin: `http://127.0.0.1:${Number(port) + 1}` }), 403);
     assert.equal(await asked(port, path, { authorization, 'sec-fetch-site': 'cross-site' }), 403);
-    const first = await fetch(url, { redirect: 'manual' });
-    assert.equal(first.status, 303);
-    assert.equal(first.headers.get('location'), '/');
-    const cookie = first.headers.get('set-cookie')!;
-    assert.match(cookie, /HttpOnly; SameSite=Strict/);
-    assert.equal(await asked(port, path, { cookie: cookie.split(';')[0]! }), 200);
-    assert.equal((await fetch(`${url.origin}/?token=${token}x`, { redirect: 'manual' })).status, 401);
+    // A cookie goes to every port of this host: none is given, and none is taken.
+    assert.equal(await asked(port, path, { cookie: `ratchet_${port}=${token}; token=${token}` }), 401);
+    assert.equal(await asked(port, `${path}?token=${token}`, {}), 401);
+  });
+
+  await t.test('shows who has no token the page alone, which says nothing of any run', async () => {
+    const { url, token, authorization } = recorded;
+    for (const place of ['/', '/page.js', '/page.css', `/?token=${token}`]) {
+      const answer = await fetch(url.origin + place, { redirect: 'manual' });
+      assert.deepEqual([answer.status, answer.headers.get('set-cookie')], [200, null], place);
+      const text = await answer.text();
+      assert.ok(!text.includes('recorded') && !text.includes(token), place);
+      assert.equal(await asked(url.port, place, { 'sec-fetch-site': 'cross-site' }), 403, place);
+      assert.equal(await asked(url.port, place, { host: 'evil.example' }), 403, place);
+    }
+    for (const place of ['/api/settings', '/api/runs', '/api/runs/recorded/live', '/constructor'])
+      assert.equal(await asked(url.port, place, {}), 401, place);
+    const settings = await fetch(`${url.origin}/api/settings`, { headers: { authorization } });
+    assert.deepEqual(Object.keys((await settings.json()) as object), ['run', 'isReport', 'canSteer', 'madeAt']);
   });
 
   await t.test('only shows: nothing can be sent to it, and nothing outside of the runs is read', async () => {
@@ -274,8 +287,8 @@ test('a folder of verifiers’ results opens as it is: of both versions, row by 
   const folder = new URL('../data/evals/', import.meta.url).href;
   const page = await servePage({ store: folder, run: null, port: 0, ask: () => Promise.resolve(null) });
   t.after(() => page.close());
-  const { origin, searchParams } = new URL(page.url);
-  const headers = { authorization: `Bearer ${searchParams.get('token')}` };
+  const { origin } = new URL(page.url);
+  const headers = { authorization: `Bearer ${tokenOf(page.url)}` };
   const get = async (path: string) => fetch(origin + path, { headers });
   assert.deepEqual(await (await get('/api/runs')).json(), []);
   const { evaluations, incomplete } = (await (await get('/api/evals')).json()) as EvaluationsAnswer;
@@ -314,8 +327,8 @@ test('a page that was opened to steer passes on what is asked of a run from the 
     },
   });
   t.after(() => page.close());
-  const { origin, searchParams } = new URL(page.url);
-  const authorization = `Bearer ${searchParams.get('token')}`;
+  const { origin } = new URL(page.url);
+  const authorization = `Bearer ${tokenOf(page.url)}`;
   const post = async (body: unknown, headers: Readonly<Record<string, string>>): Promise<string> => {
     const options = { method: 'POST', body: JSON.stringify(body), headers: { authorization, ...headers } };
     const response = await fetch(`${origin}/api/runs/steered/steer`, options);

@@ -1,5 +1,7 @@
 import { type Change, changed } from '../../core/change-between.ts';
+import { eventsIn } from './event-stream.ts';
 import { GrownAnswers } from './grown-answers.ts';
+import type { OwnToken } from './own-token.ts';
 import type { ChatAsked, RunOverview, Steering } from '../answers.ts';
 
 /** Where the page's answers come from: a server, or the file that it is itself. */
@@ -21,14 +23,16 @@ export interface News {
   readonly trouble?: string;
 }
 
-const againMs = 2_000;
+/** After an answer that was cut off, and after a refusal. */
+const [resumeMs, againMs] = [1_000, 2_000];
 
-export function serverSource(): Source {
+/** The server of this page; every question says who asks. */
+export function serverSource(token: Pick<OwnToken, 'headers'>): Source {
   const answers = new GrownAnswers();
   return {
     async get<Answer>(path: string): Promise<Answer> {
       const { headers, take } = answers.ask(path);
-      const response = await fetch(path, { headers: { accept: 'application/json', ...headers } });
+      const response = await fetch(path, { headers: { ...token.headers, accept: 'application/json', ...headers } });
       const text = await response.text();
       if (response.ok) return take(response.headers, JSON.parse(text)) as Answer;
       throw new Error(messageIn(text) ?? text.trim());
@@ -36,7 +40,7 @@ export function serverSource(): Source {
     async steer(run, steering) {
       const response = await fetch(`/api/runs/${encodeURIComponent(run)}/steer`, {
         method: 'POST',
-        headers: { 'content-type': 'application/json' },
+        headers: { ...token.headers, 'content-type': 'application/json' },
         body: JSON.stringify(steering),
       });
       const text = await response.text();
@@ -47,7 +51,7 @@ export function serverSource(): Source {
     async chat(run, asked, told, signal) {
       const response = await fetch(`/api/runs/${encodeURIComponent(run)}/chat`, {
         method: 'POST',
-        headers: { 'content-type': 'application/json' },
+        headers: { ...token.headers, 'content-type': 'application/json' },
         body: JSON.stringify(asked),
         signal,
       });
@@ -65,32 +69,40 @@ export function serverSource(): Source {
       }
     },
     follow(run, told) {
-      let events: EventSource;
-      let timer: ReturnType<typeof setTimeout> | undefined;
-      let news: News = {};
-      const tell = (now: News): void => told((news = now));
-      const open = (): void => {
-        events = new EventSource(`/api/runs/${encodeURIComponent(run)}/live`);
-        events.addEventListener('run', ({ data }: MessageEvent<string>) => tell(JSON.parse(data) as News));
-        events.addEventListener('change', ({ data }: MessageEvent<string>) =>
-          tell(changed(news, JSON.parse(data) as Change) as News),
-        );
-        events.addEventListener('trouble', ({ data }: MessageEvent<string>) =>
-          told({ trouble: (JSON.parse(data) as { message: string }).message }),
-        );
-        events.addEventListener('error', () => {
-          told({ trouble: 'The run has not begun yet, or its page is not served any more; asking again.' });
-          // A connection that was lost is made again by the browser; one that was refused is not.
-          if (events.readyState === EventSource.CLOSED) timer = setTimeout(open, againMs);
-        });
-      };
-      open();
-      return () => {
-        clearTimeout(timer);
-        events.close();
-      };
+      const left = new AbortController();
+      void followOn(run, told, left.signal);
+      return () => left.abort();
     },
   };
+
+  /** One connection after another, until nobody looks any more. */
+  async function followOn(run: string, told: (news: News) => void, signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      const wasHeard = await hear(run, told, signal).catch(() => false);
+      if (signal.aborted) return;
+      told({ trouble: 'The run has not begun yet, or its page is not served any more; asking again.' });
+      await new Promise((resolve) => setTimeout(resolve, wasHeard ? resumeMs : againMs));
+    }
+  }
+
+  /** Whether there was a connection, which has ended now. */
+  async function hear(run: string, told: (news: News) => void, signal: AbortSignal): Promise<boolean> {
+    const { headers } = token;
+    const response = await fetch(`/api/runs/${encodeURIComponent(run)}/live`, { headers, signal });
+    if (!response.ok || !response.body) return false;
+    let news: News = {};
+    try {
+      for await (const { event, data } of eventsIn(response.body)) {
+        if (signal.aborted) break;
+        if (event === 'run') told((news = JSON.parse(data) as News));
+        if (event === 'change') told((news = changed(news, JSON.parse(data) as Change) as News));
+        if (event === 'trouble') told({ trouble: (JSON.parse(data) as { message: string }).message });
+      }
+    } catch {
+      // Cut off in the middle: as if it had ended.
+    }
+    return true;
+  }
 }
 
 function messageIn(text: string): string | null {

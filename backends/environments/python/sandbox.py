@@ -3,7 +3,7 @@
 Given as JSON on file descriptor 0: cells, limits, isolate, user (a number to become; null where that cannot be done). Tells on descriptor 3, one byte each: "s" when the sandbox stands,
 "c" when the cells before the last have run. What is wrong with the sandbox itself is told on descriptor 2, before "s".
 """
-import ast, builtins, ctypes, json, os, platform, random, resource, signal, struct, sys, traceback
+import _socket, ast, builtins, ctypes, json, os, platform, random, resource, signal, struct, sys, traceback
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 32, 4096, 16384
 # Numbers of system calls, by architecture: those used here, and those refused afterwards.
@@ -11,18 +11,23 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 32, 4096,
 #   add_key, request_key, keyctl, perf_event_open, userfaultfd, io_uring_setup, and the newer calls that mount.
 # - They leave the group of processes that is killed at the end of a call: setsid, setpgid.
 # - Their memory is no part of the address space, which is what is limited: shmget, shmat, shmctl, semget, msgget, mq_open, memfd_create,
-#   memfd_secret.
+#   memfd_secret. So is that of sockets which are sent through a socket: sendmsg, sendmmsg.
 CALLS = {
-    "x86_64": {"arch": 0xC000003E, "pivot_root": 155, "clone": 56, "clone3": 435, "prctl": 157, "socket": 41, "socketpair": 53,
+    "x86_64": {"arch": 0xC000003E, "pivot_root": 155, "clone": 56, "clone3": 435, "prctl": 157, "socket": 41, "socketpair": 53, "setsockopt": 54, "fcntl": 72,
                "refused": [57, 58, 272, 308, 165, 166, 155, 101, 321, 248, 249, 250, 298, 323, 425, *range(428, 434), 442,
-                           112, 109, 29, 30, 31, 64, 68, 240, 319, 447]},
-    "aarch64": {"arch": 0xC00000B7, "pivot_root": 41, "clone": 220, "clone3": 435, "prctl": 167, "socket": 198, "socketpair": 199,
+                           112, 109, 29, 30, 31, 64, 68, 240, 319, 447, 46, 307]},
+    "aarch64": {"arch": 0xC00000B7, "pivot_root": 41, "clone": 220, "clone3": 435, "prctl": 167, "socket": 198, "socketpair": 199, "setsockopt": 208, "fcntl": 25,
                 "refused": [97, 268, 40, 39, 41, 117, 280, 217, 218, 219, 241, 282, 425, *range(428, 434), 442,
-                            157, 154, 194, 196, 195, 190, 186, 180, 279, 447]},
+                            157, 154, 194, 196, 195, 190, 186, 180, 279, 447, 211, 269]},
 }
 # The families of sockets that there are, and no others: AF_UNIX, AF_INET, AF_INET6. They end at this namespace of networks. AF_VSOCK
 # does not: it reaches the host of a virtual machine.
 FAMILIES = [1, 2, 10]
+# What a socket or a pipe holds is no part of the address space either: it stays as large as the system makes it, some 200 kB and 64 kB.
+# SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE; F_SETPIPE_SZ.
+SOCKET_SIZES, PIPE_SIZE = [7, 8, 32, 33], 1031
+# Where the system gives each more than this there are none at all.
+SOCKET_BYTES_MAX = 512 * 1024
 # Everything comes from the program that is there, read-only; no file of a user's is among it.
 SYSTEM = ["/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
           "/etc/localtime", "/etc/alternatives", "/nix/store", "/dev/null", "/dev/zero", "/dev/urandom"]
@@ -116,6 +121,13 @@ def drop_privileges(user):
     must(libc.capset(header, nothing), "capset")
 
 
+def families():
+    probe = _socket.socket(1, 1)
+    held = probe.getsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF)
+    probe.close()
+    return FAMILIES if held <= SOCKET_BYTES_MAX else []
+
+
 def forbid_calls():
     """No new process or namespace, whatever asks for one, and none of CALLS' refused ones: threads may be begun, clone3 is said not to exist
     so that libc uses clone."""
@@ -132,10 +144,17 @@ def forbid_calls():
     program += [(equal, 0, 3, calls["clone"]), first_argument, (has, 1, 0, clone_thread), (give, 0, 0, refuse), (load, 0, 0, 0)]
     # PR_SET_PDEATHSIG: who clears it outlives the process that it belongs to.
     program += [(equal, 0, 3, calls["prctl"]), first_argument, (equal, 0, 1, 1), (give, 0, 0, refuse), (load, 0, 0, 0)]
+    allowed = families()
     for number in (calls["socket"], calls["socketpair"]):
-        program += [(equal, 0, len(FAMILIES) + 2, number), first_argument]
-        program += [(equal, len(FAMILIES) - i, 0, family) for i, family in enumerate(FAMILIES)]
+        program += [(equal, 0, len(allowed) + 2, number), first_argument]
+        program += [(equal, len(allowed) - i, 0, family) for i, family in enumerate(allowed)]
         program += [(give, 0, 0, refuse), (load, 0, 0, 0)]
+    # Of these one argument, the third or the second, is not taken where it has one of these values.
+    for number, place, values in ((calls["setsockopt"], 32, SOCKET_SIZES), (calls["fcntl"], 24, [PIPE_SIZE])):
+        program += [(equal, 0, 2 * len(values) + 1, number), (load, 0, 0, place)]
+        for value in values:
+            program += [(equal, 0, 1, value), (give, 0, 0, refuse)]
+        program += [(load, 0, 0, 0)]
     if calls["arch"] == 0xC000003E:  # the 32-bit numbers of x32
         program += [(load, 0, 0, 0), (0x35, 0, 1, 0x40000000), (give, 0, 0, kill)]
     program += [(give, 0, 0, allow)]

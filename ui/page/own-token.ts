@@ -1,0 +1,65 @@
+/**
+ * The token of the address that was printed. It stands behind `#`, which no browser sends anywhere, and is taken from there at once. It is
+ * kept in the storage of this tab, which belongs to one port of one host: a cookie would go to every other port, whoever listens there.
+ * Tabs of the same address tell one another.
+ */
+export class OwnToken {
+  readonly #tabs = new BroadcastChannel(name);
+
+  /** Takes what the address has, or what this or another tab knows. */
+  static async take(): Promise<OwnToken> {
+    const own = new OwnToken();
+    const given = tokenIn(location.hash);
+    if (given !== null) own.#adopt(given);
+    else if (stored() === null) await own.#ask();
+    own.#tabs.addEventListener('message', ({ data }: MessageEvent<unknown>) => own.#hear(data));
+    addEventListener('hashchange', () => tokenIn(location.hash) !== null && location.reload());
+    return own;
+  }
+
+  get headers(): Record<string, string> {
+    const token = stored();
+    return token === null ? {} : { authorization: `Bearer ${token}` };
+  }
+
+  #adopt(token: string): void {
+    sessionStorage.setItem(name, token);
+    history.replaceState(null, '', location.pathname);
+    this.#tabs.postMessage({ token }); // one that was open before the server began anew goes on with it
+  }
+
+  #ask(): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, answerMs);
+      this.#tabs.onmessage = ({ data }: MessageEvent<unknown>) => {
+        if (!this.#keep(data)) return;
+        clearTimeout(timer);
+        resolve();
+      };
+      this.#tabs.postMessage({ asks: true });
+    });
+  }
+
+  #hear(said: unknown): void {
+    const token = stored();
+    if (!this.#keep(said) && token !== null) this.#tabs.postMessage({ token });
+  }
+
+  #keep(said: unknown): boolean {
+    if (typeof said !== 'object' || said === null || !('token' in said)) return false;
+    sessionStorage.setItem(name, String(said.token));
+    return true;
+  }
+}
+
+const name = 'ratchet-token';
+/** So long another tab may take to answer; most have none. */
+const answerMs = 300;
+
+function tokenIn(hash: string): string | null {
+  return /^#token=([\w-]+)$/.exec(hash)?.[1] ?? null;
+}
+
+function stored(): string | null {
+  return sessionStorage.getItem(name);
+}
