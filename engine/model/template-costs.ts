@@ -234,8 +234,8 @@ function countSearch(meter: TemplateMeter, within: number, wanted: number, what:
 }
 
 function countReplace(meter: TemplateMeter, { value }: TemplateValue, given: TemplateArguments, what: string): void {
-  const [text, old, other] = [String(value), argument(given, 0, 'old'), argument(given, 1, 'new')];
-  const wanted = String(old.value ?? '');
+  const [text, old, other] = [String(value), argument(given, 0, 'old').value, argument(given, 1, 'new')];
+  const wanted = typeof old === 'string' ? old : '';
   countSearch(meter, text.length, wanted.length, what);
   const count = wanted === '' ? text.length + 1 : occurrences(text, wanted);
   meter.spend(count, what);
@@ -269,7 +269,7 @@ function countSorted(meter: TemplateMeter, operand: TemplateValue, given: Templa
   let characters = 0;
   for (const item of valuesOf(operand)) characters += sizeOf(isText(path) ? at(item, String(path.value)) : item);
   const rounds = Math.ceil(Math.log2(size + 2));
-  const looks = 1 + (isText(path) ? sizeOf(path!) / 8 : 0);
+  const looks = 1 + (isText(path) ? sizeOf(path) / 8 : 0);
   meter.spend(rounds * Math.ceil(size * looks + characters / 16), what);
 }
 
@@ -325,7 +325,7 @@ function sizesOf({ positional, named }: TemplateArguments): number {
 }
 
 function* valuesOf({ value }: TemplateValue): Iterable<TemplateValue> {
-  if (Array.isArray(value)) yield* value as TemplateValue[];
+  if (Array.isArray(value)) yield* value;
   else if (value instanceof Map) yield* (value as Map<string, TemplateValue>).values();
 }
 

@@ -16,7 +16,7 @@ const refusals =
 
 /** What is named in the refusal: it is that which is counted, and not what comes before or after. */
 const constructs: readonly (readonly [string, RegExp])[] = [
-  ['two loops', /a loop over 100000 items/],
+  ['loops over what was made once', /a loop over 100000 items/],
   ['a text that is split', /split\(\)/],
   ['a method', /split\(\)/],
   ['a text that is replaced', /replace\(\)/],

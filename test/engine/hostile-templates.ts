@@ -14,6 +14,8 @@ const often = (body: string, count = 20_000) => `{% for i in range(${count}) %}$
 
 export const hostileTemplates: Readonly<Record<string, string>> = {
   'two loops with nothing in them': nested(2, ''),
+  'loops over what was made once':
+    '{% set l = range(100000) %}{% for i in l %}{% for j in l %}{% endfor %}{% endfor %}',
   'three loops': nested(3, ''),
   'a loop with a condition':
     '{% for i in range(100000) %}{% for j in range(100000) if false %}{% endfor %}{% endfor %}',

@@ -25,24 +25,30 @@ export class OwnToken {
   #adopt(token: string): void {
     sessionStorage.setItem(name, token);
     history.replaceState(null, '', location.pathname);
-    this.#tabs.postMessage({ token }); // one that was open before the server began anew goes on with it
+    this.#say({ token }); // one that was open before the server began anew goes on with it
   }
 
   #ask(): Promise<void> {
     return new Promise((resolve) => {
       const timer = setTimeout(resolve, answerMs);
-      this.#tabs.onmessage = ({ data }: MessageEvent<unknown>) => {
+      this.#tabs.addEventListener('message', ({ data }: MessageEvent<unknown>) => {
         if (!this.#keep(data)) return;
         clearTimeout(timer);
         resolve();
-      };
-      this.#tabs.postMessage({ asks: true });
+      });
+      this.#say({ asks: true });
     });
+  }
+
+  #say(said: object): void {
+    // A channel is of one origin, and takes no other.
+    // oxlint-disable-next-line unicorn/require-post-message-target-origin
+    this.#tabs.postMessage(said);
   }
 
   #hear(said: unknown): void {
     const token = stored();
-    if (!this.#keep(said) && token !== null) this.#tabs.postMessage({ token });
+    if (!this.#keep(said) && token !== null) this.#say({ token });
   }
 
   #keep(said: unknown): boolean {
