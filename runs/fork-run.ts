@@ -14,7 +14,14 @@ import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
 import type { SpecSource } from './spec-source.ts';
 import { commitIn, forkOriginIn, runRecordIn } from './record-shapes.ts';
-import { begunAtOf, currentLineage, type LineagePlace, requireNamedCommit, type RunPlace, storeOf } from './run-access.ts';
+import {
+  begunAtOf,
+  currentLineage,
+  type LineagePlace,
+  requireNamedCommit,
+  type RunPlace,
+  storeOf,
+} from './run-access.ts';
 import { storedSpec } from './stored-spec.ts';
 import { storedTemplate } from './stored-template.ts';
 import type { ForkOrigin } from './unfinished-fork.ts';

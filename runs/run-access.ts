@@ -50,7 +50,9 @@ function landmarkOf({ begunAt, spec }: Pick<RunHandle, 'begunAt' | 'spec'>): Lan
     is: begunAt,
     differs(bytes) {
       const found = begunAtIn(bytes, layout.run());
-      return found === begunAt ? null : `expected one that was begun at ${begunAt}, found one of ${found ?? 'an unknown time'}`;
+      return found === begunAt
+        ? null
+        : `expected one that was begun at ${begunAt}, found one of ${found ?? 'an unknown time'}`;
     },
   };
 }

@@ -11,7 +11,6 @@ import { episodesOf, mlflowSink, otlpSink } from './sink-settings.ts';
 import { TensorBoardSink } from '../backends/metrics/tensorboard.ts';
 import { specIn } from '../runs/record-shapes.ts';
 import { storeOf } from '../runs/run-access.ts';
-import { openRunStore } from '../backends/store/index.ts';
 import { layout } from '../runs/layout.ts';
 import { memoKeys } from '../core/names.ts';
 import type { AskedOfRun, RunHandle } from '../core/rl/run-state.ts';
@@ -139,7 +138,7 @@ export class MetricsFollower {
     const name = `${handle.store}${handle.name}`;
     if (this.#followed.has(name)) return name;
     if (isEnded) {
-      const store = openRunStore(handle.store, handle.name);
+      const store = storeOf({ store: handle.store, name: handle.name });
       if ((await store.read(handle.spec.key)) === null) return null; // its folder was removed
       const states = Object.values(await readSinkStates(store));
       if (states.length > 0 && states.every(({ isDone }) => isDone)) return null;

@@ -64,7 +64,15 @@ async function openRole(settings: WorkerSettings, link: TemporalLink): Promise<O
     case 'rollout':
       return (await import('./rollout-worker.ts')).openRolloutWorker(settings, { common, open, view });
     case 'train':
-      return (await import('./trainer-workers.ts')).openTrainerWorkers({ common, link, open, view, lease, graceMs, say });
+      return (await import('./trainer-workers.ts')).openTrainerWorkers({
+        common,
+        link,
+        open,
+        view,
+        lease,
+        graceMs,
+        say,
+      });
     default:
       return settings.role satisfies never;
   }

@@ -58,10 +58,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     this.#options = options;
   }
 
-  async execute(
-    input: ActivityExecuteInput,
-    next: Next<ActivityInboundCallsInterceptor, 'execute'>,
-  ): Promise<unknown> {
+  async execute(input: ActivityExecuteInput, next: Next<ActivityInboundCallsInterceptor, 'execute'>): Promise<unknown> {
     const opened = openedIn(input.args[0]);
     try {
       if (opened) await requireHeard(opened);
@@ -147,7 +144,11 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
 
 /** Whose store an activity works in: its run's, or that of an evaluation or a search. */
 function openedIn(input: unknown): Opened | null {
-  const { run, handle, input: asked } = (input ?? {}) as { run?: unknown; handle?: unknown; input?: { results?: EvaluationPlace } };
+  const {
+    run,
+    handle,
+    input: asked,
+  } = (input ?? {}) as { run?: unknown; handle?: unknown; input?: { results?: EvaluationPlace } };
   if (isOpened(run, 'store')) return run as Opened;
   if (isOpened(handle, 'place')) return handle as Opened;
   // One that is opened inside a run.
@@ -165,10 +166,7 @@ function placeOf(opened: Opened): string {
 }
 
 /** The workflow that can be told: the run's own, or whom the one that plays its rounds tells. */
-function runWorkflowOf(
-  { workflowType, workflowExecution }: Context['info'],
-  input: unknown,
-): string | null {
+function runWorkflowOf({ workflowType, workflowExecution }: Context['info'], input: unknown): string | null {
   const { tells } = (input ?? {}) as { readonly tells?: unknown };
   if (workflowType === 'trainRun') return workflowExecution?.workflowId ?? null;
   return workflowType === 'playRounds' && typeof tells === 'string' ? tells : null;

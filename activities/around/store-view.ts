@@ -49,6 +49,7 @@ export class StoreView {
     return ![...this.#away.values()].some(({ isPausing }) => isPausing);
   }
 
+  /** A place was missed: no work is asked for in a pause, which ends sooner when the place is seen. */
   missed(place: string, { look, seen }: Missed): void {
     const known = this.#away.get(place);
     const away = known ?? { pauses: 0, isPausing: false, isOver: false, wasSeen: false, look, seen };

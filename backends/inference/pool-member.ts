@@ -83,7 +83,7 @@ export class PoolMember {
   enter(size: number): void {
     if (this.#inFlight === 0) this.#quietSince = performance.now();
     this.#inFlight += size;
-    this.#quietTimer ??= setTimeout(() => void this.#lookIfQuiet(), this.#options.quietMs ?? quietMs).unref();
+    if (this.#quietTimer === undefined) this.#lookLater(this.#options.quietMs ?? quietMs);
   }
 
   exit(size: number): void {
@@ -131,6 +131,7 @@ export class PoolMember {
   leave(): void {
     this.#hasLeft = true;
     clearTimeout(this.#timer);
+    clearTimeout(this.#quietTimer);
     if (this.#inFlight === 0) this.server.close();
   }
 
@@ -157,8 +158,11 @@ export class PoolMember {
         `The inference server at ${this.server.root} has answered nothing for ${seconds} s, not even /health: it was asked, and may hang. It is looked at every ${probeMsMax / 1000} s and goes on when it answers; what it was asked is asked again when that is given up. If that does not come, restart it.`,
       );
     }
-    if (this.#inFlight > 0)
-      this.#quietTimer ??= setTimeout(() => void this.#lookIfQuiet(), Math.min(quiet, quietLookMs)).unref();
+    if (this.#inFlight > 0 && this.#quietTimer === undefined) this.#lookLater(Math.min(quiet, quietLookMs));
+  }
+
+  #lookLater(ms: number): void {
+    this.#quietTimer = setTimeout(() => void this.#lookIfQuiet(), ms).unref();
   }
 
   #probeLater(): void {

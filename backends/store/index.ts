@@ -27,7 +27,9 @@ export function openRunStore(uri: string, run: string, options: OpenOptions = {}
   const { begun } = options;
   if (location.kind === 's3') {
     const store = new S3Store(location, run);
-    return begun ? new SeenStore(store, begun, { freshMs: seenFreshMs, name: JSON.stringify([uri, run, begun.is]) }) : store;
+    return begun
+      ? new SeenStore(store, begun, { freshMs: seenFreshMs, name: JSON.stringify([uri, run, begun.is]) })
+      : store;
   }
   const store = new FileStore(path.join(location.folder, run), { makesRoot: !begun });
   return begun ? new SeenStore(store, begun) : store;

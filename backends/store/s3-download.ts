@@ -72,7 +72,9 @@ export async function getObjectRange(
       const content = new Uint8Array(found.ContentLength ?? 0);
       const expected = Math.min(bytes, Number(total) - offset);
       if (Number(start) !== offset || content.byteLength !== expected)
-        throw new Error(`expected ${bytes} bytes from ${offset} on, answered ${found.ContentRange ?? 'without a range'}`);
+        throw new Error(
+          `expected ${bytes} bytes from ${offset} on, answered ${found.ContentRange ?? 'without a range'}`,
+        );
       await drain(found.Body as Readable, content.byteLength, (chunk, at) => content.set(chunk, at));
       return content;
     },

@@ -154,7 +154,12 @@ async function fold(requests: S3Requests, key: string, own?: ReadonlyMap<number,
   const body = await getSound(requests, key);
   if (!body) return;
   const joined = await joinLog(requests, key, body.content, own);
-  const stored = await putObject(requests, { key, bytes: joined, metadata: ofLog(joined), onlyIf: { etag: body.etag } });
+  const stored = await putObject(requests, {
+    key,
+    bytes: joined,
+    metadata: ofLog(joined),
+    onlyIf: { etag: body.etag },
+  });
   if (!stored) return; // another writer folds
   const old = (await listTail(requests, key)).filter(({ offset }) => offset < body.content.byteLength);
   await deleteObjects(

@@ -57,7 +57,8 @@ export async function getSound(requests: S3Requests, key: string, known: Known =
       // Somebody may have copied it to another name: the last answer counts.
       const isIt = known.name === undefined || isNamed(found.metadata, known.name) || isLast;
       if (isRight && isIt) return sound;
-      if (isLast && expected !== undefined) throw damagedOf(requests, key, expected === sha256 ? kept! : expected, sha256);
+      if (isLast && expected !== undefined)
+        throw damagedOf(requests, key, expected === sha256 ? kept! : expected, sha256);
       if (isLast) return sound;
       before = sha256;
     }

@@ -113,7 +113,8 @@ export class SeenStore implements Store {
     if (!isNow && performance.now() - (seenAt.get(name) ?? -Infinity) < freshMs) return;
     const { key, differs } = this.#landmark;
     const bytes = await this.#answered(this.#store.read(key)).catch((error: unknown) => {
-      const isOurs = error instanceof RatchetError || ofThisProcess.includes((error as NodeJS.ErrnoException).code ?? '');
+      const isOurs =
+        error instanceof RatchetError || ofThisProcess.includes((error as NodeJS.ErrnoException).code ?? '');
       throw isOurs ? error : this.#notSeen(messageOf(error), error);
     });
     if (bytes === null) throw this.#notSeen(`expected ${key} there, found ${await this.#whatIsThere()}`);
@@ -173,7 +174,9 @@ export class SeenStore implements Store {
     return readdir(fileURLToPath(this.uri)).then(
       (names) => (names.length === 0 ? 'an empty folder' : `a folder without it (${names.length} other entries)`),
       (error: unknown) =>
-        (error as NodeJS.ErrnoException).code === 'ENOENT' ? 'no such folder' : `what cannot be listed: ${messageOf(error)}`,
+        (error as NodeJS.ErrnoException).code === 'ENOENT'
+          ? 'no such folder'
+          : `what cannot be listed: ${messageOf(error)}`,
     );
   }
 }

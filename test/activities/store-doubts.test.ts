@@ -92,7 +92,10 @@ describe('one worker’s view of a store', () => {
     const run = await makeRun(t);
     const { view, work } = worker();
     const refused = new RatchetError('StoreUnavailable', 'GetObject failed: HTTP 403');
-    await assert.rejects(work(run, () => Promise.reject(refused)), failure('StoreUnavailable', false, named, '403'));
+    await assert.rejects(
+      work(run, () => Promise.reject(refused)),
+      failure('StoreUnavailable', false, named, '403'),
+    );
     assert.equal(view.isClear, false);
   });
 
@@ -102,16 +105,25 @@ describe('one worker’s view of a store', () => {
     const patient = worker();
     await assert.rejects(patient.work(run, broken), failure('CheckpointDamaged', false, 'looked at again', 'found 2'));
     assert.equal(patient.view.isClear, true);
-    await assert.rejects(worker({ damagePatienceMs: 0 }).work(run, broken), failure('CheckpointDamaged', true, 'found 2'));
+    await assert.rejects(
+      worker({ damagePatienceMs: 0 }).work(run, broken),
+      failure('CheckpointDamaged', true, 'found 2'),
+    );
   });
 
   test('what has to do with no store passes unchanged', async (t) => {
     const run = await makeRun(t);
     const { work, view } = worker();
     const conflict = new RatchetError('CommitConflict', 'someone else');
-    await assert.rejects(work(run, () => Promise.reject(conflict)), failure('CommitConflict', true, 'someone else'));
+    await assert.rejects(
+      work(run, () => Promise.reject(conflict)),
+      failure('CommitConflict', true, 'someone else'),
+    );
     const bug = new TypeError('a bug');
-    await assert.rejects(work(run, () => Promise.reject(bug)), bug);
+    await assert.rejects(
+      work(run, () => Promise.reject(bug)),
+      bug,
+    );
     assert.equal(view.isClear, true);
   });
 
@@ -171,12 +183,13 @@ describe('a list that is older than what it lists', () => {
   });
 
   test('removes no checkpoint', async (t) => {
-    const { run, store } = await withCommits(t);
+    const { run, store, folder } = await withCommits(t);
     const stored = await store.list(layout.allCheckpoints('main'));
-    const { list } = FileStore.prototype;
-    t.mock.method(FileStore.prototype, 'list', function (this: FileStore, prefix: string) {
-      return prefix === layout.allCheckpoints('main') ? Promise.resolve([]) : list.call(this, prefix);
-    });
+    const real = new FileStore(folder);
+    const list = real.list.bind(real);
+    t.mock.method(FileStore.prototype, 'list', (prefix: string) =>
+      prefix === layout.allCheckpoints('main') ? Promise.resolve([]) : list(prefix),
+    );
     const seal = (): Promise<unknown> =>
       new MockActivityEnvironment().run(() => saveCheckpoint({ run, step: 2, pinned: [] }));
     await assert.rejects(seal(), { code: 'StoreUnavailable' });

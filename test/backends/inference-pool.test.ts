@@ -351,10 +351,16 @@ test('a server that takes connections and answers nothing is named, and is asked
   const inference = new OpenAiInference(pool);
   proxy.decide = () => 'hang';
   const sampling = inference.sample(ask(1));
-  await eventually('it is named', () => Promise.resolve(inference.silence() ?? ''), (said) =>
-    said.includes(url) && said.includes('answered nothing for') && said.includes('restart it'),
+  await eventually(
+    'it is named',
+    () => Promise.resolve(inference.silence() ?? ''),
+    (said) => said.includes(url) && said.includes('answered nothing for') && said.includes('restart it'),
   );
   proxy.decide = () => 'pass';
-  await eventually('it is back', () => Promise.resolve(inference.silence()), (said) => said === null);
+  await eventually(
+    'it is back',
+    () => Promise.resolve(inference.silence()),
+    (said) => said === null,
+  );
   assert.ok((await sampling).tokenIds.length > 0);
 });

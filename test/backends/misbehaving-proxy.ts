@@ -122,11 +122,13 @@ export async function startProxy(target: number): Promise<MisbehavingProxy> {
     { answer, body, fate }: { readonly answer: IncomingMessage; readonly body: Buffer; readonly fate: Fate },
   ): void {
     const { statusCode: status = 200, headers } = answer;
-    if (status >= 300 || (fate === 'other answer' && before === null)) return void outgoing.writeHead(status, headers).end(body);
+    if (status >= 300 || (fate === 'other answer' && before === null))
+      return void outgoing.writeHead(status, headers).end(body);
     if (fate === 'empty answer') return void outgoing.writeHead(200, { 'content-length': '0' }).end();
     if (fate === 'other answer') return void outgoing.writeHead(status, before!.headers).end(before!.body);
     if (fate === 'flip answer' && body.byteLength > 0) body[body.byteLength >> 1]! ^= 1;
-    const kept = fate === 'empty body' ? Buffer.alloc(0) : fate === 'half answer' ? body.subarray(0, body.byteLength >> 1) : body;
+    const kept =
+      fate === 'empty body' ? Buffer.alloc(0) : fate === 'half answer' ? body.subarray(0, body.byteLength >> 1) : body;
     outgoing.writeHead(status, { ...headers, 'content-length': String(kept.byteLength) }).end(kept);
   }
 

@@ -49,7 +49,10 @@ async function down({ stage, run, column, release, harmEnds }: Struck): Promise<
 }
 
 /** What the server does to each request for a while. */
-export async function trouble({ stage, release, harmEnds }: Struck, fateOf: (request: SeenRequest) => Fate): Promise<void> {
+export async function trouble(
+  { stage, release, harmEnds }: Struck,
+  fateOf: (request: SeenRequest) => Fate,
+): Promise<void> {
   const { proxy } = stage.surroundings.s3!;
   const before = proxy.spoiled;
   proxy.decide = fateOf;

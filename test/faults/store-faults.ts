@@ -21,7 +21,10 @@ const withoutStore = (
   action: 'hold',
   strike: (struck) => hideFrom(struck, role, pidOf),
   judge: judgeAndShow,
-  columns: { only: columns, because: 'no worker of the kind has anything under way there that the columns beside it lack' },
+  columns: {
+    only: columns,
+    because: 'no worker of the kind has anything under way there that the columns beside it lack',
+  },
 });
 
 /** What a column reads is what its neighbours read. */
@@ -37,10 +40,15 @@ export const storeFaults = {
   'rollout worker without the store, another one goes on': withoutStore(
     'rollout worker',
     ['lease', 'generate', 'generated', 'score', 'plan'],
-    async ({ stage, column, fired }) => (column === 'lease' || column === 'plan' ? stage.pid('rollout worker') : fired.pid),
+    async ({ stage, column, fired }) =>
+      column === 'lease' || column === 'plan' ? stage.pid('rollout worker') : fired.pid,
   ),
   'GPU worker without the store, another one takes over': {
-    ...withoutStore('GPU worker', ['generate', 'plan', 'train', 'trained', 'commit'], async ({ run }) => (await newestClaim(run)).pid),
+    ...withoutStore(
+      'GPU worker',
+      ['generate', 'plan', 'train', 'trained', 'commit'],
+      async ({ run }) => (await newestClaim(run)).pid,
+    ),
     losesNothing: true,
   },
   'S3 answers with a flipped bit': answering(ofReads('flip answer')),

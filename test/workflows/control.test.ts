@@ -6,6 +6,7 @@ import { timeMetrics } from '../../core/rl/effectiveness.ts';
 import { type AskedOfRun, nothingAsked } from '../../core/rl/run-state.ts';
 import { type Fakes, Gate, holdingStep } from './fake-run.ts';
 import { filtering } from './fake-training.ts';
+import { eventsQuery, storeMissedSignal } from '../../workflows/control/messages.ts';
 import { aWhile, failureOf, timesContinued, until } from './look.ts';
 import { begin, closeServer } from './server.ts';
 
@@ -37,6 +38,33 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     );
     await run.result();
     assert.ok(run.fake.commits()[2]!.metrics[timeMetrics.paused]! > 0.1);
+  });
+
+  test('workers that do not see its store are named, with what they miss, until they do', async () => {
+    const gate = new Gate();
+    const run = await begin({ settings: { maxSteps: 1 }, fakes: holdingStep(gate) });
+    await gate.reached;
+    const worker = 'rollout worker 7 on gpu-b';
+    const why = `${worker}: the store file:///srv/outputs/words/ is not seen`;
+    await run.handle.signal(storeMissedSignal, { worker, why });
+    await run.handle.signal(storeMissedSignal, { worker, why: `${why}, still` });
+    const { workersAway } = await run.status();
+    assert.deepEqual(
+      workersAway?.map(({ since, ...away }) => [away, Number.isNaN(Date.parse(since))]),
+      [[{ worker, why: `${why}, still` }, false]],
+    );
+    await run.handle.signal(storeMissedSignal, { worker, why: null });
+    assert.equal((await run.status()).workersAway, undefined);
+    gate.open();
+    await run.result();
+    const told = (await run.handle.query(eventsQuery, 0)).filter(({ text }) => text.includes(worker));
+    assert.deepEqual(
+      told.map(({ kind, text }) => [kind, text]),
+      [
+        ['warning', `passed over until it sees the store: ${why}`],
+        ['recovery', `the ${worker} sees the store again`],
+      ],
+    );
   });
 
   test('a pause by the run itself is no time that a person had it stand still', async () => {
