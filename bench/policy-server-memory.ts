@@ -90,7 +90,7 @@ interface Load {
 }
 
 async function load(bench: Bench, { folder, adapters, planned, memoryGb, bits }: Load) {
-  const server = await startServer(bench, [folder, ...adapters.map(path.dirname)]);
+  const server = await startServer(bench, [folder, ...adapters.map((adapter) => path.dirname(adapter))]);
   const ask = (route: string, body: object): Promise<unknown> => server.ask(route, body);
   const how = { ...(memoryGb && { memory_gb: memoryGb }), ...(bits && { quantize: bits }) };
   const take = (version: number): Promise<unknown> =>

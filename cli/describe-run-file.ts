@@ -110,7 +110,7 @@ function memoryLines(model: ModelSize | null): string[] {
   return lines.map((line, i) => `  ${i === 0 ? 'memory' : '      '}        ${line}`);
 }
 
-function samplingMemoryLine({ budgetBytes, processBytes, weightBytesMax, versionBytes, limits }: ServerMemory): string {
+function samplingMemoryLine({ budgetBytes, weightBytesMax, versionBytes, limits }: ServerMemory): string {
   const versions = Math.round(weightBytesMax / versionBytes);
   const named = versions === 1 ? 'a version' : `${versions} versions`;
   const work = limits.keyValueBytesMax + limits.promptBytesMax;

@@ -1,4 +1,4 @@
-import type { Client, WorkflowHandle } from '@temporalio/client';
+import type { Client } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { askStatus } from '../ask-status.ts';

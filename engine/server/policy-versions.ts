@@ -4,7 +4,7 @@ import { isAbsolute, join, relative, resolve, sep } from 'node:path';
 import { describeAdapter } from '../model/adapter-folder.ts';
 import { loadModelConfig, loadModelTexts, type ModelFolder, resolveBase } from '../model/model-folder.ts';
 import type { Parameters } from '../model/parameters.ts';
-import type { Provider, SessionOptions } from '../onnx/session.ts';
+import type { SessionOptions } from '../onnx/session.ts';
 import { Sampler, type SamplerCounters } from '../sample/sampler.ts';
 import { type ServerMemory, serverMemory } from '../sample/server-memory.ts';
 import { readRegular } from '../regular-file.ts';
@@ -210,7 +210,14 @@ export class PolicyVersions {
     if (held?.digest === digest && held.texts === texts && isSampledSo(held)) return held;
     const step = request.step ?? null;
     const version: HeldVersion = {
-      ...{ name: request.name, digest, texts, step, weightDir: folder, loadedAtMs: Date.now(), model, sampler },
+      name: request.name,
+      digest,
+      texts,
+      step,
+      weightDir: folder,
+      loadedAtMs: Date.now(),
+      model,
+      sampler,
       withWeights: (work, signal) => this.#withWeights(slot, work, signal),
     };
     const replaced = this.#slots.get(request.name);

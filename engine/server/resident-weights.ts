@@ -98,7 +98,7 @@ export class ResidentWeights {
   #serve(): void {
     if (this.#changing) return;
     const isLetGo = this.#idle().some(([source]) => this.#dropped.has(source));
-    while (!isLetGo && this.#waiters[0] && this.#residents.has(this.#waiters[0].source)) this.#start(this.#waiters[0]);
+    if (!isLetGo) this.#startResidents();
     const [first] = this.#waiters;
     if (isLetGo || (first && this.#mayRead(first.source))) {
       this.#changing = this.#change(isLetGo ? null : first!.source).finally(() => {
@@ -109,6 +109,14 @@ export class ResidentWeights {
     }
     if (!first || performance.now() - first.since > this.#patienceMs) return;
     for (const waiter of this.#waiters.filter(({ source }) => this.#residents.has(source))) this.#start(waiter);
+  }
+
+  /** Starts the first waiters, as long as their weights are there. */
+  #startResidents(): void {
+    for (const waiter of this.#waiters) {
+      if (!this.#residents.has(waiter.source)) return;
+      this.#start(waiter);
+    }
   }
 
   #start(waiter: Waiter): void {

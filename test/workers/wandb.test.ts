@@ -79,7 +79,7 @@ for file in sorted(glob.glob(os.path.join(folder, "wandb", "offline-run-*", "*.w
             ids.append(record.run.run_id); config.append([record.run.project, record.run.display_name, list(record.run.tags)])
 print(json.dumps({"rows": rows, "config": config, "ids": ids}))
 `;
-  const { stdout } = await promisify(execFile)(installed.python!, ['-c', script, folder]);
+  const { stdout } = await promisify(execFile)(installed.python, ['-c', script, folder]);
   return JSON.parse(stdout) as Awaited<ReturnType<typeof readBack>>;
 }
 
@@ -147,7 +147,7 @@ describe('a W&B run', { skip: installed.why }, () => {
       id: 'offline',
       folder,
       log: (line) => void told.push(line),
-      environment: { ...environment, HOME: home, RATCHET_CACHE: cacheOf(installed.python!) },
+      environment: { ...environment, HOME: home, RATCHET_CACHE: cacheOf(installed.python) },
     });
     await addSteps(store, 0, 2);
     const sinks = new RunSinks(store, [sink], () => {});
