@@ -5,6 +5,7 @@ import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { decodeRanges } from '../../core/rl/ledger.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { LeasedGroups, RunHandle, StepCommit, StepPlan } from '../../core/rl/run-state.ts';
@@ -374,6 +375,18 @@ const leasesOfVersion1 = { policy: version, curriculum: { nextOrdinal: 9 } } sat
   'curriculum'
 > &
   Record<'curriculum', unknown>;
+
+test('no failure to read what is stored advises to throw a run away', async () => {
+  const root = fileURLToPath(new URL('../../', import.meta.url));
+  for (const room of ['activities', 'backends', 'cli', 'core', 'engine', 'runs', 'ui', 'workers', 'workflows']) {
+    const names = readdirSync(path.join(root, room), { recursive: true, encoding: 'utf8' });
+    for (const name of names.filter((one) => /\.m?ts$/.test(one))) {
+      const text = await readFile(path.join(root, room, name), 'utf8');
+      for (const { 0: told } of text.matchAll(/(?:'CheckpointDamaged'|damaged\()[^;]*;/g))
+        assert.doesNotMatch(told, /--fresh|start over|start another run/i, `${room}/${name}`);
+    }
+  }
+});
 
 describe('what cannot be read is told with the step that a run continues from', () => {
   const damaged = (what: string) =>
