@@ -17,15 +17,20 @@ export async function setAside(run: RunPlace, keys: readonly string[]): Promise<
   const moved: string[] = [];
   // Whatever of a chain of commits is cut off leaves one without a gap.
   for (const key of keys.toReversed()) {
-    const to = await moveAside(storeOf(run), key);
+    const to = await moveAside(storeToRepair(run), key);
     if (to !== null) moved.push(to);
   }
   return moved;
 }
 
+/** A person names the store, and what shows that a run was begun in it may be what is damaged: so nothing is looked for first. */
+function storeToRepair({ store, name }: RunPlace): Store {
+  return storeOf({ store, name });
+}
+
 /** Does what can be done about a damaged record; where it lies now, null where it could not be moved. */
 export async function repairRecord(run: RunPlace, key: string, repair: Repair): Promise<string | null> {
-  const store = storeOf(run);
+  const store = storeToRepair(run);
   const again = repair === 'made again' ? await settingsAgain(run, key) : null;
   const rows = repair === 'rows kept' ? await keepWholeRows(store) : null;
   const to = await moveAside(store, key);

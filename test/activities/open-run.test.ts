@@ -215,7 +215,7 @@ describe('a run keeps its identity', () => {
         'ConfigInvalid',
         'seed: was 3, now 4',
         '[sampling] temperature: was 1, now 0.5',
-        '[[env]]: was',
+        '[[env]] reverse-text args max_length: was nothing, now 4',
         '--name',
         '--fresh',
       ),
