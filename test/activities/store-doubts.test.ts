@@ -131,7 +131,11 @@ describe('one worker’s view of a store', () => {
     const isClear = (): Promise<unknown> => eventually('it asks', () => Promise.resolve(view.isClear), Boolean);
     await assert.rejects(work(run, refuse, { workflowType: 'evaluate' }));
     await assert.rejects(work(run, refuse, ofRun));
-    await eventually('it is seen by a look', () => Promise.resolve(told.at(-1)), (why) => why === null);
+    await eventually(
+      'it is seen by a look',
+      () => Promise.resolve(told.at(-1)),
+      (why) => why === null,
+    );
     await isClear();
     await assert.rejects(work(run, refuse, ofRun));
     await isClear();

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { type Client, WorkflowFailedError, type WorkflowHandle, WorkflowUpdateFailedError } from '@temporalio/client';
 import { ApplicationFailure, RawValue } from '@temporalio/common';
-import { taskQueues } from '../../core/names.ts';
+import { memoKeys, taskQueues } from '../../core/names.ts';
 import { received } from '../../core/shape.ts';
 import { evaluationOf, searchOf } from './fake-evaluation.ts';
 import { Gate, holdingStep } from './fake-run.ts';
@@ -287,6 +287,12 @@ describe('an input that is meant', { concurrency: 4 }, () => {
     const again = await begin({ fake, input: { overides: { max_steps: '1' }, takesOver } });
     assert.equal((await again.result()).step, 1);
   });
+});
+
+test('an evaluation that an upgrade began anew may be of a version that knows more fields', async () => {
+  const input = { ...evaluationOf('place', 'words'), ofAnotherVersion: true };
+  const run = await begin({ type: 'evaluate', args: [input], memo: { [memoKeys.takenOverFrom]: 'x' } });
+  await soon('the end', run.handle.result());
 });
 
 const wrongSignals: readonly (readonly [name: string, args: readonly unknown[]])[] = [
