@@ -56,7 +56,7 @@ export const regressionFoundSignalName = 'regression-found';
 
 /**
  * What the memo of a run's workflow holds: `AskedOfRun`, the execution that an upgrade took it over from, and by environment
- * the newest evaluations that were worse than the best before them.
+ * the newest evaluations that were worse than the best before them. Evaluations and searches that were taken over say so as well.
  */
 export const memoKeys = { asked: 'asked', takenOverFrom: 'taken_over_from', regression: 'regression' } as const;
 

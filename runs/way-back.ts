@@ -2,13 +2,24 @@ import { RatchetError } from '../core/errors.ts';
 import type { RunHandle, RunState } from '../core/rl/run-state.ts';
 import { layout } from './layout.ts';
 import { RestorableSteps } from './restorable-steps.ts';
-import { committedSteps, type LineagePlace, readCommit } from './run-access.ts';
+import { committedSteps, type LineagePlace, readCommit, storeOf } from './run-access.ts';
 
 /** More than this is not read to say where a run can continue: of what is larger it is only seen that it is there. */
 const readBytesMax = 16 * 1024 * 1024;
 /** The run has failed by now, and its activity sends no heartbeats. */
 const lookMsMax = 1_500;
 const stepsLookedAt = 200;
+
+/** Read for every step of a run: without these it continues from none. */
+const ofAllSteps = [
+  layout.run(),
+  layout.allSpecs(),
+  layout.origins(),
+  layout.claims(),
+  layout.trainerClaims(),
+  layout.sftData(),
+  layout.chatTemplate(),
+];
 
 /** A failure to read what is stored, with the newest step that the run continues from without that object, where one is found soon. */
 export async function withWayBack(
@@ -17,6 +28,8 @@ export async function withWayBack(
 ): Promise<unknown> {
   if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') return error;
   if (error.message.includes('npx ratchet rewind ')) return error;
+  const message = error.message.replaceAll(storeOf(run).uri, '');
+  if (ofAllSteps.some((key) => message.includes(key))) return error;
   const step = await soon(newestWithout(run, error.message).catch(() => null)); // the failure itself counts
   if (step === null) return error;
   const advice = `Nothing that was trained up to step ${step} is lost: npx ratchet rewind ${run.name} --step ${step} continues from there.`;

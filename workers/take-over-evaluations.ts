@@ -1,5 +1,6 @@
 import type { Client, WorkflowExecutionDescription } from '@temporalio/client';
 import { decodeArrayFromPayloads } from '@temporalio/common/lib/internal-non-workflow/index.js';
+import { memoKeys } from '../core/names.ts';
 
 /** What goes on from the store alone when it is started again. */
 const types = ['evaluateNewest', 'evaluate', 'optimizePrompt'];
@@ -65,6 +66,8 @@ async function takeOver(
     workflowIdConflictPolicy: 'TERMINATE_EXISTING',
     workflowIdReusePolicy: 'ALLOW_DUPLICATE',
     workflowTaskTimeout: '5s',
+    // Its input may be what an execution before carried, or of another version.
+    memo: { ...found.memo, [memoKeys.takenOverFrom]: found.runId },
     ...(summary === undefined ? {} : { staticSummary: summary }),
   });
   return true;

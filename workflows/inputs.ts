@@ -2,7 +2,7 @@ import { ApplicationFailure, workflowInfo } from '@temporalio/workflow';
 import type { TrainRunInput } from '../activities/index.ts';
 import type { EvaluationFileInput, EvaluationInput, EvaluationsInput } from '../core/eval/evaluation.ts';
 import type { PromptFileInput, PromptSearchInput } from '../core/gepa/prompt-search.ts';
-import { runNamePattern, taskQueues, workflowIdPattern } from '../core/names.ts';
+import { memoKeys, runNamePattern, taskQueues, workflowIdPattern } from '../core/names.ts';
 import {
   anything,
   asTyped,
@@ -259,9 +259,9 @@ class Door {
     return input as T;
   }
 
-  /** The server says that an execution before handed this over: nobody types it. */
+  /** The server says that an execution before handed this over, or an upgrade does: nobody types it. */
   carried<T>(input: unknown): T {
-    if (workflowInfo().continuedFromExecutionRunId !== undefined) return input as T;
+    if (workflowInfo().continuedFromExecutionRunId !== undefined || isTakenOver()) return input as T;
     throw this.refusal([
       'this is what one execution of the workflow handed to the next, and cannot begin another. Start it with its file: it continues from what is stored',
     ]);
@@ -300,9 +300,13 @@ function withoutNulls(input: unknown, meant: readonly string[] = []): unknown {
   return Object.fromEntries(Object.entries(input).filter(([name, value]) => name === 'config' || value !== null));
 }
 
-/** What Ratchet's own commands and runs make. Of a child its run may be of another version, which knows more fields. */
+/** What Ratchet's own commands and runs make. A child, and what an upgrade began anew, may have its input from another version, which knows more fields. */
 function madeByRatchet(shapes: Readonly<Record<string, Shape>>): Shape {
-  return workflowInfo().parent === undefined ? onlyFieldsOf(shapes) : fieldsOf(shapes);
+  return workflowInfo().parent === undefined && !isTakenOver() ? onlyFieldsOf(shapes) : fieldsOf(shapes);
+}
+
+function isTakenOver(): boolean {
+  return workflowInfo().memo?.[memoKeys.takenOverFrom] !== undefined;
 }
 
 function isAnyOf(input: unknown, ...names: readonly string[]): boolean {

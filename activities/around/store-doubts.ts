@@ -13,6 +13,9 @@ import { withHeartbeat } from './heartbeat.ts';
 import type { StoreView } from './store-view.ts';
 import { signalTo } from './tell-workflow.ts';
 
+/** Says to a run what is not seen, and null when it is. */
+type Tell = (why: string | null) => void;
+
 export interface StoreDoubtsOptions {
   readonly role: WorkerRole;
   readonly view: StoreView;
@@ -38,7 +41,7 @@ const damagePatienceDefaultMs = 60_000;
 const heldMs = 60_000;
 /** How often a run is told the same. */
 const tellAgainMs = 300_000;
-/** Activities whose damage is remembered. */
+/** Activities whose damage is remembered, and runs that were told. */
 const doubtsMax = 1_000;
 
 /**
@@ -52,7 +55,8 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
   readonly #damagedAt = new Map<string, number>();
   /** Since when a server did not answer, by place. */
   readonly #silentSince = new Map<string, number>();
-  readonly #toldAt = new Map<string, number>();
+  /** The runs that were told, by workflow and place. */
+  readonly #told = new Map<string, { readonly at: number; readonly place: string; readonly tell: Tell }>();
 
   constructor(options: StoreDoubtsOptions) {
     this.#options = options;
@@ -80,12 +84,8 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
       cause: error,
       retryAfterMs: error.retryAfterMs ?? missedRetryMs,
     });
-    const tell = this.#teller(place, input);
-    this.#options.view.missed(place, {
-      look: () => looksWell(opened),
-      seen: () => this.#sees(place, () => tell(null)),
-    });
-    tell(told.message);
+    this.#options.view.missed(place, { look: () => looksWell(opened), seen: () => this.#isSeen(place) });
+    this.#tell(place, input, told.message);
     const since = this.#silentSince.get(place) ?? performance.now();
     this.#silentSince.set(place, since);
     const isLong = performance.now() - since > heldMs;
@@ -93,15 +93,25 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     throw told;
   }
 
-  #sees(place: string, tell?: () => void): void {
+  #sees(place: string): void {
+    this.#isSeen(place);
+    this.#options.view.saw(place);
+  }
+
+  /** Tells all who were told that it is not. */
+  #isSeen(place: string): void {
     this.#silentSince.delete(place);
-    if (tell) tell();
-    else this.#options.view.saw(place);
+    for (const [key, one] of this.#told) {
+      if (one.place !== place) continue;
+      this.#told.delete(key);
+      one.tell(null);
+    }
   }
 
   /** Whoever asks again later, or elsewhere, may read what was stored. */
   #lookedAtAgain(error: RatchetError): unknown {
-    const { workflowExecution, activityId } = Context.current().info;
+    const { workflowExecution, activityId, retryPolicy } = Context.current().info;
+    if (retryPolicy?.maximumAttempts === 1) return error; // nobody asks again
     const key = `${workflowExecution?.runId} ${activityId}`;
     const since = this.#damagedAt.get(key) ?? performance.now();
     this.#damagedAt.delete(key);
@@ -122,23 +132,24 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     return `${role === 'train' ? 'GPU' : role} worker ${process.pid} on ${os.hostname()}`;
   }
 
-  /** Tells the run's workflow what this worker does not see, and when it does; no oftener than now and then. */
-  #teller(place: string, input: unknown): (why: string | null) => void {
+  /** Tells the run's workflow what this worker does not see; no oftener than now and then. */
+  #tell(place: string, input: unknown, why: string): void {
     const context = Context.current();
     const workflowId = runWorkflowOf(context.info, input);
-    if (workflowId === null) return () => undefined;
+    if (workflowId === null) return;
     const { client } = context;
     const key = `${workflowId} ${place}`;
-    return (why) => {
-      const isFresh = performance.now() - (this.#toldAt.get(key) ?? -Infinity) < tellAgainMs;
-      if (isFresh ? why !== null : why === null) return;
-      if (why === null) this.#toldAt.delete(key);
-      else this.#toldAt.set(key, performance.now());
-      const told: StoreMissed = { worker: this.#name(), why };
-      process.stderr.write(`${why ?? `${place} is seen again`}\n`);
+    const at = performance.now();
+    if (at - (this.#told.get(key)?.at ?? -Infinity) < tellAgainMs) return;
+    const tell: Tell = (said) => {
+      const told: StoreMissed = { worker: this.#name(), why: said };
+      process.stderr.write(`${said ?? `${place} is seen again`}\n`);
       // A run that cannot be told learns of it by the attempts that failed.
       signalTo(client, workflowId, storeMissedSignalName, told).catch(() => undefined);
     };
+    this.#told.set(key, { at, place, tell });
+    if (this.#told.size > doubtsMax) this.#told.delete(this.#told.keys().next().value!);
+    tell(why);
   }
 }
 
@@ -148,8 +159,16 @@ function openedIn(input: unknown): Opened | null {
     run,
     handle,
     input: asked,
-  } = (input ?? {}) as { run?: unknown; handle?: unknown; input?: { results?: EvaluationPlace } };
+    takesOver,
+  } = (input ?? {}) as {
+    run?: unknown;
+    handle?: unknown;
+    input?: { results?: EvaluationPlace };
+    takesOver?: { handle?: unknown };
+  };
   if (isOpened(run, 'store')) return run as Opened;
+  // One that was opened before by code of another version.
+  if (isOpened(takesOver?.handle, 'store')) return takesOver!.handle as Opened;
   if (isOpened(handle, 'place')) return handle as Opened;
   // One that is opened inside a run.
   return asked?.results?.prefix ? { place: asked.results, spec: { key: layout.run(), sha256: '' } } : null;

@@ -2,6 +2,8 @@ import assert from 'node:assert/strict';
 import { rename } from 'node:fs/promises';
 import os from 'node:os';
 import { describe, test, type TestContext } from 'node:test';
+import type { Info } from '@temporalio/activity';
+import type { Client } from '@temporalio/client';
 import { ApplicationFailure } from '@temporalio/common';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { FailureMapping } from '../../activities/around/failures.ts';
@@ -11,6 +13,7 @@ import { StoreView } from '../../activities/around/store-view.ts';
 import { FileStore } from '../../backends/store/file-store.ts';
 import { damaged } from '../../backends/store/objects.ts';
 import { RatchetError } from '../../core/errors.ts';
+import type { StoreMissed } from '../../core/rl/run-state.ts';
 import { begunLineages, readHead, requireNamedCommit } from '../../runs/run-access.ts';
 import { layout } from '../../runs/layout.ts';
 import { beginLineage } from '../../runs/lineages.ts';
@@ -30,11 +33,20 @@ function worker(options: { readonly damagePatienceMs?: number; readonly pauseMs?
     ...(options.damagePatienceMs === undefined ? {} : { damagePatienceMs: options.damagePatienceMs }),
   });
   const mapping = new FailureMapping('test');
-  const work = ({ run }: Pick<TestRun, 'run'>, play: () => Promise<unknown>): Promise<unknown> => {
-    const input = { args: [{ run }], headers: {} };
-    return new MockActivityEnvironment().run(() => mapping.execute(input, (asked) => doubts.execute(asked, play)));
+  const told: (string | null)[] = [];
+  const signal = (_: string, { why }: StoreMissed): Promise<void> => Promise.resolve(void told.push(why));
+  const client = {
+    workflow: { getHandle: () => ({ signal }) },
+    withAbortSignal: (_: AbortSignal, tell: () => Promise<unknown>) => tell(),
+  } as unknown as Client;
+  const workOn = (argument: object, play: () => Promise<unknown>, info: Partial<Info> = {}): Promise<unknown> => {
+    const input = { args: [argument], headers: {} };
+    const environment = new MockActivityEnvironment(info, { client });
+    return environment.run(() => mapping.execute(input, (asked) => doubts.execute(asked, play)));
   };
-  return { view, missed, work };
+  const work = ({ run }: Pick<TestRun, 'run'>, play: () => Promise<unknown>, info?: Partial<Info>): Promise<unknown> =>
+    workOn({ run }, play, info);
+  return { view, missed, told, work, workOn };
 }
 
 const named = `rollout worker ${process.pid} on ${os.hostname()}`;
@@ -111,6 +123,48 @@ describe('one worker’s view of a store', () => {
     );
   });
 
+  test('a run is told when the store is seen, whoever missed it first, and however often', async (t) => {
+    const run = await makeRun(t);
+    const { told, work, view } = worker({ pauseMs: 20 });
+    const ofRun = { workflowType: 'trainRun' };
+    const refuse = (): Promise<never> => Promise.reject(new RatchetError('StoreUnavailable', 'HTTP 403'));
+    const isClear = (): Promise<unknown> => eventually('it asks', () => Promise.resolve(view.isClear), Boolean);
+    await assert.rejects(work(run, refuse, { workflowType: 'evaluate' }));
+    await assert.rejects(work(run, refuse, ofRun));
+    await eventually(
+      'it is seen by a look',
+      () => Promise.resolve(told.at(-1)),
+      (why) => why === null,
+    );
+    await isClear();
+    await assert.rejects(work(run, refuse, ofRun));
+    await isClear();
+    await work(run, () => Promise.resolve(), ofRun);
+    assert.deepEqual(
+      told.map((why) => why?.includes('403') ?? why),
+      [true, null, true, null],
+    );
+  });
+
+  test('damage is final at once where nobody asks again', async (t) => {
+    const run = await makeRun(t);
+    const broken = (): Promise<never> => Promise.reject(damaged('model.safetensors', 'expected sha256 1, found 2'));
+    await assert.rejects(
+      worker().work(run, broken, { retryPolicy: { maximumAttempts: 1 } }),
+      failure('CheckpointDamaged', true, 'found 2'),
+    );
+  });
+
+  test('a run that another version had opened is not opened in another place', async (t) => {
+    const run = await makeRun(t);
+    const { workOn } = worker();
+    await hide(t, run);
+    const play = t.mock.fn(() => Promise.resolve());
+    const takesOver = { handle: run.run, asked: null, request: 'x/y' };
+    await assert.rejects(workOn({ config: 'words.toml', takesOver }, play), failure('StoreNotSeen', false, named));
+    assert.equal(play.mock.callCount(), 0);
+  });
+
   test('what has to do with no store passes unchanged', async (t) => {
     const run = await makeRun(t);
     const { work, view } = worker();
@@ -139,11 +193,11 @@ describe('one worker’s view of a store', () => {
     view.missed('run', { look: () => Promise.resolve(isThere), seen: () => undefined });
     assert.equal(slots.tryReserveSlot(context), null);
     let isGiven = false;
-    const waiting = slots.reserveSlot(context, new AbortController().signal).then(() => (isGiven = true));
+    void slots.reserveSlot(context, new AbortController().signal).then(() => (isGiven = true));
     await new Promise((resolve) => setTimeout(resolve, 50));
     assert.equal(isGiven, false);
     isThere = true;
-    await waiting;
+    await eventually('it is given', () => Promise.resolve(isGiven), Boolean);
     assert.equal(slots.tryReserveSlot(context), null, 'the one slot is given');
   });
 

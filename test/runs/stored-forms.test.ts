@@ -420,6 +420,14 @@ describe('what cannot be read is told with the step that a run continues from', 
     assert.match(String(await withWayBack(run, damaged(scored.key))), /--step 4 continues/);
   });
 
+  test('what is read for every step is told as it is: no step continues without it', async (t) => {
+    const { run, store } = await olderRun(t, 'nov-24-level-0-between');
+    for (const key of ['run.json', 'specs/0123456789abcdef.json', 'origins/lineage_2.json', 'sft/data.jsonl']) {
+      const error = damaged(store.uri + key);
+      assert.equal(await withWayBack(run, error), error);
+    }
+  });
+
   test('other failures, and a run of which nothing is whole, are told as they are', async (t) => {
     const { run, store } = await olderRun(t, 'nov-24-level-0-between');
     const other = new RatchetError('StoreFull', 'no space');

@@ -31,7 +31,8 @@ function serverWith(open: Readonly<Record<string, Execution>>) {
       },
       terminate: async () => void done.push(`end ${workflowId}`),
     }),
-    start: async (type: string, { workflowId, args, workflowIdConflictPolicy }: Record<string, unknown>) => {
+    start: async (type: string, { workflowId, args, workflowIdConflictPolicy, memo }: Record<string, unknown>) => {
+      assert.deepEqual(memo, { taken_over_from: workflowId }, 'the execution that it was');
       done.push(`${type} ${String(workflowId)} ${JSON.stringify(args)} ${String(workflowIdConflictPolicy)}`);
     },
   };

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
+import { defaultPayloadConverter } from '@temporalio/common';
 import type {
   PromptSearchEvent,
   PromptSearchInput,
@@ -11,6 +12,7 @@ import type {
 import type { PromptSlice } from '../../core/gepa/leases.ts';
 import { next } from '../../core/gepa/search.ts';
 import { defaultSettings } from '../../core/gepa/settings.ts';
+import { memoKeys } from '../../core/names.ts';
 import { until } from '../eventually.ts';
 import { answerTo, playedSlice, searchOf } from './fake-evaluation.ts';
 import { type Fakes, Gate } from './fake-run.ts';
@@ -154,6 +156,19 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
     const [one, other] = results.map(({ best, calls, candidates, bestScore }) => [best, calls, candidates, bestScore]);
     assert.deepEqual(one, other);
     assert.equal(short.inputs('openPromptSearch').length, 1);
+  });
+
+  test('what had continued as new is begun anew by an upgrade with what it carried', async () => {
+    const run = await searching({}, { maxCalls: 150 }, shortHistoryQueue);
+    const { best, calls } = await resultOf(run);
+    const { events } = await run.client.workflow.getHandle(run.name).fetchHistory();
+    const [payload] = events?.[0]?.workflowExecutionStartedEventAttributes?.input?.payloads ?? [];
+    const carried = defaultPayloadConverter.fromPayload<object>(payload!);
+    assert.ok('state' in carried);
+    const memo = { [memoKeys.takenOverFrom]: 'x' };
+    const again = await begin({ type: 'optimizePrompt', fake: run.fake, args: [carried], memo });
+    const found = await resultOf(again);
+    assert.deepEqual([found.best, found.calls], [best, calls]);
   });
 
   test('a file is planned first', async () => {

@@ -210,6 +210,7 @@ export interface Begun {
   /** Of a workflow task; the server's where nothing is said. */
   readonly taskTimeout?: '2s';
   readonly args?: readonly unknown[];
+  readonly memo?: Readonly<Record<string, unknown>>;
 }
 
 let begun = 0;
@@ -240,6 +241,7 @@ export async function begin(of: Begun = {}): Promise<BegunRun> {
     taskQueue: of.taskQueue ?? taskQueues.orchestrator,
     ...(of.taskTimeout ? { workflowTaskTimeout: of.taskTimeout } : {}),
     args: [...(of.args ?? [{ config: `${name}.toml`, ...of.input }])],
+    ...(of.memo ? { memo: of.memo } : {}),
   });
   return begunRun(fake, client, handle);
 }

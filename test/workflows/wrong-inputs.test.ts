@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { type Client, WorkflowFailedError, type WorkflowHandle, WorkflowUpdateFailedError } from '@temporalio/client';
 import { ApplicationFailure, RawValue } from '@temporalio/common';
-import { taskQueues } from '../../core/names.ts';
+import { memoKeys, taskQueues } from '../../core/names.ts';
 import { received } from '../../core/shape.ts';
 import { evaluationOf, searchOf } from './fake-evaluation.ts';
 import { Gate, holdingStep } from './fake-run.ts';
@@ -289,10 +289,19 @@ describe('an input that is meant', { concurrency: 4 }, () => {
   });
 });
 
+test('an evaluation that an upgrade began anew may be of a version that knows more fields', async () => {
+  const input = { ...evaluationOf('place', 'words'), ofAnotherVersion: true };
+  const run = await begin({ type: 'evaluate', args: [input], memo: { [memoKeys.takenOverFrom]: 'x' } });
+  await soon('the end', run.handle.result());
+});
+
 const wrongSignals: readonly (readonly [name: string, args: readonly unknown[]])[] = [
   ['trainer-leased', []],
   ['trainer-leased', [null]],
   ['trainer-leased', [{ epoch: 'one', holder: 5 }]],
+  ['store-missed', []],
+  ['store-missed', [null]],
+  ['store-missed', [{ worker: 'GPU worker 7 on gpu-b' }]],
   ['groups-ended', [null]],
   ['groups-ended', [{ lineage: 'main', parts: [{}] }]],
   ['groups-ended', [{ lineage: 'main', parts: [{ ordinals: '0-999999999999' }] }]],

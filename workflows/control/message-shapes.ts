@@ -87,6 +87,7 @@ const figures = recordOf(anything, 'figures by name');
 /** By the signal's name: the shapes of its arguments. */
 export const signalShapes = {
   'trainer-leased': [fieldsOf({ epoch: whole, holder: text })],
+  'store-missed': [fieldsOf({ worker: text, why: orNull(text) })],
   'groups-ended': [fieldsOf({ lineage: text, parts })],
   'rounds-played': [fieldsOf({ lineage: text, played })],
   'rollouts-wait': [fieldsOf({ reason: text })],

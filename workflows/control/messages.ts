@@ -243,7 +243,7 @@ export const trainerLeasedSignal = defineSignal<[TrainerLeased], typeof trainerL
 );
 
 /** From workers of all kinds. */
-export const storeMissedSignal = defineSignal<[StoreMissed]>(storeMissedSignalName);
+export const storeMissedSignal = defineSignal<[StoreMissed], typeof storeMissedSignalName>(storeMissedSignalName);
 
 /** What `set` and `stop` did, in words. */
 export const setUpdate = defineUpdate<string, [settings: Readonly<Record<string, number>>]>('set');

@@ -110,7 +110,10 @@ export class RunControl {
     this.#noted = JSON.stringify(workflowInfo().memo?.[memoKeys.asked] ?? nothingAsked);
     this.#noteAsked();
     this.#listen();
-    this.#storesMissed = new StoresMissed((line, isBack) => this.tell(isBack ? 'recovery' : 'warning', null, line));
+    this.#storesMissed = new StoresMissed(
+      (line, isBack) => this.tell(isBack ? 'recovery' : 'warning', null, line),
+      (problem) => this.ignored(problem),
+    );
   }
 
   get overrides(): Overrides {

@@ -1,5 +1,5 @@
-import { setHandler } from '@temporalio/workflow';
 import type { StoreMissed } from '../../core/rl/run-state.ts';
+import { onSignal } from './listen.ts';
 import { storeMissedSignal, type WorkerAway } from './messages.ts';
 
 /** A worker that sees no store says so every few minutes; one of which nothing was heard for longer has ended. */
@@ -10,9 +10,9 @@ export class StoresMissed {
   readonly #away = new Map<string, { readonly since: number; heard: number; why: string }>();
   readonly #tell: (line: string, isBack: boolean) => void;
 
-  constructor(tell: (line: string, isBack: boolean) => void) {
+  constructor(tell: (line: string, isBack: boolean) => void, ignored: (problem: string) => void) {
     this.#tell = tell;
-    setHandler(storeMissedSignal, (told) => this.#hear(told));
+    onSignal(storeMissedSignal, (told: StoreMissed) => this.#hear(told), ignored);
   }
 
   read(): readonly WorkerAway[] {
