@@ -264,7 +264,8 @@ async function strikeOnce({ stack, folder, canHide }: Place, key: readonly (stri
     process.kill(pid, 'SIGCONT');
     return `${victim} stopped`;
   }
-  if (how > 1 - shares.hidden && canHide && isWorker(victim)) {
+  // Versions before 28 November 2026 take one machine's view for the truth, and end the run.
+  if (how > 1 - shares.hidden && canHide && isWorker(victim) && !otherWorkers.includes(victim)) {
     hideStore(pid, folder);
     await lasts();
     if (isAlive(pid)) showStore(pid, folder);
