@@ -6,9 +6,14 @@ import { taskQueues } from '../core/names.ts';
 import { uniform } from '../core/random.ts';
 import { auditLedger } from '../core/rl/ledger.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
-import type { Stack } from '../workers/supervisor.ts';
+import { isAlive } from '../backends/is-alive.ts';
+import { inTemporaryFolder } from '../backends/store/temporary-folder.ts';
+import type { Role, Stack } from '../workers/supervisor.ts';
 import type { trainRun } from '../workflows/train-run.ts';
+import { hideStore, showStore, surroundWithMounts, withOwnMounts } from '../test/faults/hidden-store.ts';
 import { realRun } from '../test/faults/real-run.ts';
+import { StageUnavailable } from '../test/faults/stage-unavailable.ts';
+import { type OtherVersion, previousCommit, rolesOf } from '../test/faults/upgrade.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
 import { newestStep, readCommits, withProject, withStack } from './run-project.ts';
 import { median, round } from './statistics.ts';
@@ -26,13 +31,18 @@ const modelNames = Object.keys(models) as ModelName[];
 const counts = { train: 2, rollout: 3 } as const;
 const server = 'Temporal server';
 const struckRoles = ['orchestrator worker', 'policy server', server] as const;
+/** Workers that run the code of another version. */
+const otherWorkers = ['train worker 2', 'rollout worker 3'];
 
 const stepsOfRun = 8;
 const heartbeatTimeoutS = 2;
-/** A stopped process stays so for this many heartbeat timeouts. */
-const stoppedFor = 1.5;
-/** One in so many faults stops its process instead of killing it. */
-const stoppedOneIn = 4;
+/** A stopped process, or one without the store, stays so for this many heartbeat timeouts. */
+const lastsFor = 1.5;
+/** One in so many of these lasts long enough for another worker to take over and make steps, so that the run is handed back. */
+const longOneIn = 3;
+const longFor = 5;
+/** Which share of faults stops a process, and which hides the store from a worker; the others kill. */
+const shares = { stopped: 1 / 4, hidden: 1 / 8 } as const;
 /** From one fault to the next, at most. */
 const pauseMsMax = 4_000;
 const lookMs = 50;
@@ -40,9 +50,10 @@ const lookMs = 50;
 const patienceMs = 300_000;
 
 /**
- * Four runs of different models side by side on two GPU workers and three rollout workers, whose processes, the server and the policy
- * server are killed or stopped at seeded random moments; round after round until there were enough. Everything is real, the engine
- * included: a run's weights after each step are compared with those of the same run alone on an undisturbed stack.
+ * Four runs of different models side by side on two GPU workers and three rollout workers. One worker of each kind runs the code of the
+ * previous commit (or of RATCHET_UPGRADE_FROM). Processes, the server and the policy server are killed or stopped at seeded random
+ * moments, or a worker finds an empty folder where the store was; round after round until there were enough. Everything is real, the
+ * engine included: a run's weights after each step are compared with those of the same run alone on an undisturbed stack.
  *
  * - `faults`, goal ≥ 400: processes that were struck.
  * - `lost`, goal 0: groups that were issued and are unaccounted for, and steps without a commit.
@@ -76,23 +87,58 @@ async function measure(bench: Bench, { faults, seed }: Options): Promise<Figures
       return digests;
     }),
   );
-  return withProject(bench, (folder) =>
-    withStack(
+  return withProject(bench, async (folder) => {
+    const fleet = await mixedFleet(bench, folder);
+    return withStack(
       bench,
       folder,
-      (client, stack) => strikeRounds(bench, { client, stack, folder }, { alone, faults, seed }),
-      {
-        mayRestart: true,
-        count: counts,
-      },
-    ),
-  );
+      (client, stack) =>
+        strikeRounds(bench, { client, stack, folder, canHide: fleet.canHide }, { alone, faults, seed }),
+      { mayRestart: true, count: counts, changeRole: fleet.changeRole },
+    );
+  });
 }
 
 interface Place {
   readonly client: Client;
   readonly stack: Stack;
   readonly folder: string;
+  /** Whether workers have mounts of their own. */
+  readonly canHide: boolean;
+}
+
+/** What its machine does not allow is said, and left out. */
+async function mixedFleet(
+  bench: Bench,
+  folder: string,
+): Promise<{ readonly canHide: boolean; readonly changeRole: (role: Role) => Role }> {
+  const other = await previousCommit(folder);
+  bench.say(typeof other === 'string' ? other : `${otherWorkers.join(', ')}: ${other.notes.join('; ')}`);
+  const canHide = await hasMounts(bench);
+  return {
+    canHide,
+    changeRole: (role) => {
+      const own = typeof other === 'string' ? role : ofVersion(role, other);
+      return canHide ? withOwnMounts(own) : own;
+    },
+  };
+}
+
+function ofVersion(role: Role, other: OtherVersion): Role {
+  return otherWorkers.includes(role.name) ? rolesOf(other, [role])[0]! : role;
+}
+
+async function hasMounts(bench: Bench): Promise<boolean> {
+  try {
+    return await inTemporaryFolder('mounts', async (temporary) => {
+      await surroundWithMounts(temporary);
+      return true;
+    });
+  } catch (error) {
+    if (!(error instanceof StageUnavailable)) throw error;
+    bench.say(`no worker loses its store: ${error.message}`);
+    return false;
+  }
 }
 
 interface StartedRun {
@@ -202,21 +248,34 @@ async function strikeUntil(
   return struck;
 }
 
-async function strikeOnce({ stack }: Place, key: readonly (string | number)[]): Promise<string> {
+async function strikeOnce({ stack, folder, canHide }: Place, key: readonly (string | number)[]): Promise<string> {
   const victims = Object.keys(stack.pids()).filter(
-    (name) => /^(train|rollout) worker/.test(name) || struckRoles.some((role) => role === name),
+    (name) => isWorker(name) || struckRoles.some((role) => role === name),
   );
   const victim = victims[Math.floor(uniform(...key, 'what') * victims.length)]!;
   const pid = await pidOf(stack, victim);
+  const how = uniform(...key, 'how');
+  const timeouts = uniform(...key, 'how long') < 1 / longOneIn ? longFor : lastsFor;
+  const lasts = () => delay(timeouts * heartbeatTimeoutS * 1000);
   // A server that is stopped keeps its port: nobody but its supervisor could tell, which asks processes, not ports.
-  const isStopped = victim !== server && uniform(...key, 'how') < 1 / stoppedOneIn;
-  process.kill(pid, isStopped ? 'SIGSTOP' : 'SIGKILL');
-  if (isStopped) {
-    await delay(stoppedFor * heartbeatTimeoutS * 1000);
+  if (how < shares.stopped && victim !== server) {
+    process.kill(pid, 'SIGSTOP');
+    await lasts();
     process.kill(pid, 'SIGCONT');
+    return `${victim} stopped`;
   }
-  return `${victim} ${isStopped ? 'stopped' : 'killed'}`;
+  // Versions before 28 November 2026 take one machine's view for the truth, and end the run.
+  if (how > 1 - shares.hidden && canHide && isWorker(victim) && !otherWorkers.includes(victim)) {
+    hideStore(pid, folder);
+    await lasts();
+    if (isAlive(pid)) showStore(pid, folder);
+    return `${victim} without the store`;
+  }
+  process.kill(pid, 'SIGKILL');
+  return `${victim} killed`;
 }
+
+const isWorker = (name: string): boolean => /^(train|rollout) worker/.test(name);
 
 /** A process that died a moment ago is about to be started again. */
 async function pidOf(stack: Stack, name: string): Promise<number> {

@@ -13,7 +13,7 @@ import { layout } from '../runs/layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { StepCommit } from '../core/rl/run-state.ts';
 import { choosePolicyPort, localRoles, policyUrlAt, type RoleOptions } from '../workers/roles.ts';
-import { startStack, type Stack } from '../workers/supervisor.ts';
+import { type Role, startStack, type Stack } from '../workers/supervisor.ts';
 import { localTemporal } from '../workers/temporal-settings.ts';
 import type { Bench } from './measurement.ts';
 
@@ -97,6 +97,8 @@ export interface StackNeeds {
   readonly variables?: Readonly<Record<string, string>>;
   /** Processes of a role; one where not said. */
   readonly count?: RoleOptions['count'];
+  /** What becomes of the processes; as they are where not said. */
+  readonly changeRole?: (role: Role) => Role;
 }
 
 /** A running stack to start runs on directly, for measurements that look into Temporal's history. */
@@ -104,7 +106,7 @@ export async function withStack<T>(
   bench: Bench,
   folder: string,
   work: (client: Client, stack: Stack) => Promise<T>,
-  { mayRestart = false, variables = {}, count = {} }: StackNeeds = {},
+  { mayRestart = false, variables = {}, count = {}, changeRole = (role) => role }: StackNeeds = {},
 ): Promise<T> {
   const outputs = path.join(folder, 'outputs');
   await mkdir(outputs);
@@ -118,7 +120,7 @@ export async function withStack<T>(
   const stack = await startStack({
     projectFolder: folder,
     policyUrl: policyUrlAt(policyPort),
-    roles: localRoles({ weightRoots: [outputs], policyPort, count }),
+    roles: localRoles({ weightRoots: [outputs], policyPort, count }).map(changeRole),
     log: bench.say,
     signal: bench.signal,
     environment,
