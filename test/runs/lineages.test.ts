@@ -438,11 +438,13 @@ describe('a fork', () => {
       source: { config: 'words.toml', overrides: {} },
     });
 
+  /** A fork has settings of its own: those of the run that it came from are not in its folder. */
+  const forkOf = ({ run: { store, lineage } }: TestRun, name = 'twig') => ({ store, lineage, name });
+
   async function goOn({ test, roles }: { test: TestRun; roles: Roles }, name = 'twig', steps = 2) {
-    const { store } = await import('../../runs/run-access.ts').then(({ storeOf }) => ({
-      store: storeOf({ ...test.run, name }),
-    }));
-    const run = { ...test.run, name, spec: (await readHead({ ...test.run, name }))!.commit.spec };
+    const place = forkOf(test, name);
+    const store = storeOf(place);
+    const run = { ...test.run, name, spec: (await readHead(place))!.commit.spec };
     const there: TestRun = { ...test, run, store, folder: path.join(path.dirname(test.folder), name) };
     const head = (await readHead(run))!;
     let last: Committed = { state: head.commit.state, parent: head.sha256 };
@@ -501,7 +503,7 @@ describe('a fork', () => {
 
   test('cut off anywhere, it is no run that is trained; the same command finishes it, and another begins it anew', async (t) => {
     const run = await started(t, 4);
-    const twig = storeOf({ ...run.test.run, name: 'twig' });
+    const twig = storeOf(forkOf(run.test));
     const spec = { ...run.test.spec, name: 'twig' };
     const whole = await fork(run.test, 4);
     const keys = await twig.list('');
