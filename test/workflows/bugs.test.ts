@@ -75,6 +75,9 @@ test('a bug in a workflow is named by everybody who says what the run waits for,
     stuck.text,
     /^its workflow code fails on the orchestrator.*, and is tried again: Cannot read properties of undefined \(reading 'section'\)\. That is a bug of Ratchet.*npx ratchet stop run-\S+ --now/,
   );
-  assert.match(await describeWaiting(handle), /^waiting on: its workflow code fails on the orchestrator.*, and is tried again: Cannot read/);
+  assert.match(
+    await describeWaiting(handle),
+    /^waiting on: its workflow code fails on the orchestrator.*, and is tried again: Cannot read/,
+  );
   await handle.terminate();
 });
