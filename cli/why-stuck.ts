@@ -81,7 +81,7 @@ export async function orchestratorsOf(
 interface TaskFailure {
   readonly isNondeterminism: boolean;
   readonly message: string;
-  /** Whose task it was. */
+  /** Identity of the worker that had the task. */
   readonly identity: string;
 }
 
@@ -97,7 +97,7 @@ async function lastTaskFailure(handle: WorkflowHandle, runId: string): Promise<T
     if (event.workflowTaskCompletedEventAttributes) return null;
     const failed = event.workflowTaskFailedEventAttributes;
     if (!failed) continue;
-    const converter = client.options.loadedDataConverter; // a codec may have encrypted it
+    const converter = client.options.loadedDataConverter; // payloads may be encrypted by a codec
     const message = (await decodeOptionalFailureToOptionalError(converter, failed.failure))?.message ?? '';
     const isNondeterminism =
       failed.cause === WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR ||
