@@ -139,7 +139,8 @@ export function findTests(folder) {
 }
 
 /**
- * Runs tests with a home of their own, which is empty, and our cache as it is. What they leave in that home or in the project is one more failure.
+ * Runs tests with an empty home of their own and the user's Ratchet cache. Files that they leave in that home or in the project count as
+ * one more failure.
  * @param {(env: NodeJS.ProcessEnv) => Promise<TestCounts[]>} tests
  * @param {{ project?: string, isAlone?: boolean, say?: (text: string) => void }} [options] isAlone: nobody edits the project meanwhile
  * @returns {Promise<TestCounts[]>}
