@@ -42,12 +42,12 @@ interface Typed {
 interface Open {
   readonly run: BegunRun;
   readonly file: string;
-  /** Types `train` for it once more, with this text in its file. */
+  /** Runs `train` again with this text in its file. */
   again(text: string, typed?: Typed): Promise<{ readonly isAttached: boolean; readonly lines: readonly string[] }>;
   end(): Promise<void>;
 }
 
-/** A run that is open: its first rollouts wait until it is ended. */
+/** Opens a run whose first rollouts wait until the run is ended. */
 async function open(
   of: Begun & { readonly text?: string; readonly stored?: (spec: RunSpec) => RunSpec; readonly byHand?: boolean } = {},
 ): Promise<Open> {
@@ -209,7 +209,7 @@ describe('a run file that is trained while its run is open', () => {
 
   test('and was read by an older version, which knew fewer settings, is attached to', async () => {
     const run = await open({
-      // The default of a later version, as the file says nothing of it.
+      // A default that a later version adds, because the file does not set it.
       stored: (spec) => ({ ...spec, maxMismatchKl: 123 }),
     });
     await isOpened(run);

@@ -1,4 +1,4 @@
-/** What any client of Temporal may send to a workflow: a wrong input fails at once, a wrong message harms nothing. */
+/** Inputs and messages that any client of Temporal may send: a wrong input fails at once, a wrong message does no harm. */
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { type Client, WorkflowFailedError, type WorkflowHandle, WorkflowUpdateFailedError } from '@temporalio/client';
@@ -14,7 +14,7 @@ const bytes = (text: string): Uint8Array => new TextEncoder().encode(text);
 const raw = (encoding: string | null, data: string): RawValue =>
   RawValue.fromPayload({ metadata: encoding === null ? {} : { encoding: bytes(encoding) }, data: bytes(data) });
 
-/** Any client may send these, in place of an input of whatever workflow. */
+/** Inputs that any client may send, to any workflow. */
 const noInputs: readonly (readonly [what: string, args: readonly unknown[], said: RegExp])[] = [
   ['nothing', [], /received nothing/],
   ['null', [null], /received null/],
@@ -53,7 +53,7 @@ type Cases = readonly (readonly [
   inputs: readonly (readonly [what: string, input: unknown, said: RegExp])[],
 ])[];
 
-/** JSON that a recursive reader does not come through. */
+/** JSON nested so deep that a recursive parser fails. */
 const deep = `${'{"deep":'.repeat(50_000)}1${'}'.repeat(50_000)}`;
 
 const { environment: _, ...withoutEnvironment } = evaluationOf('place', 'words');
@@ -251,8 +251,8 @@ describe(
   },
 );
 
-describe('an input that is meant', { concurrency: 4 }, () => {
-  test('numbers, lists and tables of settings reach the run as they would be typed', async () => {
+describe('a valid input', { concurrency: 4 }, () => {
+  test('numbers, lists and tables of settings reach the run as if they were typed', async () => {
     const overrides = {
       max_steps: 1,
       learning_rate: 1e-7,
@@ -279,7 +279,7 @@ describe('an input that is meant', { concurrency: 4 }, () => {
     });
   });
 
-  test('a run that an older version let be started with an unknown field is taken over all the same', async () => {
+  test('a run that an older version started with an unknown field is still taken over', async () => {
     const run = await begin({ settings: { maxSteps: 1 } });
     await run.result();
     const { fake } = run;
@@ -289,7 +289,7 @@ describe('an input that is meant', { concurrency: 4 }, () => {
   });
 });
 
-test('an evaluation that an upgrade began anew may be of a version that knows more fields', async () => {
+test('an evaluation that an upgrade restarted may come from a version with more fields', async () => {
   const input = { ...evaluationOf('place', 'words'), ofAnotherVersion: true };
   const run = await begin({ type: 'evaluate', args: [input], memo: { [memoKeys.takenOverFrom]: 'x' } });
   await soon('the end', run.handle.result());
@@ -352,7 +352,7 @@ const wrongUpdates: readonly (readonly [name: string, args: readonly unknown[], 
   ['adopt-prompt', [['words']], /received a list of 1/],
 ];
 
-test('what is wrong of what a run is told harms it not: signals are left out and shown, updates and queries are refused', async () => {
+test('wrong messages do no harm: signals are ignored and shown, updates and queries are refused', async () => {
   const gate = new Gate();
   const run = await begin({ settings: { maxSteps: 2 }, fakes: holdingStep(gate, 2) });
   await soon('step 2', gate.reached);
