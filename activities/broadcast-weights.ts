@@ -106,7 +106,7 @@ function verdict(drifts: readonly ServerDrift[], threshold: number): BroadcastRe
   };
 }
 
-/** By name, or URL. */
+/** Server names or URLs. */
 type QuarantinedServers = readonly string[];
 
 /** A later broadcast of the same version may find them well again. */

@@ -33,13 +33,13 @@ export interface LeasedRound {
   readonly chunks: readonly LeasedChunk[];
   /** Rollout workers that ask for work; absent where it is not known. */
   readonly workers?: number;
-  /** Workers of another version than the others, a line each with what to do; absent where there are none, or it is not known. */
+  /** One line, with advice, for each worker of a different version; absent if there are none or the server does not list workers. */
   readonly otherVersions?: readonly string[];
 }
 
 export interface LeaseDependencies {
   readonly countRolloutWorkers: () => Promise<number>;
-  /** A line for each worker of another version than the others. */
+  /** One line for each worker of a different version. */
   readonly otherVersions: () => Promise<readonly string[]>;
 }
 

@@ -49,7 +49,7 @@ export const createPlayGroups =
     );
   };
 
-/** What a round was played from is removed once it is over: whoever asks for it then has older state than the store. */
+/** Replaces the error if the round is already over. Its inputs are removed then, so the caller's state is behind the store. */
 async function unlessOver({ run, round }: ChunkInput, error: unknown): Promise<never> {
   if (error instanceof RatchetError && error.code === 'CheckpointDamaged') await refuseOverRound(run, round);
   throw error;

@@ -67,7 +67,7 @@ export async function reopenRounds({
   }
 }
 
-/** Groups of the chunks at these places, as ranges. */
+/** Groups of the chunks at these indices, as ranges. */
 function groupsOf(chunks: readonly LeasedChunk[], places: readonly number[]): string {
   return encodeRanges(places.flatMap((place) => decodeRanges(chunks[place]?.ordinals ?? '')).toSorted((a, b) => a - b));
 }

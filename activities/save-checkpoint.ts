@@ -17,7 +17,7 @@ interface CheckpointInput {
   readonly pinned: readonly number[];
   /** Removes nothing: the run is about to be taken back to a step that retention might remove. */
   readonly keepsAll?: boolean;
-  /** sha256 of the step's commit, by who made it; missing = as the commit after it has it. */
+  /** sha256 of the step's commit, from the worker that wrote it. If missing, the next commit's reference is used. */
   readonly commit?: string;
 }
 
@@ -41,7 +41,7 @@ export async function saveCheckpoint({
     const sealed = (await listedTwice(run)).filter((sealedStep) => sealedStep <= step);
     if (!sealed.includes(step)) {
       const what = `the list of ${layout.allCheckpoints(run.lineage)} in ${store.uri} does not have step ${step}, which was just stored`;
-      throw new RatchetError('StoreUnavailable', `${what}. Nothing is removed by it; it is asked for again.`);
+      throw new RatchetError('StoreUnavailable', `${what}. Nothing was removed; the list is requested again.`);
     }
     if (keepsAll) return { kept: sealed };
     const begun = await begunLineages(run);
@@ -71,7 +71,7 @@ export async function saveCheckpoint({
   });
 }
 
-/** What is not in a list is removed: one that is older than what it lists must not decide that. */
+/** Lists twice, because steps that are not listed are removed and a stale listing must not remove any. */
 async function listedTwice(run: RunHandle): Promise<number[]> {
   const [one, two] = [await sealedSteps(storeOf(run), run.lineage), await sealedSteps(storeOf(run), run.lineage)];
   return [...new Set([...one, ...two])].sort((a, b) => a - b);

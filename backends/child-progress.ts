@@ -3,35 +3,35 @@ import { readdir, readFile } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 
-/** How long a child is waited for that imports Python, installs packages or loads a model. */
+/** How long to wait for a child process that imports Python, installs packages or loads a model. */
 export interface ChildPatience {
-  /** Without output, and without a moment of a processor. */
+  /** How long it may produce no output and use no CPU time. */
   readonly standstillMs: number;
-  /** In all, however busy it is. */
+  /** The most it may take in total, even while it makes progress. */
   readonly mostMs: number;
 }
 
-/** The setting: minutes in all. */
+/** Name of the setting for the total, in minutes. */
 const minutesVariable = 'RATCHET_IMPORT_MINUTES';
 const minutesDefault = 60;
 const standstillMs = 120_000;
 const lookMs = 1_000;
 
-/** How fast a child comes on depends on the machine and on what else it does: a child that makes progress is waited for. */
+/** How fast a child is depends on the machine and its load, so a child that makes progress is given more time. */
 export function childPatience(environment: Readonly<NodeJS.ProcessEnv> = process.env): ChildPatience {
   const minutes = Number(environment[minutesVariable] ?? minutesDefault);
   return { standstillMs, mostMs: (minutes > 0 ? minutes : minutesDefault) * 60_000 };
 }
 
 interface ChildWatch {
-  /** Resolves with why it is waited for no longer. */
+  /** Resolves with the reason to stop waiting. */
   readonly over: Promise<string>;
-  /** It printed something. */
+  /** Reports output of the child, which counts as progress. */
   heard(): void;
   end(): void;
 }
 
-/** Watches a child until `end`, or until it stands still. A child that is given up goes on: whoever watches it ends it. */
+/** Watches a child until `end` is called or it stops making progress. A stalled child is not killed here: the caller does that. */
 export function watchChild(
   pid: number | undefined,
   patience: ChildPatience = childPatience(),
@@ -45,24 +45,23 @@ export function watchChild(
   const over = new Promise<string>((resolve) => (tell = resolve));
   const look = async (): Promise<void> => {
     let before = await workOf(pid);
-    // Turns are counted, and no time: while this process or its machine stands still, so does the child.
+    // Counts turns instead of time: if this process or the machine is suspended, so is the child.
     for (let [turn, still] = [1, 1]; !ended.signal.aborted; turn++, still++) {
-      // A watch keeps no process alive.
       await delay(everyMs, undefined, { signal: ended.signal, ref: false }).catch(() => undefined); // ended: the loop ends
       const now = await workOf(pid);
       if (isHeard || now !== before) still = 0;
       isHeard = false;
       before = now;
       if (ended.signal.aborted) return;
-      if (turn >= mostTurns) return tell(`it had not come to its end after ${inWords(patience.mostMs)}, though it was at work; ${minutesVariable} allows it more minutes`); // prettier-ignore
-      if (still >= stillTurns) return tell(`it stood still for ${inWords(patience.standstillMs)}: no output, and no work of the processor`); // prettier-ignore
+      if (turn >= mostTurns) return tell(`it had not finished after ${inWords(patience.mostMs)}, although it was still working; ${minutesVariable} allows more minutes`); // prettier-ignore
+      if (still >= stillTurns) return tell(`it stood still for ${inWords(patience.standstillMs)}: no output, and no CPU time used`); // prettier-ignore
     }
   };
   void look();
   return { over, heard: () => (isHeard = true), end: () => ended.abort() };
 }
 
-/** What a program prints; null where it is not there, fails, or stands still. */
+/** Returns what a program prints; null if it is missing, fails or stalls. */
 export async function answerOf(
   command: string,
   args: readonly string[],
@@ -88,11 +87,11 @@ function inWords(ms: number): string {
 interface ProcessWork {
   readonly pid: number;
   readonly parent: number;
-  /** What it has used of the processors; grows while it works. */
+  /** CPU time used so far; grows while the process works. */
   readonly used: string;
 }
 
-/** What a process and those that it has started have used of the processors, as a text that changes with it. */
+/** CPU time used by a process and its descendants, as a text that changes when any of them works. */
 async function workOf(pid: number | undefined): Promise<string> {
   if (pid === undefined) return '';
   const all = process.platform === 'linux' ? await fromProc() : await fromPs();
@@ -104,12 +103,12 @@ async function workOf(pid: number | undefined): Promise<string> {
   return all.flatMap((one) => (family.has(one.pid) ? [`${one.pid}:${one.used}`] : [])).join(' ');
 }
 
-/** One that ends meanwhile is left out. */
+/** Reads /proc. Processes that end during the scan are left out. */
 async function fromProc(): Promise<ProcessWork[]> {
   const pids = (await readdir('/proc').catch(() => [])).filter((name) => /^\d+$/.test(name));
   const read = pids.map(async (name): Promise<ProcessWork[]> => {
     const text = await readFile(`/proc/${name}/stat`, 'utf8').catch(() => '');
-    // Behind the name of the program, which may have anything in it: state, parent, …, user and system ticks.
+    // These fields follow the program name, which may contain any character: state, parent, …, user and system ticks.
     const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
     return fields.length < 13 ? [] : [{ pid: Number(name), parent: Number(fields[1]), used: `${fields[11]}+${fields[12]}` }]; // prettier-ignore
   });

@@ -117,8 +117,8 @@ function hostOf({ hostname }: URL): string {
 }
 
 /**
- * What IANA lists as not globally reachable (iana-ipv4-special-registry, iana-ipv6-special-registry), multicast, and whatever carries an address of
- * IPv4 in one of IPv6: a gateway may lead it to this machine, and nobody has a webhook there.
+ * Addresses that IANA lists as not globally reachable (iana-ipv4-special-registry, iana-ipv6-special-registry), multicast, and IPv6 ranges
+ * that embed an IPv4 address: a gateway may route these to this machine, and no webhook lives there.
  */
 const notPublic = { ipv4: new BlockList(), ipv6: new BlockList() };
 for (const [network, prefix] of [
@@ -139,7 +139,7 @@ for (const [network, prefix] of [
 ] as const)
   notPublic.ipv4.addSubnet(network, prefix, 'ipv4');
 for (const [network, prefix] of [
-  ['::', 32], // unspecified, loopback, IPv4-compatible, IPv4-mapped (whose IPv4 is looked at), IPv4-translated
+  ['::', 32], // unspecified, loopback, IPv4-compatible, IPv4-mapped (checked as IPv4), IPv4-translated
   ['64:ff9b::', 96], // NAT64
   ['64:ff9b:1::', 48],
   ['100::', 32],
@@ -162,7 +162,7 @@ export function isPublicAddress(address: string): boolean {
   return !notPublic.ipv6.check(address.replace(/%.*$/, ''), 'ipv6');
 }
 
-/** The address of IPv4 that `::ffff:a.b.c.d` stands for, however it is written; null for another. */
+/** Returns the IPv4 address in `::ffff:a.b.c.d`, in any notation; null for other addresses. */
 function mappedIn(address: string): string | null {
   const hostname = new URL(`http://[${address.replace(/%.*$/, '')}]`).hostname;
   const [, high, low] = /^\[::ffff:([0-9a-f]+):([0-9a-f]+)\]$/.exec(hostname) ?? [];

@@ -38,10 +38,10 @@ const stepsOfRun = 8;
 const heartbeatTimeoutS = 2;
 /** A stopped process, or one without the store, stays so for this many heartbeat timeouts. */
 const lastsFor = 1.5;
-/** One in so many of these lasts long enough for another worker to take over and make steps, so that the run is handed back. */
+/** One in this many of them lasts long enough for another worker to take over, make steps and hand the run back. */
 const longOneIn = 3;
 const longFor = 5;
-/** Which share of faults stops a process, and which hides the store from a worker; the others kill. */
+/** Shares of the faults that stop a process, and that hide the store from a worker. The rest kill. */
 const shares = { stopped: 1 / 4, hidden: 1 / 8 } as const;
 /** From one fault to the next, at most. */
 const pauseMsMax = 4_000;
@@ -103,11 +103,11 @@ interface Place {
   readonly client: Client;
   readonly stack: Stack;
   readonly folder: string;
-  /** Whether workers have mounts of their own. */
+  /** Whether each worker has its own mounts, so that the store can be hidden from it. */
   readonly canHide: boolean;
 }
 
-/** What its machine does not allow is said, and left out. */
+/** Builds the fleet. Faults that this machine does not permit are reported and skipped. */
 async function mixedFleet(
   bench: Bench,
   folder: string,
@@ -264,7 +264,7 @@ async function strikeOnce({ stack, folder, canHide }: Place, key: readonly (stri
     process.kill(pid, 'SIGCONT');
     return `${victim} stopped`;
   }
-  // Versions before 28 November 2026 take one machine's view for the truth, and end the run.
+  // Versions before 28 November 2026 end the run when one machine does not see the store.
   if (how > 1 - shares.hidden && canHide && isWorker(victim) && !otherWorkers.includes(victim)) {
     hideStore(pid, folder);
     await lasts();

@@ -17,13 +17,13 @@ import { CannotMeasure, measurement, type Bench, type Figures } from './measurem
 import { round } from './statistics.ts';
 
 /**
- * The most memory that a policy server's process ever has under the load of `npm start -- --real` (configs/rl/smollm2-number-words.toml): SmolLM2 with
- * 135 million parameters and adapters of four versions, a canary of each, groups of 8 answers of at most 8 tokens, two versions at once, and an
- * evaluation of 128 prompts, sampled and greedy, before and after.
+ * Measures the peak memory of a policy server's process under the load of `npm start -- --real` (configs/rl/smollm2-number-words.toml):
+ * SmolLM2 with 135 million parameters, adapters of four versions with a canary each, and groups of 8 answers of at most 8 tokens. Two
+ * versions are sampled at once. An evaluation of 128 prompts runs before and after, sampled and greedy.
  *
- * - `smollm2_gb`: that peak (VmHWM), in 10⁹ bytes. `planned_gb`: what `ratchet check` says of it.
- * - `estimate_ratio`: the plan ÷ the peak.
- * - `int8_gb`, `int4_gb`: with `--quantize int8,int4`, the same load on weights of so many bits.
+ * - `smollm2_gb`: the peak (VmHWM), in 10⁹ bytes. `planned_gb`: what `ratchet check` predicts.
+ * - `estimate_ratio`: the prediction ÷ the peak.
+ * - `int8_gb`, `int4_gb`: peaks of the same load on quantized weights, with `--quantize int8,int4`.
  */
 export const policyServerMemory = measurement('policy-server-memory', 'what a policy server has in memory', measure)
   .option('--memory-gb <gb>', 'what the server may have; its default unless given', Number)
@@ -45,7 +45,7 @@ const answerTokens = 8;
 const groups = 8;
 const answersPerGroup = 8;
 const heldOut = 128;
-/** Of a canary, which is asked for one token after each. */
+/** Positions of a canary: the server samples one token after each. */
 const canaryPositions = 16;
 
 async function measure(bench: Bench, { memoryGb, quantize, versions }: Options): Promise<Figures> {
@@ -142,7 +142,7 @@ function sampling(version: number, prompts: readonly (readonly number[])[], temp
   return { model, prompt: prompts, seeds, temperature, max_tokens: answerTokens, return_token_ids: true, logprobs: 1 };
 }
 
-/** Token ids that no other prompt begins with. */
+/** Token ids that start no other prompt, so that prompts share no prefix. */
 function promptOf(key: number): number[] {
   return Array.from({ length: promptTokens }, (_, i) => 100 + (hash32('prompt', key, i) % 40_000));
 }
@@ -173,7 +173,7 @@ async function startServer(bench: Bench, roots: readonly string[]): Promise<Serv
   const read = (file: string): Promise<string> => readFile(`/proc/${child.pid}/${file}`, 'utf8');
   return {
     async ask(route, body) {
-      // Not fetch, which waits no longer than five minutes for an answer.
+      // `fetch` gives up after five minutes without an answer, so this uses `node:http`.
       const asked = request(url + route, { method: 'POST', headers: { 'content-type': 'application/json' } });
       asked.end(JSON.stringify(body));
       const [answer] = (await once(asked, 'response')) as [IncomingMessage];

@@ -97,7 +97,7 @@ export interface StackNeeds {
   readonly variables?: Readonly<Record<string, string>>;
   /** Processes of a role; one where not said. */
   readonly count?: RoleOptions['count'];
-  /** What becomes of the processes; as they are where not said. */
+  /** Changes how a role's processes are started; by default they stay as they are. */
   readonly changeRole?: (role: Role) => Role;
 }
 

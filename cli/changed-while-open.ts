@@ -4,24 +4,24 @@ import { type LiveSetting, liveSettings } from '../core/rl/live-settings.ts';
 import { type Difference, differencesBetween, showSetting } from '../runs/run-identity.ts';
 import type { OpenRunSettings } from './open-run-settings.ts';
 
-/** What was changed since an open run was started. */
+/** Differences between a run file and the open run that was started from it. */
 export interface Changes {
-  /** Of the run: what the open one does not do. */
+  /** Settings of the run that the open run does not follow. */
   readonly ofRun: readonly Change[];
-  /** Of its processes and their paths alone. */
+  /** Settings that affect only its processes and their paths. */
   readonly ofProcesses: readonly Difference[];
-  /** Nothing of what the open run was started with can be read here. */
+  /** The settings that the open run was started with cannot be read here. */
   readonly areUnknown: boolean;
 }
 
 interface Change extends Difference {
-  /** `ratchet set` gave it another value, which stays when the run is started again. */
+  /** `ratchet set` gave this setting another value, which stays when the run is restarted. */
   readonly isSet: boolean;
 }
 
 /**
- * Where the settings that are asked for now are others than those of an open run. What another version of Ratchet makes of the same
- * file is no difference: a setting counts where its run file, read by today's code, has another value than before.
+ * Compares the requested settings with those of an open run. Differences that come from another version of Ratchet do not count: a setting
+ * has changed if the run file, read by today's code, gives another value than before.
  */
 export async function changesSince(open: OpenRunSettings, now: RunSpec): Promise<Changes> {
   const { stored, sent, overrides } = open;
@@ -43,27 +43,27 @@ export async function changesSince(open: OpenRunSettings, now: RunSpec): Promise
   return { ofRun, ofProcesses, areUnknown: stored === null && asSent === null };
 }
 
-/** Of two specs one may have a table where the other has a part of it. */
+/** One of the two specs may have a whole table where the other names a part of it. */
 function isSamePart(one: string, other: string): boolean {
   return one === other || one.startsWith(`${other}.`) || other.startsWith(`${one}.`);
 }
 
-/** Runs in another place are other runs, whatever their names. */
+/** A run in another store is another run, even under the same name. */
 function isOtherRun({ staysForLife, at }: Difference): boolean {
   return staysForLife || at.startsWith('store.');
 }
 
-/** Whether a run can go on under what was changed: it would be another run otherwise. */
+/** Whether the run may continue with these changes. Others would make it another run. */
 export function mayGoOnWith({ ofRun }: Changes): boolean {
   return !ofRun.some(isOtherRun);
 }
 
-/** Whether starting it anew would change anything. */
+/** Whether restarting the run would change anything. */
 export function isForRestart({ ofRun }: Changes): boolean {
   return ofRun.some(({ isSet }) => !isSet);
 }
 
-/** What the processes of an open run do not know of, or that nobody can tell. */
+/** Describes changes that the running processes do not have, or says that the comparison was not possible. */
 export function processLine(run: string, { ofProcesses, areUnknown }: Changes): string | null {
   if (areUnknown) return `what ${run} was started with cannot be read here, so the run file is not compared with it`;
   if (ofProcesses.length === 0) return null;
@@ -77,7 +77,7 @@ export function changeLines({ ofRun }: Changes): string[] {
     const why = isOtherRun(change)
       ? '   stays for the life of a run'
       : isSet
-        ? '   set while it ran: ratchet set alone changes it'
+        ? '   set while it ran: only ratchet set changes it'
         : '';
     return `  ${name}: ${showSetting(was)} in the run → ${showSetting(now)} now${why}`;
   });
@@ -85,17 +85,17 @@ export function changeLines({ ofRun }: Changes): string[] {
 
 interface Asked {
   readonly run: string;
-  /** The run file, as typed. */
+  /** The run file, as it was typed. */
   readonly file: string;
-  /** What was typed, to be typed again. */
+  /** The command that was typed, to show it again. */
   readonly again: string;
-  /** The step under way in the open run, from 1; null where nobody can tell. */
+  /** Current step of the open run, counted from 1; null if unknown. */
   readonly underWay: number | null;
-  /** Its processes ended, and this command began to start them again. */
+  /** Its processes have ended, and this command has begun to start them again. */
   readonly wasInterrupted: boolean;
 }
 
-/** Nothing is changed in silence: what differs, and what to type. */
+/** Refuses with the differences and the command to type, so that no change is silent. */
 export function otherSettings(changes: Changes, { run, file, again, underWay, wasInterrupted }: Asked): RatchetError {
   const live = changes.ofRun.flatMap(({ live: name, now }) => {
     if (name === null || typeof now !== 'number' || !liveSettings[name].takes(now, underWay ?? 0)) return [];
@@ -108,12 +108,12 @@ export function otherSettings(changes: Changes, { run, file, again, underWay, wa
     if (mayGoOnWith(changes) && isForRestart(changes)) {
       choices.push([
         `npx ratchet stop ${run}, and when it has ended ${again}`,
-        'to continue it from its newest commit under what is asked for now',
+        'to continue it from its newest commit with the new settings',
       ]);
     }
   }
   choices.push([`${again} --fresh`, 'to train another run, under a new name (--name NAME gives it one)']);
-  const state = wasInterrupted ? 'was interrupted, and goes on' : 'is open';
+  const state = wasInterrupted ? 'was interrupted and continues' : 'is open';
   return new RatchetError(
     'ConfigInvalid',
     [

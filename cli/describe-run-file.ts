@@ -100,7 +100,7 @@ function summary(spec: RunSpec, { model, environments, notImported }: RunFileRep
   ];
 }
 
-/** What the trainer's process and the policy server's have at most. */
+/** Describes the most memory that the trainer's process and the policy server's process need. */
 function memoryLines(model: ModelSize | null): string[] {
   const { training = null, sampling = null } = model ?? {};
   const lines = [

@@ -18,7 +18,7 @@ export interface StatusReport {
   readonly status: RunStatus | null;
   /** Activities that are being tried again, with what they failed with. */
   readonly retries: readonly string[];
-  /** Workers of another version than the others that ask for work on its server, a line each with what to do. */
+  /** One line, with advice, for each polling worker of a different version. */
   readonly otherVersions: readonly string[];
   /** Why the workflow failed; null when it did not. */
   readonly stoppedBecause: string | null;
@@ -26,7 +26,7 @@ export interface StatusReport {
   readonly committed: StoredRun | null;
   /** Why Temporal could not be asked; null when it could. */
   readonly temporalError: string | null;
-  /** What runs here although its Temporal server tells nothing of the run; missing or null where nothing does. */
+  /** Describes processes that run here although their Temporal server does not answer; missing or null if there are none. */
   readonly silent?: string | null;
   /** How far its branches are that look for better prompts, by workflow; those that answer. */
   readonly branches: BranchFigures;

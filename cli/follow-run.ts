@@ -47,7 +47,7 @@ export interface RunSnapshot {
   readonly pending: readonly PendingActivity[] | null;
   /** Its evaluations under way; missing where nobody looked. */
   readonly evaluations?: readonly EvaluationProgress[];
-  /** Why its workflow does not go on, where it does not answer and Temporal knows why. */
+  /** Why the workflow is stuck, if it does not answer and Temporal knows the reason. */
   readonly stuck?: string | null;
 }
 
@@ -183,7 +183,7 @@ async function whatItWaitsFor(handle: WorkflowHandle): Promise<Waiting> {
   );
 }
 
-/** Null where the workflow answers, or a server that is being restarted cannot say why it does not. */
+/** Returns null if the workflow answers, or if the server is restarting and cannot say why it does not. */
 async function stuckText(handle: WorkflowHandle, is: RunSnapshot['is']): Promise<string | null> {
   if (is === 'answer') return null;
   const stuck = await whyStuck(handle, handle.workflowId).catch(() => null);
@@ -224,7 +224,7 @@ export function waitingOf(
   }
 }
 
-/** What keeps a run that has not answered yet from going on; empty where nothing is known to. */
+/** Describes what blocks a run that has not answered yet; empty if nothing is known. */
 export function troubleOf({ pending, stuck }: RunSnapshot): string {
   const retries = (pending ?? []).flatMap((activity) => asTrouble(activity) ?? []);
   return [...(stuck == null ? [] : [stuck]), ...retries.map(({ what, lastFailure }) => `${what}: ${lastFailure}`)].join(

@@ -8,13 +8,13 @@ import { overridesThatStay } from '../core/rl/live-settings.ts';
 import { specOf } from '../runs/run-access.ts';
 import { type Beginning, isContinued, readBeginning } from '../workers/take-over.ts';
 
-/** The settings that a run under way goes on with. */
+/** Settings of a run that is under way. */
 export interface OpenRunSettings {
-  /** As they were stored when the run was opened; null while it is being opened, and where its store cannot be read from here. */
+  /** The spec stored when the run was opened; null while it is being opened, or if its store cannot be read here. */
   readonly stored: RunSpec | null;
-  /** Its run file as it was sent along, read by the code of today; null where none was sent. */
+  /** The run file that was sent along, parsed by today's code; null if none was sent. */
   readonly sent: () => Promise<RunSpec | null>;
-  /** What was set while it ran. */
+  /** Values that `ratchet set` gave while the run was under way. */
   readonly overrides: Overrides;
 }
 
@@ -36,10 +36,10 @@ export async function settingsOfOpenRun(
   };
 }
 
-/** Null where the store is not reached: the other sources of the settings do then. */
+/** Null if the store is not reachable. The other sources of settings are used then. */
 async function storedOf({ input, opened }: Beginning): Promise<RunSpec | null> {
   const handle = isContinued(input) ? input.continued.opened.handle : takenOver(input)?.handle;
-  // What opening gave is in the history, however old its form is.
+  // The workflow's history holds the result of opening, whatever version wrote it.
   const spec: unknown = opened?.spec ?? (handle ? await specOf(handle).catch(() => null) : null);
   const read = RunSpec.safeParse(spec);
   return read.success ? read.data : null;
@@ -62,7 +62,7 @@ function takenOver(input: Exclude<Beginning['input'], { readonly continued: unkn
   return typeof input === 'object' ? input?.takesOver : undefined;
 }
 
-/** Null also where it cannot be read any more: a model or an environment that it names is gone. */
+/** Also null if the file can no longer be read, because a model or an environment that it names is gone. */
 async function sentWith(
   { config, over, dialect, overrides, sent }: Typed,
   run: string,
@@ -72,7 +72,7 @@ async function sentWith(
   const load = {
     projectFolder,
     run,
-    sent: { ...sent, beside: {} }, // files beside it may have been changed since
+    sent: { ...sent, beside: {} }, // files beside the run file may have changed since
     ...(over ? { over } : {}),
     ...(dialect === undefined ? {} : { dialect }),
     ...(overrides ? { overrides } : {}),

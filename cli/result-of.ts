@@ -41,7 +41,7 @@ function untilLeft<T>(left: AbortSignal, result: Promise<T>): Promise<T> {
   return Promise.race([result, gone]).finally(() => leaving.abort());
 }
 
-/** Why a closed workflow did not complete; null when it did. */
+/** Returns why a closed workflow did not complete; null if it did. */
 export async function failureOf(handle: WorkflowHandle): Promise<string | null> {
   try {
     await handle.result();

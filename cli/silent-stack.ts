@@ -6,12 +6,12 @@ import { readRunningStack } from '../workers/project-lock.ts';
 import { describeWaiting } from './follow-run.ts';
 import { whyStuck } from './why-stuck.ts';
 
-/** SQLite asks for a few pages with each transaction. */
+/** SQLite needs a few free pages for each transaction. */
 const roomBytesMin = 1024 * 1024;
 
 /**
- * What runs in this folder though its Temporal server tells nothing, and why where that can be seen. Null where nothing runs here, or the
- * server is elsewhere.
+ * Describes processes that run in this folder while their Temporal server does not answer, with the cause if it can be found. Null if
+ * nothing runs here, or if the server is on another machine.
  */
 export async function silentStack(projectFolder: string): Promise<string | null> {
   if (process.env['TEMPORAL_ADDRESS']) return null;
@@ -20,16 +20,16 @@ export async function silentStack(projectFolder: string): Promise<string | null>
   const trouble = await databaseTrouble(projectFolder);
   const because = trouble === null ? '' : `: ${trouble}`;
   const state = running.state === 'starting' ? 'is being started' : 'does not answer';
-  return `the processes of this folder run (process ${running.pid}), and their Temporal server ${state}${because}. Nothing is lost: what they work on goes on by itself once it answers`;
+  return `the processes of this folder run (process ${running.pid}), and their Temporal server ${state}${because}. Nothing is lost: their work continues by itself once it answers`;
 }
 
-/** Why the Temporal server that runs in this folder cannot write its database; null where nothing is wrong with its disk, or none runs here. */
+/** Returns why this folder's Temporal server cannot write its database; null if its disk is fine or no server runs here. */
 async function databaseTrouble(projectFolder: string): Promise<string | null> {
   if (process.env['TEMPORAL_ADDRESS'] || (await readRunningStack(projectFolder)) === null) return null;
   return diskTrouble(path.join(projectFolder, '.ratchet'));
 }
 
-/** Why nothing can be written in a folder; null where something can. */
+/** Returns why a folder cannot be written; null if it can. */
 export async function diskTrouble(
   folder: string,
   space: (folder: string) => Promise<{ readonly bavail: number; readonly bsize: number }> = statfs,
@@ -44,10 +44,10 @@ export async function diskTrouble(
   }
 }
 
-/** Who does not answer, and why where Temporal knows it. */
+/** Says which run does not answer, and why if Temporal knows. */
 export async function describeSilence(handle: WorkflowHandle, run: string): Promise<string> {
   const trouble = await databaseTrouble(process.cwd());
   if (trouble !== null) return `waiting on: the Temporal server of this folder, which cannot go on: ${trouble}`;
-  const stuck = await whyStuck(handle, run).catch(() => null); // a server that is being restarted
+  const stuck = await whyStuck(handle, run).catch(() => null); // the server may be restarting
   return stuck === null ? describeWaiting(handle) : `waiting on: ${stuck.text}`;
 }

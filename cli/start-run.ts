@@ -29,15 +29,15 @@ interface Wanted {
   readonly spec: RunSpec;
   readonly resumeStep: number | null;
   readonly projectFolder: string;
-  /** What was typed, to be typed again. */
+  /** The command that was typed, to show it again. */
   readonly again: string;
-  /** This command started the processes of the Temporal server: nobody was at work on the run. */
+  /** This command started the processes of the Temporal server, so no other worker was at work on the run. */
   readonly isAlone: boolean;
 }
 
 /**
- * Starts the run, or attaches to the workflow that works on it. An open run with other settings is refused with what differs. One that
- * was interrupted, so that it waits for this command's processes, goes on under what may change.
+ * Starts the run, or attaches to its open workflow. If the open run has other settings, the command is refused with the differences. An
+ * interrupted run, which waits for this command's processes, continues with those changes that are allowed.
  */
 export async function attachOrStart(
   client: Client,
@@ -59,7 +59,7 @@ function tellOfRewind(run: string, step: number | null, audience: Pick<Audience,
   audience.say(`to take the running run back to step ${step}: npx ratchet rewind ${run} --step ${step}`);
 }
 
-/** Starts the workflow of a run; null where another command was faster. */
+/** Starts the workflow of a run; null if another command started it first. */
 async function start(client: Client, input: TypedRun, spec: RunSpec): Promise<RunWorkflow | null> {
   try {
     return await client.workflow.start<typeof trainRun>('trainRun', {
@@ -98,7 +98,7 @@ export async function tellOthers(client: Client, ours: string, clock: Pick<Audie
   );
 }
 
-/** The run's workflow, here or started by hand under an id of its own. */
+/** Finds the run's workflow, whether Ratchet started it or a user did under an id of their own. */
 async function attach(
   client: Client,
   typed: TypedRun,
@@ -118,11 +118,11 @@ async function attach(
       const underWay = step === null ? null : step + 1;
       throw otherSettings(changes, { run, file: typed.config, again, underWay, wasInterrupted: isAlone });
     }
-    const says = isForRestart(changes) ? 'goes on from its newest commit with what was changed since' : 'goes on';
-    for (const line of [`the run ${run} was interrupted, and ${says}:`, ...changeLines(changes)]) audience.say(line);
+    const says = isForRestart(changes) ? 'continues from its newest commit with what was changed since' : 'continues';
+    for (const line of [`the run ${run} was interrupted and ${says}:`, ...changeLines(changes)]) audience.say(line);
     if (isForRestart(changes)) {
       const options = { ...startOptions(typed, spec), workflowId };
-      // In one call: there is no moment at which the run is gone.
+      // Terminates and starts in one call, so that the run is never gone in between.
       return client.workflow.start<typeof trainRun>('trainRun', {
         ...options,
         workflowIdConflictPolicy: 'TERMINATE_EXISTING',
@@ -133,5 +133,5 @@ async function attach(
   return running;
 }
 
-/** Only to say which settings it would take. */
+/** Short, because the answer is only used to name the settings that the run would take. */
 const statusPatienceMs = 3_000;

@@ -37,7 +37,7 @@ interface Watch {
   readonly interrupted: AbortController;
   /** Aborted when the processes of another command, to which this one is attached, have ended. */
   readonly gone: AbortSignal;
-  /** Starts it again from its store where the execution that was found has older state than that; missing = that is told. */
+  /** Restarts the run from its store if the execution has older state than the store. If missing, the user is told instead. */
   readonly startAnew?: () => Promise<RunWorkflow>;
   /** After the summary of a run that has finished. */
   readonly sayNext?: () => Promise<void>;
@@ -72,7 +72,7 @@ export async function watchRun(handle: RunWorkflow, options: Watch): Promise<num
 type End = Omit<NdjsonEnd, 'type' | 'time' | 'run'>;
 const nothingKnown = { step: null, policy: null, weights: null, ledger_sound: null, ettr: null };
 
-/** `mayBeBehind`: it is the execution that was there when this command was typed. */
+/** `mayBeBehind`: this execution existed before the command was typed. */
 async function watchExecution(
   handle: RunWorkflow,
   options: Watch,
@@ -147,7 +147,7 @@ async function watchExecution(
   }
 }
 
-/** A workflow that is deleted is terminated first: nobody knows it when it is asked for. */
+/** Temporal terminates a workflow before it deletes it, so a workflow that is not found may have been deleted. */
 async function endingOfRun(handle: RunWorkflow, error: unknown, leaving: Leaving): Promise<Ending | 'taken over'> {
   const ending = endingOf(error, leaving);
   if (ending !== 'failed') return ending;
@@ -158,7 +158,7 @@ async function endingOfRun(handle: RunWorkflow, error: unknown, leaving: Leaving
   }
 }
 
-/** Whether its state was older than its store. */
+/** Whether the workflow failed because its state was older than its store. */
 function isBehind(error: unknown): boolean {
   for (let one = error; one instanceof Error; one = one.cause)
     if (one instanceof ApplicationFailure && one.type === ('CommitConflict' satisfies ErrorCode)) return true;

@@ -21,11 +21,11 @@ const secretShapes: readonly RegExp[] = [
   /[?&](?:api[_-]?key|key|token|access[_-]?token|auth|secret|password|signature)=[^&\s#]/i, // A key in a query
 ];
 
-/** Addresses that are keys: whoever has one of these webhooks may write there. A run file is told where they belong. */
+/** Webhook addresses that are secrets: anyone who has one can post there. A run file with one is refused, with the place it belongs to. */
 const secretAddresses: readonly RegExp[] = [
-  /\bhooks\.slack(?:-gov)?\.com\/[\w/-]{8,}/, // a webhook at Slack: whoever has the address may write there
-  /\bdiscord(?:app)?\.com\/api\/webhooks\/\d+\/[\w-]{16,}/, // at Discord
-  /\bbot\d{6,16}(?::|%3[Aa])[\w-]{20,}/, // a bot of Telegram
+  /\bhooks\.slack(?:-gov)?\.com\/[\w/-]{8,}/, // Slack webhook
+  /\bdiscord(?:app)?\.com\/api\/webhooks\/\d+\/[\w-]{16,}/, // Discord webhook
+  /\bbot\d{6,16}(?::|%3[Aa])[\w-]{20,}/, // Telegram bot
 ];
 
 /** `api_key`, `token`, `client_secret`, but neither `max_tokens` nor `api_key_var`. */
@@ -38,17 +38,17 @@ const columnValue = /^[a-z]+(?:[_.-][a-z]+)*$/i;
 /** A table whose values are names of environment variables, whatever its keys are: `headers_from_env`. */
 const namesVariables = /_from_env$/;
 
-/** Hosts of services whose webhooks are known to anybody who has their address: it is the key. */
+/** Services whose webhook addresses are keys. */
 const secretHosts =
   /(?:^|\.)(?:hooks\.slack\.com|hooks\.slack-gov\.com|discord(?:app)?\.com|api\.telegram\.org|webhook\.office\.com|outlook\.office(?:365)?\.com|logic\.azure\.com|api\.powerplatform\.com|chat\.googleapis\.com|hooks\.zapier\.com|maker\.ifttt\.com|events\.pagerduty\.com|hooks\.chime\.aws|open\.feishu\.cn|open\.larksuite\.com|oapi\.dingtalk\.com|qyapi\.weixin\.qq\.com|hook\.[\w.]*make\.com|hc-ping\.com|ntfy\.sh|api\.day\.app|webhook\.site|pipedream\.net)$/i;
 
-/** A part of a path that nobody wrote by hand: a token of a bot, a UUID, or 16 letters and more with digits among them. */
+/** A path segment that looks generated: a bot token, a UUID, or 16 or more characters with digits among them. */
 const tokenInPath =
   /^(?:bot)?\d{6,}(?::|%3a)[\w-]{20,}$|^[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}$|^(?=.*\d)(?=.*[a-z])[\w+~=%-]{20,}$/i;
-/** `training-alerts-2026`: words and a number, which somebody wrote by hand. */
+/** A path segment that a person wrote, such as `training-alerts-2026`: words and a number. */
 const wordsInPath = /^[a-z]+(?:[-_.]+(?:[a-z]+|\d{1,4}))*$|^v?\d{1,4}$/i;
 
-/** Whether a URL lets whoever has it do something: by a password, a token in its path or its query, or because of whose it is. */
+/** Whether a URL grants access by itself: through a password, a token in its path or query, or a service whose addresses are keys. */
 export function isSecretUrl(written: string): boolean {
   if (!URL.canParse(written)) return looksSecret(written);
   const { username, password, hostname, pathname, searchParams, hash } = new URL(written);

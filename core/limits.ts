@@ -216,8 +216,8 @@ if (heartbeatThrottleMs * heartbeatsInTimeout > heartbeatTimeoutDefaultS * 1000)
 export const weightsReadWholeBytesMax = 2 * 2 ** 30;
 
 /**
- * A TypeError of our own code is tried so often, after 1, 3 and 9 seconds: a server that is being restarted may have answered what nobody
- * foresaw. Then it is a bug, which no further attempt mends.
+ * Attempts at an activity that throws a TypeError of ours, with pauses of 1, 3 and 9 seconds. A server that is restarting may give an
+ * answer that our code does not expect. After the last attempt it counts as a bug.
  */
 export const bugAttemptsMax = 4;
 
@@ -227,7 +227,7 @@ export const versionHeldS = 300;
 /** An answer of the Hugging Face Hub is waited for so long, and so is a connection on which nothing comes. */
 export const hubAnswerMsMax = 30_000;
 export const hubStallMsMax = 60_000;
-/** Bytes of a file that come in that time, at least: a byte a minute would be waited for for years. */
+/** Fewest bytes of a file in that time. Without this bound a server that sends a byte a minute could take years. */
 export const hubPaceBytesMin = 16 * 1024;
 /** Attempts in a row that bring nothing before fetching a file ends, and the pause after the first; it doubles. */
 export const hubAttemptsMax = 5;

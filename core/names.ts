@@ -9,7 +9,7 @@ export const taskQueues = {
   train: 'ratchet-train',
 } as const satisfies Record<WorkerRole, string>;
 
-/** Temporal's type of the failure of an activity that a worker does not have. */
+/** Failure type that Temporal uses when a worker does not have an activity. */
 export const notRegisteredType = 'NotFoundError';
 
 /** What a worker process may work on: one queue each. */
@@ -39,7 +39,7 @@ export const rolloutsWaitSignalName = 'rollouts-wait';
 /** How a rollout worker tells a run that groups have ended whose chunks are in play: a signal, `PartsNotice`. */
 export const groupsEndedSignalName = 'groups-ended';
 
-/** How a worker tells a run that it does not see its store, and that it does again: a signal, `StoreMissed`. */
+/** Signal by which a worker reports that it does not see a run's store, or sees it again; it carries `StoreMissed`. */
 export const storeMissedSignalName = 'store-missed';
 
 /** How a rollout worker tells an evaluation that few rollouts of a chunk are left: a signal, with the chunk's number and how many. */

@@ -6,17 +6,17 @@ import { nearestName } from './suggest.ts';
  */
 
 export interface Shape {
-  /** As messages say it: `a whole number from 0`. */
+  /** Description for messages, such as `a whole number from 0`. */
   readonly expected: string;
-  /** May be left out of an object. */
+  /** The field may be left out of an object. */
   readonly isOptional?: true;
-  /** Not named among the fields that there are: people do not write it. */
+  /** The field is not listed in messages, because people do not write it. */
   readonly isUnnamed?: true;
-  /** One line for each thing that is wrong with a value; `at` is where it stands, '' for the whole. */
+  /** Returns one line for each problem; `at` is the path of the value, '' for the whole input. */
   problems(value: unknown, at: string): readonly string[];
 }
 
-/** A payload that could not be read: what stands in its place. */
+/** Stands in for a payload that could not be decoded. */
 export class UnreadablePayload {
   readonly encoding: string;
   readonly why: string;
@@ -29,16 +29,16 @@ export class UnreadablePayload {
 
 const shownChars = 60;
 const shownNames = 5;
-/** More items of a list than this are not described one by one. */
+/** At most this many problems of one list are described. */
 const problemsMax = 5;
 const depthMax = 20;
 
-/** What came, in a few words; never the whole of it. */
+/** Describes a received value in a few words, never in full. */
 export function received(value: unknown): string {
   if (value === undefined) return 'nothing';
   if (value === null) return 'null';
-  if (value instanceof UnreadablePayload) return `data that is no JSON (encoding ${value.encoding}: ${value.why})`;
-  if (ArrayBuffer.isView(value)) return `${value.byteLength} bytes that are no JSON (encoding binary/plain)`;
+  if (value instanceof UnreadablePayload) return `data that is not JSON (encoding ${value.encoding}: ${value.why})`;
+  if (ArrayBuffer.isView(value)) return `${value.byteLength} bytes that are not JSON (encoding binary/plain)`;
   if (Array.isArray(value)) return `a list of ${value.length}`;
   if (typeof value === 'object') {
     const names = Object.keys(value);
@@ -63,7 +63,7 @@ function shapeOf(expected: string, isRight: (value: unknown) => boolean): Shape 
   return { expected, problems: (value, at) => (isRight(value) ? [] : wrong(expected, value, at)) };
 }
 
-/** Control characters are in no name and in no path. */
+/** Names and paths contain no control characters. */
 const printable = /^\P{Cc}+$/u;
 
 export const anything: Shape = { expected: 'anything', problems: () => [] };
@@ -80,7 +80,7 @@ export function wholeFrom0(expected: string): Shape {
   return shapeOf(expected, (value) => Number.isSafeInteger(value) && Number(value) >= 0);
 }
 
-/** One line of text of at most so many characters. */
+/** One line of text with at most `charsMax` characters. */
 export function lineOfText(expected: string, charsMax: number): Shape {
   return shapeOf(
     expected,
@@ -106,7 +106,7 @@ export function optional(shape: Shape): Shape {
   };
 }
 
-/** A field that Ratchet sends itself. */
+/** A field that only Ratchet sends. */
 export function unnamed(shape: Shape): Shape {
   return { ...shape, isUnnamed: true };
 }
@@ -134,7 +134,7 @@ export function listOf(item: Shape, expected = `a list, each ${item.expected}`):
   };
 }
 
-/** An object whose fields have any name. */
+/** An object with arbitrary field names. */
 export function recordOf(item: Shape, expected: string): Shape {
   return {
     expected,
@@ -152,7 +152,7 @@ export function recordOf(item: Shape, expected: string): Shape {
 
 type Fields = Readonly<Record<string, Shape>>;
 
-/** An object that has these fields and may have others, as another version of Ratchet may have sent it. */
+/** An object with these fields. Others are allowed, because another version of Ratchet may have sent them. */
 export function fieldsOf(fields: Fields, expected = `an object with ${namesOf(fields)}`): Shape {
   return {
     expected,
@@ -166,7 +166,7 @@ export function fieldsOf(fields: Fields, expected = `an object with ${namesOf(fi
   };
 }
 
-/** The same as people write it: a field that it does not have is an error. */
+/** An object as people write it: unknown fields are errors. */
 export function onlyFieldsOf(fields: Fields, expected?: string): Shape {
   const lenient = fieldsOf(fields, expected);
   const known = Object.keys(fields).filter((name) => fields[name]!.isUnnamed !== true);
@@ -189,7 +189,7 @@ function unknownField(at: string, name: string, known: readonly string[]): strin
   return `${at}: there is no such field.${meant} There are: ${known.join(', ')}`;
 }
 
-/** One shape or another, whichever the value is meant to be. */
+/** One of several shapes, chosen by looking at the value. */
 export function eitherBy(choose: (value: Readonly<Record<string, unknown>>) => Shape, expected: string): Shape {
   return {
     expected,
@@ -197,7 +197,7 @@ export function eitherBy(choose: (value: Readonly<Record<string, unknown>>) => S
   };
 }
 
-/** What TOML can say, as JSON has it. */
+/** A value that TOML can express, in its JSON form. */
 export const tomlValue: Shape = {
   expected: 'a value as TOML has it: a text, a number, true or false, a list, or a table',
   problems: (value, at) => tomlProblems(value, at, 0),
@@ -222,7 +222,7 @@ function tomlProblems(value: unknown, at: string, depth: number): readonly strin
   return found;
 }
 
-/** A TOML value as it is typed on a command line: texts as they stand, tables as JSON, which lies over the table that is there. */
+/** A TOML value as typed on a command line. Texts stay as they are; tables become JSON, which is merged into the existing table. */
 export function asTyped(value: unknown): string {
   if (typeof value === 'string') return value;
   return isPlainObject(value) ? JSON.stringify(value) : inToml(value);
@@ -235,7 +235,7 @@ function inToml(value: unknown): string {
   return `{ ${entries.join(', ')} }`;
 }
 
-/** Ordinals are decoded into a list of them: more than this are no run's. */
+/** Ordinals are expanded into a list, and no run has more than this. */
 const ordinalsMax = 1_000_000;
 
 /** Ordinals as ranges: `0-7,9`. */

@@ -16,7 +16,7 @@ export const grants = {
   server: 'server ',
   /** Before the name of an environment variable and an origin: that server is told its value. */
   key: 'key ',
-  /** Before the folder of a model outside of the project: it is read, and nothing of it is run. */
+  /** Precedes the folder of a model outside the project, which is read but never run. */
   model: 'model ',
   /** Before a bucket and where that is. */
   store: 'store ',

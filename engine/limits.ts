@@ -59,19 +59,19 @@ export const ggufTensorsMax = safetensorsTensorsMax;
 /** Named values of a GGUF file, and entries of a list: vocabularies have some hundred thousand tokens. */
 export const ggufEntriesMax = 4_000_000;
 
-/** Entries of all its lists together: tokens, scores, types and merges of the largest vocabularies are some two million. */
+/** Entries in all lists of a header: tokens, scores, types and merges of the largest vocabularies are about two million. */
 export const ggufListedMax = 8_000_000;
 
 /** Steps of a chat template, some seconds: it takes some hundred a message, and its texts count as well. */
 export const templateWorkMax = 8_000_000;
 
-/** Bytes of texts and lists that it makes meanwhile: a long conversation has a megabyte, which a template copies some times. */
+/** Bytes of texts and lists that rendering may create. A long conversation has about a megabyte, which a template copies a few times. */
 export const templateBytesMax = 256 * 1024 * 1024;
 
-/** Parts of a template in one another, so calls of macros in one another too: schemas of tools take some tens. */
+/** Nesting of template parts, and so of macro calls. Schemas of tools need some tens of levels. */
 export const templateDepthMax = 400;
 
-/** Letters of a template, and blanks in a row in it: the longest of models have 20,000, and some tens. */
+/** Characters in a template, and blanks in a row. The longest templates of models have about 20,000 characters and some tens of blanks. */
 export const [templateCharactersMax, templateBlanksMax] = [1_000_000, 2_000];
 
 /** Numbers that `range` of a chat template gives; templates count messages by it. */

@@ -1,21 +1,21 @@
 import { RatchetError } from '../core/errors.ts';
 
-/** A body is longer than was expected, or packed more often than anybody asked for. Asking again does not help. */
+/** A body that is too long, or compressed more often than allowed. Asking again does not help. */
 export class UnwantedBody extends RatchetError {
   constructor(message: string) {
     super('Unsupported', message);
   }
 }
 
-/** What is asked for: an answer as it is. Who packs it all the same packs it once. */
+/** Asks for an uncompressed answer. Servers that compress it anyway may do so once. */
 export const asItIs = { 'accept-encoding': 'identity' } as const;
 
-/** Of an answer of JSON or of words; a list of a repository with 100,000 files has some 30 MB. */
+/** Default bound for JSON and text answers: the list of a repository with 100,000 files is about 30 MB. */
 const answerBytesMax = 64 * 1024 * 1024;
 
 /**
- * The whole body of an answer of `fetch`, which has a signal that ends it: bytes are counted as they come out of what they were packed in,
- * and no more is taken than `bytesMax`. Throws {@link UnwantedBody} for a longer one, whatever it says of its own length.
+ * Reads the whole body of a `fetch` answer, whose signal can abort it. Bytes are counted after decompression, and reading stops at
+ * `bytesMax`. Throws {@link UnwantedBody} for a longer body, whatever its Content-Length says.
  */
 export async function readBody(
   { headers, body }: Pick<Response, 'headers' | 'body'>,
@@ -24,20 +24,20 @@ export async function readBody(
 ): Promise<Buffer> {
   const why = whyUnwanted(headers, bytesMax);
   if (why !== null) {
-    await body?.cancel().catch(() => undefined); // it is refused, however it ends
+    await body?.cancel().catch(() => undefined); // the answer is refused in any case
     throw new UnwantedBody(`${where}: ${why}`);
   }
   const chunks: Uint8Array[] = [];
   let length = 0;
   for await (const chunk of (body ?? []) as AsyncIterable<Uint8Array>) {
     length += chunk.length;
-    if (length > bytesMax) throw new UnwantedBody(`${where}: ${tooLong(bytesMax)}, got a longer one.`); // which ends the connection
+    if (length > bytesMax) throw new UnwantedBody(`${where}: ${tooLong(bytesMax)}, got a longer one.`); // this also closes the connection
     chunks.push(chunk);
   }
   return Buffer.concat(chunks, length);
 }
 
-/** As UTF-8. */
+/** Reads a body as UTF-8 text. */
 export async function readBodyText(
   response: Pick<Response, 'headers' | 'body'>,
   where: string,
@@ -48,7 +48,8 @@ export async function readBodyText(
 
 function whyUnwanted(headers: Headers, bytesMax: number): string | null {
   const packed = (headers.get('content-encoding') ?? '').split(',').filter((each) => each.trim() !== '');
-  if (packed.length > 1) return `expected an answer as it is, got one that is packed ${packed.length} times.`;
+  if (packed.length > 1)
+    return `expected an answer compressed at most once, got one compressed ${packed.length} times.`;
   const length = Number(headers.get('content-length') ?? 0);
   return length > bytesMax ? `${tooLong(bytesMax)}, got one of ${length}.` : null;
 }
@@ -58,8 +59,8 @@ function tooLong(bytesMax: number): string {
 }
 
 /**
- * Whether what comes comes fast enough: a server that sends a byte a minute would be listened to for ever. `stalled` is called once where
- * less than `bytesMin` came within `ms`.
+ * Watches the rate of a download, because a server that sends a byte a minute would never finish. Calls `stalled` once if fewer than
+ * `bytesMin` bytes came within `ms`.
  */
 export class Pace {
   readonly #ms: number;

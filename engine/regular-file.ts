@@ -3,14 +3,14 @@ import { type FileHandle, open } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 
-/** Which links may lead to a file that somebody else may have put there. Missing: all. */
+/** Which links may lead to a file that another user may have placed. Missing: all. */
 export interface Opening {
   /**
-   * Folders, one of which must really hold the file. A link below them may lead from one to the other and not out of them. It is what
-   * was opened that is compared, so that nobody gains anything by another link a moment later.
+   * The file must really be in one of these folders. Links may lead from one to another but not out. The opened file itself is checked, so
+   * swapping a link afterwards gains nothing.
    */
   readonly within?: readonly string[] | undefined;
-  /** Whether the file may itself be a link. The folders above it may be, as far as `within` lets them. */
+  /** Whether the file itself may be a link. The folders above it may be, within the limits of `within`. */
   readonly links?: 'followed' | 'refused' | undefined;
 }
 
@@ -38,15 +38,15 @@ export function whyUnreadable(cause: unknown): string {
 }
 
 /**
- * Opens a file that somebody else may have put there, once: all that is read comes through this handle. Throws `NotAFile` for what is
- * none (a FIFO would be waited for, and /dev/zero has no end) and for a link that `opening` does not take. What is not there, or may not
- * be read, throws as Node's own `open` does.
+ * Opens a file that another user may have placed. All reading goes through this handle, so the file cannot be swapped. Throws `NotAFile` if
+ * it is not a regular file (a FIFO would block, /dev/zero never ends) or a link that `opening` refuses. A missing or unreadable file throws
+ * as Node's `open` does.
  */
 export async function openRegular(file: string, opening: Opening = {}): Promise<FileHandle> {
   return openedAs(file, O_RDONLY, opening);
 }
 
-/** The same for writing at its end; the file is made where there is none, for its owner to read and write, or as `mode` says. */
+/** The same for appending. A missing file is created with `mode`. */
 export async function openToAppend(file: string, opening: Opening = {}, mode = 0o666): Promise<FileHandle> {
   return openedAs(file, O_WRONLY | O_APPEND | O_CREAT, { ...opening, links: 'refused' }, mode);
 }
@@ -71,14 +71,14 @@ export async function readRegular(file: string, bytesMax = bytesReadMax, opening
     const { size } = await handle.stat();
     refuseLarge(file, size, bytesMax);
     const bytes = await handle.readFile();
-    refuseLarge(file, bytes.length, bytesMax); // it may have grown meanwhile
+    refuseLarge(file, bytes.length, bytesMax); // the file may have grown since
     return bytes;
   } finally {
     await handle.close();
   }
 }
 
-/** Bytes of a text. */
+/** Bytes that a text takes. */
 const textBytesMax = 256 * 1024 * 1024;
 
 /** As UTF-8. What people write and programs note for them stays far below this; a longer text is no string in Node. */
@@ -106,13 +106,13 @@ function openedSync(file: string, opening: Opening): number {
   }
 }
 
-/** Without waiting: a FIFO that nobody writes to is opened, and refused. */
+/** Opens without blocking, so that a FIFO without a writer is opened and then refused. */
 function flagsOf({ links = 'followed' }: Opening): number {
   return O_NONBLOCK | (links === 'refused' ? O_NOFOLLOW : 0);
 }
 
 function whyUnopened(file: string, error: unknown, { links }: Opening): unknown {
-  if (isErrno(error, 'ENXIO')) return new NotAFile(file, 'a socket, or a device or FIFO that nobody serves');
+  if (isErrno(error, 'ENXIO')) return new NotAFile(file, 'a socket, or a device or FIFO with no other end');
   if (!isErrno(error, 'ELOOP')) return error;
   return new NotAFile(file, links === 'refused' ? 'a link' : 'a link that leads to itself');
 }
@@ -123,7 +123,7 @@ function refuseOther(file: string, about: Stats, { within }: Opening): void {
     throw new NotAFile(file, `a link that leads out of ${within[0]}`);
 }
 
-/** Whether what was opened really is in one of the folders: at its real path there, the very same file is found. */
+/** Whether the opened file is really in one of the folders: its real path there must name the same inode. */
 function isWithin(folders: readonly string[], file: string, { dev, ino }: Stats): boolean {
   try {
     const real = realpathSync(file);
@@ -132,7 +132,7 @@ function isWithin(folders: readonly string[], file: string, { dev, ino }: Stats)
     const there = lstatSync(real);
     return there.dev === dev && there.ino === ino;
   } catch {
-    return false; // taken away, or put elsewhere, since it was opened
+    return false; // removed or replaced since it was opened
   }
 }
 

@@ -10,15 +10,15 @@ import { grantedLines, grants, requireGrant, rootsIn } from './grants.ts';
  * put in its place, and what lies where that user said so. The supervisor of our own server says so in `RATCHET_TRUSTED_ROOTS`; without
  * the variable everything may be named, as at a command line or with a server that knows its clients.
  *
- * Gives the file's real path, which is the one to open: no link on the way to it matters then. What is not there, and would be taken, is
- * passed through, for whoever opens it to say so.
+ * Returns the file's real path, so that no link on the way can be swapped before it is opened. A missing file in an allowed place passes,
+ * and opening it then reports the error.
  */
 export function trustedFile(file: string, what: string, environment: Environment = process.env): string {
   const roots = trustedRoots(environment);
   if (roots === null) return file;
   const real = realOr(file, null);
   const root = roots.find((one) => isWithin(one, real ?? nearestReal(file)));
-  // In the same words whether or not it is there: nobody learns from a refusal which files of ours there are.
+  // The message is the same whether or not the file exists, so it does not reveal which files exist.
   if (root === undefined)
     throw refused(file, what, 'is outside of what was named there', whereToPut(roots, path.resolve(file)));
   if (real === null) return file;
@@ -31,8 +31,8 @@ export function trustedFile(file: string, what: string, environment: Environment
 }
 
 /**
- * Refuses the folder of a model that lies elsewhere and that nobody named: what is said of it would tell any user of the machine which folders of
- * ours there are. Its files are read and not run, so whose they are does not matter.
+ * Refuses a model folder outside the project that the user did not name. Error messages about it could otherwise tell any user of the
+ * machine which folders exist. Ownership is not checked, because its files are read but not run.
  */
 export function requireModelPlace(folder: string, what: string, environment: Environment = process.env): void {
   const roots = trustedRoots(environment);
@@ -95,7 +95,7 @@ function isWithin(root: string, file: string): boolean {
   return file === root || file.startsWith(root.endsWith(path.sep) ? root : root + path.sep);
 }
 
-/** Where a path leads as far as it is there, with what is not behind it. */
+/** Real path of the longest existing part of a path, with the rest appended. */
 function nearestReal(file: string): string {
   const absolute = path.resolve(file);
   const real = realOr(absolute, null);

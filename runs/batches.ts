@@ -255,7 +255,7 @@ class HeldParts<Part> {
   }
 }
 
-/** Rows of JSON, as batches had them until 26 November 2026. */
+/** Rows as JSON lines, the form of batches until 26 November 2026. */
 function isOlderRows({ key }: ObjectRef): boolean {
   return key.endsWith('.jsonl');
 }

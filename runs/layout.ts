@@ -27,7 +27,7 @@ export const layout = {
   scored: (lineage: string, { step, first, last }: Pick<RoundPlace, 'step' | 'first' | 'last'>, chunk: string) =>
     `${layout.round(lineage, step, first, last)}${chunk}.scored.jsonl.gz`,
   isScored: (key: string) => key.endsWith('.scored.jsonl.gz') || isOlderScored(key),
-  /** Of these keys those that scored groups are read from. A round's older object has what its chunks' have, where these are there as well. */
+  /** Selects the keys to read scored groups from. An older object of the whole round is skipped if the chunks have their own. */
   scoredIn: (keys: readonly string[]): string[] => {
     const scored = keys.filter((key) => layout.isScored(key));
     const ofChunks = new Set(scored.filter((key) => !isOlderScored(key)).map(folderOf));
@@ -72,7 +72,7 @@ export const layout = {
   /** Where a version waits for its commit, in a store that is a folder: `attempt` is unique to who wrote it. */
   pending: (lineage: string, step: number, attempt: string) => `${layout.allPending(lineage)}step_${step}.${attempt}/`,
   allPending: (lineage: string) => `${branch(lineage)}pending/`,
-  /** The name of that folder until 24 November 2026. */
+  /** The folder's name until 24 November 2026. */
   olderPending: (lineage: string) => `${branch(lineage)}staged/`,
   /** The newest version that servers hold. */
   served: (lineage: string) => `${branch(lineage)}served.json`,
@@ -147,7 +147,7 @@ export const layout = {
   log: (attempt: number, role: string) => `logs/attempt_${attempt}/${role}.log`,
 } as const;
 
-/** Until 25 November 2026 a round's groups were scored together; until the day before they were not compressed. */
+/** Until 25 November 2026 all groups of a round were scored together. Until 24 November these files were not compressed. */
 export const olderScoredNames = ['scored.jsonl.gz', 'scored.jsonl'] as const;
 
 function isOlderScored(key: string): boolean {
@@ -180,7 +180,10 @@ export function roundOf(key: string): RoundPlace | null {
   return { lineage, step: Number(step), first: Number(first), last: Number(last), ...present({ chunk }) };
 }
 
-/** The chunk whose results lie in a folder, by its key; until 25 November 2026 a whole round's. Null for a folder that is of none. */
+/**
+ * Finds the chunk whose results are in a folder, from the folder's key. Until 25 November 2026 results belonged to a whole round. Null for
+ * other folders.
+ */
 export function chunkOfResults(folder: string): RoundPlace | null {
   const match = /(?:^|\/)step_(\d+)\.groups_(\d+)-(\d+)(?:\.([^/]+))?\/$/.exec(folder);
   if (!match) return null;

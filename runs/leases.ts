@@ -21,7 +21,7 @@ function isChunk(chunk: unknown): boolean {
   return isRecord(chunk) && ['index', 'count', 'groups'].every((name) => Number.isSafeInteger(chunk[name]));
 }
 
-/** `rollouts/…/leases.json`: written before anything of a round is generated. */
+/** `rollouts/…/leases.json`, which is written before the round generates anything. */
 export function leasesIn(bytes: Uint8Array, key: string): LeasedGroups {
   return decodeStored<LeasedGroups>(bytes, key, leasesShape);
 }

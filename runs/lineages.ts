@@ -218,12 +218,12 @@ export async function refuseBehind(run: LineagePlace, step: number): Promise<voi
   );
 }
 
-/** The same as an activity, for a run that fails: what its state misses may have been removed since. */
+/** `refuseBehind` as an activity, for a run that fails: retention may have removed what its older state needs. */
 export async function checkBehind(input: { readonly run: RunHandle; readonly step: number }): Promise<void> {
   await refuseBehind(input.run, input.step);
 }
 
-/** The same for whoever plays a round: its step is committed, and the newest commit does not have the round in play. */
+/** `refuseBehind` for a workflow that plays a round: if the newest commit does not list the round, its step is already committed. */
 export async function refuseOverRound(run: LineagePlace, round: Pick<OpenRound, 'step' | 'first'>): Promise<void> {
   const head = (await readHead(run))?.commit;
   if (head?.state.open?.some(({ first }) => first === round.first)) return;

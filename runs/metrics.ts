@@ -9,7 +9,7 @@ export interface MetricsRow {
   readonly [name: string]: number | string;
 }
 
-/** Rows already there, by store; read once and kept up to date by what this process appends. Anew when a run is opened. */
+/** Keys of existing rows, by store. Read once and updated as this process appends; read again when a run is opened. */
 const written = new Map<string, Set<string>>();
 
 /** Appends a row unless one with the same lineage, step and kind is there. The file can be rebuilt from the commits. */
@@ -26,7 +26,7 @@ export async function appendMetrics(store: Store, row: MetricsRow): Promise<void
   known.add(key);
 }
 
-/** Has the rows read again: another process may have taken the file away, or the run's whole folder, and begun it anew. */
+/** Forces a fresh read of the rows: another process may have removed the file or started the whole run over. */
 export function forgetMetrics({ uri }: Pick<Store, 'uri'>): void {
   written.delete(uri);
 }

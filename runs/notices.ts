@@ -62,7 +62,7 @@ function idOf({ lineage, step, kind, environment, text }: Notice): string {
   return [lineage, `step_${step}`, kind, ...(more === undefined ? [] : [more])].join('.');
 }
 
-/** The notices of a run, oldest first. Each is read once, and forgotten when it is taken away. */
+/** The notices of a run, oldest first. Each is read once, and dropped from memory when its object is gone. */
 export class Notices {
   readonly #store: Store;
   readonly #read = new Map<string, StoredNotice>();
@@ -111,7 +111,7 @@ export async function unsentNotices(store: Store, notices: Notices): Promise<Sto
 }
 
 interface SentNotice {
-  /** What the webhook answered. */
+  /** The webhook's answer. */
   readonly said: string;
 }
 

@@ -5,14 +5,14 @@ import { damaged, isRecord, type Shape } from '../backends/store/objects.ts';
 import type { OpenedPart } from './batch-parts.ts';
 import { decodeStoredRows } from './stored-forms.ts';
 
-/** Batches as they were stored until 26 November 2026: one object of JSON lines, a row each. */
+/** Batches in the form used until 26 November 2026: one object of JSON lines, one row per line. */
 
-/** Version 1 of what was packed: it names the object of all rows. */
+/** Version 1 of a packed batch, which refers to the object with all rows. */
 export interface OlderPacked extends Omit<PackedBatch, 'rows'> {
   readonly batch: ObjectRef;
 }
 
-/** Its rows say themselves of which rollout they are. Every server told the policy's log probabilities. */
+/** Each row names its rollout. Log probabilities of the policy were always present. */
 type OlderRow = Omit<PackedRow, 'behaviorLogprobs'> & Required<Pick<PackedRow, 'behaviorLogprobs'>>;
 
 const rowShape: Shape = ({ tokenIds, lossMask, behaviorLogprobs, advantages, rollout }) => ({
@@ -33,7 +33,7 @@ function areEquallyLong(columns: readonly unknown[]): boolean {
   );
 }
 
-/** The present version of it: all its rows are one part. */
+/** Converts to the present version, with all rows as one part. */
 export function olderPacked({ batch, ...packed }: OlderPacked, rows: readonly unknown[]): PackedBatch {
   const own = rows as readonly OlderRow[];
   const of = own.find(({ rollout }) => rollout !== undefined)?.rollout?.of;
@@ -67,7 +67,7 @@ export function decodeOlderPart(bytes: Uint8Array, where: string): OpenedPart {
   };
 }
 
-/** A teacher's rows, a number for every token: 0 where the token does not count. */
+/** Decodes a teacher's rows, which have one number per token: 0 for tokens that do not count. */
 export function decodeOlderTaught(bytes: Uint8Array, where: string): readonly Float64Array[] {
   const lines = Buffer.from(bytes).toString('utf8').split('\n');
   return lines

@@ -3,16 +3,19 @@ import { encodeRanges } from '../core/rl/ledger.ts';
 import type { GroupLease } from '../core/rl/rollout.ts';
 import { damaged, isRecord } from '../backends/store/objects.ts';
 
-/** What versions before the present one said otherwise. Each reader is told the whole object, as its version has it. */
+/** Converters from older versions. Each gets the whole stored object. */
 
 type Loose = Readonly<Record<string, unknown>>;
 
-/** Chunks of a round, and of each of its environments, until 25 November 2026. Their names are those of stored rollouts. */
+/**
+ * Number of chunks in a round with one environment, and the most with several, until 25 November 2026. Names of stored rollouts depend on
+ * them.
+ */
 const [chunksOfOne, chunksOfAll] = [2, 8];
 
 /**
- * Leases of version 1. The division that they were played in is the one that stored rollouts are named by, so that these are adopted. Rounds
- * that were leased from 25 to 28 November 2026 say their chunks, and no version.
+ * Adds chunks to leases of version 1, divided as at the time they were generated. Stored rollouts are named by that division, so they are
+ * found again. Leases from 25 to 28 November 2026 list their chunks but carry no version.
  */
 export function chunksOf24November(stored: Loose, where: string): unknown {
   if (stored['chunks'] !== undefined) return stored;
@@ -40,13 +43,13 @@ function isLease(value: unknown): value is GroupLease {
   return isRecord(value) && Number.isSafeInteger(value['ordinal']) && typeof value['environment'] === 'string';
 }
 
-/** Plans of version 1 name the rows of their batch beside what was packed, which names them too. */
+/** Plans of version 1 also name the rows of their batch, which the packed batch names too. */
 export function planOf24November(stored: Loose): unknown {
   const { batch: _, ...plan } = stored;
   return { numIterations: 1, microBatchSize: null, ...plan };
 }
 
-/** Kept groups said how many tokens each has where a batch is so many tokens; they say sizes since. */
+/** Converts kept groups, which had `tokens` in runs whose batch size counts tokens. They have `sizes` now. */
 export function keptInSizes(of: unknown): unknown {
   if (!isRecord(of)) return of;
   const { surplus, kept } = of;

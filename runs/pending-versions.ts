@@ -31,12 +31,12 @@ export interface PendingVersion {
   readonly pendingAt: string | null;
 }
 
-/** A version that is not written yet. `weights`: the folder of the store it belongs into; its lineage's usual one when absent. */
+/** A version that is not written yet. `weights`: its folder in the store; by default the one of its lineage. */
 export type MadeVersion = Omit<PolicyVersion, 'file' | 'sums' | 'weights'> & Partial<Pick<PolicyVersion, 'weights'>>;
 
 interface PendingInput {
   readonly version: MadeVersion;
-  /** `base`: what adapters name as theirs. */
+  /** `base`: the model that adapters name as their base. */
   readonly write: (folder: string, options: { readonly base: string }) => Promise<void>;
   readonly optimizer: Uint8Array | null;
   /** Asked once the weights are written. */

@@ -48,25 +48,25 @@ interface Difference {
 /** Asked before each batch that is trained, and before weights are written: throws when this process should stop. */
 export type MayGoOn = () => Promise<void>;
 
-/** A version from which a replay can begin. */
+/** A version from which a replay can start. */
 interface Start {
   readonly step: number;
-  /** The lineage that sealed the checkpoint; null = the version that this process holds. */
+  /** The lineage that sealed the checkpoint; null = the version in this process. */
   readonly lineage: string | null;
 }
 
 /**
- * The trainer of this process and the version it holds. It is brought to a version as a desired state: if it is there,
- * nothing happens; otherwise it goes on from the start that leaves the fewest stored batches to train again, exactly as they
- * were. A start is a checkpoint that verifies, or the version it holds where the store still has all that leads on from there:
- * another GPU worker may have had the run since.
+ * The trainer of this process and the version it holds. `bringTo` takes the wanted version as a desired state: if it is there, nothing
+ * happens. Otherwise training restarts from the version that needs the fewest stored batches, and repeats them exactly. That is a
+ * checkpoint that verifies, or the held version if the store still has every batch after it: another GPU worker may have trained the run
+ * since.
  */
 export class PolicyTrainer {
   readonly #open: (run: RunHandle) => Promise<Trainer>;
   #trainer: Trainer | null = null;
   #owner: string | null = null;
   #digest: string | null = null;
-  /** The step of the version it holds; null where it holds no version, as inside of a warm-up. */
+  /** Step of the held version; null if it holds none, as during a warm-up. */
   #step: number | null = null;
   /** The version that it holds another one in place of, since its replay differed. */
   #standsFor: { readonly version: VersionName; readonly difference: Difference } | null = null;
@@ -105,7 +105,7 @@ export class PolicyTrainer {
         return arrived({ restoredFrom, replayedSteps: version.step - step, damaged, differs });
       } catch (error) {
         if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
-        // What was trained again by then is its version of that step: the next start is a checkpoint.
+        // The trainer now holds the last step that was repeated, so the next candidate is a checkpoint.
         damaged.push(`step ${step}${lineage === null ? ', held by this GPU worker' : ''}: ${error.message}`);
       }
     }
@@ -121,7 +121,7 @@ export class PolicyTrainer {
     const tellsTokens = !isReplay && (await specOf(run)).tokenScores;
     const stored = await this.#batchOf(run, plan);
     const { batch, told } = await correctBatch(stored, plan, () => this.#score(stored, plan.temperature));
-    await verifyVersion(store, plan.reference); // throws when a byte of it changed; what looks untouched is not read again
+    await verifyVersion(store, plan.reference); // throws if a byte has changed; files that look unchanged are not read again
     const referenceFolder = await weightsFolder(store, plan.reference.weights);
     const outcome = await this.#use((trainer) => trainer.trainStep({ plan, batch, referenceFolder, tellsTokens }));
     if (outcome.applied) {
@@ -184,7 +184,7 @@ export class PolicyTrainer {
     return spec;
   }
 
-  /** The folder of a run may have been taken away and a run begun there under the same name, or its settings may be other ones by now. */
+  /** Closes the trainer if the run was deleted and started again under the same name, or if its settings have changed. */
   async #closeOther(run: RunHandle): Promise<RunSpec> {
     const spec = await specOf(run);
     if (!isDeepStrictEqual(openedFor(run, spec), this.#openedFor)) await this.close();
@@ -245,7 +245,7 @@ export class PolicyTrainer {
     return this.#trainer?.waitsFor?.() ?? null;
   }
 
-  /** Forgets the moments: what the warm-up has made is v0 then. */
+  /** Discards the optimizer's moments. The result of the warm-up becomes v0. */
   async resetOptimizer(): Promise<void> {
     await this.#use((trainer) => trainer.restoreOptimizer(null));
     this.#step = 0;
@@ -284,21 +284,21 @@ export class PolicyTrainer {
     return this.#trainer !== null && this.#owner === ownerOf(run);
   }
 
-  /** By step as well: a step that changes no weights has the digest of the one before, and other moments. */
+  /** Compares the step too: a step that changes no weights has the same digest as the one before, but other moments. */
   #isAt(run: RunHandle, { step, digest }: VersionName): boolean {
     return this.#isOf(run) && this.#step === step && this.#digest === digest;
   }
 
-  /** The nearest first: checkpoints, and what it holds in front of a checkpoint of the same step, which would have to be loaded. */
+  /** Candidates, nearest first. The held version goes before a checkpoint of the same step, which would have to be loaded. */
   async #startsFor(run: RunHandle, version: PolicyVersion): Promise<Start[]> {
     const held = this.#isOf(run) && this.#step !== null ? [{ step: this.#step, lineage: null }] : [];
     const starts: Start[] = [...held, ...(await sealedFor(run)).reverse()];
     return starts.filter(({ step }) => step <= version.step).sort((a, b) => b.step - a.step);
   }
 
-  /** Whether it holds the committed version of that step, and the store has all that leads on from there. */
+  /** Whether the held version is the committed one of that step, and the store has every batch after it. */
   async #leadsOn(run: RunHandle, step: number, version: PolicyVersion): Promise<boolean> {
-    if (step === version.step) return false; // it holds that step's version, and it is another one
+    if (step === version.step) return false; // the held version of that step differs from the wanted one
     const committed = (await readCommit(run, step))?.commit.policy;
     if (!committed || !this.#isAt(run, committed)) return false;
     const steps = await RestorableSteps.of(run, { bytesMax: 0 });
@@ -311,7 +311,7 @@ export class PolicyTrainer {
       await mayGoOn();
       const { commit } = await requireCommit(run, step);
       const outcome = await this.train(run, await readJson<StepPlan>(run, commit.plan!), { isReplay: true });
-      this.#step = step; // of a batch that is refused now, and was not, as well
+      this.#step = step; // set even if the batch is refused now, although it was not before
       const engine = await this.fingerprint();
       const expected = step === version.step ? version.digest : commit.policy.digest;
       if (outcome.digest !== expected) first ??= { step, isSameEngine: engine !== null && engine === commit.engine };
@@ -385,7 +385,7 @@ function atPlansTemperature(row: PackedRow): PackedRow {
   return others;
 }
 
-/** A trainer is another one when any of these is, whatever its weights are. */
+/** A trainer must be reopened if any of these differs, even with the same weights. */
 interface OpenedFor extends Pick<RunSpec, 'trainer' | 'lora' | 'seed'> {
   readonly run: string;
   readonly begunAt: string | undefined;

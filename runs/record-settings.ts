@@ -42,14 +42,14 @@ export async function recordSettings(
   return { ref, changed: changedEnvironments(spec, begun) };
 }
 
-/** `run.json`: what a run is, for all its lineages. */
+/** `run.json`: the record of a run, shared by all its lineages. */
 export interface RunRecord {
   readonly name: string;
-  /** As `minuteOf` writes it; missing of runs that are older than this. */
+  /** Creation time, in the format of `minuteOf`; missing for runs from before this field. */
   readonly begunAt?: string;
-  /** What a fork begins with. */
+  /** Origin of a fork. */
   readonly fork?: ForkOrigin;
-  /** The settings that it began with. */
+  /** The run's settings at its creation. */
   readonly spec: RunSpec;
 }
 

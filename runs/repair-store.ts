@@ -23,7 +23,7 @@ export async function setAside(run: RunPlace, keys: readonly string[]): Promise<
   return moved;
 }
 
-/** A person names the store, and what shows that a run was begun in it may be what is damaged: so nothing is looked for first. */
+/** Opens the store without checking its landmark: the user has named the store, and the landmark may be the damaged object. */
 function storeToRepair({ store, name }: RunPlace): Store {
   return storeOf({ store, name });
 }
@@ -74,7 +74,7 @@ async function runRecordAgain(run: RunPlace): Promise<Uint8Array | null> {
 async function specAgain(run: RunPlace, key: string): Promise<Uint8Array | null> {
   const recorded = await storeOf(run).read(layout.run());
   if (!recorded) return null;
-  // As it was written, whatever its version: commits name its bytes.
+  // Keeps the stored version, because commits refer to the sha256 of these bytes.
   const bytes = encodeJson(decodeJson<{ readonly spec: unknown }>(recorded, layout.run()).spec);
   return (await specDigests(run, key)).includes(sha256(bytes)) ? bytes : null;
 }

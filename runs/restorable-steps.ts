@@ -93,7 +93,7 @@ export class RestorableSteps {
     return remembered(this.#found, step, () => this.#find(step));
   }
 
-  /** Whether the stored batches after `from` are there, up to `to`. */
+  /** Whether the store has every batch after `from`, up to `to`. */
   async leadOn(from: number, to: number): Promise<boolean> {
     for (let step = from + 1; step <= to; step++) {
       const plan = (await this.#commit(step))?.commit.plan;

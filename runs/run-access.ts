@@ -19,22 +19,25 @@ export type RunPlace = Pick<RunHandle, 'name' | 'store'>;
 /** Enough of a handle to find a lineage's commits. */
 export type LineagePlace = Pick<RunHandle, 'name' | 'store' | 'lineage'>;
 
-/** A run, or one that was opened before. */
+/** A run that may have been opened before. */
 type OpenedPlace = RunPlace & Partial<Pick<RunHandle, 'spec' | 'begunAt'>>;
 
 /**
- * How activities reach a run: its store, its spec, its objects. Immutable objects are kept in memory a while. Of a run that was
- * opened the store is the one it was opened in, or throws `StoreNotSeen`.
+ * Opens a run's store. Its immutable objects are cached for a while. For a run that was opened before, calls throw `StoreNotSeen` unless
+ * this is the store that it was opened in.
  */
 export function storeOf(run: OpenedPlace): Store {
   const { spec } = run;
   return openRunStore(run.store, run.name, spec === undefined ? {} : { begun: landmarkOf({ ...run, spec }) });
 }
 
-/** What shows that a store is the one: a run that was opened, or an evaluation or a search of its own. */
+/** Identifies the right store: by the run that was opened in it, or by a separate evaluation or search. */
 export type Opened = OpenedPlace | { readonly place: RunPlace; readonly spec: Pick<ObjectRef, 'key' | 'sha256'> };
 
-/** Throws `StoreNotSeen` unless this process sees the store that something was opened in. `isNow`: also where it was seen a moment ago. */
+/**
+ * Throws `StoreNotSeen` unless this process sees the store of the run, evaluation or search. `isNow`: check even if it was seen a moment
+ * ago.
+ */
 export async function requireStore(of: Opened, options: { readonly isNow?: boolean } = {}): Promise<void> {
   if (!('place' in of)) return requireSeen(storeOf(of), options);
   const { place, spec } = of;
@@ -42,7 +45,7 @@ export async function requireStore(of: Opened, options: { readonly isNow?: boole
   await requireSeen(openRunStore(place.store, place.name, { begun }), options);
 }
 
-/** `run.json` is written when a run is opened for the first time, and says when that was; of an older run its settings are looked for. */
+/** The landmark is `run.json` with the run's creation time. Older runs have no creation time, so their settings are used. */
 function landmarkOf({ begunAt, spec }: Pick<RunHandle, 'begunAt' | 'spec'>): Landmark {
   if (begunAt === undefined) return { key: spec.key, is: spec.sha256, differs: () => null };
   return {
@@ -108,7 +111,7 @@ export interface LineageRecord {
 export async function begunLineages(run: RunPlace): Promise<LineageRecord[]> {
   const store = storeOf(run);
   let count = (await store.list(layout.origins())).length;
-  // A list may be older than what it lists: the next one is asked for by its name.
+  // The listing may be stale, so the next lineage is read by name.
   while ((await store.read(layout.origin(count + 2))) !== null) count += 1;
   const numbers = Array.from({ length: count }, (_, i) => i + 2);
   return Promise.all(numbers.map((number) => requireOrigin(run, layout.origin(number))));
@@ -188,20 +191,20 @@ export async function committedSteps(run: LineagePlace): Promise<number[]> {
 /** The newest commit of the lineage, its chain checked back by one link. */
 export async function readHead(run: LineagePlace): Promise<FoundCommit | null> {
   const last = (await committedSteps(run)).at(-1) ?? null;
-  // A list may be older than what it lists: the next commit is asked for by its name.
+  // The listing may be stale, so the next commit is read by name.
   const first = last ?? ((await originOf(run))?.step ?? 0) - 1;
   let next = first + 1;
   while ((await readCommit(run, next)) !== null) next += 1;
   if (last === null && next === first + 1) return null;
   const head = await readLinked(run, next - 1);
-  // No child names its sha256 yet, and the next commit will.
+  // No later commit confirms its sha256 yet, so it is read twice.
   if ((await requireCommit(run, next - 1)).sha256 === head.sha256) return head;
   return readLinked(run, next - 1);
 }
 
 /**
- * A commit whose sha256 is to be written down: compared with what is known of it, by who made it or by the commit that continues it;
- * with nothing of the kind, two reads have to agree.
+ * Reads a commit whose sha256 will be recorded. It must match the sha256 from its writer or from the next commit. Without either, two reads
+ * must agree.
  */
 export async function requireNamedCommit(run: LineagePlace, step: number, known?: string): Promise<FoundCommit> {
   const child = known === undefined ? await readCommit(run, step + 1) : null;

@@ -10,29 +10,29 @@ import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { runRecordIn } from './record-shapes.ts';
 import { refuseUnfinishedFork } from './unfinished-fork.ts';
 
-/** A setting that two specs of a run have otherwise. */
+/** A setting that differs between two specs of a run. */
 export interface Difference {
-  /** Where the spec has it: `sampling.temperature`. */
+  /** Path in the spec: `sampling.temperature`. */
   readonly at: string;
-  /** As a run file calls it: `[sampling] temperature`. */
+  /** Name in a run file: `[sampling] temperature`. */
   readonly name: string;
   readonly was: unknown;
   readonly now: unknown;
-  /** With another value it would be another run. */
+  /** Another value would make it another run. */
   readonly staysForLife: boolean;
-  /** May be changed while the run goes on: what `ratchet set` calls it. */
+  /** Name for `ratchet set` if the setting may change while the run is under way. */
   readonly live: LiveSetting | null;
-  /** Of the processes that work on the run, or of the paths they use: it changes nothing of what the run is. */
+  /** Concerns only the processes that work on the run, or their paths. It does not change the run. */
   readonly isOfProcesses: boolean;
-  /** The content of code, which is not in the run file itself. */
+  /** Content of a code file, which the run file only names. */
   readonly isOfCode: boolean;
 }
 
 type KeyPath = readonly string[];
 
 /**
- * What a run file calls a part of a spec, and what must stay as it was when a run goes on. Further keys of a part are named behind it.
- * What is not here has the name of its table.
+ * Names of spec parts in a run file, and which parts must stay the same when a run continues. Nested keys are appended to the name. Parts
+ * that are not listed have the name of their table.
  */
 const parts: readonly { readonly path: string; readonly name: string; readonly stays?: true }[] = [
   { path: 'model', name: 'model', stays: true },
@@ -58,7 +58,7 @@ const parts: readonly { readonly path: string; readonly name: string; readonly s
   { path: 'eval.environments', name: '[[eval.env]]' },
 ];
 
-/** Where the spec has what may be changed in a running run. */
+/** Paths of settings that may change while the run is under way. */
 const liveAt: Readonly<Record<string, LiveSetting>> = {
   learningRate: 'learning_rate',
   maxSteps: 'max_steps',
@@ -68,7 +68,7 @@ const liveAt: Readonly<Record<string, LiveSetting>> = {
   'checkpoints.interval': 'checkpoints.interval',
 };
 
-/** May change in an environment of a run that goes on: its code may be mended, and pools may be drawn in another way from here on. */
+/** What may change in an environment when a run continues: its code may be fixed, and pools may be drawn differently from then on. */
 const changeableInEnvironment = ['sha256', 'python', 'variables', 'limits', 'agent', 'episode', 'pools'];
 
 const ofProcesses = [
@@ -79,10 +79,10 @@ const ofProcesses = [
   'inference.vllm.gpuIds',
 ];
 
-/** No difference between two specs of a run: what it is called, and what nothing reads yet. */
+/** Not compared: the run's name, and keys that nothing reads yet. */
 const notCompared: readonly string[] = ['schemaVersion', 'name', 'later'];
 
-/** Where two specs of a run differ, in the order of a spec. Nothing said and null are the same. */
+/** Returns the differences between two specs of a run, in the order of the spec. A missing value equals null. */
 export function differencesBetween(now: RunSpec, then: RunSpec): Difference[] {
   const [after, before] = [comparable(now), comparable(then)];
   const found = leaves([], before, after).filter((leaf) => !isOnlyResolved(leaf));
@@ -105,16 +105,13 @@ export function differencesBetween(now: RunSpec, then: RunSpec): Difference[] {
   });
 }
 
-/**
- * A spec without where its files are, which is another place on another machine: code and data count by what they are. Environments
- * are there by their names.
- */
+/** Returns a spec without file paths, which differ between machines. Code and data are compared by content, environments by name. */
 function comparable(spec: RunSpec): Record<string, unknown> {
   const { advantage, sft, data, chatTemplate, loss, optimizer, trainer, inference } = spec;
   const code = codeOfAdvantage(advantage);
   return {
     ...Object.fromEntries(Object.entries(spec).filter(([key]) => !notCompared.includes(key))),
-    model: modelName(spec.model), // a cache may be elsewhere
+    model: modelName(spec.model), // caches differ between machines
     environments: byName(spec.environments),
     eval: spec.eval && { ...spec.eval, environments: byName(spec.eval.environments) },
     advantage: code === null ? advantage : { import: pathless(code) },
@@ -128,7 +125,7 @@ function comparable(spec: RunSpec): Record<string, unknown> {
   };
 }
 
-/** No environment is called so. */
+/** Stands for the order of environments; no environment can have this name. */
 const inOrder = 'in this order';
 
 type Environment = Pick<EnvironmentSpec, 'id' | 'name' | 'sha256' | 'python' | 'variables'>;
@@ -167,11 +164,11 @@ function leaves(at: KeyPath, before: unknown, after: unknown): Leaf[] {
   const found = keys.flatMap((key) => leaves([...at, key], before[key], after[key]));
   const isOwn = (leaf: Leaf): boolean => leaf.keys.length === at.length + 1;
   const isOrder = (leaf: Leaf): boolean => isOwn(leaf) && leaf.keys.at(-1) === inOrder;
-  // An environment that came or went has changed their order as well.
+  // Adding or removing an environment also changes the order, which is then not reported.
   return found.some((leaf) => isOwn(leaf) && !isOrder(leaf)) ? found.filter((leaf) => !isOrder(leaf)) : found;
 }
 
-/** A model of the Hub that was not on the machine when one of the two was read: it has no commit there. */
+/** A model of the Hub has no commit in a spec that was read before the model was downloaded. */
 function isOnlyResolved({ keys, before, after }: Leaf): boolean {
   if (keys.join('.') !== 'model') return false;
   const [shorter, longer] = [String(before), String(after)].toSorted((a, b) => a.length - b.length);
@@ -204,7 +201,7 @@ export function showSetting(value: unknown): string {
   return value === null || value === undefined ? 'nothing' : JSON.stringify(value);
 }
 
-/** Refuses settings with which a run that is there cannot go on, before anything is started for them. */
+/** Refuses settings that an existing run cannot continue with, before any process is started. */
 export async function refuseOtherRun(spec: RunSpec): Promise<void> {
   const store = openRunStore(spec.store.uri, spec.name);
   const there = await store.read(layout.run());

@@ -69,8 +69,8 @@ async function* unpackedChunks(bytes: Uint8Array, where: string): AsyncGenerator
 }
 
 /**
- * Stores scored groups of a chunk, or of a part of one. Whoever stores first decides: what lies there is given. Null where nothing lies there,
- * and there is nothing to store.
+ * Stores scored groups of a chunk, or of a part of one. Idempotent: the first write wins, and its content is returned. Null if nothing is
+ * stored and there is nothing to store.
  */
 export async function storeScored(
   store: Store,
@@ -85,7 +85,10 @@ export async function storeScored(
   return { scored: { key, sha256: sha256(bytes), bytes: bytes.byteLength, count: found.length }, groups: found };
 }
 
-/** Groups of a round that was scored as a whole, until 25 November 2026: their rewards stand. Null where it was not, or not with all of them. */
+/**
+ * Returns groups of a round that was scored as a whole, as until 25 November 2026, with their original rewards. Null if the round was not
+ * scored so, or lacks some of them.
+ */
 export async function scoredWithRound(
   store: Store,
   lineage: string,

@@ -14,23 +14,22 @@ import { chunksOf24November, keptInSizes, planOf24November } from './older-forms
 type Loose = Readonly<Record<string, unknown>>;
 
 interface FormOfKeys extends StoredForm {
-  /** Below the folder of a run, an evaluation or a search. */
+  /** Matches keys relative to the folder of a run, an evaluation or a search. */
   readonly keys: RegExp;
-  /** A list, or a map by name: it says no version before it has a second one. */
+  /** The form is a list or a map by name. It carries no version until it has a second one. */
   readonly saysNone?: true;
 }
 
 const round = String.raw`rollouts\/step_\d+\/groups_[^/]+\/`;
 const chunk = String.raw`chunk_[^/]+?_of_\d+(?:_from_\d+)?`;
-/** An evaluation has its rollouts in folders of chunks as well. */
+/** Evaluations also store rollouts in chunk folders. */
 const ofChunk = String.raw`(?:${round}${chunk}|rollouts\/chunk_\d+)`;
 
 /**
- * Every form in which a run, an evaluation or a search stores JSON, its present version, and how older versions are read. An object says its
- * version as `schemaVersion`; one that says none has version 1. The first whose `keys` fit is that of an object.
- *
- * To change a form: raise its version, add the upgrade from the version before, and keep a sample of that version. CONTRIBUTING.md has the
- * steps; `test/runs/stored-forms.test.ts` fails until they are done.
+ * All forms in which a run, an evaluation or a search stores JSON, with their present versions and upgrades from older ones. Objects carry
+ * their version as `schemaVersion`; without one they are version 1. The first form whose `keys` match an object's key applies. To change a
+ * form, raise its version, add the upgrade from the version before, and keep a sample of that version. CONTRIBUTING.md lists the steps;
+ * `test/runs/stored-forms.test.ts` fails until they are done.
  */
 export const storedForms = {
   runRecord: form('the record of a run', /run\.json$/),
@@ -39,21 +38,21 @@ export const storedForms = {
   lineage: form('the record of a lineage', /origins\/lineage_\d+\.json$/, { tellsVersion: true }),
   trainerClaim: form('the claim of a GPU worker', /claims\/trainer\/epoch_\d+\.json$/),
   claim: form('the claim of a workflow', /claims\/claim_\d+\.json$/),
-  /** Kept groups said `tokens` until 27 November 2026, and say `sizes` since. */
+  /** Until 27 November 2026 kept groups had `tokens` instead of `sizes`. */
   commit: form('a commit', /lineages\/[^/]+\/steps\/step_\d+\.json$/, {
     tellsVersion: true,
     uncounted: ({ state, ...commit }: Loose) => ({ ...commit, state: keptInSizes(state) }),
   }),
   manifest: form('the manifest of a checkpoint', /checkpoints\/step_\d+\/manifest\.json$/, { tellsVersion: true }),
   warmUp: form('the state of a warm-up', /checkpoints\/warm_up\/step_\d+\/state\.json$/),
-  /** Version 1 says no chunks: the groups of each environment were divided in two. */
+  /** Version 1 has no chunks: the groups of each environment were divided in two. */
   leases: form('the leases of a round', new RegExp(`${round}leases\\.json$`), { upgrades: [chunksOf24November] }),
-  playedPart: form('what became of a part of a chunk', new RegExp(`${round}chunk_[^/]+_from_\\d{1,16}\\.json$`), {
+  playedPart: form('the result of a part of a chunk', new RegExp(`${round}chunk_[^/]+_from_\\d{1,16}\\.json$`), {
     uncounted: ({ filtered, ...part }: Loose) => ({ ...part, filtered: keptInSizes(filtered) }),
   }),
-  /** Until 24 November 2026 an attempt was a sitting. */
-  leftChunk: form('what an attempt at a chunk left', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`)),
-  /** Until 25 November 2026 of a whole round. */
+  /** Until 24 November 2026 an attempt was called a sitting. */
+  leftChunk: form('partial results of a chunk', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`)),
+  /** Until 25 November 2026 one object had the groups of a whole round. */
   scoredGroup: form('a scored group', new RegExp(`${round}(?:${chunk}\\.)?scored\\.jsonl(?:\\.gz)?$`)),
   turn: form('a turn', new RegExp(`${ofChunk}(?:\\/attempt_\\d+)?\\/turns_\\d+\\.jsonl$`)),
   unfinished: form(
@@ -69,13 +68,16 @@ export const storedForms = {
   ),
   pools: form('difficulty pools', /pools\/[^/]+\.json$/, { saysNone: true }),
   plan: form('the plan of a step', /batches\/step_\d+\.[^/]+\.plan\.json$/, { upgrades: [planOf24November] }),
-  /** Version 1 was JSON lines: `readTaught` knows them by their name. */
+  /** Version 1 was JSON lines, which `readTaught` recognizes by their name. */
   taught: form('the log probabilities of a teacher', /batches\/step_\d+\.[^/]+\.teacher\.json$/, {
     upgrades: [(taught: Loose) => taught],
   }),
-  /** Version 1 names JSON lines of all rows: `readPacked` reads them to say what version 2 says of its rows. */
+  /** Version 1 refers to JSON lines with all rows. `readPacked` reads these to fill in the fields of version 2. */
   packed: form('a packed batch', /batches\/step_\d+\.[^/.]+\.json$/, { upgrades: [(packed: Loose) => packed] }),
-  /** Rows of version 1 of a packed batch, and of a teacher's. Later ones are binary columns, which begin with the name of their form. */
+  /**
+   * Rows of version 1 of packed batches and of teachers' log probabilities. Later versions are binary columns, which start with the name of
+   * their form.
+   */
   batchRow: form('a row of a batch', /batches\/step_\d+\.[^/.]+\.jsonl$/),
   quarantinedServers: form('servers in quarantine', /canaries\/[^/]+\.(?:quarantined|aside)\.json$/, {
     saysNone: true,
@@ -83,30 +85,30 @@ export const storedForms = {
   canary: form('a canary', /canaries\/[^/]+\.json$/),
   servedVersion: form('the version that servers hold', /served\.json$/),
   referenceSums: form('the sums of the reference', /sft\/reference\.json$/),
-  sentNotice: form('that a notice was sent', /notices\/sent\/[^/]+\.json$/),
+  sentNotice: form('the record of a sent notice', /notices\/sent\/[^/]+\.json$/),
   webhook: form('the state of the webhook', /notices\/webhook\/state\.json$/),
   notice: form('a notice', /notices\/[^/]+\.json$/),
-  sinks: form('how far sinks are', /sinks\/state\.json$/, { saysNone: true }),
+  sinks: form('the progress of sinks', /sinks\/state\.json$/, { saysNone: true }),
   evaluation: form('an evaluation', /evaluation\/attempt_\d+\.json$/, { tellsVersion: true }),
-  evaluationSummary: form('what came of an evaluation', /evaluation\/summary_\d+\.json$/),
-  checkpointSubject: form('how checkpoints are evaluated', /evals\/checkpoints\.json$/),
+  evaluationSummary: form('the summary of an evaluation', /evaluation\/summary_\d+\.json$/),
+  checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/),
   search: form('a search for a prompt', /search\/search\.json$/, { tellsVersion: true }),
-  searchSummary: form('what came of a search', /search\/summary\.json$/),
+  searchSummary: form('the summary of a search', /search\/summary\.json$/),
   answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/),
   promptTrial: form('the trial of a prompt', /trial\.json$/),
 } as const satisfies Readonly<Record<string, FormOfKeys>>;
 
-/** Columns of numbers with a head of JSON. They begin with a name of eight letters, which a new version changes. */
+/** Columns of numbers with a JSON head. They start with a name of eight letters, which changes with the version. */
 export const formsOfColumns = {
   /** Version 1 was JSON lines. */
   batchColumns: { name: 'the rows of a batch', version: 2 },
   taughtColumns: { name: 'the log probabilities of a teacher', version: 2 },
-  scoreColumns: { name: 'what a trainer computed of tokens', version: 1 },
+  scoreColumns: { name: 'the token scores of a trainer', version: 1 },
 } as const;
 
 /**
- * What others defined, or what is made again from the forms above: it has no versions of ours. Verifiers' and GEPA's files, Hugging Face's,
- * rows of `[sft]` and `[data]`, metrics and what sinks make of them.
+ * Formats that others define, and files that can be rebuilt from the forms above. They carry no version of ours: files of verifiers, GEPA
+ * and Hugging Face, rows of `[sft]` and `[data]`, metrics, and the output of sinks.
  */
 export const formsOfOthers: readonly RegExp[] = [
   /(?:^|\/)metrics\.jsonl$/,
@@ -119,13 +121,13 @@ export const formsOfOthers: readonly RegExp[] = [
   /(?:^|\/)records\.jsonl\.gz$/,
 ];
 
-/** The form of an object by its key, or by its key below a store's URI. Null for what is in none of ours. */
+/** Finds the form of an object from its key, relative or with a store's URI. Null if none matches. */
 export function formOf(key: string): (FormOfKeys & { readonly id: keyof typeof storedForms }) | null {
   const found = Object.entries(storedForms).find(([, { keys }]) => keys.test(key));
   return found ? { id: found[0] as keyof typeof storedForms, ...found[1] } : null;
 }
 
-/** An object as it is stored there, in the present version of its form. */
+/** Encodes an object in the present version of the form that its key has. */
 export function encodeStored(key: string, value: object): Uint8Array {
   const known = requireForm(key);
   if (known.saysNone) throw new Error(`${key}: a form that says no version is no object`);
@@ -137,8 +139,8 @@ export function encodeStoredRows(key: string, rows: readonly object[]): Uint8Arr
 }
 
 /**
- * What is stored there, in any version that was on main, as the present one has it. One that is found by its key alone, and not by a sha256,
- * may have been edited: `key` names it in the refusal, and `shape` says what is relied on beyond its being an object.
+ * Decodes an object of any version that was on main to the present one. An object that is found by its key alone may have been edited,
+ * because no sha256 protects it: `key` names it in errors, and `shape` lists the fields the caller relies on.
  */
 export function decodeStored<T>(bytes: Uint8Array, key: string, shape?: Shape): T {
   return decodeForm(formOf(key) ?? unnamed, bytes, key, shape);
@@ -148,27 +150,27 @@ export function decodeStoredRows<T>(bytes: Uint8Array, key: string, shape?: Shap
   return decodeFormRows(formOf(key) ?? unnamed, bytes, key, shape);
 }
 
-/** One of them; `line` counts from 1. */
+/** Decodes one row; `line` counts from 1. */
 export function decodeStoredRow<T>(bytes: Uint8Array, key: string, line: number, shape?: Shape): T {
   return decodeFormRow(formOf(key) ?? unnamed, bytes, `${key}, line ${line}`, shape);
 }
 
-/** Settings, which are named by their content. */
+/** Encodes settings, which are named by their content. */
 export function encodeSettings(spec: object): Uint8Array {
   return encodeForm(storedForms.spec, spec);
 }
 
-/** The settings that lie inside of another object. */
+/** Upgrades settings that are embedded in another object. */
 export function presentSettings(value: unknown, where: string): unknown {
   return presentVersion(storedForms.spec, value, where);
 }
 
-/** A list of texts. */
+/** Decodes a list of texts. */
 export function decodeStoredTexts(bytes: Uint8Array, key: string): string[] {
   return decodeFormTexts(formOf(key) ?? unnamed, bytes, key);
 }
 
-/** What lies under a key that no form has is read as it is. It is not written. */
+/** Objects whose key has no form are read unchanged. They are never written. */
 const unnamed: StoredForm = { name: 'an object', version: 1, upgrades: [] };
 
 function requireForm(key: string): FormOfKeys {

@@ -4,13 +4,13 @@ import { layout } from './layout.ts';
 import { RestorableSteps } from './restorable-steps.ts';
 import { committedSteps, type LineagePlace, readCommit, storeOf } from './run-access.ts';
 
-/** More than this is not read to say where a run can continue: of what is larger it is only seen that it is there. */
+/** Larger objects are not read while looking for the step; only their existence is checked. */
 const readBytesMax = 16 * 1024 * 1024;
-/** The run has failed by now, and its activity sends no heartbeats. */
+/** Short, because the run has failed already and its activity sends no heartbeats. */
 const lookMsMax = 1_500;
 const stepsLookedAt = 200;
 
-/** Read for every step of a run: without these it continues from none. */
+/** Objects that every step needs. If one of these is damaged, no step can be continued from. */
 const ofAllSteps = [
   layout.run(),
   layout.allSpecs(),
@@ -21,7 +21,7 @@ const ofAllSteps = [
   layout.chatTemplate(),
 ];
 
-/** A failure to read what is stored, with the newest step that the run continues from without that object, where one is found soon. */
+/** Adds to a failed read the newest step that the run can continue from without the object, if one is found quickly. */
 export async function withWayBack(
   run: Pick<RunHandle, 'name' | 'store' | 'lineage'>,
   error: unknown,
@@ -30,13 +30,13 @@ export async function withWayBack(
   if (error.message.includes('npx ratchet rewind ')) return error;
   const message = error.message.replaceAll(storeOf(run).uri, '');
   if (ofAllSteps.some((key) => message.includes(key))) return error;
-  const step = await soon(newestWithout(run, error.message).catch(() => null)); // the failure itself counts
+  const step = await soon(newestWithout(run, error.message).catch(() => null)); // the original error matters more
   if (step === null) return error;
   const advice = `Nothing that was trained up to step ${step} is lost: npx ratchet rewind ${run.name} --step ${step} continues from there.`;
   return new RatchetError(error.code, `${error.message} ${advice}`, { cause: error.cause });
 }
 
-/** The newest committed step that can be restored, and whose state names nothing that the message does. */
+/** Finds the newest committed step that can be restored and whose state does not refer to the damaged object. */
 async function newestWithout(run: LineagePlace, message: string): Promise<number | null> {
   const steps = await RestorableSteps.of(run, { bytesMax: readBytesMax });
   for (const step of (await committedSteps(run)).toReversed().slice(0, stepsLookedAt)) {
@@ -46,7 +46,7 @@ async function newestWithout(run: LineagePlace, message: string): Promise<number
   return null;
 }
 
-/** Objects beside weights and batches that a run takes up from a commit. */
+/** Objects that a run continues from, as its commit names them, besides weights and batches. */
 function namesIn({ lineage }: LineagePlace, state: RunState): string[] {
   const { surplus, open = [], curriculum, prompts = {} } = state;
   return [

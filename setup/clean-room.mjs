@@ -1,7 +1,7 @@
 /**
- * `node setup/clean-room.mjs COMMAND…` runs a command as on a machine where Ratchet never ran: the home and every cache are new and empty, and no
- * setting of Ratchet's is given. Only the download caches of package managers are handed in. The room is removed afterwards; the exit code is the
- * command's.
+ * `node setup/clean-room.mjs COMMAND…` runs a command as on a machine where Ratchet never ran. The home and every cache are new and empty,
+ * and no setting of Ratchet's is set. Only the download caches of package managers are passed in. The room is removed afterwards; the exit
+ * code is the command's.
  */
 import { execFile } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
@@ -9,7 +9,7 @@ import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { isProgram, runInForeground, runSetup, SetupError } from './packages.mjs';
 
-/** What Ratchet reads, and where libraries of ours keep things of their own. */
+/** Variables that Ratchet reads, or that move the folders of its libraries. */
 const keptOut =
   /^(?:RATCHET|TEMPORAL|AWS|WANDB|MLFLOW|OTEL|NOTIFY|TINKER|OPENAI|HF|HUGGINGFACE|TRANSFORMERS|TORCH)_|^(?:NETRC|MPLCONFIGDIR|XDG_RUNTIME_DIR)$/;
 
@@ -66,7 +66,7 @@ export async function downloadCaches(env, folder) {
     PIP_CONFIG_FILE: userConfigOfPip(pipConfig),
     UV_CACHE_DIR: uvCache,
     ...(go === undefined ? {} : JSON.parse(go)),
-    // Programs that a version manager keeps in the home are programs of this machine.
+    // Programs that a version manager keeps in the home count as installed on this machine.
     PYENV_ROOT: isThere(join(homedir(), '.pyenv')),
     RUSTUP_HOME: isThere(join(homedir(), '.rustup')),
   };
@@ -91,7 +91,7 @@ export function userConfigOfPip(debug) {
 }
 
 /**
- * What a program prints; undefined where it is not there, or fails.
+ * Returns what a program prints; undefined if it is missing or fails.
  * @param {string} command
  * @param {readonly string[]} args
  * @param {NodeJS.ProcessEnv} env

@@ -1,12 +1,12 @@
-/** What tests leave where they should not: in the home, and in the project's folder. */
+/** Finds files that tests leave in the home or in the project's folder. */
 import { readdirSync, statSync } from 'node:fs';
 import { join, relative } from 'node:path';
 
-/** What may appear in the project, each with the reason. In the home nothing may. */
+/** Files that may appear in the project, each with the reason. None may appear in the home. */
 export const allowedInProject = [
-  // Python keeps what it compiled beside the source; git ignores it.
+  // Python writes compiled code beside the source; git ignores it.
   /(?:^|[/])__pycache__[/]/,
-  // The output of this very run may be kept there.
+  // The output of this run may be stored there.
   /^[^/]+\.log$/,
 ];
 
@@ -32,7 +32,7 @@ export function filesBelow(folder, /** @type {readonly string[]} */ except = [])
 }
 
 /**
- * What appeared, changed or vanished between two looks and may not, by name.
+ * Returns the names of files that were added, changed or removed between two scans and are not allowed to.
  * @param {Map<string, string>} before
  * @param {Map<string, string>} after
  * @param {readonly RegExp[]} [allowed]

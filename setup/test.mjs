@@ -139,7 +139,8 @@ export function findTests(folder) {
 }
 
 /**
- * Runs tests with a home of their own, which is empty, and our cache as it is. What they leave in that home or in the project is one more failure.
+ * Runs tests with an empty home of their own and the user's Ratchet cache. Files that they leave in that home or in the project count as
+ * one more failure.
  * @param {(env: NodeJS.ProcessEnv) => Promise<TestCounts[]>} tests
  * @param {{ project?: string, isAlone?: boolean, say?: (text: string) => void }} [options] isAlone: nobody edits the project meanwhile
  * @returns {Promise<TestCounts[]>}
@@ -160,7 +161,7 @@ export async function inOwnHome(tests, options = {}) {
     const left = [...inHome, ...changed].map((file) => `  ${file}\n`).join('');
     if (left === '') return counts;
     const byWhom = isAlone ? '' : '; those of the project may be your own changes';
-    say(`Tests write nothing outside of their own folders; found in the home (~) and the project${byWhom}:\n${left}`);
+    say(`Tests must write only in their own folders; found in the home (~) and the project${byWhom}:\n${left}`);
     return inHome.length > 0 || isAlone ? [...counts, { passed: 0, failed: 1, skipped: 0 }] : counts;
   } finally {
     rmSync(folder, { recursive: true, force: true, maxRetries: 3 });

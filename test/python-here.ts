@@ -8,7 +8,7 @@ import { ensurePython } from '../workers/python-environment.ts';
 
 export interface Installed {
   readonly python: string;
-  /** Why there is none: no Python, or no package index. */
+  /** Why the packages are missing: no Python, or no package index. */
   readonly why: string | false;
 }
 

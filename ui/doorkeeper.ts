@@ -9,14 +9,14 @@ export interface Refusal {
 }
 
 /**
- * Who may look: whoever opened the printed address. Its token comes as a header that the page's own code sets, and never as a cookie, which a
- * browser would send to every port of this host, so to whoever listens there. Pages of other places are refused by Host, Origin and
- * Sec-Fetch-Site, also where they have made a name of their own lead here.
+ * Admits requests that carry the token from the printed address. The page's own code sends it in a header. It is never a cookie, because a
+ * browser sends those to every port of this host. Requests from other sites are refused by Host, Origin and Sec-Fetch-Site, even if their
+ * host name resolves to this machine.
  */
 export class Doorkeeper {
   readonly token = randomBytes(24).toString('base64url');
 
-  /** Null: come in. `isForAll`: what is asked for has no secret, and needs no token. */
+  /** Returns null to admit a request. `isForAll`: the content has no secret and needs no token. */
   refuse(headers: IncomingHttpHeaders, port: number, isForAll = false): Refusal | null {
     const foreign = foreignHeader(headers);
     const ownOrigins = ['127.0.0.1', 'localhost', '[::1]'].map((host) => `http://${host}:${port}`);

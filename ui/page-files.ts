@@ -57,7 +57,7 @@ export const policy = [
   "trusted-types 'none'",
 ].join('; ');
 
-/** The page as it is served to anybody: it says nothing of any run. Its code asks for all of that, and says who asks. */
+/** The page without any data of a run, which needs no token. Its code fetches the data with the token. */
 export function pageHtml(): string {
   return html({
     head: '<link rel="stylesheet" href="/page.css">',

@@ -57,7 +57,7 @@ const guards = {
   'cross-origin-resource-policy': 'same-origin',
 };
 
-/** What anybody on this machine may have: the page without anything that it shows. */
+/** Files that need no token, because they contain no data of a run. */
 const openFiles: Readonly<Record<string, { readonly type: string; readonly text: () => Promise<string> }>> = {
   '/': { type: 'text/html', text: () => Promise.resolve(pageHtml()) },
   '/page.js': { type: 'text/javascript', text: async () => (await pageFiles()).script },

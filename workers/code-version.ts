@@ -10,13 +10,13 @@ export const { version: codeVersion } = JSON.parse(readFileSync(path.join(root, 
   readonly version: string;
 };
 
-/** The rooms that a worker's code comes from. */
+/** Folders that contain a worker's code. */
 const rooms = 'activities backends config core engine environments runs workers workflows'.split(' ');
 const digestDigits = 8;
 
 /**
- * Tells two versions of the workers' code apart, wherever they lie: a digest of its sources. Read once per process, as they are when it is
- * asked first. Other than the version of the workflows' code it changes with every line that a worker may run.
+ * A digest of the workers' source code, the same in every folder. It tells two versions of the code apart. Read once per process, when it
+ * is first needed. Unlike the version of the workflows' code it changes with every line that a worker may run.
  */
 export function codeDigest(): string {
   digest ??= digestOf(root);
@@ -25,7 +25,7 @@ export function codeDigest(): string {
 
 let digest: string | null = null;
 
-/** The same of another copy of Ratchet. */
+/** The digest of another copy of Ratchet. */
 export function digestOf(folder: string): string {
   const hash = createHash('sha256');
   for (const room of rooms) {

@@ -57,7 +57,7 @@ export function serverArguments(
   return ['server', 'start-dev', ...options.flat(), ...attributes.flat()];
 }
 
-/** The server version that wrote the database of a stack; null where none is written down. */
+/** The server version that wrote the database of a stack; null if it is not recorded. */
 export function databaseVersion(stateFolder: string): string | null {
   const { version } = serverFiles(stateFolder);
   return existsSync(version) ? readFileSync(version, 'utf8').trim() : null;

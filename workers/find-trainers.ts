@@ -28,7 +28,7 @@ export function pollerCount(client: Client, taskQueue: string): () => Promise<nu
   };
 }
 
-/** Processes that ask for activities of a queue, or did so a moment ago. */
+/** Workers that poll a queue for activities, or did so a moment ago. */
 export async function freshPollers(client: Client, taskQueue: string): Promise<Poller[]> {
   return (await pollersOf(client, taskQueue)).filter(isFresh);
 }

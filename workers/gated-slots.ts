@@ -3,7 +3,10 @@ import type { StoreView } from '../activities/around/store-view.ts';
 
 type Slots = CustomSlotSupplier<ActivitySlotInfo>;
 
-/** Slots that are given while the process sees the stores that it works in: else it asks for no work, and others get it. */
+/**
+ * Offers slots only while the process sees the stores that it works in. Otherwise the worker does not poll, and other workers get the
+ * tasks.
+ */
 export class GatedSlots implements Slots {
   readonly type = 'custom';
   readonly #slots: Slots;
@@ -38,7 +41,7 @@ export class GatedSlots implements Slots {
   }
 }
 
-/** So many slots. */
+/** A fixed number of slots. */
 export class CountedSlots implements Slots {
   readonly type = 'custom';
   readonly #max: number;
@@ -62,7 +65,7 @@ export class CountedSlots implements Slots {
   }
 
   markSlotUsed(): void {
-    // It counts from its reservation.
+    // Slots count from their reservation.
   }
 
   releaseSlot(): void {

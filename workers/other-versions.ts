@@ -5,10 +5,10 @@ import { codeDigest } from './code-version.ts';
 import { findTrainers, freshPollers } from './find-trainers.ts';
 import { type NamedWorker, workerIn, workerName } from './worker-identity.ts';
 
-/** The SDK's words for an activity that its worker does not have. */
+/** The SDK's message for an activity that a worker does not have. */
 const notRegistered = /^Activity function (\S+) is not registered on this Worker/;
 
-/** The failure of an activity; where its worker is of another version, with the machine and what to do. */
+/** Returns an activity's failure. If its worker does not have the activity, the message names the worker, its machine and what to do. */
 export function namingTheWorker(failure: string, identity: string | null | undefined, code = codeDigest): string {
   const [, activity] = notRegistered.exec(failure) ?? [];
   if (activity === undefined) return failure;
@@ -16,17 +16,17 @@ export function namingTheWorker(failure: string, identity: string | null | undef
   const worker = workerIn(identity ?? '');
   const who = worker === null ? `a worker (${identity || 'of no name'})` : workerName(worker);
   const has = `${who} has no activity ${activity}: it is of another version than the orchestrator that asks for it`;
-  // A worker of this very version is not the one to be restarted.
+  // A worker of this very version is right, so the orchestrator must be restarted instead.
   if (worker?.code === ours) return `${has}. Restart the orchestrator with this version (code ${ours})`;
   return `${has} (${codeOf(worker?.code ?? null)}). Restart it with this version (code ${ours}); a worker that has the activity takes it meanwhile, if there is one`;
 }
 
-/** How long an answer is kept: a run that leases asks more often. */
+/** How long an answer is cached, because leases ask more often. */
 const lookedMs = 30_000;
-/** How long a lease waits for an answer; a later one is told with the next lease. */
+/** How long a lease waits for an answer. A later answer is reported with the next lease. */
 const answerMs = 1_000;
 
-/** The same as `otherVersions`, looked for now and then. */
+/** Returns a cached `otherVersions`. */
 export function watchVersions(client: Client): () => Promise<readonly string[]> {
   let [looking, at] = [Promise.resolve<readonly string[]>([]), -Infinity];
   return () => {
@@ -36,8 +36,8 @@ export function watchVersions(client: Client): () => Promise<readonly string[]> 
 }
 
 /**
- * One line for each worker that asks for this server's work, or holds a run, and is of another version than the others: two versions may
- * understand what is stored in two ways. None where all are of one version, or the server does not tell.
+ * Returns one line for each worker of a different version that polls this server or holds a run. Two versions may interpret stored data
+ * differently. Empty if all have one version, or if the server does not list workers.
  */
 export async function otherVersions(client: Client): Promise<readonly string[]> {
   try {
@@ -46,14 +46,14 @@ export async function otherVersions(client: Client): Promise<readonly string[]> 
     const identities = [...polling.flat(), ...(await findTrainers(client)).trainers].map(({ identity }) => identity);
     return linesOf([...new Set(identities)].flatMap((identity) => workerIn(identity) ?? []));
   } catch {
-    return []; // a server that is being restarted, or does not let us ask
+    return []; // the server may be restarting, or may not permit the call
   }
 }
 
 export function linesOf(workers: readonly NamedWorker[], code = codeDigest): string[] {
   const codes = new Set(workers.map(({ code }) => code));
   if (codes.size < 2) return [];
-  const ours = code(); // sources are read for it
+  const ours = code(); // read from the sources
   const wanted = codes.has(ours) ? ours : onlyOne(workers.filter(({ role }) => role === 'orchestrator'));
   if (wanted === null) {
     const all = workers.map((worker) => `${workerName(worker)} (${codeOf(worker.code)})`);
@@ -62,13 +62,13 @@ export function linesOf(workers: readonly NamedWorker[], code = codeDigest): str
   return workers.filter(({ code }) => code !== wanted).map((worker) => lineOf(worker, wanted));
 }
 
-/** One that does not tell its code is the older one. Of two that do nobody knows which is newer. */
+/** A worker that reports no code version is older. If both report one, their order is unknown. */
 function lineOf(worker: NamedWorker, wanted: string): string {
   const toDo = worker.code === null ? 'restart it with theirs' : 'restart it or them, so that all are of one version';
   return `${workerName(worker)} is of another version (${codeOf(worker.code)}) than the others (code ${wanted}): ${toDo}, if it still runs`;
 }
 
-/** The code of all of them; null where they differ, or do not tell. */
+/** The common code version; null if they differ or report none. */
 function onlyOne(workers: readonly NamedWorker[]): string | null {
   const [code = null, ...more] = new Set(workers.map((worker) => worker.code));
   return more.length === 0 ? code : null;

@@ -66,7 +66,7 @@ async function takeOver(
     workflowIdConflictPolicy: 'TERMINATE_EXISTING',
     workflowIdReusePolicy: 'ALLOW_DUPLICATE',
     workflowTaskTimeout: '5s',
-    // Its input may be what an execution before carried, or of another version.
+    // The input may come from an earlier execution or another version.
     memo: { ...found.memo, [memoKeys.takenOverFrom]: found.runId },
     ...(summary === undefined ? {} : { staticSummary: summary }),
   });

@@ -140,7 +140,7 @@ function timeoutsOf(config: proto.temporal.api.workflow.v1.IWorkflowExecutionCon
   };
 }
 
-/** `Input` is as somebody sent it: nobody has looked at it before the workflow does. */
+/** `Input` is exactly what the client sent. It is not validated until the workflow runs. */
 export interface Beginning<Input = TrainRunInput | ContinuedRun | null | undefined> {
   readonly input: Input;
   /** What opening it gave; null while that is under way. */

@@ -9,12 +9,12 @@ import { environmentForAll, selectEnvironment } from '../core/child-environment.
 import { asItIs, Pace } from '../engine/read-body.ts';
 import { requireFreeSpace, sayEvery } from './long-wait.ts';
 
-/** The release that is downloaded. */
+/** The release to download. */
 export const downloadedVersion = '1.9.1';
 
 /**
- * The release archives we accept, by their sha256. Each sum is pinned alike in two or more public projects that install this release; some of them
- * say that they took it from the release's own list of checksums. A new version needs new sums; there is no "latest".
+ * sha256 sums of the accepted release archives. Two or more public projects that install this release pin the same sums; some of them cite
+ * the release's own checksum list. A new version needs new sums; there is no "latest".
  */
 const archives: Readonly<Record<string, { readonly name: string; readonly sha256: string }>> = {
   'linux x64': {
@@ -53,7 +53,7 @@ interface DownloadOptions {
   readonly archive?: { readonly name: string; readonly sha256: string };
 }
 
-/** Downloads, verifies and unpacks the official release to `target`, which is returned. What an interrupted attempt got is gone on with. */
+/** Downloads, verifies and unpacks the official release to `target`, and returns that path. Resumes an interrupted download. */
 export async function downloadTemporalCli(options: DownloadOptions): Promise<string> {
   const { folder, target, log, platform = `${process.platform} ${process.arch}` } = options;
   const archive = options.archive ?? archives[platform];

@@ -12,7 +12,7 @@ import { buildAlone, buildGoProgram, type GoProgram } from './go-build.ts';
 import { goVersionNeeded } from './go-toolchain.ts';
 import { downloadedVersion, downloadTemporalCli } from './temporal-cli-download.ts';
 
-/** The release we build. Later ones cannot be built by `go install` (a replace directive in their go.mod). */
+/** The release to build. Later ones have a replace directive in their go.mod, which `go install` refuses. */
 const builtVersion = '1.5.1';
 
 const program: GoProgram = {
@@ -50,11 +50,11 @@ export interface CliPlaces {
   readonly named: string | undefined;
   readonly offline: boolean;
   readonly onPath: () => Promise<string | null>;
-  /** The binaries in the cache, the newest release first. */
+  /** Binaries in the cache, newest release first. */
   readonly cached: () => readonly string[];
   /** Asks a binary who it is; throws when it is not a Temporal CLI. */
   readonly ask: (path: string) => Promise<CliVersions>;
-  /** Put a binary into the cache and say where, or throw the reason why not. */
+  /** Puts a binary into the cache and returns its path, or throws the reason why it cannot. */
   readonly download: () => Promise<string>;
   readonly build: () => Promise<string>;
   /** Runs work that two processes must not do at once. */
@@ -62,12 +62,12 @@ export interface CliPlaces {
 }
 
 /**
- * A Temporal CLI that was asked who it is: the one named by RATCHET_TEMPORAL_CLI, else `temporal` on PATH, else the newest of the cache,
- * else the official release (checksum pinned), else one built with Go.
+ * Returns a Temporal CLI that runs and reports its version: the one in RATCHET_TEMPORAL_CLI, else `temporal` on PATH, else the newest in
+ * the cache, else the official release (checksum pinned), else one built with Go.
  */
 export async function ensureTemporalCli(options: {
   log: (line: string) => void;
-  /** Where the server keeps its database. A CLI of the cache that has the version which wrote it goes before a newer one. */
+  /** Folder with the server's database. A cached CLI of the version that wrote the database is preferred over a newer one. */
   projectFolder?: string;
   places?: CliPlaces;
 }): Promise<TemporalCli> {
@@ -189,7 +189,7 @@ export function placesOnThisMachine(
 
 const cachedPrefix = 'temporal-cli-';
 
-/** Also of releases that an earlier Ratchet took: their databases are still there. */
+/** Includes releases that an earlier Ratchet used, because their databases may still exist. */
 function cachedBinaries(cache: string): string[] {
   const byVersion = new Intl.Collator('en', { numeric: true });
   return namesIn(cache)
@@ -203,7 +203,7 @@ function namesIn(folder: string): string[] {
   try {
     return readdirSync(folder);
   } catch {
-    return []; // The download or the build says why, when it cannot write there.
+    return []; // The download or the build reports if it cannot write there.
   }
 }
 

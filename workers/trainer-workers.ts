@@ -86,7 +86,10 @@ const graceMsDrained = 2_000;
 /** For the last word of what was given up. */
 const lastMs = 500;
 
-/** The shared queue's one slot: not offered while a run holds the process over the process's own queue, or while it does not see a store. */
+/**
+ * The single slot of the shared queue. It is not offered while a run holds the process through the process's own queue, or while the
+ * process does not see a store.
+ */
 class LeaseSlot implements CustomSlotSupplier<ActivitySlotInfo> {
   readonly type = 'custom';
   readonly #lease: ProcessLease;

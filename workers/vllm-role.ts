@@ -144,7 +144,7 @@ async function findVllm(
 /** Looked up, not imported: that takes as long as starting it. */
 const hasModule = 'import importlib.util as u; print(u.find_spec("vllm") is not None)';
 
-/** False where it is not there, or no Python. */
+/** False if vLLM or Python is missing. */
 async function hasVllm(command: string): Promise<boolean> {
   const answer = await answerOf(command, ['-c', hasModule], selectEnvironment(environmentForAll, process.env));
   return answer?.trim() === 'True';

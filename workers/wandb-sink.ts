@@ -176,7 +176,7 @@ export class WandbSink implements MetricsSink {
   }
 }
 
-/** Where the client keeps its own logs and files that it stages: beside the run's, and not in the user's home, unless the user names another place. */
+/** Folders for the client's logs and staged files. They are beside the run's own, not in the user's home, unless the user names others. */
 function foldersOfClient(folder: string): Record<string, string> {
   return { WANDB_CACHE_DIR: path.join(folder, 'cache'), WANDB_DATA_DIR: path.join(folder, 'data') };
 }

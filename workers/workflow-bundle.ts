@@ -11,7 +11,7 @@ import { failureConverterPath } from './payload-codec.ts';
 const root = fileURLToPath(new URL('../', import.meta.url));
 const extension = path.extname(import.meta.url);
 
-/** What a bundle of the workflows is made of: their code, and how they read what is sent to them. */
+/** Modules of the workflow bundle: the workflows' code, and the converter that decodes their payloads. */
 const workflowModules = {
   workflowsPath: path.join(root, 'workflows', `index${extension}`),
   payloadConverterPath: path.join(root, 'workflows', `payload-converter${extension}`),
@@ -33,7 +33,7 @@ export async function workflowBundlePath(version: string, { isEncrypted = false 
   return file;
 }
 
-/** Puts the workflows together. The compiler that does it unpacks itself into a cache, by default a folder of its own in the user's. */
+/** Bundles the workflows. The compiler unpacks itself into a cache, which by default is its own folder in the user's home. */
 export function bundleWorkflows({ isEncrypted = false } = {}): Promise<WorkflowBundleWithSourceMap> {
   process.env['SWC_NATIVE_BINDING_CACHE'] ??= path.resolve(cacheFolder(), 'swc');
   return bundleWorkflowCode({

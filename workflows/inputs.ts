@@ -34,9 +34,9 @@ import type { PlayRoundsInput } from './play-rounds.ts';
 import type { ContinuedRun } from './run-start.ts';
 
 /*
- * What a workflow may be started with. Any client of Temporal can start one, with anything. A workflow that threw a TypeError over its
- * input would be tried again for ever, so each reads its input here first, and fails at once over a wrong one: with the field, what was
- * expected, what came, and an example to type.
+ * Validates the inputs of workflows. Any client of Temporal can start one with any input. A TypeError over an input would make Temporal
+ * retry the workflow task for ever. So each workflow reads its input here first, and a wrong one fails at once: the error has the field,
+ * what was expected, what came, and an example to type.
  */
 
 const pathCharsMax = 4096;
@@ -60,7 +60,9 @@ const takesOver = fieldsOf({
   asked: orNull(fieldsOf({ overrides: recordOf(number, 'settings that were changed') })),
   request: text,
 });
-/** A run that is open already is gone on with, whatever else an older version let it be started with: its file is not read again. */
+/**
+ * The input of a run that was already opened. Other fields that an older version accepted are ignored, because the file is not read again.
+ */
 const openedRun = fieldsOf({ config: path('a run file'), takesOver });
 const trainRunFields = onlyFieldsOf({
   config: path('a run file'),
@@ -154,7 +156,7 @@ const searchFields = {
 };
 const roundsFields = fieldsOf({ run: runHandle, spec: fieldsOf({ heartbeatTimeoutS: number }), tells: text });
 
-/** The input of `trainRun`: as it was typed, in one form, or what the execution before carried. */
+/** Reads the input of `trainRun`, typed in any of its forms or carried over from an earlier execution. */
 export function readTrainRunInput(given: readonly unknown[]): Exclude<TrainRunInput, string> | ContinuedRun {
   const door = new Door('trainRun', given, {
     what: 'the path of a run file, or an object',
@@ -170,7 +172,7 @@ export function readTrainRunInput(given: readonly unknown[]): Exclude<TrainRunIn
   return { ...(read as Exclude<TrainRunInput, string>), overrides: typed };
 }
 
-/** The input of `evaluate`: a file of evaluations, several that are planned, or one. */
+/** Reads the input of `evaluate`: a file of evaluations, a list of planned ones, or one. */
 export function readEvaluateInput(given: readonly unknown[]): EvaluationFileInput | EvaluationsInput | EvaluationInput {
   const door = new Door('evaluate', given, {
     what: 'the path of a file of evaluations, or an object',
@@ -182,7 +184,7 @@ export function readEvaluateInput(given: readonly unknown[]): EvaluationFileInpu
   return door.checked(input, isAnyOf(input, 'environment', 'model', 'results') ? one : evaluationFile);
 }
 
-/** The input of `evaluateNewest`, which a schedule of `ratchet eval schedule` starts. */
+/** Reads the input of `evaluateNewest`, which a schedule of `ratchet eval schedule` starts. */
 export function readEvaluateNewestInput(given: readonly unknown[]): EvaluateNewestInput {
   const door = new Door('evaluateNewest', given, {
     what: 'an object with a file of evaluations, a run, or both',
@@ -197,7 +199,7 @@ export function readEvaluateNewestInput(given: readonly unknown[]): EvaluateNewe
   return input;
 }
 
-/** The input of `optimizePrompt`: a file, a search that is planned, or what the execution before carried. */
+/** Reads the input of `optimizePrompt`: a file, a planned search, or state from an earlier execution. */
 export function readOptimizePromptInput(
   given: readonly unknown[],
 ): PromptFileInput | PromptSearchInput | CarriedPromptSearch {
@@ -217,22 +219,22 @@ export function readOptimizePromptInput(
   return { ...(rest as unknown as PromptFileInput), overrides: typed };
 }
 
-/** The input of `playRounds`, which a run begins for itself. */
+/** Reads the input of `playRounds`, which only a run starts. */
 export function readPlayRoundsInput(given: readonly unknown[]): PlayRoundsInput {
   const door = new Door('playRounds', given, {
-    what: 'what a run hands over; a run begins this workflow by itself, and nobody else does',
+    what: 'the state that a run hands over; only a run starts this workflow',
     examples: [],
   });
   return door.checked(door.one(), roundsFields);
 }
 
 interface Wanted {
-  /** What the input is, for people. */
+  /** Describes the input in messages. */
   readonly what: string;
   readonly examples: readonly object[];
 }
 
-/** Where the input of one workflow is checked. */
+/** Checks the input of one workflow. */
 class Door {
   readonly #type: string;
   readonly #given: readonly unknown[];
@@ -259,7 +261,10 @@ class Door {
     return input as T;
   }
 
-  /** The server says that an execution before handed this over, or an upgrade does: nobody types it. */
+  /**
+   * Accepts state from an earlier execution only if Temporal, or an upgrade, says that there was one. Clients cannot start a workflow with
+   * it.
+   */
   carried<T>(input: unknown): T {
     if (workflowInfo().continuedFromExecutionRunId !== undefined || isTakenOver()) return input as T;
     throw this.refusal([
@@ -274,7 +279,7 @@ class Door {
     const id = workflowIdPattern.test(workflowInfo().workflowId) ? workflowInfo().workflowId : 'words';
     return ApplicationFailure.nonRetryable(
       [
-        `The input of ${this.#type} is wrong; nothing was begun:`,
+        `The input of ${this.#type} is wrong; nothing was started:`,
         ...[...shown, ...more].map((line) => `- ${line}.`),
         `Its input is ${what}.${examples.length === 0 ? '' : ' For example:'}`,
         ...examples.flatMap((example) => [
@@ -289,18 +294,21 @@ class Door {
 
 const problemsShown = 8;
 
-/** A path alone is the whole of an input. */
+/** A text is short for an object with a path. */
 function fromPath(input: unknown): unknown {
   return typeof input === 'string' ? { config: input } : input;
 }
 
-/** Clients that send every field send null for those that are left out. */
+/** Some clients send null for optional fields that are left out. */
 function withoutNulls(input: unknown, meant: readonly string[] = []): unknown {
   if (!isPlainObject(input) || meant.some((name) => name in input)) return input;
   return Object.fromEntries(Object.entries(input).filter(([name, value]) => name === 'config' || value !== null));
 }
 
-/** What Ratchet's own commands and runs make. A child, and what an upgrade began anew, may have its input from another version, which knows more fields. */
+/**
+ * Shape of inputs that Ratchet's own commands and runs create. Inputs of children and upgraded workflows may come from another version, so
+ * they may have more fields.
+ */
 function madeByRatchet(shapes: Readonly<Record<string, Shape>>): Shape {
   return workflowInfo().parent === undefined && !isTakenOver() ? onlyFieldsOf(shapes) : fieldsOf(shapes);
 }

@@ -133,7 +133,7 @@ export function holdingOn(spec: RunSpec, taskQueue: string, isOwnQueue: boolean)
   });
 }
 
-/** An activity that this worker does not have ends at once: only it polls the queue, and the run must ask another worker. */
+/** Fails at once if this worker does not have the activity: only it polls the queue, so the run must ask another worker. */
 const retryWhereKnown = { ...retry, nonRetryableErrorTypes: [notRegisteredType] };
 
 /** On the GPU worker that holds the run: one thing at a time, and beside it one upload. */

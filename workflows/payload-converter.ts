@@ -2,14 +2,14 @@ import { defaultPayloadConverter, type Payload, type PayloadConverter } from '@t
 import { UnreadablePayload } from '../core/shape.ts';
 
 /**
- * The converter of the workflows. What somebody sends to a workflow may be in an encoding that nobody here reads, or no JSON: the SDK's
- * converter throws then, before any code of ours runs, and the workflow task is tried again for ever. Here a value stands in its place,
- * which every check of an input refuses with what came. Bundled with the workflows (`workers/workflow-bundle.ts`).
+ * Payload converter for workflows. A client may send an unknown encoding or invalid JSON. The SDK's converter then throws before our code
+ * runs, and Temporal retries the workflow task for ever. This one returns a placeholder, which every input check refuses with what was
+ * received. It is bundled with the workflows (`workers/workflow-bundle.ts`).
  */
 export const payloadConverter: PayloadConverter = {
   toPayload: (value, context, hint) => defaultPayloadConverter.toPayload(value, context, hint),
   fromPayload<T>(...[payload, context, hint]: Parameters<PayloadConverter['fromPayload']>): T {
-    // What an activity of ours answered is not somebody's input.
+    // Results of our own activities are not client input, so errors may throw.
     if (context?.type === 'activity') return defaultPayloadConverter.fromPayload<T>(payload, context, hint as never);
     try {
       return defaultPayloadConverter.fromPayload<T>(payload, context, hint as never);

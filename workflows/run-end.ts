@@ -119,11 +119,11 @@ export async function finish(parts: RunParts): Promise<RunSummary | null> {
 }
 
 /**
- * Why a run fails. With an older database of the server, or after a reset, its state is behind its store, where what it asks for may be
- * removed: then that is the reason, and not what was missing.
+ * Returns why a run fails. After a reset or with an older server database, the run's state is behind its store, and what it needs may be
+ * removed there. That is then the reason, not the missing object.
  */
 export async function whyItFails(error: unknown, { run, head }: Pick<RunParts, 'run' | 'head'>): Promise<unknown> {
-  const isOurs = error instanceof TemporalFailure && !isCancellation(error); // else a bug: the workflow waits until it is mended
+  const isOurs = error instanceof TemporalFailure && !isCancellation(error); // else it is a bug, and the workflow waits until it is fixed
   if (!isOurs || isConflict(error) || !patched('behind-first')) return error;
   try {
     await lookup.checkBehind({ run, step: head.isCommitted ? head.step + 1 : 0 });

@@ -7,21 +7,21 @@ import { RatchetError } from '../../core/errors.ts';
 import { bugAttemptsMax } from '../../core/limits.ts';
 
 /*
- * A TypeError of our own code is a bug: asked again, it fails the same way. Weather can look like one (an answer that nobody foresaw), so it is
- * tried a few times; then it ends the attempt of the run, with a report. What a user's own module throws is not ours, and is left as it is.
+ * A TypeError in our own code is a bug: a retry fails the same way. An unexpected answer from a server can look like one, so the activity
+ * is retried a few times. Then the run's attempt ends with a report. Errors from a user's module pass unchanged.
  */
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
-/** Rooms of our own code. The others may hold what a user wrote. */
+/** Folders with our own code. Other folders may hold a user's code. */
 const rooms = ['activities', 'backends', 'cli', 'config', 'core', 'engine', 'environments', 'runs', 'workers'];
 const bugs: readonly string[] = ['TypeError', 'ReferenceError', 'RangeError', 'AssertionError'];
-/** Memory that is short is weather, and V8 says it with a RangeError. */
+/** V8 reports a shortage of memory as a RangeError. It is weather, not a bug. */
 const saysMemory = /allocat|out of memory|invalid (?:string|typed array|array buffer) length/i;
 const besidesMax = 1_000;
-/** Workers run what `workers/built.mjs` put together there, with a map of it beside each file. */
+/** `workers/built.mjs` puts the bundles that workers run into this folder, with a source map beside each file. */
 const builtFolder = path.join('node_modules', '.cache', 'ratchet') + path.sep;
 
-/** Where in our code a bug is, as `runs/layout.ts:12:3 (keyOf)`; null where an error is none of our own. */
+/** Returns where in our code a bug is, such as `runs/layout.ts:12:3 (keyOf)`; null if the error is not a bug of ours. */
 export function placeOfBug(error: unknown): string | null {
   if (!(error instanceof Error) || error instanceof RatchetError || !bugs.includes(error.name)) return null;
   if (isOfSystem(error) || isOfSystem(error.cause) || saysMemory.test(error.message)) return null;
@@ -31,7 +31,7 @@ export function placeOfBug(error: unknown): string | null {
   return thrown !== undefined && isOurs(thrown.file) ? `${path.relative(root, thrown.file)}:${thrown.at}` : null;
 }
 
-/** A network's or a system's failure: Node's `fetch` wraps those in a TypeError. */
+/** Node's `fetch` wraps network and system failures in a TypeError. */
 function isOfSystem(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   const { code } = error as { readonly code?: unknown };
@@ -39,7 +39,7 @@ function isOfSystem(error: unknown): boolean {
   return typeof code === 'string' && /^(?:E[A-Z]+|UND_ERR_\w+)$/.test(code);
 }
 
-/** Of a stack those frames that are files, the innermost first, without Node's own. */
+/** Returns the file frames of a stack, innermost first, without Node's own. */
 function framesOf({ stack = '' }: Error): Frame[] {
   return stack.split('\n').flatMap((text) => {
     const [, name, where, line, column] =
@@ -58,7 +58,7 @@ interface Frame {
   readonly at: string;
 }
 
-/** Where a frame of a built file stands in its source; as it is where the map does not say. */
+/** Maps a frame of a built file to its source. Returns the frame unchanged if the map does not cover it. */
 function sourceOf(frame: Frame, line: number, column: number, of: string): Frame {
   try {
     const map = new SourceMap(JSON.parse(readFileSync(`${frame.file}.map`, 'utf8')) as SourceMap['payload']);
@@ -67,7 +67,7 @@ function sourceOf(frame: Frame, line: number, column: number, of: string): Frame
     const file = path.resolve(path.dirname(frame.file), found.originalSource);
     return { file, at: `${found.originalLine + 1}:${found.originalColumn + 1}${of}` };
   } catch {
-    return frame; // removed meanwhile: a newer one was built
+    return frame; // the file is gone: a newer bundle replaced it
   }
 }
 
@@ -81,11 +81,11 @@ function isOfUser(file: string): boolean {
   return !isOurs(file) && !file.includes(`${path.sep}node_modules${path.sep}`);
 }
 
-/** Counts in this process how often one activity met a bug in a row. */
+/** Counts per process how often in a row an activity met a bug. */
 export class BugCount {
   readonly #counts = new Map<string, number>();
 
-  /** What to throw in place of a bug: the same to be tried again, or the report that ends it. */
+  /** Returns the error to throw for a bug: a retryable one, or after the last attempt the report. */
   after(error: Error, where: string, info: Info, codeVersion: string): RatchetError {
     const key = keyOf(info);
     const count = (this.#counts.get(key) ?? 0) + 1;
@@ -111,7 +111,7 @@ export class BugCount {
   }
 }
 
-/** Each attempt of one that Temporal does not retry is another activity. */
+/** Activities without retries in Temporal count by type, because each attempt has a new activity id. */
 function keyOf({ workflowExecution, activityId, activityType, retryPolicy }: Info): string {
   const which = retryPolicy?.maximumAttempts === 1 ? activityType : activityId;
   return `${workflowExecution?.runId ?? ''}/${which}`;
@@ -123,6 +123,6 @@ function reportOf(said: string, count: number, { workflowExecution, activityId }
     `This looks like a bug of Ratchet: ${said}, ${count} times in a row.`,
     `Ratchet ${codeVersion}, Node ${process.version}, ${process.platform} ${process.arch}.`,
     `Its input: activity ${activityId} of the workflow ${workflowId}, execution ${runId} (npx ratchet temporal workflow show --workflow-id ${workflowId} --run-id ${runId}).`,
-    'Please report these lines. Nothing that is committed is lost: the same command (npx ratchet train FILE) continues from the newest commit, with a Ratchet in which this is mended.',
+    'Please report these lines. Nothing that is committed is lost: the same command (npx ratchet train FILE) continues from the newest commit, with a version of Ratchet that fixes this.',
   ].join('\n');
 }

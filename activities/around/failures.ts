@@ -4,10 +4,13 @@ import { ApplicationFailure } from '@temporalio/common';
 import { RatchetError } from '../../core/errors.ts';
 import { BugCount, placeOfBug } from './bugs.ts';
 
-/** Of all activities of this process. */
+/** Counts bugs across all activities of this process. */
 const bugCount = new BugCount();
 
-/** The one place where our errors become Temporal's: the code is the failure type, refusals are not retried, bugs a few times. */
+/**
+ * Converts our errors to Temporal's, in one place: the code becomes the failure type. Refusals are not retried; bugs are retried a few
+ * times.
+ */
 export class FailureMapping implements ActivityInboundCallsInterceptor {
   readonly #codeVersion: string;
 
@@ -31,7 +34,7 @@ export class FailureMapping implements ActivityInboundCallsInterceptor {
   }
 }
 
-/** Anything that is not one of our own passes unchanged, and is retried. */
+/** Errors that are not ours pass unchanged, so Temporal retries them. */
 export function toFailure(error: unknown): unknown {
   if (!(error instanceof RatchetError)) return error;
   return ApplicationFailure.create({

@@ -12,7 +12,7 @@ export interface GenerationProgress {
   readonly playedMs: number;
   readonly notReady: NotReady | null;
   readonly work: WorkProgress;
-  /** Which servers do not answer; null while one does. */
+  /** Names the servers that do not answer; null while at least one answers. */
   readonly waitsFor?: string | null;
 }
 
@@ -27,7 +27,7 @@ export class GenerationAttempt implements ChunkAttempt {
   #notReady: NotReady | null;
   readonly #work: WorkUnderWay;
   readonly isShutdown = isShutdown;
-  /** Which servers do not answer. */
+  /** Names the servers that do not answer; null while at least one answers. */
   silence: () => string | null = () => null;
 
   constructor(before: GenerationProgress | undefined) {

@@ -11,7 +11,7 @@ export class ProcessLease {
   #isClosed = false;
 
   constructor(host: string) {
-    // Part of a queue's name, so without what would be odd there.
+    // Characters that are not safe in a queue name are replaced.
     const name = host.replaceAll(/[^A-Za-z0-9.-]/g, '-').slice(0, 40);
     this.holder = `${name}-${process.pid}-${randomBytes(3).toString('hex')}`;
   }
@@ -51,7 +51,7 @@ export class ProcessLease {
     this.#taken?.ousted.abort();
   }
 
-  /** The process cannot go on with a run: its hold ends, with why, and another process may have it. */
+  /** Ends the hold on a run, with the reason, because this process cannot continue it. Another process may then take the run. */
   lose(owner: string, why: Error): void {
     if (this.#taken?.owner === owner) this.#taken.ousted.abort(why);
   }

@@ -13,49 +13,49 @@ import { withHeartbeat } from './heartbeat.ts';
 import type { StoreView } from './store-view.ts';
 import { signalTo } from './tell-workflow.ts';
 
-/** Says to a run what is not seen, and null when it is. */
+/** Signals the run what this worker does not see, or null once it sees the store again. */
 type Tell = (why: string | null) => void;
 
 export interface StoreDoubtsOptions {
   readonly role: WorkerRole;
   readonly view: StoreView;
-  /** A run's store is not seen from here: what this process holds of the run it cannot go on with. */
+  /** Called when this process does not see a run's store. The process must then release what it holds of that run. */
   readonly onMissed?: (run: string, error: RatchetError) => void;
-  /** For how long damage is looked at again before it is final. */
+  /** How long damage is retried before it is final. */
   readonly damagePatienceMs?: number;
 }
 
-/** One that another run's workflow, or another worker, is the reason of; the store is none. */
+/** Failures caused by another workflow or worker, so the store is not checked. */
 const ofOthers: readonly string[] = ['TrainerSuperseded', 'TrainerBusy', 'CommitConflict', 'FaultInjected'];
 
-/** A check that takes longer is heard of by heartbeats. */
+/** A check that takes longer than this sends heartbeats. */
 const quickMs = 500;
-/** After a failure nothing is said by heartbeats: a check that takes longer tells nothing. */
+/** Limit for the check after a failure. No heartbeats are sent then, so a check that takes longer gives no answer. */
 const lookMsMax = 2_000;
-/** Another worker may take it at once. */
+/** Short, so that another worker can take the activity quickly. */
 const missedRetryMs = 1_000;
 const damageRetryMs = 5_000;
-/** Longer than names and lists of a network's file system are remembered, and than a server's wrong answers are likely to last. */
+/** Longer than network file systems cache names and listings, and than a server's wrong answers usually last. */
 const damagePatienceDefaultMs = 60_000;
-/** A server that does not answer is away for all, as a rule; whoever holds a run holds it for so long. */
+/** A server that does not answer is usually unreachable for every worker, so a process keeps its run this long before it releases it. */
 const heldMs = 60_000;
-/** How often a run is told the same. */
+/** How often the same warning is sent to a run. */
 const tellAgainMs = 300_000;
-/** Activities whose damage is remembered, and runs that were told. */
+/** Most entries kept: activities with damage, and runs that were notified. */
 const doubtsMax = 1_000;
 
 /**
- * One worker's view of a store is not the truth. Before an activity begins, and when it has failed, it is looked whether the store that its run
- * was opened in is there. Where it is not, the activity is another worker's: this one asks for no work for a while, and the run
- * is told by name. Damage that one reads is looked at again, perhaps by another worker, before it is final.
+ * Checks before an activity, and after its failure, whether this worker sees the store that the run was opened in. One worker's view may be
+ * wrong, so a missing store is not a missing run: the activity fails for another worker to take, this worker stops polling for a while, and
+ * the run shows which worker it is. Damage is read again, perhaps by another worker, before it is final.
  */
 export class StoreDoubts implements ActivityInboundCallsInterceptor {
   readonly #options: StoreDoubtsOptions;
-  /** When each activity met damage first. */
+  /** When each activity first met damage. */
   readonly #damagedAt = new Map<string, number>();
-  /** Since when a server did not answer, by place. */
+  /** When each server stopped answering, by place. */
   readonly #silentSince = new Map<string, number>();
-  /** The runs that were told, by workflow and place. */
+  /** Runs that were notified, by workflow and place. */
   readonly #told = new Map<string, { readonly at: number; readonly place: string; readonly tell: Tell }>();
 
   constructor(options: StoreDoubtsOptions) {
@@ -75,7 +75,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     }
   }
 
-  /** Throws what names this worker, where it is the store that failed; else nothing. */
+  /** Throws an error that names this worker if the store caused the failure; otherwise returns. */
   async #doubt(opened: Opened, failed: unknown, input: unknown): Promise<void> {
     const place = placeOf(opened);
     const error = isUnavailable(failed) ? failed : await missing(opened, failed);
@@ -98,7 +98,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     this.#options.view.saw(place);
   }
 
-  /** Tells all who were told that it is not. */
+  /** Notifies every run that was told the store was missing. */
   #isSeen(place: string): void {
     this.#silentSince.delete(place);
     for (const [key, one] of this.#told) {
@@ -108,10 +108,10 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     }
   }
 
-  /** Whoever asks again later, or elsewhere, may read what was stored. */
+  /** Makes damage retryable for a while: a later read, or another worker, may find what was stored. */
   #lookedAtAgain(error: RatchetError): unknown {
     const { workflowExecution, activityId, retryPolicy } = Context.current().info;
-    if (retryPolicy?.maximumAttempts === 1) return error; // nobody asks again
+    if (retryPolicy?.maximumAttempts === 1) return error; // no retry follows
     const key = `${workflowExecution?.runId} ${activityId}`;
     const since = this.#damagedAt.get(key) ?? performance.now();
     this.#damagedAt.delete(key);
@@ -120,7 +120,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     if (this.#damagedAt.size > doubtsMax) this.#damagedAt.delete(this.#damagedAt.keys().next().value!);
     return ApplicationFailure.create({
       type: error.code,
-      message: `${error.message} It is looked at again before that is final (${this.#name()}).`,
+      message: `${error.message} It is read again before this is final (${this.#name()}).`,
       nonRetryable: false,
       nextRetryDelay: damageRetryMs,
       cause: error,
@@ -132,7 +132,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     return `${role === 'train' ? 'GPU' : role} worker ${process.pid} on ${os.hostname()}`;
   }
 
-  /** Tells the run's workflow what this worker does not see; no oftener than now and then. */
+  /** Signals the run's workflow what this worker does not see, at most once per `tellAgainMs`. */
   #tell(place: string, input: unknown, why: string): void {
     const context = Context.current();
     const workflowId = runWorkflowOf(context.info, input);
@@ -144,7 +144,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     const tell: Tell = (said) => {
       const told: StoreMissed = { worker: this.#name(), why: said };
       process.stderr.write(`${said ?? `${place} is seen again`}\n`);
-      // A run that cannot be told learns of it by the attempts that failed.
+      // If the signal fails, the run still learns of the problem from the failed attempts.
       signalTo(client, workflowId, storeMissedSignalName, told).catch(() => undefined);
     };
     this.#told.set(key, { at, place, tell });
@@ -153,7 +153,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
   }
 }
 
-/** Whose store an activity works in: its run's, or that of an evaluation or a search. */
+/** Returns the store that an activity works in: that of its run, its evaluation or its search. */
 function openedIn(input: unknown): Opened | null {
   const {
     run,
@@ -167,10 +167,10 @@ function openedIn(input: unknown): Opened | null {
     takesOver?: { handle?: unknown };
   };
   if (isOpened(run, 'store')) return run as Opened;
-  // One that was opened before by code of another version.
+  // A run that code of another version had opened.
   if (isOpened(takesOver?.handle, 'store')) return takesOver!.handle as Opened;
   if (isOpened(handle, 'place')) return handle as Opened;
-  // One that is opened inside a run.
+  // An evaluation that is opened inside a run.
   return asked?.results?.prefix ? { place: asked.results, spec: { key: layout.run(), sha256: '' } } : null;
 }
 
@@ -178,34 +178,34 @@ function isOpened(value: unknown, key: string): boolean {
   return typeof value === 'object' && value !== null && 'spec' in value && key in value;
 }
 
-/** A run's, as leases of GPU workers name it. */
+/** The store of a run, as leases of GPU workers name it. */
 function placeOf(opened: Opened): string {
   const { store, name } = 'place' in opened ? opened.place : opened;
   return `${store}${name}`;
 }
 
-/** The workflow that can be told: the run's own, or whom the one that plays its rounds tells. */
+/** Returns the id of the workflow to signal: the run's own, or for rounds the run that started them. */
 function runWorkflowOf({ workflowType, workflowExecution }: Context['info'], input: unknown): string | null {
   const { tells } = (input ?? {}) as { readonly tells?: unknown };
   if (workflowType === 'trainRun') return workflowExecution?.workflowId ?? null;
   return workflowType === 'playRounds' && typeof tells === 'string' ? tells : null;
 }
 
-/** Nothing is begun in a place that is not the run's. */
+/** Throws unless the place is the run's store, so that nothing is written elsewhere. */
 async function requireHeard(opened: Opened): Promise<void> {
   const { info } = Context.current();
   const check = requireStore(opened);
   const isQuick = await Promise.race([check.then(() => true), delay(quickMs, false, { ref: false })]);
   if (isQuick) return;
   if (info.heartbeatTimeoutMs === undefined) return check;
-  // What the attempt before said is for this one, and for the next.
+  // Keeps the previous attempt's heartbeat details for this attempt and the next one.
   await withHeartbeat(
     () => check,
     () => info.heartbeatDetails as unknown,
   );
 }
 
-/** Why the store is not seen from here, where that is so; null also where it cannot be told soon. */
+/** Returns why the store is not seen from here; null if it is seen, or if the check takes too long. */
 async function missing(opened: Opened, failed: unknown): Promise<RatchetError | null> {
   if (failed instanceof RatchetError && failed.code === 'StoreNotSeen') return failed;
   return Promise.race([

@@ -1,39 +1,39 @@
 import { setTimeout as delay } from 'node:timers/promises';
 
 interface Away {
-  /** Pauses so far: the next one is longer. */
+  /** How many pauses there were so far; each pause is longer than the last. */
   pauses: number;
   isPausing: boolean;
   isOver: boolean;
-  /** It was looked for and seen, and no work went well since: it is not for looks to end the next pause. */
+  /** A check saw the place, and no work has succeeded since. Checks then do not end the next pause early. */
   wasSeen: boolean;
   readonly look: () => Promise<boolean>;
   readonly seen: () => void;
 }
 
-/** A place that was missed. */
+/** A place that this process did not see. */
 interface Missed {
-  /** Whether it is there now. */
+  /** Whether the place is visible now. */
   readonly look: () => Promise<boolean>;
-  /** Called when it is there again. */
+  /** Called when the place is visible again. */
   readonly seen: () => void;
 }
 
 interface StoreViewOptions {
-  /** The first pause, doubled with each, and the longest. */
+  /** Length of the first pause, which doubles each time, and of the longest. */
   readonly pauseMs?: number;
   readonly pauseMsMax?: number;
-  /** How often it is looked in a pause, and afterwards. */
+  /** How often the place is checked, in a pause and afterwards. */
   readonly lookMs?: number;
   readonly lookAgainMs?: number;
 }
 
-/** A place that stays away for so long is looked for by who asks for it next: its run may be over. */
+/** A place that is missing for this long is no longer checked, since its run may be over. The next activity there checks it again. */
 const forgottenAfterMs = 3_600_000;
 
 /**
- * Which stores this process sees. After it missed one it asks for no work for a while, so that others get what is to be done, and looks
- * again. The pauses end: there may be other runs, whose stores it sees.
+ * Tracks which stores this process sees. After a store is missing the process stops polling for a while, so that other workers take the
+ * tasks, and then checks again. Pauses end even if the store stays away, because the process may see the stores of other runs.
  */
 export class StoreView {
   readonly #options: Required<StoreViewOptions>;
@@ -44,12 +44,12 @@ export class StoreView {
     this.#options = { pauseMs, pauseMsMax, lookMs, lookAgainMs };
   }
 
-  /** Whether to ask for work. */
+  /** Whether this worker may poll for tasks. */
   get isClear(): boolean {
     return ![...this.#away.values()].some(({ isPausing }) => isPausing);
   }
 
-  /** A place was missed: no work is asked for in a pause, which ends sooner when the place is seen. */
+  /** Starts a pause in which the worker does not poll. The pause ends early if the place is visible again. */
   missed(place: string, { look, seen }: Missed): void {
     const known = this.#away.get(place);
     const away = known ?? { pauses: 0, isPausing: false, isOver: false, wasSeen: false, look, seen };
@@ -59,7 +59,7 @@ export class StoreView {
     void this.#pause(away);
   }
 
-  /** Work in that place went well. */
+  /** Reports that work in this place succeeded. */
   saw(place: string): void {
     const away = this.#away.get(place);
     if (!away) return;
@@ -67,7 +67,7 @@ export class StoreView {
     if (!away.wasSeen) away.seen();
   }
 
-  /** Resolves when something changed about it. */
+  /** Resolves when the state of the view changes. */
   change(signal: AbortSignal): Promise<void> {
     return new Promise((resolve, reject) => {
       const over = (): void => {

@@ -2,7 +2,7 @@ import type { ActivityExecuteInput, ActivityInboundCallsInterceptor } from '@tem
 import { isRecord } from '../../backends/store/objects.ts';
 import { withWayBack } from '../../runs/way-back.ts';
 
-/** What cannot be read of a run is told with the step that the run can continue from. */
+/** Adds to a failed read the newest step that the run can continue from. */
 export class WayBack implements ActivityInboundCallsInterceptor {
   async execute(
     input: ActivityExecuteInput,

@@ -29,7 +29,7 @@ export interface ModelSize {
   readonly positionsMax: number | null;
   /** Where the embedded engine trains it on the processor. */
   readonly training: TrainingMemory | null;
-  /** Where a policy server of the embedded engine samples from it here, on the processor. */
+  /** Memory plan for sampling on this machine's CPU; null unless an embedded policy server does that. */
   readonly sampling: ServerMemory | null;
 }
 

@@ -62,7 +62,7 @@ export function namedIn(spec: RunSpec): string[] {
   ];
 }
 
-/** Folders of models outside of the project, which are read. */
+/** Folders of models outside the project, which workers may read. */
 export function linesOfModels(models: readonly (string | null)[]): string[] {
   return models.flatMap((model) => (model !== null && path.isAbsolute(model) ? [`${grants.model}${model}`] : []));
 }

@@ -122,7 +122,7 @@ function keyOf(variable: string | undefined): string {
   );
 }
 
-/** Of an answer: a judge says some thousand words, and a server an error's page. */
+/** Largest answer accepted from a judge. Real ones have some thousand words; error pages of servers may be longer. */
 const judgeBytesMax = 16 * 1024 * 1024;
 
 /** The whole answer, so that a request is in flight until its last byte. */

@@ -73,7 +73,7 @@ async function take(lock: string): Promise<boolean> {
   }
 }
 
-/** Continues until all bytes are here. Attempts that bring something worth the wait are not counted. */
+/** Continues until all bytes are here. Attempts that bring enough bytes do not count against the limit. */
 async function fetchWhole(client: HubClient, wanted: Wanted, part: string): Promise<void> {
   const { sizeBytes, name } = wanted.file;
   let fruitless = 0;

@@ -158,7 +158,7 @@ export class HubClient {
 }
 
 const redirectsMax = 5;
-/** Of a repository's description: one of 100,000 files has some 30 MB. */
+/** Largest repository description accepted: one with 100,000 files has about 30 MB. */
 const descriptionBytesMax = 64 * 1024 * 1024;
 
 function jsonOrNull(text: string): unknown {
@@ -185,7 +185,7 @@ function reasonOf(error: unknown): string {
   return error.cause instanceof Error ? error.cause.message : error.message;
 }
 
-/** Does it again while that may help, after a pause that doubles; who was waited for so long as for a whole answer is not asked again. */
+/** Retries while that may help, with a pause that doubles. An answer that took the whole time limit is not retried. */
 export async function askedAgain<T>(attempts: number, pauseMs: number, work: () => Promise<T>): Promise<T> {
   const giveUpAt = performance.now() + hubAnswerMsMax;
   for (let attempt = 1; ; attempt++) {

@@ -27,7 +27,7 @@ export interface ServerOptions {
   readonly provider: 'cpu' | 'cuda';
   /** Bits in which it samples, told with the weights; missing = as they are. */
   readonly quantize?: Quantization | undefined;
-  /** What it may have in memory, told with the weights; missing = its default. */
+  /** Memory limit of the server in GB, sent with the weights; missing = the server's default. */
   readonly memoryGb?: number | undefined;
   /** What helps where it does not answer, for people; missing = {@link usualRemedy}. */
   readonly remedy?: string | undefined;

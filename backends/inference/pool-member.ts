@@ -4,7 +4,7 @@ import type { ServedPolicy } from './types.ts';
 interface MemberOptions {
   readonly maxConcurrent: number;
   readonly say: (line: string) => void;
-  /** For tests. */
+  /** Overrides `quietMs` in tests. */
   readonly quietMs?: number | undefined;
   /** It can be asked again, or no longer. */
   readonly onChange: () => void;
@@ -12,7 +12,7 @@ interface MemberOptions {
 
 /** Failures in a row after which a server is quarantined. */
 const failuresBeforeEjection = 3;
-/** A server that has been asked and answered nothing for so long is looked at: one that computes for long says that it is there. */
+/** A server that owes an answer and stays silent this long is probed. A busy server still answers the probe. */
 const quietMs = 20_000;
 const quietLookMs = 5_000;
 /** Between looking whether it is back, longer and longer. */
@@ -36,12 +36,12 @@ export class PoolMember {
   #restsInRow = 0;
   #probeMs = firstProbeMs;
   #timer: ReturnType<typeof setTimeout> | undefined;
-  /** Since when it owes an answer and has given none. */
+  /** Since when the server owes an answer. */
   #quietSince = 0;
   #quietTimer: ReturnType<typeof setTimeout> | undefined;
   #hasLeft = false;
   #hasMissedVersions: boolean;
-  /** Name and digest of each version: a run that was begun anew has the same names. */
+  /** Name and digest of each version: a run that was started over uses the same names for other weights. */
   #brought = new Set<string>();
 
   /** `isLate`: others were brought to versions before it came. */
@@ -145,7 +145,7 @@ export class PoolMember {
     return this.#hasMissedVersions && !this.#brought.has(nameOf(policy));
   }
 
-  /** One that takes connections and never answers would be waited for as long as a request may take, and nobody would know. */
+  /** Probes a quiet server. Without this, one that accepts connections but never answers would block until the request times out. */
   async #lookIfQuiet(): Promise<void> {
     this.#quietTimer = undefined;
     if (this.#hasLeft || this.#inFlight === 0) return;
@@ -155,7 +155,7 @@ export class PoolMember {
     if (isQuiet && !(await this.server.probe().catch(() => true)) && since === this.#quietSince) {
       const seconds = Math.round((performance.now() - since) / 1000);
       this.quarantine(
-        `The inference server at ${this.server.root} has answered nothing for ${seconds} s, not even /health: it was asked, and may hang. It is looked at every ${probeMsMax / 1000} s and goes on when it answers; what it was asked is asked again when that is given up. If that does not come, restart it.`,
+        `The inference server at ${this.server.root} has answered nothing for ${seconds} s, not even /health: it may hang. It is probed every ${probeMsMax / 1000} s and used again when it answers. Requests that time out are sent again. If it stays silent, restart it.`,
       );
     }
     if (this.#inFlight > 0 && this.#quietTimer === undefined) this.#lookLater(Math.min(quiet, quietLookMs));

@@ -19,7 +19,7 @@ export interface PoolOptions extends ServerOptions {
   readonly maxConcurrent: number;
   /** How long one waits for servers of which none answers. */
   readonly patienceMs?: number;
-  /** How long a server may owe an answer before it is looked at; for tests. */
+  /** How long a server may owe an answer before it is probed; for tests. */
   readonly quietMs?: number | undefined;
   /** What speaks with one of them; a plain {@link ModelServer} when missing. */
   readonly openServer?: (address: ServerAddress, options: ServerOptions) => ModelServer;

@@ -158,7 +158,10 @@ export interface Inference {
   hold?(policy: ServedPolicy, holder: string, seconds: number): Promise<HoldOutcome>;
   /** Idempotent, and of no matter where it fails: what is not asked for again is released by itself. */
   release?(policy: ServedPolicy, holder: string): Promise<void>;
-  /** Which servers do not answer, since when, while none does; null while one does. Absent where nobody knows. */
+  /**
+   * Names the servers that do not answer, with the time they went silent; null while at least one answers. Absent if the adapter cannot
+   * tell.
+   */
   silence?(): string | null;
   /** Nothing more is asked; what is under way may end. */
   close?(): void;

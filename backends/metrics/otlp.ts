@@ -140,7 +140,7 @@ export class OtlpSink implements MetricsSink {
   }
 }
 
-/** A collector says what it did not take. */
+/** Largest answer read from a collector. It lists the points that were rejected. */
 const saidBytesMax = 1024 * 1024;
 
 /** The row of a committed step, and not of an evaluation. */

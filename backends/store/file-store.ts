@@ -34,7 +34,7 @@ export class FileStore implements Store {
   readonly #root: string;
   readonly #makesRoot: boolean;
 
-  /** `makesRoot` false: what lives there was begun before, so a root that is missing is not made. */
+  /** `makesRoot` false: the store was created before, so a missing root is not recreated. */
   constructor(root: string, { makesRoot = true }: { readonly makesRoot?: boolean } = {}) {
     this.#root = path.resolve(root);
     this.#makesRoot = makesRoot;
@@ -235,7 +235,7 @@ export class FileStore implements Store {
     await sync(path.dirname(target));
   }
 
-  /** Bytes that nobody has a sha256 of, as two reads in a row have them. */
+  /** Reads an object without a known sha256 until two reads in a row agree. */
   async #readAgreeing(key: string): Promise<Uint8Array | null> {
     let before = await this.read(key);
     for (;;) {
@@ -251,7 +251,7 @@ export class FileStore implements Store {
     return target;
   }
 
-  /** Where a mount went away `recursive` would make the run's folder anew, on the disk below it. */
+  /** Creates folders one by one: after an unmount, `recursive` would recreate the run's folder on the disk below. */
   async #makeFolder(folder: string): Promise<void> {
     if (this.#makesRoot) return void (await mkdir(folder, { recursive: true }));
     if (folder === this.#root) return;
@@ -383,7 +383,7 @@ export function isDiskError(error: unknown): boolean {
   return [...fullCodes, ...forbiddenCodes].some((code) => isErrno(error, code));
 }
 
-/** What has another sha256 than it must have is read once more: a network or a memory may have been wrong once. */
+/** A read with a wrong sha256 is repeated once, in case the network or memory was at fault. */
 const readsMax = 2;
 
 /** What the disk's errors mean for a run; anything else passes unchanged. */

@@ -36,11 +36,11 @@ export function openRunStore(uri: string, run: string, options: OpenOptions = {}
 }
 
 interface OpenOptions {
-  /** What lives there was begun before: nothing is made, and nothing is missing, unless this shows that it is the place. */
+  /** Set for a store in which something was already created. Nothing is written or reported missing unless this landmark is there. */
   readonly begun?: Landmark;
 }
 
-/** A bucket does not go away as a mount does: it is not looked for before each write. */
+/** A bucket does not disappear as a mount does, so it is not checked before each write. */
 const seenFreshMs = 10_000;
 
 /** The folder on this machine that `localFolder` of all its runs lies below: where the policy server must be allowed to read. */

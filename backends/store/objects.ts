@@ -29,29 +29,29 @@ export function decodeJson<T>(bytes: Uint8Array, key: string, shape?: Shape): T 
   return value as T;
 }
 
-/** A form in which something is stored. All of them are in `runs/stored-forms.ts`. */
+/** A form in which something is stored. All forms are listed in `runs/stored-forms.ts`. */
 export interface StoredForm {
-  /** For people, as in "the leases of a round". */
+  /** Name in messages, such as "the leases of a round". */
   readonly name: string;
-  /** The version that is written. An object or row says its own as `schemaVersion`; one that says none has version 1. */
+  /** The version that is written. Objects and rows carry it as `schemaVersion`; without one they are version 1. */
   readonly version: number;
-  /** `upgrades[0]` makes version 2 of version 1, and so on: one for each version before the present one. */
+  /** `upgrades[0]` turns version 1 into version 2, and so on: one for each version before the present one. */
   readonly upgrades: readonly Upgrade[];
-  /** The type of what is read has `schemaVersion`. */
+  /** Keeps `schemaVersion` in what is decoded. */
   readonly tellsVersion?: true;
-  /** Tells apart what was written as version 1 before versions were counted, and makes version 1 of it. */
+  /** Recognizes data written before versions were counted, and turns it into version 1. */
   readonly uncounted?: Upgrade;
 }
 
-/** Makes the next version of a parsed object; `where` names it in what is thrown. */
+/** Turns a parsed object into the next version; `where` names it in errors. */
 type Upgrade = (value: never, where: string) => unknown;
 
-/** An object of a form in its present version. The same value gives the same bytes. */
+/** Encodes an object in its present version. The same value gives the same bytes. */
 export function encodeForm(form: StoredForm, value: object): Uint8Array {
   return encodeJson(Object.assign({ schemaVersion: form.version }, value, { schemaVersion: form.version }));
 }
 
-/** An object of a form in any version, as the present version has it and without the version; `shape` says what is relied on. */
+/** Decodes an object of any version to the present one, without its version field. `shape` lists the fields the caller relies on. */
 export function decodeForm<T>(form: StoredForm, bytes: Uint8Array, key: string, shape?: Shape): T {
   const value = presentVersion(form, parse(textOf(bytes, key), key), key);
   return told<T>(form, value, key, shape);
@@ -64,7 +64,7 @@ function told<T>({ tellsVersion }: StoredForm, value: unknown, where: string, sh
   return rest as T;
 }
 
-/** Rows of a form; each says its version. */
+/** Encodes rows of a form, each with its version. */
 export function encodeFormRows(form: StoredForm, rows: readonly object[]): Uint8Array {
   return encodeRows(rows.map((row) => ({ schemaVersion: form.version, ...row })));
 }
@@ -76,12 +76,12 @@ export function decodeFormTexts(form: StoredForm, bytes: Uint8Array, key: string
   throw damaged(key, `expected a list of texts, found ${kindOf(value)}`);
 }
 
-/** Rows of a form in any version, without the version that they say. */
+/** Decodes rows of any version to the present one, without their version field. */
 export function decodeFormRows<T>(form: StoredForm, bytes: Uint8Array, key: string, shape?: Shape): T[] {
   return rowsIn(textOf(bytes, key), key).map(({ line, where }) => formRowIn<T>(form, line, where, shape));
 }
 
-/** One of them. */
+/** Decodes one row. */
 export function decodeFormRow<T>(form: StoredForm, line: Uint8Array, where: string, shape?: Shape): T {
   return formRowIn(form, textOf(line, where), where, shape);
 }
@@ -90,9 +90,9 @@ function formRowIn<T>(form: StoredForm, line: string, where: string, shape?: Sha
   return told(form, presentVersion(form, parse(line, where), where), where, shape);
 }
 
-/** What a parsed object of any version is in the present one. A newer version is refused by name. */
+/** Upgrades a parsed object of any version to the present one. Throws a named error for a newer version. */
 export function presentVersion(form: StoredForm, value: unknown, where: string): unknown {
-  // A list says no version: only version 1 of a form may be one.
+  // A list carries no version, so only version 1 of a form may be a list.
   if (!isRecord(value) && !(Array.isArray(value) && form.upgrades.length > 0)) return value;
   const said = isRecord(value) ? (value['schemaVersion'] ?? 1) : 1;
   if (!Number.isSafeInteger(said) || Number(said) < 1)
@@ -116,12 +116,12 @@ export function encodeRows(rows: readonly unknown[]): Uint8Array {
   return Buffer.from(rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
 }
 
-/** The same compressed: rows of token ids and log probabilities take a ninth of their text. */
+/** Encodes rows compressed: token ids and log probabilities shrink to a ninth of their text. */
 export async function packRows(rows: readonly unknown[]): Promise<Uint8Array> {
   return zipped(encodeRows(rows));
 }
 
-/** Off the thread: a batch may be large. */
+/** Asynchronous, because a batch may be large. */
 export const zipped: (bytes: Uint8Array) => Promise<Uint8Array> = promisify<Uint8Array, Buffer>(gzip);
 
 export function isZipped(bytes: Uint8Array): boolean {
@@ -178,7 +178,7 @@ export function damaged(where: string, what: string, cause?: unknown): RatchetEr
   );
 }
 
-/** An object of a version that this Ratchet does not know. Nothing is wrong with it. */
+/** An object of a version that this Ratchet does not know. It is not damaged. */
 export function newer(where: string, what: string): RatchetError {
   return new RatchetError(
     'CheckpointDamaged',

@@ -39,20 +39,20 @@ export async function getObject(
   return head && { ...head, content };
 }
 
-/** What every whole answer has. One that says 200 and lacks it is none: it is asked for again, as one that was cut. */
+/** Requires a header that every complete answer has. A 200 without it counts as cut off, so the request is repeated. */
 export function answeredWith(value: string | undefined, what: string): string {
   if (value !== undefined && value !== '') return value;
   throw new Error(`the answer has no ${what}, which every S3 server gives`);
 }
 
-/** A gateway over a folder has no ETag of a file that was put there by hand. */
+/** The date stands in for an ETag: a gateway over a folder has none for files that were put there by hand. */
 function dateOf({ LastModified }: { readonly LastModified?: Date | undefined }): string | undefined {
   return LastModified?.toISOString();
 }
 
 /**
- * So many bytes of an object from an offset on, or fewer where it ends; null when there is none. Where they lie and how many they are is
- * compared. Their bits are not: the sha256 that is kept with an object is of all of it.
+ * Returns up to so many bytes of an object from an offset; null if there is no object. Offset and length are checked. The content is not,
+ * since the sha256 kept with an object covers all of it.
  */
 export async function getObjectRange(
   requests: S3Requests,
@@ -220,7 +220,7 @@ async function getRange(requests: S3Requests, key: string, { start, end, etag, o
         answeredWith(found.ETag ?? dateOf(found), 'ETag');
         const length = found.ContentLength ?? 0;
         const total = Number(/\/(\d+)$/.exec(found.ContentRange ?? '')?.[1] ?? length);
-        // Some servers answer a range with the whole object.
+        // Some servers answer a range request with the whole object.
         const isWhole = found.ContentRange === undefined && start === 0;
         if (!isWhole && length !== Math.min(end, total) - start)
           throw new Error(`expected bytes ${start} to ${Math.min(end, total)}, answered ${length} bytes`);

@@ -107,12 +107,12 @@ async function fetchFile(
       const found = await getObjectToFile(requests, object.key, temporary);
       const expected = found?.metadata[metadataNames.sha256];
       const isSound = found && (expected === undefined || expected === found.sha256);
-      // Another object than the list names, or a newer one: what is answered again and again is that.
+      // The object differs from the listing, or is newer. The answer is accepted once it stays the same on every try.
       if (isSound && (found.etag === object.etag || ask === asksMax)) {
         await rename(temporary, file);
         return { etag: found.etag, bytes: found.bytes };
       }
-      if (ask === asksMax && !found) return null; // removed meanwhile
+      if (ask === asksMax && !found) return null; // removed since the listing
       if (ask === asksMax) throw damagedOf(requests, object.key, expected!, found!.sha256);
     } finally {
       await rm(temporary, { force: true });

@@ -68,7 +68,7 @@ export async function joinLog(
     try {
       return await joinOnce(requests, key, body, known);
     } catch (error) {
-      // A list may be older than what it lists.
+      // A listing may be older than the objects.
       const isHole = error instanceof RatchetError && error.code === 'CheckpointDamaged';
       if (!isHole || ask === asksMax) throw error;
       await untilAskedAgain(requests, ask);
@@ -168,7 +168,7 @@ async function fold(requests: S3Requests, key: string, own?: ReadonlyMap<number,
   );
 }
 
-/** Of the body, as it is now: it is written as a whole. */
+/** Metadata with the sha256 of the current body, which is always written as a whole. */
 function ofLog(body: Uint8Array): Record<string, string> {
   return { [metadataNames.log]: '1', [metadataNames.sha256]: sha256(body) };
 }

@@ -194,7 +194,7 @@ async function openSession(location: S3Server, limits: S3Limits): Promise<S3Sess
         ...present({ credentials, endpoint: location.endpoint, region }),
         forcePathStyle: location.pathStyle,
         maxAttempts: 1,
-        // Every body is covered by its SHA-256 in the signature; servers other than AWS often know no other checksum.
+        // The signature covers every body with its SHA-256, because servers other than AWS often support no other checksum.
         requestChecksumCalculation: 'WHEN_REQUIRED',
         responseChecksumValidation: 'WHEN_REQUIRED',
         requestHandler: {
@@ -208,12 +208,12 @@ async function openSession(location: S3Server, limits: S3Limits): Promise<S3Sess
   return { client, sdk };
 }
 
-/** The SDK's own switch. */
+/** The SDK's own switch for its warning. */
 const noNodeNotice = 'AWS_SDK_JS_NODE_VERSION_SUPPORT_WARNING_DISABLED';
 
 /**
- * On Node 20 the SDK's first client says in eight lines which later versions of it need another Node: in every process, though the
- * pinned version takes Node 20. The variable is set for this call alone, and no child process sees it.
+ * Hides the SDK's eight-line warning on Node 20 about its later versions, which every process would print. The pinned version supports Node
+ * 20. The variable is set for this call only, and child processes do not inherit it.
  */
 function withoutNodeNotice<T>(open: () => T): T {
   const before = process.env[noNodeNotice];

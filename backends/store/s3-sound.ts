@@ -6,7 +6,7 @@ import { getObject, headObject } from './s3-download.ts';
 import type { S3Requests } from './s3-requests.ts';
 import { metadataNames } from './s3-upload.ts';
 
-/** An object that was compared with what is known of it. */
+/** An object that passed every comparison with what is known of it. */
 export interface SoundObject {
   readonly content: Uint8Array;
   readonly sha256: string;
@@ -15,27 +15,27 @@ export interface SoundObject {
 }
 
 interface Known {
-  /** It is there: a reference or a list names it. */
+  /** The object must exist, because a reference or a listing names it. */
   readonly isThere?: boolean;
-  /** What a reference says. */
+  /** sha256 from the reference. */
   readonly sha256?: string;
-  /** Its name in the store, which is kept with it. */
+  /** The object's name in the store, which its metadata contains. */
   readonly name?: string;
 }
 
-/** How often an answer that cannot be right is asked for again before it is believed. */
+/** How often a request is made before an implausible answer is believed. */
 export const asksMax = 5;
 const waitMsMax = 2_000;
 
-/** The wait before a wrong answer is asked for again. */
+/** Waits before a request with a wrong answer is repeated. */
 export async function untilAskedAgain({ limits }: S3Requests, ask: number): Promise<void> {
   await delay(Math.min(waitMsMax, limits.backoffMs * 2 ** (ask - 1)) * (0.5 + Math.random() / 2));
 }
 
 /**
- * An object's bytes, compared with the sha256 that is kept with it and with the one that is known; null when there is none. One wrong answer
- * is not the truth: it is asked for again. Throws `CheckpointDamaged` for what stays wrong. Of an object that somebody else put there
- * without a sha256 the ETag is compared, or two answers with each other.
+ * Returns an object's bytes, checked against the sha256 in its metadata and the expected one; null if there is none. A wrong answer is
+ * requested again, since a server may err once. Throws `CheckpointDamaged` if it stays wrong. Objects that others stored without a sha256
+ * are checked by ETag, or by two equal answers.
  */
 export async function getSound(requests: S3Requests, key: string, known: Known = {}): Promise<SoundObject | null> {
   let before: string | null = null;
@@ -54,7 +54,7 @@ export async function getSound(requests: S3Requests, key: string, known: Known =
         expected === undefined
           ? sha256 === before || `"${md5Of(found.content)}"` === found.etag
           : sha256 === expected && (kept === undefined || kept === sha256);
-      // Somebody may have copied it to another name: the last answer counts.
+      // The object may have been copied to another name, so the last answer counts.
       const isIt = known.name === undefined || isNamed(found.metadata, known.name) || isLast;
       if (isRight && isIt) return sound;
       if (isLast && expected !== undefined)
@@ -66,7 +66,7 @@ export async function getSound(requests: S3Requests, key: string, known: Known =
   }
 }
 
-/** What is kept with an object to know it again. */
+/** Metadata that identifies an object later. */
 export function namedAs(name: string): Record<string, string> {
   return { [metadataNames.key]: encodeURIComponent(name) };
 }
@@ -83,7 +83,7 @@ export function damagedOf({ place }: S3Requests, key: string, expected: string, 
   );
 }
 
-/** Of so many bytes at once: what else the process does is not held up. */
+/** Bytes hashed per turn of the event loop, so that the process stays responsive. */
 const hashedAtOnce = 8 * 1024 * 1024;
 
 async function digestOf(content: Uint8Array): Promise<string> {

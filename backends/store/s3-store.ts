@@ -74,9 +74,9 @@ export class S3Store implements Store {
       const folder = await this.localFolder(path.posix.dirname(ref.key));
       const found = await sha256OfFile(path.join(folder, path.posix.basename(ref.key)));
       if (found === ref.sha256) return;
-      // What the bucket says of its sha256 was compared as it was copied: twice is enough. What is missing may come.
+      // The copy was checked against the bucket's sha256 on download, so two tries are enough. A missing object may still appear.
       if (ask === asksMax || (found !== null && ask > 1)) return requireSha256(ref, this.uri, found);
-      await forgetCopy(folder); // it may be the copy that is damaged
+      await forgetCopy(folder); // the local copy may be the damaged one
       if (found === null) await untilAskedAgain(this.#requests, ask);
     }
   }

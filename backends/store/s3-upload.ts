@@ -13,7 +13,7 @@ interface UploadSource {
   readonly part: (start: number, end: number) => Promise<Uint8Array>;
 }
 
-/** Kept with each object, so that what is read can be compared; its name in the store; and who wrote it, to know our own write again. */
+/** Metadata of each object: its sha256 to verify reads, its name in the store, and its writer to recognize our own retried write. */
 export const metadataNames = {
   sha256: 'ratchet-sha256',
   key: 'ratchet-key',

@@ -5,35 +5,35 @@ import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import type { Staging, Store } from './types.ts';
 
-/** By which a place is known to be the one: an object that was written when what lives there was begun, and stays. */
+/** Identifies a place: an object that was written when the run was created, and that stays there. */
 export interface Landmark {
   readonly key: string;
-  /** Tells landmarks of one key apart. */
+  /** Distinguishes landmarks with the same key. */
   readonly is: string;
-  /** Null where these bytes are the landmark; else how they differ, in words: expected …, found …. */
+  /** Returns null if these bytes are the landmark; else the difference in words: expected …, found …. */
   readonly differs: (bytes: Uint8Array) => string | null;
 }
 
 const answerMsMax = 10_000;
 
-/** Files open at once, memory: nothing of the store. */
+/** File handles and memory ran out, which says nothing about the store. */
 const ofThisProcess = ['EMFILE', 'ENFILE', 'ENOMEM'];
 
 interface SeenOptions {
-  /** For so long after it was seen it is not looked for again. */
+  /** How long the place is not checked again after it was seen. */
   readonly freshMs?: number;
-  /** Tells places of one process apart; needed where `freshMs` is. */
+  /** Distinguishes places within one process; required with `freshMs`. */
   readonly name?: string;
 }
 
-/** When each place was seen last. Bounded: the runs of a process. */
+/** When each place was last seen. Bounded by the runs of a process. */
 const seenAt = new Map<string, number>();
 const placesMax = 256;
 
 /**
- * A store in which something was begun. One process's view is not the truth: where a mount is away, or was never there, every
- * object is missing and every write goes to the wrong disk. So nothing is written, and nothing counts as missing or damaged, unless
- * the landmark is seen. Else everything throws `StoreNotSeen`, which another machine may not have to.
+ * A store in which something was already created. Without its mount every object looks missing and every write goes to the wrong disk. So
+ * nothing is written, missing or damaged unless the landmark is seen. Otherwise every call throws `StoreNotSeen`, and another machine may
+ * succeed.
  */
 export class SeenStore implements Store {
   readonly uri: string;
@@ -107,7 +107,7 @@ export class SeenStore implements Store {
     return this.#look(() => this.#store.localFolder(prefix));
   }
 
-  /** Throws `StoreNotSeen` unless the landmark is there. `isNow`: also where it was seen a moment ago. */
+  /** Throws `StoreNotSeen` unless the landmark is there. `isNow`: check even if it was seen a moment ago. */
   async requireSeen({ isNow = false } = {}): Promise<void> {
     const { freshMs = 0, name = '' } = this.#options;
     if (!isNow && performance.now() - (seenAt.get(name) ?? -Infinity) < freshMs) return;
@@ -119,13 +119,13 @@ export class SeenStore implements Store {
     });
     if (bytes === null) throw this.#notSeen(`expected ${key} there, found ${await this.#whatIsThere()}`);
     const difference = differs(bytes);
-    if (difference !== null) throw this.#notSeen(`another run of this name lies there: ${difference}`);
+    if (difference !== null) throw this.#notSeen(`another run of this name is there: ${difference}`);
     if (freshMs === 0) return;
     seenAt.set(name, performance.now());
     if (seenAt.size > placesMax) seenAt.delete(seenAt.keys().next().value!);
   }
 
-  /** A mount whose server is gone may let one wait for ever. A bucket's requests have a bound of their own. */
+  /** Calls on a mount may hang for ever when its server is gone. Requests to a bucket have their own time limit. */
   async #answered<T>(reading: Promise<T>): Promise<T> {
     if (!this.uri.startsWith('file:')) return reading;
     const isOver = new AbortController();
@@ -145,7 +145,7 @@ export class SeenStore implements Store {
     return this.#look(work);
   }
 
-  /** What is not there, and what fails, may be so because the whole place is not seen. */
+  /** Checks the landmark before an object counts as missing or a failure counts as the object's. */
   async #look<T>(work: () => Promise<T>): Promise<T> {
     let found: T;
     try {
@@ -164,7 +164,7 @@ export class SeenStore implements Store {
       : 'Give it the same bucket, server and credentials as the other machines of the run';
     return new RatchetError(
       'StoreNotSeen',
-      `the store ${this.uri} is not seen: ${why}. Nothing is written there. ${remedy}; the run goes on by itself.`,
+      `the store ${this.uri} is not seen: ${why}. Nothing is written there. ${remedy}; the run then continues by itself.`,
       cause === undefined ? {} : { cause },
     );
   }
@@ -181,12 +181,12 @@ export class SeenStore implements Store {
   }
 }
 
-/** Throws `StoreNotSeen` unless a store that something was begun in is there; nothing of any other store. */
+/** Throws `StoreNotSeen` unless the landmark is there. Returns for stores without a landmark. */
 export async function requireSeen(store: Store, options: { readonly isNow?: boolean } = {}): Promise<void> {
   if (store instanceof SeenStore) await store.requireSeen(options);
 }
 
-/** Whether a failure may be that of the whole place: an object is missing or damaged, or the system refused to look. */
+/** Whether the whole place may be the cause: an object is missing or damaged, or the system refused access. */
 function isOfPlace(error: unknown): boolean {
   if (error instanceof RatchetError) return error.code === 'CheckpointDamaged' || error.code === 'StoreUnavailable';
   return typeof (error as NodeJS.ErrnoException).errno === 'number';

@@ -100,7 +100,7 @@ async function listed(client: Client, info: WorkflowExecutionInfo): Promise<List
     : null;
   const stuck =
     isRunning && !answer
-      ? await whyStuck(client.workflow.getHandle(workflowId), workflowId).catch(() => null) // a server that is being restarted
+      ? await whyStuck(client.workflow.getHandle(workflowId), workflowId).catch(() => null) // the server may be restarting
       : null;
   const noted = memo[memoKeys.asked] as AskedOfRun | undefined;
   const pausedBecause = answer ? answer.pausedBecause : isRunning ? (noted?.pausedBecause ?? null) : null;

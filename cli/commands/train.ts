@@ -115,7 +115,7 @@ export async function train(
         wasRunning: isAttached,
         rollouts: () => new StoredRollouts(openRunStore(spec.store.uri, run)),
         known: { maxSteps: spec.maxSteps, store: `${spec.store.uri}${run}/` },
-        // What it was to be rewound to was for the execution that was asked for it.
+        // A rewind applies only to the execution it was requested for, so the new start goes without it.
         ...(isAttached && { startAnew: async () => (await attachOrStart(client, again, wanted, audience)).handle }),
         goOn,
         goOnPlainly: trainAgain(withoutResume(command)),

@@ -82,7 +82,7 @@ async function holderOf({ results }: EvaluationInput, client: Client): Promise<s
   return holder !== undefined && (await isRunning(client, holder)) ? holder : null;
 }
 
-/** Of the same name and with other settings: what it tells would be taken for what was asked for. */
+/** Refuses a running evaluation with the same name but other settings, because its results would pass for the requested ones. */
 export async function refuseOtherInput(client: Client, { workflowId, input }: Prepared): Promise<void> {
   const others = await otherThanAsked(client, workflowId, input);
   if (others.length === 0) return;

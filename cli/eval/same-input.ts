@@ -5,7 +5,7 @@ import { readBeginning } from '../../workers/take-over.ts';
 
 type Input = EvaluationInput | EvaluationsInput;
 
-/** What an evaluation that is under way does otherwise than this input asks for; empty where it is the same. */
+/** Lists where a running evaluation differs from this input; empty if it is the same. */
 export async function otherThanAsked(client: Client, workflowId: string, now: Input): Promise<string[]> {
   const { runId } = await client.workflow.getHandle(workflowId).describe();
   const { input } = await readBeginning<unknown>(client, workflowId, runId);

@@ -9,7 +9,7 @@ import { type Bar, seconds, type ViewModel, type Wait } from './view-model.ts';
 export interface FrameInput {
   /** Null before the run has answered. */
   readonly model: ViewModel | null;
-  /** What keeps it from answering, where that is known; empty where nothing does. */
+  /** Describes what blocks the run, if that is known; empty if nothing does. */
   readonly trouble?: string;
   readonly run: string;
   readonly place: ViewPosition;

@@ -58,11 +58,11 @@ export interface RunHandle {
   readonly begunAt?: string;
 }
 
-/** What a worker tells a run of its store. */
+/** A worker's report on whether it sees the run's store. */
 export interface StoreMissed {
-  /** Which worker, where: `rollout worker 4711 on gpu-b`. */
+  /** The worker and its machine, such as `rollout worker 4711 on gpu-b`. */
   readonly worker: string;
-  /** What it does not see, in words; null = it sees the store again. */
+  /** Why the worker does not see the store; null = it sees it again. */
   readonly why: string | null;
 }
 
@@ -85,7 +85,9 @@ export interface OpenRound {
   readonly leases: string;
   /** Ordinals of those of its groups that have not ended, as ranges; absent: none has. */
   readonly groups?: string;
-  /** In commits of an afternoon, 25 November 2026, in place of `groups`: the chunks that have not ended, by their place among those of its leases. */
+  /**
+   * Unfinished chunks, by index among the round's leases. Only commits of the afternoon of 25 November 2026 have this, instead of `groups`.
+   */
   readonly chunks?: readonly number[];
 }
 

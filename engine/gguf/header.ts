@@ -84,7 +84,7 @@ class HeaderReader {
   readonly #where: string;
   readonly #decoder = new TextDecoder('utf-8');
   position = 0;
-  /** Values of all lists so far: a byte of the file may become eight in memory, and a text forty. */
+  /** Values in all lists so far. They are bounded because in memory one byte may take eight, and a text forty. */
   #listed = 0;
 
   constructor(bytes: Uint8Array, where: string) {

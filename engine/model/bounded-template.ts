@@ -23,16 +23,16 @@ import {
 import { TemplateMeter } from './template-meter.ts';
 
 interface Bounds {
-  /** What strftime_now tells, as {@link minuteOf} writes it; null = the clock's. */
+  /** Time for strftime_now, in the format of {@link minuteOf}; null = the current time. */
   readonly time?: string | null;
   readonly workMax?: number;
   readonly bytesMax?: number;
 }
 
 /**
- * Renders a chat template as Template.render does, up to a bound of work and of memory: a template comes with a model's files, and what it does
- * would stop everything else of this process. Each evaluation, each turn of a loop and the size of each value are counted before they are done,
- * so that the same template ends at the same place on every machine.
+ * Renders a chat template like Template.render, within bounds on work and memory. A template comes with a model's files, so a hostile one
+ * could block the whole process. Evaluations, loop turns and sizes of values are counted before the work is done, so a template ends at the
+ * same place on every machine.
  */
 export function renderBounded(
   template: Template,
@@ -47,7 +47,7 @@ export function renderBounded(
   throw new TypeError(`expected a template that gives a text, got ${typeof rendered}`);
 }
 
-/** Throws where the text is no template of Jinja, or so long or so blank that reading it would take minutes. */
+/** Throws if the text is not a Jinja template, or is so long or has so many blanks that parsing would take minutes. */
 export function compileTemplate(template: string): Template {
   if (template.length > templateCharactersMax)
     throw new SyntaxError(`expected a template of at most ${templateCharactersMax} letters, got ${template.length}.`);
@@ -61,19 +61,19 @@ interface Scope {
   lookupVariable(name: string): TemplateValue;
 }
 
-/** Of a parsed template; its own fields are the package's. */
+/** A node of a parsed template; its other fields belong to the package. */
 interface Part {
   readonly type: string;
   readonly [field: string]: unknown;
 }
 
-/** A value in the place of the part that gave it: who counts what an operation will take has to know its values first. */
+/** A node replaced by its value: the cost of an operation can only be counted once its operands are known. */
 interface Given extends Part {
   readonly type: 'Given';
   readonly given: TemplateValue;
 }
 
-/** A part of a block: what it gives is written. */
+/** A statement in a block, whose result is written out. */
 interface Shown extends Part {
   readonly type: 'Shown';
   readonly statement: Part;
@@ -84,7 +84,10 @@ interface Call extends Part {
   readonly args: readonly Part[];
 }
 
-/** Of the package's class, whose own types lead nowhere under Node's way of finding modules, and keep to themselves what is counted here. */
+/**
+ * Methods of the package's interpreter that are counted here. Its own types do not resolve under Node's module resolution, and mark these
+ * as private.
+ */
 interface Evaluator {
   run(program: unknown): TemplateValue;
   evaluate(node: Part | undefined, scope: Scope): TemplateValue;
@@ -102,26 +105,26 @@ interface Evaluator {
 const NewScope = Environment as unknown as new () => Scope;
 const Evaluating = Interpreter as unknown as new (scope: Scope) => Evaluator;
 
-/** Bytes of what one evaluation makes, of a turn of a loop, and of the methods of a value, which are made when the first is asked for. */
+/** Bytes for one evaluation, one loop turn, and the methods of a value, which are created on first use. */
 const [evaluationBytes, turnBytes, methodsBytes] = [64, 256, 2_048];
-/** Steps of a turn of a loop that does nothing: it has a scope and nine variables. */
+/** Steps for an empty loop turn, which creates a scope and nine variables. */
 const turnSteps = 8;
 const methodsSteps = 16;
-/** The package says by an exception that there is no such name. */
+/** Steps for an unknown name: the package throws an exception. */
 const missingSteps = 8;
-/** A turn that is left early is left by an exception. */
+/** Steps for leaving a loop turn early: the package throws an exception. */
 const thrownSteps = 32;
-/** Scopes that are looked through for a name in the time of one step. */
+/** How many scopes can be searched for a name in the time of one step. */
 const scopesOfStep = 16;
 
 const literals = ['StringLiteral', 'IntegerLiteral', 'FloatLiteral'];
 
 class BoundedEvaluator extends Evaluating {
   readonly #meter: TemplateMeter;
-  /** By the functions that stand for them. */
+  /** The method name and its value, by the function that represents the method. */
   readonly #methods = new WeakMap<TemplateValue, { readonly name: string; readonly of: TemplateValue }>();
   readonly #macros = new WeakSet<TemplateValue>();
-  /** Values whose methods were made. */
+  /** Values whose methods exist already. */
   readonly #opened = new WeakSet<TemplateValue>();
   #depth = 0;
 
@@ -137,7 +140,7 @@ class BoundedEvaluator extends Evaluating {
       if (value.value !== null && value.value !== undefined) countShown(this.#meter, value);
       return value;
     }
-    // Deeper, the stack would end somewhere else on every machine, and the package takes that for a name that is not there.
+    // Beyond this depth the stack would overflow at a different place on each machine, and the package would report a missing name.
     if (this.#depth >= templateDepthMax)
       throw new Error(`its parts are more than ${templateDepthMax} deep in one another.`);
     const what = node === undefined ? 'nothing' : `its next part (${node.type})`;
@@ -218,7 +221,7 @@ class BoundedEvaluator extends Evaluating {
   }
 
   override evaluateMacro(node: Part, scope: Scope): TemplateValue {
-    this.#meter.spend(partsIn(node), 'a macro'); // it is gone through whenever it is defined
+    this.#meter.spend(partsIn(node), 'a macro'); // each macro definition walks through it again
     const result = super.evaluateMacro(node, scope);
     this.#macros.add(scope.lookupVariable((node['name'] as { readonly value: string }).value));
     return result;
@@ -231,7 +234,7 @@ class BoundedEvaluator extends Evaluating {
     return super.applyFilter(operand, call === null ? filter : { ...call, args: parts }, scope);
   }
 
-  /** The same call of what is known by now, once what it will take is counted. */
+  /** Returns the call with its known values filled in, after its cost was counted. */
   #counted(call: Call, scope: Scope): Call {
     const { parts, values } = this.#arguments(call.args, scope);
     const callee = this.evaluate(call.callee, scope);
@@ -241,7 +244,7 @@ class BoundedEvaluator extends Evaluating {
     return { ...call, args: parts, callee: given(callee) };
   }
 
-  /** What a call is given: the values, and the parts in whose place they stand. Literals stay, some of which the package asks to see. */
+  /** Arguments of a call: their values, and nodes that stand for the values. Literals stay, because the package looks at some of them. */
   #arguments(
     args: readonly Part[],
     scope: Scope,
@@ -251,7 +254,7 @@ class BoundedEvaluator extends Evaluating {
     const known = new Map<Part, Part>();
     const isNamed = ({ type }: Part): boolean =>
       type === 'KeywordArgumentExpression' || type === 'KeywordSpreadExpression';
-    // In the package's order: all that have no name come first.
+    // Positional arguments come first, in the package's order.
     for (const part of args.filter((each) => !isNamed(each))) {
       const isSpread = part.type === 'SpreadExpression';
       const value = this.#valueOf(isSpread ? part['argument'] : part, scope);
@@ -290,7 +293,7 @@ function given(value: TemplateValue): Given {
 
 const shownBlocks = new WeakMap<readonly Part[], readonly Shown[]>();
 
-/** The parts of a block, each as one whose value is written. */
+/** Wraps each statement of a block, so that its result is counted when written. */
 function shown(statements: readonly Part[]): readonly Shown[] {
   const known = shownBlocks.get(statements);
   if (known) return known;
@@ -301,7 +304,7 @@ function shown(statements: readonly Part[]): readonly Shown[] {
 
 const countedParts = new WeakMap<object, number>();
 
-/** How many parts a part of a template has, with all that are in it. */
+/** Counts a node with all its descendants. */
 function partsIn(part: object): number {
   const known = countedParts.get(part);
   if (known !== undefined) return known;
@@ -318,16 +321,16 @@ function partsIn(part: object): number {
   return count;
 }
 
-/** A blank is looked at again for each one before it. */
+/** Counts blanks in a row: the parser examines each blank again for every blank before it. */
 function blanksInARow(text: string): number {
   let most = 0;
   for (const [blanks] of text.matchAll(/\s+/g)) most = Math.max(most, blanks.length);
   return most;
 }
 
-/** Letters of what a template says itself that are repeated. */
+/** Letters of the template's own text that are repeated. */
 const saidMax = 2_000;
-/** Steps of a letter of a format: each part of a date is asked of the system. */
+/** Steps per format letter: each part of a date is a call to the system. */
 const formatSteps = 64;
 
 /** As the package sets them, which does not export them; `range` bounded. */

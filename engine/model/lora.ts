@@ -58,7 +58,10 @@ export function createAdapter(config: ModelConfig, lora: LoraConfig, seed: numbe
   return adapter;
 }
 
-/** W + scale · B A as new weights, in `memory` if given; sums in double precision and in a fixed order, so the same bits everywhere. */
+/**
+ * Returns W + scale · B A as new weights, in `memory` if given. Sums are in double precision and in a fixed order, so bits are the same
+ * everywhere.
+ */
 export function mergeAdapter(
   base: Parameters,
   adapter: AdapterParameters,
@@ -78,7 +81,7 @@ export function mergeWhenRead(base: Parameters, adapter: AdapterParameters, base
   return new MergedParameters(() => addAdapter(base.clone(), adapter), adapter, { digest: baseDigest, base });
 }
 
-/** In `memory` where that has its size. */
+/** Copies into `memory` if its size fits, else into new memory. */
 function copyOf(base: Parameters, memory: Float32Array | null): Parameters {
   if (memory?.length !== base.flat.length) return base.clone();
   memory.set(base.flat);

@@ -56,7 +56,7 @@ export async function loadModelFolder(folder: string, options: ModelLoadOptions 
   return { ...(await loadModelTexts(folder, options)), parameters: await loadParameters(folder, options) };
 }
 
-/** All of a folder but its weights. */
+/** Loads everything in a model folder except its weights. */
 export async function loadModelTexts(
   folder: string,
   options: ModelLoadOptions = {},
@@ -112,14 +112,14 @@ export async function saveModelFolder(
   await writeWeights(model.parameters, join(folder, weightsFile), { dtype });
 }
 
-/** The shape of a folder's model, as its config.json has it. */
+/** Returns the model's shape from config.json. */
 export async function loadModelConfig(folder: string): Promise<ModelConfig> {
   const text = await readText(folder, 'config.json');
   if (text === null) throw missingFile(folder, 'config.json');
   return parseModelConfig(text, join(folder, 'config.json'));
 }
 
-/** Weights that are no adapter's; in `memory` where that has their size. */
+/** Loads weights of a full model, not of an adapter. They go into `memory` if its size fits. */
 export async function loadPlainParameters(folder: string, memory: Float32Array | null = null): Promise<Parameters> {
   const config = await loadModelConfig(folder);
   const count = parameterCount(config);

@@ -4,39 +4,39 @@ import path from 'node:path';
 import { openRegular, type Opening } from '../regular-file.ts';
 
 /**
- * Where the files of a model folder may really be: in it, and where it is a snapshot in the cache of huggingface_hub, in the whole of its
- * repository, whose snapshots are links to its blobs. A link out of there is refused: what we write from a model folder, and what a server
- * says with it, would hold what somebody else could not read.
+ * Allows files that are really inside the model folder. For a snapshot in huggingface_hub's cache the whole repository is allowed, because
+ * its files are links to blobs there. Other links are refused: copies and server answers made from the folder could reveal files that other
+ * users may not read.
  */
 export function ofRepository(folder: string): Opening {
   return { within: [folder, ...cachedRepository(folder)] };
 }
 
 /**
- * Throws `NotAFile` for a folder with anything in it that {@link ofRepository} does not let be opened. Another program, such as vLLM, opens
- * files by their names and follows every link.
+ * Throws `NotAFile` if the folder contains anything that {@link ofRepository} refuses. Programs such as vLLM open files by name and follow
+ * every link.
  */
 export async function requireOwnFiles(folder: string): Promise<void> {
   const opening = ofRepository(folder);
-  const entries = await readdir(folder, { recursive: true, withFileTypes: true }); // enters no folder through a link
+  const entries = await readdir(folder, { recursive: true, withFileTypes: true }); // does not enter folders through links
   for (const entry of entries) {
     if (entry.isDirectory()) continue;
     const file = path.join(entry.parentPath, entry.name);
     const handle = await openRegular(file, opening).catch((error: unknown) => {
-      if (error instanceof Error && 'code' in error && error.code === 'EACCES') return null; // nor does any program of this user's
+      if (error instanceof Error && 'code' in error && error.code === 'EACCES') return null; // vLLM cannot read it either
       throw error;
     });
     await handle?.close();
   }
 }
 
-/** `models--OWNER--NAME` of `…/models--OWNER--NAME/snapshots/COMMIT`, by the folder's real path. */
+/** Finds `models--OWNER--NAME` in `…/models--OWNER--NAME/snapshots/COMMIT`, from the folder's real path. */
 function cachedRepository(folder: string): string[] {
   let real: string;
   try {
     real = realpathSync(folder);
   } catch {
-    return []; // who opens a file of it says that it is not there
+    return []; // opening a file there reports what is missing
   }
   const snapshots = path.dirname(real);
   const repository = path.dirname(snapshots);

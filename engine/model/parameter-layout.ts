@@ -37,7 +37,7 @@ export function elementCount(layout: readonly ParameterSpec[]): number {
   return last ? last.offset + last.length : 0;
 }
 
-/** The name of the table that tokens are looked up in. */
+/** Name of the token embedding table. */
 export const embeddingsName = 'model.embed_tokens.weight';
 
 export const layerPrefix = (layer: number): string => `model.layers.${layer}.`;

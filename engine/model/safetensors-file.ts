@@ -42,7 +42,7 @@ export class SafetensorsReader {
     this.header = header;
   }
 
-  /** A file of a model folder, which may be a link as {@link ofRepository} says. */
+  /** Opens a file of a model folder; links are allowed as in {@link ofRepository}. */
   static async open(path: string): Promise<SafetensorsReader> {
     const file = await openRegular(path, ofRepository(dirname(path)));
     try {

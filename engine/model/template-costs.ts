@@ -1,29 +1,29 @@
 import type { TemplateMeter } from './template-meter.ts';
 
-/** A value of the template language: texts, numbers, lists, and maps by key. */
+/** A value in the template language: a text, a number, a list, or a map by key. */
 export interface TemplateValue {
   readonly type: string;
   readonly value: unknown;
 }
 
-/** What a filter, a method or a function is given. */
+/** Arguments of a filter, a method or a function. */
 export interface TemplateArguments {
   readonly positional: readonly TemplateValue[];
   readonly named: ReadonlyMap<string, TemplateValue>;
 }
 
-/** Bytes of one value, of a pair as a list, and of a place in a list. */
+/** Bytes per value, per key-value pair as a list, and per list entry. */
 const [valueBytes, pairBytes, placeBytes] = [96, 256, 8];
-/** Deeper than any schema of tools. Below it the package's own recursion is far from the end of the stack. */
+/** Deeper than any schema of tools, and shallow enough that the package's recursion does not overflow the stack. */
 const nestingMax = 200;
-/** Characters that one may become: `"` in JSON as \u0022, and in addresses as %22. */
+/** Most characters that one can become: `"` in JSON is \u0022, and in addresses %22. */
 const growthMax = 6;
-/** Letters that one becomes in another case, such as ΐ. */
+/** Most letters that one can become in another case, such as ΐ. */
 const caseGrowthMax = 3;
 const numberCharacters = 24;
 const functionCharacters = 1_000;
 
-/** Counts what an operator would take. */
+/** Counts the cost of an operator. */
 export function countOperator(meter: TemplateMeter, operator: string, left: TemplateValue, right: TemplateValue): void {
   const what = `the operator "${operator}"`;
   const [a, b] = [sizeOf(left), sizeOf(right)];
@@ -45,12 +45,12 @@ export function countOperator(meter: TemplateMeter, operator: string, left: Temp
       return undefined;
     default:
       meter.read(Math.min(a, b), what);
-      // A list is written out to be compared with a text.
+      // Comparing a list with a text writes the list out first.
       if (isList(left) !== isList(right)) countJoined(meter, [left, right].filter(isList), what);
   }
 }
 
-/** Counts what a filter would take. */
+/** Counts the cost of a filter. */
 export function countFilter(
   meter: TemplateMeter,
   name: string,
@@ -115,7 +115,7 @@ export function countFilter(
   }
 }
 
-/** Counts what a method of a text, a list or a map would take. */
+/** Counts the cost of a method on a text, a list or a map. */
 export function countMethod(meter: TemplateMeter, name: string, of: TemplateValue, given: TemplateArguments): void {
   const what = `${name}()`;
   const size = sizeOf(of);
@@ -148,36 +148,36 @@ export function countMethod(meter: TemplateMeter, name: string, of: TemplateValu
   }
 }
 
-/** Counts what a function that copies what it is given would take. */
+/** Counts the cost of a function that copies its arguments. */
 export function countCall(meter: TemplateMeter, given: TemplateArguments): void {
   meter.items(1 + sizesOf(given), valueBytes, 'a function');
 }
 
-/** Counts what a test would take. */
+/** Counts the cost of a test. */
 export function countTest(meter: TemplateMeter, operand: TemplateValue, name: string): void {
   if (isText(operand) && (name === 'lower' || name === 'upper'))
     meter.text(sizeOf(operand) * growthMax, `the test "${name}"`);
 }
 
-/** Counts what a part of a text or a list would take. */
+/** Counts the cost of a slice of a text or a list. */
 export function countSlice(meter: TemplateMeter, of: TemplateValue): void {
   meter.hold(sizeOf(of) * (isText(of) ? valueBytes : placeBytes), 'a slice');
   meter.spend(Math.ceil(sizeOf(of) / 16), 'a slice');
 }
 
-/** Counts what a value would take that is written into the result. */
+/** Counts the cost of a value that is written into the result. */
 export function countShown(meter: TemplateMeter, value: TemplateValue): void {
   if (isText(value)) return meter.text(sizeOf(value), 'writing it');
   countJoined(meter, [value], 'writing it');
 }
 
-/** Characters, items or entries. */
+/** Number of characters, items or entries. */
 export function sizeOf({ value }: TemplateValue): number {
   if (typeof value === 'string' || Array.isArray(value)) return value.length;
   return value instanceof Map ? value.size : 0;
 }
 
-/** All values as one text, a separator between those of a list. */
+/** Counts a join: all values as one text, with a separator between the items of a list. */
 function countJoined(meter: TemplateMeter, values: readonly TemplateValue[], what: string, separator = 0): void {
   for (const value of values) {
     if (isText(value)) meter.text((1 + separator) * sizeOf(value), what);
@@ -194,7 +194,10 @@ function countJson(meter: TemplateMeter, operand: TemplateValue, given: Template
 
 const flat = { separator: 4, indent: 0, depth: 0 } as const;
 
-/** Of a value written out, at most: it is gone through as whoever writes it does, what is in several places as often. */
+/**
+ * Returns the most characters a value can take when written out. The walk mirrors the writer, so a value used in several places counts each
+ * time.
+ */
 function charactersOf(
   meter: TemplateMeter,
   { type, value }: TemplateValue,
@@ -209,7 +212,7 @@ function charactersOf(
   const size = Array.isArray(value) ? value.length : value.size;
   const around = separator + indent * (depth + 1) + 1;
   let characters = around * (size + 2);
-  if (value instanceof Map) meter.spend(size * Math.ceil(Math.log2(size + 1)), what); // sorted, maybe
+  if (value instanceof Map) meter.spend(size * Math.ceil(Math.log2(size + 1)), what); // may be sorted
   const inside = { ...how, depth: depth + 1 };
   for (const [key, item] of (value as Map<unknown, TemplateValue>).entries()) {
     if (typeof key === 'string') characters += key.length * growthMax + 4;
@@ -228,7 +231,7 @@ function countRepeated(meter: TemplateMeter, left: TemplateValue, right: Templat
   }
 }
 
-/** One text is looked for in another: in the worst case at every place of it, letter by letter. */
+/** Counts the search for one text in another: in the worst case, letter by letter at every position. */
 function countSearch(meter: TemplateMeter, within: number, wanted: number, what: string): void {
   meter.spend(Math.ceil(within / 64 + (within * wanted) / 1024), what);
 }
@@ -261,7 +264,7 @@ function countIndent(meter: TemplateMeter, operand: TemplateValue, given: Templa
   meter.text(text.length + (lines + 1) * width, what);
 }
 
-/** Each is compared with some others, letter by letter. */
+/** Counts a sort: each item is compared with several others, letter by letter. */
 function countSorted(meter: TemplateMeter, operand: TemplateValue, given: TemplateArguments, what: string): void {
   const size = sizeOf(operand);
   const path = given.positional[2] ?? argument(given, 0, 'attribute');
@@ -288,7 +291,7 @@ function countEach(meter: TemplateMeter, name: string, operand: TemplateValue, g
   }
 }
 
-/** What nothing is known of may write all of it out, and as much beside it as any number says. */
+/** Counts an unknown operation: it may write out everything it is given, plus as many characters as any number says. */
 function countUnknown(
   meter: TemplateMeter,
   of: readonly TemplateValue[],
@@ -311,7 +314,7 @@ function isList(value: TemplateValue): boolean {
   return Array.isArray(value.value);
 }
 
-/** How much a number says; zero for what is none. */
+/** Magnitude of a number; 0 for other values. */
 function numberOf(value: TemplateValue | undefined): number {
   return typeof value?.value === 'number' ? Math.abs(value.value) : 0;
 }
@@ -346,7 +349,7 @@ function occurrences(text: string, wanted: string): number {
   return count;
 }
 
-/** Runs of what is no blank, at most. */
+/** Upper bound on the runs of non-blank characters. */
 function words(text: string): number {
   let count = 0;
   let wasBlank = true;
@@ -358,7 +361,7 @@ function words(text: string): number {
   return count;
 }
 
-/** All widths that a text for `%` names, as in `%5d`. */
+/** Sum of all widths in a `%` format, as in `%5d`. */
 function widthsIn(format: string): number {
   return [...format.matchAll(/\d+/g)].reduce((sum, [digits]) => sum + Number(digits), 0);
 }

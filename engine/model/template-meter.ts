@@ -1,6 +1,6 @@
-/** Characters of a text that count as one step: they are copied, compared or looked through so fast. */
+/** Characters per step. Copying, comparing and searching handle about this many in the time of one step. */
 const charactersOfStep = 64;
-/** Of V8's strings, at most. */
+/** V8 stores at most two bytes per character. */
 const bytesOfCharacter = 2;
 
 export interface TemplateBounds {
@@ -9,8 +9,8 @@ export interface TemplateBounds {
 }
 
 /**
- * What rendering a chat template has taken so far, by counts that are the same on every machine. All that costs anything is counted here
- * before it is done, and refused with its name where it would be too much.
+ * Counts the work and memory of rendering a chat template, identically on every machine. Each operation is counted before it runs, and one
+ * that goes over a bound is refused by name.
  */
 export class TemplateMeter {
   readonly #bounds: TemplateBounds;
@@ -21,38 +21,38 @@ export class TemplateMeter {
     this.#bounds = bounds;
   }
 
-  /** Work that leaves nothing. */
+  /** Counts work that creates nothing. */
   spend(steps: number, what: string): void {
     this.#steps += steps;
-    if (this.#steps <= this.#bounds.stepsMax) return; // and of NaN nobody gets further
+    if (this.#steps <= this.#bounds.stepsMax) return; // written this way round so that NaN is refused too
     throw new Error(
-      `${what} would bring it to more than ${this.#bounds.stepsMax} steps; templates of models take some hundred a message.`,
+      `${what} would bring it to more than ${this.#bounds.stepsMax} steps; real templates take a few hundred per message.`,
     );
   }
 
-  /** A text is looked through. */
+  /** Counts reading through a text. */
   read(characters: number, what: string): void {
     this.spend(Math.ceil(characters / charactersOfStep), what);
   }
 
-  /** A text of so many characters is made. */
+  /** Counts the creation of a text. */
   text(characters: number, what: string): void {
     this.read(characters, what);
     this.hold(characters * bytesOfCharacter, what);
   }
 
-  /** So many values are made, in a list or one by one. */
+  /** Counts the creation of several values, in a list or one by one. */
   items(count: number, bytesOfEach: number, what: string): void {
     this.spend(count, what);
     this.hold(count * bytesOfEach, what);
   }
 
-  /** Bytes that are taken, also where they are given back later. */
+  /** Counts allocated bytes. Freed bytes are not subtracted. */
   hold(bytes: number, what: string): void {
     this.#bytes += bytes;
     if (this.#bytes <= this.#bounds.bytesMax) return;
     throw new Error(
-      `${what} would bring its texts and lists to more than ${this.#bounds.bytesMax} bytes; templates of models make some times what they are given.`,
+      `${what} would bring its texts and lists to more than ${this.#bounds.bytesMax} bytes; real templates create a few times the size of their input.`,
     );
   }
 }

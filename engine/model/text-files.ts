@@ -35,7 +35,7 @@ export async function writeTextFiles(folder: string, files: TextFiles): Promise<
   }
 }
 
-/** A text of a model folder; throws as Node's `open` does where there is none, `NotAFile` for a link out of the folder. */
+/** Reads a text of a model folder. Throws as Node's `open` does if it is missing, and `NotAFile` for a link out of the folder. */
 export function readModelText(folder: string, name: string): Promise<string> {
   return readRegularText(join(folder, name), undefined, ofRepository(folder));
 }

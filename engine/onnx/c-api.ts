@@ -159,9 +159,9 @@ function load(): Library {
 }
 
 /**
- * glibc raises the size from which a piece of memory is one of its own to that of the largest that was freed, up to 32 MiB. Smaller pieces
- * stay with the process where others lie behind them: sessions that came and went left a third of a model's weights behind. With a
- * size that is set, what is freed goes back. Other libraries do so by themselves, and have no such function.
+ * Makes glibc return freed memory to the system. By default it raises the size above which allocations are mapped separately, up to 32 MiB.
+ * Smaller ones stay with the process if later ones follow them: sessions that came and went left a third of a model's weights behind. A
+ * fixed size prevents that. Other C libraries do not need it.
  */
 function returnFreedMemory(): void {
   if (process.platform !== 'linux') return;
@@ -172,7 +172,7 @@ function returnFreedMemory(): void {
 
 const mmapThreshold = -3;
 const trimThreshold = -1;
-/** Where glibc begins. */
+/** glibc's initial threshold. */
 const ownPieceBytes = 128 << 10;
 
 /** null on systems with another C library. */

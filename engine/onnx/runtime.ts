@@ -109,7 +109,7 @@ export interface PreparedRun {
 
 /** A compiled graph. */
 export class InferenceSession {
-  /** Their names: the session has copies of its own. */
+  /** Names only, because the session has its own copies. */
   readonly #constants: ReadonlySet<string>;
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];

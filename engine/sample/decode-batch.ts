@@ -47,7 +47,7 @@ interface BatchParts {
   /** Holds the distinct prompts of one prefill run before their keys and values are kept. */
   readonly prefillCache: KeyValueCache;
   readonly prompts: PromptCache;
-  /** Positions of one prefill run, unless a single prompt has more. */
+  /** Most positions in one prefill run; a single longer prompt may exceed it. */
   readonly prefillPositionsMax: number;
   /** Begins the keys of this version's prompts. */
   readonly promptPrefix: string;

@@ -21,11 +21,14 @@ export interface KeptWeights {
   readonly quantization?: Quantization | undefined;
   /** An adapter beside them, in 32-bit floats; missing = none, or merged into them. */
   readonly lora?: LoraConfig | undefined;
-  /** The output layer that is also the table of embeddings has an input of its own, `tiedOutputName`. */
+  /** The output layer shares weights with the embedding table. It then has its own input, `tiedOutputName`. */
   readonly hasTiedOutput?: boolean;
 }
 
-/** A session keeps a copy of what is looked up in it, not of what it packs: the output layer is packed, the table is fed. */
+/**
+ * The output layer is packed into the session and the embedding table is fed. A session would copy a table that it looks rows up in, but
+ * not weights that it packs.
+ */
 export const tiedOutputName = 'output_layer.weight';
 
 interface DecodeGraph {

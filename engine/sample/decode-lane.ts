@@ -237,7 +237,7 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
     });
   }
 
-  /** Memory that other batches have kept from when they were larger must not come on top of what this one takes now. */
+  /** Frees memory that other batches kept from when they were larger, so that it does not add to what this batch needs. */
   #makeRoom(version: Version<Weights>, batch: DecodeBatch, admitted: readonly Row[]): void {
     const rows = batch.rowCount + admitted.length;
     const length = Math.max(batch.longest, ...admitted.map(({ request }) => rowLengthMax(request)));
@@ -249,7 +249,7 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
     for (const other of others) other.cache!.trim(Math.max(rowsMin, other.batch?.rowCount ?? 0));
   }
 
-  /** A prompt that is longer than a run may be as a rule leaves no memory behind. */
+  /** Frees the prefill cache after a prompt that is longer than a usual run. */
   #trimPrefill(): void {
     const { prefillPositionsMax } = this.#options;
     if (this.#prefillCache.bytes > rowBytes(this.#config, prefillPositionsMax)) this.#prefillCache.trim(0);

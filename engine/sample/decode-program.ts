@@ -35,7 +35,7 @@ interface PackedVersion {
   readonly opened: Promise<OpenedVersion>;
   /** Lanes that decode rows of it. */
   users: number;
-  /** Whoever waits for its sessions to be closed; null = it may be used again. */
+  /** Callbacks of those who wait for the sessions to close; null = the version is in use. */
   forgotten: (() => void)[] | null;
 }
 
@@ -107,7 +107,7 @@ export class DecodeProgram {
     if (packed.users === 0 && packed.forgotten) void this.#close(version, packed);
   }
 
-  /** No rows of this version will come. Done when nothing is left of its sessions, which are closed when no lane uses them. */
+  /** Marks that no more rows of this version will come. Resolves when its sessions are closed, once no lane uses them. */
   forget(version: number): Promise<void> {
     const packed = this.#packed.get(version);
     if (!packed) return Promise.resolve();
@@ -119,12 +119,12 @@ export class DecodeProgram {
 
   async #close(version: number, packed: PackedVersion): Promise<void> {
     if (this.#packed.get(version) === packed) this.#packed.delete(version);
-    const opened = await packed.opened.catch(() => null); // whoever asked for it was told
+    const opened = await packed.opened.catch(() => null); // the caller that opened it got the error
     if (opened) await this.#releaseVersion(opened);
     for (const done of packed.forgotten ?? []) done();
   }
 
-  /** Nothing will be sampled beside this base. */
+  /** Marks that nothing more will be sampled beside this base. */
   async forgetBase(parameters: Parameters): Promise<void> {
     const base = this.#base;
     if (base?.parameters !== parameters) return;
@@ -178,8 +178,8 @@ export class DecodeProgram {
   }
 
   /**
-   * What a session keeps of a version's weights, and what it is fed: on a processor the table of embeddings, of which it would keep a copy.
-   * A GPU would get it anew with every step.
+   * Splits a version's weights into those the session keeps and those it is fed. On a CPU the embedding table is fed, because the session
+   * would copy it. On a GPU the session keeps it, since feeding would transfer it at every step.
    */
   #placed(tensors: Tensors): { constants: Tensors; own: Feeds; hasTiedOutput: boolean } {
     if (this.#options.provider === 'cuda') return { constants: tensors, own: {}, hasTiedOutput: false };
@@ -261,7 +261,7 @@ interface OpenedVersion {
   readonly step: Opened;
   /** Whose sessions they are, where others use them too. */
   readonly base?: QuantizedBase;
-  /** Feeds of every run: what the version has that its sessions do not keep. */
+  /** Feeds of every run: the weights that the sessions do not keep. */
   readonly own?: Feeds;
 }
 

@@ -18,7 +18,7 @@ export class KeyValueCache {
   /** Positions per row. */
   #length = lengthStep;
   #revision = 0;
-  /** Nobody makes room ahead beyond it. */
+  /** Capacity is never reserved ahead beyond this. */
   readonly #bytesMax: number;
 
   constructor(config: ModelConfig, bytesMax = Infinity) {
@@ -54,7 +54,7 @@ export class KeyValueCache {
     });
   }
 
-  /** Keeps no more memory than the first `rows` rows need; none for no rows. */
+  /** Shrinks to the memory of the first `rows` rows; 0 frees all of it. */
   trim(rows: number): void {
     const needed = rows * this.#rowSize;
     if (this.#buffers[0]!.length <= needed) return;

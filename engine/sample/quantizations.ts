@@ -1,3 +1,3 @@
-/** How weights of linear layers are kept for sampling. The policy that samples is then another than the one in training. */
+/** How weights of linear layers are stored for sampling. The sampled policy then differs from the trained one. */
 export const quantizations = ['int8', 'int4'] as const;
 export type Quantization = (typeof quantizations)[number];

@@ -20,7 +20,7 @@ export interface GenerateOptions {
 interface SamplerOptions extends ProgramOptions {
   /** Rows from which one more thread decodes; the smaller the model, the more unless given. It does not touch the bits. */
   readonly rowsPerThreadMin?: number;
-  /** What it may have in memory beside the weights. */
+  /** Memory limits in addition to the weights. */
   readonly limits?: SamplingLimits;
 }
 
@@ -175,7 +175,7 @@ export class Sampler {
     return { ...this.#counters, keyValueBytesMax: this.#limits.keyValueBytesMax };
   }
 
-  /** Lets go of all that was made from weights no call runs with any more, and is done when it is closed. */
+  /** Releases everything made from weights that no call uses any more. Resolves when it is closed. */
   async forget(parameters: Parameters): Promise<void> {
     const version = this.#versions.get(parameters);
     this.#versions.delete(parameters);

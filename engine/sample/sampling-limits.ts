@@ -1,20 +1,20 @@
 import { decodeRowsMax, keyValueBytesMax, prefillPositionsMax, promptCacheBytesMax } from '../limits.ts';
 
-/** What a sampler may have in memory at once. None of it touches the bits: more wait, or are computed in more runs. */
+/** How much memory a sampler may use at once. Limits never change results: with less, rows wait longer or are split into more runs. */
 export interface SamplingLimits {
-  /** Keys and values of all batches together; rows beyond it wait. */
+  /** Keys and values of all batches together; rows beyond this wait. */
   readonly keyValueBytesMax: number;
-  /** Keys and values of the smallest batch when nothing else runs: rows that need more are refused. */
+  /** Keys and values of the smallest batch when nothing else runs; rows that need more are refused. */
   readonly aloneBytesMax: number;
-  /** Keys, values and logits of prompts kept for rows to come. */
+  /** Keys, values and logits of prompts that are kept for later rows. */
   readonly promptBytesMax: number;
-  /** Positions of one prefill run, unless a single prompt has more. */
+  /** Positions in one prefill run; a single longer prompt may exceed it. */
   readonly prefillPositionsMax: number;
   /** Rows decoded together. */
   readonly rowsMax: number;
 }
 
-/** A sampler in a process that has no bound of its own. */
+/** Limits for a sampler in a process without a memory budget. */
 export const defaultSamplingLimits: SamplingLimits = {
   keyValueBytesMax,
   aloneBytesMax: keyValueBytesMax,
@@ -23,7 +23,7 @@ export const defaultSamplingLimits: SamplingLimits = {
   rowsMax: decodeRowsMax,
 };
 
-/** What each of `count` lanes has of it. */
+/** Divides the limits among `count` lanes. */
 export function laneShare(limits: SamplingLimits, count: number): SamplingLimits {
   const share = (amount: number): number => Math.floor(amount / count);
   return {
@@ -35,5 +35,5 @@ export function laneShare(limits: SamplingLimits, count: number): SamplingLimits
   };
 }
 
-/** A lane that may have fewer rows than this does not pay for its steps. */
+/** A lane needs at least this many rows to be worth its steps. */
 const rowsOfLaneMin = 8;

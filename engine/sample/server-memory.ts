@@ -7,23 +7,23 @@ import { rowBytes } from './row-bytes.ts';
 import { defaultSamplingLimits, type SamplingLimits } from './sampling-limits.ts';
 import type { Quantization } from './quantizations.ts';
 
-/** What a policy server that samples from a model has in memory, at most. */
+/** Memory plan of a policy server that samples a model; every figure is an upper bound. */
 export interface ServerMemory {
-  /** All of it: what was asked for, or the default. */
+  /** Total budget: as configured, or the default. */
   readonly budgetBytes: number;
-  /** The process and its libraries. */
+  /** Memory of the process and its libraries. */
   readonly processBytes: number;
-  /** A version: its weights, and what sessions keep of them. */
+  /** Memory per version: its weights, and what sessions keep of them. */
   readonly versionBytes: number;
-  /** All versions that are in memory at once, and the base of adapters where there is room for it. */
+  /** Memory for all loaded versions, and for the adapters' base if there is room. */
   readonly weightBytesMax: number;
-  /** Whether the base of adapters stays in memory beside a version. */
+  /** Whether the adapters' base stays loaded beside a version. */
   readonly keepsBase: boolean;
   readonly limits: SamplingLimits;
 }
 
 interface ServerUse {
-  /** null = as the machine and the model have it. */
+  /** Configured budget; null = a default that fits the machine and the model. */
   readonly memoryGb?: number | null | undefined;
   readonly quantize?: Quantization | undefined;
   readonly memory?: Pick<MachineMemory, 'totalBytes'>;
@@ -32,30 +32,30 @@ interface ServerUse {
 const mebibyte = 2 ** 20;
 const gigabyte = 1e9;
 
-/** Node, ONNX Runtime, the graphs, and garbage that is not collected yet. */
+/** Node, ONNX Runtime, the graphs, and garbage that was not collected yet. */
 const processBytes = 200 * mebibyte;
-/** Least that sampling one row takes beside a version: its keys and values, a short run of its prompt, and a step. */
+/** Smallest work memory beside a version, for sampling one row: its keys and values, a short prefill run, and a step. */
 const workBytesMin = 64 * mebibyte;
-/** What sampling has at least where nobody has said how much there may be. */
+/** Smallest work memory if no budget is configured. */
 const workBytesUsual = 192 * mebibyte;
-/** The default: a laptop has it free. */
+/** Default budget, which a laptop usually has free. */
 const budgetUsual = 1.5 * gigabyte;
-/** Of the machine's memory, at most, where that is enough for the model. */
+/** Largest share of the machine's memory used by default, unless the model needs more. */
 const machineShareUsual = 0.25;
 
-/** Parts of what is left beside the weights; a twentieth is nobody's. */
+/** Shares of the memory that is left beside the weights. A twentieth stays free. */
 const shares = { keysValues: 0.4, prefill: 0.3, step: 0.15, prompts: 0.1 };
-/** Versions beside the one that is sampled may take so much of what is left above `workBytesUsual`. */
+/** Share of the memory above `workBytesUsual` that further versions may use. */
 const versionsShare = 0.5;
 const versionsMax = 8;
 const positionsMin = 64;
 const rowsMin = 8;
-/** Memory that the runtime has kept in pieces of other sizes. */
+/** Allowance for memory that the runtime keeps in blocks of other sizes. */
 const slack = 1.5;
 
 /**
- * Plans a policy server's memory. No bit depends on it: with less, more waits. Refuses what has no room for one version and one row, and
- * says what would do.
+ * Plans the memory of a policy server. Results do not depend on it: with less, more requests wait. Throws if one version and one row do not
+ * fit, and names a budget that would be enough.
  */
 export function serverMemory(config: ModelConfig, use: ServerUse = {}): ServerMemory {
   const { memoryGb = null, quantize, memory = machineMemory() } = use;
@@ -80,18 +80,18 @@ export function serverMemory(config: ModelConfig, use: ServerUse = {}): ServerMe
   };
 }
 
-/** What would do, in the unit of the setting and with one digit behind the point. */
+/** Returns a budget that is enough, in GB, rounded up to one decimal. */
 function enoughGb(bytes: number): number {
   return Math.ceil((10 * bytes) / gigabyte) / 10;
 }
 
-/** What was asked for has no room for the model. */
+/** The configured budget is too small for the model. */
 export class MemoryTooSmall extends RatchetError {
   readonly expected: string;
   readonly received: string;
 
   constructor(memoryGb: number, needed: number) {
-    const expected = `at least ${enoughGb(needed)}: one version of the model and one row take so much in the policy server`;
+    const expected = `at least ${enoughGb(needed)}: one version of the model and one row need that much in the policy server`;
     super(
       'ConfigInvalid',
       `[inference] memory_gb (--memory-gb of a policy server): expected ${expected}; got ${memoryGb}. Write ${enoughGb(needed)}, or leave it out.`,
@@ -108,7 +108,7 @@ function limitsFor(config: ModelConfig, bytes: number, isBound: boolean): Sampli
     Math.max(min, Math.min(max, Math.floor((share * bytes) / each)));
   return {
     keyValueBytesMax,
-    // A longer row than there is room for as a rule runs alone, unless somebody has said how much there may be.
+    // Without a configured budget, a row longer than the usual limit may run alone.
     aloneBytesMax: isBound ? keyValueBytesMax : usual.aloneBytesMax,
     promptBytesMax: Math.min(usual.promptBytesMax, Math.floor(shares.prompts * bytes)),
     prefillPositionsMax: atMost(usual.prefillPositionsMax, positionsMin, prefillBytes(config), shares.prefill),
@@ -116,12 +116,12 @@ function limitsFor(config: ModelConfig, bytes: number, isBound: boolean): Sampli
   };
 }
 
-/** What a position of a prefill run takes: its keys and values, and what the widest layer has of it. */
+/** Bytes per position of a prefill run: its keys and values, and the output of the widest layer. */
 function prefillBytes(config: ModelConfig): number {
   return rowBytes(config, 1) + slack * layerBytes(config);
 }
 
-/** What a row of a step takes: logits, the same at its temperature, and probabilities. */
+/** Bytes per row of a step: logits, logits at the row's temperature, and probabilities. */
 function stepBytes(config: ModelConfig): number {
   return 3 * 4 * config.vocabularySize + slack * layerBytes(config);
 }
@@ -130,7 +130,7 @@ function layerBytes({ hiddenSize, headCount, keyValueHeadCount, headSize, feedFo
   return 4 * (4 * hiddenSize + 2 * (headCount + 2 * keyValueHeadCount) * headSize + 3 * feedForwardSize);
 }
 
-/** What sessions have of a version beside its weights: packed ones, or those of fewer bits, which both sessions have. */
+/** Bytes that sessions hold of a version beside its weights: packed weights, or quantized ones, which both sessions have. */
 function sessionBytes(config: ModelConfig, quantize: Quantization | undefined): number {
   const layout = parameterLayout(config);
   const count = elementCount(layout);
@@ -138,10 +138,10 @@ function sessionBytes(config: ModelConfig, quantize: Quantization | undefined): 
     return count >= packedParametersMin && 4 * count <= packedWeightBytesMax ? 4 * count : 0;
   }
   const table = layout.find(({ name }) => name === embeddingsName)!.length;
-  const output = table; // 8 bits also where the layers have 4
+  const output = table; // 8 bits even if the layers have 4
   const layers = count - (config.tiedEmbeddings ? table : 2 * table);
   return 2 * Math.ceil(output + layers * bytesOf[quantize]);
 }
 
-/** Of a weight; blocks of 4 bits have scales. */
+/** Bytes per weight; blocks of 4 bits include scales. */
 const bytesOf = { int8: 1, int4: 0.625 } as const;

@@ -20,7 +20,7 @@ export interface PolicyServerOptions {
   readonly provider?: Provider;
   readonly allowRoots: readonly string[];
   readonly maxVersions?: number;
-  /** What the process may have in memory, in GB, unless a version asks for more; as the machine and the model have it unless given. */
+  /** Memory budget of the process in GB, unless a version asks for more. By default it depends on the machine and the model. */
   readonly memoryGb?: number;
   /** Demanded as `Authorization: Bearer …` on every route but /health, /liveness and /ping. */
   readonly apiKey?: string;

@@ -15,7 +15,7 @@ import { ResidentWeights } from './resident-weights.ts';
 import type { UpdateWeightsRequest } from './requests.ts';
 import { type StoredWeights, WeightFolders, WeightsGone } from './weight-folders.ts';
 
-/** A policy version that can be sampled. Its weights come into memory when somebody does, and leave it again. */
+/** A policy version that can be sampled. Its weights are loaded on use and unloaded when room is needed. */
 export interface HeldVersion {
   readonly name: string;
   readonly digest: string;
@@ -26,7 +26,7 @@ export interface HeldVersion {
   readonly loadedAtMs: number;
   readonly model: Pick<ModelFolder, 'config' | 'tokenizer'>;
   readonly sampler: Sampler;
-  /** Runs `work` with its weights, which stay in memory until it is done; waits while there is no room for them. */
+  /** Runs `work` with the version's weights, which stay loaded until it is done. Waits while there is no room. */
   readonly withWeights: <Result>(
     work: (parameters: Parameters) => Promise<Result>,
     signal?: AbortSignal,
@@ -48,7 +48,7 @@ interface VersionLimits extends SessionOptions {
   /** Folders below which weights may be loaded, links resolved. */
   readonly allowRoots: readonly string[];
   readonly maxVersions: number;
-  /** What the process may have in memory; null = as the machine and the model have it. */
+  /** Memory budget of the process in GB; null = a default that fits the machine and the model. */
   readonly memoryGb: number | null;
 }
 
@@ -86,7 +86,7 @@ export class PolicyVersions {
   /** Those of #samplers that are open. */
   readonly #opened = new Set<Sampler>();
   readonly #released: Counters = { ...noCounters };
-  /** Of the version that was loaded last. */
+  /** Memory plan of the version that was loaded last. */
   #memory: ServerMemory | null = null;
   readonly #folders = new WeightFolders({ keepsBase: () => this.#memory?.keepsBase ?? true });
   readonly #residents = new ResidentWeights(() => this.#roomForWeights());
@@ -159,12 +159,12 @@ export class PolicyVersions {
     await this.#evict(null);
   }
 
-  /** Of the weights in memory, with the sessions that have them packed. */
+  /** Bytes of loaded weights, including their packed form in sessions. */
   get weightBytes(): number {
     return this.#residents.bytes + this.#folders.baseBytes;
   }
 
-  /** What the process may have in memory; null before the first version. */
+  /** Memory budget of the process in bytes; null before the first version. */
   get budgetBytes(): number | null {
     return this.#memory?.budgetBytes ?? null;
   }
@@ -247,7 +247,7 @@ export class PolicyVersions {
     return this.#resolveAllowed(folder, 'the base that its adapter_config.json names,');
   }
 
-  /** Where a version's weights are, and how they come into memory. Their digest is known afterwards. */
+  /** Finds a version's weights and how to load them. Their digest is known only after loading. */
   async #weights(
     folder: string,
     how: { samplerKey: string; isBeside: boolean; memory: ServerMemory; sampler: Sampler },
@@ -272,9 +272,9 @@ export class PolicyVersions {
       return await this.#residents.use(slot.weights.source, (read) => work(slot.weights.of(read)), signal);
     } catch (error) {
       if (!(error instanceof WeightsGone)) throw error;
-      // As if it had been unloaded: whoever asks loads it again, from where it is now.
+      // Unloads the version, so that a client loads it again from its present place.
       if (this.#slots.get(name) === slot) this.#slots.delete(name);
-      this.#log(`letting go of ${name}: ${error.message}`);
+      this.#log(`unloading ${name}: ${error.message}`);
       throw this.#notHeld(name);
     }
   }
@@ -289,7 +289,7 @@ export class PolicyVersions {
     return this.#memory.weightBytesMax - (this.#memory.keepsBase ? this.#folders.baseBytes : 0);
   }
 
-  /** The largest that a version asks for: they share the process. */
+  /** Largest budget that any version asks for, because all versions share the process. */
   #memoryAsked(request: SampledHow): { memoryGb: number | null } {
     const asked = [request.memory_gb, this.#limits.memoryGb].filter((gb) => gb != null);
     return { memoryGb: asked.length === 0 ? null : Math.max(...asked) };
@@ -418,7 +418,7 @@ async function textsOf(folder: string, { template_time: time }: UpdateWeightsReq
   const names = (await readdir(folder)).filter((name) => !name.endsWith('.safetensors')).sort();
   const hash = createHash('sha256').update(time ?? '');
   for (const name of names) {
-    const bytes = await readRegular(join(folder, name), undefined, ofRepository(folder)).catch(() => null); // a folder, say
+    const bytes = await readRegular(join(folder, name), undefined, ofRepository(folder)).catch(() => null); // it may be a folder
     if (bytes !== null) hash.update(`${name} ${bytes.length}\n`).update(bytes);
   }
   return hash.digest('hex');

@@ -140,7 +140,7 @@ export const UpdateWeightsRequest = z.strictObject({
   provider: z.enum(['cpu', 'cuda']).optional(),
   /** Bits in which its weights are sampled; as they are when left out. */
   quantize: z.enum(quantizations).optional(),
-  /** What the server may have in memory in all; where it was told when left out. Of several versions the largest counts. */
+  /** Memory budget of the whole server in GB; the server's own default if left out. Among several versions the largest counts. */
   memory_gb: z.number().positive().optional(),
   /** SHA-256 of the flat weights, hex. */
   digest: z

@@ -1,19 +1,19 @@
 import type { Parameters } from '../model/parameters.ts';
 
-/** Weights that can be read again, so that they need not stay in memory. */
+/** Weights that can be loaded again, so they need not stay in memory. */
 export interface WeightSource {
-  /** What they take, with the sessions that have them packed. */
+  /** Bytes of the weights, including their packed form in sessions. */
   readonly bytes: number;
-  /** `spare`: memory of other weights that is free now; null = there is none. */
+  /** `spare`: memory freed by other weights, for reuse; null = there is none. */
   readonly read: (spare: Float32Array | null) => Promise<Parameters>;
-  /** Closes what was made from them, so that their memory is free. */
+  /** Closes everything made from the weights, so that their memory is free. */
   readonly close: (parameters: Parameters) => Promise<void>;
 }
 
 interface Resident {
   readonly parameters: Parameters;
   users: number;
-  /** Larger = used later. */
+  /** Higher = used more recently. */
   lastUse: number;
 }
 
@@ -24,13 +24,16 @@ interface Waiter {
   readonly fail: (reason: unknown) => void;
 }
 
-/** Others go on with what is in memory for so many times as long as the last reading took, so that most of the time goes into sampling. */
+/**
+ * How long loaded weights may stay in use while others wait, as a multiple of the last loading time. Most of the time then goes into
+ * sampling.
+ */
 const patienceFactor = 10;
 const patienceMsMin = 1_000;
 
 /**
- * Weights in memory, as many as there is room for. Whoever comes first is served first: weights that find no room wait until others are not
- * used any more, and hold back who came after them once they have waited long enough. A single one may always be there.
+ * Weights in memory, within a bound. Requests are served in order. Weights that do not fit wait until others are unused; once they have
+ * waited long enough, later requests wait behind them. A single version is always allowed, whatever its size.
  */
 export class ResidentWeights {
   readonly #bytesMax: () => number;
@@ -45,7 +48,7 @@ export class ResidentWeights {
     this.#bytesMax = bytesMax;
   }
 
-  /** Of what is in memory. */
+  /** Bytes of all loaded weights. */
   get bytes(): number {
     return [...this.#residents.keys()].reduce((sum, { bytes }) => sum + bytes, 0);
   }
@@ -65,7 +68,10 @@ export class ResidentWeights {
     }
   }
 
-  /** They will not be asked for any more. Done when they are out of memory, or at once while they are used: then they leave afterwards. */
+  /**
+   * Marks weights as no longer needed. Resolves when they are unloaded, or at once while they are in use: they are then unloaded
+   * afterwards.
+   */
   async drop(source: WeightSource): Promise<void> {
     this.#dropped.add(source);
     this.#serve();
@@ -94,7 +100,7 @@ export class ResidentWeights {
     });
   }
 
-  /** Starts who can start. Nothing starts while weights are read or let go of. */
+  /** Starts every waiter that can start. Nothing starts while weights are loaded or unloaded. */
   #serve(): void {
     if (this.#changing) return;
     const isLetGo = this.#idle().some(([source]) => this.#dropped.has(source));
@@ -111,7 +117,7 @@ export class ResidentWeights {
     for (const waiter of this.#waiters.filter(({ source }) => this.#residents.has(source))) this.#start(waiter);
   }
 
-  /** Starts the first waiters, as long as their weights are there. */
+  /** Starts the first waiters whose weights are loaded. */
   #startResidents(): void {
     for (const waiter of this.#waiters) {
       if (!this.#residents.has(waiter.source)) return;
@@ -133,14 +139,14 @@ export class ResidentWeights {
       .toSorted(([, a], [, b]) => a.lastUse - b.lastUse);
   }
 
-  /** Once all that is not used has left. */
+  /** Whether weights of this size fit after all unused weights are unloaded. */
   #mayRead({ bytes }: WeightSource): boolean {
     const used = [...this.#residents].filter(([, { users }]) => users > 0);
     const usedBytes = used.reduce((sum, [source]) => sum + source.bytes, 0);
     return used.length === 0 || usedBytes + bytes <= this.#bytesMax();
   }
 
-  /** Lets go of what is not needed, and of what there is no room for beside `wanted`, and reads that. */
+  /** Unloads weights that are dropped or in the way of `wanted`, then loads `wanted`. */
   async #change(wanted: WeightSource | null): Promise<void> {
     let spare: Float32Array | null = null;
     for (const [source, { parameters }] of this.#idle()) {

@@ -7,26 +7,26 @@ import { loadModelConfig, loadPlainParameters } from '../model/model-folder.ts';
 import type { Parameters } from '../model/parameters.ts';
 import type { WeightSource } from './resident-weights.ts';
 
-/** Weights of a version: in its folder, and at times in memory. */
+/** Weights of a version, which are stored in a folder and loaded at times. */
 export interface StoredWeights {
   readonly digest: string;
-  /** What comes into memory: the version's weights, or the base that versions with adapters share. */
+  /** The weights that are loaded: the version's own, or the base that several adapters share. */
   readonly source: WeightSource;
-  /** The version's weights, given what the source read. */
+  /** Returns the version's weights from the loaded ones. */
   readonly of: (read: Parameters) => Parameters;
 }
 
-/** The folder has other weights than it had, or none: they cannot be read again. */
+/** The folder's weights have changed or are gone, so they cannot be loaded again. */
 export class WeightsGone extends Error {}
 
-/** What weights in memory take, and how what was made from them is closed. */
+/** Size of loaded weights, and how to close everything made from them. */
 type Handling = Pick<WeightSource, 'bytes' | 'close'>;
 type UseNow = <Result>(source: WeightSource, work: (parameters: Parameters) => Promise<Result>) => Promise<Result>;
 
 interface SharedBase {
   readonly digest: string;
   readonly source: WeightSource;
-  /** Those that have been sampled since the base was read. */
+  /** Adapters that were sampled since the base was loaded. */
   readonly versions: Map<AdapterParameters, Parameters>;
 }
 
@@ -34,18 +34,18 @@ interface AdapterPlace {
   readonly folder: string;
   readonly base: string;
   readonly lora: LoraConfig;
-  /** Who samples it beside its base, which versions of one sampler share; null = it is merged into its base. */
+  /** Sampler that applies the adapter beside its base, which versions with the same sampler share; null = the adapter is merged. */
   readonly besideAs: string | null;
 }
 
-/** Reads weights of versions from their folders, as often as they are wanted in memory. */
+/** Loads weights of versions from their folders, as often as needed. */
 export class WeightFolders {
   readonly #keepsBase: () => boolean;
-  /** By folder, as long as its files are the same. */
+  /** Digest by folder, valid while the folder's files are the same. */
   readonly #digests = new Map<string, { readonly stamp: string; readonly digest: string }>();
-  /** The base of adapters, where it stays in memory: every step of a LoRA run sends another adapter of the same base. */
+  /** The adapters' base, if it stays loaded: every step of a LoRA run sends another adapter for the same base. */
   #base: { readonly folder: string; readonly stamp: string; readonly parameters: Parameters } | null = null;
-  /** Bases that versions are sampled beside, by folder and sampler. */
+  /** Bases with adapters beside them, by folder and sampler. */
   readonly #shared = new Map<string, SharedBase>();
 
   constructor({ keepsBase }: { readonly keepsBase: () => boolean }) {
@@ -56,7 +56,7 @@ export class WeightFolders {
     return this.#base?.parameters.flat.byteLength ?? 0;
   }
 
-  /** Weights of all that a version is; they are read once at once, as their digest is not known before. */
+  /** Full weights of a version. They are loaded once at the start, because only that gives their digest. */
   async plain(folder: string, handling: Handling, useNow: UseNow): Promise<StoredWeights> {
     let digest: string | null = null;
     const read = async (spare: Float32Array | null): Promise<Parameters> => {
@@ -77,7 +77,10 @@ export class WeightFolders {
     return { digest: digest!, source, of: (parameters) => parameters };
   }
 
-  /** An adapter is read at once, as its digest is not known before, and again with its base. Beside a base it stays, since that is shared. */
+  /**
+   * Adapter of a version, which is loaded once at the start to get its digest. A merged one is loaded again with its base; beside a shared
+   * base it stays loaded.
+   */
   async adapted(place: AdapterPlace, handling: Handling, useNow: UseNow): Promise<StoredWeights> {
     const { folder, base, lora, besideAs } = place;
     const config = await loadModelConfig(base);
@@ -108,7 +111,7 @@ export class WeightFolders {
     return { digest: identity, source: { ...handling, read }, of: (parameters) => parameters };
   }
 
-  /** null where there is no room for it beside a version, or where nobody could tell whether it is still the same. */
+  /** Returns null if there is no room for the base beside a version, or if nothing shows that its files are unchanged. */
   async #keptBase(folder: string, digest: string): Promise<Parameters | null> {
     const stamp = await weightsStamp(folder);
     const isKept = this.#keepsBase() && stamp !== null;
@@ -154,7 +157,7 @@ export class WeightFolders {
     return useNow({ ...handling, read }, (parameters) => this.#digestOf(folder, parameters));
   }
 
-  /** Of weights that were just read from there; not computed again while the files are the same. */
+  /** Digest of weights that were just loaded from the folder; cached while its files are the same. */
   async #digestOf(folder: string, parameters: Parameters): Promise<string> {
     const stamp = await weightsStamp(folder);
     const known = this.#digests.get(folder);
@@ -168,10 +171,10 @@ export class WeightFolders {
   }
 }
 
-/** Tells when a folder's weights have changed; null where that cannot be told. */
+/** A stamp that changes with the folder's weights; null if the files do not allow one. */
 async function weightsStamp(folder: string): Promise<string | null> {
   for (const name of ['model.safetensors', 'model.safetensors.index.json']) {
-    const stats = await stat(join(folder, name)).catch(() => null); // the other may be there
+    const stats = await stat(join(folder, name)).catch(() => null); // the other file may exist
     if (stats) return `${name} ${stats.mtimeMs} ${stats.size} ${stats.ino}`;
   }
   return null;

@@ -29,7 +29,7 @@ describe('our failures as Temporal’s', () => {
     assert.deepEqual([failure.cause, failure.nextRetryDelay], [cause, 1_500]);
   });
 
-  test('what is not ours passes unchanged: a cancellation stays one', () => {
+  test('errors that are not ours pass unchanged: a cancellation stays one', () => {
     for (const error of [new TypeError('a bug'), new CancelledFailure('stop'), 'text'])
       assert.equal(toFailure(error), error);
   });
@@ -44,13 +44,13 @@ describe('our failures as Temporal’s', () => {
   });
 });
 
-/** An activity as a worker plays it. */
+/** Runs an activity with the interceptors of a worker. */
 function mapped(info: Partial<Info>, work: () => Promise<unknown>): Promise<unknown> {
   const mapping = new FailureMapping('1.2.3');
   return new MockActivityEnvironment(info).run(() => mapping.execute({ args: [], headers: {} }, work));
 }
 
-/** Our own code fails over what it did not expect; nobody of the test stands in the stack. */
+/** A TypeError thrown with only our own files in its stack. */
 const bug = (): Promise<never> =>
   new Promise((_, reject) => {
     Promise.resolve(null as never)
@@ -64,8 +64,8 @@ const failureOf = async (info: Partial<Info>, work: () => Promise<unknown>): Pro
   return error;
 };
 
-describe('a bug of our own', () => {
-  test('is tried a few times, ever more slowly, and then ends the attempt with a report', async () => {
+describe('a bug in our own code', () => {
+  test('is retried a few times, ever more slowly, and then ends the attempt with a report', async () => {
     const workflowExecution = { workflowId: 'words', runId: 'execution' };
     const info = { activityType: 'commitStep', activityId: '7', workflowExecution };
     for (const delay of [1_000, 3_000, 9_000]) {
@@ -89,7 +89,7 @@ describe('a bug of our own', () => {
     assert.ok(cause instanceof TypeError);
   });
 
-  test('counts attempts in a row: one that goes well begins anew, and so does another activity', async () => {
+  test('counts attempts in a row: a success resets the count, and other activities have their own', async () => {
     const of = (activityId: string) => ({ activityId, workflowExecution: { workflowId: 'w', runId: 'in a row' } });
     for (let i = 0; i < 3; i++) await failureOf(of('1'), bug);
     await mapped(of('1'), () => Promise.resolve());
@@ -97,7 +97,7 @@ describe('a bug of our own', () => {
     assert.equal((await failureOf(of('2'), bug)).type, 'BugSuspected');
   });
 
-  test('counts an activity by its name where each attempt is another activity', async () => {
+  test('counts an activity by its name if each attempt is another activity', async () => {
     const types: unknown[] = [];
     for (const activityId of ['1', '2', '3', '4']) {
       const workflowExecution = { workflowId: 'w', runId: 'leases' };
@@ -135,7 +135,7 @@ describe('a bug of our own', () => {
     });
   }
 
-  test('is found in what the programs are put together from', async (t) => {
+  test('is found in the bundles that workers run', async (t) => {
     const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-built-'));
     t.after(() => rm(folder, { recursive: true, force: true }));
     const file = path.join(folder, 'node_modules/.cache/ratchet/0/chunk.mjs');

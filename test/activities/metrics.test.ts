@@ -127,7 +127,7 @@ describe('the metrics file', () => {
     assert.deepEqual(row, { step: 3, lineage: 'main', time: committed.committedAt, ...committed.metrics });
   });
 
-  test('rows are written again when the run is opened after another process took the file away', async (t) => {
+  test('rows are written again when the run is opened after another process removed the file', async (t) => {
     const { test, roles, first } = await started(t);
     await advance(test, roles, first);
     await rm(path.join(test.folder, 'metrics.jsonl'));

@@ -22,7 +22,7 @@ import { CountedSlots, GatedSlots } from '../../workers/gated-slots.ts';
 import { eventually } from '../eventually.ts';
 import { advance, commitFirst, makeRun, openRoles, type TestRun } from './runs.ts';
 
-/** As a worker has them, with pauses that are over soon. */
+/** The interceptor as workers have it, with short pauses. */
 function worker(options: { readonly damagePatienceMs?: number; readonly pauseMs?: number } = {}) {
   const view = new StoreView({ pauseMs: options.pauseMs ?? 60_000, lookMs: 10, lookAgainMs: 10 });
   const missed: [string, string][] = [];
@@ -68,7 +68,7 @@ async function hide(t: TestContext, { folder }: TestRun): Promise<() => Promise<
 }
 
 describe('one worker’s view of a store', () => {
-  test('a worker without the store begins nothing, says who it is, asks for no work, and goes on when the store is back', async (t) => {
+  test('a worker without the store begins nothing, names itself, stops polling, and continues when the store is back', async (t) => {
     const run = await makeRun(t);
     const { view, missed, work } = worker();
     const show = await hide(t, run);
@@ -82,7 +82,7 @@ describe('one worker’s view of a store', () => {
     assert.equal(await work(run, play), 7);
   });
 
-  test('what is missing because the store went away meanwhile is no damage', async (t) => {
+  test('an object that is missing because the store went away is not damage', async (t) => {
     const run = await makeRun(t);
     const { work } = worker();
     const lose = async (): Promise<never> => {
@@ -92,7 +92,7 @@ describe('one worker’s view of a store', () => {
     await assert.rejects(work(run, lose), failure('StoreNotSeen', false, named));
   });
 
-  test('a pause ends by itself: there may be other runs whose stores are seen', async (t) => {
+  test('a pause ends by itself, because there may be runs in other stores', async (t) => {
     const run = await makeRun(t);
     const { view, work } = worker({ pauseMs: 30 });
     await hide(t, run);
@@ -100,7 +100,7 @@ describe('one worker’s view of a store', () => {
     await eventually('it asks for work', () => Promise.resolve(view.isClear), Boolean);
   });
 
-  test('a server that is not reached by one worker names that worker', async (t) => {
+  test('a server that one worker cannot reach is reported with that worker’s name', async (t) => {
     const run = await makeRun(t);
     const { view, work } = worker();
     const refused = new RatchetError('StoreUnavailable', 'GetObject failed: HTTP 403');
@@ -111,11 +111,14 @@ describe('one worker’s view of a store', () => {
     assert.equal(view.isClear, false);
   });
 
-  test('damage is looked at again before it is final, and then it is', async (t) => {
+  test('damage is read again before it is final, and then it is final', async (t) => {
     const run = await makeRun(t);
     const broken = (): Promise<never> => Promise.reject(damaged('model.safetensors', 'expected sha256 1, found 2'));
     const patient = worker();
-    await assert.rejects(patient.work(run, broken), failure('CheckpointDamaged', false, 'looked at again', 'found 2'));
+    await assert.rejects(
+      patient.work(run, broken),
+      failure('CheckpointDamaged', false, 'read again before', 'found 2'),
+    );
     assert.equal(patient.view.isClear, true);
     await assert.rejects(
       worker({ damagePatienceMs: 0 }).work(run, broken),
@@ -123,7 +126,7 @@ describe('one worker’s view of a store', () => {
     );
   });
 
-  test('a run is told when the store is seen, whoever missed it first, and however often', async (t) => {
+  test('a run is notified when the store is seen again, whichever activity missed it first, and however often', async (t) => {
     const run = await makeRun(t);
     const { told, work, view } = worker({ pauseMs: 20 });
     const ofRun = { workflowType: 'trainRun' };
@@ -146,7 +149,7 @@ describe('one worker’s view of a store', () => {
     );
   });
 
-  test('damage is final at once where nobody asks again', async (t) => {
+  test('damage is final at once if no retry follows', async (t) => {
     const run = await makeRun(t);
     const broken = (): Promise<never> => Promise.reject(damaged('model.safetensors', 'expected sha256 1, found 2'));
     await assert.rejects(
@@ -155,7 +158,7 @@ describe('one worker’s view of a store', () => {
     );
   });
 
-  test('a run that another version had opened is not opened in another place', async (t) => {
+  test('a run that another version opened is not opened in another place', async (t) => {
     const run = await makeRun(t);
     const { workOn } = worker();
     await hide(t, run);
@@ -165,7 +168,7 @@ describe('one worker’s view of a store', () => {
     assert.equal(play.mock.callCount(), 0);
   });
 
-  test('what has to do with no store passes unchanged', async (t) => {
+  test('failures that have nothing to do with a store pass unchanged', async (t) => {
     const run = await makeRun(t);
     const { work, view } = worker();
     const conflict = new RatchetError('CommitConflict', 'someone else');
@@ -181,7 +184,7 @@ describe('one worker’s view of a store', () => {
     assert.equal(view.isClear, true);
   });
 
-  test('slots are given while the stores are seen, and only then', async () => {
+  test('slots are offered only while the stores are seen', async () => {
     const view = new StoreView({ pauseMs: 60_000, lookMs: 10, lookAgainMs: 10 });
     const slots = new GatedSlots(new CountedSlots(1), view);
     const context = {} as Parameters<GatedSlots['reserveSlot']>[0];
@@ -201,7 +204,7 @@ describe('one worker’s view of a store', () => {
     assert.equal(slots.tryReserveSlot(context), null, 'the one slot is given');
   });
 
-  test('a GPU worker that lost the store of the run that it holds lets go of it, with why', async (t) => {
+  test('a GPU worker that lost its run’s store releases the run, with the reason', async (t) => {
     const { run } = await makeRun(t);
     const lease = new ProcessLease('host');
     const { ousted } = lease.take(run);
@@ -213,8 +216,8 @@ describe('one worker’s view of a store', () => {
   });
 });
 
-describe('a list that is older than what it lists', () => {
-  /** Three commits: v0 and two steps. */
+describe('a listing that is older than the store', () => {
+  /** Commits v0 and two steps. */
   async function withCommits(t: TestContext): Promise<TestRun> {
     const made = await makeRun(t);
     const roles = openRoles();
@@ -253,7 +256,7 @@ describe('a list that is older than what it lists', () => {
     await seal();
   });
 
-  test('the sha256 of a commit that is written down is its maker’s or its child’s, whatever is read', async (t) => {
+  test('the recorded sha256 of a commit is its writer’s or the next commit’s, whatever is read', async (t) => {
     const { run, store } = await withCommits(t);
     const found = await requireNamedCommit(run, 1);
     assert.equal((await requireNamedCommit(run, 1, found.sha256)).sha256, found.sha256);

@@ -6,7 +6,7 @@ import { answerOf, childPatience, watchChild } from '../../backends/child-progre
 const everyMs = 20;
 const patience = { standstillMs: 400, mostMs: 60_000 };
 
-/** In a group of its own, which ends with the test. */
+/** Starts a child in its own process group, which ends with the test. */
 function node(t: TestContext, script: string) {
   const child = spawn(process.execPath, ['-e', script], { stdio: ['ignore', 'pipe', 'ignore'], detached: true });
   t.after(() => {
@@ -19,7 +19,7 @@ function node(t: TestContext, script: string) {
 const printed = (child: ChildProcess): Promise<unknown> =>
   new Promise((resolve) => child.stdout!.once('data', resolve));
 
-test('a child that works is waited for, however long a limit it passes, and one that it has started as well', async (t) => {
+test('a child that works is waited for beyond any limit on standing still, and so are its own children', async (t) => {
   const work = 'console.log(1); for (let i = 0; ; i++) Math.sqrt(i);';
   const nested = `require('node:child_process').spawn(process.execPath, ['-e', ${JSON.stringify(work)}], { stdio: 'inherit' })`;
   for (const script of [work, nested]) {
@@ -38,14 +38,17 @@ test('a child that stands still is given up, with that as the reason', async (t)
   assert.match(await watchChild(child.pid, patience, everyMs).over, /^it stood still for 0\.4 s: no output/);
 });
 
-test('output is progress, and work without an end is not waited for without an end', async () => {
+test('output is progress, and endless work is not waited for endlessly', async () => {
   const watch = watchChild(undefined, { standstillMs: 100, mostMs: 1_000 }, everyMs);
   const speaking = setInterval(() => watch.heard(), everyMs / 2);
-  assert.match(await watch.over, /after 1 s, though it was at work; RATCHET_IMPORT_MINUTES allows it more minutes$/);
+  assert.match(
+    await watch.over,
+    /after 1 s, although it was still working; RATCHET_IMPORT_MINUTES allows more minutes$/,
+  );
   clearInterval(speaking);
 });
 
-test('a program is asked, and one that is not there, fails or stands still gives no answer', async () => {
+test('a program that is missing, fails or stalls gives no answer', async () => {
   const env = { PATH: process.env['PATH'] ?? '' };
   assert.equal(await answerOf(process.execPath, ['-e', 'console.log(6 * 7)'], env), '42\n');
   assert.equal(await answerOf('no-such-program', [], env), null);
@@ -53,7 +56,7 @@ test('a program is asked, and one that is not there, fails or stands still gives
   assert.equal(await answerOf('sleep', ['1000'], env, { standstillMs: 1_500, mostMs: 60_000 }), null);
 });
 
-test('the most that is waited is a setting', () => {
+test('the longest wait is a setting', () => {
   assert.equal(childPatience({}).mostMs, 60 * 60_000);
   assert.equal(childPatience({ RATCHET_IMPORT_MINUTES: '5' }).mostMs, 5 * 60_000);
   assert.equal(childPatience({ RATCHET_IMPORT_MINUTES: 'soon' }).mostMs, 60 * 60_000);

@@ -1,4 +1,4 @@
-/** A worker of our own Temporal server says nothing of folders that its user did not name: not even whether they are there. */
+/** A worker of our own Temporal server reveals nothing about folders that its user did not name, not even whether they exist. */
 import assert from 'node:assert/strict';
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,7 +12,7 @@ import { writePreset } from '../../backends/testing/index.ts';
 
 interface Place {
   readonly project: string;
-  /** A folder of the same user's that nobody named. */
+  /** A folder of the same user that was not named. */
   readonly elsewhere: string;
 }
 
@@ -36,7 +36,7 @@ function worker(t: TestContext, project: string): NodeJS.ProcessEnv {
   return process.env;
 }
 
-/** What is said, without the name that was asked for. */
+/** The message without the requested name. */
 function saidOf(work: () => unknown, name: string): string {
   try {
     work();
@@ -57,11 +57,11 @@ test('a refused file reads the same whether or not it is there', async (t) => {
   const sameFolder = said.slice(0, 4);
   assert.deepEqual(new Set(sameFolder).size, 1, sameFolder.join('\n'));
   assert.match(said[4]!, /is outside of what was named there/);
-  // In the project what is missing is said to be missing by who opens it.
+  // A missing file in the project passes, and opening it then reports the error.
   assert.equal(trustedFile(path.join(project, 'no.ts'), 'It', environment), path.join(project, 'no.ts'));
 });
 
-test('a model or a teacher elsewhere is refused in the same words, and taken where its user named it', async (t) => {
+test('a model or a teacher elsewhere is refused in the same words, and accepted once its user named it', async (t) => {
   const { project, elsewhere } = await places(t);
   const config = path.join(project, 'run.toml');
   writeFileSync(config, 'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n');
@@ -87,11 +87,11 @@ test('a model or a teacher elsewhere is refused in the same words, and taken whe
   process.env[trustedRootsVariable] = project;
   assert.equal((await load({ model })).spec.model, model);
   assert.throws(() => requireModelPlace(elsewhere, 'The model', environment), /is not taken/);
-  // A model is read: that it was named lets no code of it be run.
+  // Naming a model permits reading it, but not running its code.
   assert.throws(() => trustedFile(path.join(model, 'config.json'), 'It', environment), /is outside/);
 });
 
-test('a run file of the user names its model for itself', async (t) => {
+test('the user’s own run file grants its model', async (t) => {
   const { project, elsewhere } = await places(t);
   const config = path.join(project, 'run.toml');
   const model = path.join(elsewhere, 'model');

@@ -159,7 +159,7 @@ describe('servers in trouble', () => {
       sick.calls.slice(0, 2).map(({ route }) => route),
       ['/update_weights', '/v1/completions'],
     );
-    // A run of the same name that was begun anew has other weights under the same names.
+    // A run that was started over has other weights under the same version names.
     const anew = { ...policyOf('v2'), version: { ...policyOf('v2').version, digest: 'f'.repeat(64) } };
     sick.calls.length = 0;
     for (let i = 200; sick.calls.length === 0; i++) await inference.sample(ask(i, 0, { policy: anew }));
@@ -340,7 +340,7 @@ async function until(isSo: () => boolean): Promise<void> {
   }
 }
 
-test('a server that takes connections and answers nothing is named, and is asked again when it answers', async (t) => {
+test('a server that accepts connections and answers nothing is named, and is used again when it answers', async (t) => {
   const [server] = await servers(t, 1);
   const proxy = await startProxy(Number(new URL(server!.url).port));
   t.after(() => proxy.close());

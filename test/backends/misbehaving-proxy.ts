@@ -20,17 +20,17 @@ export type Fate =
   | 'cut upload'
   /** Cuts the connection in the middle of the answer's body. */
   | 'cut answer'
-  /** One bit of the answer's body is another. */
+  /** Flips one bit of the answer's body. */
   | 'flip answer'
-  /** 200, and a body with nothing in it. */
+  /** 200 with an empty body. */
   | 'empty answer'
-  /** The same, with the headers of the right answer. */
+  /** 200 with an empty body and the headers of the right answer. */
   | 'empty body'
-  /** The answer to the request of the same kind before this one. */
+  /** The answer to the previous request of the same kind. */
   | 'other answer'
-  /** Half of the body, as if that were all. */
+  /** Half of the body, as if it were complete. */
   | 'half answer'
-  /** Says that it was done, and does nothing. */
+  /** Reports success without doing anything. */
   | 'pretend'
   /** The server does what it was asked to; nobody learns of it. */
   | 'lose answer'
@@ -110,7 +110,7 @@ export async function startProxy(target: number): Promise<MisbehavingProxy> {
     forward(seen, { incoming, outgoing, fate });
   }
 
-  /** Small answers, the newest of each path. */
+  /** Small answers, the newest for each path. */
   function remember(answer: IncomingMessage): void {
     const chunks: Buffer[] = [];
     answer.on('data', (chunk: Buffer) => chunks.push(chunk));

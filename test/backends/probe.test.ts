@@ -5,10 +5,10 @@ import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { probeModule } from '../../backends/environments/packages/probe.ts';
 
-/** Seconds that a working import takes: more than one that stands still is waited for. */
+/** A working import may take longer than a stalled one is waited for. */
 const patience = { standstillMs: 2_000, mostMs: 60_000 };
 
-/** A Python that does what a shell is told. */
+/** A stand-in for Python that runs a shell script. */
 async function python(t: TestContext, script: string): Promise<string> {
   const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-probe-'));
   t.after(() => rm(folder, { recursive: true, force: true }));
@@ -20,13 +20,13 @@ async function python(t: TestContext, script: string): Promise<string> {
 
 const answer = '{"ok": true, "file": "m.py", "load_environment": true, "taskset": null}';
 
-test('an import that is at work for longer than one that stands still may be is waited for', async (t) => {
+test('an import that works is waited for longer than a stalled one', async (t) => {
   const busy = `end=$(($(date +%s) + 6)); while [ $(date +%s) -lt $end ]; do :; done; echo '${answer}'`;
   const probe = await probeModule(await python(t, busy), 'slow', 'v0', patience);
   assert.deepEqual(probe, JSON.parse(answer));
 });
 
-test('an import that stands still is ended, with that as the reason', async (t) => {
+test('a stalled import is ended, with that as the reason', async (t) => {
   await assert.rejects(
     probeModule(await python(t, 'exec sleep 1000'), 'stuck', 'v0', patience),
     /^ConfigInvalid: import stuck ended its Python with SIGKILL \(it stood still for 2 s: no output/,

@@ -10,7 +10,7 @@ import { environmentForAll, selectEnvironment } from '../../core/child-environme
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 
-/** Asks a bucket for an object, then gives two warnings of its own. */
+/** Asks a bucket for an object, then emits two other warnings. */
 const script = (port: number): string => `
 const { openS3Requests, s3Limits } = await import('./backends/store/s3-requests.ts');
 const { grantHere } = await import('./engine/grants.ts');
@@ -28,7 +28,7 @@ process.emitWarning('after S3', 'AfterWarning');
 console.log(JSON.stringify({ answer, left: process.env.AWS_SDK_JS_NODE_VERSION_SUPPORT_WARNING_DISABLED ?? null }));
 `;
 
-test('S3 is read without a word about the version of Node, and other warnings are shown', async (t) => {
+test('S3 is used without a warning about the version of Node, and other warnings are shown', async (t) => {
   const server = createServer((_request, response) => response.end('kept')).listen(0, '127.0.0.1');
   t.after(() => server.close());
   await new Promise((resolve) => server.once('listening', resolve));
@@ -51,7 +51,7 @@ test('S3 is read without a word about the version of Node, and other warnings ar
   );
 });
 
-test('the S3 client takes the oldest Node that Ratchet takes', async () => {
+test('the S3 client supports the oldest Node that Ratchet supports', async () => {
   const enginesOf = async (file: string): Promise<string> =>
     (JSON.parse(await readFile(`${root}${file}`, 'utf8')) as { engines: { node: string } }).engines.node;
   const oldest = Number(/\d+/.exec(await enginesOf('package.json'))?.[0]);

@@ -219,7 +219,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
       });
     }
 
-    test('that stays the same is damage, which names what was expected and what was found', async () => {
+    test('that stays the same is damage, and the error names what was expected and what was found', async () => {
       const { store } = fresh();
       const ref = await store.put('a/k', bytes('what was stored'));
       const flipped = Buffer.from('what was stored');
@@ -234,7 +234,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
       await assert.rejects(store.verify(ref), damage);
     });
 
-    test('to a list, a head or a write is none: each is asked again', async () => {
+    test('to a list, a head or a write does not count: each is asked again', async () => {
       const { store, fileOf } = fresh();
       await store.put('a/k', bytes('1'));
       first(2, 'ListObjectsV2', 'empty answer');
@@ -251,7 +251,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
       assert.equal(text(await store.readRange('a/k3', 0, 5)), '3');
     });
 
-    test('of a large object is found in whichever part it is', async () => {
+    test('about a large object is found in whichever part it is', async () => {
       const { store } = fresh();
       const content = randomBytes(12 * 1024 * 1024);
       const ref = await store.put('weights/model.safetensors', content);
@@ -262,7 +262,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
       }
     });
 
-    test('about what others put into the bucket, without a sha256, is compared with its ETag', async () => {
+    test('about objects that others stored without a sha256 is found by ETag', async () => {
       const { store, fileOf } = fresh();
       await store.put('a/ours', bytes('ours'));
       await writeFile(fileOf('a/theirs'), 'copied there by hand');
@@ -270,7 +270,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
       assert.equal(text(await store.read('a/theirs')), 'copied there by hand');
     });
 
-    test('that an object is not there is asked twice, by two kinds of request, before it is believed', async () => {
+    test('that an object is missing is asked twice, by two kinds of request, before it is believed', async () => {
       const { store } = fresh();
       assert.equal(await store.read('never'), null);
       assert.deepEqual([seen('GetObject').length, seen('HeadObject').length], [1, 1]);

@@ -11,7 +11,7 @@ import { bytes, hasCode, text } from './store.contract.ts';
 
 const begunAt = '2026-11-28T09:16';
 
-/** A run that was begun, in a folder that can go away. */
+/** A run that was created in a folder which can disappear. */
 async function begun(t: TestContext): Promise<{ run: Parameters<typeof storeOf>[0]; outputs: string; store: Store }> {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-seen-'));
   t.after(() => rm(folder, { recursive: true, force: true }));
@@ -36,8 +36,8 @@ const operations: Readonly<Record<string, (store: Store) => Promise<unknown>>> =
   'a folder for a program': (store) => store.staging!.folder('pending/step_1/'),
 };
 
-describe('a store that something was begun in', () => {
-  test('is as any other while it is seen: what is missing is missing', async (t) => {
+describe('a store in which something was created', () => {
+  test('is like any other while it is seen: a missing object is missing', async (t) => {
     const { store } = await begun(t);
     assert.equal(await store.read('never'), null);
     assert.deepEqual(await store.list('never/'), []);
@@ -61,7 +61,7 @@ describe('a store that something was begun in', () => {
     });
   }
 
-  test('the run’s own folder, empty, or with something else in it, is not the run', async (t) => {
+  test('is not the run if its folder is empty or holds something else', async (t) => {
     const { store, outputs } = await begun(t);
     await rename(path.join(outputs, 'words'), path.join(outputs, 'away'));
     await mkdir(path.join(outputs, 'words'));
@@ -71,7 +71,7 @@ describe('a store that something was begun in', () => {
     assert.deepEqual(await readdir(path.join(outputs, 'words')), ['other']);
   });
 
-  test('another run of the same name, begun at another time on this machine alone, is not the run', async (t) => {
+  test('is not the run if another run of the same name was created at another time on this machine', async (t) => {
     const { store, outputs } = await begun(t);
     const other = JSON.stringify({ schemaVersion: 1, name: 'words', begunAt: '2026-11-01T08:00', spec: {} });
     await writeFile(path.join(outputs, 'words/run.json'), other);
@@ -79,7 +79,7 @@ describe('a store that something was begun in', () => {
     await assert.rejects(store.read('never'), hasCode('StoreNotSeen'));
   });
 
-  test('a mount that is stale, or not for this user, is not seen: what the system said is told', async () => {
+  test('is not seen on a stale mount or without permission, and the error quotes the system', async () => {
     const uri = 'file:///srv/outputs/words/';
     for (const code of ['ESTALE', 'EIO', 'ENOTCONN', 'EACCES']) {
       const refuse = () => Promise.reject(Object.assign(new Error(`${code}: said`), { code, errno: -1 }));
@@ -90,7 +90,7 @@ describe('a store that something was begun in', () => {
     }
   });
 
-  test('a link that led to the store and leads nowhere makes nothing', async (t) => {
+  test('behind a link that leads nowhere any more is not recreated', async (t) => {
     const { store, outputs } = await begun(t);
     await rename(outputs, `${outputs}.real`);
     await symlink(`${outputs}.gone`, outputs);
@@ -98,7 +98,7 @@ describe('a store that something was begun in', () => {
     await assert.rejects(readdir(`${outputs}.gone`), { code: 'ENOENT' });
   });
 
-  test('that is older than the time of its beginning is known by its settings', async (t) => {
+  test('whose run has no creation time is recognized by its settings', async (t) => {
     const { run, outputs } = await begun(t);
     const { begunAt: _, ...older } = run;
     await rm(path.join(outputs, 'words/run.json'));
@@ -108,7 +108,7 @@ describe('a store that something was begun in', () => {
     await assert.rejects(requireStore(older), hasCode('StoreNotSeen', 'specs/a.json'));
   });
 
-  test('whose folder went away between two steps of a write is not made anew', async (t) => {
+  test('whose folder disappeared between two steps of a write is not recreated', async (t) => {
     const { outputs } = await begun(t);
     const root = path.join(outputs, 'words');
     const store = new FileStore(root, { makesRoot: false });

@@ -11,13 +11,13 @@ const input = (environment: string, numExamples: number, temperature = 1): Evalu
     rolloutsPerExample: 1,
   }) as unknown as EvaluationInput;
 
-test('an evaluation under way is the one that is asked for where all settings are the same', () => {
+test('a running evaluation is attached to if all settings are the same', () => {
   assert.deepEqual(differencesOfInputs(input('a', 8), input('a', 8)), []);
   const two = { inputs: [input('a', 8), input('b', 8)], title: '2 evaluations of one.toml' };
   assert.deepEqual(differencesOfInputs(two, { ...two, title: '2 evaluations of ./one.toml' }), []);
 });
 
-test('of evaluations that have one name what differs is said of each', () => {
+test('differences between evaluations with the same name are listed for each', () => {
   assert.deepEqual(differencesOfInputs(input('a', 8), input('a', 16)), ['num_examples was 8, is 16']);
   const before = { inputs: [input('a', 8), input('b', 8)], title: '' };
   assert.deepEqual(differencesOfInputs(before, { inputs: [input('a', 8), input('b', 4)], title: '' }), [

@@ -26,7 +26,7 @@ after(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-test('of a run whose processes are there, and their server silent, nobody is told that it does not run', async (t) => {
+test('a run whose server does not answer is not reported as stopped while its processes run', async (t) => {
   const run = await makeRun(t);
   const roles = openRoles();
   await advance(run, roles, await commitFirst(run, roles));
@@ -48,7 +48,7 @@ test('of a run whose processes are there, and their server silent, nobody is tol
   assert.doesNotMatch(text, /not running|continue with/);
 });
 
-test('a disk without room is named, and so is a folder that cannot be written', async () => {
+test('a full disk is named, and so is a folder that cannot be written', async () => {
   const space = (bavail: number) => () => Promise.resolve({ bavail, bsize: 4096 });
   assert.equal(await diskTrouble(folder, space(1_000)), null);
   assert.equal(await diskTrouble(folder, space(2)), `the disk of ${folder} is full (8 KiB are free); make room on it`);

@@ -10,7 +10,7 @@ import { begin, type BegunRun, closeServer } from '../workflows/server.ts';
 
 after(closeServer);
 
-/** Watches a run as `train` does that was attached to it. */
+/** Watches a run like a `train` that attached to it. */
 function watch(run: BegunRun, startAnew?: () => Promise<RunWorkflow>) {
   const lines: string[] = [];
   const audience = { ...openAudience('lines'), say: (line: string) => void lines.push(line), event: () => undefined };
@@ -30,7 +30,7 @@ function watch(run: BegunRun, startAnew?: () => Promise<RunWorkflow>) {
   return { lines, exitCode };
 }
 
-test('a run whose workflow is deleted while it is watched ends with what continues it', async () => {
+test('a run whose workflow is deleted while it is watched ends with the command that continues it', async () => {
   const gate = new Gate();
   const run = await begin({
     fakes: {
@@ -54,7 +54,7 @@ test('a run whose workflow is deleted while it is watched ends with what continu
   gate.open();
 });
 
-test('a run whose state is behind its store goes on by itself where train was just typed, once', async () => {
+test('a run whose state is behind its store restarts by itself, once, if train was just typed', async () => {
   const behind = "Temporal's state of the run is behind its store";
   const fakes: Fakes = {
     planStep: (_, { nth, usual }) => {
@@ -73,7 +73,7 @@ test('a run whose state is behind its store goes on by itself where train was ju
   assert.equal(await last.exitCode, 0, last.lines.join('\n'));
 });
 
-test('any command that finds a workflow gone says so in a sentence', () => {
+test('every command that finds a workflow gone says so in a sentence', () => {
   const told = temporalTrouble(new WorkflowNotFoundError('workflow not found', 'words', undefined));
   assert.match((told as Error).message, /^This Temporal server does not know the workflow words \(any more\)/);
 });

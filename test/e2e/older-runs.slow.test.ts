@@ -1,4 +1,4 @@
-/** Recorded runs of other days and other moments; older-runs.e2e.test.ts has the one that tells soonest. */
+/** Recorded runs of other days and failpoints; older-runs.e2e.test.ts has the one that shows problems soonest. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { commitsOf, openOlderProject, requireSameWeights, takeOver, train } from './older-runs.ts';

@@ -1,4 +1,4 @@
-/** Runs of older versions of Ratchet, as they were left in the middle of their work, and what becomes of them here. */
+/** Continues runs that older versions of Ratchet left in the middle of their work, and checks the result. */
 import assert from 'node:assert/strict';
 import { cp, readFile } from 'node:fs/promises';
 import path from 'node:path';
@@ -17,7 +17,7 @@ import { openSmallProject, type SmallProject } from './small-run.ts';
 
 const data = fileURLToPath(new URL('../data/older-runs/', import.meta.url));
 
-/** What `words.toml` says; `level` in place of its `max_async_level`. */
+/** The text of `words.toml`, with `level` as its `max_async_level`. */
 export async function configOf(level: 0 | 1): Promise<string> {
   const text = await readFile(path.join(data, 'words.toml'), 'utf8');
   return text.replace('max_async_level = 0', `max_async_level = ${level}`);
@@ -32,7 +32,7 @@ export async function openOlderProject(level: 0 | 1): Promise<SmallProject> {
   return project;
 }
 
-/** The folder of a recorded run, in place of what lies in the project. */
+/** Replaces the project's run by a recorded one. */
 export function putRecorded(project: Pick<SmallProject, 'folder'>, name: string): void {
   unpack(path.join(project.folder, 'outputs'), name);
 }
@@ -59,7 +59,7 @@ export async function commitsOf(project: SmallProject, run: string): Promise<Ste
   return commits;
 }
 
-/** Continues a recorded run, and proves that nothing of it was lost or made twice. Its commits, and how many of them it had. */
+/** Continues a recorded run, and checks that nothing was lost or done twice. Returns its commits, and how many there were before. */
 export async function takeOver(
   project: SmallProject,
   name: string,
@@ -86,7 +86,7 @@ export async function takeOver(
   return { commits: await commitsOf(project, 'words'), recorded };
 }
 
-/** Rollouts that were finished by then are in the groups that were scored of them. */
+/** Rollouts that had finished before are in the groups that were scored from them. */
 async function requireAdopted(
   run: Parameters<typeof storeOf>[0],
   before: ReadonlyMap<string, Uint8Array>,
@@ -113,7 +113,7 @@ function tokensOf(turns: Rollout['turns']): string {
   return JSON.stringify(turns.map(({ tokenIds }) => tokenIds));
 }
 
-/** Weights by step: bits are promised where the engine is the same, which depends on the processor as well. */
+/** Weights by step. They are equal only on the same engine, which depends on the processor too. */
 export function requireSameWeights(commits: readonly StepCommit[], undisturbed: readonly StepCommit[]): void {
   const isSameEngine = commits.every(({ engine }, step) => step === 0 || engine === undisturbed[step]?.engine);
   const digests = (of: readonly StepCommit[]): string[] => of.map(({ policy }) => policy.digest);

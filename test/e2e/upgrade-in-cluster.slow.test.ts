@@ -139,7 +139,7 @@ test('where the server has worker deployments an open run stays with its version
   assert.equal(ledger.isSound, true);
 });
 
-test('a rollout worker of another version is named with its machine; the run goes on with one that has the activity', async (t) => {
+test('a rollout worker of another version is named with its machine; another worker does its work', async (t) => {
   const folder = await mkdtemp(path.join(os.tmpdir(), 'ratchet-versions-'));
   t.after(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
   await mkdir(path.join(folder, 'outputs'));

@@ -33,7 +33,7 @@ test('lanes share the sessions of a version, which stays open while any uses it 
   assert.deepEqual(await sampleTwo(again), tokens);
 });
 
-test('sessions of a version that is forgotten while it is sampled are closed afterwards, and opened anew when it comes again', async (t) => {
+test('sessions of a version that is forgotten while it is sampled are closed afterwards, and opened again when it returns', async (t) => {
   const program = await openProgram();
   t.after(() => program.release());
   const sessions = await program.use(0, versions[0]!);

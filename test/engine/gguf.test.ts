@@ -88,7 +88,7 @@ describe('a GGUF file', () => {
     }
   });
 
-  test('whose header takes more memory than bytes, or says a thing twice, is refused', () => {
+  test('whose header takes more memory than bytes, or repeats a key, is refused', () => {
     const lists = Array.from({ length: 9 }, (_, i) => ({ name: `list.${i}`, length: 1_000_000 }));
     assert.throws(
       () => decodeGgufHeader(headerOf(lists, []), 'x'),
@@ -155,7 +155,7 @@ function withCount(bytes: Buffer, at: number, count: bigint): Buffer {
   return changed;
 }
 
-/** A header with lists of truths, of lists where `of` says how long they are, and tensors of one number each. */
+/** A header with lists of booleans, with lists of lists where `of` gives their lengths, and with tensors of one number each. */
 function headerOf(
   lists: readonly { readonly name: string; readonly length: number; readonly of?: number }[],
   tensors: readonly string[],

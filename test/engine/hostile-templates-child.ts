@@ -1,4 +1,4 @@
-/** A process with little memory that renders hostile templates, and tells of each how it ended and in which time. */
+/** Renders hostile templates in a process with little memory, and reports how each ended and how long it took. */
 import { compileTemplate, renderBounded } from '../../engine/model/bounded-template.ts';
 import { hostileTemplates } from './hostile-templates.ts';
 

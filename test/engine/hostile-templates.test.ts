@@ -1,4 +1,4 @@
-/** A chat template is somebody else's program: whatever it does ends after a count that is the same everywhere, before it is done. */
+/** A chat template is foreign code. Whatever it does is counted before it runs, and ends at the same count on every machine. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
@@ -7,14 +7,14 @@ import { compileTemplate, renderBounded } from '../../engine/model/bounded-templ
 import { hostileTemplates } from './hostile-templates.ts';
 import { renderAll } from './render-hostile.ts';
 
-/** What of the bounds is used here: all of it takes minutes for all templates, as the slow test does. */
+/** Uses this fraction of the bounds: with all of them the templates take minutes, as in the slow test. */
 const part = 8;
 
-/** Who is refused names what would have been too much. */
+/** Messages that name the operation that would have been too much. */
 const refusals =
   /more than \d+ (?:steps|bytes|deep)|range\(\) of|without a text|blanks in a row|at most 1000000 letters|call stack/;
 
-/** What is named in the refusal: it is that which is counted, and not what comes before or after. */
+/** The operation in each refusal, to show that it was counted itself and not what precedes or follows it. */
 const constructs: readonly (readonly [string, RegExp])[] = [
   ['loops over what was made once', /a loop over 100000 items/],
   ['a text that is split', /split\(\)/],
@@ -37,7 +37,7 @@ const constructs: readonly (readonly [string, RegExp])[] = [
 ];
 
 describe('a template', () => {
-  test('that would take too long, or too much memory, is refused with what would', () => {
+  test('that would take too long, or too much memory, is refused with the operation that would', () => {
     const ended = renderAll([templateWorkMax / part, templateBytesMax / part], 300);
     assert.deepEqual([...ended.keys()], Object.keys(hostileTemplates));
     for (const [name, how] of ended) {
@@ -48,7 +48,7 @@ describe('a template', () => {
     }
   });
 
-  test('of a model is far from the bounds, also with tools and more than 128k tokens', () => {
+  test('from a model is far below the bounds, even with tools and more than 128k tokens', () => {
     const property = { type: 'string', description: 'a parameter '.repeat(5), enum: ['a', 'b'] };
     const properties = Object.fromEntries(Array.from({ length: 10 }, (_, i) => [`p${i}`, property]));
     const parameters = { type: 'object', properties, required: ['p0'] };
@@ -76,14 +76,14 @@ describe('a template', () => {
       const template = compileTemplate(readFileSync(new URL(`${name}.jinja`, import.meta.url), 'utf8'));
       const taken = name.endsWith('llama3') ? messages.filter(({ role }) => role !== 'tool') : messages;
       const variables = { messages: taken, tools, documents: null, add_generation_prompt: true, bos_token: '<s>', eos_token: '</s>' }; // prettier-ignore
-      // Four letters a token, about: 160,000 tokens and more.
+      // Four letters a token, approximately: 160,000 tokens and more.
       const text = renderBounded(template, variables, { workMax: templateWorkMax / 5, bytesMax: templateBytesMax / 4 });
       assert.ok(text.length > 640_000, `${name}: ${text.length}`);
       assert.equal(text, template.render(variables), name);
     }
   });
 
-  test('says the same with and without bounds, whatever it uses', () => {
+  test('gives the same text with and without bounds, whatever it uses', () => {
     const variables = {
       messages: [
         { role: 'user', content: ' A b\nc ' },

@@ -1,11 +1,11 @@
-/** Templates that would stop a process, or fill its memory, by what they use for it. Each is refused, with a part of it named. */
+/** Templates that would block a process or fill its memory, by the operation they use. Each is refused, with that operation named. */
 const doubled = (count: number, start = 'aaaa') =>
   `{% set ns = namespace(t="${start}") %}{% for i in range(${count}) %}{% set ns.t = ns.t ~ ns.t %}{% endfor %}`;
 const listOf = (count: number, item = '1') =>
   `{% set ns = namespace(l=[${item}]) %}{% for i in range(${count}) %}{% set ns.l = ns.l + ns.l %}{% endfor %}`;
 const nested = (count: number, body: string) =>
   `${'{% for i in range(100000) %}'.repeat(count)}${body}${'{% endfor %}'.repeat(count)}`;
-/** A list that holds one list in two places, and so on: 2^n when it is written out. */
+/** A list that contains one list twice, and so on: 2^n items when written out. */
 const shared = (count: number) =>
   `{% set ns = namespace(l=["x"]) %}{% for i in range(${count}) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}`;
 const deep = (count: number) =>

@@ -1,4 +1,4 @@
-/** A model folder is somebody else's: a link in it leads to nothing that is not of its repository, and nothing in it is waited for. */
+/** A model folder comes from others. Links in it that leave its repository are refused, and opening its files never blocks. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { cp, mkdir, readFile, rename, rm, symlink, writeFile } from 'node:fs/promises';
@@ -17,7 +17,7 @@ import { preset, temporaryFolder } from './models.ts';
 
 const secretText = 'a key of the user';
 
-/** A model of a preset, a secret beside it, and what is put in the place of one of its files. */
+/** A preset model, a secret beside it, and what replaces one of its files. */
 async function modelFolder(t: TestContext): Promise<{ readonly model: string; readonly secret: string }> {
   const folder = await temporaryFolder(t);
   const [model, secret] = [path.join(folder, 'model'), path.join(folder, 'secret')];
@@ -29,7 +29,7 @@ async function modelFolder(t: TestContext): Promise<{ readonly model: string; re
 const leadsOut = (error: Error): boolean =>
   error instanceof NotAFile && /found a link that leads out of .*model/.test(error.message);
 
-test('a link of a model folder that leads out of it is refused by name, whichever file it takes the place of', async (t) => {
+test('a link that leads out of a model folder is refused by name, whichever file it replaces', async (t) => {
   const { model, secret } = await modelFolder(t);
   const optional = ['chat_template.jinja', 'additional_chat_templates/tool_use.jinja', 'generation_config.json', 'special_tokens_map.json', 'added_tokens.json', 'adapter_config.json']; // prettier-ignore
   for (const name of ['config.json', 'tokenizer.json', 'tokenizer_config.json', 'model.safetensors', ...optional]) {
@@ -40,7 +40,7 @@ test('a link of a model folder that leads out of it is refused by name, whicheve
       () => false,
     );
     await mkdir(path.dirname(file), { recursive: true });
-    // The real file elsewhere, where there is one: that it would do is no reason.
+    // The link is refused even if its target is the real file.
     await symlink(isThere ? kept : secret, file);
     await assert.rejects(loadModelFolder(model), leadsOut, name);
     await rm(file);
@@ -50,7 +50,7 @@ test('a link of a model folder that leads out of it is refused by name, whicheve
   assert.ok(!JSON.stringify(loaded.files).includes(secretText));
 });
 
-test('a folder in the model folder that is a link out of it is none of its folders', async (t) => {
+test('a folder in the model folder that links out of it does not count as one of its folders', async (t) => {
   const { model, secret } = await modelFolder(t);
   const outside = path.join(path.dirname(secret), 'templates');
   await mkdir(outside);
@@ -78,7 +78,7 @@ test('a chain of links, a link by an absolute path and one to the folder above a
     await assert.rejects(readTextFiles(model), leadsOut);
     for (const [, name] of links) await rm(path.join(model, name!));
   }
-  // In the folder it may lead about, and the folder itself may be a link.
+  // A link to another file in the folder is allowed, and so is a link to the folder itself.
   await writeFile(path.join(model, 'mine.jinja'), 'mine');
   await symlink('mine.jinja', template);
   assert.equal(await readModelText(model, 'chat_template.jinja'), 'mine');
@@ -86,7 +86,7 @@ test('a chain of links, a link by an absolute path and one to the folder above a
   assert.equal(await readModelText(path.join(path.dirname(model), 'again'), 'chat_template.jinja'), 'mine');
 });
 
-/** As huggingface_hub lays it out: every file of a snapshot is a link to a blob of its repository. */
+/** The layout of huggingface_hub: every file of a snapshot is a link to a blob of its repository. */
 async function cached(
   t: TestContext,
 ): Promise<{ readonly repository: string; readonly snapshot: string; readonly secret: string }> {
@@ -108,7 +108,7 @@ test("the links of the Hub's cache are followed to the blobs of their repository
   const { parameters } = await loadModelFolder(snapshot);
   assert.equal(parameters.digest(), preset().parameters.digest());
   await loadTokenizer(snapshot);
-  // Another repository of the cache is another's, and so is what a blob leads to.
+  // Links into another repository of the cache are refused, also by way of a blob.
   const others = path.join(path.dirname(repository), 'models--owner--other', 'blobs');
   await mkdir(others, { recursive: true });
   await writeFile(path.join(others, 'x'), secretText);
@@ -118,7 +118,7 @@ test("the links of the Hub's cache are followed to the blobs of their repository
     await assert.rejects(loadModelFolder(snapshot), (error: Error) => /a link that leads out of/.test(error.message));
     await rm(path.join(snapshot, 'chat_template.jinja'));
   }
-  // A folder that is only called so has no repository above it.
+  // A folder that only has such a name has no repository above it.
   const { model } = await modelFolder(t);
   const called = path.join(path.dirname(model), 'snapshots', 'model');
   await mkdir(path.dirname(called));
@@ -128,7 +128,7 @@ test("the links of the Hub's cache are followed to the blobs of their repository
   await assert.rejects(loadModelFolder(called), leadsOut);
 });
 
-test('what reads one file of a model folder follows no other links', async (t) => {
+test('code that reads a single file of a model folder follows no other links', async (t) => {
   const { model, secret } = await modelFolder(t);
   await writeFile(path.join(model, 'adapter_config.json'), '{}');
   for (const [name, read] of [
@@ -155,31 +155,35 @@ test('what reads one file of a model folder follows no other links', async (t) =
   assert.ok(isModelFolder(model));
 });
 
-test('what is no file is refused at once, wherever a model folder should have one', { timeout: 120_000 }, async (t) => {
-  const { model } = await modelFolder(t);
-  for (const name of ['model.safetensors', 'config.json', 'chat_template.jinja', 'adapter_config.json']) {
-    const file = path.join(model, name);
-    const kept = await readFile(file).catch(() => null);
-    for (const put of [() => execFileSync('mkfifo', [file]), () => mkdir(file), () => symlink('/dev/zero', file)]) {
+test(
+  'anything but a regular file is refused at once, wherever a model folder should have one',
+  { timeout: 120_000 },
+  async (t) => {
+    const { model } = await modelFolder(t);
+    for (const name of ['model.safetensors', 'config.json', 'chat_template.jinja', 'adapter_config.json']) {
+      const file = path.join(model, name);
+      const kept = await readFile(file).catch(() => null);
+      for (const put of [() => execFileSync('mkfifo', [file]), () => mkdir(file), () => symlink('/dev/zero', file)]) {
+        await rm(file, { force: true, recursive: true });
+        await put();
+        await assert.rejects(loadModelFolder(model), /expected a file, found a/, name);
+      }
       await rm(file, { force: true, recursive: true });
-      await put();
-      await assert.rejects(loadModelFolder(model), /expected a file, found a/, name);
+      if (kept) await writeFile(file, kept);
     }
-    await rm(file, { force: true, recursive: true });
-    if (kept) await writeFile(file, kept);
-  }
-  await rm(path.join(model, 'model.safetensors'));
-  execFileSync('mkfifo', [path.join(model, 'model.safetensors')]);
-  await assert.rejects(loadParameters(model), /found a FIFO/);
-  await assert.rejects(nameOfFolder(model), /found a FIFO/);
-  await assert.rejects(requireOwnFiles(model), /found a FIFO/);
-  const hub = path.join(path.dirname(model), 'models--a--b');
-  await mkdir(path.join(hub, 'refs'), { recursive: true });
-  execFileSync('mkfifo', [path.join(hub, 'refs', 'main')]);
-  assert.equal(snapshotIn(hub), null);
-});
+    await rm(path.join(model, 'model.safetensors'));
+    execFileSync('mkfifo', [path.join(model, 'model.safetensors')]);
+    await assert.rejects(loadParameters(model), /found a FIFO/);
+    await assert.rejects(nameOfFolder(model), /found a FIFO/);
+    await assert.rejects(requireOwnFiles(model), /found a FIFO/);
+    const hub = path.join(path.dirname(model), 'models--a--b');
+    await mkdir(path.join(hub, 'refs'), { recursive: true });
+    execFileSync('mkfifo', [path.join(hub, 'refs', 'main')]);
+    assert.equal(snapshotIn(hub), null);
+  },
+);
 
-test('what is opened for appending is a file of its own, and made where there is none', async (t) => {
+test('a file opened for appending is a regular file, and is created if missing', async (t) => {
   const folder = await temporaryFolder(t);
   const file = path.join(folder, 'log');
   for (const line of ['one\n', 'two\n']) {
@@ -200,7 +204,7 @@ test('what is opened for appending is a file of its own, and made where there is
   const through = path.join(folder, 'out', 'x');
   await assert.rejects(openToAppend(through, { within: [folder] }), /leads out of/);
   assert.throws(() => readRegularSync(through, 10, { within: [folder] }), /leads out of/);
-  // A folder whose name begins alike is another.
+  // A folder whose name has the same prefix is another folder.
   await mkdir(`${folder}-other`);
   t.after(() => rm(`${folder}-other`, { recursive: true }));
   await writeFile(`${folder}-other/x`, 'x');

@@ -1,4 +1,4 @@
-/** What a server sends is taken up to a bound, however it is packed, and no slower than a pace. */
+/** Bodies from servers are read up to a bound, whatever their compression, and not below a minimum rate. */
 import assert from 'node:assert/strict';
 import { createServer, type RequestListener } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -26,7 +26,7 @@ async function served(t: TestContext, answer: RequestListener): Promise<string> 
 
 const megabyte = 1024 * 1024;
 
-test('a body is whole, or refused: too long, said to be too long, packed small, packed twice', async (t) => {
+test('a body is read whole, or refused if it is too long, says so, or is compressed too far or twice', async (t) => {
   const zeros = Buffer.alloc(64 * megabyte);
   const answers: Readonly<Record<string, [Buffer, Record<string, string>]>> = {
     '/small': [Buffer.from('{"a":1}'), {}],
@@ -41,7 +41,7 @@ test('a body is whole, or refused: too long, said to be too long, packed small, 
     asked.push(request.headers['accept-encoding']);
     const [body, headers] = answers[request.url!]!;
     response.writeHead(200, headers);
-    response.write(body.subarray(0, 10)); // chunked: it does not say how long it is
+    response.write(body.subarray(0, 10)); // chunked, so without a length
     response.end(body.subarray(10));
   });
   const read = async (at: string): Promise<string> =>
@@ -56,7 +56,7 @@ test('a body is whole, or refused: too long, said to be too long, packed small, 
   await assert.rejects(readBody({ headers, body: null }, 'it', megabyte), /got one of 2000000/);
 });
 
-test('a body without an end is left as soon as it is longer than the bound', async (t) => {
+test('an endless body is abandoned as soon as it exceeds the bound', async (t) => {
   let sent = 0;
   const url = await served(t, (_, response) => {
     const part = Buffer.alloc(65_536, 'a');
@@ -71,7 +71,7 @@ test('a body without an end is left as soon as it is longer than the bound', asy
   assert.ok(sent < 64 * megabyte, `${sent} bytes were sent`);
 });
 
-test('a pace is kept, or the one who waits is told', async (t) => {
+test('a download below the minimum rate is reported once', async (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   let stalls = 0;
   const pace = new Pace({ ms: 1_000, bytesMin: 100 }, () => stalls++);
@@ -95,7 +95,7 @@ function hubAt(endpoint: string, t: TestContext) {
   return { endpoint, cache, isOffline: false, token: null };
 }
 
-test('the description of a repository is taken up to a bound, also packed, and is not asked for again then', async (t) => {
+test('the description of a repository is read up to a bound, also compressed, and is not requested again after a refusal', async (t) => {
   let asked = 0;
   const bomb = gzipSync(Buffer.alloc(400 * megabyte, ' '));
   const url = await served(t, (_, response) => {
@@ -111,7 +111,7 @@ test('the description of a repository is taken up to a bound, also packed, and i
   assert.ok(process.memoryUsage().rss - before < 300 * megabyte);
 });
 
-test('who was waited for as long as for a whole answer is not asked again', async (t) => {
+test('a server that used up the time for a whole answer is not asked again', async (t) => {
   let now = 0;
   t.mock.method(performance, 'now', () => now);
   let asked = 0;
@@ -130,7 +130,7 @@ test('who was waited for as long as for a whole answer is not asked again', asyn
   assert.equal(asked, 6);
 });
 
-test('redirects without an end, and headers without an end, are an answer that is none', async (t) => {
+test('endless redirects and endless headers do not count as an answer', async (t) => {
   const url = await served(t, (request, response) => {
     const n = Number(/\d+$/.exec(request.url!)?.[0] ?? 0) + 1;
     if (request.url!.includes('headers')) response.writeHead(200, { 'x-long': 'a'.repeat(400_000) }).end();

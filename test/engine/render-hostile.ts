@@ -5,11 +5,11 @@ import { hostileTemplates } from './hostile-templates.ts';
 
 interface Ended {
   readonly ended: string;
-  /** Of CPU. */
+  /** CPU seconds. */
   readonly seconds: number;
 }
 
-/** Renders all in a process of its own with that much memory, and fails where it does not live to the end. */
+/** Renders all templates in a separate process with this much memory. Fails if the process does not survive. */
 export function renderAll(bounds: readonly [number, number], heapMegabytes: number): Map<string, Ended> {
   const child = fileURLToPath(new URL('./hostile-templates-child.ts', import.meta.url));
   const args = [`--max-old-space-size=${heapMegabytes}`, '--import', import.meta.resolve('tsx'), child];

@@ -29,7 +29,7 @@ function source(bytes: number, fail?: () => Error): Watched {
   return watched;
 }
 
-/** Work that ends when it is told to. */
+/** Work that ends on request. */
 function held() {
   const { promise, resolve } = deferred();
   return { work: () => promise, end: resolve };
@@ -43,7 +43,7 @@ function deferred(): { promise: Promise<void>; resolve: () => void } {
 
 const nothing = (): Promise<void> => Promise.resolve();
 
-test('weights are read once for all who use them, and stay while there is room', async () => {
+test('weights are loaded once for all users, and stay while there is room', async () => {
   const residents = new ResidentWeights(() => 20);
   const [a, b] = [source(10), source(10)];
   await Promise.all([residents.use(a, nothing), residents.use(a, nothing), residents.use(b, nothing)]);
@@ -52,7 +52,7 @@ test('weights are read once for all who use them, and stay while there is room',
   assert.equal(residents.bytes, 20);
 });
 
-test('the weights used longest ago make room, and the next ones get their memory', async () => {
+test('the least recently used weights make room, and the next ones reuse their memory', async () => {
   const residents = new ResidentWeights(() => 20);
   const [a, b, c] = [source(10), source(10), source(10)];
   const memory = await residents.use(a, async ({ flat }) => flat);
@@ -63,14 +63,14 @@ test('the weights used longest ago make room, and the next ones get their memory
   assert.equal(residents.bytes, 20);
 });
 
-test('weights for which there is no room wait until others are not used any more, never beyond the bound', async () => {
+test('weights that do not fit wait until others are unused, and the bound is never exceeded', async () => {
   const residents = new ResidentWeights(() => 10);
   const [a, b] = [source(10), source(10)];
   const first = held();
   const using = residents.use(a, first.work);
   await setTimeout(10);
   const waiting = residents.use(b, nothing);
-  await residents.use(a, nothing); // what is in memory goes on meanwhile
+  await residents.use(a, nothing); // loaded weights stay in use meanwhile
   assert.equal(b.reads.length, 0);
   assert.equal(residents.bytes, 10);
   first.end();
@@ -78,7 +78,7 @@ test('weights for which there is no room wait until others are not used any more
   assert.deepEqual([a.closed, b.reads.length, residents.bytes], [1, 1, 10]);
 });
 
-test('whoever gives up while it waits for room holds nobody back', async () => {
+test('a waiter that gives up holds back no others', async () => {
   const residents = new ResidentWeights(() => 10);
   const [a, b] = [source(10), source(10)];
   const first = held();
@@ -94,7 +94,7 @@ test('whoever gives up while it waits for room holds nobody back', async () => {
   assert.deepEqual([a.closed, b.reads.length], [0, 0]);
 });
 
-test('a failed reading is told to all who wait for it, and to nobody else', async () => {
+test('a failed load is reported to all its waiters, and to no others', async () => {
   const residents = new ResidentWeights(() => 10);
   const broken = source(10, () => new Error('no such folder'));
   const whole = source(10);
@@ -107,7 +107,7 @@ test('a failed reading is told to all who wait for it, and to nobody else', asyn
   assert.equal(residents.bytes, 10);
 });
 
-test('dropped weights leave memory when they are not used, and come back when they are asked for', async () => {
+test('dropped weights are unloaded when unused, and loaded again on request', async () => {
   const residents = new ResidentWeights(() => 100);
   const a = source(10);
   const first = held();

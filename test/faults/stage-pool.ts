@@ -76,7 +76,7 @@ export class StagePool {
   }
 }
 
-/** The runs that a cell's is compared with. */
+/** Undisturbed runs to compare a cell's runs with. */
 interface Like {
   readonly steps: number;
   readonly overrides: Readonly<Record<string, string>>;

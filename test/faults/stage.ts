@@ -209,7 +209,7 @@ export class FaultStage {
     this.planBeside(name, plan);
   }
 
-  /** The same, and those before it stay. */
+  /** The same, but earlier plans stay. */
   planBeside(name: string, plan: FailpointPlan): void {
     writeFileSync(path.join(failpointsIn(this.folder), `${name}.json`), JSON.stringify(plan));
   }
@@ -265,7 +265,7 @@ function failpointsIn(folder: string): string {
   return path.join(folder, 'failpoints');
 }
 
-/** Whether a worker is the second one of its role. */
+/** Whether a worker is the second of its role. */
 export function isSecond(role: string): boolean {
   return role.endsWith(' worker 2');
 }

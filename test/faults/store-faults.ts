@@ -1,4 +1,6 @@
-/** Rows in which one machine does not see the store, or a store answers wrongly: the run goes on, and is told who, and what. */
+/**
+ * Rows in which one machine does not see the store, or a store answers wrongly. The run continues, and names the worker and the problem.
+ */
 import assert from 'node:assert/strict';
 import { statusQuery } from '../../workflows/control/messages.ts';
 import { eventually } from '../eventually.ts';
@@ -9,7 +11,7 @@ import { newestClaim } from './process-faults.ts';
 import type { Judged, Row, Rows, Struck } from './row.ts';
 import { inTrouble, trouble } from './s3-faults.ts';
 
-/** By run: which process does not see the store. */
+/** Process that does not see the store, by run. */
 const blind = new Map<string, number>();
 
 const withoutStore = (
@@ -27,7 +29,7 @@ const withoutStore = (
   },
 });
 
-/** What a column reads is what its neighbours read. */
+/** Neighbouring columns read the same objects, so not every column has a cell. */
 const answering = (fateOf: (request: SeenRequest) => Fate): Row => ({
   ...inTrouble((struck) => trouble(struck, fateOf)),
   columns: {
@@ -57,7 +59,7 @@ export const storeFaults = {
   'S3 answers 404 for commits': answering(missingCommits),
 } satisfies Rows;
 
-/** Returns when the run was told who does not see what. */
+/** Returns once the run's status names the worker and what it does not see. */
 async function hideFrom(struck: Struck, role: string, pidOf: (struck: Struck) => Promise<number>): Promise<void> {
   const { stage, run, release, harmEnds } = struck;
   const pid = await pidOf(struck);
@@ -74,14 +76,17 @@ async function hideFrom(struck: Struck, role: string, pidOf: (struck: Struck) =>
   harmEnds();
 }
 
-/** Where it was struck in its last work, it is asked for nothing more, and nobody needs to be told. */
+/**
+ * Messages of the workers that the run lists as missing its store. A worker that was hit in its last work gets no more tasks, so it may not
+ * be listed.
+ */
 async function toldOf({ stage, run }: Struck): Promise<string> {
   const handle = stage.client.workflow.getHandle(run.name);
   const { workersAway = [] } = await handle.query(statusQuery);
   return workersAway.map(({ why }) => why).join('\n');
 }
 
-/** The others made the run what it was to be; the worker wrote nothing where it looked, and sees the store again by itself. */
+/** Checks that other workers completed the run, that the hidden worker wrote nothing, and that it sees the store again by itself. */
 async function judgeAndShow(judged: Judged): Promise<void> {
   const { stage, run } = judged;
   const pid = blind.get(run.name)!;

@@ -35,7 +35,7 @@ const upgraded = (stage: 'of another order' | 'of the previous commit'): Row => 
   limitMs,
 });
 
-/** From one version's worker to the other's, whichever had the work: what one stores the other goes on from. */
+/** Moves work between workers of two versions, in either direction: each must continue from what the other stored. */
 async function changeVersions(struck: Struck): Promise<void> {
   const { stage, run, column, fired } = struck;
   const all = Object.entries(stage.stack.pids());

@@ -52,7 +52,7 @@ export async function shortPauses(within: string): Promise<OtherVersion> {
   return { folder, notes: [] };
 }
 
-/** This version, whose rollout workers do not have an activity, as if it was from before that was written. */
+/** This version with an activity removed from its rollout workers, like a version from before that activity. */
 export async function withoutActivity(within: string, activity: string): Promise<OtherVersion> {
   const folder = await copyOfThis(within);
   const file = path.join(folder, 'activities/of-rollout-worker.ts');

@@ -44,7 +44,7 @@ describe('notices of a run', () => {
     assert.deepEqual(await new Notices(test.store).all(), first);
   });
 
-  test('that were taken away with the folder of their run are sent to nobody', async (t) => {
+  test("that were deleted with their run's folder are not sent", async (t) => {
     const test = await makeRun(t);
     const notices = new Notices(test.store);
     await writeNote(test.run, 'of the run before');

@@ -229,7 +229,7 @@ describe('a GPU worker that gets a run back', () => {
     assert.equal(last.state.policy.digest, expected.state.policy.digest);
   });
 
-  test('trains no more batches again than lie between two checkpoints, though it could go on from what it holds', async (t) => {
+  test('repeats no more batches than lie between two checkpoints, even from the version that it holds', async (t) => {
     const test = await makeRun(t, retention(4, 5));
     const [ours, theirs] = [openRoles(), openRoles()];
     const handed = await goOn(test, theirs, await goOn(test, ours, await commitFirst(test, ours), 3), 11);
@@ -237,7 +237,7 @@ describe('a GPU worker that gets a run back', () => {
     assert.deepEqual(placeOf(recovery), { restoredFrom: 12, replayedSteps: 2, damaged: [] });
   });
 
-  test('goes on from what it holds where no checkpoint is nearer', async (t) => {
+  test('continues from the held version if no checkpoint is nearer', async (t) => {
     const test = await makeRun(t, retention(4, 5));
     const [ours, theirs] = [openRoles(), openRoles()];
     const handed = await goOn(test, theirs, await goOn(test, ours, await commitFirst(test, ours), 4), 3);
@@ -246,7 +246,7 @@ describe('a GPU worker that gets a run back', () => {
     assert.deepEqual(ours.trainers.length, 1);
   });
 
-  test('goes on from what it holds where the checkpoint that is nearer is damaged', async (t) => {
+  test('continues from the held version if the nearer checkpoint is damaged', async (t) => {
     const test = await makeRun(t, retention(4, 5));
     const [ours, theirs] = [openRoles(), openRoles()];
     const handed = await goOn(test, theirs, await goOn(test, ours, await commitFirst(test, ours), 5), 4);
@@ -256,7 +256,7 @@ describe('a GPU worker that gets a run back', () => {
     assert.match(recovery!.damaged.join(), /^step 8: /);
   });
 
-  test('restores a checkpoint where a batch that it would go on with is damaged, and believes nothing of its own half-way', async (t) => {
+  test('restores a checkpoint if a batch it would continue with is damaged, and discards what it trained so far', async (t) => {
     const test = await makeRun(t, retention(4, 5));
     const [ours, theirs] = [openRoles(), openRoles()];
     const handed = await goOn(test, theirs, await goOn(test, ours, await commitFirst(test, ours), 5), 2);
@@ -294,7 +294,7 @@ describe('a GPU worker that gets a run back', () => {
     assert.equal(ours.trainers[0]!.trained[before], 'step 5', 'from checkpoint 4, and not step 6 from what it held');
   });
 
-  test('in another lineage restores what that goes on from, also where it holds a later step of the one before', async (t) => {
+  test("in another lineage restores that lineage's start, even if it holds a later step of the earlier one", async (t) => {
     const test = await makeRun(t, retention(2, 5));
     const [ours, theirs] = [openRoles(), openRoles()];
     const versions = [await commitFirst(test, ours)];
@@ -313,7 +313,7 @@ describe('a GPU worker that gets a run back', () => {
     );
   });
 
-  test('trains steps again that changed no weights: their moments are other ones', async (t) => {
+  test('repeats steps that changed no weights, because their moments differ', async (t) => {
     const test = await makeRun(t, retention(4, 5));
     const still = { makeTrainer: () => new StillTrainer() };
     const [ours, theirs] = [openRoles(undefined, still), openRoles(undefined, still)];
@@ -329,7 +329,7 @@ describe('a GPU worker that gets a run back', () => {
     'settings of its trainer': { 'trainer.threads': '3' },
     adapters: { 'lora.r': '4', 'lora.alpha': '8' },
   })) {
-    test(`opens another trainer when the run has other ${what} by now, though it holds those very weights`, async (t) => {
+    test(`opens another trainer when the run has other ${what} now, even if it holds the same weights`, async (t) => {
       const test = await makeRun(t);
       const roles = openRoles();
       const last = await goOn(test, roles, await commitFirst(test, roles), 2);
@@ -353,7 +353,7 @@ describe('a GPU worker that gets a run back', () => {
   });
 });
 
-/** A learning rate of 0 after the first step: weights stay as they are, and moments do not. */
+/** A learning rate of 0 after the first step keeps the weights but changes the moments. */
 class StillTrainer extends ChainTrainer {
   override async trainStep(input: Parameters<ChainTrainer['trainStep']>[0]) {
     const { weights } = this;

@@ -1,4 +1,4 @@
-/** `npm run record:forms`: notes the types of stored forms under their versions. Refuses a form that changed and kept its version. */
+/** `npm run record:forms` records the types of stored forms under their versions. It refuses a form that changed without a new version. */
 import { fingerprintsNow, recordedFingerprints, unversionedChanges, writeFingerprints } from './stored-types.ts';
 
 const now = fingerprintsNow();

@@ -1,4 +1,4 @@
-/** Stored forms: each says its version, each older version has a reader, and none changes without a new one. */
+/** Stored forms: each carries its version, each older version has a reader, and none changes without a new version. */
 import assert from 'node:assert/strict';
 import { cp, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
@@ -55,7 +55,7 @@ describe('a stored form', () => {
     assert.match(unversionedChanges(now, { ...now, leases: { version: 1, types } })[0]!, /Versions only grow/);
   });
 
-  test('says its version in all that a run and its evaluations leave', async (t) => {
+  test('carries its version in everything that a run and its evaluations store', async (t) => {
     const test = await makeRun(t, { 'eval.interval': '1', 'eval.num_examples': '2', 'checkpoints.interval': '1' });
     const roles = openRoles();
     const first = await commitFirst(test, roles);
@@ -80,7 +80,7 @@ describe('a stored form', () => {
       assert.ok(seen.has(id), `the run left ${id}`);
   });
 
-  test('of a newer version is refused by its name and versions, wherever it is read, and nobody is told to start over', async () => {
+  test('of a newer version is refused by its name and versions, wherever it is read, without advice to start over', async () => {
     for (const [id, { name, version, upgrades }] of Object.entries(storedForms)) {
       assert.equal(version, upgrades.length + 1, id);
       const key = sampleKeys[id as keyof typeof storedForms];
@@ -100,7 +100,7 @@ describe('a stored form', () => {
     }
   });
 
-  test('of columns that a newer version names otherwise is refused as newer', () => {
+  test('of columns with the name of a newer version is refused as newer', () => {
     const bytes = Buffer.concat([Buffer.from('ratchetC'), Buffer.alloc(56)]);
     for (const read of [decodePart, decodeTaught, decodeScores])
       assert.throws(
@@ -109,7 +109,7 @@ describe('a stored form', () => {
       );
   });
 
-  test('that says no number as its version is damaged, and not newer', () => {
+  test('whose version is not a number is damaged, not newer', () => {
     for (const said of ['2', 0, -1, 1.5, {}])
       assert.throws(
         () => decodeStored(encodeJson({ schemaVersion: said }), 'claims/claim_1.json'),
@@ -160,7 +160,7 @@ const sampleKeys: Readonly<Record<keyof typeof storedForms, string>> = {
   promptTrial: 'gepa/words--run/step_3/trial.json',
 };
 
-/** Of a recorded run, in a folder of its own. */
+/** Unpacks a recorded run into a new folder. */
 async function olderRun(t: TestContext, name: string) {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-older-run-'));
   t.after(() => rm(folder, { recursive: true, force: true }));
@@ -189,7 +189,7 @@ describe('recorded runs of 24, 25 and 26 November', () => {
         versions.set(form.id, (versions.get(form.id) ?? new Set()).add(schemaVersion));
       }
     }
-    // The teacher of a run is another server: its rows are made below.
+    // The teacher of a run is another server, so its rows are made below.
     for (const [id, { version }] of Object.entries(storedForms))
       for (let older = 1; older < version; older++)
         assert.ok(id === 'taught' || versions.get(id)?.has(older), `there is no sample of version ${older} of ${id}`);
@@ -275,7 +275,7 @@ describe('recorded runs of 24, 25 and 26 November', () => {
   });
 });
 
-describe('what older versions said otherwise', () => {
+describe('differences of older versions', () => {
   test('groups of several environments were divided in two for each', () => {
     const leases = Array.from({ length: 7 }, (_, i) => ({
       ordinal: i + 1,
@@ -376,7 +376,7 @@ const leasesOfVersion1 = { policy: version, curriculum: { nextOrdinal: 9 } } sat
 > &
   Record<'curriculum', unknown>;
 
-test('no failure to read what is stored advises to throw a run away', async () => {
+test('no failure to read stored data advises to throw a run away', async () => {
   const root = fileURLToPath(new URL('../../', import.meta.url));
   for (const room of ['activities', 'backends', 'cli', 'core', 'engine', 'runs', 'ui', 'workers', 'workflows']) {
     const names = readdirSync(path.join(root, room), { recursive: true, encoding: 'utf8' });
@@ -388,7 +388,7 @@ test('no failure to read what is stored advises to throw a run away', async () =
   }
 });
 
-describe('what cannot be read is told with the step that a run continues from', () => {
+describe('a failed read names the step that a run can continue from', () => {
   const damaged = (what: string) =>
     new RatchetError('CheckpointDamaged', `${what}: expected another. It is not what was stored.`);
 
@@ -420,7 +420,7 @@ describe('what cannot be read is told with the step that a run continues from', 
     assert.match(String(await withWayBack(run, damaged(scored.key))), /--step 4 continues/);
   });
 
-  test('what is read for every step is told as it is: no step continues without it', async (t) => {
+  test('objects of every step: the error stays as it is, because no step continues without them', async (t) => {
     const { run, store } = await olderRun(t, 'nov-24-level-0-between');
     for (const key of ['run.json', 'specs/0123456789abcdef.json', 'origins/lineage_2.json', 'sft/data.jsonl']) {
       const error = damaged(store.uri + key);
@@ -428,7 +428,7 @@ describe('what cannot be read is told with the step that a run continues from', 
     }
   });
 
-  test('other failures, and a run of which nothing is whole, are told as they are', async (t) => {
+  test('other failures, and runs without any intact step: the error stays as it is', async (t) => {
     const { run, store } = await olderRun(t, 'nov-24-level-0-between');
     const other = new RatchetError('StoreFull', 'no space');
     assert.equal(await withWayBack(run, other), other);

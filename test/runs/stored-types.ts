@@ -1,4 +1,4 @@
-/** What stored forms are made of, by the types that write and read them: a fingerprint that changes with each field. */
+/** Fingerprints of stored forms, from the types that write and read them. A fingerprint changes with each field. */
 import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -7,11 +7,11 @@ import { formsOfColumns, storedForms } from '../../runs/stored-forms.ts';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 
-/** Where the type of each form is declared. */
+/** Declaring file and name of each form's type. */
 const typeOfForm: Readonly<Record<keyof typeof storedForms | keyof typeof formsOfColumns, readonly [string, string]>> =
   {
     runRecord: ['runs/record-settings.ts', 'RunRecord'],
-    // Settings have defaults where they are younger than a stored spec: recorded runs hold them to it.
+    // New settings have defaults, so older specs still parse: recorded runs test that.
     spec: ['config/run-spec.ts', 'RunSpec'],
     specSource: ['runs/spec-source.ts', 'SpecSource'],
     lineage: ['runs/run-access.ts', 'LineageRecord'],
@@ -53,7 +53,7 @@ const typeOfForm: Readonly<Record<keyof typeof storedForms | keyof typeof formsO
     scoreColumns: ['runs/batch-parts.ts', 'ScoresHead'],
   };
 
-/** Each form's version and the declarations that it is made of, by name. */
+/** Version of each form, and names of the declarations it is made of. */
 export type Fingerprints = Readonly<
   Record<string, { readonly version: number; readonly types: Readonly<Record<string, string>> }>
 >;
@@ -72,17 +72,17 @@ export function fingerprintsNow(): Fingerprints {
 
 interface Declared {
   readonly text: string;
-  /** Names that it refers to. */
+  /** Names that the declaration refers to. */
   readonly names: readonly string[];
 }
 
 interface ParsedFile {
   readonly declared: ReadonlyMap<string, Declared>;
-  /** Where an imported name is from, and its name there. */
+  /** Source file and original name of each imported name. */
   readonly imported: ReadonlyMap<string, readonly [string, string]>;
 }
 
-/** Adds a declaration and those that it refers to. What a setting may be is no form of the store: `config/` is not followed. */
+/** Adds a declaration and those it refers to. `config/` is not followed: allowed values of settings are not stored forms. */
 function collect(file: string, name: string, types: Map<string, string>): void {
   const { declared, imported } = parsed(file);
   const found = declared.get(name);
@@ -123,7 +123,7 @@ function parse(file: string): ParsedFile {
     TSInterfaceDeclaration: (node) => add(node.id.name, node),
     TSTypeAliasDeclaration: (node) => add(node.id.name, node),
     VariableDeclarator(node) {
-      // Lists that a type is taken from, as in `(typeof outcomes)[number]`.
+      // Lists that a type is derived from, as in `(typeof outcomes)[number]`.
       if (node.id.type === 'Identifier' && node.init && /\bas const\s*$/.test(plain.slice(node.start, node.end)))
         add(node.id.name, node);
     },
@@ -153,7 +153,7 @@ function withoutComments(
 
 const recordedFile = path.join(root, 'test/data/stored-forms/types.json');
 
-/** As it was recorded when each form got its present version. */
+/** Fingerprints as recorded when each form got its present version. */
 export function recordedFingerprints(): Fingerprints {
   const { forms, types } = JSON.parse(readFileSync(recordedFile, 'utf8')) as Recorded;
   return Object.fromEntries(
@@ -164,7 +164,7 @@ export function recordedFingerprints(): Fingerprints {
   );
 }
 
-/** Each declaration once: many forms name the same. */
+/** Declarations are stored once, because many forms share them. */
 interface Recorded {
   readonly forms: Readonly<Record<string, { readonly version: number; readonly types: readonly string[] }>>;
   readonly types: Readonly<Record<string, string>>;
@@ -180,7 +180,7 @@ export function writeFingerprints(now: Fingerprints): void {
   writeFileSync(recordedFile, `${JSON.stringify(recorded, null, 2)}\n`);
 }
 
-/** What has to be done before the present types may be recorded, a line for each form that changed; none where nothing has. */
+/** Returns what must be done before the present types may be recorded, one line for each changed form. */
 export function unversionedChanges(recorded: Fingerprints, now: Fingerprints): string[] {
   return Object.entries(now).flatMap(([id, form]) => {
     const before = recorded[id];

@@ -15,13 +15,13 @@ interface Seen {
   readonly home: readonly string[];
 }
 
-/** What a command in the room sees. It leaves a file in its home. */
+/** Prints what a command in the room sees, and leaves a file in its home. */
 const look = `const fs = require('node:fs'), { HOME } = process.env;
 process.stdout.write(JSON.stringify({ env: process.env, home: fs.readdirSync(HOME) }));
 fs.writeFileSync(HOME + '/left', '');
 process.exitCode = 7;`;
 
-/** Runs it on a machine whose PATH has these stand-ins of package managers. */
+/** Runs a command on a machine whose PATH has these stand-ins for package managers. */
 function lookFrom(
   t: TestContext,
   programs: Readonly<Record<string, string>>,
@@ -66,7 +66,7 @@ test('a command in the room has a home and caches that are new and empty, and no
   assert.deepEqual(readdirSync(path.join(folder, 'home')), []);
 });
 
-test('the download caches of package managers that are here are handed in, as each says itself', async (t) => {
+test('the existing download caches of package managers are passed in, as each manager reports them', async (t) => {
   const programs = {
     npm: 'echo "/caches/npm $3" | { read -r cache what; [ "$what" = cache ] && echo "$cache"; }',
     python3: 'if [ "$3" = cache ]; then echo /caches/pip; fi',
@@ -94,7 +94,7 @@ test('the download caches of package managers that are here are handed in, as ea
   );
 });
 
-test('pip’s configuration of the user is handed in, the later file before the earlier, and none of the machine’s', () => {
+test('pip’s user configuration is passed in, the later file before the earlier, and the machine’s is not', () => {
   const [earlier, later] = ['/home/a/.pip/pip.conf', '/home/a/.config/pip/pip.conf'];
   const debug = (has: readonly string[]) =>
     [
@@ -140,7 +140,7 @@ test('tests that write in the home or in the project fail the run, with the name
   assert.equal(existsSync(home), false, 'the home is removed');
 });
 
-test('where somebody may edit the project meanwhile, its changes are named and fail nothing', async (t) => {
+test('project changes are reported but fail nothing if somebody may be editing the project', async (t) => {
   const project = temporaryFolder(t);
   let said = '';
   const tests = async () => {
@@ -151,7 +151,7 @@ test('where somebody may edit the project meanwhile, its changes are named and f
   assert.match(said, /may be your own changes:\n {2}mine\.ts\n$/);
 });
 
-test('a run whose tests write nowhere else is as it was; they share the cache of this user', async (t) => {
+test('tests that write nowhere else pass; they share this user’s cache', async (t) => {
   const passed = { passed: 3, failed: 0, skipped: 0 };
   const counts = await inOwnHome(
     async (env) => {

@@ -218,7 +218,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
     }
   });
 
-  test('has its secret in this tab alone: not in the address, nor in a cookie, nor at another port', async (t) => {
+  test('keeps its secret in this tab: not in the address, in a cookie, or at another port', async (t) => {
     const { url } = await served(t);
     const [token, { origin }] = [tokenOf(url), new URL(url)];
     const heard: string[] = [];
@@ -258,7 +258,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
     await typed.locator('.histogram svg').first().waitFor();
     await typed.reload();
     await typed.locator('.histogram svg').first().waitFor();
-    // Another server of this host, in the same tab and from a frame's own page.
+    // Another server on this host, in the same tab and from a page in a frame.
     await page.goto(others);
     await page.waitForFunction('document.title !== ""');
     const title = await page.title();
@@ -268,7 +268,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
     for (const seen of [...heard, title, ...sent, page.url()]) assert.ok(!seen.includes(token), seen);
     assert.deepEqual(complaints, []);
     await context.close();
-    // Who has no token sees the page say so, and nothing else.
+    // Without a token the page says so, and shows nothing else.
     const stranger = await browser.newContext();
     const empty = await stranger.newPage();
     await empty.goto(`${origin}/#/recorded`);
@@ -277,7 +277,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
     await stranger.close();
   });
 
-  test('goes on by itself after its server was gone, and with the new address in a tab of the old', async (t) => {
+  test('continues by itself after its server was gone, and takes the new address in an old tab', async (t) => {
     const run = await recordedRun(t);
     const options = { store: run.run.store, run: 'recorded', ask: () => Promise.resolve(null) };
     const first = await servePage({ ...options, port: 0 });

@@ -65,7 +65,7 @@ test('the page of a run', async (t) => {
     // Another server of this machine is another place, too.
     assert.equal(await asked(port, path, { authorization, origin: `http://127.0.0.1:${Number(port) + 1}` }), 403);
     assert.equal(await asked(port, path, { authorization, 'sec-fetch-site': 'cross-site' }), 403);
-    // A cookie goes to every port of this host: none is given, and none is taken.
+    // Browsers send a cookie to every port of this host, so none is set and none is accepted.
     assert.equal(await asked(port, path, { cookie: `ratchet_${port}=${token}; token=${token}` }), 401);
     assert.equal(await asked(port, `${path}?token=${token}`, {}), 401);
   });

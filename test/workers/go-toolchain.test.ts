@@ -1,4 +1,4 @@
-/** How a Temporal CLI is built: as the program does it, with stand-ins of Go and of pip. */
+/** Builds a Temporal CLI as the program does, with stand-ins for Go and pip. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import {
@@ -23,11 +23,11 @@ interface Machine {
   readonly cache: string;
   readonly home: string;
   readonly get: (variables?: Readonly<Record<string, string>>) => Promise<{ said: string; path: string }>;
-  /** The lines that a stand-in wrote down; none where it was not asked. */
+  /** Lines that a stand-in recorded; none if it was not called. */
   readonly noted: (name: string) => string;
 }
 
-/** A machine that is offline but for its package index. Its PATH has these programs and nothing else. */
+/** A machine that reaches only its package index. Its PATH has only these programs. */
 function machine(t: TestContext, programs: { readonly go?: string; readonly pip?: 'serves' | 'fails' }): Machine {
   const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-go-'));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
@@ -57,7 +57,7 @@ function machine(t: TestContext, programs: { readonly go?: string; readonly pip?
   return { folder, cache, home, get, noted };
 }
 
-/** Writes down its environment, and builds a `temporal` that says its versions. */
+/** Records its environment, and builds a `temporal` that prints its versions. */
 const fakeGo = (folder: string, version: string) => `
 if [ "$1" = "version" ]; then echo "go version go${version} linux/amd64"; exit 0; fi
 if [ "$1" = "env" ]; then echo "$HOME/go/pkg/mod"; exit 0; fi

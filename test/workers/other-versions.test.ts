@@ -1,4 +1,4 @@
-/** Workers of another version: who they are, on which machine, and what to do about it. */
+/** Workers of another version: which they are, on which machine, and what to do. */
 import assert from 'node:assert/strict';
 import { cp, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -23,7 +23,7 @@ describe('the identity of a worker', () => {
     assert.match(place, new RegExp(`^${process.pid}@`));
   });
 
-  test('of an older version names no code, and one of somebody else is none of ours', () => {
+  test('of an older version has no code, and other identities are not parsed', () => {
     assert.deepEqual(workerIn('train worker 7@box-1 a1b2c3'), { role: 'train', place: '7@box-1', code: null });
     assert.equal(workerIn('7@box-1'), null);
     assert.equal(workerIn('metrics worker 7@box-1 a1b2c3'), null);
@@ -31,7 +31,7 @@ describe('the identity of a worker', () => {
 });
 
 describe('the digest of the code', () => {
-  test('is the same wherever the code lies, and another one when a line of it changes', async (t) => {
+  test('is the same in every folder, and changes with every line of code', async (t) => {
     const root = fileURLToPath(new URL('../../', import.meta.url));
     const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-code-'));
     t.after(() => rm(folder, { recursive: true, force: true }));
@@ -44,8 +44,8 @@ describe('the digest of the code', () => {
   });
 });
 
-describe('workers that ask for work', () => {
-  test('of one version are not worth a line, whatever the version of who asks', () => {
+describe('workers that poll', () => {
+  test("of one version need no line, whatever the caller's version", () => {
     assert.deepEqual(linesOf([orchestrator, rollout], is(theirs)), []);
     assert.deepEqual(linesOf([], is(ours)), []);
   });
@@ -62,7 +62,7 @@ describe('workers that ask for work', () => {
     assert.deepEqual(more, []);
   });
 
-  test('where who asks is of no version of theirs, the orchestrator is the measure', () => {
+  test("of other versions than the caller's are compared with the orchestrator", () => {
     const lines = linesOf([orchestrator, { role: 'train', place: '78@box', code: theirs }], is('ffffffff'));
     assert.match(lines.join('\n'), /^the GPU worker 78@box is of another version \(code 4567cdef\)[^\n]*$/);
   });
@@ -93,12 +93,12 @@ describe('an activity that its worker does not have', () => {
     );
   });
 
-  test('where the worker is of this version, an older orchestrator asked for it', () => {
+  test('that an older orchestrator requested from a worker of this version', () => {
     const said = namingTheWorker(lacking, 'rollout worker 34@gpu-box a1b2c3 code 0123abcd', is(ours));
     assert.match(said, /Restart the orchestrator with this version \(code 0123abcd\)$/);
   });
 
-  test('a worker that has no name of ours is named as it calls itself; every other failure stays as it is', () => {
+  test('with an unknown identity is quoted; every other failure stays as it is', () => {
     assert.match(namingTheWorker(lacking, '9@box', is(ours)), /^a worker \(9@box\) has no activity playGroups/);
     assert.match(namingTheWorker(lacking, null, is(ours)), /^a worker \(of no name\) has/);
     assert.equal(namingTheWorker('connection reset', '9@box', is(ours)), 'connection reset');

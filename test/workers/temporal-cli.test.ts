@@ -94,13 +94,13 @@ test('then PATH, the cache, the download, the build, each only when the one befo
   }
 });
 
-test('a CLI of the cache is used before a newer one is downloaded', async () => {
+test('a cached CLI is used before a newer one is downloaded', async () => {
   const here = machine({ binaries: [built], internet: true });
   const { path, source } = await ensureTemporalCli({ log, places: here.places });
   assert.deepEqual([path, source, here.asked], [built, 'cache', [built]]);
 });
 
-test('a project goes on with the server version that wrote its database, where the cache has it; else with the newest', async (t) => {
+test('a project keeps the server version that wrote its database, if it is cached; else it gets the newest', async (t) => {
   const { places } = machine({ binaries: [built, downloaded] });
   const projectFolder = temporaryFolder(t);
   const chosen = async () => (await ensureTemporalCli({ log, places, projectFolder })).path;
@@ -116,7 +116,7 @@ test('a project goes on with the server version that wrote its database, where t
   }
 });
 
-test('a binary of the cache that does not run, or is too old, is passed over', async () => {
+test('a cached binary that does not run, or is too old, is skipped', async () => {
   const here = machine({ binaries: [built, downloaded] });
   const answers = [{ version: '1.0.0', serverVersion: '1.25.0' }, new Error('does not run')];
   for (const said of answers) {
@@ -126,7 +126,7 @@ test('a binary of the cache that does not run, or is too old, is passed over', a
   }
 });
 
-test('the cache is looked through for every release that is in it, the newest first', (t) => {
+test('the cache is searched for every release, newest first', (t) => {
   const cache = temporaryFolder(t);
   const put = (version: string) => {
     mkdirSync(join(cache, `temporal-cli-${version}`));
@@ -134,7 +134,7 @@ test('the cache is looked through for every release that is in it, the newest fi
     return join(cache, `temporal-cli-${version}`, 'temporal');
   };
   const [first, second, third] = [put('1.5.1'), put('1.10.0'), put('1.9.1')];
-  mkdirSync(join(cache, 'temporal-cli-1.11.0')); // a download that was broken off
+  mkdirSync(join(cache, 'temporal-cli-1.11.0')); // an interrupted download
   assert.deepEqual(placesOnThisMachine(log, { RATCHET_CACHE: cache }).cached(), [second, third, first]);
 });
 

@@ -24,7 +24,7 @@ const text =
 interface WandbRun {
   readonly store: Store;
   readonly folder: string;
-  /** Of the user whose processes feed the run. */
+  /** Home of the user whose processes feed the run. */
   readonly home: string;
   readonly open: () => { readonly sink: WandbSink; readonly sinks: RunSinks };
 }

@@ -1,4 +1,4 @@
-/** Bugs of Ratchet while a run is under way: in an activity they end its attempt with a report; in a workflow it waits, and says why. */
+/** Bugs in Ratchet during a run: in an activity they end the attempt with a report; in a workflow the run waits, and says why. */
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { after, describe, test } from 'node:test';
@@ -28,13 +28,13 @@ describe('a bug in an activity', { concurrency: 3 }, () => {
     assert.equal((await again.result()).step, 3, 'started again, it continues from the newest commit');
   });
 
-  test('of the GPU worker that takes the run fails the run, which would ask for another one for ever', async () => {
+  test('in the GPU worker that takes the run fails the run, which would otherwise ask for another worker for ever', async () => {
     const run = await begin({ fakes: { leaseTrainer: bug } });
     await failureOf(run.result());
     assert.equal(run.inputs('leaseTrainer').length, 1);
   });
 
-  test('of an evaluation is told, and the run goes on', async () => {
+  test('in an evaluation is reported, and the run continues', async () => {
     const run = await begin({ settings: { maxSteps: 1, eval: evaluating() }, fakes: { openEvaluation: bug } });
     assert.equal((await run.result()).step, 1);
     const warnings = await run.told('warning');
@@ -45,7 +45,7 @@ describe('a bug in an activity', { concurrency: 3 }, () => {
   });
 });
 
-/** The shipped workflows, in which one function throws as a bug would. */
+/** The shipped workflows with one function that throws like a bug. */
 async function brokenBundle(): Promise<string> {
   const code = await readFile(await workflowBundlePath(await workflowCodeVersion()), 'utf8');
   const broken = code.replace(/(async function openOrContinue\([^)]*\) \{)/, '$1 if (input.config) undefined.section;');
@@ -53,7 +53,7 @@ async function brokenBundle(): Promise<string> {
   return broken;
 }
 
-test('a bug in a workflow is named by everybody who says what the run waits for, until it is mended', async () => {
+test('a bug in a workflow is named wherever it is shown what the run waits for, until it is fixed', async () => {
   const { environment, client } = await openServer();
   const taskQueue = 'broken';
   const options = { connection: environment.nativeConnection, taskQueue, maxCachedWorkflows: 0 };

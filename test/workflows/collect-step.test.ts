@@ -366,7 +366,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     );
   });
 
-  test('a worker of another version that a lease finds is told once, however many leases find it', async () => {
+  test('a worker of another version is reported once, however many leases find it', async () => {
     const line = 'the rollout worker 56@old-box is of another version: restart it';
     const run = await begin({
       settings: { maxSteps: 3 },

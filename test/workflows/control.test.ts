@@ -40,7 +40,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     assert.ok(run.fake.commits()[2]!.metrics[timeMetrics.paused]! > 0.1);
   });
 
-  test('workers that do not see its store are named, with what they miss, until they do', async () => {
+  test('workers that do not see the store are named, with the reason, until they do', async () => {
     const gate = new Gate();
     const run = await begin({ settings: { maxSteps: 1 }, fakes: holdingStep(gate) });
     await gate.reached;

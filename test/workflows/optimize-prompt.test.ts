@@ -158,7 +158,7 @@ describe('a search for a prompt', { concurrency: 8 }, () => {
     assert.equal(short.inputs('openPromptSearch').length, 1);
   });
 
-  test('what had continued as new is begun anew by an upgrade with what it carried', async () => {
+  test('a search that had continued as new is restarted by an upgrade with the state it carried', async () => {
     const run = await searching({}, { maxCalls: 150 }, shortHistoryQueue);
     const { best, calls } = await resultOf(run);
     const { events } = await run.client.workflow.getHandle(run.name).fetchHistory();

@@ -213,7 +213,7 @@ describe('a run', { concurrency: 8 }, () => {
     assert.deepEqual([run.inputs('trainStep').length, run.fake.commits().length], [1, 1]);
   });
 
-  test('a run whose state is behind its store says so, and not what retention removed there', async () => {
+  test('a run whose state is behind its store says so, instead of naming an object that retention removed', async () => {
     const missing = 'rollouts/step_2/leases.json is missing';
     const behind = (isBehind: boolean): Promise<BegunRun> =>
       begin({

@@ -82,7 +82,7 @@ describe('a step in training', { concurrency: 8 }, () => {
     assert.deepEqual([ledger.isSound, ledger.counts['refused']], [true, 6]);
   });
 
-  test('a GPU worker that does not have the activity is given back and named, and the next one is asked', async () => {
+  test('a GPU worker that does not have the activity is released and named, and the next one is asked', async () => {
     const lacks = 'Activity function trainStep is not registered on this Worker';
     const run = await begin({
       settings: oneStep,

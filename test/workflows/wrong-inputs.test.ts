@@ -1,4 +1,4 @@
-/** What any client of Temporal may send to a workflow: a wrong input fails at once, a wrong message harms nothing. */
+/** Inputs and messages that any client of Temporal may send: a wrong input fails at once, a wrong message does no harm. */
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { type Client, WorkflowFailedError, type WorkflowHandle, WorkflowUpdateFailedError } from '@temporalio/client';
@@ -15,7 +15,7 @@ const bytes = (text: string): Uint8Array => new TextEncoder().encode(text);
 const raw = (encoding: string | null, data: string): RawValue =>
   RawValue.fromPayload({ metadata: encoding === null ? {} : { encoding: bytes(encoding) }, data: bytes(data) });
 
-/** Any client may send these, in place of an input of whatever workflow. */
+/** Inputs that any client may send, to any workflow. */
 const noInputs: readonly (readonly [what: string, args: readonly unknown[], said: RegExp])[] = [
   ['nothing', [], /received nothing/],
   ['null', [null], /received null/],
@@ -25,11 +25,11 @@ const noInputs: readonly (readonly [what: string, args: readonly unknown[], said
   ['a list', [['words.toml']], /received a list of 1/],
   ['a list of two', [['words.toml', {}]], /received a list of 2/],
   ['two arguments', ['words.toml', { max_steps: 3 }], /expected one input, received 2/],
-  ['bytes', [raw('binary/plain', '"words.toml"')], /received 12 bytes that are no JSON/],
-  ['a protobuf message', [raw('binary/protobuf', 'xyz')], /no JSON \(encoding binary\/protobuf/],
-  ['text that is no JSON', [raw('json/plain', '{config: words.toml')], /no JSON \(encoding json\/plain/],
-  ['an empty payload', [raw('json/plain', '')], /no JSON \(encoding json\/plain/],
-  ['no encoding', [raw(null, '"words.toml"')], /no JSON \(encoding none/],
+  ['bytes', [raw('binary/plain', '"words.toml"')], /received 12 bytes that are not JSON/],
+  ['a protobuf message', [raw('binary/protobuf', 'xyz')], /not JSON \(encoding binary\/protobuf/],
+  ['text that is no JSON', [raw('json/plain', '{config: words.toml')], /not JSON \(encoding json\/plain/],
+  ['an empty payload', [raw('json/plain', '')], /not JSON \(encoding json\/plain/],
+  ['no encoding', [raw(null, '"words.toml"')], /not JSON \(encoding none/],
 ];
 
 const file = (type: string): Cases[number][1] =>
@@ -54,7 +54,7 @@ type Cases = readonly (readonly [
   inputs: readonly (readonly [what: string, input: unknown, said: RegExp])[],
 ])[];
 
-/** JSON that a recursive reader does not come through. */
+/** JSON nested so deep that a recursive parser fails. */
 const deep = `${'{"deep":'.repeat(50_000)}1${'}'.repeat(50_000)}`;
 
 const { environment: _, ...withoutEnvironment } = evaluationOf('place', 'words');
@@ -256,8 +256,8 @@ describe(
   },
 );
 
-describe('an input that is meant', { concurrency: 4 }, () => {
-  test('numbers, lists and tables of settings reach the run as they would be typed', async () => {
+describe('a valid input', { concurrency: 4 }, () => {
+  test('numbers, lists and tables of settings reach the run as if they were typed', async () => {
     const overrides = {
       max_steps: 1,
       learning_rate: 1e-7,
@@ -284,7 +284,7 @@ describe('an input that is meant', { concurrency: 4 }, () => {
     });
   });
 
-  test('a run that an older version let be started with an unknown field is taken over all the same', async () => {
+  test('a run that an older version started with an unknown field is still taken over', async () => {
     const run = await begin({ settings: { maxSteps: 1 } });
     await run.result();
     const { fake } = run;
@@ -294,7 +294,7 @@ describe('an input that is meant', { concurrency: 4 }, () => {
   });
 });
 
-test('an evaluation that an upgrade began anew may be of a version that knows more fields', async () => {
+test('an evaluation that an upgrade restarted may come from a version with more fields', async () => {
   const input = { ...evaluationOf('place', 'words'), ofAnotherVersion: true };
   const run = await begin({ type: 'evaluate', args: [input], memo: { [memoKeys.takenOverFrom]: 'x' } });
   await soon('the end', run.handle.result());
@@ -330,7 +330,7 @@ const wrongUpdates: readonly (readonly [name: string, args: readonly unknown[], 
   ['pause', [{ reason: 'x' }], /received an object with reason/],
   ['pause', ['x'.repeat(100_000)], /of at most 2000 characters, received "x{60}…"/],
   ['pause', ['to look', 'at it'], /expected one input, received "at it" beside it/],
-  ['pause', [raw('binary/protobuf', 'xyz')], /no JSON/],
+  ['pause', [raw('binary/protobuf', 'xyz')], /not JSON/],
   ['set', [], /settings: expected settings with their new values.* is missing/],
   ['set', [null], /received null/],
   ['set', [[1]], /received a list of 1/],
@@ -357,7 +357,7 @@ const wrongUpdates: readonly (readonly [name: string, args: readonly unknown[], 
   ['adopt-prompt', [['words']], /received a list of 1/],
 ];
 
-test('what is wrong of what a run is told harms it not: signals are left out and shown, updates and queries are refused', async () => {
+test('wrong messages do no harm: signals are ignored and shown, updates and queries are refused', async () => {
   const gate = new Gate();
   const run = await begin({ settings: { maxSteps: 2 }, fakes: holdingStep(gate, 2) });
   await soon('step 2', gate.reached);

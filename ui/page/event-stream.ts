@@ -1,10 +1,10 @@
-/** One of a stream of server-sent events. */
+/** One server-sent event. */
 export interface StreamedEvent {
   readonly event: string;
   readonly data: string;
 }
 
-/** The events of a stream, as its server writes them: EventSource would read it, and can send no header that says who asks. */
+/** Parses a stream of server-sent events. EventSource cannot be used, because it cannot send the header with the token. */
 export async function* eventsIn(body: ReadableStream<Uint8Array>): AsyncGenerator<StreamedEvent> {
   const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
   let text = '';

@@ -1,12 +1,12 @@
 /**
- * The token of the address that was printed. It stands behind `#`, which no browser sends anywhere, and is taken from there at once. It is
- * kept in the storage of this tab, which belongs to one port of one host: a cookie would go to every other port, whoever listens there.
- * Tabs of the same address tell one another.
+ * The token from the printed address. It follows the `#`, which browsers send to no server, and is removed from the address at once. It is
+ * kept in the session storage of this tab, which belongs to one port of one host; a cookie would go to every port. Tabs with the same
+ * address share it.
  */
 export class OwnToken {
   readonly #tabs = new BroadcastChannel(name);
 
-  /** Takes what the address has, or what this or another tab knows. */
+  /** Takes the token from the address, else from this tab's storage, else from another tab. */
   static async take(): Promise<OwnToken> {
     const own = new OwnToken();
     const given = tokenIn(location.hash);
@@ -25,7 +25,7 @@ export class OwnToken {
   #adopt(token: string): void {
     sessionStorage.setItem(name, token);
     history.replaceState(null, '', location.pathname);
-    this.#say({ token }); // one that was open before the server began anew goes on with it
+    this.#say({ token }); // a tab that was open before the server restarted continues with the new token
   }
 
   #ask(): Promise<void> {
@@ -59,7 +59,7 @@ export class OwnToken {
 }
 
 const name = 'ratchet-token';
-/** So long another tab may take to answer; most have none. */
+/** How long to wait for another tab's answer; usually there is none. */
 const answerMs = 300;
 
 function tokenIn(hash: string): string | null {

@@ -23,10 +23,10 @@ export interface News {
   readonly trouble?: string;
 }
 
-/** After an answer that was cut off, and after a refusal. */
+/** Pauses before reconnecting: after a stream that was cut off, and after a refusal. */
 const [resumeMs, againMs] = [1_000, 2_000];
 
-/** The server of this page; every question says who asks. */
+/** Requests data from this page's server, with the token in each request. */
 export function serverSource(token: Pick<OwnToken, 'headers'>): Source {
   const answers = new GrownAnswers();
   return {
@@ -75,7 +75,7 @@ export function serverSource(token: Pick<OwnToken, 'headers'>): Source {
     },
   };
 
-  /** One connection after another, until nobody looks any more. */
+  /** Reconnects again and again until the page is left. */
   async function followOn(run: string, told: (news: News) => void, signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       const wasHeard = await hear(run, told, signal).catch(() => false);
@@ -85,7 +85,7 @@ export function serverSource(token: Pick<OwnToken, 'headers'>): Source {
     }
   }
 
-  /** Whether there was a connection, which has ended now. */
+  /** Resolves when the connection has ended, with whether there was one. */
   async function hear(run: string, told: (news: News) => void, signal: AbortSignal): Promise<boolean> {
     const { headers } = token;
     const response = await fetch(`/api/runs/${encodeURIComponent(run)}/live`, { headers, signal });
@@ -99,7 +99,7 @@ export function serverSource(token: Pick<OwnToken, 'headers'>): Source {
         if (event === 'trouble') told({ trouble: (JSON.parse(data) as { message: string }).message });
       }
     } catch {
-      // Cut off in the middle: as if it had ended.
+      // A connection that was cut off counts as ended.
     }
     return true;
   }

@@ -1,6 +1,9 @@
 import { ApplicationFailure } from '@temporalio/workflow';
 
-/** What a failure came from: Temporal wraps what an activity or a child threw. A report of a bug says all, and what it came from less. */
+/**
+ * Returns the innermost cause, since Temporal wraps errors of activities and children. A bug report is returned itself, because it says
+ * more than its cause.
+ */
 export function rootCause(error: unknown): Error {
   let root = error instanceof Error ? error : new Error(String(error));
   while (root.cause instanceof Error && !isReport(root)) root = root.cause;

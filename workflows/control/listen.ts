@@ -11,13 +11,13 @@ import { signalShapes, updateExamples, updateShapes } from './message-shapes.ts'
 import { refusal } from './refusal.ts';
 
 /*
- * How a workflow listens. A handler that throws a TypeError over what it is sent fails the workflow task, which is tried again for ever:
- * so each message is checked before its handler sees it. A wrong signal is left out and shown, a wrong update or query is refused.
+ * Handlers for messages to a workflow. A handler that throws a TypeError fails the workflow task, which Temporal then retries for ever. So
+ * each message is checked before its handler sees it. A wrong signal is ignored and shown; a wrong update or query is refused.
  */
 
 const problemsShown = 3;
 
-/** Takes a signal; one that is not as it should be is left out, and `say` is told why. */
+/** Handles a signal. A wrong one is ignored, and `say` gets the reason. */
 export function onSignal<Args extends unknown[], Name extends keyof typeof signalShapes>(
   signal: SignalDefinition<Args, Name> | { readonly name: Name },
   handler: (...args: Args) => void,
@@ -31,7 +31,7 @@ export function onSignal<Args extends unknown[], Name extends keyof typeof signa
   });
 }
 
-/** Takes an update that is as it should be, and that `validator` does not refuse. */
+/** Handles an update that is well-formed and that `validator` accepts. */
 export function onUpdate<Args extends unknown[]>(
   update: UpdateDefinition<string, Args>,
   handler: (...args: NoInfer<Args>) => string | Promise<string>,
@@ -47,7 +47,7 @@ export function onUpdate<Args extends unknown[]>(
   });
 }
 
-/** Answers a query for what happened after a sequence number. */
+/** Answers a query for events after a sequence number. */
 export function onEventsQuery<Result>(
   query: QueryDefinition<Result, [after: number]>,
   since: (after: number) => Result,

@@ -19,8 +19,8 @@ import {
 import type { EvalSpec } from '../../config/run-spec.ts';
 
 /*
- * Shapes of what workflows are told. What people send (updates) is read strictly. What parts of Ratchet tell one another (signals) may come
- * from another version: it is checked for what is relied on, and may have more.
+ * Shapes of messages to workflows. Updates come from people and are checked strictly. Signals come from other parts of Ratchet, possibly of
+ * another version: only the fields that are used are checked, and more are allowed.
  */
 
 export const objectRef = fieldsOf({ key: text, sha256: text, bytes: whole });
@@ -70,21 +70,21 @@ const played = eitherBy(
     'failed' in value
       ? fieldsOf({ failed: fieldsOf({ message: text, type: text }) })
       : fieldsOf({ parts, adopted: whole, lost }),
-  'what was played, or why it failed',
+  'the rollouts of a round, or why it failed',
 );
 
-/** What a child tells of its end; `result` is what is relied on of its result. */
+/** A child's notice that it has ended; `result` is the shape of the fields that are used. */
 const notice = (result: Shape): Shape =>
   eitherBy(
     (value) => fieldsOf('failed' in value ? { workflowId: text, failed: text } : { workflowId: text, result }),
-    'what came of a workflow, or why it failed',
+    'the result of a workflow, or why it failed',
   );
 export const regressionActions = ['flag', 'pause', 'stop'] as const satisfies readonly EvalSpec['onRegression'][];
 const evaluationPlace = fieldsOf({ store: text, name: text, prefix: text });
-/** A figure that is not a number comes as null. */
+/** A figure that is not a number arrives as null. */
 const figures = recordOf(anything, 'figures by name');
 
-/** By the signal's name: the shapes of its arguments. */
+/** Shapes of the arguments, by signal name. */
 export const signalShapes = {
   'trainer-leased': [fieldsOf({ epoch: whole, holder: text })],
   'store-missed': [fieldsOf({ worker: text, why: orNull(text) })],
@@ -161,12 +161,12 @@ export const signalShapes = {
   leave: [],
 } as const satisfies Readonly<Record<string, readonly Shape[]>>;
 
-/** A reason is kept in the memo and shown again and again. */
+/** Bounded, because the memo keeps the reason and it is shown repeatedly. */
 const reasonCharsMax = 2_000;
 const reason = lineOfText(`a reason in one line of at most ${reasonCharsMax} characters`, reasonCharsMax);
 const environmentName = lineOfText('the name of an environment', reasonCharsMax);
 
-/** By the update's name: what each of its arguments is called, and its shape. */
+/** Names and shapes of the arguments, by update name. */
 export const updateShapes = {
   pause: { reason: optional(orNull(reason)) },
   stop: {},
@@ -178,7 +178,7 @@ export const updateShapes = {
   'raise-budget': { max_calls: whole },
 } as const satisfies Readonly<Record<string, Readonly<Record<string, Shape>>>>;
 
-/** What is typed for each update, as JSON. */
+/** Example argument in JSON, by update name. */
 export const updateExamples: Readonly<Record<keyof typeof updateShapes, string | null>> = {
   pause: '"to look at it"',
   stop: null,

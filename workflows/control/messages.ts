@@ -58,7 +58,7 @@ export interface RunStatus {
   readonly regressions: Readonly<Record<string, NotedRegression>>;
   /** Of a run that looks for better prompts, one of each environment. */
   readonly prompts: readonly PromptStanding[];
-  /** Workers that do not see the run's store, and are passed over until they do. Absent where there are none. */
+  /** Workers that do not see the run's store. They get no tasks until they do. Absent if there are none. */
   readonly workersAway?: readonly WorkerAway[];
   /** By environment: what became of its newest branch. Absent where there was none. */
   readonly branchesEnded?: Readonly<Record<string, EndedBranch>>;
@@ -69,7 +69,7 @@ export interface WorkerAway {
   readonly worker: string;
   /** ISO time. */
   readonly since: string;
-  /** What it does not see, with what to do. */
+  /** Why the worker does not see the store, with what to do. */
   readonly why: string;
 }
 
@@ -242,7 +242,7 @@ export const trainerLeasedSignal = defineSignal<[TrainerLeased], typeof trainerL
   trainerLeasedSignalName,
 );
 
-/** From workers of all kinds. */
+/** Sent by workers of all kinds. */
 export const storeMissedSignal = defineSignal<[StoreMissed], typeof storeMissedSignalName>(storeMissedSignalName);
 
 /** What `set` and `stop` did, in words. */

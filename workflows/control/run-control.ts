@@ -62,7 +62,7 @@ interface ControlOptions {
   readonly checkRewind: (step: number) => Promise<unknown>;
 }
 
-/** Wrong messages that are told of: somebody who sends nothing else must not hide what the run does. */
+/** Most wrong messages that are reported, so that a client that sends nothing else cannot hide what the run does. */
 const ignoredTold = 50;
 
 /** Thrown where a paused step is waited for and the run is to go on from elsewhere, or to end, instead. */
@@ -162,7 +162,7 @@ export class RunControl {
     }
   }
 
-  /** Tells a warning the first time it is found; the next execution tells it once more. */
+  /** Emits a warning once per execution. */
   warnOnce(step: number | null, text: string): void {
     if (this.#warned.has(text)) return;
     this.#warned.add(text);
@@ -182,7 +182,7 @@ export class RunControl {
     setCurrentDetails(storyOf(title, { events: this.#events, prompts: this.prompts(), store }));
   }
 
-  /** Tells of a message that was left out because it was wrong; of the same once. */
+  /** Emits a warning about a wrong message, once for each problem. */
   ignored(problem: string): void {
     if (this.#ignored.has(problem) || this.#ignored.size >= ignoredTold) return;
     this.#ignored.add(problem);

@@ -2,10 +2,10 @@ import type { StoreMissed } from '../../core/rl/run-state.ts';
 import { onSignal } from './listen.ts';
 import { storeMissedSignal, type WorkerAway } from './messages.ts';
 
-/** A worker that sees no store says so every few minutes; one of which nothing was heard for longer has ended. */
+/** Workers repeat the signal every few minutes. One that was not heard from for longer has ended. */
 const heardMs = 900_000;
 
-/** Which workers do not see the run's store, by their own word: they are passed over until they do. */
+/** Workers that reported that they do not see the run's store. They get no tasks until they see it again. */
 export class StoresMissed {
   readonly #away = new Map<string, { readonly since: number; heard: number; why: string }>();
   readonly #tell: (line: string, isBack: boolean) => void;

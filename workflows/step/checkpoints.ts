@@ -29,7 +29,7 @@ export class Checkpoints {
     await orchestratorFor(spec).saveCheckpoint.executeWithOptions({ summary: 'step 0 (v0)' }, [first]);
   }
 
-  /** Once its weights are in the store. `commit`: its sha256. */
+  /** Seals the step as a checkpoint once its weights are in the store. `commit`: sha256 of the commit. */
   seal(step: number, commit: string): void {
     const { control } = this.#context;
     const { publishing, beside } = this.#options;

@@ -41,11 +41,11 @@ function failing(reason: unknown): string | null {
   return cause instanceof ApplicationFailure && cause.type === 'TrainerFailing' ? cause.message : null;
 }
 
-/** The words of a GPU worker that does not have the activity; null for any other failure. */
+/** Returns the message of a GPU worker that does not have the activity; null for any other failure. */
 function lacking(reason: unknown): string | null {
   const { cause } = reason as Error;
   if (!(cause instanceof ApplicationFailure) || cause.type !== notRegisteredType) return null;
-  return cause.message.split(',', 1)[0]!; // then all that it has
+  return cause.message.split(',', 1)[0]!; // the rest lists its activities
 }
 
 /** A trainer of the user's own works in the GPU worker's process, and what ends it leaves no word. */
@@ -62,7 +62,7 @@ function failureOf(end: { readonly reason: unknown } | null): string | null {
 /** How long a run waits in silence, and how often it then looks whom it waits for. */
 const firstLookMs = 2_000;
 const lookMsMax = 300_000;
-/** Until a GPU worker is asked for after one of another version had the run. */
+/** Pause before asking for a GPU worker after one of another version was given back. */
 const otherVersionMs = 5_000;
 /** Before the second attempt, when one ended before anybody held the run. */
 const firstMs = 1_000;
@@ -157,7 +157,7 @@ export class TrainerLease {
     return true;
   }
 
-  /** A worker of another version is given back, and left alone for a while, so that another one takes the run. */
+  /** Releases a worker of another version and waits a while, so that another worker takes the run. */
   async #leave(lease: Lease, lacks: string): Promise<void> {
     this.#control.warnOnce(
       null,

@@ -116,7 +116,7 @@ export class PythonChild {
 
   /** What it is, once it has started. Throws `EnvironmentUnavailable` where it ended before. */
   async ready(): Promise<Ready> {
-    // Importing verifiers takes seconds, and minutes on a cold disk of a machine that is busy.
+    // Importing verifiers takes seconds, or minutes from a cold disk on a busy machine.
     const watch = watchChild(this.pid);
     try {
       const ready = await Promise.race([this.#ready, this.ended, watch.over]);

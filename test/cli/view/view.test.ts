@@ -239,7 +239,7 @@ describe('what the view says of a run', () => {
     );
   });
 
-  test('before the first answer it names what keeps it from opening', () => {
+  test('before the first answer it names what blocks the run', () => {
     const pending = [activity('openRun', { attempt: 3, lastFailure: 'the store does not answer' })];
     const from: RunSnapshot = { is: 'silence', status: null, pending, stuck: 'its workflow code fails: TypeError' };
     assert.match(

@@ -1,4 +1,4 @@
-/** Recorded runs in one file, since most of what they hold is the same: `NAME/words/…`, packed so that the same folders give the same bytes. */
+/** Packs recorded runs into one file, since most of their content is the same: `NAME/words/…`. The same folders give the same bytes. */
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -7,8 +7,7 @@ import { brotliCompressSync, brotliDecompressSync, constants } from 'node:zlib';
 const file = fileURLToPath(new URL('older-runs.tar.br', import.meta.url));
 
 /**
- * Puts what is recorded, or one run of it, below a folder.
- *
+ * Unpacks all recorded runs, or one of them, below a folder.
  * @param {string} folder
  * @param {string} [name]
  */

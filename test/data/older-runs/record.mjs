@@ -34,9 +34,9 @@ try {
     if (waited > 3000) throw new Error(`It never came to ${failpoint}:\n${project.log.slice(-40).join('\n')}`);
     await delay(100);
   }
-  await delay(2_000); // what goes on beside it comes to its end: the other chunk, a checkpoint, an evaluation
+  await delay(2_000); // lets concurrent work finish: the other chunk, a checkpoint, an evaluation
   const packed = path.join(failpoints, 'packed');
-  // As a kill of all processes at once leaves it.
+  // Leaves everything as if all processes had been killed at once.
   const processes = descendants(process.pid);
   for (const pid of processes) process.kill(pid, 'SIGSTOP');
   await cp(path.join(project.folder, 'outputs/words'), path.join(packed, 'words'), { recursive: true });
@@ -63,6 +63,6 @@ function descendants(root) {
     for (let at = parents.get(pid); at !== undefined; at = parents.get(at)) if (at === root) return true;
     return false;
   };
-  // `ps` itself is one of them, and is gone.
+  // `ps` lists itself, and has already exited.
   return [...parents.keys()].filter((pid) => isBelow(pid) && existsSync(`/proc/${pid}`));
 }
