@@ -4,6 +4,8 @@ import type { Parameters } from '../model/parameters.ts';
 export interface WeightSource {
   /** What they take, with the sessions that have them packed. */
   readonly bytes: number;
+  /** Whether they still are where they were read from. */
+  readonly canReadAgain: () => Promise<boolean>;
   /** `spare`: memory of other weights that is free now; null = there is none. */
   readonly read: (spare: Float32Array | null) => Promise<Parameters>;
   /** Closes what was made from them, so that their memory is free. */
@@ -34,6 +36,8 @@ const patienceMsMin = 1_000;
  */
 export class ResidentWeights {
   readonly #bytesMax: () => number;
+  /** Whether weights are to stay that cannot be read again; the others leave for good. */
+  readonly #mustStay: (source: WeightSource) => boolean;
   readonly #residents = new Map<WeightSource, Resident>();
   readonly #dropped = new WeakSet<WeightSource>();
   #waiters: Waiter[] = [];
@@ -41,8 +45,9 @@ export class ResidentWeights {
   #patienceMs = patienceMsMin;
   #clock = 0;
 
-  constructor(bytesMax: () => number) {
+  constructor(bytesMax: () => number, mustStay: (source: WeightSource) => boolean = () => false) {
     this.#bytesMax = bytesMax;
+    this.#mustStay = mustStay;
   }
 
   /** Of what is in memory. */
@@ -145,7 +150,9 @@ export class ResidentWeights {
     let spare: Float32Array | null = null;
     for (const [source, { parameters }] of this.#idle()) {
       const isTooMuch = wanted !== null && this.bytes + wanted.bytes > this.#bytesMax();
-      if (!isTooMuch && !this.#dropped.has(source)) continue;
+      const isDropped = this.#dropped.has(source);
+      if (!isTooMuch && !isDropped) continue;
+      if (!isDropped && this.#mustStay(source) && !(await source.canReadAgain())) continue;
       this.#residents.delete(source);
       await source.close(parameters);
       spare = parameters.memory ?? spare;

@@ -48,7 +48,6 @@ function* placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }
     yield problem([`inference.url.${twice}`, 'inference.url'], 'each server once', JSON.stringify(urls[twice]));
 }
 
-/** Whole numbers are multiplied on the processor. */
 /** Other servers have settings of their own for it. */
 function* memoryRelations({ kind, memory_gb: memoryGb }: Written): Relations {
   if (memoryGb === undefined || kind === 'embedded') return;
@@ -56,6 +55,7 @@ function* memoryRelations({ kind, memory_gb: memoryGb }: Written): Relations {
   yield problem(['inference.memory_gb', 'inference.kind'], expected, memoryGb);
 }
 
+/** Whole numbers are multiplied on the processor. */
 function* quantizeRelations({ kind, quantize, provider }: Written): Relations {
   if (quantize === undefined) return;
   const refuse = (key: string, expected: string) =>
