@@ -187,7 +187,8 @@ function sampling(version: number, prompts: readonly (readonly number[])[], temp
 
 /** Token ids that no other prompt begins with. */
 function promptsOf({ vocabularySize }: ModelConfig): (key: number) => number[] {
-  return (key) => Array.from({ length: promptTokens }, (_, i) => 10 + (hash32('prompt', key, i) % (vocabularySize - 10)));
+  return (key) =>
+    Array.from({ length: promptTokens }, (_, i) => 10 + (hash32('prompt', key, i) % (vocabularySize - 10)));
 }
 
 async function digestOf(folder: string): Promise<string> {

@@ -49,8 +49,10 @@ interface ServerUse {
 const mebibyte = 2 ** 20;
 const gigabyte = 1e9;
 
-/** Node, ONNX Runtime, the graphs, and garbage that is not collected yet. */
-const processBytes = 200 * mebibyte;
+/** Node, ONNX Runtime, the graphs, and garbage that is not collected yet; measured with small models. */
+const plainProcessBytes = 140 * mebibyte;
+/** A tokenizer, and what was made of its files while it was read. */
+const tokenBytes = 1536;
 /** Least that sampling one row takes beside a version: its keys and values, a short run of its prompt, and a step. */
 const workBytesMin = 64 * mebibyte;
 /** What sampling has at least where nobody has said how much there may be. */
@@ -80,6 +82,7 @@ const slack = 1.5;
 export function serverMemory(config: ModelConfig, use: ServerUse = {}): ServerMemory {
   const { memoryGb = null, quantize, memory = machineMemory(), others = [] } = use;
   const weightBytes = 4 * elementCount(parameterLayout(config));
+  const processBytes = plainProcessBytes + tokenBytes * config.vocabularySize;
   const versionBytes = weightBytes + sessionBytes(config, quantize);
   const largest = Math.max(versionBytes, ...others.map((other) => other.versionBytes));
   const held = processBytes + others.reduce((sum, { workBytes }) => sum + workBytes, largest);
@@ -113,6 +116,8 @@ function enoughGb(bytes: number): number {
 export class MemoryTooSmall extends RatchetError {
   readonly expected: string;
   readonly received: string;
+  /** What would do. */
+  readonly neededBytes: number;
 
   constructor(memoryGb: number, needed: number) {
     const expected = `at least ${enoughGb(needed)}: one version of the model and one row take so much in the policy server`;
@@ -120,6 +125,7 @@ export class MemoryTooSmall extends RatchetError {
       'ConfigInvalid',
       `[inference] memory_gb (--memory-gb of a policy server): expected ${expected}; got ${memoryGb}. Write ${enoughGb(needed)}, or leave it out.`,
     );
+    this.neededBytes = needed;
     this.expected = expected;
     this.received = String(memoryGb);
   }
