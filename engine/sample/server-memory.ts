@@ -88,7 +88,7 @@ export function serverMemory(config: ModelConfig, use: ServerUse = {}): ServerMe
   const held = processBytes + others.reduce((sum, { workBytes }) => sum + workBytes, largest);
   const usual = Math.min(budgetUsual, machineShareUsual * memory.totalBytes);
   const budgetBytes = memoryGb === null ? Math.max(usual, held + workBytesUsual) : memoryGb * gigabyte;
-  if (budgetBytes < held + workBytesMin) throw new MemoryTooSmall(memoryGb!, held + workBytesMin);
+  if (budgetBytes < held + workBytesMin) throw new MemoryTooSmall(memoryGb!, held + workBytesMin, others.length > 0);
   const free = budgetBytes - held;
   const more = Math.min(
     versionsMax - 1,
@@ -119,8 +119,9 @@ export class MemoryTooSmall extends RatchetError {
   /** What would do. */
   readonly neededBytes: number;
 
-  constructor(memoryGb: number, needed: number) {
-    const expected = `at least ${enoughGb(needed)}: one version of the model and one row take so much in the policy server`;
+  constructor(memoryGb: number, needed: number, isBesideOthers: boolean) {
+    const beside = isBesideOthers ? ' beside the other models it holds' : '';
+    const expected = `at least ${enoughGb(needed)}: one version of the model and one row take so much in the policy server${beside}`;
     super(
       'ConfigInvalid',
       `[inference] memory_gb (--memory-gb of a policy server): expected ${expected}; got ${memoryGb}. Write ${enoughGb(needed)}, or leave it out.`,

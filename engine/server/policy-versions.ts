@@ -146,7 +146,7 @@ export class PolicyVersions {
    */
   keep(name: string, holder: string, seconds: number): HeldVersion {
     const slot = this.#slots.get(name);
-    if (!slot) throw this.#notHeld(name, 409);
+    if (!slot) throw this.#notHeld(name, { always: 409 });
     if (!isKept(slot)) {
       const kept = [...this.#slots.values()].filter(isKept).length;
       const room = Math.max(0, this.#limits.maxVersions - versionsNeverKept);
@@ -288,7 +288,7 @@ export class PolicyVersions {
       // As if it had been unloaded: whoever asks loads it again, from where it is now.
       if (this.#slots.get(name) === slot) this.#slots.delete(name);
       this.#log(`letting go of ${name}: ${error.message}`);
-      throw this.#notHeld(name);
+      throw this.#notHeld(name, { why: error.message });
     }
   }
 
@@ -434,8 +434,9 @@ export class PolicyVersions {
     return [...this.#slots.keys()].join(', ') || 'none';
   }
 
-  #notHeld(name: string, always?: 409): HttpError {
-    const message = `The model "${shortened(name)}" is not held. Held versions: ${this.#names()}. Load it with POST /update_weights.`;
+  #notHeld(name: string, { always, why }: { always?: 409; why?: string } = {}): HttpError {
+    const reason = why === undefined ? '' : ` any more, as ${shortened(why, 500)}`;
+    const message = `The model "${shortened(name)}" is not held${reason}. Held versions: ${this.#names()}. Load it with POST /update_weights.`;
     // The openai client retries a bare 409, which would only repeat the refusal.
     const headers = { 'x-should-retry': 'false' };
     const status = always ?? (policyNamePattern.test(name) ? 409 : 404);

@@ -39,7 +39,7 @@ interface SharedBase {
 }
 
 /** Versions beside their base whose adapters stay in memory while nobody samples them. */
-const idleAdaptersMax = 1;
+const idleAdaptersMax = 2;
 
 interface AdapterPlace {
   readonly folder: string;
@@ -158,7 +158,10 @@ export class WeightFolders {
       await handling.close(read);
     };
     const read = (spare: Float32Array | null): Promise<Parameters> => this.#readBase(folder, digest, spare);
-    const canReadAgain = (): Promise<boolean> => this.#canReadBase(folder, digest);
+    const canReadAgain = async (): Promise<boolean> => {
+      for (const version of versions) if (!(await version.canReadAgain())) return false;
+      return this.#canReadBase(folder, digest);
+    };
     const shared = { digest, source: { bytes: handling.bytes, canReadAgain, read, close }, versions };
     this.#shared.set(key, shared);
     return shared;
@@ -231,6 +234,10 @@ class BesideBase {
     }
   }
 
+  canReadAgain(): Promise<boolean> {
+    return this.#parts.canReadAgain();
+  }
+
   async forget(): Promise<void> {
     this.#isForgotten = true;
     if (this.#users === 0) await this.close();
@@ -248,7 +255,7 @@ class BesideBase {
     if (this.#isForgotten && this.#users === 0) await this.close();
     const idle = [...this.#parts.others].filter((other) => other.#users === 0);
     for (const other of idle.slice(0, Math.max(0, idle.length - idleAdaptersMax))) {
-      if ((await other.#parts.canReadAgain()) && other.#users === 0) await other.close();
+      if ((await other.canReadAgain()) && other.#users === 0) await other.close();
     }
   }
 }

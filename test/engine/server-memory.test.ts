@@ -278,6 +278,7 @@ test('a version whose folder is gone when it is wanted in memory again is not he
   await saveModelFolder(wideModel(2), join(stage.folder, 'run_main_1'));
   const refusal = await stage.refusal('/v1/completions', completionBody('run:main:1'));
   assert.equal(refusal.status, 409, 'whoever asks brings it back, as after any eviction');
+  assert.match(refusal.message, /"run:main:1" is not held any more, as .* has other weights than it had/);
   await stage.hold('run:main:1', wideModel(0), { memory_gb });
   assert.deepEqual(await completion(stage, 'run:main:1'), before);
 });
