@@ -6,15 +6,36 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
+import { Option } from 'commander';
 import { getPackagedModel } from '../backends/hub/packaged-models.ts';
-import { hash32 } from '../core/random.ts';
+import { hash32, randomStream } from '../core/random.ts';
 import { saveAdapterFolder } from '../engine/model/adapter-folder.ts';
 import { createAdapter } from '../engine/model/lora.ts';
+import { saveModelFolder } from '../engine/index.ts';
+import { type ModelConfig, parseModelConfig } from '../engine/model/config.ts';
 import { loadModelConfig, loadPlainParameters } from '../engine/model/model-folder.ts';
+import { Parameters } from '../engine/model/parameters.ts';
+import { presetFiles } from '../engine/model/preset-files.ts';
+import { readTextFiles, type TextFiles } from '../engine/model/text-files.ts';
 import { type ServerMemory, serverMemory } from '../engine/sample/server-memory.ts';
 import { programArguments } from '../workers/roles.ts';
 import { CannotMeasure, measurement, type Bench, type Figures } from './measurement.ts';
 import { round } from './statistics.ts';
+
+const real = 'smollm2-135m-instruct';
+const middle = 'middle';
+const shapeNames = [real, 'preset:chars-0.4m', middle] as const;
+/** 25 million random weights, packed as those of SmolLM2 are. */
+const middleConfig = {
+  vocab_size: 16_384,
+  hidden_size: 384,
+  intermediate_size: 1024,
+  num_hidden_layers: 12,
+  num_attention_heads: 6,
+  num_key_value_heads: 2,
+  head_dim: 64,
+  tie_word_embeddings: true,
+};
 
 /**
  * Measures the peak memory of a policy server's process under the load of `npm start -- --real` (configs/rl/smollm2-number-words.toml):
@@ -28,9 +49,11 @@ import { round } from './statistics.ts';
 export const policyServerMemory = measurement('policy-server-memory', 'what a policy server has in memory', measure)
   .option('--memory-gb <gb>', 'what the server may have; its default unless given', Number)
   .option('--quantize <bits>', 'int8, int4 or both: measured as well', (bits) => bits.split(','), [] as string[])
-  .option('--versions <n>', 'adapters that come one after the other', Number, 4);
+  .option('--versions <n>', 'adapters that come one after the other', Number, 4)
+  .addOption(new Option('--shape <name>', 'whose shape is measured').choices(shapeNames).default(shapeNames[0]));
 
 interface Options {
+  readonly shape: string;
   readonly memoryGb?: number;
   readonly quantize: readonly string[];
   readonly versions: number;
@@ -38,7 +61,6 @@ interface Options {
 
 type Bits = 'int8' | 'int4';
 
-const model = 'smollm2-135m-instruct';
 const lora = { r: 16, alpha: 32, dropout: 0, targetModules: 'all-linear' } as const;
 const promptTokens = 40;
 const answerTokens = 8;
@@ -48,29 +70,30 @@ const heldOut = 128;
 /** Positions of a canary: the server samples one token after each. */
 const canaryPositions = 16;
 
-async function measure(bench: Bench, { memoryGb, quantize, versions }: Options): Promise<Figures> {
+async function measure(bench: Bench, { shape, memoryGb, quantize, versions }: Options): Promise<Figures> {
   if (process.platform !== 'linux') throw new CannotMeasure('The peak of a process is read from /proc: Linux only.');
-  const { folder } = await getPackagedModel(model, { say: bench.say });
-  const config = await loadModelConfig(folder);
   const place = await mkdtemp(path.join(tmpdir(), 'ratchet-bench-'));
   try {
+    const folder = await modelFolder(shape, { place, say: bench.say });
+    const config = await loadModelConfig(folder);
+    const { 'config.json': _, ...files } = await readTextFiles(folder);
     const adapters: string[] = [];
     for (let i = 0; i < versions; i++) {
       bench.doing(`making adapter ${i + 1}`);
       const adapter = createAdapter(config, lora, i);
       const at = path.join(place, `adapter-${i + 1}`);
-      await saveAdapterFolder({ adapter, base: folder, baseDigest: await digestOf(folder) }, at);
+      await saveAdapterFolder({ adapter, base: folder, baseDigest: await digestOf(folder), files }, at);
       adapters.push(at);
     }
     const run = async (bits?: Bits) => {
       const planned = serverMemory(config, { memoryGb, quantize: bits });
-      return load(bench, { folder, adapters, planned, ...(memoryGb && { memoryGb }), ...(bits && { bits }) });
+      return load(bench, { folder, config, adapters, planned, ...(memoryGb && { memoryGb }), ...(bits && { bits }) });
     };
     const whole = await run();
     const further: Record<string, unknown> = {};
     for (const bits of quantize as readonly Bits[]) further[`${bits}_gb`] = (await run(bits)).peak_gb;
     return {
-      smollm2_gb: whole.peak_gb,
+      [shape === real ? 'smollm2_gb' : 'peak_gb']: whole.peak_gb,
       ...further,
       planned_gb: whole.planned_gb,
       estimate_ratio: round(whole.planned_gb / whole.peak_gb, 2),
@@ -81,15 +104,35 @@ async function measure(bench: Bench, { memoryGb, quantize, versions }: Options):
   }
 }
 
+/** The trainer's adapters have the tokenizer beside them; a model that is made here has the one of a preset. */
+async function modelFolder(
+  shape: string,
+  { place, say }: { readonly place: string; readonly say: (line: string) => void },
+): Promise<string> {
+  if (shape === real) return (await getPackagedModel(shape, { say })).folder;
+  const files: TextFiles = presetFiles(shape === middle ? 'preset:chars-0.4m' : shape);
+  const written = { ...JSON.parse(files['config.json']!), ...(shape === middle && middleConfig) };
+  const text = JSON.stringify(written);
+  const parameters = new Parameters(parseModelConfig(text, 'config.json'));
+  const random = randomStream('policy-server-memory', 0);
+  parameters.flat.forEach((_, i, flat) => (flat[i] = 0.1 * (random() - 0.5)));
+  for (const { name, shape: dims } of parameters.layout) if (dims.length === 1) parameters.view(name).fill(1);
+  const folder = path.join(place, 'model');
+  await saveModelFolder({ parameters, files: { ...files, 'config.json': text } }, folder);
+  return folder;
+}
+
 interface Load {
   readonly folder: string;
+  readonly config: ModelConfig;
   readonly adapters: readonly string[];
   readonly planned: ServerMemory;
   readonly memoryGb?: number;
   readonly bits?: Bits;
 }
 
-async function load(bench: Bench, { folder, adapters, planned, memoryGb, bits }: Load) {
+async function load(bench: Bench, { folder, config, adapters, planned, memoryGb, bits }: Load) {
+  const promptOf = promptsOf(config);
   const server = await startServer(bench, [folder, ...adapters.map((adapter) => path.dirname(adapter))]);
   const ask = (route: string, body: object): Promise<unknown> => server.ask(route, body);
   const how = { ...(memoryGb && { memory_gb: memoryGb }), ...(bits && { quantize: bits }) };
@@ -142,9 +185,10 @@ function sampling(version: number, prompts: readonly (readonly number[])[], temp
   return { model, prompt: prompts, seeds, temperature, max_tokens: answerTokens, return_token_ids: true, logprobs: 1 };
 }
 
-/** Token ids that start no other prompt, so that prompts share no prefix. */
-function promptOf(key: number): number[] {
-  return Array.from({ length: promptTokens }, (_, i) => 100 + (hash32('prompt', key, i) % 40_000));
+/** Token ids that no other prompt begins with. */
+function promptsOf({ vocabularySize }: ModelConfig): (key: number) => number[] {
+  return (key) =>
+    Array.from({ length: promptTokens }, (_, i) => 10 + (hash32('prompt', key, i) % (vocabularySize - 10)));
 }
 
 async function digestOf(folder: string): Promise<string> {

@@ -79,7 +79,7 @@ function embedded({ model, parameterCount, copies, ...memory }: EmbeddedMemory):
   return [
     `  memory        ${model}, ${count(parameterCount)} parameters, on this machine in float32`,
     `    trainer     ${bytes(memory.trainerBytes)}: ${copies} copies (weights, gradients, moments); activations come on top`,
-    `    server      ${bytes(memory.serverBytes)} of weights for each version it holds, ${bytes(memory.keyValueBytesPerToken)} of keys and values a token`,
+    `    server      ${memory.serverBytes === null ? '' : `at most ${bytes(memory.serverBytes)} ([inference] memory_gb), `}${bytes(memory.keyValueBytesPerToken)} of keys and values a token`,
   ];
 }
 

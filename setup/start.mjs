@@ -8,12 +8,12 @@ const settings = process.argv.slice(isReal ? 3 : 2);
 const demo = {
   config: 'configs/rl/reverse-text.toml',
   about:
-    'trains a small language model by reinforcement learning, durably. Nothing leaves this machine; about 0.7 GB here.',
+    'trains a small language model by reinforcement learning, durably. Nothing leaves this machine; about 0.7 GB of disk.',
 };
 const real = {
   config: 'configs/rl/smollm2-number-words.toml',
   about:
-    'trains a chat model of 135 million parameters by reinforcement learning, durably. 93 MB are fetched from the Python package index, once; about 2 GB here.',
+    'trains a chat model of 135 million parameters by reinforcement learning, durably. 93 MB are fetched from the Python package index, once; about 2 GB of disk and 4 GB of memory.',
 };
 
 await runSetup(async () => {

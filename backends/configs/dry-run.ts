@@ -36,8 +36,8 @@ export interface EmbeddedMemory {
   /** What the trainer holds of what it trains: weights, gradients and moments. */
   readonly copies: number;
   readonly trainerBytes: number;
-  /** The policy server's weights. */
-  readonly serverBytes: number;
+  /** What the policy server may have, as `check` says it; null where others sample, or the model's files are not here. */
+  readonly serverBytes: number | null;
   readonly keyValueBytesPerToken: number;
 }
 
@@ -62,7 +62,7 @@ export async function planDryRun(report: RunFileReport, spec: RunSpec, modelConf
   return {
     plan: planRun(spec, { model: counts ?? report.model, heldOut }),
     freeBytes: spec.store.uri.startsWith('file:') ? await freeBytesAt(localRoot(spec.store.uri)) : null,
-    memory: known && (isEmbedded(spec) ? embeddedMemory(spec, known) : gpuMemory(known)),
+    memory: known && (isEmbedded(spec) ? embeddedMemory(spec, known, report.model) : gpuMemory(known)),
   };
 }
 
@@ -111,7 +111,7 @@ function isEmbedded(spec: RunSpec): boolean {
   return spec.trainer.kind === 'onnx' && !isHubId(spec.model) && trainerGpus === null && inferenceGpus === null;
 }
 
-function embeddedMemory(spec: RunSpec, { name, shape }: KnownShape): EmbeddedMemory {
+function embeddedMemory(spec: RunSpec, { name, shape }: KnownShape, model: RunFileReport['model']): EmbeddedMemory {
   const all = parameterCountOf(shape);
   const trained = spec.lora && !spec.sft ? loraParameterCount(shape, spec.lora) : all;
   const copies = copiesInTraining + (spec.numIterations > 1 ? copiesForPasses : 0);
@@ -121,7 +121,7 @@ function embeddedMemory(spec: RunSpec, { name, shape }: KnownShape): EmbeddedMem
     parameterCount: all,
     copies,
     trainerBytes: 4 * (trained * copies + (trained === all ? 0 : all)),
-    serverBytes: 4 * all,
+    serverBytes: model?.sampling?.budgetBytes ?? null,
     keyValueBytesPerToken: keyValueBytes(shape, 4),
   };
 }

@@ -5,9 +5,10 @@ import { RatchetError } from '../../core/errors.ts';
 import { describeAdapter, readAdapter } from './adapter-folder.ts';
 import { type ModelConfig, parseModelConfig } from './config.ts';
 import type { LoraConfig } from './adapter-layout.ts';
-import { mergeAdapter, mergeInPlace, mergeWhenRead } from './lora.ts';
+import { mergeInPlace } from './lora.ts';
 import { requireMemory } from './memory.ts';
 import { parameterCount } from './parameter-layout.ts';
+import { SharedTokenizers } from './shared-tokenizers.ts';
 import { Parameters } from './parameters.ts';
 import type { FloatType } from './safetensors.ts';
 import {
@@ -39,12 +40,10 @@ export interface ModelLoadOptions {
    * refuses here what lies outside of its allowed roots.
    */
   readonly resolveBase?: (folder: string) => string | Promise<string>;
-  /** Gives the base's weights where they are in memory already; they are left as they are. */
-  readonly loadBase?: (folder: string) => Promise<Parameters>;
-  /** Whether an adapter is merged into that base once the merged weights are read, and not at once: who samples it beside its base never reads them. */
-  readonly mergesLate?: boolean;
   /** What strftime_now tells the chat template, as `minuteOf` writes it; null or missing = the clock's. */
   readonly templateTime?: string | null | undefined;
+  /** Where folders with the same texts have the same tokenizer. */
+  readonly tokenizers?: SharedTokenizers;
 }
 
 const templateFile = 'chat_template.jinja';
@@ -61,7 +60,7 @@ export async function loadModelTexts(
   folder: string,
   options: ModelLoadOptions = {},
 ): Promise<Omit<ModelFolder, 'parameters'>> {
-  return describeModel(await readModelFiles(folder, options), folder, options.templateTime ?? null);
+  return describeModel(await readModelFiles(folder, options), folder, options);
 }
 
 /** The weights alone, for a process that has the tokenizer already. */
@@ -69,7 +68,7 @@ export async function loadParameters(folder: string, options: ModelLoadOptions =
   const adapter = await describeAdapter(folder);
   if (!adapter) return loadPlainParameters(folder);
   const baseFolder = await resolveBase(adapter.baseFolder, folder, options);
-  return loadAdapted(folder, baseFolder, adapter.lora, options);
+  return loadAdapted(folder, baseFolder, adapter.lora);
 }
 
 /** Makes a model from its text files and weights that are in memory. */
@@ -81,10 +80,10 @@ export function assembleModel(files: TextFiles, parameters: Parameters): ModelFo
 export function withChatTemplate(
   model: ModelFolder,
   template: string,
-  { templateTime = null }: Pick<ModelLoadOptions, 'templateTime'> = {},
+  options: Pick<ModelLoadOptions, 'templateTime'> = {},
 ): ModelFolder {
   const files = withTemplateFile(model.files, template);
-  return { ...describeModel(files, 'the model', templateTime), parameters: model.parameters };
+  return { ...describeModel(files, 'the model', options), parameters: model.parameters };
 }
 
 /** The text files of a model with another chat template in place of all they have. */
@@ -130,17 +129,11 @@ export async function loadPlainParameters(folder: string, memory: Float32Array |
   return parameters;
 }
 
-async function loadAdapted(
-  folder: string,
-  baseFolder: string,
-  lora: LoraConfig,
-  { loadBase, mergesLate = false }: ModelLoadOptions,
-): Promise<Parameters> {
-  const base = await (loadBase ? loadBase(baseFolder) : loadPlainParameters(baseFolder));
+async function loadAdapted(folder: string, baseFolder: string, lora: LoraConfig): Promise<Parameters> {
+  const base = await loadPlainParameters(baseFolder);
   const digest = base.digest();
   const adapter = await readAdapter(folder, lora, { config: base.config, digest });
-  if (!loadBase) return mergeInPlace(base, adapter, digest);
-  return (mergesLate ? mergeWhenRead : mergeAdapter)(base, adapter, digest);
+  return mergeInPlace(base, adapter, digest);
 }
 
 export async function resolveBase(baseFolder: string, folder: string, options: ModelLoadOptions): Promise<string> {
@@ -167,18 +160,14 @@ async function readModelFiles(folder: string, options: ModelLoadOptions): Promis
 function describeModel(
   files: TextFiles,
   where: string,
-  templateTime: string | null = null,
+  { templateTime = null, tokenizers = new SharedTokenizers() }: ModelLoadOptions = {},
 ): Pick<ModelFolder, 'config' | 'tokenizer' | 'files'> {
   const chatTemplate = files[templateFile];
   const toolTemplate = files[toolTemplateFile];
-  const tokenizer = new ChatTokenizer(
-    {
-      tokenizer: files['tokenizer.json'] ?? '',
-      config: files['tokenizer_config.json'] ?? '',
-      ...present({ chatTemplate, toolTemplate }),
-    },
-    where,
-    templateTime,
+  const own = { tokenizer: files['tokenizer.json'] ?? '', config: files['tokenizer_config.json'] ?? '' };
+  const tokenizer = tokenizers.of(
+    [own.tokenizer, own.config, chatTemplate, toolTemplate, templateTime],
+    () => new ChatTokenizer({ ...own, ...present({ chatTemplate, toolTemplate }) }, where, templateTime),
   );
   const config = parseModelConfig(files['config.json'] ?? '', join(where, 'config.json'));
   return { config: withGenerationConfig(config, files['generation_config.json'], where), tokenizer, files };

@@ -8,6 +8,7 @@ import { rowLengthMax } from './admission.ts';
 import type { KeyValueCache } from './key-value-cache.ts';
 import { rowFloats } from './row-bytes.ts';
 import { type ComputedPrompt, type PromptCache, PromptMemory } from './prompt-cache.ts';
+import type { SamplingLimits } from './sampling-limits.ts';
 import { rowsMin, type SequenceRequest } from './sequence-request.ts';
 import type { SampledToken, LogitRows, TokenChooser } from './token-choice.ts';
 
@@ -47,8 +48,7 @@ interface BatchParts {
   /** Holds the distinct prompts of one prefill run before their keys and values are kept. */
   readonly prefillCache: KeyValueCache;
   readonly prompts: PromptCache;
-  /** Most positions in one prefill run; a single longer prompt may exceed it. */
-  readonly prefillPositionsMax: number;
+  readonly limits: Pick<SamplingLimits, 'prefillPositionsMax' | 'rowsMax'>;
   /** Begins the keys of this version's prompts. */
   readonly promptPrefix: string;
   readonly events: RowEvents;
@@ -76,6 +76,8 @@ interface StepTensors {
   /** Computes the probabilities and the likeliest tokens. */
   readonly run: PreparedRun;
   readonly probabilities: LogitRows;
+  /** What they lie in, with room for as many rows as there ever were. */
+  readonly probabilityMemory: Float32Array;
   readonly likeliest: BigInt64Array;
 }
 
@@ -144,7 +146,7 @@ export class DecodeBatch {
     const whole: PromptGroup[] = [];
     for (const group of missing) if (!(await this.#extend(group))) whole.push(group);
     whole.sort((a, b) => a.tokenIds.length - b.tokenIds.length);
-    for (const run of splitByPositions(whole, this.#parts.prefillPositionsMax)) await this.#compute(run);
+    for (const run of splitByPositions(whole, this.#parts.limits)) await this.#compute(run);
     this.removeFinished();
   }
 
@@ -282,10 +284,11 @@ export class DecodeBatch {
     const totalLength = new Int32Array(1);
     const inverseTemperatures = new Float32Array(rows);
     const shape = [rows, config.vocabularySize];
-    const probabilities = {
-      data: new Float32Array(rows * config.vocabularySize),
-      vocabularySize: config.vocabularySize,
-    };
+    // Memory of a step of more rows serves fewer: a new piece for every row that ends would wait for the collector.
+    const size = rows * config.vocabularySize;
+    const fits = made !== null && made.probabilityMemory.length >= size;
+    const probabilityMemory = fits ? made.probabilityMemory : new Float32Array(size);
+    const probabilities = { data: probabilityMemory.subarray(0, size), vocabularySize: config.vocabularySize };
     const stepFeeds = {
       ...sessions.weights.step,
       ...feeds,
@@ -308,6 +311,7 @@ export class DecodeBatch {
       totalLength,
       inverseTemperatures,
       probabilities,
+      probabilityMemory,
       likeliest,
       feeds: stepFeeds,
       fetches: stepFetches,
@@ -373,12 +377,16 @@ function groupPrompts(rows: readonly Row[], first: number, prefix: string): Prom
   return [...groups.values()];
 }
 
-/** Groups in order, as many per run as their padded positions allow. They come sorted by length. */
-function splitByPositions(groups: readonly PromptGroup[], positionsMax: number): PromptGroup[][] {
+/** Groups in order, as many per run as their padded positions and their logits allow. They come sorted by length. */
+function splitByPositions(
+  groups: readonly PromptGroup[],
+  { prefillPositionsMax, rowsMax }: BatchParts['limits'],
+): PromptGroup[][] {
   const runs: PromptGroup[][] = [];
   for (const group of groups) {
     const run = runs.at(-1);
-    if (run && (run.length + 1) * group.tokenIds.length <= positionsMax) run.push(group);
+    const fits = run && run.length < rowsMax && (run.length + 1) * group.tokenIds.length <= prefillPositionsMax;
+    if (fits) run.push(group);
     else runs.push([group]);
   }
   return runs;

@@ -223,7 +223,7 @@ export class DecodeLane<Weights = Parameters> implements Lane<Weights> {
       cache,
       prefillCache: this.#prefillCache,
       prompts: this.#prompts,
-      prefillPositionsMax: this.#options.prefillPositionsMax,
+      limits: this.#options,
       promptPrefix: promptPrefix(version.key),
       isHere: (positions) => positions * this.#parameterCount <= this.#options.workHereMax,
       events: {

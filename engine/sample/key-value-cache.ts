@@ -2,7 +2,6 @@ import type { Tensor } from '../onnx/runtime.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { floats } from '../onnx/session.ts';
 import { cacheNames } from './decode-graph.ts';
-import { rowFloats } from './row-bytes.ts';
 
 /** Lengths are rounded up to this, so that rows a little longer than the last do not move everything. */
 const lengthStep = 16;
@@ -113,13 +112,17 @@ export class KeyValueCache {
   }
 
   #relayout(rows: number, length: number, keep: number): void {
-    const old = new KeyValueCache(this.#config);
-    old.#buffers = this.#buffers;
-    old.#length = this.#length;
+    const { keyValueHeadCount, headSize } = this.#config;
+    const [before, after] = [this.#length * headSize, length * headSize];
     this.#length = length;
-    this.#buffers = old.#buffers.map(() => new Float32Array(rows * this.#rowSize));
-    const kept = new Float32Array(rowFloats(this.#config, old.#length));
-    for (let row = 0; row < keep; row++) this.writeRow(row, old.readRow(row, old.#length, kept), old.#length);
+    // One by one, so that no more than one of them is there twice.
+    this.#buffers = this.#buffers.map((buffer) => {
+      const wider = new Float32Array(rows * this.#rowSize);
+      for (let head = 0; head < keep * keyValueHeadCount; head++) {
+        copy(buffer, head * before, wider, head * after, before);
+      }
+      return wider;
+    });
   }
 
   get #rowSize(): number {

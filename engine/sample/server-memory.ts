@@ -1,5 +1,5 @@
 import { RatchetError } from '../../core/errors.ts';
-import { packedParametersMin, packedWeightBytesMax } from '../limits.ts';
+import { packedParametersMin, packedWeightBytesMax, trainLogitsMax } from '../limits.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { type MachineMemory, machineMemory } from '../model/machine-memory.ts';
 import { elementCount, embeddingsName, parameterLayout } from '../model/parameter-layout.ts';
@@ -20,10 +20,27 @@ export interface ServerMemory {
   /** Whether the adapters' base stays loaded beside a version. */
   readonly keepsBase: boolean;
   readonly limits: SamplingLimits;
+  /** Of log probabilities of prompts, which are computed beside it. */
+  readonly scoring: ScoringLimits;
+  /** All that sampling and scoring take beside weights. */
+  readonly workBytes: number;
+}
+
+/** What is computed of prompts at once, as the options of a GradientComputer; a single prompt may have more. */
+export interface ScoringLimits {
+  readonly positionsMax: number;
+  readonly logitsMax: number;
+}
+
+/** What models of other architectures have of the same process. */
+export interface OtherPlan {
+  readonly workBytes: number;
+  readonly versionBytes: number;
 }
 
 interface ServerUse {
-  /** Configured budget; null = a default that fits the machine and the model. */
+  readonly others?: readonly OtherPlan[];
+  /** null = as the machine and the model have it. */
   readonly memoryGb?: number | null | undefined;
   readonly quantize?: Quantization | undefined;
   readonly memory?: Pick<MachineMemory, 'totalBytes'>;
@@ -32,9 +49,11 @@ interface ServerUse {
 const mebibyte = 2 ** 20;
 const gigabyte = 1e9;
 
-/** Node, ONNX Runtime, the graphs, and garbage that was not collected yet. */
-const processBytes = 200 * mebibyte;
-/** Smallest work memory beside a version, for sampling one row: its keys and values, a short prefill run, and a step. */
+/** Node, ONNX Runtime, the graphs, and garbage that is not collected yet; measured with small models. */
+const plainProcessBytes = 140 * mebibyte;
+/** A tokenizer, and what was made of its files while it was read. */
+const tokenBytes = 1536;
+/** Least that sampling one row takes beside a version: its keys and values, a short run of its prompt, and a step. */
 const workBytesMin = 64 * mebibyte;
 /** Smallest work memory if no budget is configured. */
 const workBytesUsual = 192 * mebibyte;
@@ -43,40 +62,48 @@ const budgetUsual = 1.5 * gigabyte;
 /** Largest share of the machine's memory used by default, unless the model needs more. */
 const machineShareUsual = 0.25;
 
-/** Shares of the memory that is left beside the weights. A twentieth stays free. */
-const shares = { keysValues: 0.4, prefill: 0.3, step: 0.15, prompts: 0.1 };
-/** Share of the memory above `workBytesUsual` that further versions may use. */
+/** Parts of what is left beside the weights; a twentieth is nobody's. */
+const shares = { keysValues: 0.35, prefill: 0.25, step: 0.15, prompts: 0.1, scoring: 0.1 };
+/** Versions beside the one that is sampled may take so much of what is left above `workBytesUsual`. */
 const versionsShare = 0.5;
 const versionsMax = 8;
 const positionsMin = 64;
 const rowsMin = 8;
-/** Allowance for memory that the runtime keeps in blocks of other sizes. */
+/** A row of logits by itself would have other bits. */
+const scoredRowsMin = 8;
+const logitCopies = 3;
+/** Memory that the runtime has kept in pieces of other sizes. */
 const slack = 1.5;
 
 /**
- * Plans the memory of a policy server. Results do not depend on it: with less, more requests wait. Throws if one version and one row do not
- * fit, and names a budget that would be enough.
+ * Plans a policy server's memory. No bit depends on it: with less, more waits. Refuses what has no room for one version and one row, and
+ * says what would do. Models of several architectures take turns in the room for weights; the later one samples with what the others leave.
  */
 export function serverMemory(config: ModelConfig, use: ServerUse = {}): ServerMemory {
-  const { memoryGb = null, quantize, memory = machineMemory() } = use;
+  const { memoryGb = null, quantize, memory = machineMemory(), others = [] } = use;
   const weightBytes = 4 * elementCount(parameterLayout(config));
+  const processBytes = plainProcessBytes + tokenBytes * config.vocabularySize;
   const versionBytes = weightBytes + sessionBytes(config, quantize);
-  const needed = processBytes + versionBytes + workBytesMin;
+  const largest = Math.max(versionBytes, ...others.map((other) => other.versionBytes));
+  const held = processBytes + others.reduce((sum, { workBytes }) => sum + workBytes, largest);
   const usual = Math.min(budgetUsual, machineShareUsual * memory.totalBytes);
-  const budgetBytes = memoryGb === null ? Math.max(usual, needed - workBytesMin + workBytesUsual) : memoryGb * gigabyte;
-  if (budgetBytes < needed) throw new MemoryTooSmall(memoryGb!, needed);
-  const free = budgetBytes - processBytes - versionBytes;
+  const budgetBytes = memoryGb === null ? Math.max(usual, held + workBytesUsual) : memoryGb * gigabyte;
+  if (budgetBytes < held + workBytesMin) throw new MemoryTooSmall(memoryGb!, held + workBytesMin, others.length > 0);
+  const free = budgetBytes - held;
   const more = Math.min(
     versionsMax - 1,
     Math.floor((versionsShare * Math.max(0, free - workBytesUsual)) / versionBytes),
   );
+  const workBytes = free - more * versionBytes;
   return {
     budgetBytes,
     processBytes,
     versionBytes,
-    weightBytesMax: (1 + more) * versionBytes,
+    weightBytesMax: largest + more * versionBytes,
     keepsBase: more > 0,
-    limits: limitsFor(config, free - more * versionBytes, memoryGb !== null),
+    limits: limitsFor(config, workBytes, memoryGb !== null),
+    scoring: scoringFor(config, workBytes),
+    workBytes,
   };
 }
 
@@ -89,13 +116,17 @@ function enoughGb(bytes: number): number {
 export class MemoryTooSmall extends RatchetError {
   readonly expected: string;
   readonly received: string;
+  /** What would do. */
+  readonly neededBytes: number;
 
-  constructor(memoryGb: number, needed: number) {
-    const expected = `at least ${enoughGb(needed)}: one version of the model and one row need that much in the policy server`;
+  constructor(memoryGb: number, needed: number, isBesideOthers: boolean) {
+    const beside = isBesideOthers ? ' beside the other models it holds' : '';
+    const expected = `at least ${enoughGb(needed)}: one version of the model and one row take so much in the policy server${beside}`;
     super(
       'ConfigInvalid',
       `[inference] memory_gb (--memory-gb of a policy server): expected ${expected}; got ${memoryGb}. Write ${enoughGb(needed)}, or leave it out.`,
     );
+    this.neededBytes = needed;
     this.expected = expected;
     this.received = String(memoryGb);
   }
@@ -116,14 +147,24 @@ function limitsFor(config: ModelConfig, bytes: number, isBound: boolean): Sampli
   };
 }
 
-/** Bytes per position of a prefill run: its keys and values, and the output of the widest layer. */
+/** Half of it is for activations, and half for logits. */
+function scoringFor(config: ModelConfig, bytes: number): ScoringLimits {
+  const half = (shares.scoring * bytes) / 2;
+  const logits = Math.max(scoredRowsMin * config.vocabularySize, Math.floor(half / (logitCopies * 4)));
+  return {
+    positionsMax: Math.max(positionsMin, Math.floor(half / (slack * layerBytes(config)))),
+    logitsMax: Math.min(trainLogitsMax, logits),
+  };
+}
+
+/** What a position of a prefill run takes: its keys and values, and what the widest layer has of it. */
 function prefillBytes(config: ModelConfig): number {
   return rowBytes(config, 1) + slack * layerBytes(config);
 }
 
 /** Bytes per row of a step: logits, logits at the row's temperature, and probabilities. */
 function stepBytes(config: ModelConfig): number {
-  return 3 * 4 * config.vocabularySize + slack * layerBytes(config);
+  return logitCopies * 4 * config.vocabularySize + slack * layerBytes(config);
 }
 
 function layerBytes({ hiddenSize, headCount, keyValueHeadCount, headSize, feedForwardSize }: ModelConfig): number {

@@ -4,14 +4,15 @@ import { isAbsolute, join, relative, resolve, sep } from 'node:path';
 import { describeAdapter } from '../model/adapter-folder.ts';
 import { loadModelConfig, loadModelTexts, type ModelFolder, resolveBase } from '../model/model-folder.ts';
 import type { Parameters } from '../model/parameters.ts';
+import { SharedTokenizers } from '../model/shared-tokenizers.ts';
 import type { SessionOptions } from '../onnx/session.ts';
 import { Sampler, type SamplerCounters } from '../sample/sampler.ts';
-import { type ServerMemory, serverMemory } from '../sample/server-memory.ts';
+import { MemoryTooSmall, type ScoringLimits, type ServerMemory, serverMemory } from '../sample/server-memory.ts';
 import { readRegular } from '../regular-file.ts';
 import { ofRepository } from '../model/model-repository.ts';
 import { HttpError } from './http-error.ts';
 import { shortened } from './json.ts';
-import { ResidentWeights } from './resident-weights.ts';
+import { ResidentWeights, type WeightSource } from './resident-weights.ts';
 import type { UpdateWeightsRequest } from './requests.ts';
 import { type StoredWeights, WeightFolders, WeightsGone } from './weight-folders.ts';
 
@@ -26,7 +27,8 @@ export interface HeldVersion {
   readonly loadedAtMs: number;
   readonly model: Pick<ModelFolder, 'config' | 'tokenizer'>;
   readonly sampler: Sampler;
-  /** Runs `work` with the version's weights, which stay loaded until it is done. Waits while there is no room. */
+  readonly scoring: ScoringLimits;
+  /** Runs `work` with its weights, which stay in memory until it is done; waits while there is no room for them. */
   readonly withWeights: <Result>(
     work: (parameters: Parameters) => Promise<Result>,
     signal?: AbortSignal,
@@ -86,10 +88,14 @@ export class PolicyVersions {
   /** Those of #samplers that are open. */
   readonly #opened = new Set<Sampler>();
   readonly #released: Counters = { ...noCounters };
-  /** Memory plan of the version that was loaded last. */
-  #memory: ServerMemory | null = null;
-  readonly #folders = new WeightFolders({ keepsBase: () => this.#memory?.keepsBase ?? true });
-  readonly #residents = new ResidentWeights(() => this.#roomForWeights());
+  /** By the key of their samplers. */
+  readonly #plans = new Map<string, ServerMemory>();
+  readonly #tokenizers = new SharedTokenizers();
+  readonly #folders = new WeightFolders({ keepsBase: () => this.#keepsBase });
+  readonly #residents = new ResidentWeights(
+    () => this.#roomForWeights(),
+    (source) => this.#isAskedFor(source),
+  );
   #clock = 0;
   #loading: Promise<unknown> = Promise.resolve();
   /** A load has a sampler before a slot tells of it. */
@@ -140,7 +146,7 @@ export class PolicyVersions {
    */
   keep(name: string, holder: string, seconds: number): HeldVersion {
     const slot = this.#slots.get(name);
-    if (!slot) throw this.#notHeld(name, 409);
+    if (!slot) throw this.#notHeld(name, { always: 409 });
     if (!isKept(slot)) {
       const kept = [...this.#slots.values()].filter(isKept).length;
       const room = Math.max(0, this.#limits.maxVersions - versionsNeverKept);
@@ -166,7 +172,8 @@ export class PolicyVersions {
 
   /** Memory budget of the process in bytes; null before the first version. */
   get budgetBytes(): number | null {
-    return this.#memory?.budgetBytes ?? null;
+    const budgets = [...this.#plans.values()].map(({ budgetBytes }) => budgetBytes);
+    return budgets.length === 0 ? null : Math.max(...budgets);
   }
 
   async close(): Promise<void> {
@@ -195,9 +202,8 @@ export class PolicyVersions {
     const folder = await this.#resolveAllowed(request.weight_dir, 'weight_dir');
     const texts = await textsAsAsked(folder);
     const model = await this.#describe(folder, request);
-    const memory = serverMemory(model.config, { ...this.#memoryAsked(request), quantize: request.quantize });
-    this.#memory = memory;
     const samplerKey = this.#samplerKey(request, model);
+    const memory = await this.#plan(samplerKey, model, request);
     const sampler = await this.#sampler(samplerKey, model, request, memory);
     const weights = await this.#weights(folder, {
       samplerKey,
@@ -218,6 +224,7 @@ export class PolicyVersions {
       loadedAtMs: Date.now(),
       model,
       sampler,
+      scoring: memory.scoring,
       withWeights: (work, signal) => this.#withWeights(slot, work, signal),
     };
     const replaced = this.#slots.get(request.name);
@@ -235,12 +242,18 @@ export class PolicyVersions {
     folder: string,
     { template_time: templateTime }: UpdateWeightsRequest,
   ): Promise<HeldVersion['model']> {
-    const options = { templateTime, resolveBase: (base: string) => this.#resolveBase(base) };
-    if (await isFile(join(folder, 'tokenizer.json'))) return loadModelTexts(folder, options);
+    const resolveAllowedBase = (base: string): Promise<string> => this.#resolveBase(base);
+    const options = { templateTime, resolveBase: resolveAllowedBase, tokenizers: this.#tokenizers };
+    // Its texts are some megabytes, which nobody needs any more.
+    const load = async (): Promise<HeldVersion['model']> => {
+      const { config, tokenizer } = await loadModelTexts(folder, options);
+      return { config, tokenizer };
+    };
+    if (await isFile(join(folder, 'tokenizer.json'))) return load();
     const adapter = await describeAdapter(folder);
     const config = await loadModelConfig(adapter ? await resolveBase(adapter.baseFolder, folder, options) : folder);
     const donor = this.list().find((version) => version.model.config.vocabularySize === config.vocabularySize);
-    return donor ? { config, tokenizer: donor.model.tokenizer } : loadModelTexts(folder, options);
+    return donor ? { config, tokenizer: donor.model.tokenizer } : load();
   }
 
   #resolveBase(folder: string): Promise<string> {
@@ -269,24 +282,63 @@ export class PolicyVersions {
   ): Promise<Result> {
     const { name } = slot.version;
     try {
-      return await this.#residents.use(slot.weights.source, (read) => work(slot.weights.of(read)), signal);
+      return await this.#residents.use(slot.weights.source, (read) => slot.weights.use(read, work), signal);
     } catch (error) {
       if (!(error instanceof WeightsGone)) throw error;
       // Unloads the version, so that a client loads it again from its present place.
       if (this.#slots.get(name) === slot) this.#slots.delete(name);
-      this.#log(`unloading ${name}: ${error.message}`);
-      throw this.#notHeld(name);
+      this.#log(`letting go of ${name}: ${error.message}`);
+      throw this.#notHeld(name, { why: error.message });
     }
   }
 
-  async #dropWeights({ weights: { source } }: Slot): Promise<void> {
-    const isShared = [...this.#slots.values()].some(({ weights }) => weights.source === source);
-    if (!isShared) await this.#residents.drop(source);
+  async #dropWeights({ weights }: Slot): Promise<void> {
+    await weights.forget();
+    const isShared = [...this.#slots.values()].some((other) => other.weights.source === weights.source);
+    if (!isShared) await this.#residents.drop(weights.source);
+  }
+
+  /** Somebody keeps a version with these weights, or samples it: where they cannot be read again they stay, beyond the plan if need be. */
+  #isAskedFor(source: WeightSource): boolean {
+    return [...this.#slots.values()].some(
+      (slot) => slot.weights.source === source && (slot.requestsInFlight > 0 || isKept(slot)),
+    );
+  }
+
+  get #keepsBase(): boolean {
+    return [...this.#plans.values()].every(({ keepsBase }) => keepsBase);
   }
 
   #roomForWeights(): number {
-    if (this.#memory === null) return 0;
-    return this.#memory.weightBytesMax - (this.#memory.keepsBase ? this.#folders.baseBytes : 0);
+    const plans = [...this.#plans.values()];
+    if (plans.length === 0) return 0;
+    const largest = Math.max(...plans.map(({ versionBytes }) => versionBytes));
+    const room = Math.max(largest, Math.min(...plans.map(({ weightBytesMax }) => weightBytesMax)));
+    return room - (this.#keepsBase ? this.#folders.baseBytes : 0);
+  }
+
+  /** Others that nobody samples or keeps leave where there is no room beside them. */
+  async #plan(key: string, { config }: Pick<ModelFolder, 'config'>, request: SampledHow): Promise<ServerMemory> {
+    const known = this.#plans.get(key);
+    if (known) return known;
+    const use = { ...this.#memoryAsked(request), quantize: request.quantize };
+    const planned = (): ServerMemory => serverMemory(config, { ...use, others: [...this.#plans.values()] });
+    let memory: ServerMemory;
+    try {
+      memory = planned();
+    } catch (error) {
+      if (!(error instanceof MemoryTooSmall) || this.#plans.size === 0) throw error;
+      serverMemory(config, use); // throws where there is no room for it alone either
+      const idle = [...this.#slots].filter(
+        ([, slot]) => slot.samplerKey !== key && slot.requestsInFlight === 0 && !isKept(slot),
+      );
+      for (const [name] of idle) this.#slots.delete(name);
+      for (const [, slot] of idle) await this.#dropWeights(slot);
+      await this.#releaseSamplersBut(key);
+      memory = planned();
+    }
+    this.#plans.set(key, memory);
+    return memory;
   }
 
   /** Largest budget that any version asks for, because all versions share the process. */
@@ -353,7 +405,13 @@ export class PolicyVersions {
 
   async #releaseUnusedSamplers(): Promise<void> {
     if (this.#isLoading || this.#slots.size === 0) return;
-    const used = new Set([...this.#slots.values()].map(({ samplerKey }) => samplerKey));
+    await this.#releaseSamplersBut(null);
+  }
+
+  /** Those that no version has, `spared` excepted. */
+  async #releaseSamplersBut(spared: string | null): Promise<void> {
+    const used = new Set([spared, ...[...this.#slots.values()].map(({ samplerKey }) => samplerKey)]);
+    for (const key of this.#plans.keys()) if (!used.has(key)) this.#plans.delete(key);
     const unused = [...this.#samplers].filter(([key]) => !used.has(key));
     for (const [key] of unused) this.#samplers.delete(key);
     for (const [, opening] of unused) {
@@ -376,8 +434,9 @@ export class PolicyVersions {
     return [...this.#slots.keys()].join(', ') || 'none';
   }
 
-  #notHeld(name: string, always?: 409): HttpError {
-    const message = `The model "${shortened(name)}" is not held. Held versions: ${this.#names()}. Load it with POST /update_weights.`;
+  #notHeld(name: string, { always, why }: { always?: 409; why?: string } = {}): HttpError {
+    const reason = why === undefined ? '' : ` any more, as ${shortened(why, 500)}`;
+    const message = `The model "${shortened(name)}" is not held${reason}. Held versions: ${this.#names()}. Load it with POST /update_weights.`;
     // The openai client retries a bare 409, which would only repeat the refusal.
     const headers = { 'x-should-retry': 'false' };
     const status = always ?? (policyNamePattern.test(name) ? 409 : 404);

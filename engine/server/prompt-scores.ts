@@ -1,4 +1,3 @@
-import type { ModelConfig } from '../model/config.ts';
 import type { SessionOptions } from '../onnx/session.ts';
 import { GradientComputer } from '../train/gradient-computer.ts';
 import { HttpError } from './http-error.ts';
@@ -22,7 +21,7 @@ export class PromptScorer {
     const turn = this.#turn.then(async () => {
       signal.throwIfAborted();
       const samples = prompts.map((tokenIds) => ({ tokenIds, lossMask: tokenIds.map((_, t) => Number(t > 0)) }));
-      const computer = await this.#computerOf(version.model.config);
+      const computer = await this.#computerOf(version);
       const scores = await version.withWeights(
         (parameters) => computer.score(samples, { parameters, adapter: null }, 1),
         signal,
@@ -44,11 +43,11 @@ export class PromptScorer {
     this.#computer = null;
   }
 
-  async #computerOf(config: ModelConfig): Promise<GradientComputer> {
-    const key = JSON.stringify(config);
+  async #computerOf({ model: { config }, scoring }: HeldVersion): Promise<GradientComputer> {
+    const key = JSON.stringify([config, scoring]);
     if (this.#computer?.key !== key) {
       await this.#computer?.computer.close();
-      this.#computer = { key, computer: new GradientComputer(config, this.#session) };
+      this.#computer = { key, computer: new GradientComputer(config, { ...this.#session, ...scoring }) };
     }
     return this.#computer.computer;
   }

@@ -4,7 +4,9 @@ import type { Parameters } from '../model/parameters.ts';
 export interface WeightSource {
   /** Bytes of the weights, including their packed form in sessions. */
   readonly bytes: number;
-  /** `spare`: memory freed by other weights, for reuse; null = there is none. */
+  /** Whether they still are where they were read from. */
+  readonly canReadAgain: () => Promise<boolean>;
+  /** `spare`: memory of other weights that is free now; null = there is none. */
   readonly read: (spare: Float32Array | null) => Promise<Parameters>;
   /** Closes everything made from the weights, so that their memory is free. */
   readonly close: (parameters: Parameters) => Promise<void>;
@@ -37,6 +39,8 @@ const patienceMsMin = 1_000;
  */
 export class ResidentWeights {
   readonly #bytesMax: () => number;
+  /** Whether weights are to stay that cannot be read again; the others leave for good. */
+  readonly #mustStay: (source: WeightSource) => boolean;
   readonly #residents = new Map<WeightSource, Resident>();
   readonly #dropped = new WeakSet<WeightSource>();
   #waiters: Waiter[] = [];
@@ -44,8 +48,9 @@ export class ResidentWeights {
   #patienceMs = patienceMsMin;
   #clock = 0;
 
-  constructor(bytesMax: () => number) {
+  constructor(bytesMax: () => number, mustStay: (source: WeightSource) => boolean = () => false) {
     this.#bytesMax = bytesMax;
+    this.#mustStay = mustStay;
   }
 
   /** Bytes of all loaded weights. */
@@ -151,7 +156,9 @@ export class ResidentWeights {
     let spare: Float32Array | null = null;
     for (const [source, { parameters }] of this.#idle()) {
       const isTooMuch = wanted !== null && this.bytes + wanted.bytes > this.#bytesMax();
-      if (!isTooMuch && !this.#dropped.has(source)) continue;
+      const isDropped = this.#dropped.has(source);
+      if (!isTooMuch && !isDropped) continue;
+      if (!isDropped && this.#mustStay(source) && !(await source.canReadAgain())) continue;
       this.#residents.delete(source);
       await source.close(parameters);
       spare = parameters.memory ?? spare;

@@ -12,11 +12,19 @@ export interface StoredWeights {
   readonly digest: string;
   /** The weights that are loaded: the version's own, or the base that several adapters share. */
   readonly source: WeightSource;
-  /** Returns the version's weights from the loaded ones. */
-  readonly of: (read: Parameters) => Parameters;
+  /** Runs `work` with the version's weights, given what the source read. */
+  readonly use: <Result>(read: Parameters, work: (parameters: Parameters) => Promise<Result>) => Promise<Result>;
+  /** Nobody will ask for the version: what is in memory of it alone is let go of. */
+  readonly forget: () => Promise<void>;
 }
 
-/** The folder's weights have changed or are gone, so they cannot be loaded again. */
+/** Where what was read is the version's weights, and leaves with the source. */
+const asRead: Pick<StoredWeights, 'use' | 'forget'> = {
+  use: (read, work) => work(read),
+  forget: () => Promise.resolve(),
+};
+
+/** The folder has other weights than it had, or none: they cannot be read again. */
 export class WeightsGone extends Error {}
 
 /** Size of loaded weights, and how to close everything made from them. */
@@ -26,9 +34,12 @@ type UseNow = <Result>(source: WeightSource, work: (parameters: Parameters) => P
 interface SharedBase {
   readonly digest: string;
   readonly source: WeightSource;
-  /** Adapters that were sampled since the base was loaded. */
-  readonly versions: Map<AdapterParameters, Parameters>;
+  /** Those whose adapters are in memory, the one used last at the end. */
+  readonly versions: Set<BesideBase>;
 }
+
+/** Versions beside their base whose adapters stay in memory while nobody samples them. */
+const idleAdaptersMax = 2;
 
 interface AdapterPlace {
   readonly folder: string;
@@ -59,11 +70,13 @@ export class WeightFolders {
   /** Full weights of a version. They are loaded once at the start, because only that gives their digest. */
   async plain(folder: string, handling: Handling, useNow: UseNow): Promise<StoredWeights> {
     let digest: string | null = null;
+    let readAt: string | null = null;
     const read = async (spare: Float32Array | null): Promise<Parameters> => {
       if (digest === null) {
         const stamp = await weightsStamp(folder);
         const parameters = await loadPlainParameters(folder, spare);
         digest = this.#remember(folder, stamp, parameters.digest());
+        readAt = stamp;
         return parameters;
       }
       const parameters = await loadPlainParameters(folder, spare).catch((cause: unknown) => {
@@ -72,43 +85,52 @@ export class WeightFolders {
       if ((await this.#digestOf(folder, parameters)) === digest) return parameters;
       throw new WeightsGone(`${folder} has other weights than it had`);
     };
-    const source = { ...handling, read };
+    const canReadAgain = async (): Promise<boolean> => readAt === (await weightsStamp(folder)) && readAt !== null;
+    const source = { ...handling, canReadAgain, read };
     await useNow(source, () => Promise.resolve());
-    return { digest: digest!, source, of: (parameters) => parameters };
+    return { digest: digest!, source, ...asRead };
   }
 
-  /**
-   * Adapter of a version, which is loaded once at the start to get its digest. A merged one is loaded again with its base; beside a shared
-   * base it stays loaded.
-   */
+  /** An adapter is read at once, as its digest is not known before, and again when it is sampled. */
   async adapted(place: AdapterPlace, handling: Handling, useNow: UseNow): Promise<StoredWeights> {
     const { folder, base, lora, besideAs } = place;
     const config = await loadModelConfig(base);
     const digest = await this.#baseDigest(base, handling, useNow);
-    const readAgain = (): Promise<AdapterParameters> => readAdapter(folder, lora, { config, digest });
-    if (besideAs !== null) {
-      const adapter = await readAgain();
-      const identity = policyDigest(digest, adapter);
-      const { source, versions } = await this.#sharedBase(base, { digest, besideAs, handling });
-      const of = (read: Parameters): Parameters => {
-        const version = versions.get(adapter) ?? mergeWhenRead(read, adapter, digest);
-        versions.set(adapter, version);
-        return version;
-      };
-      return { digest: identity, source, of };
-    }
-    const identity = policyDigest(digest, await readAgain());
-    const read = async (spare: Float32Array | null): Promise<Parameters> => {
-      const adapter = await readAgain().catch((cause: unknown) => {
+    const readAdapterHere = (): Promise<AdapterParameters> => readAdapter(folder, lora, { config, digest });
+    const readAt = await adapterStamp(folder);
+    const isThere = async (): Promise<boolean> => readAt !== null && readAt === (await adapterStamp(folder));
+    const identity = policyDigest(digest, await readAdapterHere());
+    const readAgain = async (): Promise<AdapterParameters> => {
+      const adapter = await readAdapterHere().catch((cause: unknown) => {
         throw new WeightsGone(`its adapter cannot be read again (${String(cause)})`, { cause });
       });
-      if (policyDigest(digest, adapter) !== identity)
-        throw new WeightsGone(`${folder} has another adapter than it had`);
+      if (policyDigest(digest, adapter) === identity) return adapter;
+      throw new WeightsGone(`${folder} has another adapter than it had`);
+    };
+    if (besideAs !== null) {
+      const shared = this.#sharedBase(base, { digest, besideAs, handling });
+      const open = async (read: Parameters): Promise<Parameters> => mergeWhenRead(read, await readAgain(), digest);
+      const version = new BesideBase({ others: shared.versions, open, close: handling.close, canReadAgain: isThere });
+      return {
+        digest: identity,
+        source: shared.source,
+        use: (read, work) => version.use(read, work),
+        forget: () => version.forget(),
+      };
+    }
+    const canReadAgain = async (): Promise<boolean> => (await isThere()) && this.#canReadBase(base, digest);
+    const read = async (spare: Float32Array | null): Promise<Parameters> => {
+      const adapter = await readAgain();
       const kept = await this.#keptBase(base, digest);
       if (kept) return mergeAdapter(kept, adapter, digest, spare);
       return mergeInPlace(await this.#readBase(base, digest, spare), adapter, digest);
     };
-    return { digest: identity, source: { ...handling, read }, of: (parameters) => parameters };
+    return { digest: identity, source: { ...handling, canReadAgain, read }, ...asRead };
+  }
+
+  async #canReadBase(folder: string, digest: string): Promise<boolean> {
+    const known = this.#digests.get(folder);
+    return known?.digest === digest && known.stamp === (await weightsStamp(folder));
   }
 
   /** Returns null if there is no room for the base beside a version, or if nothing shows that its files are unchanged. */
@@ -123,21 +145,24 @@ export class WeightFolders {
     return parameters;
   }
 
-  async #sharedBase(
+  #sharedBase(
     folder: string,
     { digest, besideAs, handling }: { digest: string; besideAs: string; handling: Handling },
-  ): Promise<SharedBase> {
+  ): SharedBase {
     const key = `${folder} ${besideAs}`;
     const known = this.#shared.get(key);
     if (known?.digest === digest) return known;
-    const versions: SharedBase['versions'] = new Map();
+    const versions: SharedBase['versions'] = new Set();
     const close = async (read: Parameters): Promise<void> => {
-      for (const version of versions.values()) await handling.close(version);
-      versions.clear();
+      for (const version of versions) await version.close();
       await handling.close(read);
     };
     const read = (spare: Float32Array | null): Promise<Parameters> => this.#readBase(folder, digest, spare);
-    const shared = { digest, source: { bytes: handling.bytes, read, close }, versions };
+    const canReadAgain = async (): Promise<boolean> => {
+      for (const version of versions) if (!(await version.canReadAgain())) return false;
+      return this.#canReadBase(folder, digest);
+    };
+    const shared = { digest, source: { bytes: handling.bytes, canReadAgain, read, close }, versions };
     this.#shared.set(key, shared);
     return shared;
   }
@@ -154,7 +179,8 @@ export class WeightFolders {
     const known = this.#digests.get(folder);
     if (known && known.stamp === (await weightsStamp(folder))) return known.digest;
     const read = (spare: Float32Array | null): Promise<Parameters> => loadPlainParameters(folder, spare);
-    return useNow({ ...handling, read }, (parameters) => this.#digestOf(folder, parameters));
+    const canReadAgain = (): Promise<boolean> => Promise.resolve(true);
+    return useNow({ ...handling, canReadAgain, read }, (parameters) => this.#digestOf(folder, parameters));
   }
 
   /** Digest of weights that were just loaded from the folder; cached while its files are the same. */
@@ -171,10 +197,82 @@ export class WeightFolders {
   }
 }
 
-/** A stamp that changes with the folder's weights; null if the files do not allow one. */
-async function weightsStamp(folder: string): Promise<string | null> {
-  for (const name of ['model.safetensors', 'model.safetensors.index.json']) {
-    const stats = await stat(join(folder, name)).catch(() => null); // the other file may exist
+interface BesideParts {
+  /** Versions of the same base whose adapters are in memory. */
+  readonly others: Set<BesideBase>;
+  readonly open: (base: Parameters) => Promise<Parameters>;
+  readonly close: Handling['close'];
+  readonly canReadAgain: () => Promise<boolean>;
+}
+
+/** A version that is sampled beside its base. Its adapter comes into memory when somebody does, and stays for a while. */
+class BesideBase {
+  readonly #parts: BesideParts;
+  #opened: Promise<Parameters> | null = null;
+  #users = 0;
+  #isForgotten = false;
+
+  constructor(parts: BesideParts) {
+    this.#parts = parts;
+  }
+
+  async use<Result>(base: Parameters, work: (parameters: Parameters) => Promise<Result>): Promise<Result> {
+    const { others, open } = this.#parts;
+    this.#users++;
+    others.delete(this);
+    others.add(this);
+    this.#opened ??= open(base).catch((error: unknown) => {
+      this.#opened = null; // the next one tries again
+      others.delete(this);
+      throw error;
+    });
+    try {
+      return await work(await this.#opened);
+    } finally {
+      this.#users--;
+      await this.#closeIdle();
+    }
+  }
+
+  canReadAgain(): Promise<boolean> {
+    return this.#parts.canReadAgain();
+  }
+
+  async forget(): Promise<void> {
+    this.#isForgotten = true;
+    if (this.#users === 0) await this.close();
+  }
+
+  async close(): Promise<void> {
+    const opened = this.#opened;
+    this.#opened = null;
+    this.#parts.others.delete(this);
+    if (opened) await this.#parts.close(await opened);
+  }
+
+  /** What cannot be read again stays until nobody will ask for it. */
+  async #closeIdle(): Promise<void> {
+    if (this.#isForgotten && this.#users === 0) await this.close();
+    const idle = [...this.#parts.others].filter((other) => other.#users === 0);
+    for (const other of idle.slice(0, Math.max(0, idle.length - idleAdaptersMax))) {
+      if ((await other.canReadAgain()) && other.#users === 0) await other.close();
+    }
+  }
+}
+
+/** Tells when a folder's adapter has changed; null where that cannot be told. */
+function adapterStamp(folder: string): Promise<string | null> {
+  return stampOf(folder, ['adapter_model.safetensors']);
+}
+
+/** The same of weights that are no adapter's. */
+function weightsStamp(folder: string): Promise<string | null> {
+  return stampOf(folder, ['model.safetensors', 'model.safetensors.index.json']);
+}
+
+async function stampOf(folder: string, names: readonly string[]): Promise<string | null> {
+  for (const name of names) {
+    const stats = await stat(join(folder, name)).catch(() => null); // the other may be there
     if (stats) return `${name} ${stats.mtimeMs} ${stats.size} ${stats.ino}`;
   }
   return null;

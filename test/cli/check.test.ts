@@ -57,6 +57,27 @@ describe('ratchet check', () => {
     assert.match(stdout, /^ {2}each step {5}8 groups × 8 rollouts, 100 steps/m);
   });
 
+  test('says what the policy server may have in memory, and refuses too little with what would do', async (t) => {
+    const bound = (gb: number): string => `${words}[inference]\nmemory_gb = ${gb}\n`;
+    const served = `${words}[inference]\nkind = "openai"\nurl = "http://127.0.0.1:9/v1"\nmemory_gb = 1\n`;
+    const files = { 'usual.toml': words, 'bound.toml': bound(0.5), 'little.toml': bound(0.05), 'served.toml': served };
+    const { folder, ratchet } = await project(t, files);
+    const usual = await ratchet('check', 'usual.toml');
+    assert.match(usual.stdout, /^ {8,}.*the policy server takes at most \d\.\d GiB \(\[inference\] memory_gb = \d/m);
+    const { stdout } = await ratchet('check', 'bound.toml');
+    assert.match(stdout, /the policy server takes at most 0\.5 GiB \(\[inference\] memory_gb = 0\.5\)/);
+    const little = await ratchet('check', 'little.toml');
+    const said = little.stdout + little.stderr;
+    assert.equal(little.code, 2, said);
+    assert.match(said, /little\.toml:8.*inference\.memory_gb\n +expected +at least 0\.\d: one version of the model/);
+    assert.match(said, /received +0\.05/);
+    const least = /at least (0\.\d)/.exec(said)![1];
+    await writeFile(path.join(folder, 'little.toml'), bound(Number(least)));
+    assert.equal((await ratchet('check', 'little.toml')).code, 0, 'what is said to do does');
+    const elsewhere = await ratchet('check', 'served.toml');
+    assert.match(elsewhere.stdout + elsewhere.stderr, /inference\.memory_gb\n +expected +only with kind = "embedded"/);
+  });
+
   test('says who teaches and who is told of the metrics, and what would have no effect', async (t) => {
     const more = `loss = "opd"
 rollouts_per_example = 2

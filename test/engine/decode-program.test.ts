@@ -57,7 +57,7 @@ async function sampleTwo(sessions: DecodeSessions): Promise<number[]> {
     cache: new KeyValueCache(tinyConfig),
     prefillCache: new KeyValueCache(tinyConfig),
     prompts: new PromptCache(2 ** 20),
-    prefillPositionsMax: 1024,
+    limits: { prefillPositionsMax: 1024, rowsMax: 1024 },
     promptPrefix: '',
     isHere: () => true,
     events: { token: (_, { tokenId }) => void tokens.push(tokenId), end: () => undefined },

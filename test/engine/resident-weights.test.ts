@@ -15,6 +15,7 @@ function source(bytes: number, fail?: () => Error): Watched {
     bytes,
     reads: [],
     closed: 0,
+    canReadAgain: () => Promise.resolve(true),
     async read(spare) {
       watched.reads.push(spare);
       await setTimeout(1);
@@ -63,7 +64,27 @@ test('the least recently used weights make room, and the next ones reuse their m
   assert.equal(residents.bytes, 20);
 });
 
-test('weights that do not fit wait until others are unused, and the bound is never exceeded', async () => {
+test('weights that somebody keeps and that cannot be read again stay, whoever else wants the room', async () => {
+  const lost = new Set<WeightSource>();
+  const [a, b, c] = [source(10), source(10), source(10)];
+  for (const each of [a, b, c]) Object.assign(each, { canReadAgain: async () => !lost.has(each) });
+  const residents = new ResidentWeights(
+    () => 10,
+    (asked) => asked === a,
+  );
+  await residents.use(a, nothing);
+  lost.add(a).add(b);
+  await residents.use(b, nothing);
+  assert.deepEqual([a.closed, residents.bytes], [0, 20]);
+  await residents.use(c, nothing);
+  assert.deepEqual([a.closed, b.closed], [0, 1], 'nobody keeps b');
+  await residents.use(a, nothing);
+  assert.equal(a.reads.length, 1);
+  await residents.drop(a);
+  assert.equal(a.closed, 1);
+});
+
+test('weights for which there is no room wait until others are not used any more, never beyond the bound', async () => {
   const residents = new ResidentWeights(() => 10);
   const [a, b] = [source(10), source(10)];
   const first = held();

@@ -48,14 +48,14 @@ function* placeRelations({ kind, url, endpoint_id, endpoints_path, api_key_var }
     yield problem([`inference.url.${twice}`, 'inference.url'], 'each server once', JSON.stringify(urls[twice]));
 }
 
-/** Servers of other kinds have their own settings for memory. */
+/** Other servers have settings of their own for it. */
 function* memoryRelations({ kind, memory_gb: memoryGb }: Written): Relations {
   if (memoryGb === undefined || kind === 'embedded') return;
   const expected = 'only with kind = "embedded", whose policy server it bounds';
   yield problem(['inference.memory_gb', 'inference.kind'], expected, memoryGb);
 }
 
-/** Quantized weights are multiplied on the CPU only. */
+/** Whole numbers are multiplied on the processor. */
 function* quantizeRelations({ kind, quantize, provider }: Written): Relations {
   if (quantize === undefined) return;
   const refuse = (key: string, expected: string) =>
