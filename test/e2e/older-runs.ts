@@ -125,6 +125,12 @@ async function requireAdopted(
   }
   let adopted = 0;
   for (const [key, bytes] of before) {
+    if (layout.isScored(key)) {
+      for (const { ordinal, rollouts } of decodeStoredRows<ScoredGroup>(bytes, key))
+        for (const { index, turns } of rollouts)
+          assert.equal(said.get(`${ordinal}/${index}`), tokensOf(turns), `group ${ordinal}, which ${key} has`);
+      adopted += 1;
+    }
     if (!/^rollouts\/.*(?:chunk_\d+_of_\d+|\/part_\d+)\.jsonl$/.test(key)) continue;
     for (const { group, index, turns } of decodeStoredRows<Rollout>(bytes, key)) {
       const found = said.get(`${group}/${index}`);
