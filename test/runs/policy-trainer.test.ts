@@ -163,7 +163,14 @@ describe('bringing a trainer to a version', () => {
     for (const step of [0, 2, 4]) await damage(test, `${layout.weights('main', step)}model.safetensors`);
     await assert.rejects(
       openRoles().policyTrainer.bringTo(test.run, versions[5]!.state.policy),
-      hasCode('CheckpointDamaged', 'step 0: ', 'step 2: ', 'step 4: ', 'weights/step_4/model.safetensors', 'from a copy'),
+      hasCode(
+        'CheckpointDamaged',
+        'step 0: ',
+        'step 2: ',
+        'step 4: ',
+        'weights/step_4/model.safetensors',
+        'from a copy',
+      ),
     );
   });
 
