@@ -146,7 +146,7 @@ function tokensOf(turns: Rollout['turns']): string {
 }
 
 /**
- * Weights by step. A run that this version makes from its start has others, as the embedded engine sums in another order since 27 November
+ * Weights by step. A run that this version makes from its start has others, as the embedded engine gives other bits than it did on 26 November
  * 2026: stored batches that are trained again give a replay of the head (`v5.r1`), from which the first step after it is trained.
  */
 export function requireSameWeights(commits: readonly StepCommit[], undisturbed: readonly StepCommit[]): void {
