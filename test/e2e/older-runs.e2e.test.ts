@@ -1,18 +1,8 @@
-import { after, before, test } from 'node:test';
-import type { StepCommit } from '../../core/rl/run-state.ts';
-import { commitsOf, openOlderProject, requireSameWeights, takeOver, train } from './older-runs.ts';
-import type { SmallProject } from './small-run.ts';
+import { test } from 'node:test';
+import { requireSameWeights, takeOver } from './older-runs.ts';
 
-let project: SmallProject;
-let undisturbed: readonly StepCommit[];
-before(async () => {
-  project = await openOlderProject(0);
-  await train(project, 'undisturbed');
-  undisturbed = await commitsOf(project, 'undisturbed');
-});
-after(() => project?.close());
-
-test('a run of 24 November that was killed while it sampled, two steps after its checkpoint, continues and ends with the weights of an undisturbed one', async () => {
-  const { commits } = await takeOver(project, 'nov-24-level-0-sampling');
-  requireSameWeights(commits, undisturbed);
+test('a run of 24 November that was killed while it sampled, two steps after its checkpoint, continues and ends with the weights that it has when it was ended between two steps', async () => {
+  const undisturbed = await takeOver('nov-24-level-0-sampling', { fromCommit: true });
+  const { commits } = await takeOver('nov-24-level-0-sampling');
+  requireSameWeights(commits, undisturbed.commits);
 });
