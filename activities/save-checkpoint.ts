@@ -41,7 +41,7 @@ export async function saveCheckpoint({
     const sealed = (await listedTwice(run)).filter((sealedStep) => sealedStep <= step);
     if (!sealed.includes(step)) {
       const what = `the list of ${layout.allCheckpoints(run.lineage)} in ${store.uri} does not have step ${step}, which was just stored`;
-      throw new RatchetError('StoreUnavailable', `${what}. Nothing is removed by it; it is asked for again.`);
+      throw new RatchetError('StoreUnavailable', `${what}. Nothing was removed; the list is requested again.`);
     }
     if (keepsAll) return { kept: sealed };
     const begun = await begunLineages(run);

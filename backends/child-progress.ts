@@ -53,8 +53,8 @@ export function watchChild(
       isHeard = false;
       before = now;
       if (ended.signal.aborted) return;
-      if (turn >= mostTurns) return tell(`it had not come to its end after ${inWords(patience.mostMs)}, though it was at work; ${minutesVariable} allows it more minutes`); // prettier-ignore
-      if (still >= stillTurns) return tell(`it stood still for ${inWords(patience.standstillMs)}: no output, and no work of the processor`); // prettier-ignore
+      if (turn >= mostTurns) return tell(`it had not finished after ${inWords(patience.mostMs)}, although it was still working; ${minutesVariable} allows more minutes`); // prettier-ignore
+      if (still >= stillTurns) return tell(`it stood still for ${inWords(patience.standstillMs)}: no output, and no CPU time used`); // prettier-ignore
     }
   };
   void look();

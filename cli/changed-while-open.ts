@@ -77,7 +77,7 @@ export function changeLines({ ofRun }: Changes): string[] {
     const why = isOtherRun(change)
       ? '   stays for the life of a run'
       : isSet
-        ? '   set while it ran: ratchet set alone changes it'
+        ? '   set while it ran: only ratchet set changes it'
         : '';
     return `  ${name}: ${showSetting(was)} in the run → ${showSetting(now)} now${why}`;
   });
@@ -108,12 +108,12 @@ export function otherSettings(changes: Changes, { run, file, again, underWay, wa
     if (mayGoOnWith(changes) && isForRestart(changes)) {
       choices.push([
         `npx ratchet stop ${run}, and when it has ended ${again}`,
-        'to continue it from its newest commit under what is asked for now',
+        'to continue it from its newest commit with the new settings',
       ]);
     }
   }
   choices.push([`${again} --fresh`, 'to train another run, under a new name (--name NAME gives it one)']);
-  const state = wasInterrupted ? 'was interrupted, and goes on' : 'is open';
+  const state = wasInterrupted ? 'was interrupted and continues' : 'is open';
   return new RatchetError(
     'ConfigInvalid',
     [

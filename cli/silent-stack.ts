@@ -20,7 +20,7 @@ export async function silentStack(projectFolder: string): Promise<string | null>
   const trouble = await databaseTrouble(projectFolder);
   const because = trouble === null ? '' : `: ${trouble}`;
   const state = running.state === 'starting' ? 'is being started' : 'does not answer';
-  return `the processes of this folder run (process ${running.pid}), and their Temporal server ${state}${because}. Nothing is lost: what they work on goes on by itself once it answers`;
+  return `the processes of this folder run (process ${running.pid}), and their Temporal server ${state}${because}. Nothing is lost: their work continues by itself once it answers`;
 }
 
 /** Returns why this folder's Temporal server cannot write its database; null if its disk is fine or no server runs here. */

@@ -118,8 +118,8 @@ async function attach(
       const underWay = step === null ? null : step + 1;
       throw otherSettings(changes, { run, file: typed.config, again, underWay, wasInterrupted: isAlone });
     }
-    const says = isForRestart(changes) ? 'goes on from its newest commit with what was changed since' : 'goes on';
-    for (const line of [`the run ${run} was interrupted, and ${says}:`, ...changeLines(changes)]) audience.say(line);
+    const says = isForRestart(changes) ? 'continues from its newest commit with what was changed since' : 'continues';
+    for (const line of [`the run ${run} was interrupted and ${says}:`, ...changeLines(changes)]) audience.say(line);
     if (isForRestart(changes)) {
       const options = { ...startOptions(typed, spec), workflowId };
       // Terminates and starts in one call, so that the run is never gone in between.

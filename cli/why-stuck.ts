@@ -116,9 +116,9 @@ function wedged(
   const who = worker === null ? 'the orchestrator' : workerName(worker);
   const said = message.replaceAll(/\s+/g, ' ').slice(0, shownChars);
   if (message.startsWith('Failed to initialize workflow of type'))
-    return `${who} does not know this kind of workflow: it is of another version than what began it. Restart it with this version (code ${codeDigest()}); nothing is lost (${said})`;
+    return `${who} does not know this kind of workflow: it is of another version than the client that started the workflow. Restart it with this version (code ${codeDigest()}); nothing is lost (${said})`;
   if (!isNondeterminism)
-    return `its workflow code fails on ${who}, and is tried again: ${said}. That is a bug of Ratchet: please report it. Under a version in which it is mended the run continues by itself; \`npx ratchet stop ${run} --now\` ends it, and train with its file continues from its newest commit`;
+    return `its workflow code fails on ${who}, and is tried again: ${said}. That is a bug of Ratchet: please report it. With a version that fixes it the run continues by itself; \`npx ratchet stop ${run} --now\` ends it, and train with its file continues from its newest commit`;
   const version = versionOf(found);
   const written = version === null ? '' : `, written by version ${short(version)},`;
   return `${who}, which runs, is of another version: it cannot continue with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`npx ratchet upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;

@@ -37,8 +37,8 @@ const depthMax = 20;
 export function received(value: unknown): string {
   if (value === undefined) return 'nothing';
   if (value === null) return 'null';
-  if (value instanceof UnreadablePayload) return `data that is no JSON (encoding ${value.encoding}: ${value.why})`;
-  if (ArrayBuffer.isView(value)) return `${value.byteLength} bytes that are no JSON (encoding binary/plain)`;
+  if (value instanceof UnreadablePayload) return `data that is not JSON (encoding ${value.encoding}: ${value.why})`;
+  if (ArrayBuffer.isView(value)) return `${value.byteLength} bytes that are not JSON (encoding binary/plain)`;
   if (Array.isArray(value)) return `a list of ${value.length}`;
   if (typeof value === 'object') {
     const names = Object.keys(value);

@@ -48,7 +48,8 @@ export async function readBodyText(
 
 function whyUnwanted(headers: Headers, bytesMax: number): string | null {
   const packed = (headers.get('content-encoding') ?? '').split(',').filter((each) => each.trim() !== '');
-  if (packed.length > 1) return `expected an answer as it is, got one that is packed ${packed.length} times.`;
+  if (packed.length > 1)
+    return `expected an answer compressed at most once, got one compressed ${packed.length} times.`;
   const length = Number(headers.get('content-length') ?? 0);
   return length > bytesMax ? `${tooLong(bytesMax)}, got one of ${length}.` : null;
 }

@@ -112,7 +112,7 @@ function flagsOf({ links = 'followed' }: Opening): number {
 }
 
 function whyUnopened(file: string, error: unknown, { links }: Opening): unknown {
-  if (isErrno(error, 'ENXIO')) return new NotAFile(file, 'a socket, or a device or FIFO that nobody serves');
+  if (isErrno(error, 'ENXIO')) return new NotAFile(file, 'a socket, or a device or FIFO with no other end');
   if (!isErrno(error, 'ELOOP')) return error;
   return new NotAFile(file, links === 'refused' ? 'a link' : 'a link that leads to itself');
 }

@@ -47,11 +47,11 @@ export const storedForms = {
   warmUp: form('the state of a warm-up', /checkpoints\/warm_up\/step_\d+\/state\.json$/),
   /** Version 1 has no chunks: the groups of each environment were divided in two. */
   leases: form('the leases of a round', new RegExp(`${round}leases\\.json$`), { upgrades: [chunksOf24November] }),
-  playedPart: form('what became of a part of a chunk', new RegExp(`${round}chunk_[^/]+_from_\\d{1,16}\\.json$`), {
+  playedPart: form('the result of a part of a chunk', new RegExp(`${round}chunk_[^/]+_from_\\d{1,16}\\.json$`), {
     uncounted: ({ filtered, ...part }: Loose) => ({ ...part, filtered: keptInSizes(filtered) }),
   }),
   /** Until 24 November 2026 an attempt was called a sitting. */
-  leftChunk: form('what an attempt at a chunk left', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`)),
+  leftChunk: form('partial results of a chunk', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`)),
   /** Until 25 November 2026 one object had the groups of a whole round. */
   scoredGroup: form('a scored group', new RegExp(`${round}(?:${chunk}\\.)?scored\\.jsonl(?:\\.gz)?$`)),
   turn: form('a turn', new RegExp(`${ofChunk}(?:\\/attempt_\\d+)?\\/turns_\\d+\\.jsonl$`)),
@@ -85,15 +85,15 @@ export const storedForms = {
   canary: form('a canary', /canaries\/[^/]+\.json$/),
   servedVersion: form('the version that servers hold', /served\.json$/),
   referenceSums: form('the sums of the reference', /sft\/reference\.json$/),
-  sentNotice: form('that a notice was sent', /notices\/sent\/[^/]+\.json$/),
+  sentNotice: form('the record of a sent notice', /notices\/sent\/[^/]+\.json$/),
   webhook: form('the state of the webhook', /notices\/webhook\/state\.json$/),
   notice: form('a notice', /notices\/[^/]+\.json$/),
-  sinks: form('how far sinks are', /sinks\/state\.json$/, { saysNone: true }),
+  sinks: form('the progress of sinks', /sinks\/state\.json$/, { saysNone: true }),
   evaluation: form('an evaluation', /evaluation\/attempt_\d+\.json$/, { tellsVersion: true }),
-  evaluationSummary: form('what came of an evaluation', /evaluation\/summary_\d+\.json$/),
-  checkpointSubject: form('how checkpoints are evaluated', /evals\/checkpoints\.json$/),
+  evaluationSummary: form('the summary of an evaluation', /evaluation\/summary_\d+\.json$/),
+  checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/),
   search: form('a search for a prompt', /search\/search\.json$/, { tellsVersion: true }),
-  searchSummary: form('what came of a search', /search\/summary\.json$/),
+  searchSummary: form('the summary of a search', /search\/summary\.json$/),
   answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/),
   promptTrial: form('the trial of a prompt', /trial\.json$/),
 } as const satisfies Readonly<Record<string, FormOfKeys>>;
@@ -103,7 +103,7 @@ export const formsOfColumns = {
   /** Version 1 was JSON lines. */
   batchColumns: { name: 'the rows of a batch', version: 2 },
   taughtColumns: { name: 'the log probabilities of a teacher', version: 2 },
-  scoreColumns: { name: 'what a trainer computed of tokens', version: 1 },
+  scoreColumns: { name: 'the token scores of a trainer', version: 1 },
 } as const;
 
 /**

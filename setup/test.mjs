@@ -161,7 +161,7 @@ export async function inOwnHome(tests, options = {}) {
     const left = [...inHome, ...changed].map((file) => `  ${file}\n`).join('');
     if (left === '') return counts;
     const byWhom = isAlone ? '' : '; those of the project may be your own changes';
-    say(`Tests write nothing outside of their own folders; found in the home (~) and the project${byWhom}:\n${left}`);
+    say(`Tests must write only in their own folders; found in the home (~) and the project${byWhom}:\n${left}`);
     return inHome.length > 0 || isAlone ? [...counts, { passed: 0, failed: 1, skipped: 0 }] : counts;
   } finally {
     rmSync(folder, { recursive: true, force: true, maxRetries: 3 });

@@ -222,7 +222,7 @@ export function readOptimizePromptInput(
 /** Reads the input of `playRounds`, which only a run starts. */
 export function readPlayRoundsInput(given: readonly unknown[]): PlayRoundsInput {
   const door = new Door('playRounds', given, {
-    what: 'what a run hands over; a run begins this workflow by itself, and nobody else does',
+    what: 'the state that a run hands over; only a run starts this workflow',
     examples: [],
   });
   return door.checked(door.one(), roundsFields);
@@ -279,7 +279,7 @@ class Door {
     const id = workflowIdPattern.test(workflowInfo().workflowId) ? workflowInfo().workflowId : 'words';
     return ApplicationFailure.nonRetryable(
       [
-        `The input of ${this.#type} is wrong; nothing was begun:`,
+        `The input of ${this.#type} is wrong; nothing was started:`,
         ...[...shown, ...more].map((line) => `- ${line}.`),
         `Its input is ${what}.${examples.length === 0 ? '' : ' For example:'}`,
         ...examples.flatMap((example) => [

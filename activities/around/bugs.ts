@@ -123,6 +123,6 @@ function reportOf(said: string, count: number, { workflowExecution, activityId }
     `This looks like a bug of Ratchet: ${said}, ${count} times in a row.`,
     `Ratchet ${codeVersion}, Node ${process.version}, ${process.platform} ${process.arch}.`,
     `Its input: activity ${activityId} of the workflow ${workflowId}, execution ${runId} (npx ratchet temporal workflow show --workflow-id ${workflowId} --run-id ${runId}).`,
-    'Please report these lines. Nothing that is committed is lost: the same command (npx ratchet train FILE) continues from the newest commit, with a Ratchet in which this is mended.',
+    'Please report these lines. Nothing that is committed is lost: the same command (npx ratchet train FILE) continues from the newest commit, with a version of Ratchet that fixes this.',
   ].join('\n');
 }

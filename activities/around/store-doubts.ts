@@ -120,7 +120,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     if (this.#damagedAt.size > doubtsMax) this.#damagedAt.delete(this.#damagedAt.keys().next().value!);
     return ApplicationFailure.create({
       type: error.code,
-      message: `${error.message} It is looked at again before that is final (${this.#name()}).`,
+      message: `${error.message} It is read again before this is final (${this.#name()}).`,
       nonRetryable: false,
       nextRetryDelay: damageRetryMs,
       cause: error,

@@ -155,7 +155,7 @@ export class PoolMember {
     if (isQuiet && !(await this.server.probe().catch(() => true)) && since === this.#quietSince) {
       const seconds = Math.round((performance.now() - since) / 1000);
       this.quarantine(
-        `The inference server at ${this.server.root} has answered nothing for ${seconds} s, not even /health: it was asked, and may hang. It is looked at every ${probeMsMax / 1000} s and goes on when it answers; what it was asked is asked again when that is given up. If that does not come, restart it.`,
+        `The inference server at ${this.server.root} has answered nothing for ${seconds} s, not even /health: it may hang. It is probed every ${probeMsMax / 1000} s and used again when it answers. Requests that time out are sent again. If it stays silent, restart it.`,
       );
     }
     if (this.#inFlight > 0 && this.#quietTimer === undefined) this.#lookLater(Math.min(quiet, quietLookMs));

@@ -119,7 +119,7 @@ export class SeenStore implements Store {
     });
     if (bytes === null) throw this.#notSeen(`expected ${key} there, found ${await this.#whatIsThere()}`);
     const difference = differs(bytes);
-    if (difference !== null) throw this.#notSeen(`another run of this name lies there: ${difference}`);
+    if (difference !== null) throw this.#notSeen(`another run of this name is there: ${difference}`);
     if (freshMs === 0) return;
     seenAt.set(name, performance.now());
     if (seenAt.size > placesMax) seenAt.delete(seenAt.keys().next().value!);
@@ -164,7 +164,7 @@ export class SeenStore implements Store {
       : 'Give it the same bucket, server and credentials as the other machines of the run';
     return new RatchetError(
       'StoreNotSeen',
-      `the store ${this.uri} is not seen: ${why}. Nothing is written there. ${remedy}; the run goes on by itself.`,
+      `the store ${this.uri} is not seen: ${why}. Nothing is written there. ${remedy}; the run then continues by itself.`,
       cause === undefined ? {} : { cause },
     );
   }

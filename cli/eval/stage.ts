@@ -55,7 +55,7 @@ export async function onStage(
         const others = await otherThanAsked(client, workflowId, input);
         if (others.length > 0)
           teller.say(
-            `${workflowId} is under way for another command; what is asked for here follows when it has ended`,
+            `${workflowId} is under way for another command; this command's evaluation follows when it has ended`,
           );
         const exitCode = await watchEvaluation(handle, {
           // One table for all of them instead of a page for each.

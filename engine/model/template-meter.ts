@@ -26,7 +26,7 @@ export class TemplateMeter {
     this.#steps += steps;
     if (this.#steps <= this.#bounds.stepsMax) return; // written this way round so that NaN is refused too
     throw new Error(
-      `${what} would bring it to more than ${this.#bounds.stepsMax} steps; templates of models take some hundred a message.`,
+      `${what} would bring it to more than ${this.#bounds.stepsMax} steps; real templates take a few hundred per message.`,
     );
   }
 
@@ -52,7 +52,7 @@ export class TemplateMeter {
     this.#bytes += bytes;
     if (this.#bytes <= this.#bounds.bytesMax) return;
     throw new Error(
-      `${what} would bring its texts and lists to more than ${this.#bounds.bytesMax} bytes; templates of models make some times what they are given.`,
+      `${what} would bring its texts and lists to more than ${this.#bounds.bytesMax} bytes; real templates create a few times the size of their input.`,
     );
   }
 }

@@ -91,7 +91,7 @@ export class MemoryTooSmall extends RatchetError {
   readonly received: string;
 
   constructor(memoryGb: number, needed: number) {
-    const expected = `at least ${enoughGb(needed)}: one version of the model and one row take so much in the policy server`;
+    const expected = `at least ${enoughGb(needed)}: one version of the model and one row need that much in the policy server`;
     super(
       'ConfigInvalid',
       `[inference] memory_gb (--memory-gb of a policy server): expected ${expected}; got ${memoryGb}. Write ${enoughGb(needed)}, or leave it out.`,

@@ -75,12 +75,12 @@ function ownLines(metrics: ServerMetrics): Line[] {
       metrics.promptTokensPerSecond,
     ],
     ['ratchet_versions_held', 'gauge', 'Policy versions that can be sampled.', metrics.versionsHeld],
-    ['ratchet_weight_bytes', 'gauge', 'Weights in memory, with what sessions have of them.', metrics.weightBytes],
+    ['ratchet_weight_bytes', 'gauge', 'Weights in memory, including what sessions hold of them.', metrics.weightBytes],
     ['ratchet_memory_bytes', 'gauge', 'Memory of the process.', metrics.memoryBytes],
     [
       'ratchet_memory_bytes_max',
       'gauge',
-      'What it may have (memory_gb); 0 before the first version.',
+      'Memory budget of the process (memory_gb); 0 before the first version.',
       metrics.memoryBytesMax,
     ],
   ];

@@ -274,7 +274,7 @@ export class PolicyVersions {
       if (!(error instanceof WeightsGone)) throw error;
       // Unloads the version, so that a client loads it again from its present place.
       if (this.#slots.get(name) === slot) this.#slots.delete(name);
-      this.#log(`letting go of ${name}: ${error.message}`);
+      this.#log(`unloading ${name}: ${error.message}`);
       throw this.#notHeld(name);
     }
   }

@@ -115,7 +115,10 @@ describe('one worker’s view of a store', () => {
     const run = await makeRun(t);
     const broken = (): Promise<never> => Promise.reject(damaged('model.safetensors', 'expected sha256 1, found 2'));
     const patient = worker();
-    await assert.rejects(patient.work(run, broken), failure('CheckpointDamaged', false, 'looked at again', 'found 2'));
+    await assert.rejects(
+      patient.work(run, broken),
+      failure('CheckpointDamaged', false, 'read again before', 'found 2'),
+    );
     assert.equal(patient.view.isClear, true);
     await assert.rejects(
       worker({ damagePatienceMs: 0 }).work(run, broken),

@@ -41,7 +41,10 @@ test('a child that stands still is given up, with that as the reason', async (t)
 test('output is progress, and endless work is not waited for endlessly', async () => {
   const watch = watchChild(undefined, { standstillMs: 100, mostMs: 1_000 }, everyMs);
   const speaking = setInterval(() => watch.heard(), everyMs / 2);
-  assert.match(await watch.over, /after 1 s, though it was at work; RATCHET_IMPORT_MINUTES allows it more minutes$/);
+  assert.match(
+    await watch.over,
+    /after 1 s, although it was still working; RATCHET_IMPORT_MINUTES allows more minutes$/,
+  );
   clearInterval(speaking);
 });
 

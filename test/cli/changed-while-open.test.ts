@@ -274,7 +274,7 @@ describe('a run that was interrupted, when its changed file is trained,', () => 
     assert.deepEqual(await run.again(text, { isAlone: true }), { isAttached: true, lines: [] });
     const { lines } = await run.again(text.replace('1e-3', '2e-3'), { isAlone: true });
     assert.deepEqual(lines, [
-      `the run ${name} was interrupted, and goes on from its newest commit with what was changed since:`,
+      `the run ${name} was interrupted and continues from its newest commit with what was changed since:`,
       '  learning_rate: 0.001 in the run → 0.002 now',
     ]);
     const { status, runId } = await client.workflow.getHandle(name).describe();
@@ -287,7 +287,7 @@ describe('a run that was interrupted, when its changed file is trained,', () => 
     const run = await open();
     await isOpened(run);
     const message = await refusal(run.again(text.replace('batch_size = 8', 'batch_size = 16'), { isAlone: true }));
-    assert.match(message, /was interrupted, and goes on with other settings than/);
+    assert.match(message, /was interrupted and continues with other settings than/);
     assert.match(message, /batch_size: 8 in the run → 16 now {3}stays for the life of a run/);
     assert.match(message, /--fresh$/m);
     assert.doesNotMatch(message, /ratchet attach|ratchet stop|ratchet set/);

@@ -70,14 +70,14 @@ const played = eitherBy(
     'failed' in value
       ? fieldsOf({ failed: fieldsOf({ message: text, type: text }) })
       : fieldsOf({ parts, adopted: whole, lost }),
-  'what was played, or why it failed',
+  'the rollouts of a round, or why it failed',
 );
 
 /** A child's notice that it has ended; `result` is the shape of the fields that are used. */
 const notice = (result: Shape): Shape =>
   eitherBy(
     (value) => fieldsOf('failed' in value ? { workflowId: text, failed: text } : { workflowId: text, result }),
-    'what came of a workflow, or why it failed',
+    'the result of a workflow, or why it failed',
   );
 export const regressionActions = ['flag', 'pause', 'stop'] as const satisfies readonly EvalSpec['onRegression'][];
 const evaluationPlace = fieldsOf({ store: text, name: text, prefix: text });
