@@ -47,7 +47,7 @@ export function watchChild(
     let before = await workOf(pid);
     // Counts turns instead of time: if this process or the machine is suspended, so is the child.
     for (let [turn, still] = [1, 1]; !ended.signal.aborted; turn++, still++) {
-      await delay(everyMs, undefined, { signal: ended.signal, ref: false }).catch(() => undefined); // ended: the loop ends
+      await delay(everyMs, undefined, { signal: ended.signal, ref: false }).catch(() => undefined); // aborted, so the loop ends
       const now = await workOf(pid);
       if (isHeard || now !== before) still = 0;
       isHeard = false;

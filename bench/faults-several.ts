@@ -52,7 +52,7 @@ const patienceMs = 300_000;
 /**
  * Four runs of different models side by side on two GPU workers and three rollout workers. One worker of each kind runs the code of the
  * previous commit (or of RATCHET_UPGRADE_FROM). Processes, the server and the policy server are killed or stopped at seeded random
- * moments, or a worker finds an empty folder where the store was; round after round until there were enough. Everything is real, the
+ * moments, or a worker finds an empty folder in place of the store, until there were enough faults. Everything is real, the
  * engine included: a run's weights after each step are compared with those of the same run alone on an undisturbed stack.
  *
  * - `faults`, goal ≥ 400: processes that were struck.

@@ -1,8 +1,8 @@
 import { nearestName } from './suggest.ts';
 
 /*
- * Shapes of data that comes from outside into code that cannot load schemas: the inputs of workflows, and their messages. A shape
- * says what it expects and finds every place where a value is not that. It never throws, whatever the value is.
+ * Shapes check data from outside in code that cannot load schemas: inputs of workflows and messages to them. A shape says what it expects
+ * and reports every place where a value differs. It never throws, whatever the value is.
  */
 
 export interface Shape {

@@ -68,7 +68,7 @@ const liveAt: Readonly<Record<string, LiveSetting>> = {
   'checkpoints.interval': 'checkpoints.interval',
 };
 
-/** What may change in an environment when a run continues: its code may be fixed, and pools may be drawn differently from then on. */
+/** Parts of an environment that may change when a run continues: its code may be fixed, and pools may be drawn differently from then on. */
 const changeableInEnvironment = ['sha256', 'python', 'variables', 'limits', 'agent', 'episode', 'pools'];
 
 const ofProcesses = [

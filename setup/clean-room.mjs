@@ -14,7 +14,7 @@ const keptOut =
   /^(?:RATCHET|TEMPORAL|AWS|WANDB|MLFLOW|OTEL|NOTIFY|TINKER|OPENAI|HF|HUGGINGFACE|TRANSFORMERS|TORCH)_|^(?:NETRC|MPLCONFIGDIR|XDG_RUNTIME_DIR)$/;
 
 /**
- * The environment of a room in `folder`.
+ * Returns the environment variables of a room in `folder`.
  * @param {string} folder
  * @param {NodeJS.ProcessEnv} [env]
  * @returns {Promise<NodeJS.ProcessEnv>}
@@ -25,7 +25,7 @@ export async function cleanRoom(folder, env = process.env) {
 }
 
 /**
- * Variables that name a home in `folder`, which is made.
+ * Creates a home in `folder`, and returns the variables that name it.
  * @param {string} folder
  */
 export function emptyHome(folder) {
@@ -41,8 +41,8 @@ export function emptyHome(folder) {
 }
 
 /**
- * Variables that name the download caches of this machine's package managers, and how each reaches its index, as each client says itself. What the
- * environment names already stays.
+ * Returns variables that name the download caches of this machine's package managers, and the settings by which each reaches its index, as
+ * each client reports them. Variables that are set already stay.
  * @param {NodeJS.ProcessEnv} env
  * @param {string} folder for what a client keeps of having been asked
  * @returns {Promise<Record<string, string>>}
@@ -82,7 +82,7 @@ export async function downloadCaches(env, folder) {
 const isThere = (path) => (path !== undefined && existsSync(path) ? path : undefined);
 
 /**
- * pip lists the files by kind; of a user's own the later goes before the earlier.
+ * Reads where pip's user configuration is. pip lists the files by kind; among the user's own the later has priority.
  * @param {string | undefined} debug what `pip config debug` prints
  */
 export function userConfigOfPip(debug) {

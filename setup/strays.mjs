@@ -11,7 +11,7 @@ export const allowedInProject = [
 ];
 
 /**
- * The files below a folder, with what changes when one is written.
+ * Lists the files below a folder, each with a stamp that changes when it is written.
  * @param {string} folder
  * @returns {Map<string, string>}
  */

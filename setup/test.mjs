@@ -1,7 +1,7 @@
 /**
  * `npm test`: packages, a Temporal CLI, an S3 server, then what tells soon: unit, workflow and some end-to-end tests. `npm run test:all`: all
  * there are. `npm test -- e2e` only those against a real server, `faults` the fault matrix, `engines` real engines, `PATH…` only those files
- * or folders. The last line is `N passed, N failed`. Tests have a home of their own; one that writes there, or in the project, fails the run.
+ * or folders. The last line is `N passed, N failed`. Tests run with their own home; one that writes there, or in the project, fails the run.
  */
 import { execFile, spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
@@ -81,7 +81,7 @@ async function testAll(wanted) {
 /** @param {string} file */
 const isMatrix = (file) => file.endsWith('.faults.test.ts');
 
-/** The requirements files that tests name. @param {readonly string[]} files */
+/** Finds the requirements files that tests name. @param {readonly string[]} files */
 export function pythonPackagesOf(files) {
   const named = files.flatMap((file) => readFileSync(file, 'utf8').match(/(?<=')[\w-]+-requirements\.txt(?=')/g) ?? []);
   return [...new Set(named)].sort();
@@ -142,7 +142,7 @@ export function findTests(folder) {
  * Runs tests with an empty home of their own and the user's Ratchet cache. Files that they leave in that home or in the project count as
  * one more failure.
  * @param {(env: NodeJS.ProcessEnv) => Promise<TestCounts[]>} tests
- * @param {{ project?: string, isAlone?: boolean, say?: (text: string) => void }} [options] isAlone: nobody edits the project meanwhile
+ * @param {{ project?: string, isAlone?: boolean, say?: (text: string) => void }} [options] isAlone: no other process edits the project
  * @returns {Promise<TestCounts[]>}
  */
 export async function inOwnHome(tests, options = {}) {
@@ -168,7 +168,7 @@ export async function inOwnHome(tests, options = {}) {
   }
 }
 
-/** Where this user's copies of programs and Python packages are, which tests share. @returns {Promise<string>} */
+/** Returns the cache of this user's programs and Python packages, which tests share. @returns {Promise<string>} */
 function ourCache() {
   return new Promise((done, fail) => {
     const program = "import { cacheFolder } from './backends/cache-folder.ts'; process.stdout.write(cacheFolder());";

@@ -12,7 +12,7 @@ export interface Installed {
   readonly why: string | false;
 }
 
-/** The packages that a requirements file in `python/` pins. */
+/** Installs the packages that a requirements file in `python/` pins. */
 export async function installPython(file: string): Promise<Installed> {
   const requirements = fileURLToPath(new URL(`../python/${file}`, import.meta.url));
   const name = file.replace(/(?:-v\d)?-requirements\.txt$/, '');

@@ -54,7 +54,7 @@ function framesOf({ stack = '' }: Error): Frame[] {
 
 interface Frame {
   readonly file: string;
-  /** Line, column and function. */
+  /** The position as line, column and function. */
   readonly at: string;
 }
 

@@ -11,7 +11,7 @@ export interface PinnedWheel {
   readonly sha256: string;
 }
 
-/** Any Python that runs pip. */
+/** Finds a Python that has pip. */
 const anyPython: PythonNeeds = { oldest: [3, 8], programs: ['python3'] };
 
 /**

@@ -69,7 +69,7 @@ export function encodeFormRows(form: StoredForm, rows: readonly object[]): Uint8
   return encodeRows(rows.map((row) => ({ schemaVersion: form.version, ...row })));
 }
 
-/** A list of texts of a form. */
+/** Decodes a form that is a list of texts. */
 export function decodeFormTexts(form: StoredForm, bytes: Uint8Array, key: string): string[] {
   const value = presentVersion(form, parse(textOf(bytes, key), key), key);
   if (Array.isArray(value) && value.every((item) => typeof item === 'string')) return value;

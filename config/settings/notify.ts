@@ -9,7 +9,7 @@ const webhookUrl = () =>
     .refine((url) => !isSecretUrl(url))
     .meta({
       expected:
-        'a URL such as "https://alerts.example.com/ratchet" that is no secret; the address of a webhook at Slack, Discord or Telegram is one, and so is any with a long name that nobody guesses: put it into an environment variable, and name that as webhook_var',
+        'a URL such as "https://alerts.example.com/ratchet" that is not a secret; webhook addresses of Slack, Discord and Telegram are secrets, and so are others with a long random part: put such an address into an environment variable, and name that as webhook_var',
     });
 
 /** No other variable reaches the process that posts. */

@@ -45,7 +45,7 @@ export const requests = {
   ),
   memory_gb: setting(
     positive(),
-    'of "embedded": what the policy server of `ratchet train` or `ratchet dev` may have in memory, in GB (10⁹ bytes); with less, more requests and versions wait. By default 1.5, or a quarter of a small machine, or more where one version of the model needs it (`ratchet check` says); no bit depends on it',
+    'of "embedded": memory budget of the policy server of `ratchet train` or `ratchet dev`, in GB (10⁹ bytes); with less, more requests and versions wait, and results stay the same. By default 1.5, or a quarter of a small machine, or more if one version of the model needs it (`ratchet check` says)',
     { isLeftOut: true },
   ),
   canary_threshold: setting(

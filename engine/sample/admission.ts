@@ -61,8 +61,8 @@ export function admit(config: ModelConfig, limits: AdmissionLimits, lines: reado
 
 /**
  * A batch may take three times what it leaves free (dynamic thresholds, Choudhury & Hahne 1998): one version alone fills
- * three quarters, so that there is room for another to begin. What begins alone may take all that the smallest batch may have: requests
- * that need more than that are refused before.
+ * three quarters, so that another can begin. A batch that starts alone may take all that the smallest batch may have; larger
+ * requests were refused earlier.
  */
 function mayGrow(
   { rows }: BatchSize,

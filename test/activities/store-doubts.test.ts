@@ -226,7 +226,7 @@ describe('a listing that is older than the store', () => {
     return made;
   }
 
-  test('moves no head back, and hides no lineage', async (t) => {
+  test('moves no head back and hides no lineage', async (t) => {
     const { run } = await withCommits(t);
     const before = await readHead(run);
     await beginLineage({ run, step: 1, request: 'a test' });

@@ -46,7 +46,7 @@ function saidOf(work: () => unknown, name: string): string {
   return 'nothing';
 }
 
-test('a refused file reads the same whether or not it is there', async (t) => {
+test('a refusal reads the same whether or not the file exists', async (t) => {
   const { project, elsewhere } = await places(t);
   const environment = { [trustedRootsVariable]: project };
   symlinkSync(path.join(elsewhere, 'there.ts'), path.join(elsewhere, 'link.ts'));

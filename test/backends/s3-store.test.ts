@@ -192,7 +192,7 @@ describe('S3', { skip: skipWithoutGateway }, () => {
       'of 404 for what is there': { status: 404, code: 'NoSuchKey' },
     };
     for (const [what, fate] of Object.entries(wrong)) {
-      test(`${what} is asked for again: by key, by reference, of who came second, in a folder and in a log`, async () => {
+      test(`${what} is requested again: by key, by reference, after a lost race, in a folder and in a log`, async () => {
         const { store, open } = fresh();
         const ref = await store.put('a/k', bytes('what was stored'));
         await store.put('a/other', bytes('something else altogether'));

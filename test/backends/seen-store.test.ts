@@ -47,7 +47,7 @@ describe('a store in which something was created', () => {
   });
 
   for (const [name, operation] of Object.entries(operations)) {
-    test(`${name}: a mount point that is empty is not the store, and nothing is made there`, async (t) => {
+    test(`${name}: an empty mount point is not the store, and nothing is created there`, async (t) => {
       const { store, outputs } = await begun(t);
       await rename(outputs, `${outputs}.away`);
       await mkdir(outputs);

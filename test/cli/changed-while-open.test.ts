@@ -103,7 +103,7 @@ async function refusal(of: Promise<unknown>): Promise<string> {
 }
 
 describe('a run file that is trained while its run is open', () => {
-  test('and says the same in other words is attached to', async () => {
+  test('and has the same settings in other words is attached to', async () => {
     const run = await open();
     await isOpened(run);
     const sorted = text.split('\n').slice(0, 6).toReversed().join('\n');
@@ -133,7 +133,7 @@ describe('a run file that is trained while its run is open', () => {
     await run.end();
   });
 
-  test('and is of another model, batch and environment is no continuation of it', async () => {
+  test('and has another model, batch and environment is refused as another run', async () => {
     const run = await open();
     await isOpened(run);
     const other = text
@@ -155,7 +155,7 @@ describe('a run file that is trained while its run is open', () => {
     await run.end();
   });
 
-  test('and has its environments in another order is no continuation of it; one more is named alone', async () => {
+  test('and has its environments in another order is refused as another run; an added one is the only difference named', async () => {
     const second = '[[env]]\nid = "reverse-text"\nname = "longer"\nargs = { min_length = 5 }\n';
     const first = '[[env]]\nid = "reverse-text"\nargs = { min_length = 3 }\n';
     const run = await open({ text: text.replace(first, first + second) });
@@ -168,7 +168,7 @@ describe('a run file that is trained while its run is open', () => {
     await run.end();
   });
 
-  test('and has what was set meanwhile is attached to; another value is set, not trained', async () => {
+  test('and has the value that was set in between is attached to; another value is set, not trained', async () => {
     const run = await open();
     await isOpened(run);
     await run.run.tell('set', { learning_rate: 0.005 });
@@ -181,7 +181,7 @@ describe('a run file that is trained while its run is open', () => {
     await run.end();
   });
 
-  test('and changes what its processes alone are about is attached to, and that is said', async () => {
+  test('and changes only settings of its processes is attached to, with a note', async () => {
     const run = await open();
     await isOpened(run);
     const { isAttached, lines } = await run.again(`${text}[trainer]\nthreads = 2\n`);
@@ -192,7 +192,7 @@ describe('a run file that is trained while its run is open', () => {
     await run.end();
   });
 
-  test('beside an environment whose code was changed is refused with its content', async () => {
+  test('whose environment code was changed is refused with the content’s digest', async () => {
     const module = path.join(folder, 'own.ts');
     const code = 'export const loadEnvironment = () => ({});\n';
     await writeFile(module, code);
@@ -218,7 +218,7 @@ describe('a run file that is trained while its run is open', () => {
     await run.end();
   });
 
-  test('that somebody started by hand is compared with what was stored of it', async () => {
+  test('and whose run was started by hand is compared with the stored settings', async () => {
     const run = await open({ byHand: true });
     await isOpened(run);
     assert.deepEqual(await run.again(`# said again\n${text}`), { isAttached: true, lines: [] });
@@ -226,7 +226,7 @@ describe('a run file that is trained while its run is open', () => {
     await run.end();
   });
 
-  test('and is being opened still is compared with the file that was sent', async () => {
+  test('while the run is still being opened is compared with the file that was sent', async () => {
     const gate = new Gate();
     const run = await open({
       fakes: {
@@ -243,7 +243,7 @@ describe('a run file that is trained while its run is open', () => {
     await run.end();
   });
 
-  test('and has continued as another execution is compared as well', async () => {
+  test('after the run continued as another execution is compared too', async () => {
     const gate = new Gate();
     const run = await open({
       taskQueue: shortHistoryQueue,
@@ -267,7 +267,7 @@ describe('a run file that is trained while its run is open', () => {
 });
 
 describe('a run that was interrupted, when its changed file is trained,', () => {
-  test('goes on under what may change, and says what that is', async () => {
+  test('continues with allowed changes, and lists them', async () => {
     const run = await open();
     await isOpened(run);
     const { name, client, handle } = run.run;
@@ -283,7 +283,7 @@ describe('a run that was interrupted, when its changed file is trained,', () => 
     await run.end();
   });
 
-  test('is refused where it would be another run', async () => {
+  test('is refused if it would be another run', async () => {
     const run = await open();
     await isOpened(run);
     const message = await refusal(run.again(text.replace('batch_size = 8', 'batch_size = 16'), { isAlone: true }));

@@ -50,7 +50,7 @@ test('a body is read whole, or refused if it is too long, says so, or is compres
   assert.equal(await read('/packed'), '{"a":1}');
   for (const at of ['/long', '/bomb', '/brotli'])
     await assert.rejects(read(at), (error: Error) => error instanceof UnwantedBody && /at most 1048576 bytes/.test(error.message), at); // prettier-ignore
-  await assert.rejects(read('/twice'), /packed 2 times/);
+  await assert.rejects(read('/twice'), /compressed 2 times/);
   assert.deepEqual(new Set(asked), new Set(['identity']));
   const headers = new Headers({ 'content-length': '2000000' });
   await assert.rejects(readBody({ headers, body: null }, 'it', megabyte), /got one of 2000000/);

@@ -248,7 +248,7 @@ describe('a run whose Temporal state is behind its store', () => {
     );
   });
 
-  test('stops where it plays a round that is over, and one that is in play goes on', async (t) => {
+  test('stops generating for a round that is over, and continues one that is not', async (t) => {
     const { test: here, versions } = await started(t, 3);
     const { run } = here;
     await assert.rejects(

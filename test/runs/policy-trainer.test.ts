@@ -279,7 +279,7 @@ describe('a GPU worker that gets a run back', () => {
     );
   });
 
-  test('of whose batches one was taken away, begins none of them', async (t) => {
+  test('starts no batch if one of those it needs is missing', async (t) => {
     const test = await makeRun(t, retention(4, 5));
     const [ours, theirs] = [openRoles(), openRoles()];
     const handed = await goOn(test, theirs, await goOn(test, ours, await commitFirst(test, ours), 5), 2);

@@ -33,13 +33,13 @@ after(() => rmSync(recordedRuns, { recursive: true, force: true }));
 const recorded = readdirSync(recordedRuns);
 
 describe('a stored form', () => {
-  test('changes with a new version and a reader of the one before, which npm run record:forms notes', () => {
+  test('changes with a new version and a reader of the previous one, which npm run record:forms records', () => {
     const now = fingerprintsNow();
     assert.deepEqual(unversionedChanges(recordedFingerprints(), now), []);
     assert.deepEqual(recordedFingerprints(), now, 'type: npm run record:forms');
   });
 
-  test('that changed and kept its version is named, with its fields and what to do', () => {
+  test('that changed without a new version is named, with its fields and what to do', () => {
     const now = fingerprintsNow();
     const { leases } = now;
     const types = Object.fromEntries(
@@ -217,7 +217,7 @@ describe('recorded runs of 24, 25 and 26 November', () => {
     });
   }
 
-  test('leases of 24 November have the chunks that their rollouts are stored by, and finished ones are not sampled again', async (t) => {
+  test('leases of 24 November get the chunks that their rollouts are stored by, and finished ones are not sampled again', async (t) => {
     const { run, store, head } = await olderRun(t, 'nov-24-level-0-sampling');
     const folder = layout.round('main', 6, 11, 12);
     const inference = new WordsInference();
@@ -301,14 +301,14 @@ describe('differences of older versions', () => {
     assert.deepEqual(chunks, [{ index: 0, count: 1, groups: 1, ordinals: '4' }]);
   });
 
-  test('leases that say chunks and no version have the chunks that they say', () => {
+  test('leases with chunks but without a version keep their chunks', () => {
     const chunks = [{ index: 0, count: 1, groups: 1, ordinals: '4' }];
     const leases = [{ ordinal: 4, environment: 'a', exampleId: 1, policyStep: 0 }];
     const read = leasesIn(encodeJson({ ...leasesOfVersion1, leases, chunks }), `${round}leases.json`);
     assert.deepEqual(read.chunks, chunks);
   });
 
-  test('kept groups said tokens where they say sizes', async () => {
+  test('kept groups had tokens where they now have sizes', async () => {
     const key = path.join(recordedRuns, 'nov-26-level-0-between/words', layout.commit('main', 5));
     const commit = JSON.parse(await readFile(key, 'utf8')) as StepCommit;
     const kept = { scored: commit.spec, policyStep: 5, ordinals: '3-4', tokens: [7, 8] };
@@ -320,7 +320,7 @@ describe('differences of older versions', () => {
     assert.deepEqual(surplus, [{ ...rest, sizes: tokens }]);
   });
 
-  test('a commit of the afternoon of 25 November names the chunks in play, which are the groups of these', async (t) => {
+  test('a commit of the afternoon of 25 November names unfinished chunks, which are converted to their groups', async (t) => {
     const test = await makeRun(t);
     const roles = openRoles();
     const { state } = await commitFirst(test, roles);
@@ -410,7 +410,7 @@ describe('a failed read names the step that a run can continue from', () => {
     assert.match(String(told), /npx ratchet rewind words --step 4 continues/);
   });
 
-  test('groups that the head’s state names: the newest step whose state does not', async (t) => {
+  test('groups that the head’s state names: the newest step whose state does not name them', async (t) => {
     const { run, store } = await olderRun(t, 'nov-26-level-0-between');
     const { commit } = await requireCommit(run, 5);
     const scored = { key: 'rollouts/step_5/groups_1-2/chunk_1_of_1.scored.jsonl.gz', sha256: '0', bytes: 1 };

@@ -247,7 +247,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
     await isShown(page);
     await page.getByRole('link', { name: 'recorded' }).click();
     await page.locator('.chart canvas').first().waitFor();
-    // Opened by a middle click, and typed into a new tab.
+    // Opens a new tab by a middle click, and another by typing the address.
     const [clicked] = await Promise.all([
       context.waitForEvent('page'),
       page.getByRole('link', { name: 'Rollouts', exact: true }).click({ button: 'middle' }),

@@ -70,7 +70,7 @@ test('the page of a run', async (t) => {
     assert.equal(await asked(port, `${path}?token=${token}`, {}), 401);
   });
 
-  await t.test('shows who has no token the page alone, which says nothing of any run', async () => {
+  await t.test('returns only the page without a token, which has no data of any run', async () => {
     const { url, token, authorization } = recorded;
     for (const place of ['/', '/page.js', '/page.css', `/?token=${token}`]) {
       const answer = await fetch(url.origin + place, { redirect: 'manual' });

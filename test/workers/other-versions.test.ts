@@ -50,7 +50,7 @@ describe('workers that poll', () => {
     assert.deepEqual(linesOf([], is(ours)), []);
   });
 
-  test('an older one beside them is named with its machine and what to do', () => {
+  test('an older one beside them is named, with its machine and what to do', () => {
     const [line, ...more] = linesOf(
       [orchestrator, rollout, { role: 'rollout', place: '56@old-box', code: null }],
       is(ours),
@@ -67,7 +67,7 @@ describe('workers that poll', () => {
     assert.match(lines.join('\n'), /^the GPU worker 78@box is of another version \(code 4567cdef\)[^\n]*$/);
   });
 
-  test('newer ones beside an older orchestrator: the orchestrator is to be restarted', () => {
+  test('newer ones beside an older orchestrator: the orchestrator must be restarted', () => {
     const lines = linesOf([{ ...orchestrator, code: null }, rollout], is(ours));
     assert.match(
       lines.join('\n'),
@@ -75,7 +75,7 @@ describe('workers that poll', () => {
     );
   });
 
-  test('of several versions and several orchestrators are all named', () => {
+  test('of several versions, with several orchestrators, are all named', () => {
     const lines = linesOf([orchestrator, { ...orchestrator, place: '13@head', code: null }, rollout], is('ffffffff'));
     assert.equal(lines.length, 1);
     for (const place of ['12@head', '13@head', '34@gpu-box']) assert.ok(lines[0]!.includes(place), place);

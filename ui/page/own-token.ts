@@ -41,7 +41,7 @@ export class OwnToken {
   }
 
   #say(said: object): void {
-    // A channel is of one origin, and takes no other.
+    // A BroadcastChannel belongs to one origin and takes no target.
     // oxlint-disable-next-line unicorn/require-post-message-target-origin
     this.#tabs.postMessage(said);
   }

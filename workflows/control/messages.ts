@@ -65,7 +65,7 @@ export interface RunStatus {
 }
 
 export interface WorkerAway {
-  /** `rollout worker 4711 on gpu-b` */
+  /** The worker and its machine, such as `rollout worker 4711 on gpu-b`. */
   readonly worker: string;
   /** ISO time. */
   readonly since: string;

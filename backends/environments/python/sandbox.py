@@ -11,7 +11,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 32, 4096,
 #   add_key, request_key, keyctl, perf_event_open, userfaultfd, io_uring_setup, and the newer calls that mount.
 # - They leave the group of processes that is killed at the end of a call: setsid, setpgid.
 # - Their memory is no part of the address space, which is what is limited: shmget, shmat, shmctl, semget, msgget, mq_open, memfd_create,
-#   memfd_secret. So is that of sockets which are sent through a socket: sendmsg, sendmmsg.
+#   memfd_secret. Neither is that of sockets in transit through another socket: sendmsg, sendmmsg.
 CALLS = {
     "x86_64": {"arch": 0xC000003E, "pivot_root": 155, "clone": 56, "clone3": 435, "prctl": 157, "socket": 41, "socketpair": 53, "setsockopt": 54, "fcntl": 72,
                "refused": [57, 58, 272, 308, 165, 166, 155, 101, 321, 248, 249, 250, 298, 323, 425, *range(428, 434), 442,
@@ -23,10 +23,10 @@ CALLS = {
 # The families of sockets that there are, and no others: AF_UNIX, AF_INET, AF_INET6. They end at this namespace of networks. AF_VSOCK
 # does not: it reaches the host of a virtual machine.
 FAMILIES = [1, 2, 10]
-# What a socket or a pipe holds is no part of the address space either: it stays as large as the system makes it, some 200 kB and 64 kB.
-# SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE; F_SETPIPE_SZ.
+# Options that would enlarge buffers of sockets and pipes. Buffers are not part of the limited address space, so they keep the system's
+# sizes, about 200 kB and 64 kB. SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE; F_SETPIPE_SZ.
 SOCKET_SIZES, PIPE_SIZE = [7, 8, 32, 33], 1031
-# Where the system gives each more than this there are none at all.
+# If the system's default buffers are larger than this, no sockets are allowed.
 SOCKET_BYTES_MAX = 512 * 1024
 # Everything comes from the program that is there, read-only; no file of a user's is among it.
 SYSTEM = ["/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
@@ -149,7 +149,7 @@ def forbid_calls():
         program += [(equal, 0, len(allowed) + 2, number), first_argument]
         program += [(equal, len(allowed) - i, 0, family) for i, family in enumerate(allowed)]
         program += [(give, 0, 0, refuse), (load, 0, 0, 0)]
-    # Of these one argument, the third or the second, is not taken where it has one of these values.
+    # Refuses these calls if the named argument, the third or the second, has one of these values.
     for number, place, values in ((calls["setsockopt"], 32, SOCKET_SIZES), (calls["fcntl"], 24, [PIPE_SIZE])):
         program += [(equal, 0, 2 * len(values) + 1, number), (load, 0, 0, place)]
         for value in values:
