@@ -66,6 +66,9 @@ describe('the Python process of an environment', { skip: verifiers.why }, () => 
     const key = 'judge-key-that-is-secret';
     const file = secretsFile(t, `JUDGE_API_KEY=${key}\n`);
     const before = { ...process.env };
+    const project = process.cwd();
+    // The bridge keeps its logs in the folder where it works.
+    process.chdir(path.dirname(file));
     Object.assign(process.env, {
       TOOL_KEY: 'tool',
       OTHER_KEY: 'other',
@@ -73,6 +76,7 @@ describe('the Python process of an environment', { skip: verifiers.why }, () => 
       RATCHET_PYTHON_CHILDREN: '1',
     });
     t.after(async () => {
+      process.chdir(project);
       for (const name of ['TOOL_KEY', 'OTHER_KEY', 'RATCHET_PYTHON_CHILDREN']) delete process.env[name];
       if (before['PYTHONPATH'] === undefined) delete process.env['PYTHONPATH'];
       else process.env['PYTHONPATH'] = before['PYTHONPATH'];

@@ -2,7 +2,9 @@
  * Workflows as they are shipped, on a Temporal server of their own, with fake activities: what a workflow does next, without a process
  * more. Many runs are at work there side by side; an activity finds its run by the id of the workflow that asks for it.
  */
-import { readFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { Context } from '@temporalio/activity';
 import type { Client, WorkflowHandleWithFirstExecutionRunId } from '@temporalio/client';
 import { defineSearchAttributeKey } from '@temporalio/common';
@@ -57,18 +59,9 @@ export async function closeServer(): Promise<void> {
 
 async function open(): Promise<Server> {
   Runtime.install({ logger: new DefaultLogger('ERROR'), telemetryOptions: { logging: { filter: 'ERROR' } } });
-  const [{ path }, bundle] = await Promise.all([ensureTemporalCli({ log: () => undefined }), shippedBundle()]);
-  const environment = await TestWorkflowEnvironment.createLocal({
-    server: {
-      executable: { type: 'existing-path', path },
-      log: { format: 'pretty', level: 'never' },
-      searchAttributes: [
-        defineSearchAttributeKey('RatchetRun', 'KEYWORD'),
-        defineSearchAttributeKey('RatchetStep', 'INT'),
-        defineSearchAttributeKey('RatchetReward', 'DOUBLE'),
-      ],
-    },
-  });
+  const [cli, bundle] = await Promise.all([ensureTemporalCli({ log: () => undefined }), shippedBundle()]);
+  const home = await mkdtemp(path.join(tmpdir(), 'ratchet-server-'));
+  const environment = await startIn(home, cli.path);
   const { client, nativeConnection: connection } = environment;
   const runs: Server['runs'] = new Map();
   const activities = activitiesOf(runs);
@@ -120,8 +113,31 @@ async function open(): Promise<Server> {
       for (const worker of workers) worker.shutdown();
       await working;
       await environment.teardown();
+      await rm(home, { recursive: true });
     },
   };
+}
+
+/** A server without a database file writes its id into the home, and it inherits ours. */
+async function startIn(home: string, cli: string): Promise<TestWorkflowEnvironment> {
+  const { HOME: ours } = process.env;
+  process.env['HOME'] = home;
+  try {
+    return await TestWorkflowEnvironment.createLocal({
+      server: {
+        executable: { type: 'existing-path', path: cli },
+        log: { format: 'pretty', level: 'never' },
+        searchAttributes: [
+          defineSearchAttributeKey('RatchetRun', 'KEYWORD'),
+          defineSearchAttributeKey('RatchetStep', 'INT'),
+          defineSearchAttributeKey('RatchetReward', 'DOUBLE'),
+        ],
+      },
+    });
+  } finally {
+    if (ours === undefined) delete process.env['HOME'];
+    else process.env['HOME'] = ours;
+  }
 }
 
 async function shippedBundle(): Promise<string> {
