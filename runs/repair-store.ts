@@ -46,7 +46,7 @@ export async function repairRecord(run: RunPlace, key: string, repair: Repair): 
 
 /**
  * `run.json` from the settings of the first commit, or these from `run.json`: what was stored. Null where the other one is not
- * there, or is not the same. When a run was begun is told by its first commit, which came soon after.
+ * there, or is not the same. When a run was begun is told by its first commit, which came soon after: `landmarkOf` allows for it.
  */
 export async function settingsAgain(run: RunPlace, key: string): Promise<Uint8Array | null> {
   try {

@@ -11,7 +11,7 @@ export interface Landmark {
   /** Tells landmarks of one key apart. */
   readonly is: string;
   /** Null where these bytes are the landmark; else how they differ, in words: expected …, found …. */
-  readonly differs: (bytes: Uint8Array) => string | null;
+  readonly differs: (bytes: Uint8Array) => string | null | Promise<string | null>;
 }
 
 const answerMsMax = 10_000;
@@ -118,7 +118,7 @@ export class SeenStore implements Store {
       throw isOurs ? error : this.#notSeen(messageOf(error), error);
     });
     if (bytes === null) throw this.#notSeen(`expected ${key} there, found ${await this.#whatIsThere()}`);
-    const difference = differs(bytes);
+    const difference = await differs(bytes);
     if (difference !== null) throw this.#notSeen(`another run of this name lies there: ${difference}`);
     if (freshMs === 0) return;
     seenAt.set(name, performance.now());
