@@ -23,6 +23,22 @@ export interface StoreDoubtsOptions {
   readonly onMissed?: (run: string, error: RatchetError) => void;
   /** For how long damage is looked at again before it is final. */
   readonly damagePatienceMs?: number;
+  /** How long a run that was told twice is told no other thing. */
+  readonly changeMs?: number;
+}
+
+/** What a run is told of a place. */
+interface Told {
+  readonly place: string;
+  readonly tell: Tell;
+  /** What is not seen there, and null when it is. */
+  why: string | null;
+  /** What was told last, and when. */
+  told: string | null;
+  at: number;
+  /** How many changes were told with less than the time between them. */
+  changes: number;
+  later: NodeJS.Timeout | null;
 }
 
 /** One that another run's workflow, or another worker, is the reason of; the store is none. */
@@ -41,6 +57,9 @@ const damagePatienceDefaultMs = 60_000;
 const heldMs = 60_000;
 /** How often a run is told the same. */
 const tellAgainMs = 300_000;
+/** That a store is missed, and that it is seen again, is told at once; from then on a change is told so often. */
+const changeDefaultMs = 60_000;
+const changesAtOnce = 2;
 /** Activities whose damage is remembered, and runs that were told. */
 const doubtsMax = 1_000;
 
@@ -53,10 +72,10 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
   readonly #options: StoreDoubtsOptions;
   /** When each activity met damage first. */
   readonly #damagedAt = new Map<string, number>();
-  /** Since when a server did not answer, by place. */
-  readonly #silentSince = new Map<string, number>();
+  /** Since when a server did not answer, and when last, by place. */
+  readonly #silent = new Map<string, { readonly since: number; readonly last: number }>();
   /** The runs that were told, by workflow and place. */
-  readonly #told = new Map<string, { readonly at: number; readonly place: string; readonly tell: Tell }>();
+  readonly #told = new Map<string, Told>();
 
   constructor(options: StoreDoubtsOptions) {
     this.#options = options;
@@ -86,26 +105,46 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     });
     this.#options.view.missed(place, { look: () => looksWell(opened), seen: () => this.#isSeen(place) });
     this.#tell(place, input, told.message);
-    const since = this.#silentSince.get(place) ?? performance.now();
-    this.#silentSince.set(place, since);
-    const isLong = performance.now() - since > heldMs;
+    const last = performance.now();
+    const before = this.#silent.get(place);
+    const since = before && last - before.last <= heldMs ? before.since : last;
+    this.#silent.set(place, { since, last });
+    const isLong = last - since > heldMs;
     if (error.code === 'StoreNotSeen' || isLong) this.#options.onMissed?.(place, told);
     throw told;
   }
 
   #sees(place: string): void {
+    this.#silent.delete(place);
     this.#isSeen(place);
     this.#options.view.saw(place);
   }
 
   /** Tells all who were told that it is not. */
   #isSeen(place: string): void {
-    this.#silentSince.delete(place);
-    for (const [key, one] of this.#told) {
-      if (one.place !== place) continue;
-      this.#told.delete(key);
-      one.tell(null);
-    }
+    for (const one of this.#told.values()) if (one.place === place) this.#change(one, null);
+  }
+
+  /** Tells a change at once, or when it is time for one, if it is one still. */
+  #change(one: Told, why: string | null): void {
+    one.why = why;
+    if (one.later) return;
+    const { changeMs = changeDefaultMs } = this.#options;
+    const isOther = (): boolean => (one.why === null) !== (one.told === null);
+    const quietMs = performance.now() - one.at;
+    if (!isOther() && (why === null || quietMs < tellAgainMs)) return;
+    const say = (): void => {
+      one.told = one.why;
+      one.at = performance.now();
+      one.tell(one.why);
+    };
+    if (quietMs >= changeMs) one.changes = 0;
+    one.changes += 1;
+    if (one.changes <= changesAtOnce) return say();
+    one.later = setTimeout(() => {
+      one.later = null;
+      if (isOther()) say();
+    }, changeMs - quietMs).unref();
   }
 
   /** Whoever asks again later, or elsewhere, may read what was stored. */
@@ -132,24 +171,25 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     return `${role === 'train' ? 'GPU' : role} worker ${process.pid} on ${os.hostname()}`;
   }
 
-  /** Tells the run's workflow what this worker does not see; no oftener than now and then. */
+  /** Tells the run's workflow what this worker does not see. */
   #tell(place: string, input: unknown, why: string): void {
     const context = Context.current();
     const workflowId = runWorkflowOf(context.info, input);
     if (workflowId === null) return;
     const { client } = context;
     const key = `${workflowId} ${place}`;
-    const at = performance.now();
-    if (at - (this.#told.get(key)?.at ?? -Infinity) < tellAgainMs) return;
+    const known = this.#told.get(key);
+    if (known) return this.#change(known, why);
     const tell: Tell = (said) => {
       const told: StoreMissed = { worker: this.#name(), why: said };
       process.stderr.write(`${said ?? `${place} is seen again`}\n`);
       // A run that cannot be told learns of it by the attempts that failed.
       signalTo(client, workflowId, storeMissedSignalName, told).catch(() => undefined);
     };
-    this.#told.set(key, { at, place, tell });
+    const one: Told = { place, tell, why: null, told: null, at: -Infinity, changes: 0, later: null };
+    this.#told.set(key, one);
     if (this.#told.size > doubtsMax) this.#told.delete(this.#told.keys().next().value!);
-    tell(why);
+    this.#change(one, why);
   }
 }
 
