@@ -4,7 +4,7 @@ import { minuteOf } from '../core/minute-of.ts';
 import { firstLineage } from '../core/names.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { Store } from '../backends/store/types.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { decodeJson, encodeJson, isUnreadable } from '../backends/store/objects.ts';
 import { decodeStored, encodeStored } from './stored-forms.ts';
 import { keepWholeRows } from './metrics.ts';
 import { recordMissing } from './record-metrics.ts';
@@ -115,6 +115,6 @@ async function moveAside(store: Store, key: string): Promise<string | null> {
 
 function unlessDamaged(error: unknown): void {
   // Unsupported: a link that leads out of the folder.
-  if (error instanceof RatchetError && ['CheckpointDamaged', 'Unsupported'].includes(error.code)) return;
+  if (isUnreadable(error) || (error instanceof RatchetError && error.code === 'Unsupported')) return;
   throw error;
 }

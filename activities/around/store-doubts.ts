@@ -13,8 +13,8 @@ import { withHeartbeat } from './heartbeat.ts';
 import type { StoreView } from './store-view.ts';
 import { signalTo } from './tell-workflow.ts';
 
-/** Says to a run what is not seen, and null when it is. */
-type Tell = (why: string | null) => void;
+/** Says to a run what is not seen, or cannot be read, and null when it is. */
+type Tell = (why: string | null, isOlder: boolean) => void;
 
 export interface StoreDoubtsOptions {
   readonly role: WorkerRole;
@@ -33,6 +33,8 @@ interface Told {
   readonly tell: Tell;
   /** What is not seen there, and null when it is. */
   why: string | null;
+  /** It is seen, and what lies there is newer than this worker. */
+  isOlder: boolean;
   /** What was told last, and when. */
   told: string | null;
   at: number;
@@ -43,6 +45,16 @@ interface Told {
 
 /** One that another run's workflow, or another worker, is the reason of; the store is none. */
 const ofOthers: readonly string[] = ['TrainerSuperseded', 'TrainerBusy', 'CommitConflict', 'FaultInjected'];
+
+/** What is newer than all workers ends these: else a command would wait for ever. */
+const askedByPeople: readonly string[] = [
+  'openRun',
+  'checkRewind',
+  'planEvaluations',
+  'openEvaluation',
+  'planPromptSearch',
+  'openPromptSearch',
+];
 
 /** A check that takes longer is heard of by heartbeats. */
 const quickMs = 500;
@@ -66,7 +78,8 @@ const doubtsMax = 1_000;
 /**
  * One worker's view of a store is not the truth. Before an activity begins, and when it has failed, it is looked whether the store that its run
  * was opened in is there. Where it is not, the activity is another worker's: this one asks for no work for a while, and the run
- * is told by name. Damage that one reads is looked at again, perhaps by another worker, before it is final.
+ * is told by name. So is one that cannot read what a newer version wrote. Damage that one reads is looked at again, perhaps by another worker,
+ * before it is final.
  */
 export class StoreDoubts implements ActivityInboundCallsInterceptor {
   readonly #options: StoreDoubtsOptions;
@@ -89,28 +102,33 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
       if (opened) this.#sees(placeOf(opened));
       return result;
     } catch (error) {
-      if (opened && !isOfOthers(error)) await this.#doubt(opened, error, input.args[0]);
-      throw isDamage(error) ? this.#lookedAtAgain(error) : error;
+      const isFinal = isOfNewer(error) && isWaitedFor();
+      if (opened && !isFinal && !isOfOthers(error)) await this.#doubt(opened, error, input.args[0]);
+      throw isDamage(error) || isFinal ? this.#lookedAtAgain(error) : error;
     }
   }
 
   /** Throws what names this worker, where it is the store that failed; else nothing. */
   async #doubt(opened: Opened, failed: unknown, input: unknown): Promise<void> {
     const place = placeOf(opened);
-    const error = isUnavailable(failed) ? failed : await missing(opened, failed);
+    const isOlder = isOfNewer(failed);
+    const error = isUnavailable(failed) || isOlder ? failed : await missing(opened, failed);
     if (error === null) return;
-    const told = new RatchetError(error.code, `${this.#name()}: ${error.message}`, {
+    const version = isOlder ? ' is of an older version' : '';
+    const told = new RatchetError(error.code, `${this.#name()}${version}: ${error.message}`, {
       cause: error,
       retryAfterMs: error.retryAfterMs ?? missedRetryMs,
     });
-    this.#options.view.missed(place, { look: () => looksWell(opened), seen: () => this.#isSeen(place) });
-    this.#tell(place, input, told.message);
+    // A look at the store does not tell what this version can read.
+    const look = () => (isOlder ? Promise.resolve(false) : looksWell(opened));
+    this.#options.view.missed(place, { look, seen: () => this.#isSeen(place) });
+    this.#tell(place, input, { why: told.message, isOlder });
     const last = performance.now();
     const before = this.#silent.get(place);
     const since = before && last - before.last <= heldMs ? before.since : last;
     this.#silent.set(place, { since, last });
     const isLong = last - since > heldMs;
-    if (error.code === 'StoreNotSeen' || isLong) this.#options.onMissed?.(place, told);
+    if (error.code === 'StoreNotSeen' || isOlder || isLong) this.#options.onMissed?.(place, told);
     throw told;
   }
 
@@ -136,7 +154,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     const say = (): void => {
       one.told = one.why;
       one.at = performance.now();
-      one.tell(one.why);
+      one.tell(one.why, one.isOlder);
     };
     if (quietMs >= changeMs) one.changes = 0;
     one.changes += 1;
@@ -152,17 +170,18 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     const { workflowExecution, activityId, retryPolicy } = Context.current().info;
     if (retryPolicy?.maximumAttempts === 1) return error; // nobody asks again
     const key = `${workflowExecution?.runId} ${activityId}`;
+    const ends = { type: error.code, message: error.message, cause: error };
     const since = this.#damagedAt.get(key) ?? performance.now();
     this.#damagedAt.delete(key);
-    if (performance.now() - since >= (this.#options.damagePatienceMs ?? damagePatienceDefaultMs)) return error;
+    if (performance.now() - since >= (this.#options.damagePatienceMs ?? damagePatienceDefaultMs))
+      return ApplicationFailure.create({ ...ends, nonRetryable: true });
     this.#damagedAt.set(key, since);
     if (this.#damagedAt.size > doubtsMax) this.#damagedAt.delete(this.#damagedAt.keys().next().value!);
     return ApplicationFailure.create({
-      type: error.code,
+      ...ends,
       message: `${error.message} It is looked at again before that is final (${this.#name()}).`,
       nonRetryable: false,
       nextRetryDelay: damageRetryMs,
-      cause: error,
     });
   }
 
@@ -172,21 +191,24 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
   }
 
   /** Tells the run's workflow what this worker does not see. */
-  #tell(place: string, input: unknown, why: string): void {
+  #tell(place: string, input: unknown, { why, isOlder }: { readonly why: string; readonly isOlder: boolean }): void {
     const context = Context.current();
     const workflowId = runWorkflowOf(context.info, input);
     if (workflowId === null) return;
     const { client } = context;
     const key = `${workflowId} ${place}`;
     const known = this.#told.get(key);
-    if (known) return this.#change(known, why);
-    const tell: Tell = (said) => {
-      const told: StoreMissed = { worker: this.#name(), why: said };
-      process.stderr.write(`${said ?? `${place} is seen again`}\n`);
+    if (known) {
+      known.isOlder = isOlder;
+      return this.#change(known, why);
+    }
+    const tell: Tell = (said, isOld) => {
+      const told: StoreMissed = { worker: this.#name(), why: said, ...(isOld ? { isOlder: true } : {}) };
+      process.stderr.write(`${said ?? `work in ${place} goes on`}\n`);
       // A run that cannot be told learns of it by the attempts that failed.
       signalTo(client, workflowId, storeMissedSignalName, told).catch(() => undefined);
     };
-    const one: Told = { place, tell, why: null, told: null, at: -Infinity, changes: 0, later: null };
+    const one: Told = { place, tell, why: null, isOlder, told: null, at: -Infinity, changes: 0, later: null };
     this.#told.set(key, one);
     if (this.#told.size > doubtsMax) this.#told.delete(this.#told.keys().next().value!);
     this.#change(one, why);
@@ -271,6 +293,15 @@ function isOfOthers(error: unknown): boolean {
 
 function isUnavailable(error: unknown): error is RatchetError {
   return error instanceof RatchetError && error.code === 'StoreUnavailable';
+}
+
+function isOfNewer(error: unknown): error is RatchetError {
+  return error instanceof RatchetError && error.code === 'WrittenByNewer';
+}
+
+/** Whether a person waits for it, who is to know that a newer version is needed. */
+function isWaitedFor(): boolean {
+  return askedByPeople.includes(Context.current().info.activityType);
 }
 
 function isDamage(error: unknown): error is RatchetError {

@@ -12,8 +12,8 @@ interface Away {
   isMissed: boolean;
   /** A look that saw it ended a pause, and no work went well since: it is not for looks to end the next one. */
   wasSeen: boolean;
-  readonly look: () => Promise<boolean>;
-  readonly seen: () => void;
+  look: Missed['look'];
+  seen: Missed['seen'];
 }
 
 /** A place that was missed. */
@@ -67,8 +67,9 @@ export class StoreView {
   missed(place: string, { look, seen }: Missed): void {
     const known = this.#away.get(place);
     const none = { pauses: 0, pause: null, isOver: false, misses: 0, isMissed: true, wasSeen: false };
-    const away = known ?? { ...none, look, seen };
+    const away: Away = known ?? { ...none, look, seen };
     this.#away.set(place, away);
+    Object.assign(away, { look, seen }); // of the newest reason
     away.misses += 1;
     away.isMissed = true;
     if (!known) void this.#watch(place, away);

@@ -12,7 +12,7 @@ import { ProcessLease } from '../../activities/around/process-lease.ts';
 import { StoreDoubts, type StoreDoubtsOptions } from '../../activities/around/store-doubts.ts';
 import { StoreView } from '../../activities/around/store-view.ts';
 import { FileStore } from '../../backends/store/file-store.ts';
-import { damaged } from '../../backends/store/objects.ts';
+import { damaged, newer } from '../../backends/store/objects.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { StoreMissed } from '../../core/rl/run-state.ts';
 import { begunLineages, readHead, requireNamedCommit } from '../../runs/run-access.ts';
@@ -209,6 +209,38 @@ describe('one worker’s view of a store', () => {
     missed('c');
     assert.equal(view.isClear, false);
     await paused();
+  });
+
+  test('what a newer version wrote is for other workers: this one is named as older, and the run goes on', async (t) => {
+    const run = await makeRun(t);
+    const { work, view, told, missed } = worker({ damagePatienceMs: 0, pauseMs: 20 });
+    const read = (): Promise<never> => Promise.reject(newer('batches/step_1.0.rows', 'expected version 1, found 2'));
+    const ofRun = { workflowType: 'trainRun', activityType: 'packBatch' };
+    const words = `${named} is of an older version: batches/step_1.0.rows: expected version 1, found 2. A newer Ratchet wrote it.`;
+    for (let i = 0; i < 3; i++) await assert.rejects(work(run, read, ofRun), failure('WrittenByNewer', false, words));
+    assert.equal(view.isClear, false);
+    assert.deepEqual(missed[0]?.[1], 'WrittenByNewer', 'a GPU worker lets go of the run');
+    await eventually('it asks for other work', () => Promise.resolve(view.isClear), Boolean);
+    assert.equal(told.length, 1, 'that the store is there does not mean that it can be read');
+    assert(told[0]!.startsWith(words));
+    await work(run, () => Promise.resolve(), ofRun);
+    assert.deepEqual(told.slice(1), [null]);
+  });
+
+  test('what a newer version wrote ends what a person waits for, when nobody else could read it', async (t) => {
+    const run = await makeRun(t);
+    const read = (): Promise<never> => Promise.reject(newer('run.json', 'expected version 1, found 2'));
+    const open = { activityType: 'openRun' };
+    await assert.rejects(
+      worker().workOn({ config: 'words.toml' }, read, open),
+      failure('WrittenByNewer', false, 'looked at again'),
+    );
+    const takesOver = { handle: run.run, asked: null, request: 'x/y' };
+    for (const input of [{ config: 'words.toml' }, { config: 'words.toml', takesOver }])
+      await assert.rejects(
+        worker({ damagePatienceMs: 0 }).workOn(input, read, open),
+        failure('WrittenByNewer', true, 'run.json: expected version 1, found 2. A newer Ratchet wrote it'),
+      );
   });
 
   test('damage is final at once where nobody asks again', async (t) => {
