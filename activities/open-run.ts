@@ -114,7 +114,7 @@ export const createOpenRun =
     const pending = takesOver?.asked?.rewind && (takesOver.handle || asked.rewind === undefined);
     const { lineage, refused } =
       takesOver?.handle || pending
-        ? await openLineageAsAsked(place, takesOver!.asked)
+        ? await openLineageAsAsked(place, takesOver.asked)
         : { lineage: await openLineage(place, { ...settings, rewind: asked.rewind, request }), refused: [] };
     const isAskedBack = pending || (!takesOver?.handle && asked.rewind !== undefined);
     const warnings = [...settings.warnings, ...told, ...(recorded?.changed ?? []), ...refused];
