@@ -174,7 +174,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     const since = this.#damagedAt.get(key) ?? performance.now();
     this.#damagedAt.delete(key);
     if (performance.now() - since >= (this.#options.damagePatienceMs ?? damagePatienceDefaultMs))
-      return ApplicationFailure.create({ ...ends, nonRetryable: true });
+      return error.isRetryable ? ApplicationFailure.create({ ...ends, nonRetryable: true }) : error;
     this.#damagedAt.set(key, since);
     if (this.#damagedAt.size > doubtsMax) this.#damagedAt.delete(this.#damagedAt.keys().next().value!);
     return ApplicationFailure.create({
