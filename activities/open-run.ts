@@ -40,7 +40,7 @@ export type TrainRunInput =
 
 /** A run as the execution that worked on it left it. */
 export interface TakenOver {
-  /** As it had been opened; null when it had not come to that. */
+  /** As it had been opened; null when it had not come to that, and where its settings are to be read anew. */
   readonly handle: RunHandle | null;
   /** Null when it noted nothing: nothing was asked of it that its commits do not say. */
   readonly asked: AskedOfRun | null;
@@ -111,9 +111,12 @@ export const createOpenRun =
       ? null
       : await recordSettings(dependencies.projectFolder, asked, { ...settings, attempt });
     const ref = recorded?.ref ?? takesOver!.handle!.spec;
-    const { lineage, refused } = takesOver?.handle
-      ? await openLineageAsAsked(place, takesOver.asked)
-      : { lineage: await openLineage(place, { ...settings, rewind: asked.rewind, request }), refused: [] };
+    const pending = takesOver?.asked?.rewind && (takesOver.handle || asked.rewind === undefined);
+    const { lineage, refused } =
+      takesOver?.handle || pending
+        ? await openLineageAsAsked(place, takesOver.asked)
+        : { lineage: await openLineage(place, { ...settings, rewind: asked.rewind, request }), refused: [] };
+    const isAskedBack = pending || (!takesOver?.handle && asked.rewind !== undefined);
     const warnings = [...settings.warnings, ...told, ...(recorded?.changed ?? []), ...refused];
     const hasSearchAttributes = await dependencies.hasSearchAttributes();
     const handle: RunHandle = {
@@ -130,7 +133,7 @@ export const createOpenRun =
       spec,
       head,
       hadEnded: head !== null && (await isLastStep(store, head.commit)),
-      ...(takesOver?.asked?.rewind && refused.length === 0 ? { isRewound: true } : {}),
+      ...(takesOver && isAskedBack && refused.length === 0 ? { isRewound: true } : {}),
       weightsAreGone: head?.commit.origin !== undefined && !(await isWholeHere(place, head.commit)),
       ...(head === null ? {} : { curves: await curvesOf(handle, head.commit.step) }),
       datasets,

@@ -1,4 +1,5 @@
 import { RatchetError } from '../core/errors.ts';
+import { isUnreadable } from '../backends/store/objects.ts';
 import { layout } from '../runs/layout.ts';
 import { runNamePattern } from '../core/names.ts';
 import { openRunStore, resolveStoreUri } from '../backends/store/index.ts';
@@ -44,7 +45,7 @@ async function holds(store: string, run: string): Promise<boolean> {
   try {
     return (await openRunStore(store, run).read(layout.run())) !== null;
   } catch (error) {
-    if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return true;
+    if (isUnreadable(error)) return true;
     throw error;
   }
 }

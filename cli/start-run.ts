@@ -1,10 +1,11 @@
 import { type Client, WorkflowExecutionAlreadyStartedError, type WorkflowHandle } from '@temporalio/client';
 import type { TrainRunInput } from '../activities/index.ts';
-import { taskQueues } from '../core/names.ts';
+import { memoKeys, taskQueues } from '../core/names.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import type { trainRun } from '../workflows/train-run.ts';
 import type { Audience } from './audience.ts';
 import { refuseOtherRun } from '../runs/run-identity.ts';
+import { handedOver } from '../workers/take-over.ts';
 import { askStatus } from './ask-status.ts';
 import {
   changeLines,
@@ -121,11 +122,13 @@ async function attach(
     const says = isForRestart(changes) ? 'continues from its newest commit with what was changed since' : 'continues';
     for (const line of [`the run ${run} was interrupted and ${says}:`, ...changeLines(changes)]) audience.say(line);
     if (isForRestart(changes)) {
-      const options = { ...startOptions(typed, spec), workflowId };
-      // Terminates and starts in one call, so that the run is never gone in between.
+      const takesOver = await handedOver(client, workflowId);
+      const options = { ...startOptions({ ...typed, takesOver }, spec), workflowId };
+      // In one call: there is no moment at which the run is gone.
       return client.workflow.start<typeof trainRun>('trainRun', {
         ...options,
         workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+        ...(takesOver.asked && { memo: { [memoKeys.asked]: takesOver.asked } }),
       });
     }
   }

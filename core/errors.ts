@@ -9,6 +9,7 @@ export const errorCodes = {
   EnvironmentUnavailable: { retryable: true },
   ModelUnsupported: { retryable: false },
   CheckpointDamaged: { retryable: false },
+  WrittenByNewer: { retryable: true },
   CommitConflict: { retryable: false },
   RunNotFound: { retryable: false },
   Unsupported: { retryable: false },

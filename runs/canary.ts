@@ -1,6 +1,6 @@
-import { damaged } from '../backends/store/objects.ts';
+import { damaged, isUnreadable } from '../backends/store/objects.ts';
 import type { Store } from '../backends/store/types.ts';
-import { RatchetError } from '../core/errors.ts';
+import type { RatchetError } from '../core/errors.ts';
 import type { Canary } from './pending-versions.ts';
 import { decodeStored } from './stored-forms.ts';
 
@@ -10,7 +10,7 @@ export async function readCanary(store: Store, key: string): Promise<Canary | Ra
     const bytes = await store.read(key);
     return bytes && canaryIn(bytes, key);
   } catch (error) {
-    if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return error;
+    if (isUnreadable(error)) return error;
     throw error;
   }
 }

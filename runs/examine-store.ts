@@ -2,7 +2,7 @@ import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import type { ObjectRef, PolicyVersion, StepPlan } from '../core/rl/run-state.ts';
 import type { Store } from '../backends/store/types.ts';
-import { damaged } from '../backends/store/objects.ts';
+import { damaged, isUnreadable } from '../backends/store/objects.ts';
 import { decodeStored, decodeStoredRows, formOf } from './stored-forms.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { ReadAnew } from '../backends/store/version-files.ts';
@@ -98,8 +98,7 @@ class Faults {
   /** Throws what is no damage. */
   note(key: string, error: unknown, meaning: string): void {
     // Unsupported: a link that leads out of the folder.
-    const isDamage = error instanceof RatchetError && ['CheckpointDamaged', 'Unsupported'].includes(error.code);
-    if (!isDamage) throw error;
+    if (!isUnreadable(error) && !(error instanceof RatchetError && error.code === 'Unsupported')) throw error;
     if (!this.isKnown(key)) this.found.push({ key, problem: error.message, meaning, repair: null });
   }
 }
@@ -202,7 +201,7 @@ async function examineHead(run: LineagePlace): Promise<{ whole: number | null; u
     const isWhole = await readLinked(run, step).then(
       () => true,
       (error: unknown) => {
-        if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return false;
+        if (isUnreadable(error)) return false;
         throw error;
       },
     );

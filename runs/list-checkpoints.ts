@@ -1,4 +1,4 @@
-import { RatchetError } from '../core/errors.ts';
+import { isUnreadable } from '../backends/store/objects.ts';
 import { layout, stepOf } from './layout.ts';
 import { firstLineage } from '../core/names.ts';
 import { type ReadAnew, verifyVersion } from '../backends/store/version-files.ts';
@@ -131,6 +131,6 @@ async function inspect(run: LineagePlace, step: number, anew: ReadAnew): Promise
 }
 
 function problemOf(error: unknown): string {
-  if (error instanceof RatchetError && error.code === 'CheckpointDamaged') return error.message;
+  if (isUnreadable(error)) return error.message;
   throw error;
 }

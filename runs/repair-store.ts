@@ -4,7 +4,7 @@ import { minuteOf } from '../core/minute-of.ts';
 import { firstLineage } from '../core/names.ts';
 import { sha256 } from '../backends/store/file-store.ts';
 import type { Store } from '../backends/store/types.ts';
-import { decodeJson, encodeJson } from '../backends/store/objects.ts';
+import { decodeJson, encodeJson, isUnreadable } from '../backends/store/objects.ts';
 import { decodeStored, encodeStored } from './stored-forms.ts';
 import { keepWholeRows } from './metrics.ts';
 import { recordMissing } from './record-metrics.ts';
@@ -46,7 +46,7 @@ export async function repairRecord(run: RunPlace, key: string, repair: Repair): 
 
 /**
  * `run.json` from the settings of the first commit, or these from `run.json`: what was stored. Null where the other one is not
- * there, or is not the same. When a run was begun is told by its first commit, which came soon after.
+ * there, or is not the same. When a run was begun is told by its first commit, which came soon after: `landmarkOf` allows for it.
  */
 export async function settingsAgain(run: RunPlace, key: string): Promise<Uint8Array | null> {
   try {
@@ -115,6 +115,6 @@ async function moveAside(store: Store, key: string): Promise<string | null> {
 
 function unlessDamaged(error: unknown): void {
   // Unsupported: a link that leads out of the folder.
-  if (error instanceof RatchetError && ['CheckpointDamaged', 'Unsupported'].includes(error.code)) return;
+  if (isUnreadable(error) || (error instanceof RatchetError && error.code === 'Unsupported')) return;
   throw error;
 }

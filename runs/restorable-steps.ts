@@ -1,5 +1,5 @@
 import { present } from '../core/present.ts';
-import { RatchetError } from '../core/errors.ts';
+import { isUnreadable } from '../backends/store/objects.ts';
 import { layout } from './layout.ts';
 import { firstLineage } from '../core/names.ts';
 import type { ObjectRef, PolicyVersion, StepPlan } from '../core/rl/run-state.ts';
@@ -169,7 +169,7 @@ export class RestorableSteps {
     try {
       return await look();
     } catch (error) {
-      if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
+      if (!isUnreadable(error)) throw error;
       this.#faults.add(error.message);
       return false;
     }

@@ -45,19 +45,27 @@ export async function requireStore(of: Opened, options: { readonly isNow?: boole
   await requireSeen(openRunStore(place.store, place.name, { begun }), options);
 }
 
-/** The landmark is `run.json` with the run's creation time. Older runs have no creation time, so their settings are used. */
-function landmarkOf({ begunAt, spec }: Pick<RunHandle, 'begunAt' | 'spec'>): Landmark {
+/** `run.json` is written when a run is opened for the first time, and says when that was; of an older run its settings are looked for. */
+function landmarkOf({ begunAt, spec, ...run }: RunPlace & Pick<RunHandle, 'begunAt' | 'spec'>): Landmark {
   if (begunAt === undefined) return { key: spec.key, is: spec.sha256, differs: () => null };
   return {
     key: layout.run(),
     is: begunAt,
-    differs(bytes) {
+    async differs(bytes) {
       const found = begunAtIn(bytes, layout.run());
-      return found === begunAt
-        ? null
-        : `expected one that was begun at ${begunAt}, found one of ${found ?? 'an unknown time'}`;
+      if (found === begunAt) return null;
+      // A repair knows when the first commit was made, and whoever opened the run before that knows when it was begun.
+      if (found !== null && found > begunAt && (await wasMadeAgain(run))) return null;
+      return `expected one that was begun at ${begunAt}, found one of ${found ?? 'an unknown time'}`;
     },
   };
+}
+
+/** Whether a damaged `run.json` was set aside there. */
+async function wasMadeAgain({ store, name }: RunPlace): Promise<boolean> {
+  return (await storeOf({ store, name }).list(layout.allQuarantined())).some((key) =>
+    key.startsWith(`${layout.allQuarantined()}${layout.run()}.`),
+  );
 }
 
 /** `run.json` */

@@ -98,8 +98,8 @@ export async function takeOverRun(
     if (beginning.continues === null) return null;
     if (writtenBy(await client.workflow.getHandle(workflowId, beginning.continues).describe()) === version) return null;
   }
-  const noted = (memo[memoKeys.asked] as AskedOfRun | undefined) ?? null;
-  const again = anew({ ...beginning, noted, request: `${workflowId}/${runId}` });
+  const asked = askedSoFar(beginning.input, memo);
+  const again = anew({ ...beginning, asked, request: `${workflowId}/${runId}` });
   const summary = await found.staticSummary();
   await client.workflow.start('trainRun', {
     workflowId,
@@ -151,21 +151,41 @@ export interface Beginning<Input = TrainRunInput | ContinuedRun | null | undefin
 
 /** The same run once more, as its commits and what was asked of it have it. */
 function anew(
-  run: Pick<Beginning, 'input' | 'opened'> & { readonly noted: AskedOfRun | null; readonly request: string },
+  run: Pick<Beginning, 'input' | 'opened'> & { readonly asked: AskedOfRun | null; readonly request: string },
 ): Exclude<TrainRunInput, string> & { readonly takesOver: TakenOver } {
-  const { input, opened, noted, request } = run;
+  const { input, opened, asked, request } = run;
   if (isContinued(input)) {
-    const { opened: before, typed, control, state, rewind = null } = input.continued;
-    // Before it could note anything it was as it is carried.
-    const { pausedBecause, isPausedByPerson } = control;
-    const carried = { pausedBecause, isPausedByPerson, overrides: state.overrides, rewind };
-    return { ...typed, takesOver: { handle: before.handle, asked: noted ?? carried, request } };
+    const { opened: before, typed } = input.continued;
+    return { ...typed, takesOver: { handle: before.handle, asked, request } };
   }
   const typed = (typeof input === 'object' ? input : { config: input }) as Exclude<TrainRunInput, string>;
   const { takesOver: before = { handle: null, asked: null, request } } = typed ?? {};
   // One that another version had taken over and not yet opened is handed on as it was.
   if (opened === null) return { ...typed, takesOver: before };
-  return { ...typed, takesOver: { ...before, handle: opened.handle, asked: noted ?? before.asked } };
+  return { ...typed, takesOver: { ...before, handle: opened.handle, asked } };
+}
+
+/** What was asked of an execution, as it noted it; before it could note anything, as it was started. Null where nothing was. */
+function askedSoFar(input: Beginning['input'], memo: Readonly<Record<string, unknown>> = {}): AskedOfRun | null {
+  const noted = memo[memoKeys.asked] as AskedOfRun | undefined;
+  if (noted) return noted;
+  if (!isContinued(input)) return (typeof input === 'object' ? input?.takesOver?.asked : null) ?? null;
+  const { control, state, rewind = null } = input.continued;
+  const { pausedBecause, isPausedByPerson } = control;
+  return { pausedBecause, isPausedByPerson, overrides: state.overrides, rewind };
+}
+
+/**
+ * What an open run hands to the execution that a person starts in its place, which reads its settings anew. A pause that no person asked for
+ * is over: whoever starts it again has looked.
+ */
+export async function handedOver(client: Client, workflowId: string): Promise<TakenOver> {
+  const { runId, memo } = await client.workflow.getHandle(workflowId).describe();
+  const { input } = await readBeginning(client, workflowId, runId);
+  const asked = askedSoFar(input, memo);
+  const request = `${workflowId}/${runId}/again`;
+  if (asked === null || asked.isPausedByPerson) return { handle: null, asked, request };
+  return { handle: null, asked: { ...asked, pausedBecause: null }, request };
 }
 
 /** What an execution was started with, and what opening the run gave. */

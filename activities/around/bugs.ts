@@ -81,17 +81,29 @@ function isOfUser(file: string): boolean {
   return !isOurs(file) && !file.includes(`${path.sep}node_modules${path.sep}`);
 }
 
-/** Counts per process how often in a row an activity met a bug. */
+interface Met {
+  /** How often it met a bug, with the attempts that ended elsewhere since this process saw the first: such a bug fails everywhere. */
+  readonly count: number;
+  /** How often that was seen here. */
+  readonly seen: number;
+  /** The last attempt that this process knows the end of. */
+  readonly attempt: number;
+}
+
+/** Counts how often one activity met a bug. It ends when one process has seen the bug at least twice: the first may have been weather. */
 export class BugCount {
-  readonly #counts = new Map<string, number>();
+  readonly #counts = new Map<string, Met>();
 
   /** Returns the error to throw for a bug: a retryable one, or after the last attempt the report. */
   after(error: Error, where: string, info: Info, codeVersion: string): RatchetError {
     const key = keyOf(info);
-    const count = (this.#counts.get(key) ?? 0) + 1;
+    const before = this.#counts.get(key);
+    const { attempt } = info;
+    const count = before ? before.count + Math.max(1, attempt - before.attempt) : 1;
+    const met: Met = { count, seen: (before?.seen ?? 0) + 1, attempt };
     this.forget(info);
     const isLast = count >= bugAttemptsMax;
-    if (!isLast) this.#counts.set(key, count);
+    if (!isLast) this.#counts.set(key, met);
     for (const oldest of this.#counts.keys()) {
       if (this.#counts.size <= besidesMax) break;
       this.#counts.delete(oldest);
@@ -99,11 +111,18 @@ export class BugCount {
     const said = `${info.activityType} failed with ${error.name}: ${error.message} (at ${where})`;
     const options = { cause: error };
     return isLast
-      ? new RatchetError('Bug', reportOf(said, count, info, codeVersion), options)
+      ? new RatchetError('Bug', reportOf(said, met, info, codeVersion), options)
       : new RatchetError('BugSuspected', `${said}. It is tried ${bugAttemptsMax} times.`, {
           ...options,
           retryAfterMs: 1_000 * 3 ** (count - 1),
         });
+  }
+
+  /** An attempt failed here for another reason: it does not count. */
+  sawOther(info: Info): void {
+    const key = keyOf(info);
+    const met = this.#counts.get(key);
+    if (met) this.#counts.set(key, { ...met, attempt: info.attempt });
   }
 
   forget(info: Info): void {
@@ -117,10 +136,11 @@ function keyOf({ workflowExecution, activityId, activityType, retryPolicy }: Inf
   return `${workflowExecution?.runId ?? ''}/${which}`;
 }
 
-function reportOf(said: string, count: number, { workflowExecution, activityId }: Info, codeVersion: string): string {
+function reportOf(said: string, met: Met, { workflowExecution, activityId }: Info, codeVersion: string): string {
+  const { count, seen } = met;
   const { workflowId = '', runId = '' } = workflowExecution ?? {};
   return [
-    `This looks like a bug of Ratchet: ${said}, ${count} times in a row.`,
+    `This looks like a bug of Ratchet: ${said}, ${seen} times${count === seen ? '' : ` here, and ${count - seen} attempts between failed elsewhere`}.`,
     `Ratchet ${codeVersion}, Node ${process.version}, ${process.platform} ${process.arch}.`,
     `Its input: activity ${activityId} of the workflow ${workflowId}, execution ${runId} (npx ratchet temporal workflow show --workflow-id ${workflowId} --run-id ${runId}).`,
     'Please report these lines. Nothing that is committed is lost: the same command (npx ratchet train FILE) continues from the newest commit, with a version of Ratchet that fixes this.',

@@ -28,7 +28,10 @@ export class FailureMapping implements ActivityInboundCallsInterceptor {
       return result;
     } catch (error) {
       const where = placeOfBug(error);
-      if (where === null) throw toFailure(error);
+      if (where === null) {
+        bugCount.sawOther(activityInfo());
+        throw toFailure(error);
+      }
       throw toFailure(bugCount.after(error as Error, where, activityInfo(), this.#codeVersion));
     }
   }

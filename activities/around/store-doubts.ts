@@ -13,8 +13,8 @@ import { withHeartbeat } from './heartbeat.ts';
 import type { StoreView } from './store-view.ts';
 import { signalTo } from './tell-workflow.ts';
 
-/** Signals the run what this worker does not see, or null once it sees the store again. */
-type Tell = (why: string | null) => void;
+/** Says to a run what is not seen, or cannot be read, and null when it is. */
+type Tell = (why: string | null, isOlder: boolean) => void;
 
 export interface StoreDoubtsOptions {
   readonly role: WorkerRole;
@@ -23,12 +23,40 @@ export interface StoreDoubtsOptions {
   readonly onMissed?: (run: string, error: RatchetError) => void;
   /** How long damage is retried before it is final. */
   readonly damagePatienceMs?: number;
+  /** How long a run that was told twice is told no other thing. */
+  readonly changeMs?: number;
+}
+
+/** What a run is told of a place. */
+interface Told {
+  readonly place: string;
+  readonly tell: Tell;
+  /** What is not seen there, and null when it is. */
+  why: string | null;
+  /** It is seen, and what lies there is newer than this worker. */
+  isOlder: boolean;
+  /** What was told last, and when. */
+  told: string | null;
+  at: number;
+  /** How many changes were told with less than the time between them. */
+  changes: number;
+  later: NodeJS.Timeout | null;
 }
 
 /** Failures caused by another workflow or worker, so the store is not checked. */
 const ofOthers: readonly string[] = ['TrainerSuperseded', 'TrainerBusy', 'CommitConflict', 'FaultInjected'];
 
-/** A check that takes longer than this sends heartbeats. */
+/** What is newer than all workers ends these: else a command would wait for ever. */
+const askedByPeople: readonly string[] = [
+  'openRun',
+  'checkRewind',
+  'planEvaluations',
+  'openEvaluation',
+  'planPromptSearch',
+  'openPromptSearch',
+];
+
+/** A check that takes longer is heard of by heartbeats. */
 const quickMs = 500;
 /** Limit for the check after a failure. No heartbeats are sent then, so a check that takes longer gives no answer. */
 const lookMsMax = 2_000;
@@ -41,22 +69,26 @@ const damagePatienceDefaultMs = 60_000;
 const heldMs = 60_000;
 /** How often the same warning is sent to a run. */
 const tellAgainMs = 300_000;
-/** Most entries kept: activities with damage, and runs that were notified. */
+/** That a store is missed, and that it is seen again, is told at once; from then on a change is told so often. */
+const changeDefaultMs = 60_000;
+const changesAtOnce = 2;
+/** Activities whose damage is remembered, and runs that were told. */
 const doubtsMax = 1_000;
 
 /**
- * Checks before an activity, and after its failure, whether this worker sees the store that the run was opened in. One worker's view may be
- * wrong, so a missing store is not a missing run: the activity fails for another worker to take, this worker stops polling for a while, and
- * the run shows which worker it is. Damage is read again, perhaps by another worker, before it is final.
+ * One worker's view of a store is not the truth. Before an activity begins, and when it has failed, it is looked whether the store that its run
+ * was opened in is there. Where it is not, the activity is another worker's: this one asks for no work for a while, and the run
+ * is told by name. So is one that cannot read what a newer version wrote. Damage that one reads is looked at again, perhaps by another worker,
+ * before it is final.
  */
 export class StoreDoubts implements ActivityInboundCallsInterceptor {
   readonly #options: StoreDoubtsOptions;
   /** When each activity first met damage. */
   readonly #damagedAt = new Map<string, number>();
-  /** When each server stopped answering, by place. */
-  readonly #silentSince = new Map<string, number>();
-  /** Runs that were notified, by workflow and place. */
-  readonly #told = new Map<string, { readonly at: number; readonly place: string; readonly tell: Tell }>();
+  /** Since when a server did not answer, and when last, by place. */
+  readonly #silent = new Map<string, { readonly since: number; readonly last: number }>();
+  /** The runs that were told, by workflow and place. */
+  readonly #told = new Map<string, Told>();
 
   constructor(options: StoreDoubtsOptions) {
     this.#options = options;
@@ -70,42 +102,67 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
       if (opened) this.#sees(placeOf(opened));
       return result;
     } catch (error) {
-      if (opened && !isOfOthers(error)) await this.#doubt(opened, error, input.args[0]);
-      throw isDamage(error) ? this.#lookedAtAgain(error) : error;
+      const isFinal = isOfNewer(error) && isWaitedFor();
+      if (opened && !isFinal && !isOfOthers(error)) await this.#doubt(opened, error, input.args[0]);
+      throw isDamage(error) || isFinal ? this.#lookedAtAgain(error) : error;
     }
   }
 
   /** Throws an error that names this worker if the store caused the failure; otherwise returns. */
   async #doubt(opened: Opened, failed: unknown, input: unknown): Promise<void> {
     const place = placeOf(opened);
-    const error = isUnavailable(failed) ? failed : await missing(opened, failed);
+    const isOlder = isOfNewer(failed);
+    const error = isUnavailable(failed) || isOlder ? failed : await missing(opened, failed);
     if (error === null) return;
-    const told = new RatchetError(error.code, `${this.#name()}: ${error.message}`, {
+    const version = isOlder ? ' is of an older version' : '';
+    const told = new RatchetError(error.code, `${this.#name()}${version}: ${error.message}`, {
       cause: error,
       retryAfterMs: error.retryAfterMs ?? missedRetryMs,
     });
-    this.#options.view.missed(place, { look: () => looksWell(opened), seen: () => this.#isSeen(place) });
-    this.#tell(place, input, told.message);
-    const since = this.#silentSince.get(place) ?? performance.now();
-    this.#silentSince.set(place, since);
-    const isLong = performance.now() - since > heldMs;
-    if (error.code === 'StoreNotSeen' || isLong) this.#options.onMissed?.(place, told);
+    // A look at the store does not tell what this version can read.
+    const look = () => (isOlder ? Promise.resolve(false) : looksWell(opened));
+    this.#options.view.missed(place, { look, seen: () => this.#isSeen(place) });
+    this.#tell(place, input, { why: told.message, isOlder });
+    const last = performance.now();
+    const before = this.#silent.get(place);
+    const since = before && last - before.last <= heldMs ? before.since : last;
+    this.#silent.set(place, { since, last });
+    const isLong = last - since > heldMs;
+    if (error.code === 'StoreNotSeen' || isOlder || isLong) this.#options.onMissed?.(place, told);
     throw told;
   }
 
   #sees(place: string): void {
+    this.#silent.delete(place);
     this.#isSeen(place);
     this.#options.view.saw(place);
   }
 
   /** Notifies every run that was told the store was missing. */
   #isSeen(place: string): void {
-    this.#silentSince.delete(place);
-    for (const [key, one] of this.#told) {
-      if (one.place !== place) continue;
-      this.#told.delete(key);
-      one.tell(null);
-    }
+    for (const one of this.#told.values()) if (one.place === place) this.#change(one, null);
+  }
+
+  /** Tells a change at once, or when it is time for one, if it is one still. */
+  #change(one: Told, why: string | null): void {
+    one.why = why;
+    if (one.later) return;
+    const { changeMs = changeDefaultMs } = this.#options;
+    const isOther = (): boolean => (one.why === null) !== (one.told === null);
+    const quietMs = performance.now() - one.at;
+    if (!isOther() && (why === null || quietMs < tellAgainMs)) return;
+    const say = (): void => {
+      one.told = one.why;
+      one.at = performance.now();
+      one.tell(one.why, one.isOlder);
+    };
+    if (quietMs >= changeMs) one.changes = 0;
+    one.changes += 1;
+    if (one.changes <= changesAtOnce) return say();
+    one.later = setTimeout(() => {
+      one.later = null;
+      if (isOther()) say();
+    }, changeMs - quietMs).unref();
   }
 
   /** Makes damage retryable for a while: a later read, or another worker, may find what was stored. */
@@ -113,17 +170,18 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     const { workflowExecution, activityId, retryPolicy } = Context.current().info;
     if (retryPolicy?.maximumAttempts === 1) return error; // no retry follows
     const key = `${workflowExecution?.runId} ${activityId}`;
+    const ends = { type: error.code, message: error.message, cause: error };
     const since = this.#damagedAt.get(key) ?? performance.now();
     this.#damagedAt.delete(key);
-    if (performance.now() - since >= (this.#options.damagePatienceMs ?? damagePatienceDefaultMs)) return error;
+    if (performance.now() - since >= (this.#options.damagePatienceMs ?? damagePatienceDefaultMs))
+      return error.isRetryable ? ApplicationFailure.create({ ...ends, nonRetryable: true }) : error;
     this.#damagedAt.set(key, since);
     if (this.#damagedAt.size > doubtsMax) this.#damagedAt.delete(this.#damagedAt.keys().next().value!);
     return ApplicationFailure.create({
-      type: error.code,
-      message: `${error.message} It is read again before this is final (${this.#name()}).`,
+      ...ends,
+      message: `${error.message} It is looked at again before that is final (${this.#name()}).`,
       nonRetryable: false,
       nextRetryDelay: damageRetryMs,
-      cause: error,
     });
   }
 
@@ -132,24 +190,28 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     return `${role === 'train' ? 'GPU' : role} worker ${process.pid} on ${os.hostname()}`;
   }
 
-  /** Signals the run's workflow what this worker does not see, at most once per `tellAgainMs`. */
-  #tell(place: string, input: unknown, why: string): void {
+  /** Tells the run's workflow what this worker does not see. */
+  #tell(place: string, input: unknown, { why, isOlder }: { readonly why: string; readonly isOlder: boolean }): void {
     const context = Context.current();
     const workflowId = runWorkflowOf(context.info, input);
     if (workflowId === null) return;
     const { client } = context;
     const key = `${workflowId} ${place}`;
-    const at = performance.now();
-    if (at - (this.#told.get(key)?.at ?? -Infinity) < tellAgainMs) return;
-    const tell: Tell = (said) => {
-      const told: StoreMissed = { worker: this.#name(), why: said };
-      process.stderr.write(`${said ?? `${place} is seen again`}\n`);
-      // If the signal fails, the run still learns of the problem from the failed attempts.
+    const known = this.#told.get(key);
+    if (known) {
+      known.isOlder = isOlder;
+      return this.#change(known, why);
+    }
+    const tell: Tell = (said, isOld) => {
+      const told: StoreMissed = { worker: this.#name(), why: said, ...(isOld ? { isOlder: true } : {}) };
+      process.stderr.write(`${said ?? `work in ${place} goes on`}\n`);
+      // A run that cannot be told learns of it by the attempts that failed.
       signalTo(client, workflowId, storeMissedSignalName, told).catch(() => undefined);
     };
-    this.#told.set(key, { at, place, tell });
+    const one: Told = { place, tell, why: null, isOlder, told: null, at: -Infinity, changes: 0, later: null };
+    this.#told.set(key, one);
     if (this.#told.size > doubtsMax) this.#told.delete(this.#told.keys().next().value!);
-    tell(why);
+    this.#change(one, why);
   }
 }
 
@@ -231,6 +293,15 @@ function isOfOthers(error: unknown): boolean {
 
 function isUnavailable(error: unknown): error is RatchetError {
   return error instanceof RatchetError && error.code === 'StoreUnavailable';
+}
+
+function isOfNewer(error: unknown): error is RatchetError {
+  return error instanceof RatchetError && error.code === 'WrittenByNewer';
+}
+
+/** Whether a person waits for it, who is to know that a newer version is needed. */
+function isWaitedFor(): boolean {
+  return askedByPeople.includes(Context.current().info.activityType);
 }
 
 function isDamage(error: unknown): error is RatchetError {

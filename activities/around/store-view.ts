@@ -3,12 +3,17 @@ import { setTimeout as delay } from 'node:timers/promises';
 interface Away {
   /** How many pauses there were so far; each pause is longer than the last. */
   pauses: number;
-  isPausing: boolean;
+  /** The one under way; null between them. */
+  pause: object | null;
   isOver: boolean;
-  /** A check saw the place, and no work has succeeded since. Checks then do not end the next pause early. */
+  /** How often it was missed. */
+  misses: number;
+  /** Whether it was missed since it was seen last. */
+  isMissed: boolean;
+  /** A look that saw it ended a pause, and no work went well since: it is not for looks to end the next one. */
   wasSeen: boolean;
-  readonly look: () => Promise<boolean>;
-  readonly seen: () => void;
+  look: Missed['look'];
+  seen: Missed['seen'];
 }
 
 /** A place that this process did not see. */
@@ -26,45 +31,60 @@ interface StoreViewOptions {
   /** How often the place is checked, in a pause and afterwards. */
   readonly lookMs?: number;
   readonly lookAgainMs?: number;
+  /** How long work is asked for after a pause, at least. */
+  readonly openMs?: number;
 }
 
 /** A place that is missing for this long is no longer checked, since its run may be over. The next activity there checks it again. */
 const forgottenAfterMs = 3_600_000;
+/** Work in a place that went well so lately: there is more to be done there, as a rule. */
+const servedMs = 60_000;
+const placesMax = 100;
 
 /**
- * Tracks which stores this process sees. After a store is missing the process stops polling for a while, so that other workers take the
- * tasks, and then checks again. Pauses end even if the store stays away, because the process may see the stores of other runs.
+ * Which stores this process sees. After it missed one it asks for no work for a while, so that others get what is to be done, and looks
+ * again. The pauses end: there may be other runs, whose stores it sees. Where there are, it asks for work as long as it paused.
  */
 export class StoreView {
   readonly #options: Required<StoreViewOptions>;
   readonly #away = new Map<string, Away>();
+  /** When work went well, by place, the latest last. */
+  readonly #served = new Map<string, number>();
+  /** No pause begins before. */
+  #openUntil = -Infinity;
   #waiting: (() => void)[] = [];
 
-  constructor({ pauseMs = 2_000, pauseMsMax = 15_000, lookMs = 500, lookAgainMs = 5_000 }: StoreViewOptions = {}) {
-    this.#options = { pauseMs, pauseMsMax, lookMs, lookAgainMs };
+  constructor(options: StoreViewOptions = {}) {
+    this.#options = { pauseMs: 2_000, pauseMsMax: 15_000, lookMs: 500, lookAgainMs: 5_000, openMs: 1_000, ...options };
   }
 
   /** Whether this worker may poll for tasks. */
   get isClear(): boolean {
-    return ![...this.#away.values()].some(({ isPausing }) => isPausing);
+    return ![...this.#away.values()].some(({ pause }) => pause !== null);
   }
 
   /** Starts a pause in which the worker does not poll. The pause ends early if the place is visible again. */
   missed(place: string, { look, seen }: Missed): void {
     const known = this.#away.get(place);
-    const away = known ?? { pauses: 0, isPausing: false, isOver: false, wasSeen: false, look, seen };
+    const none = { pauses: 0, pause: null, isOver: false, misses: 0, isMissed: true, wasSeen: false };
+    const away: Away = known ?? { ...none, look, seen };
     this.#away.set(place, away);
-    if (away.isPausing) return;
+    Object.assign(away, { look, seen }); // of the newest reason
+    away.misses += 1;
+    away.isMissed = true;
     if (!known) void this.#watch(place, away);
-    void this.#pause(away);
+    if (this.isClear && performance.now() >= this.#openUntil) void this.#pause(away);
   }
 
   /** Reports that work in this place succeeded. */
   saw(place: string): void {
+    this.#served.delete(place);
+    this.#served.set(place, performance.now());
+    if (this.#served.size > placesMax) this.#served.delete(this.#served.keys().next().value!);
     const away = this.#away.get(place);
     if (!away) return;
     this.#forget(place, away);
-    if (!away.wasSeen) away.seen();
+    if (away.isMissed) away.seen();
   }
 
   /** Resolves when the state of the view changes. */
@@ -84,22 +104,35 @@ export class StoreView {
   }
 
   async #pause(away: Away): Promise<void> {
-    const { pauseMs, pauseMsMax } = this.#options;
-    away.isPausing = true;
-    await delay(Math.min(pauseMsMax, pauseMs * 2 ** away.pauses++), undefined, { ref: false });
-    away.isPausing = false;
+    const { pauseMs, pauseMsMax, openMs } = this.#options;
+    const ms = Math.min(pauseMsMax, pauseMs * 2 ** away.pauses++);
+    const pause = {};
+    away.pause = pause;
+    await delay(ms, undefined, { ref: false });
+    if (away.pause !== pause) return;
+    away.pause = null;
+    this.#openUntil = performance.now() + (this.#servesOthers() ? Math.max(ms, openMs) : openMs);
     this.#tellChange();
+  }
+
+  #servesOthers(): boolean {
+    const since = performance.now() - servedMs;
+    return [...this.#served].some(([place, at]) => at > since && !this.#away.has(place));
   }
 
   async #watch(place: string, away: Away): Promise<void> {
     const { lookMs, lookAgainMs } = this.#options;
     const since = performance.now();
     while (!away.isOver && performance.now() - since < forgottenAfterMs) {
-      await delay(away.isPausing ? lookMs : lookAgainMs, undefined, { ref: false });
-      if (away.isOver || away.wasSeen || !(await away.look())) continue;
-      away.wasSeen = true;
-      away.isPausing = false;
+      await delay(away.pause && !away.wasSeen ? lookMs : lookAgainMs, undefined, { ref: false });
+      const { misses } = away;
+      if (away.isOver || !away.isMissed || !(await away.look())) continue;
+      if (away.isOver || misses !== away.misses) continue; // missed again meanwhile
+      away.isMissed = false;
       away.seen();
+      if (away.wasSeen) continue;
+      away.wasSeen = true;
+      away.pause = null;
       this.#tellChange();
     }
     if (!away.isOver) this.#forget(place, away);
@@ -107,7 +140,7 @@ export class StoreView {
 
   #forget(place: string, away: Away): void {
     away.isOver = true;
-    away.isPausing = false;
+    away.pause = null;
     this.#away.delete(place);
     this.#tellChange();
   }

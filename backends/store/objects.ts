@@ -178,10 +178,10 @@ export function damaged(where: string, what: string, cause?: unknown): RatchetEr
   );
 }
 
-/** An object of a version that this Ratchet does not know. It is not damaged. */
+/** An object of a version that this Ratchet does not know. Nothing is wrong with it: a worker of a newer version may go on. */
 export function newer(where: string, what: string): RatchetError {
   return new RatchetError(
-    'CheckpointDamaged',
+    'WrittenByNewer',
     `${where}: ${what}. A newer Ratchet wrote it. Continue with that Ratchet.${whatIsWhole(where)}`,
   );
 }
@@ -199,9 +199,14 @@ export async function orIfDamaged<T>(
   try {
     return await read();
   } catch (error) {
-    if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') throw error;
+    if (!isUnreadable(error)) throw error;
     return otherwise(error.message);
   }
+}
+
+/** Damaged, or newer than this Ratchet: nobody can read it here. */
+export function isUnreadable(error: unknown): error is RatchetError {
+  return error instanceof RatchetError && (error.code === 'CheckpointDamaged' || error.code === 'WrittenByNewer');
 }
 
 /** What a value is, in words. */

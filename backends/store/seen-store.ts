@@ -10,8 +10,8 @@ export interface Landmark {
   readonly key: string;
   /** Distinguishes landmarks with the same key. */
   readonly is: string;
-  /** Returns null if these bytes are the landmark; else the difference in words: expected …, found …. */
-  readonly differs: (bytes: Uint8Array) => string | null;
+  /** Null where these bytes are the landmark; else how they differ, in words: expected …, found …. */
+  readonly differs: (bytes: Uint8Array) => string | null | Promise<string | null>;
 }
 
 const answerMsMax = 10_000;
@@ -118,8 +118,8 @@ export class SeenStore implements Store {
       throw isOurs ? error : this.#notSeen(messageOf(error), error);
     });
     if (bytes === null) throw this.#notSeen(`expected ${key} there, found ${await this.#whatIsThere()}`);
-    const difference = differs(bytes);
-    if (difference !== null) throw this.#notSeen(`another run of this name is there: ${difference}`);
+    const difference = await differs(bytes);
+    if (difference !== null) throw this.#notSeen(`another run of this name lies there: ${difference}`);
     if (freshMs === 0) return;
     seenAt.set(name, performance.now());
     if (seenAt.size > placesMax) seenAt.delete(seenAt.keys().next().value!);

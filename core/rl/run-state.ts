@@ -64,6 +64,8 @@ export interface StoreMissed {
   readonly worker: string;
   /** Why the worker does not see the store; null = it sees it again. */
   readonly why: string | null;
+  /** It sees the store, and a newer version wrote what it cannot read. */
+  readonly isOlder?: true;
 }
 
 /** One sampling round of a step: the groups first … last, leased together. */

@@ -97,7 +97,33 @@ describe('a bug in our own code', () => {
     assert.equal((await failureOf(of('2'), bug)).type, 'BugSuspected');
   });
 
-  test('counts an activity by its name if each attempt is another activity', async () => {
+  test('counts attempts that failed elsewhere in between: they met the same, as a rule', async () => {
+    const of = (attempt: number) => ({
+      activityId: '1',
+      attempt,
+      workflowExecution: { workflowId: 'w', runId: 'many' },
+    });
+    assert.equal((await failureOf(of(20), bug)).type, 'BugSuspected', 'those before may have been weather');
+    const failure = await failureOf(of(23), bug);
+    assert.equal(failure.type, 'Bug');
+    assert.match(failure.message, /, 2 times here, and 2 attempts between failed elsewhere\.$/m);
+  });
+
+  test('counts no attempt that failed here for another reason', async () => {
+    const of = (attempt: number) => ({
+      activityId: '1',
+      attempt,
+      workflowExecution: { workflowId: 'w', runId: 'rain' },
+    });
+    const weather = () => Promise.reject(new RatchetError('StoreUnavailable', 'HTTP 503'));
+    for (const attempt of [1, 3, 5]) {
+      assert.equal((await failureOf(of(attempt), bug)).type, 'BugSuspected');
+      assert.equal((await failureOf(of(attempt + 1), weather)).type, 'StoreUnavailable');
+    }
+    assert.match((await failureOf(of(7), bug)).message, /, 4 times\.$/m);
+  });
+
+  test('counts an activity by its name where each attempt is another activity', async () => {
     const types: unknown[] = [];
     for (const activityId of ['1', '2', '3', '4']) {
       const workflowExecution = { workflowId: 'w', runId: 'leases' };

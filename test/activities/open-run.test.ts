@@ -422,6 +422,26 @@ describe('running from another step', () => {
     assert.deepEqual(where(await open({ rewind: 2, takesOver }, 'words', 'third')), ['l3', 1]);
   });
 
+  test('a run that is started anew in place of an open one is rewound as was asked of that, or as is asked now', async (t) => {
+    const { open } = await atStep(t, 3);
+    const rewind = { step: 2, request: 'words/asked' };
+    const overrides = { learningRate: 0.5 };
+    const after = (request: string): TakenOver => ({
+      handle: null,
+      asked: { ...nothingAsked, overrides, rewind },
+      request,
+    });
+    const first = await open({ takesOver: after('words/first/again') }, 'words', 'second');
+    assert.deepEqual([...where(first), first.isRewound], ['l2', 2, true]);
+    assert.deepEqual(where(await open({ takesOver: after('words/second/again') }, 'words', 'third')), ['l2', 2]);
+    const typed = { rewind: 1, takesOver: after('words/third/again') };
+    const now = await open(typed, 'words', 'fourth');
+    assert.deepEqual([...where(now), now.isRewound], ['l3', 1, true]);
+    assert.deepEqual(where(await open(typed, 'words', 'fourth')), ['l3', 1]);
+    const takesOver = { handle: null, asked: { ...nothingAsked, overrides }, request: 'words/fourth/again' };
+    assert.equal((await open({ takesOver }, 'words', 'fifth')).isRewound, undefined);
+  });
+
   test('a step that is not committed is refused with those that can be chosen', async (t) => {
     const { open } = await atStep(t, 2);
     await assert.rejects(open({ overrides: { 'resume.step': '9' } }), hasCode('Unsupported', 'up to 2, got 9', '0-2'));

@@ -12,7 +12,9 @@ import { storedStandings } from '../../cli/stored-runs.ts';
 import { examineStore } from '../../runs/examine-store.ts';
 import { layout } from '../../runs/layout.ts';
 import { readMetrics, unreadableRows } from '../../runs/metrics.ts';
+import type { RunRecord } from '../../runs/record-settings.ts';
 import { repairRecord } from '../../runs/repair-store.ts';
+import { requireStore, storeOf } from '../../runs/run-access.ts';
 import { advance, commitFirst, configText, openRoles, runIn } from './runs.ts';
 
 const evaluation = 'evals/reverse-text--words/step_2/';
@@ -104,6 +106,31 @@ test('what is null or {} is named, and set aside or made again: then everything 
   assert.deepEqual(
     await Promise.all(keys.slice(0, 2).map((key) => readFile(path.join(folder, key), 'utf8'))),
     settings,
+  );
+});
+
+test('a run that is open while its run.json is made again, minutes after it was begun, sees that it is the same', async (t) => {
+  const { run, store, folder, open, repair } = await threeSteps(t);
+  const opened = { ...run, begunAt: '2026-01-02T03:04' };
+  const file = path.join(folder, 'run.json');
+  const record = JSON.parse(await readFile(file, 'utf8')) as RunRecord;
+  await writeFile(file, JSON.stringify({ ...record, begunAt: opened.begunAt }));
+  await assert.rejects(
+    requireStore({ ...run, begunAt: '2025-01-02T03:04' }, { isNow: true }),
+    /another run of this name/,
+  );
+  await requireStore(opened, { isNow: true });
+  await writeFile(file, '{}');
+  await assert.rejects(requireStore(opened, { isNow: true }), { code: 'StoreNotSeen' });
+  await repair();
+  await requireStore(opened, { isNow: true });
+  await storeOf(opened).put('after', Buffer.from('1'));
+  assert.equal(String(await store.read('after')), '1');
+  const { begunAt } = (await open()).handle;
+  assert.notEqual(begunAt, opened.begunAt);
+  await assert.rejects(
+    requireStore({ ...run, begunAt: '2999-01-01T00:00' }, { isNow: true }),
+    /another run of this name/,
   );
 });
 

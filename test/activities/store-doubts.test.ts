@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { rename } from 'node:fs/promises';
 import os from 'node:os';
+import { setTimeout as delay } from 'node:timers/promises';
 import { describe, test, type TestContext } from 'node:test';
 import type { Info } from '@temporalio/activity';
 import type { Client } from '@temporalio/client';
@@ -8,10 +9,10 @@ import { ApplicationFailure } from '@temporalio/common';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { FailureMapping } from '../../activities/around/failures.ts';
 import { ProcessLease } from '../../activities/around/process-lease.ts';
-import { StoreDoubts } from '../../activities/around/store-doubts.ts';
+import { StoreDoubts, type StoreDoubtsOptions } from '../../activities/around/store-doubts.ts';
 import { StoreView } from '../../activities/around/store-view.ts';
 import { FileStore } from '../../backends/store/file-store.ts';
-import { damaged } from '../../backends/store/objects.ts';
+import { damaged, newer } from '../../backends/store/objects.ts';
 import { RatchetError } from '../../core/errors.ts';
 import type { StoreMissed } from '../../core/rl/run-state.ts';
 import { begunLineages, readHead, requireNamedCommit } from '../../runs/run-access.ts';
@@ -22,15 +23,18 @@ import { CountedSlots, GatedSlots } from '../../workers/gated-slots.ts';
 import { eventually } from '../eventually.ts';
 import { advance, commitFirst, makeRun, openRoles, type TestRun } from './runs.ts';
 
-/** The interceptor as workers have it, with short pauses. */
-function worker(options: { readonly damagePatienceMs?: number; readonly pauseMs?: number } = {}) {
-  const view = new StoreView({ pauseMs: options.pauseMs ?? 60_000, lookMs: 10, lookAgainMs: 10 });
+/** As a worker has them, with pauses that are over soon. */
+function worker({
+  pauseMs = 60_000,
+  ...options
+}: Pick<StoreDoubtsOptions, 'damagePatienceMs' | 'changeMs'> & { readonly pauseMs?: number } = {}) {
+  const view = new StoreView({ pauseMs, lookMs: 10, lookAgainMs: 10, openMs: 0 });
   const missed: [string, string][] = [];
   const doubts = new StoreDoubts({
     role: 'rollout',
     view,
     onMissed: (run, error) => missed.push([run, error.code]),
-    ...(options.damagePatienceMs === undefined ? {} : { damagePatienceMs: options.damagePatienceMs }),
+    ...options,
   });
   const mapping = new FailureMapping('test');
   const told: (string | null)[] = [];
@@ -128,7 +132,7 @@ describe('one worker’s view of a store', () => {
 
   test('a run is notified when the store is seen again, whichever activity missed it first, and however often', async (t) => {
     const run = await makeRun(t);
-    const { told, work, view } = worker({ pauseMs: 20 });
+    const { told, work, view } = worker({ pauseMs: 20, changeMs: 0 });
     const ofRun = { workflowType: 'trainRun' };
     const refuse = (): Promise<never> => Promise.reject(new RatchetError('StoreUnavailable', 'HTTP 403'));
     const isClear = (): Promise<unknown> => eventually('it asks', () => Promise.resolve(view.isClear), Boolean);
@@ -149,7 +153,100 @@ describe('one worker’s view of a store', () => {
     );
   });
 
-  test('damage is final at once if no retry follows', async (t) => {
+  test('a run is told of a store that comes and goes twice at once, and then when it is time, as it is then', async (t) => {
+    const run = await makeRun(t);
+    const { told, work } = worker({ pauseMs: 20, changeMs: 1_000 });
+    const ofRun = { workflowType: 'trainRun' };
+    const refuse = (): Promise<never> => Promise.reject(new RatchetError('StoreUnavailable', 'HTTP 403'));
+    const went = () => told.map((why) => why?.includes('403') ?? why);
+    for (let i = 0; i < 5; i++) {
+      await assert.rejects(work(run, refuse, ofRun));
+      await work(run, () => Promise.resolve(), ofRun);
+    }
+    assert.deepEqual(went(), [true, null]);
+    await eventually('what changed last is the same again', () => delay(1_100, true), Boolean);
+    assert.deepEqual(went(), [true, null]);
+    for (let i = 0; i < 5; i++) {
+      await work(run, () => Promise.resolve(), ofRun);
+      await assert.rejects(work(run, refuse, ofRun));
+    }
+    await eventually(
+      'it is told as it is',
+      () => Promise.resolve(went().length),
+      (count) => count >= 4,
+    );
+    assert.deepEqual(went(), [true, null, true, null], 'a look saw it');
+  });
+
+  test('a place that was seen by a look and missed again is looked for again, though no work goes well here', async () => {
+    const view = new StoreView({ pauseMs: 5, lookMs: 5, lookAgainMs: 5 });
+    let seen = 0;
+    const missed = (): void => view.missed('a', { look: () => Promise.resolve(true), seen: () => void (seen += 1) });
+    for (const times of [1, 2, 3]) {
+      missed();
+      await eventually(
+        'it is seen',
+        () => Promise.resolve(seen),
+        (count) => count === times,
+      );
+    }
+  });
+
+  test('where other runs are served, work is asked for as long as it was not', async () => {
+    const view = new StoreView({ pauseMs: 300, pauseMsMax: 300, openMs: 0, lookMs: 10_000, lookAgainMs: 10_000 });
+    const missed = (place: string): void =>
+      view.missed(place, { look: () => Promise.resolve(false), seen: () => undefined });
+    const paused = (): Promise<unknown> => eventually('it is open', () => Promise.resolve(view.isClear), Boolean);
+    missed('a');
+    await paused();
+    missed('a');
+    assert.equal(view.isClear, false, 'there is no other run');
+    view.saw('b');
+    missed('c');
+    await paused();
+    const since = performance.now();
+    missed('a');
+    missed('c');
+    if (performance.now() - since < 250) assert.equal(view.isClear, true, 'it is open for the other run');
+    await delay(350);
+    missed('c');
+    assert.equal(view.isClear, false);
+    await paused();
+  });
+
+  test('what a newer version wrote is for other workers: this one is named as older, and the run goes on', async (t) => {
+    const run = await makeRun(t);
+    const { work, view, told, missed } = worker({ damagePatienceMs: 0, pauseMs: 20 });
+    const read = (): Promise<never> => Promise.reject(newer('batches/step_1.0.rows', 'expected version 1, found 2'));
+    const ofRun = { workflowType: 'trainRun', activityType: 'packBatch' };
+    const words = `${named} is of an older version: batches/step_1.0.rows: expected version 1, found 2. A newer Ratchet wrote it.`;
+    for (let i = 0; i < 3; i++) await assert.rejects(work(run, read, ofRun), failure('WrittenByNewer', false, words));
+    assert.equal(view.isClear, false);
+    assert.deepEqual(missed[0]?.[1], 'WrittenByNewer', 'a GPU worker lets go of the run');
+    await eventually('it asks for other work', () => Promise.resolve(view.isClear), Boolean);
+    assert.equal(told.length, 1, 'that the store is there does not mean that it can be read');
+    assert(told[0]!.startsWith(words));
+    await work(run, () => Promise.resolve(), ofRun);
+    assert.deepEqual(told.slice(1), [null]);
+  });
+
+  test('what a newer version wrote ends what a person waits for, when nobody else could read it', async (t) => {
+    const run = await makeRun(t);
+    const read = (): Promise<never> => Promise.reject(newer('run.json', 'expected version 1, found 2'));
+    const open = { activityType: 'openRun' };
+    await assert.rejects(
+      worker().workOn({ config: 'words.toml' }, read, open),
+      failure('WrittenByNewer', false, 'looked at again'),
+    );
+    const takesOver = { handle: run.run, asked: null, request: 'x/y' };
+    for (const input of [{ config: 'words.toml' }, { config: 'words.toml', takesOver }])
+      await assert.rejects(
+        worker({ damagePatienceMs: 0 }).workOn(input, read, open),
+        failure('WrittenByNewer', true, 'run.json: expected version 1, found 2. A newer Ratchet wrote it'),
+      );
+  });
+
+  test('damage is final at once where nobody asks again', async (t) => {
     const run = await makeRun(t);
     const broken = (): Promise<never> => Promise.reject(damaged('model.safetensors', 'expected sha256 1, found 2'));
     await assert.rejects(

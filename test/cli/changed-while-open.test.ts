@@ -6,6 +6,8 @@ import { after, before, describe, test } from 'node:test';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { attachOrStart } from '../../cli/start-run.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
+import type { TrainRunInput } from '../../activities/index.ts';
+import { handedOver, readBeginning } from '../../workers/take-over.ts';
 import { eventually } from '../eventually.ts';
 import { FakeRun, Gate, specWith } from '../workflows/fake-run.ts';
 import { begin, type Begun, type BegunRun, closeServer, freshName, shortHistoryQueue } from '../workflows/server.ts';
@@ -283,7 +285,49 @@ describe('a run that was interrupted, when its changed file is trained,', () => 
     await run.end();
   });
 
-  test('is refused if it would be another run', async () => {
+  test('keeps a pause and what was set, also when it is started anew once more', async () => {
+    const run = await open();
+    await isOpened(run);
+    await run.run.tell('set', { learning_rate: 0.005 });
+    await run.run.tell('pause', 'lunch');
+    const { client, name } = run.run;
+    const description = () => client.workflow.getHandle(name).describe();
+    const asked = { pausedBecause: 'lunch', isPausedByPerson: true, overrides: { learningRate: 0.005 }, rewind: null };
+    for (const steps of [4, 5]) {
+      const { runId: before } = await description();
+      const { lines } = await run.again(text.replace('max_steps = 3', `max_steps = ${steps}`), { isAlone: true });
+      assert.match(lines[0]!, /was interrupted, and goes on from its newest commit/);
+      const { memo, runId } = await description();
+      assert.deepEqual(memo?.['asked'], asked);
+      const { input } = await readBeginning<Exclude<TrainRunInput, string>>(client, name, runId);
+      assert.deepEqual(input.takesOver, { handle: null, asked, request: `${name}/${before}/again` });
+    }
+    await run.end();
+  });
+
+  test('goes on where no person had paused it: whoever trains it again has looked', async () => {
+    const run = await open();
+    await isOpened(run);
+    const { client, name } = run.run;
+    const memo = {
+      pausedBecause: 'too many failed',
+      isPausedByPerson: false,
+      overrides: { stopAfter: 2 },
+      rewind: null,
+    };
+    await client.workflow.start('trainRun', {
+      workflowId: name,
+      taskQueue: 'nobody-is-there',
+      args: [{ config: run.file, run: name }],
+      memo: { asked: memo },
+      workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+    });
+    const { asked } = await handedOver(client, name);
+    assert.deepEqual(asked, { ...memo, pausedBecause: null });
+    await run.end();
+  });
+
+  test('is refused where it would be another run', async () => {
     const run = await open();
     await isOpened(run);
     const message = await refusal(run.again(text.replace('batch_size = 8', 'batch_size = 16'), { isAlone: true }));

@@ -90,7 +90,7 @@ describe('a stored form', () => {
       assert.throws(
         () => read(bytes, key),
         (error: Error) => {
-          assert(error instanceof RatchetError && error.code === 'CheckpointDamaged');
+          assert(error instanceof RatchetError && error.code === 'WrittenByNewer');
           assert.ok(error.message.includes(`${name} of version ${version}`), error.message);
           assert.match(error.message, new RegExp(`found version ${version + 1}\\. A newer Ratchet wrote it`));
           assert.doesNotMatch(error.message, /--fresh|start over/);
@@ -105,7 +105,7 @@ describe('a stored form', () => {
     for (const read of [decodePart, decodeTaught, decodeScores])
       assert.throws(
         () => read(bytes, 'batches/step_1.0.rows'),
-        /^CheckpointDamaged: batches.*found ratchetC\. A newer Ratchet wrote it/,
+        /^WrittenByNewer: batches.*found ratchetC\. A newer Ratchet wrote it/,
       );
   });
 

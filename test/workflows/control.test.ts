@@ -67,6 +67,24 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     );
   });
 
+  test('a worker that is of an older version than what was stored is named as that', async () => {
+    const gate = new Gate();
+    const run = await begin({ settings: { maxSteps: 1 }, fakes: holdingStep(gate) });
+    await gate.reached;
+    const worker = 'GPU worker 8 on gpu-b';
+    const why = `${worker} is of an older version: run.json`;
+    await run.handle.signal(storeMissedSignal, { worker, why, isOlder: true });
+    assert.equal((await run.status()).workersAway?.[0]?.why, why);
+    await run.handle.signal(storeMissedSignal, { worker, why: null, isOlder: true });
+    gate.open();
+    await run.result();
+    const told = (await run.handle.query(eventsQuery, 0)).filter(({ text }) => text.includes(worker));
+    assert.deepEqual(
+      told.map(({ text }) => text),
+      [`passed over until it is of the newer version: ${why}`, `the ${worker} goes on`],
+    );
+  });
+
   test('a pause by the run itself is no time that a person had it stand still', async () => {
     const run = await begin({
       settings: { maxSteps: 1 },

@@ -5,7 +5,7 @@ import { storeMissedSignal, type WorkerAway } from './messages.ts';
 /** Workers repeat the signal every few minutes. One that was not heard from for longer has ended. */
 const heardMs = 900_000;
 
-/** Workers that reported that they do not see the run's store. They get no tasks until they see it again. */
+/** Which workers do not see the run's store, or cannot read what is in it, by their own word: they are passed over until they do. */
 export class StoresMissed {
   readonly #away = new Map<string, { readonly since: number; heard: number; why: string }>();
   readonly #tell: (line: string, isBack: boolean) => void;
@@ -21,16 +21,16 @@ export class StoresMissed {
       .map(([worker, { since, why }]) => ({ worker, since: new Date(since).toISOString(), why }));
   }
 
-  #hear({ worker, why }: StoreMissed): void {
+  #hear({ worker, why, isOlder }: StoreMissed): void {
     this.#forget();
     const known = this.#away.get(worker);
     if (why === null) {
-      if (this.#away.delete(worker)) this.#tell(`the ${worker} sees the store again`, true);
+      if (this.#away.delete(worker)) this.#tell(`the ${worker} ${isOlder ? 'goes on' : 'sees the store again'}`, true);
     } else if (known) {
       Object.assign(known, { heard: Date.now(), why });
     } else {
       this.#away.set(worker, { since: Date.now(), heard: Date.now(), why });
-      this.#tell(`passed over until it sees the store: ${why}`, false);
+      this.#tell(`passed over until it ${isOlder ? 'is of the newer version' : 'sees the store'}: ${why}`, false);
     }
   }
 
