@@ -179,7 +179,7 @@ export class StoreDoubts implements ActivityInboundCallsInterceptor {
     if (this.#damagedAt.size > doubtsMax) this.#damagedAt.delete(this.#damagedAt.keys().next().value!);
     return ApplicationFailure.create({
       ...ends,
-      message: `${error.message} It is looked at again before that is final (${this.#name()}).`,
+      message: `${error.message} It is read again before the failure is final (${this.#name()}).`,
       nonRetryable: false,
       nextRetryDelay: damageRetryMs,
     });

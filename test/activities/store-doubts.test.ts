@@ -121,7 +121,7 @@ describe('one worker’s view of a store', () => {
     const patient = worker();
     await assert.rejects(
       patient.work(run, broken),
-      failure('CheckpointDamaged', false, 'read again before', 'found 2'),
+      failure('CheckpointDamaged', false, 'read again before the failure is final', 'found 2'),
     );
     assert.equal(patient.view.isClear, true);
     await assert.rejects(
@@ -236,7 +236,7 @@ describe('one worker’s view of a store', () => {
     const open = { activityType: 'openRun' };
     await assert.rejects(
       worker().workOn({ config: 'words.toml' }, read, open),
-      failure('WrittenByNewer', false, 'looked at again'),
+      failure('WrittenByNewer', false, 'read again before'),
     );
     const takesOver = { handle: run.run, asked: null, request: 'x/y' };
     for (const input of [{ config: 'words.toml' }, { config: 'words.toml', takesOver }])
