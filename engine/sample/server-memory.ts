@@ -52,12 +52,12 @@ const gigabyte = 1e9;
 /** Node, ONNX Runtime, the graphs, and garbage that is not collected yet; measured with small models. */
 const plainProcessBytes = 140 * mebibyte;
 /** A tokenizer, and what was made of its files while it was read. */
-const tokenBytes = 1536;
+const tokenBytes = 2048;
 /** Least that sampling one row takes beside a version: its keys and values, a short run of its prompt, and a step. */
 const workBytesMin = 64 * mebibyte;
-/** Smallest work memory if no budget is configured. */
-const workBytesUsual = 192 * mebibyte;
-/** Default budget, which a laptop usually has free. */
+/** What sampling has at least where nobody has said how much there may be. */
+const workBytesUsual = 160 * mebibyte;
+/** The default: a laptop has it free. */
 const budgetUsual = 1.5 * gigabyte;
 /** Largest share of the machine's memory used by default, unless the model needs more. */
 const machineShareUsual = 0.25;
