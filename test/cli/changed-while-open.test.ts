@@ -296,7 +296,7 @@ describe('a run that was interrupted, when its changed file is trained,', () => 
     for (const steps of [4, 5]) {
       const { runId: before } = await description();
       const { lines } = await run.again(text.replace('max_steps = 3', `max_steps = ${steps}`), { isAlone: true });
-      assert.match(lines[0]!, /was interrupted, and goes on from its newest commit/);
+      assert.match(lines[0]!, /was interrupted and continues from its newest commit/);
       const { memo, runId } = await description();
       assert.deepEqual(memo?.['asked'], asked);
       const { input } = await readBeginning<Exclude<TrainRunInput, string>>(client, name, runId);
