@@ -318,25 +318,27 @@ describe('the audit of a run', () => {
     });
   }
 
-  const spoilt: Readonly<Record<string, readonly [text: (commit: string) => string, expected: RegExp]>> = {
-    'that is half there': [(commit) => commit.slice(0, 100), /step_2\.json: expected JSON/],
-    'that is no object': [() => 'null', /step_2\.json: expected a JSON object/],
-    'that is of another format': [
-      () => '{"schemaVersion":2}',
-      /step_2\.json: expected a commit of version 1, found version 2/,
-    ],
-    'whose groups are no ranges': [
-      (commit) => commit.replace(/"issued":"[^"]*"/, '"issued":"1-99999999999"'),
-      /step_2\.json: expected outcomes/,
-    ],
-  };
-  for (const [name, [spoil, message]] of Object.entries(spoilt)) {
+  const spoilt: Readonly<Record<string, readonly [text: (commit: string) => string, expected: RegExp, code?: string]>> =
+    {
+      'that is half there': [(commit) => commit.slice(0, 100), /step_2\.json: expected JSON/],
+      'that is no object': [() => 'null', /step_2\.json: expected a JSON object/],
+      'that is of another format': [
+        () => '{"schemaVersion":2}',
+        /step_2\.json: expected a commit of version 1, found version 2/,
+        'WrittenByNewer',
+      ],
+      'whose groups are no ranges': [
+        (commit) => commit.replace(/"issued":"[^"]*"/, '"issued":"1-99999999999"'),
+        /step_2\.json: expected outcomes/,
+      ],
+    };
+  for (const [name, [spoil, message, code = 'CheckpointDamaged']] of Object.entries(spoilt)) {
     test(`a commit ${name} is refused by its name, also by an audit`, async (t) => {
       const { test } = await started(t, 3);
       const key = layout.commit('main', 2);
       const commit = Buffer.from((await test.store.read(key))!).toString('utf8');
       await test.store.put(key, Buffer.from(spoil(commit)));
-      await assert.rejects(auditStore(test.run), { name: 'CheckpointDamaged', message });
+      await assert.rejects(auditStore(test.run), { name: code, message });
     });
   }
 
