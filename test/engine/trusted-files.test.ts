@@ -85,6 +85,10 @@ test('code that a workflow names runs only from the project, however it is named
 
 test('an environment in Python is loaded with the arguments that this user named, and no others', async (t) => {
   const { project, write } = stage(t);
+  // The bridge keeps its logs in the folder where it works.
+  const here = process.cwd();
+  process.chdir(project);
+  t.after(() => process.chdir(here));
   const mark = path.join(project, 'ran');
   const folder = path.join(project, 'venv');
   mkdirSync(path.join(folder, 'bin'), { recursive: true });
