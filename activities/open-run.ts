@@ -40,7 +40,7 @@ export type TrainRunInput =
 
 /** A run as the execution that worked on it left it. */
 export interface TakenOver {
-  /** As it had been opened; null when it had not come to that, and where its settings are to be read anew. */
+  /** Handle of the execution before; null if it was never opened, or if the settings are to be read anew. */
   readonly handle: RunHandle | null;
   /** Null when it noted nothing: nothing was asked of it that its commits do not say. */
   readonly asked: AskedOfRun | null;

@@ -165,7 +165,7 @@ function anew(
   return { ...typed, takesOver: { ...before, handle: opened.handle, asked } };
 }
 
-/** What was asked of an execution, as it noted it; before it could note anything, as it was started. Null where nothing was. */
+/** Returns what was asked of an execution: from its memo, or from its input if it has no memo yet. Null if nothing was asked. */
 function askedSoFar(input: Beginning['input'], memo: Readonly<Record<string, unknown>> = {}): AskedOfRun | null {
   const noted = memo[memoKeys.asked] as AskedOfRun | undefined;
   if (noted) return noted;
@@ -176,7 +176,7 @@ function askedSoFar(input: Beginning['input'], memo: Readonly<Record<string, unk
 }
 
 /**
- * What an open run hands to the execution that a person starts in its place, which reads its settings anew. A pause that no person asked for
+ * Returns what an open run hands to the execution that replaces it, which reads its settings anew. A pause that no person asked for
  * is over: whoever starts it again has looked.
  */
 export async function handedOver(client: Client, workflowId: string): Promise<TakenOver> {

@@ -27,15 +27,15 @@ export interface StoreDoubtsOptions {
   readonly changeMs?: number;
 }
 
-/** What a run is told of a place. */
+/** Reports about one place to a run. */
 interface Told {
   readonly place: string;
   readonly tell: Tell;
-  /** What is not seen there, and null when it is. */
+  /** Why the place is not seen; null if it is seen. */
   why: string | null;
   /** It is seen, and what lies there is newer than this worker. */
   isOlder: boolean;
-  /** What was told last, and when. */
+  /** The last report, and its time. */
   told: string | null;
   at: number;
   /** How many changes were told with less than the time between them. */
@@ -46,7 +46,7 @@ interface Told {
 /** Failures caused by another workflow or worker, so the store is not checked. */
 const ofOthers: readonly string[] = ['TrainerSuperseded', 'TrainerBusy', 'CommitConflict', 'FaultInjected'];
 
-/** What is newer than all workers ends these: else a command would wait for ever. */
+/** Activities that a command waits for. They fail for good if every worker is too old, or the command would wait for ever. */
 const askedByPeople: readonly string[] = [
   'openRun',
   'checkRewind',

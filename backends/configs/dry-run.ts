@@ -36,7 +36,7 @@ export interface EmbeddedMemory {
   /** What the trainer holds of what it trains: weights, gradients and moments. */
   readonly copies: number;
   readonly trainerBytes: number;
-  /** What the policy server may have, as `check` says it; null where others sample, or the model's files are not here. */
+  /** Memory budget of the policy server, as in `check`; null if another server samples, or if the model's files are missing. */
   readonly serverBytes: number | null;
   readonly keyValueBytesPerToken: number;
 }

@@ -42,7 +42,7 @@ export interface ModelLoadOptions {
   readonly resolveBase?: (folder: string) => string | Promise<string>;
   /** What strftime_now tells the chat template, as `minuteOf` writes it; null or missing = the clock's. */
   readonly templateTime?: string | null | undefined;
-  /** Where folders with the same texts have the same tokenizer. */
+  /** Cache that gives folders with equal texts the same tokenizer. */
   readonly tokenizers?: SharedTokenizers;
 }
 

@@ -76,7 +76,7 @@ interface StepTensors {
   /** Computes the probabilities and the likeliest tokens. */
   readonly run: PreparedRun;
   readonly probabilities: LogitRows;
-  /** What they lie in, with room for as many rows as there ever were. */
+  /** Reused output buffer, sized for the most rows so far. */
   readonly probabilityMemory: Float32Array;
   readonly likeliest: BigInt64Array;
 }

@@ -20,19 +20,19 @@ export interface ServerMemory {
   /** Whether the adapters' base stays loaded beside a version. */
   readonly keepsBase: boolean;
   readonly limits: SamplingLimits;
-  /** Of log probabilities of prompts, which are computed beside it. */
+  /** Limits of prompt scoring, which runs beside sampling. */
   readonly scoring: ScoringLimits;
   /** All that sampling and scoring take beside weights. */
   readonly workBytes: number;
 }
 
-/** What is computed of prompts at once, as the options of a GradientComputer; a single prompt may have more. */
+/** Limits for scoring prompts at once, as options of a GradientComputer. A single longer prompt may exceed them. */
 export interface ScoringLimits {
   readonly positionsMax: number;
   readonly logitsMax: number;
 }
 
-/** What models of other architectures have of the same process. */
+/** Memory that models of other architectures use in the same process. */
 export interface OtherPlan {
   readonly workBytes: number;
   readonly versionBytes: number;
@@ -55,7 +55,7 @@ const plainProcessBytes = 140 * mebibyte;
 const tokenBytes = 2048;
 /** Least that sampling one row takes beside a version: its keys and values, a short run of its prompt, and a step. */
 const workBytesMin = 64 * mebibyte;
-/** What sampling has at least where nobody has said how much there may be. */
+/** Least memory for sampling if no budget is configured. */
 const workBytesUsual = 160 * mebibyte;
 /** The default: a laptop has it free. */
 const budgetUsual = 1.5 * gigabyte;
@@ -116,7 +116,7 @@ function enoughGb(bytes: number): number {
 export class MemoryTooSmall extends RatchetError {
   readonly expected: string;
   readonly received: string;
-  /** What would do. */
+  /** Smallest budget that is enough, in bytes. */
   readonly neededBytes: number;
 
   constructor(memoryGb: number, needed: number, isBesideOthers: boolean) {
@@ -157,7 +157,7 @@ function scoringFor(config: ModelConfig, bytes: number): ScoringLimits {
   };
 }
 
-/** What a position of a prefill run takes: its keys and values, and what the widest layer has of it. */
+/** Bytes per position of a prefill run: its keys and values, and its share of the widest layer. */
 function prefillBytes(config: ModelConfig): number {
   return rowBytes(config, 1) + slack * layerBytes(config);
 }

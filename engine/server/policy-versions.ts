@@ -88,7 +88,7 @@ export class PolicyVersions {
   /** Those of #samplers that are open. */
   readonly #opened = new Set<Sampler>();
   readonly #released: Counters = { ...noCounters };
-  /** By the key of their samplers. */
+  /** Memory plans by sampler key. */
   readonly #plans = new Map<string, ServerMemory>();
   readonly #tokenizers = new SharedTokenizers();
   readonly #folders = new WeightFolders({ keepsBase: () => this.#keepsBase });

@@ -14,11 +14,11 @@ export interface StoredWeights {
   readonly source: WeightSource;
   /** Runs `work` with the version's weights, given what the source read. */
   readonly use: <Result>(read: Parameters, work: (parameters: Parameters) => Promise<Result>) => Promise<Result>;
-  /** Nobody will ask for the version: what is in memory of it alone is let go of. */
+  /** Called when the version is dropped. Frees the memory that it shares with no other. */
   readonly forget: () => Promise<void>;
 }
 
-/** Where what was read is the version's weights, and leaves with the source. */
+/** Used if the source's weights are the version's own: they are freed with the source. */
 const asRead: Pick<StoredWeights, 'use' | 'forget'> = {
   use: (read, work) => work(read),
   forget: () => Promise.resolve(),
@@ -250,7 +250,7 @@ class BesideBase {
     if (opened) await this.#parts.close(await opened);
   }
 
-  /** What cannot be read again stays until nobody will ask for it. */
+  /** Closes a source that is unused and forgotten. One that cannot be read again stays open until it is forgotten. */
   async #closeIdle(): Promise<void> {
     if (this.#isForgotten && this.#users === 0) await this.close();
     const idle = [...this.#parts.others].filter((other) => other.#users === 0);

@@ -23,7 +23,7 @@ import { CountedSlots, GatedSlots } from '../../workers/gated-slots.ts';
 import { eventually } from '../eventually.ts';
 import { advance, commitFirst, makeRun, openRoles, type TestRun } from './runs.ts';
 
-/** As a worker has them, with pauses that are over soon. */
+/** A worker's interceptors, with short pauses. */
 function worker({
   pauseMs = 60_000,
   ...options

@@ -17,7 +17,7 @@ import { openSmallProject, type SmallProject } from './small-run.ts';
 
 const data = fileURLToPath(new URL('../data/older-runs/', import.meta.url));
 
-/** What `words.toml` says; `level` in place of its `max_async_level`. */
+/** Returns the text of `words.toml` with `level` as its `max_async_level`. */
 async function configOf(level: 0 | 1): Promise<string> {
   const text = await readFile(path.join(data, 'words.toml'), 'utf8');
   return text.replace('max_async_level = 0', `max_async_level = ${level}`);

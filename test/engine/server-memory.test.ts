@@ -38,7 +38,7 @@ const smollm2 = parseModelConfig(
   'config.json',
 );
 
-/** As `bench policy-server-memory` has it. */
+/** The middle shape of `bench policy-server-memory`. */
 const middle: ModelConfig = {
   ...parseModelConfig(presetFiles('preset:chars-0.4m')['config.json']!, 'config.json'),
   vocabularySize: 16_384,
@@ -109,7 +109,7 @@ const measured = [
     gb: 0.18,
   },
   { shape: 'middle', config: middle, gb: 0.41 },
-  // With its default, which is 0.11 GB more than the least.
+  // The peak was measured at the default budget, which is 0.11 GB above the least one.
   { shape: 'smollm2-135m-instruct', config: smollm2, gb: 1.48 },
 ];
 
