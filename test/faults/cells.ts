@@ -89,12 +89,17 @@ async function playCell(
   assert.ok(fired, `${failpoint} fired`);
   const isContinuous = kindOf(rowOf(cell.row).stage).engine === 'level 2';
   const countNow = (): Promise<number> => (isContinuous ? countUnscored(run) : countInFlight(run));
-  const inFlightBefore = await countNow();
+  let inFlight = 0;
+  const noteInFlight = async (): Promise<void> => {
+    inFlight = Math.max(inFlight, await countNow());
+  };
+  await noteInFlight();
   const recovery = new RecoveryClock(run, await countCommits(run));
   const release = (): void => stage.release(failpoint);
   try {
-    const other = await strike({ stage, run, column, fired, release, harmEnds: () => recovery.startOver() });
-    const inFlight = Math.max(inFlightBefore, await countNow());
+    const harmEnds = (): void => recovery.startOver();
+    const other = await strike({ stage, run, column, fired, release, harmEnds, noteInFlight });
+    await noteInFlight();
     release();
     const summary = await (other ?? run).handle.result();
     const recoverySeconds = await recovery.seconds();

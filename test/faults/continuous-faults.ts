@@ -1,10 +1,12 @@
 /** Rows of runs at level 2: groups at all ages are in play when a step, a commit, or an execution ends. */
 import assert from 'node:assert/strict';
+import { setTimeout as delay } from 'node:timers/promises';
 import { decodeRows } from '../../backends/store/objects.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import { layout } from '../../runs/layout.ts';
 import { until } from '../eventually.ts';
 import type { Column } from './columns.ts';
+import { heartbeatTimeoutMs } from './fake-run.ts';
 import { kill } from './process-faults.ts';
 import type { Judged, Row, Rows, Struck } from './row.ts';
 import type { StagedRun } from './stage.ts';
@@ -65,7 +67,8 @@ async function drain({ stage, release }: Struck): Promise<void> {
   await until(`another ${role}`, () => (stage.stack.restarts()[role] ?? 0) > restartsBefore, { everyMs: lookMs });
 }
 
-async function terminateFlows({ stage, run }: Struck): Promise<void> {
+/** The activities of a terminated workflow hear of it with a heartbeat. What is in flight then may be lost. */
+async function terminateFlows({ stage, run, release, noteInFlight }: Struck): Promise<void> {
   const query = `WorkflowType='playRounds' AND ExecutionStatus='Running' AND WorkflowId BETWEEN '${run.name}.' AND '${run.name}.~'`;
   let ended = 0;
   const end = async (): Promise<boolean> => {
@@ -76,6 +79,12 @@ async function terminateFlows({ stage, run }: Struck): Promise<void> {
     return ended > 0;
   };
   await until('a workflow that plays rounds', end, { everyMs: lookMs });
+  release();
+  const heardBy = performance.now() + heartbeatTimeoutMs;
+  while (performance.now() < heardBy) {
+    await noteInFlight();
+    await delay(lookMs);
+  }
 }
 
 /** Which groups come for which step is chance, and which are in play at the end; that each is trained once, and none is lost, is not. */

@@ -16,6 +16,8 @@ export interface Struck {
   readonly release: () => void;
   /** The harm is over: from here it is counted how long the run takes to its next commit; from the strike if not called. */
   readonly harmEnds: () => void;
+  /** Counts what is in flight now, for harm that reaches the workers later. The largest count is what may be lost. */
+  readonly noteInFlight: () => Promise<void>;
 }
 
 /** A kind of fault. */

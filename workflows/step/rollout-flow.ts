@@ -29,6 +29,8 @@ export type CarriedFlows = Readonly<Record<string, readonly number[]>>;
 interface OwnFlow {
   readonly workflowId: string;
   hasEnded: boolean;
+  /** It ended by itself, so none of its activities is at work. */
+  isDone: boolean;
 }
 
 /**
@@ -129,6 +131,16 @@ export class RolloutFlow {
     if (this.#left.size === 1) void this.#lookAfter();
     await condition(() => current() === null || this.#lost.has(flow));
     this.#left.delete(first);
+    if (this.#lost.has(flow)) await this.#outliveOrphans(current, () => false);
+  }
+
+  /**
+   * Waits until the activities of a lost workflow have stopped. They hear of its end with a heartbeat, and store the groups that end before.
+   * A round handed over at once would sample those groups a second time.
+   */
+  async #outliveOrphans(current: () => RoundToPlay | null, isDone: () => boolean): Promise<void> {
+    if (current() === null || !patched('outlive-orphans')) return;
+    await condition(() => current() === null || isDone(), this.#context.spec.heartbeatTimeoutS * 1000);
   }
 
   /** Hands rounds to the workflows that have them, once in a while: those that are at work go on. */
@@ -159,6 +171,7 @@ export class RolloutFlow {
     } else {
       this.#isLost(own);
     }
+    if (!own.isDone) await this.#outliveOrphans(current, () => own.isDone);
   }
 
   async #begin(): Promise<OwnFlow> {
@@ -179,11 +192,12 @@ export class RolloutFlow {
         staticSummary: `rollouts of ${run.name}`,
       }),
     );
-    const own: OwnFlow = { workflowId, hasEnded: false };
-    handle.result().then(
-      () => this.#isLost(own),
-      () => this.#isLost(own),
-    );
+    const own: OwnFlow = { workflowId, hasEnded: false, isDone: false };
+    const isDone = (): void => {
+      own.isDone = true;
+      this.#isLost(own);
+    };
+    handle.result().then(isDone, () => this.#isLost(own));
     return own;
   }
 
