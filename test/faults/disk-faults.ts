@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describeWaiting, retrying } from '../../cli/follow-run.ts';
 import { layout } from '../../runs/layout.ts';
+import { type MetricsRow, rowKey } from '../../runs/metrics.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import type { Store } from '../../backends/store/types.ts';
 import { statusQuery } from '../../workflows/control/messages.ts';
@@ -71,11 +72,11 @@ async function judgeWhatWasWritten(judged: Judged): Promise<void> {
   );
 }
 
-/** What a full disk left of a line is no row, and rows of evaluations are beside those of the steps. */
+/** A part of a line, left by a full disk, is no row. Evaluations and searches have rows beside those of the steps. */
 function stepOfRow(line: string): number[] {
   try {
-    const row = JSON.parse(line) as { readonly step: number };
-    return Object.keys(row).some((key) => key.startsWith('eval/')) ? [] : [row.step];
+    const row = JSON.parse(line) as MetricsRow;
+    return rowKey(row).endsWith('/train') ? [row.step] : [];
   } catch {
     return [];
   }
