@@ -245,7 +245,7 @@ async function openProduct(threads: number) {
   const weight = graph.input('weight', 'float32', shape);
   graph.output('y', linear(x, weight));
   const ones = floats(new Float32Array(size * size).fill(1), shape);
-  const session = await openSession(graph, { threads }, { weight: ones });
+  const session = await openSession(graph, { threads }, { tensors: { weight: ones } });
   return {
     operations: 2 * size ** 3,
     run: () => session.run({ x: ones }),

@@ -53,6 +53,7 @@ export const members = {
   releaseTensorTypeAndShapeInfo: ['ReleaseTensorTypeAndShapeInfo', 99, 'void', ['void *']],
   releaseSessionOptions: ['ReleaseSessionOptions', 100, 'void', ['void *']],
   addSessionConfigEntry: ['AddSessionConfigEntry', 130, 'void *', ['void *', 'str', 'str']],
+  addInitializer: ['AddInitializer', 150, 'void *', ['void *', 'void *', 'void *']],
   addExternalInitializers: ['AddExternalInitializers', 210, 'void *', ['void *', 'void *', 'void *', 'size_t']],
   appendCudaProvider: ['SessionOptionsAppendExecutionProvider_CUDA_V2', 204, 'void *', ['void *', 'void *']],
   createCudaProviderOptions: ['CreateCUDAProviderOptions', 205, 'void *', ['void *']],

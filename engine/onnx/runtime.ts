@@ -84,6 +84,11 @@ interface Model {
   readonly outputNames: readonly string[];
   /** Inputs that are the same in every run; those of a run's feeds are passed over. */
   readonly constants: Tensors;
+  /**
+   * The session reads constants where they lie, and holds them, instead of copying them. Only on a CPU. A copy would be freed once a
+   * matrix is packed, but all copies are made before the first is freed.
+   */
+  readonly borrowsConstants: boolean;
 }
 
 export type Tensors = Readonly<Record<string, Tensor>>;
@@ -109,8 +114,9 @@ export interface PreparedRun {
 
 /** A compiled graph. */
 export class InferenceSession {
-  /** Names only, because the session has its own copies. */
   readonly #constants: ReadonlySet<string>;
+  /** Constants that the session reads where they lie. */
+  #borrowed: Tensors = {};
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
   /** 0 once released. */
@@ -128,11 +134,13 @@ export class InferenceSession {
   static async create(model: Model, config: SessionConfig): Promise<InferenceSession> {
     const options = sessionOptions(config);
     try {
-      addConstants(options, model.constants);
+      addConstants(options, model);
       const out = held(new BigUint64Array(1));
-      const { file, constants, ...names } = model;
-      await callAside('createSessionFromArray', [environment(), file, file.byteLength, options, out], null);
-      return new InferenceSession(out[0]!, { ...names, constantNames: Object.keys(constants) });
+      const { file, constants, borrowsConstants, ...names } = model;
+      await callAside('createSessionFromArray', [environment(), file, file.byteLength, options, out], constants);
+      const session = new InferenceSession(out[0]!, { ...names, constantNames: Object.keys(constants) });
+      if (borrowsConstants) session.#borrowed = constants;
+      return session;
     } finally {
       release('releaseSessionOptions', options);
     }
@@ -217,6 +225,7 @@ export class InferenceSession {
     assert(this.#running === 0, 'nothing runs in a session that is released');
     if (this.#session !== 0n) release('releaseSession', this.#session);
     this.#session = 0n;
+    this.#borrowed = {};
   }
 }
 
@@ -260,11 +269,13 @@ function nameIn(names: Names, name: string): Pointer {
   return address;
 }
 
-function addConstants(options: Pointer, constants: Tensors): void {
+function addConstants(options: Pointer, { constants, borrowsConstants }: Model): void {
   const entries = Object.entries(constants);
   if (entries.length === 0) return;
   const { names, values } = place(new Map(), entries);
+  // The file names the data of constants without having it. This call alone satisfies the check of the file.
   call('addExternalInitializers', options, names, values, entries.length);
+  if (borrowsConstants) names.forEach((name, i) => call('addInitializer', options, name, values[i]!));
 }
 
 function sessionOptions({ threads, provider, plansMemory, spins }: SessionConfig): Pointer {

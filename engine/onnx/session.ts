@@ -16,6 +16,13 @@ export interface SessionOptions {
   readonly plansMemory?: boolean;
 }
 
+/** Weights that stay in a session. */
+export interface Constants {
+  readonly tensors: Tensors;
+  /** The caller keeps them in memory unchanged while the session is open, so that a CPU need not copy them. Off unless given. */
+  readonly stay?: boolean;
+}
+
 /**
  * Compiles a graph. Weights are inputs, so a session is small and serves every policy version; those that stay may be
  * handed over as `constants`, which a GPU then keeps instead of getting them anew for every run.
@@ -23,13 +30,13 @@ export interface SessionOptions {
 export async function openSession(
   graph: Graph,
   { threads, provider = 'cpu', plansMemory = true }: SessionOptions,
-  constants: Tensors = {},
+  { tensors: constants, stay = false }: Constants = { tensors: {} },
 ): Promise<InferenceSession> {
   const file = graph.encode(new Set(Object.keys(constants)));
   const { inputNames, outputNames } = graph;
   const spins = !isBusy(loadavg()[0]!, availableParallelism());
   return InferenceSession.create(
-    { file, inputNames, outputNames, constants },
+    { file, inputNames, outputNames, constants, borrowsConstants: stay && provider === 'cpu' },
     { threads, provider, plansMemory, spins },
   );
 }

@@ -6,7 +6,7 @@ import { MergedParameters } from '../model/lora.ts';
 import { embeddingsName, parameterCount } from '../model/parameter-layout.ts';
 import type { Parameters } from '../model/parameters.ts';
 import type { Feeds, InferenceSession, Tensors } from '../onnx/runtime.ts';
-import { openSession, type SessionOptions } from '../onnx/session.ts';
+import { type Constants, openSession, type SessionOptions } from '../onnx/session.ts';
 import type { DecodeSessions } from './decode-batch.ts';
 import { buildDecodeGraph, type DecodePhase, type KeptWeights, tiedOutputName } from './decode-graph.ts';
 import { rowsMin } from './sequence-request.ts';
@@ -161,7 +161,8 @@ export class DecodeProgram {
     assert(this.#prefill, 'without quantized weights one session computes the prompts of every version');
     const [config, options] = [this.#config, this.#options];
     const { constants, own, hasTiedOutput } = this.#placed(parameters.tensors);
-    const step = await openPhase(config, 'step', options, { constants, kept: { hasTiedOutput } });
+    const weights = { constants: { tensors: constants, stay: true }, kept: { hasTiedOutput } };
+    const step = await openPhase(config, 'step', options, weights);
     return { prefill: this.#prefill, step, own };
   }
 
@@ -172,7 +173,7 @@ export class DecodeProgram {
   ): Promise<OpenedVersion> {
     const [config, options] = [this.#config, this.#options];
     const { constants, own } = this.#placed(await quantizer.quantize(parameters));
-    const weights = { constants, kept: { quantization, lora } };
+    const weights = { constants: { tensors: constants }, kept: { quantization, lora } };
     const prefill = await openPhase(config, 'prefill', options, weights);
     return { prefill, step: await openPhase(config, 'step', options, weights), own };
   }
@@ -267,7 +268,7 @@ interface OpenedVersion {
 
 interface PhaseWeights {
   /** Packed by the session; without them weights are fed. */
-  readonly constants?: Tensors;
+  readonly constants?: Constants;
   readonly kept?: KeptWeights;
 }
 

@@ -364,8 +364,8 @@ export class GradientComputer {
 
   #open(graph: Graph, frozen: Parameters | null): Promise<InferenceSession> {
     const names = graph.inputNames.filter((name) => frozen?.tensors[name] !== undefined);
-    const constants = Object.fromEntries(names.map((name) => [name, frozen!.tensors[name]!]));
-    return openSession(graph, { ...this.#options, plansMemory: false }, constants);
+    const tensors = Object.fromEntries(names.map((name) => [name, frozen!.tensors[name]!]));
+    return openSession(graph, { ...this.#options, plansMemory: false }, { tensors });
   }
 }
 

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
@@ -105,17 +105,35 @@ test('inputs handed over as constants give what the same inputs give when they a
   const weights = { w: floats(Float32Array.of(1, 2, 3, 4, 5, 6), [2, 3]) };
   const feeds = { x: floats(Float32Array.of(1, 0, -1, 2, 2, 2), [2, 3]), ...weights };
   const outputs = [];
-  for (const constants of [{}, weights]) {
+  for (const constants of [{ tensors: {} }, { tensors: weights }, { tensors: weights, stay: true }]) {
     const session = await openSession(graph, { threads: 1 }, constants);
     outputs.push([...(await session.run(feeds))['y']!.data]);
     await session.release();
   }
-  assert.deepEqual(outputs, [
-    [-2, -2, 12, 30],
-    [-2, -2, 12, 30],
-  ]);
-  const open = openSession(graph, { threads: 1 }, { x: feeds.x });
+  assert.deepEqual(outputs, Array(3).fill([-2, -2, 12, 30]));
+  const open = openSession(graph, { threads: 1 }, { tensors: { x: feeds.x } });
   await assert.rejects(open, /x is a constant: its sizes are fixed, and n is not/);
+});
+
+test('constants that stay are not copied when a session is opened', { skip: !canResetPeak() }, async () => {
+  const [rows, columns] = [2048, 4096];
+  const graph = new Graph();
+  const x = graph.input('x', 'float32', ['n', columns]);
+  const w = graph.input('w', 'float32', [rows, columns]);
+  graph.output('y', linear(x, w));
+  const tensors = { w: floats(new Float32Array(rows * columns).fill(1), [rows, columns]) };
+  const peakMb = (): number => Number(/VmHWM:\s+(\d+)/.exec(readFileSync('/proc/self/status', 'utf8'))![1]) / 1024;
+  const growth = async (stay: boolean): Promise<number> => {
+    resetPeak();
+    const before = peakMb();
+    const session = await openSession(graph, { threads: 1 }, { tensors, stay });
+    const grown = peakMb() - before;
+    await session.release();
+    return grown;
+  };
+  const matrixMb = (4 * rows * columns) / 2 ** 20;
+  const [copied, borrowed] = [await growth(false), await growth(true)];
+  assert.ok(borrowed < copied - 0.5 * matrixMb, `${borrowed} MB grown, and ${copied} MB with a copy of ${matrixMb} MB`);
 });
 
 test('processors are busy when more than half of them had work', () => {
@@ -130,3 +148,18 @@ test('the members of the C API are called at the places that its header gives th
   const header = JSON.parse(readFileSync(file, 'utf8')) as { members: string[] };
   for (const [member, [name, place]] of Object.entries(members)) assert.equal(header.members[place], name, member);
 });
+
+/** The peak memory of this process starts again at what is resident. */
+function resetPeak(): void {
+  writeFileSync('/proc/self/clear_refs', '5');
+}
+
+/** Linux can, unless its kernel was built without. */
+function canResetPeak(): boolean {
+  try {
+    resetPeak();
+    return true;
+  } catch {
+    return false;
+  }
+}
