@@ -114,9 +114,8 @@ export interface PreparedRun {
 
 /** A compiled graph. */
 export class InferenceSession {
-  readonly #constants: ReadonlySet<string>;
-  /** Constants that the session reads where they lie. */
-  #borrowed: Tensors = {};
+  /** Tensors that the session reads where they lie; null = it has its own copy. */
+  readonly #constants: Map<string, Tensor | null>;
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
   /** 0 once released. */
@@ -126,7 +125,7 @@ export class InferenceSession {
 
   private constructor(session: Pointer, { inputNames, outputNames, constantNames }: Omit<SharedSession, 'session'>) {
     this.#session = session;
-    this.#constants = new Set(constantNames);
+    this.#constants = new Map(constantNames.map((name) => [name, null]));
     this.inputNames = inputNames;
     this.outputNames = outputNames;
   }
@@ -139,7 +138,7 @@ export class InferenceSession {
       const { file, constants, borrowsConstants, ...names } = model;
       await callAside('createSessionFromArray', [environment(), file, file.byteLength, options, out], constants);
       const session = new InferenceSession(out[0]!, { ...names, constantNames: Object.keys(constants) });
-      if (borrowsConstants) session.#borrowed = constants;
+      if (borrowsConstants) for (const [name, tensor] of Object.entries(constants)) session.#constants.set(name, tensor);
       return session;
     } finally {
       release('releaseSessionOptions', options);
@@ -154,7 +153,7 @@ export class InferenceSession {
   /** For another thread of this process, whose runs must have ended before this one releases the session. */
   share(): SharedSession {
     const { inputNames, outputNames } = this;
-    return { session: this.#session, inputNames, outputNames, constantNames: [...this.#constants] };
+    return { session: this.#session, inputNames, outputNames, constantNames: [...this.#constants.keys()] };
   }
 
   /** A session that another thread has opened, and releases. */
@@ -225,7 +224,7 @@ export class InferenceSession {
     assert(this.#running === 0, 'nothing runs in a session that is released');
     if (this.#session !== 0n) release('releaseSession', this.#session);
     this.#session = 0n;
-    this.#borrowed = {};
+    for (const name of this.#constants.keys()) this.#constants.set(name, null);
   }
 }
 
