@@ -3,7 +3,14 @@ import { workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { checkOwnCode } from '../backends/configs/check-own-code.ts';
-import { environmentsOf, grantByFile, keysApart, namedByEnvironments, serversIn } from '../backends/configs/grant.ts';
+import {
+  environmentsOf,
+  grantByFile,
+  keysApart,
+  namedByEnvironments,
+  serversIn,
+  sinksIn,
+} from '../backends/configs/grant.ts';
 import { type ConfigLayer, loadRunConfig } from '../backends/configs/load-run-config.ts';
 import type { SentFiles } from '../backends/configs/sent-files.ts';
 import { checkStore, openRunStore } from '../backends/store/index.ts';
@@ -94,7 +101,7 @@ export const createOpenRun =
     const isAsItStands = !takesOver?.handle && Object.keys(asked.overrides ?? {}).length === 0;
     grantByFile(namedByEnvironments(environmentsOf(spec)), isAsItStands);
     // Of several files each may be meant, and the key of one at the server of another is not.
-    const { keys, rest } = keysApart(serversIn(spec));
+    const { keys, rest } = keysApart([...serversIn(spec), ...sinksIn(spec)]);
     grantByFile(rest, isAsItStands);
     grantByFile(keys, isAsItStands && (asked.over ?? []).length === 0);
     await checkStore(spec.store.uri);

@@ -6,11 +6,12 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { cacheFolder } from '../backends/cache-folder.ts';
 import type { NumberedRow } from '../runs/metrics-feed.ts';
-import type { MetricsSink } from '../backends/metrics/sinks.ts';
+import { type MetricsSink, wandbServer } from '../backends/metrics/sinks.ts';
 import { environmentForAll, selectEnvironment, wandbVariables } from '../core/child-environment.ts';
 import { RatchetError } from '../core/errors.ts';
 import { lineageNumber } from '../core/names.ts';
 import type { RunSpec, WandbSpec } from '../config/run-spec.ts';
+import { requireServer } from '../engine/grants.ts';
 import { ensurePython } from './python-environment.ts';
 
 const script = fileURLToPath(new URL('../python/ratchet_wandb.py', import.meta.url));
@@ -74,7 +75,9 @@ export class WandbSink implements MetricsSink {
 
   async open(cursor: number): Promise<number> {
     await this.#end('SIGKILL');
-    const { environment = process.env, log } = this.#options;
+    const { wandb, environment = process.env, log } = this.#options;
+    if (wandb.mode !== 'offline')
+      requireServer({ ...wandbServer(environment), variables: ['WANDB_BASE_URL'] }, 'W&B ([wandb])', environment);
     const python = await ensurePython({ name: 'W&B client', requirements: wandbRequirements, log, environment });
     this.#start(python, {
       ...foldersOfClient(this.#options.folder),

@@ -25,7 +25,8 @@ export function requireNamed(entry: Entry): void {
 
 /** A URL, or the name of a variable with a key, anywhere in them. */
 function namesServer(args: JsonValue | Entry['args']): boolean {
-  if (typeof args === 'string') return args.includes('://');
+  // URLs are read without their tabs and line breaks, and `http:host` is one as well.
+  if (typeof args === 'string') return /:\/\/|https?:/i.test(args.replaceAll(/[\t\r\n]/g, ''));
   if (typeof args !== 'object' || args === null) return false;
   return Object.entries(args).some(([key, value]) => /(?:_var|Var)$/.test(key) || namesServer(value));
 }

@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { trustedRootsVariable } from '../../core/child-environment.ts';
 import { writeNote } from '../../runs/notices.ts';
 import { postAfterEnd } from '../post-after-end.ts';
 import { print } from '../print.ts';
@@ -16,5 +17,6 @@ export const noteCommand = new Command('note')
     const place = await findRunFolder(run, options.store);
     const note = await writeNote(place, words.join(' '));
     print(`noted at step ${note.step} of ${run}`);
-    await postAfterEnd(place, print);
+    // The run may be somebody else's: a webhook is sent what was named in this folder, as workers do it.
+    await postAfterEnd(place, print, { ...process.env, [trustedRootsVariable]: process.cwd() });
   });

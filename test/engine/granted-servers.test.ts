@@ -1,13 +1,10 @@
 /** Whom workers of our own Temporal server ask, and whom they tell a key: nobody that another user of the machine names. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { appendFileSync, chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer, type RequestListener } from 'node:http';
+import { appendFileSync, chmodSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { once } from 'node:events';
-import { type AddressInfo } from 'node:net';
-import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { test, type TestContext } from 'node:test';
+import { test } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { createOpenRun } from '../../activities/open-run.ts';
 import { createPlanEvaluations } from '../../activities/evaluation/plan-evaluations.ts';
@@ -22,47 +19,8 @@ import { ModelServer } from '../../backends/inference/model-server.ts';
 import { askWeightsAgent } from '../../backends/inference/weights-agent-client.ts';
 import { openRunStore } from '../../backends/store/index.ts';
 import { TinkerHttp } from '../../backends/tinker/http.ts';
-import { trustedRootsVariable } from '../../core/child-environment.ts';
 import { grantedAt, linesOfServerOf, requireServer, writeGrants } from '../../engine/grants.ts';
-
-const key = 'RATCHET_GRANTED_SERVERS_TEST_KEY';
-const secret = 'a-key-that-stays-here';
-const notAsked = /is not asked.*Expected the line ".*" in .*granted, found none/s;
-
-/** A worker of a project's own server, with a key in its environment. */
-function stage(t: TestContext) {
-  const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-servers-'));
-  const project = path.join(folder, 'project');
-  mkdirSync(project);
-  const before = process.env[trustedRootsVariable];
-  Object.assign(process.env, { [trustedRootsVariable]: project, [key]: secret });
-  t.after(() => {
-    if (before === undefined) delete process.env[trustedRootsVariable];
-    else process.env[trustedRootsVariable] = before;
-    delete process.env[key];
-    rmSync(folder, { recursive: true });
-  });
-  const write = (name: string, text: string): string => {
-    const file = path.join(project, name);
-    writeFileSync(file, text, { mode: 0o644 });
-    return file;
-  };
-  return { folder, project, write };
-}
-
-/** Somebody who listens on the loopback, and what came there. */
-async function listener(t: TestContext, answer: RequestListener = (_, reply) => void reply.end('{}')) {
-  const heard: Record<string, unknown>[] = [];
-  const server = createServer((request, reply) => {
-    heard.push(request.headers);
-    request.resume();
-    answer(request, reply);
-  });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  t.after(() => server.close());
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, heard };
-}
+import { key, listener, notAsked, secret, stage } from './grant-stage.ts';
 
 const chat = {
   messages: [{ role: 'user' as const, content: 'hello' }],
@@ -237,6 +195,13 @@ test('an environment is not loaded with a judge that nobody named', async (t) =>
   const judged = (args: object) => ({ id: 'wiki-search', name: 'wiki-search', args: args as Record<string, string> });
   for (const args of [{ base_url: `${url}/v1`, model: 'm' }, { api_key_var: key }, { judge: { base_url: url } }])
     await assert.rejects(openEnvironment(judged(args)), /not taken from Temporal/);
+  // A URL is read in more ways than it is usually written.
+  for (const base_url of [url.replace('//', ''), url.replace('//', '\\\\'), url.replace('tp://', '\ttp:')])
+    await assert.rejects(
+      openEnvironment(judged({ judge: { base_url, model: 'm' } })),
+      /not taken from Temporal/,
+      base_url,
+    );
   const named = judged({ judge: { base_url: `${url}/v1`, model: 'm', api_key_var: key } });
   grantNamed(project, namedByEnvironments([named]));
   await openEnvironment(named).catch((error: Error) => assert.doesNotMatch(error.message, /not taken from Temporal/));
@@ -274,7 +239,7 @@ test('no redirect takes a key along', async (t) => {
   await tinker.get('/api/v1/download').catch(() => undefined);
   const judge = openJudge({ base_url: `${own.url}/v1`, model: 'm', api_key_var: key, max_retries: 0 });
   await judge.ask('?').catch(() => undefined);
-  assert.ok(own.heard.some(({ authorization }) => authorization === `Bearer ${secret}`));
+  assert.equal(own.heard.filter(({ authorization }) => authorization === `Bearer ${secret}`).length, 2);
   assert.ok(own.heard.some((headers) => headers['x-api-key'] === secret));
   assert.ok(!JSON.stringify(thief.heard).includes(secret));
 });
