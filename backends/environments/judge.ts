@@ -70,7 +70,7 @@ export function openJudge(args: JudgeArgs): Judge {
       timeout: waitMaxMs,
       fetch: async (at, init) => {
         const secrets = (): Record<string, string> => ({ authorization: `Bearer ${apiKey}` });
-        return queue.add(() => fetchWhole(server, secrets, String(at), init, options.timeout_s * 1000));
+        return queue.add(() => fetchWhole(server, secrets, at as string, init, options.timeout_s * 1000));
       },
     });
   });

@@ -1,5 +1,4 @@
 import { Command } from 'commander';
-import { trustedRootsVariable } from '../../core/child-environment.ts';
 import { writeNote } from '../../runs/notices.ts';
 import { postAfterEnd } from '../post-after-end.ts';
 import { print } from '../print.ts';
@@ -17,6 +16,5 @@ export const noteCommand = new Command('note')
     const place = await findRunFolder(run, options.store);
     const note = await writeNote(place, words.join(' '));
     print(`noted at step ${note.step} of ${run}`);
-    // The run may be somebody else's: a webhook is sent what was named in this folder, as workers do it.
-    await postAfterEnd(place, print, { ...process.env, [trustedRootsVariable]: process.cwd() });
+    await postAfterEnd(place, print);
   });
