@@ -69,8 +69,12 @@ export function openJudge(args: JudgeArgs): Judge {
       // Waiting for its turn is no part of a request's time.
       timeout: waitMaxMs,
       fetch: async (at, init) => {
-        const secrets = (): Record<string, string> => ({ authorization: `Bearer ${apiKey}` });
-        return queue.add(() => fetchWhole(server, secrets, at as string, init, options.timeout_s * 1000));
+        const authorization = { authorization: `Bearer ${apiKey}` };
+        // Some servers that want no key refuse a request without the header.
+        const sent = keyVar === undefined ? { headers: authorization } : { headers: {}, secrets: () => authorization };
+        return queue.add(() =>
+          fetchWhole(server, at as string, { ...sent, init, timeoutMs: options.timeout_s * 1000 }),
+        );
       },
     });
   });
@@ -140,20 +144,25 @@ function keyOf(variable: string | undefined): string {
 /** Largest answer accepted from a judge. Real ones have some thousand words; error pages of servers may be longer. */
 const judgeBytesMax = 16 * 1024 * 1024;
 
+interface Sent {
+  readonly headers: Readonly<Record<string, string>>;
+  readonly secrets?: () => Readonly<Record<string, string>>;
+  readonly init: RequestInit | undefined;
+  readonly timeoutMs: number;
+}
+
 /** The whole answer, so that a request is in flight until its last byte. A redirect would take the prompt to another server: it is an error. */
 async function fetchWhole(
   server: Destination,
-  secrets: () => Record<string, string>,
   url: string,
-  init: RequestInit | undefined,
-  timeoutMs: number,
+  { headers: own, secrets, init, timeoutMs }: Sent,
 ): Promise<Response> {
   const timeout = AbortSignal.timeout(timeoutMs);
   const signal = init?.signal ? AbortSignal.any([init.signal, timeout]) : timeout;
   const response = await askServer(server, url, {
     method: 'POST',
-    headers: { accept: 'application/json', 'content-type': 'application/json', ...asItIs },
-    secrets,
+    headers: { accept: 'application/json', 'content-type': 'application/json', ...asItIs, ...own },
+    ...(secrets && { secrets }),
     body: init?.body as string,
     signal,
   });
