@@ -99,9 +99,9 @@ export const createOpenRun =
     const settings = await readSettings(dependencies, asked);
     const { spec } = settings;
     const isAsItStands = !takesOver?.handle && Object.keys(asked.overrides ?? {}).length === 0;
-    grantByFile(namedByEnvironments(environmentsOf(spec)), isAsItStands);
     // Of several files each may be meant, and the key of one at the server of another is not.
-    const { keys, rest } = keysApart([...serversIn(spec), ...sinksIn(spec)]);
+    const named = [...namedByEnvironments(environmentsOf(spec)), ...serversIn(spec), ...sinksIn(spec)];
+    const { keys, rest } = keysApart(named);
     grantByFile(rest, isAsItStands);
     grantByFile(keys, isAsItStands && (asked.over ?? []).length === 0);
     await checkStore(spec.store.uri);

@@ -129,7 +129,7 @@ export function namedByEnvironments(environments: readonly Entry[]): string[] {
       ...(variables?.files ?? []),
       ...(args['sandbox'] === 'none' ? [grants.noSandbox] : []),
       ...(typeof args['python'] === 'string' && args['python'].includes('/') ? [args['python']] : []),
-      ...(asNamed(entry) ?? []),
+      ...asNamed(entry),
     ];
   });
 }

@@ -11,14 +11,14 @@ const fetchMs = 1_800_000;
 
 /** Asks a `ratchet weights-agent` for a version: it fetches it from the store, verifies it, and says where it lies on its machine. */
 export function askWeightsAgent(url: string): (policy: ServedPolicy) => Promise<string> {
-  const key = process.env[weightsAgentKeyVar];
-  const http = new HttpClient({
-    what: 'The weights agent ([inference] weights_agent)',
-    url,
-    keys: key ? [weightsAgentKeyVar] : [],
-  });
-  const headers = (): Record<string, string> => (key ? { authorization: `Bearer ${key}` } : {});
   return async ({ name, version }) => {
+    const key = process.env[weightsAgentKeyVar];
+    const http = new HttpClient({
+      what: 'The weights agent ([inference] weights_agent)',
+      url,
+      keys: key ? [weightsAgentKeyVar] : [],
+    });
+    const headers = (): Record<string, string> => (key ? { authorization: `Bearer ${key}` } : {});
     const { weights, file, sums } = version;
     const body = { run: name.split(':', 1)[0]!, weights, file, sums };
     const answer = await http
@@ -30,7 +30,8 @@ export function askWeightsAgent(url: string): (policy: ServedPolicy) => Promise<
           `The weights agent at ${url} does not answer: ${cause.message}. Start it beside the vLLM server: npx ratchet weights-agent --store URI`,
           { cause },
         );
-      });
+      })
+      .finally(() => http.close());
     if (answer.status >= 300) {
       const isRefusal = answer.status === 400 || answer.status === 401 || answer.status === 403;
       throw new RatchetError(

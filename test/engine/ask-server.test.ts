@@ -121,10 +121,12 @@ describe('a server that a variable of the environment names', () => {
   });
 
   test('a Hub that no variable names is told no token', async (t) => {
-    stage(t);
+    const { project } = stage(t);
     const { url, heard } = await listener(t);
     const settings = { endpoint: url, cache: '', isOffline: false, token: { value: secret, from: 'HF_TOKEN' } };
     await assert.rejects(new HubClient(settings).repository('owner/name', 'main'), notAsked);
+    writeGrants(project, [`server ${url}`]);
+    await assert.rejects(new HubClient(settings).repository('owner/name', 'main'), /with the key in HF_TOKEN/);
     assert.deepEqual(heard, []);
   });
 });

@@ -11,7 +11,9 @@ import { createPlanEvaluations } from '../../activities/evaluation/plan-evaluati
 import { grantNamed, namedByEnvironments, namedByModel, namedIn } from '../../backends/configs/grant.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { openEnvironment } from '../../backends/environments/index.ts';
+import { type EnvironmentEntry, openEnvironment } from '../../backends/environments/index.ts';
+import { weightsAgentKeyVar } from '../../core/names.ts';
+import { requireNamed } from '../../backends/environments/named.ts';
 import { openJudge } from '../../backends/environments/judge.ts';
 import { openEndpoint, openInference } from '../../backends/inference/index.ts';
 import { readEndpoints } from '../../backends/inference/endpoints-file.ts';
@@ -28,6 +30,9 @@ const chat = {
   seed: 1,
   path: [],
 } as unknown as Parameters<ReturnType<typeof openEndpoint>['chat']>[0];
+
+const version = { weights: 'weights/step_1/', file: {}, sums: {} };
+const policy = { name: 'run:1', folder: '', version } as unknown as Parameters<ReturnType<typeof askWeightsAgent>>[0];
 
 test('a server that nobody named hears nothing, whoever asks it, on the loopback neither', async (t) => {
   stage(t);
@@ -49,8 +54,6 @@ test('a server that nobody named hears nothing, whoever asks it, on the loopback
   await assert.rejects(endpoint.chat(chat), notAsked);
   const tinker = new TinkerHttp({ url, apiKeyVar: key, server: 'tinker' }, { patienceMs: 0, say: () => undefined });
   await assert.rejects(tinker.get('/api/v1/healthz'), notAsked);
-  const version = { weights: 'weights/step_1/', file: {}, sums: {} };
-  const policy = { name: 'run:1', folder: '', version } as unknown as Parameters<ReturnType<typeof askWeightsAgent>>[0];
   await assert.rejects(askWeightsAgent(url)(policy), notAsked);
   assert.deepEqual(heard, []);
 });
@@ -75,7 +78,18 @@ test('a key goes to the server that it was named with, not to another that was n
   await ask(other.url, null);
   await assert.rejects(ask(other.url, key), new RegExp(`is not asked with the key in ${key}`));
   await assert.rejects(ask(own.url, 'PATH'), /is not asked with the key in PATH/);
-  assert.deepEqual(own.heard.map(({ authorization }) => authorization), [`Bearer ${secret}`, undefined]); // prettier-ignore
+  const patience = { patienceMs: 0, say: () => undefined };
+  const tinker = (url: string) => new TinkerHttp({ url, apiKeyVar: key, server: 'tinker' }, patience);
+  await tinker(own.url).get('/api/v1/healthz');
+  await assert.rejects(tinker(other.url).get('/api/v1/healthz'), new RegExp(`is not asked with the key in ${key}`));
+  process.env[weightsAgentKeyVar] = secret;
+  t.after(() => delete process.env[weightsAgentKeyVar]);
+  await assert.rejects(
+    askWeightsAgent(own.url)(policy),
+    new RegExp(`is not asked with the key in ${weightsAgentKeyVar}`),
+  );
+  assert.deepEqual(own.heard.map(({ authorization }) => authorization), [`Bearer ${secret}`, undefined, undefined]); // prettier-ignore
+  assert.deepEqual(own.heard.map((headers) => headers['x-api-key']), [undefined, undefined, secret]); // prettier-ignore
   assert.deepEqual(other.heard.map(({ authorization }) => authorization), [undefined]); // prettier-ignore
 });
 
@@ -206,6 +220,21 @@ test('an environment is not loaded with a judge that nobody named', async (t) =>
   grantNamed(project, namedByEnvironments([named]));
   await openEnvironment(named).catch((error: Error) => assert.doesNotMatch(error.message, /not taken from Temporal/));
   assert.deepEqual(heard, []);
+});
+
+test('an environment in Python is told the variables that it was named with, and no others', (t) => {
+  const { project } = stage(t);
+  const python = { api: 'v0', module: 'judged', folder: '/env', version: '1' } as unknown as EnvironmentEntry['python'];
+  const told = (names: string[], files: string[] = [], args = {}) =>
+    requireNamed({ id: 'judged', args, python, variables: { names, files } });
+  const named = { id: 'judged', args: {}, python, variables: { names: ['JUDGE_KEY'], files: ['/env/keys'] } };
+  assert.throws(() => told([]), /not taken from Temporal/);
+  grantNamed(project, namedByEnvironments([named as Parameters<typeof namedByEnvironments>[0][number]]));
+  told(['JUDGE_KEY'], ['/env/keys']);
+  told([]);
+  assert.throws(() => told(['JUDGE_KEY', 'OTHER_KEY']), /Expected the line "key OTHER_KEY environment /);
+  assert.throws(() => told(['JUDGE_KEY'], ['/env/other']), /Expected the line "key \/env\/other environment /);
+  assert.throws(() => told(['JUDGE_KEY'], [], { url: 'http://elsewhere' }), /not taken from Temporal/);
 });
 
 test('a bucket is written to with our credentials where it was named, and nowhere else', (t) => {
