@@ -21,7 +21,7 @@ import { ModelServer } from '../../backends/inference/model-server.ts';
 import { askWeightsAgent } from '../../backends/inference/weights-agent-client.ts';
 import { openRunStore } from '../../backends/store/index.ts';
 import { TinkerHttp } from '../../backends/tinker/http.ts';
-import { grantedAt, linesOfServerOf, requireServer, writeGrants } from '../../engine/grants.ts';
+import { grantedAt, grantedLines, linesOfServerOf, requireServer, writeGrants } from '../../engine/grants.ts';
 import { key, listener, notAsked, secret, stage } from './grant-stage.ts';
 
 const chat = {
@@ -167,6 +167,30 @@ test('a run file of the project grants its servers where it is started as it sta
   assert.throws(() => requireServer({ url: evil.url, keys: [key] }, 'It'), notAsked);
   await start('c', {});
   requireServer({ url: own.url, keys: [key] }, 'It');
+});
+
+test('the judge of a run file is granted where the run is started as it stands, and no other', async (t) => {
+  const { write, project } = stage(t);
+  const judge = `judge = { base_url = "https://judge.example/v1", model = "m", api_key_var = "${key}" }`;
+  const run = write(
+    'run.toml',
+    `model = "preset:reverse-text-0.2m"\n[[env]]\nid = "wiki-search"\nargs = { ${judge} }\n`,
+  );
+  const open = createOpenRun({
+    projectFolder: project,
+    hasSearchAttributes: async () => true,
+    isWorkflowRunning: async () => false,
+  });
+  const start = (overrides: Record<string, string>) =>
+    new MockActivityEnvironment().run(open, { config: run, run: 'a', overrides }, 'a', 'execution');
+  const lines = () => grantedLines(project).filter((line) => line.startsWith('environment '));
+  const refused = /The environment wiki-search with these arguments and variables is not taken from Temporal/;
+  await assert.rejects(start({ 'env.0.args.judge.base_url': 'http://127.0.0.1:9/v1' }), refused);
+  await assert.rejects(start({ max_steps: '3' }), refused);
+  assert.equal(lines().length, 0);
+  await start({}).catch((error: Error) => assert.doesNotMatch(error.message, refused));
+  assert.equal(lines().length, 1);
+  await assert.rejects(start({ 'env.0.args.judge.api_key_var': 'RATCHET_OTHER' }), refused);
 });
 
 test('a file of evaluations grants its servers as it stands, and nothing that was laid over it', async (t) => {
