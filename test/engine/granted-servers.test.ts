@@ -253,7 +253,7 @@ test('an environment in Python is told the variables that it was named with, and
     requireNamed({ id: 'judged', args, python, variables: { names, files } });
   const named = { id: 'judged', args: {}, python, variables: { names: ['JUDGE_KEY'], files: ['/env/keys'] } };
   assert.throws(() => told([]), /not taken from Temporal/);
-  grantNamed(project, namedByEnvironments([named as Parameters<typeof namedByEnvironments>[0][number]]));
+  grantNamed(project, namedByEnvironments([named]));
   told(['JUDGE_KEY'], ['/env/keys']);
   told([]);
   assert.throws(() => told(['JUDGE_KEY', 'OTHER_KEY']), /Expected the line "key OTHER_KEY environment /);
