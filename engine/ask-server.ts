@@ -3,10 +3,7 @@ import { request as requestTls } from 'node:https';
 import { RatchetError } from '../core/errors.ts';
 import { type AskedServer, requireServer } from './grants.ts';
 
-/**
- * The one door through which this program's own requests leave: nothing goes to a server that was not granted, and no key to one that it was
- * not granted with (`grants.ts`). `test/house.test.ts` finds requests that go past it.
- */
+/** A server that is asked, and the keys that it is told. */
 export interface Destination extends AskedServer {
   /** For the refusal: `MLflow ([mlflow] tracking_uri)`. */
   readonly what: string;
@@ -30,7 +27,11 @@ export interface Asking {
 
 const redirectsMax = 5;
 
-/** Asks by `fetch`. Throws `ConfigInvalid` where the server was not granted, else as `fetch` does. */
+/**
+ * The door through which the requests of this program leave: nothing goes to a server that was not granted, and no key to one that it was not
+ * granted with (`grants.ts`). `test/house.test.ts` finds requests that go past it. Throws `ConfigInvalid` where the server was not granted,
+ * else as `fetch` does.
+ */
 export async function askServer(server: Destination, url: string | URL, asking: Asking = {}): Promise<Response> {
   const { method = 'GET', headers, secrets, body, redirects = 'refused', signal } = asking;
   requireServer(server, server.what, server.environment);
@@ -55,7 +56,7 @@ export async function askServer(server: Destination, url: string | URL, asking: 
   }
 }
 
-/** Asks by Node's own client, which follows no redirect. The server decides host and port, whatever the options say. */
+/** The same by Node's own client, which follows no redirect. The server decides host and port, whatever the options say. */
 export function requestOf(
   server: Destination,
   { headers, ...options }: Omit<RequestOptions, 'headers'> & { readonly headers: () => OutgoingHttpHeaders },
