@@ -3,7 +3,14 @@ import { workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, RunHandle, StepCommit } from '../core/rl/run-state.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { checkOwnCode } from '../backends/configs/check-own-code.ts';
-import { environmentsOf, grantByFile, keysApart, namedByEnvironments, serversIn } from '../backends/configs/grant.ts';
+import {
+  environmentsOf,
+  grantByFile,
+  keysApart,
+  namedByEnvironments,
+  serversIn,
+  sinksIn,
+} from '../backends/configs/grant.ts';
 import { type ConfigLayer, loadRunConfig } from '../backends/configs/load-run-config.ts';
 import type { SentFiles } from '../backends/configs/sent-files.ts';
 import { checkStore, openRunStore } from '../backends/store/index.ts';
@@ -92,9 +99,9 @@ export const createOpenRun =
     const settings = await readSettings(dependencies, asked);
     const { spec } = settings;
     const isAsItStands = !takesOver?.handle && Object.keys(asked.overrides ?? {}).length === 0;
-    grantByFile(namedByEnvironments(environmentsOf(spec)), isAsItStands);
     // Of several files each may be meant, and the key of one at the server of another is not.
-    const { keys, rest } = keysApart(serversIn(spec));
+    const named = [...namedByEnvironments(environmentsOf(spec)), ...serversIn(spec), ...sinksIn(spec)];
+    const { keys, rest } = keysApart(named);
     grantByFile(rest, isAsItStands);
     grantByFile(keys, isAsItStands && (asked.over ?? []).length === 0);
     await checkStore(spec.store.uri);

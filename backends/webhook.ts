@@ -1,10 +1,11 @@
 import { createHmac } from 'node:crypto';
 import { lookup, type LookupAddress, type LookupAllOptions } from 'node:dns';
-import { request as requestHttp, type RequestOptions } from 'node:http';
-import { request as requestHttps } from 'node:https';
+import type { OutgoingHttpHeaders, RequestOptions } from 'node:http';
 import { BlockList, isIP, type LookupFunction } from 'node:net';
 import { RatchetError } from '../core/errors.ts';
 import type { NotifySpec } from '../config/run-spec.ts';
+import { type Destination, requestOf } from '../engine/ask-server.ts';
+import type { AskedServer } from '../engine/grants.ts';
 import type { StoredNotice } from '../runs/notices.ts';
 import { plainUrl } from './plain-url.ts';
 
@@ -13,6 +14,7 @@ const answerMsMax = 10_000;
 /** Where notices are posted, and how. */
 export interface Webhook {
   readonly url: URL;
+  readonly server: Destination;
   readonly format: 'slack' | 'json';
   readonly secret: string | null;
   /** The name in the URL may lead to this machine, or into a private network. */
@@ -27,14 +29,31 @@ export function webhookOf(notify: NotifySpec | undefined, environment: Readonly<
   if (url === null)
     throw new RatchetError(
       'ConfigInvalid',
-      `[notify] ${webhook === null ? `webhook_var = "${webhookVar}"` : 'webhook'}: expected the URL of a webhook, http:// or https:// without a password in it; what came is not repeated here.`,
+      `${settingOf(notify)}: expected the URL of a webhook, http:// or https:// without a password in it; what came is not repeated here.`,
     );
   return {
     url,
+    server: { ...grantedAs(notify), what: `The webhook (${settingOf(notify)})`, url: url.href, environment },
     format: notify.format ?? (url.hostname === 'hooks.slack.com' ? 'slack' : 'json'),
     secret: secretVar === null ? null : valueOf('secret_var', secretVar, environment),
     mayBePrivate: notify.private,
   };
+}
+
+/** The servers of a run's notices with their keys, as they are granted; none where it names no webhook. */
+export function webhookServers(notify: NotifySpec | undefined): Pick<AskedServer, 'url' | 'keys' | 'as'>[] {
+  if (notify === undefined || (notify.webhook ?? notify.webhookVar) === null) return [];
+  return [{ ...grantedAs(notify), url: notify.webhook ?? '' }];
+}
+
+/** Many services are one origin to all who use them, so a webhook is granted by its whole URL, or by the variable that holds it. */
+function grantedAs({ webhook, webhookVar, secretVar }: NotifySpec): Pick<AskedServer, 'keys' | 'as'> {
+  const as = webhook === null ? `$${webhookVar}` : new URL(webhook).href;
+  return { as, keys: secretVar === null ? [] : [secretVar] };
+}
+
+function settingOf({ webhook, webhookVar }: NotifySpec): string {
+  return webhook === null ? `[notify] webhook_var = "${webhookVar}"` : '[notify] webhook';
 }
 
 function valueOf(key: string, variable: string, environment: Readonly<NodeJS.ProcessEnv>): string {
@@ -54,23 +73,24 @@ function valueOf(key: string, variable: string, environment: Readonly<NodeJS.Pro
  * `ID.TIMESTAMP.BODY` with the secret, in which `whsec_` begins one that is written as base64.
  */
 export async function postNotice(webhook: Webhook, run: string, notice: StoredNotice, now = Date.now()): Promise<void> {
-  const { url, format, secret, mayBePrivate } = webhook;
+  const { url, server, format, secret, mayBePrivate } = webhook;
   const body = JSON.stringify(format === 'slack' ? { text: slackText(run, notice) } : { run, ...notice });
   const timestamp = String(Math.floor(now / 1000));
   const id = `${run}.${notice.id}`;
   const isNamed = isIP(hostOf(url)) !== 0 || /(?:^|\.)localhost$/.test(url.hostname);
-  const { status, text } = await post(url, body, {
+  const { status, text } = await post(server, body, {
+    path: url.pathname + url.search,
     timeout: answerMsMax,
     signal: AbortSignal.timeout(answerMsMax),
     ...(isNamed || mayBePrivate ? {} : { lookup: publicLookup(lookup) }),
-    headers: {
+    headers: () => ({
       'content-type': 'application/json; charset=utf-8',
       'content-length': Buffer.byteLength(body),
       'user-agent': 'ratchet',
       'webhook-id': id,
       'webhook-timestamp': timestamp,
       ...(secret === null ? {} : { 'webhook-signature': `v1,${signatureOf(secret, `${id}.${timestamp}.${body}`)}` }),
-    },
+    }),
   });
   if (status >= 200 && status < 300) return;
   throw new Error(`${url.origin} answered ${status}${text === '' ? '' : `: ${text}`}`);
@@ -90,13 +110,13 @@ function slackText(run: string, { kind, step, text }: StoredNotice): string {
 const answerShownMax = 200;
 
 function post(
-  url: URL,
+  server: Destination,
   body: string,
-  options: RequestOptions,
+  options: Omit<RequestOptions, 'headers'> & { readonly headers: () => OutgoingHttpHeaders },
 ): Promise<{ readonly status: number; readonly text: string }> {
-  const send = url.protocol === 'https:' ? requestHttps : requestHttp;
   return new Promise((resolve, reject) => {
-    const request = send(url, { ...options, method: 'POST', agent: false }, (response) => {
+    const request = requestOf(server, { ...options, method: 'POST', agent: false });
+    request.on('response', (response) => {
       let text = '';
       response.setEncoding('utf8');
       response.on('data', (piece: string) => {

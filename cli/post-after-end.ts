@@ -1,3 +1,4 @@
+import { trustedRootsVariable } from '../core/child-environment.ts';
 import { storeOf, type RunPlace } from '../runs/run-access.ts';
 import { standOfRun } from '../runs/standing.ts';
 import { storedSpec } from '../runs/stored-spec.ts';
@@ -5,12 +6,12 @@ import { NoticePost } from '../workers/post-notices.ts';
 
 /**
  * Sends what a run that has ended noticed, or was told, to its webhook: nobody else does any more. Of a run that is to go on, the process that
- * hands metrics on sends it.
+ * hands metrics on sends it. The run may be somebody else's, so its webhook has to be named in this folder, as workers ask it.
  */
 export async function postAfterEnd(
   place: RunPlace,
   say: (line: string) => void,
-  environment: Readonly<NodeJS.ProcessEnv> = process.env,
+  environment: Readonly<NodeJS.ProcessEnv> = { ...process.env, [trustedRootsVariable]: process.cwd() },
 ): Promise<void> {
   const stand = await standOfRun(place);
   if (stand === null || stand.state === 'not running') return;

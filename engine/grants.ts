@@ -23,15 +23,33 @@ export const grants = {
 } as const;
 
 /** A server that is asked, and the names of environment variables whose values it is told. */
-interface AskedServer {
+export interface AskedServer {
   readonly url: string;
   readonly keys: readonly string[];
+  /** Stands in grants for its origin: `$NAME` where a variable holds the address, the whole URL where the path says whose it is. */
+  readonly as?: string | undefined;
+  /** Variables that its address was taken from, since no setting names one. */
+  readonly variables?: readonly ServerVariable[] | undefined;
 }
 
+/**
+ * Variables by which whoever starts a process names a server, and the variables with the keys for it. They grant that server these keys.
+ * `usual` is the address where the variable is not set.
+ */
+const serverVariables = {
+  HF_ENDPOINT: { keys: ['HF_TOKEN'], usual: 'https://huggingface.co' },
+  MLFLOW_TRACKING_URI: { keys: ['MLFLOW_TRACKING_TOKEN', 'MLFLOW_TRACKING_USERNAME', 'MLFLOW_TRACKING_PASSWORD'] },
+  OTEL_EXPORTER_OTLP_ENDPOINT: { keys: ['OTEL_EXPORTER_OTLP_HEADERS'] },
+  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: { keys: ['OTEL_EXPORTER_OTLP_HEADERS'] },
+  OTEL_EXPORTER_OTLP_METRICS_ENDPOINT: { keys: ['OTEL_EXPORTER_OTLP_HEADERS'] },
+  WANDB_BASE_URL: { keys: ['WANDB_API_KEY'] },
+} as const satisfies Record<string, { readonly keys: readonly string[]; readonly usual?: string }>;
+export type ServerVariable = keyof typeof serverVariables;
+
 /** Where it is and each of its keys, a line each. A key goes to the server that it was named with, and to no other that was named. */
-export function linesOfServer({ url, keys }: AskedServer): string[] {
-  const origin = originOf(url);
-  return [`${grants.server}${origin}`, ...keys.map((name) => `${grants.key}${name} ${origin}`)];
+export function linesOfServer({ url, keys, as }: Pick<AskedServer, 'url' | 'keys' | 'as'>): string[] {
+  const place = as ?? originOf(url);
+  return [`${grants.server}${place}`, ...keys.map((name) => `${grants.key}${name} ${place}`)];
 }
 
 /** A server that runs as long as a process of this user's does: another one may listen there when it has ended. */
@@ -40,12 +58,13 @@ export function linesOfServerOf(pid: number, url: string): string[] {
 }
 
 /** Refuses to ask a server, or to tell it a key, that nobody named where anybody may name one. */
-export function requireServer({ url, keys }: AskedServer, what: string, environment: Environment = process.env): void {
-  const missing = linesOfServer({ url, keys }).find((line) => !isGranted(line, environment));
+export function requireServer(server: AskedServer, what: string, environment: Environment = process.env): void {
+  if (isOfEnvironment(server, environment)) return;
+  const missing = linesOfServer(server).find((line) => !isGranted(line, environment));
   if (missing === undefined) return;
   const told = missing.startsWith(grants.key) ? ` with the key in ${missing.split(' ')[1]}` : '';
   throw refused(
-    `${what} at ${originOf(url)} is not asked${told}`,
+    `${what} at ${originOf(server.url)} is not asked${told}: this user named no such thing in this folder.`,
     missing,
     'Name it at a command line of yours, in a run file or by itself: npx ratchet train FILE, npx ratchet gepa run FILE, npx ratchet eval run FILE or ENV -b URL -k NAME.',
     environment,
@@ -56,7 +75,7 @@ export function requireServer({ url, keys }: AskedServer, what: string, environm
 export function requireGrant(grant: string, what: string, environment: Environment = process.env): void {
   if (isGranted(grant, environment)) return;
   throw refused(
-    `${what} is not taken from Temporal`,
+    `${what} is not taken from Temporal: the Temporal server of this folder does not authenticate its clients, and this user named no such thing.`,
     grant,
     'A run file that says so grants it once it is named at a command line of yours: npx ratchet train FILE.',
     environment,
@@ -124,6 +143,15 @@ function isGranted(line: string, environment: Environment): boolean {
   return isAmong(lines, line);
 }
 
+function isOfEnvironment({ url, keys, variables = [] }: AskedServer, environment: Environment): boolean {
+  return variables.some((name) => {
+    const { keys: own, usual = '' }: { readonly keys: readonly string[]; readonly usual?: string } =
+      serverVariables[name];
+    const named = environment[name] || usual;
+    return URL.canParse(named) && originOf(named) === originOf(url) && keys.every((key) => own.includes(key));
+  });
+}
+
 function isAmong(lines: ReadonlySet<string>, line: string): boolean {
   if (lines.has(line)) return true;
   const start = line + whileRuns;
@@ -147,6 +175,6 @@ function originOf(url: string): string {
 function refused(whatNot: string, line: string, remedy: string, environment: Environment): RatchetError {
   return new RatchetError(
     'ConfigInvalid',
-    `${whatNot}: the Temporal server of this folder does not authenticate its clients, and this user named no such thing. Expected the line "${line}" in ${grantedAt(rootsIn(environment)[0] ?? '')}, found none. ${remedy} On a machine that nobody else uses, RATCHET_ALONE=1 where that server is started takes all of this away.`,
+    `${whatNot} Expected the line "${line}" in ${grantedAt(rootsIn(environment)[0] ?? '')}, found none. ${remedy} On a machine that nobody else uses, RATCHET_ALONE=1 where the Temporal server of this folder is started takes all of this away.`,
   );
 }

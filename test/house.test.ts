@@ -114,6 +114,21 @@ const house: Readonly<Record<string, Room>> = {
   setup: { rooms: [], packages: ['node:*'] },
 };
 
+/** Files that send something by themselves, and why that does not pass the door (`engine/ask-server.ts`), which asks what was granted. */
+const ownRequests: Readonly<Record<string, string>> = {
+  'engine/ask-server.ts': 'the door',
+  'engine/server/main.ts': 'a policy server asks itself',
+  'backends/environments/judge.ts': "openai's client is given the door in place of its own",
+  'backends/store/s3-requests.ts': "AWS's client, of a bucket that was granted with its server (`lineOfStore`)",
+  'workers/held-lock.ts': 'a socket in a folder of this user',
+  'workers/ports.ts': 'looks whether a port of this machine is taken, and sends nothing',
+  'workers/supervised-process.ts': 'asks a process that it has started whether it is ready',
+  'workers/temporal-cli-download.ts': 'fetches a release of Temporal, without a key, from the address that it has',
+  'workers/temporal-connection.ts': 'finds out why Temporal is not reached, at the address of this user',
+  'workers/ui-front.ts': 'passes on what a browser asks of the UI of our own Temporal server',
+  'cli/doctor/services.ts': 'looks for services on behalf of whoever typed it, without a key',
+};
+
 /** Measurements and tests look at everything. */
 const freeRooms: readonly string[] = ['bench', 'test'];
 
@@ -228,6 +243,56 @@ describe('the house', () => {
       ['h', 8, true],
       ['a computed name', 10, true],
     ]);
+  });
+});
+
+describe('requests leave through one door', () => {
+  const isOfBrowser = (file: string) => file.startsWith('ui/page/');
+  const inside = sources.filter((file) => roomOf(file) in house && !isOfBrowser(file));
+
+  test('no other file sends anything by itself', () => {
+    const found = inside.flatMap((file) => sendersIn(file, textOf(file)).map((sender) => `${file}: ${sender}`));
+    const unnamed = found.filter((line) => ownRequests[line.split(':', 1)[0]!] === undefined);
+    assert.deepEqual(unnamed, [], 'ask through engine/ask-server.ts, which refuses what nobody granted');
+  });
+
+  test('every exception is one', () => {
+    const senders = inside.filter((file) => sendersIn(file, textOf(file)).length > 0);
+    assert.deepEqual(senders.sort(), Object.keys(ownRequests).sort());
+  });
+
+  test('what sends is found however it is written', () => {
+    const sending = [
+      "await fetch('http://x');",
+      'const send = globalThis.fetch;',
+      "globalThis['fetch']('http://x');",
+      'open({ fetch });',
+      "new WebSocket('ws://x');",
+      "import { request } from 'node:http';",
+      "import { get as take } from 'https';",
+      "import * as http from 'node:http';",
+      "import http2 from 'node:http2';",
+      "import { connect } from 'node:net';",
+      "import { Socket } from 'node:net';",
+      "import { connect as secure } from 'node:tls';",
+      "export { request } from 'node:https';",
+      "import { createSocket } from 'node:dgram';",
+      "import OpenAI from 'openai';",
+      "const sdk = await import('@aws-sdk/client-s3');",
+      "const { request } = await import('node:https');",
+      "const http = require('node:http');",
+      "import { Client } from 'undici';",
+    ];
+    for (const text of sending) assert.equal(sendersIn('workers/x.ts', text).length, 1, text);
+    const other = [
+      "import { createServer, type IncomingMessage, STATUS_CODES } from 'node:http';",
+      "import type { ClientRequest } from 'node:http';",
+      "import { Agent } from 'node:https';",
+      "import { createServer, isIP, BlockList } from 'node:net';",
+      'queue.fetch(); const options = { fetch: send }; class A { fetch() {} }',
+      "import type OpenAI from 'openai';",
+    ];
+    for (const text of other) assert.deepEqual(sendersIn('workers/x.ts', text), [], text);
   });
 });
 
@@ -394,6 +459,82 @@ function importsOf(file: string, text: string): Import[] {
     },
   }).visit(parse(file, text));
   return found;
+}
+
+/** Exports of Node's modules that send nothing by themselves. */
+const quietExports = /^(?:createServer|Agent|STATUS_CODES|METHODS|isIP|isIPv4|isIPv6|BlockList|Server)$/;
+const nodeSenders = /^(?:node:)?(?:http|https|http2|net|tls|dgram)$/;
+const packagedSenders = /^(?:openai|@aws-sdk\/.*|undici|node-fetch|axios|got|ws)(?:\/.*)?$/;
+const globalSenders = new Set(['fetch', 'WebSocket', 'EventSource', 'XMLHttpRequest']);
+
+/** What in a file can send a request. Temporal's own clients are none of it: their server is this user's. */
+function sendersIn(file: string, text: string): string[] {
+  const found: string[] = [];
+  const names = new Set<Span>();
+  const mentions: (Span & { readonly name: string })[] = [];
+  const name = (node: Span, isComputed: boolean): void => void (isComputed || names.add(node));
+  const imported = (what: string | null, exports: readonly (string | null)[]): void => {
+    if (what === null) return;
+    if (packagedSenders.test(what)) found.push(what);
+    else if (nodeSenders.test(what))
+      found.push(...exports.flatMap((one) => (one !== null && quietExports.test(one) ? [] : [`${what} ${one}`])));
+  };
+  const exported = (node: { readonly name?: string; readonly value?: unknown }): string =>
+    node.name ?? String(node.value);
+  new Visitor({
+    ImportDeclaration(node) {
+      const specifiers = node.specifiers.filter((one) => one.type !== 'ImportSpecifier' || one.importKind !== 'type');
+      if (node.importKind === 'type' || (specifiers.length === 0 && node.specifiers.length > 0)) return;
+      const exports = specifiers.map((one) => (one.type === 'ImportSpecifier' ? exported(one.imported) : null));
+      for (const one of node.specifiers) if (one.type === 'ImportSpecifier') names.add(one.imported);
+      imported(node.source.value, exports);
+    },
+    ExportNamedDeclaration(node) {
+      if (!node.source || node.exportKind === 'type') return;
+      imported(node.source.value, node.specifiers.map(({ local }) => exported(local))); // prettier-ignore
+    },
+    ExportAllDeclaration(node) {
+      if (node.exportKind !== 'type') imported(node.source.value, [null]);
+    },
+    ImportExpression(node) {
+      imported(stringOf(node.source), [null]);
+    },
+    CallExpression(node) {
+      const [first] = node.arguments;
+      const isRequire = node.callee.type === 'Identifier' && node.callee.name === 'require';
+      if (isRequire && first && first.type !== 'SpreadElement') imported(stringOf(first), [null]);
+    },
+    MemberExpression(node) {
+      const isOfGlobal = node.object.type === 'Identifier' && /^(?:globalThis|global)$/.test(node.object.name);
+      const property = node.property.type === 'Identifier' ? node.property.name : node.property.type === 'Literal' ? node.property.value : null; // prettier-ignore
+      if (isOfGlobal && globalSenders.has(String(property))) found.push(`globalThis.${String(property)}`);
+      name(node.property, node.computed);
+    },
+    Property(node) {
+      // In `{ fetch }` it is also the value.
+      if (!node.shorthand) name(node.key, node.computed);
+    },
+    MethodDefinition(node) {
+      name(node.key, node.computed);
+    },
+    PropertyDefinition(node) {
+      name(node.key, node.computed);
+    },
+    TSPropertySignature(node) {
+      name(node.key, node.computed);
+    },
+    TSMethodSignature(node) {
+      name(node.key, node.computed);
+    },
+    Identifier(node) {
+      if (globalSenders.has(node.name)) mentions.push(node);
+    },
+  }).visit(parse(file, text));
+  const places = new Set([...names].map(({ start }) => start));
+  return [
+    ...found,
+    ...new Map(mentions.filter(({ start }) => !places.has(start)).map((one) => [one.start, one.name])).values(),
+  ];
 }
 
 /** What a string literal, or a template without values, says; null for all else. */

@@ -1,4 +1,4 @@
-import { type Collector, type OtlpOptions, OtlpSink } from '../backends/metrics/otlp.ts';
+import { type Collector, endpointVariables, type OtlpOptions, OtlpSink } from '../backends/metrics/otlp.ts';
 import { MlflowSink } from '../backends/metrics/mlflow.ts';
 import { trackingServer } from '../backends/metrics/tracking-server.ts';
 import { plainUrl } from '../backends/plain-url.ts';
@@ -17,7 +17,8 @@ export function mlflowSink(
 ): MlflowSink {
   const experiment = mlflow.experiment ?? (environment['MLFLOW_EXPERIMENT_NAME'] || 'ratchet');
   return new MlflowSink({
-    trackingUri: () => requireServer(trackingServer(mlflow, environment)),
+    trackingUri: () => urlOf(trackingServer(mlflow, environment)),
+    ...(mlflow.trackingUri === null ? { variables: ['MLFLOW_TRACKING_URI'] } : {}),
     experiment,
     runName: mlflow.runName ?? spec.name,
     id,
@@ -26,7 +27,7 @@ export function mlflowSink(
   });
 }
 
-function requireServer(server: ReturnType<typeof trackingServer>): string {
+function urlOf(server: ReturnType<typeof trackingServer>): string {
   if ('url' in server) return server.url;
   throw new RatchetError('ConfigInvalid', server.why);
 }
@@ -40,7 +41,7 @@ export function otlpSink(
   { id, episodesOf }: { readonly id: string; readonly episodesOf: OtlpOptions['episodes']['of'] },
   environment: Readonly<NodeJS.ProcessEnv> = process.env,
 ): OtlpSink | null {
-  const named = ['OTEL_EXPORTER_OTLP_ENDPOINT', ...Object.values(endpointOf)].some((name) => environment[name]);
+  const named = ['OTEL_EXPORTER_OTLP_ENDPOINT', ...Object.values(endpointVariables)].some((name) => environment[name]);
   if (!named || /^true$/i.test(environment['OTEL_SDK_DISABLED'] ?? '')) return null;
   const collector = (): Collector => ({
     traces: postedTo('traces', environment),
@@ -61,7 +62,7 @@ export function otlpSink(
     );
   const headers = { traces: headersOf('traces'), metrics: headersOf('metrics') };
   const episodes = { share: spec.opentelemetry?.rollouts ?? 1, of: episodesOf };
-  return new OtlpSink({ collector, headers, resource, id, episodes });
+  return new OtlpSink({ collector, headers, environment, resource, id, episodes });
 }
 
 /** Rollouts of a step that cannot be read, as its commit or they themselves are damaged, keep its metrics from nobody. */
@@ -76,12 +77,7 @@ export function episodesOf(run: RunPlace, log: (line: string) => void): OtlpOpti
     );
 }
 
-const endpointOf = {
-  traces: 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT',
-  metrics: 'OTEL_EXPORTER_OTLP_METRICS_ENDPOINT',
-} as const;
-
-function postedTo(signal: keyof typeof endpointOf, environment: Readonly<NodeJS.ProcessEnv>): string | null {
+function postedTo(signal: keyof Collector, environment: Readonly<NodeJS.ProcessEnv>): string | null {
   if (environment[`OTEL_${signal.toUpperCase()}_EXPORTER`] === 'none') return null;
   const protocol =
     environment[`OTEL_EXPORTER_OTLP_${signal.toUpperCase()}_PROTOCOL`] ?? environment['OTEL_EXPORTER_OTLP_PROTOCOL'];
@@ -91,8 +87,8 @@ function postedTo(signal: keyof typeof endpointOf, environment: Readonly<NodeJS.
       'OTEL_EXPORTER_OTLP_PROTOCOL: expected "http/json" or "http/protobuf", got "grpc": Ratchet sends OTLP over HTTP. Collectors take that at port 4318.',
     );
   }
-  const own = environment[endpointOf[signal]];
-  if (own) return collectorUrl(own, endpointOf[signal]).href;
+  const own = environment[endpointVariables[signal]];
+  if (own) return collectorUrl(own, endpointVariables[signal]).href;
   const base = environment['OTEL_EXPORTER_OTLP_ENDPOINT'];
   if (!base) return null;
   const url = collectorUrl(base, 'OTEL_EXPORTER_OTLP_ENDPOINT');

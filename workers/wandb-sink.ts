@@ -5,12 +5,14 @@ import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { cacheFolder } from '../backends/cache-folder.ts';
+import { plainUrl } from '../backends/plain-url.ts';
 import type { NumberedRow } from '../runs/metrics-feed.ts';
-import type { MetricsSink } from '../backends/metrics/sinks.ts';
+import { type MetricsSink, wandbServer } from '../backends/metrics/sinks.ts';
 import { environmentForAll, selectEnvironment, wandbVariables } from '../core/child-environment.ts';
 import { RatchetError } from '../core/errors.ts';
 import { lineageNumber } from '../core/names.ts';
 import type { RunSpec, WandbSpec } from '../config/run-spec.ts';
+import { requireServer } from '../engine/grants.ts';
 import { ensurePython } from './python-environment.ts';
 
 const script = fileURLToPath(new URL('../python/ratchet_wandb.py', import.meta.url));
@@ -74,7 +76,8 @@ export class WandbSink implements MetricsSink {
 
   async open(cursor: number): Promise<number> {
     await this.#end('SIGKILL');
-    const { environment = process.env, log } = this.#options;
+    const { wandb, environment = process.env, log } = this.#options;
+    if (wandb.mode !== 'offline') requireWandb(environment);
     const python = await ensurePython({ name: 'W&B client', requirements: wandbRequirements, log, environment });
     this.#start(python, {
       ...foldersOfClient(this.#options.folder),
@@ -179,6 +182,16 @@ export class WandbSink implements MetricsSink {
 /** Folders for the client's logs and staged files. They are beside the run's own, not in the user's home, unless the user names others. */
 function foldersOfClient(folder: string): Record<string, string> {
   return { WANDB_CACHE_DIR: path.join(folder, 'cache'), WANDB_DATA_DIR: path.join(folder, 'data') };
+}
+
+function requireWandb(environment: Readonly<NodeJS.ProcessEnv>): void {
+  const server = wandbServer(environment);
+  if (plainUrl(server.url) === null)
+    throw new RatchetError(
+      'ConfigInvalid',
+      'WANDB_BASE_URL: expected a URL, http:// or https:// without a password in it.',
+    );
+  requireServer({ ...server, variables: ['WANDB_BASE_URL'] }, 'W&B ([wandb])', environment);
 }
 
 /** The numbers of a row. A lineage is a number in W&B, and the first row of a later one says where it went on from. */

@@ -9,6 +9,7 @@ import { grantByTrustedFile, grants, linesOfServer, writeGrants } from '../../en
 import { isOfProject } from '../../engine/trusted-files.ts';
 import { asNamed } from '../environments/named.ts';
 import { serverKeysOf } from '../inference/model-server.ts';
+import { sinkServers } from '../metrics/sinks.ts';
 import { linesOfStore } from '../store/index.ts';
 
 /**
@@ -57,6 +58,7 @@ export function namedIn(spec: RunSpec): string[] {
     ...[inference, teacher].flatMap((pool) => (pool && 'endpoints' in pool && pool.endpoints?.path) || []),
     ...namedByEnvironments(environmentsOf(spec)),
     ...serversIn(spec),
+    ...sinksIn(spec),
     ...linesOfStore(spec.store.uri),
     ...linesOfModels([spec.model, teacher?.folder ?? null]),
   ];
@@ -76,6 +78,11 @@ export function serversIn({ inference, teacher, gepa, trainer }: RunSpec): strin
     ...(teacher ? of(teacher.urls, serverKeysOf({ apiKeyVar: teacher.apiKeyVar })) : []),
     ...(gepa ? of([gepa.url], serverKeysOf(gepa)) : []),
   ];
+}
+
+/** Servers that its metrics and notices are sent to. They are no part of {@link serversIn}: who evaluates a run sends them nothing. */
+export function sinksIn(spec: RunSpec): string[] {
+  return sinkServers(spec).flatMap(linesOfServer);
 }
 
 function inferenceServers(spec: InferenceSpec): string[] {
@@ -122,7 +129,7 @@ export function namedByEnvironments(environments: readonly Entry[]): string[] {
       ...(variables?.files ?? []),
       ...(args['sandbox'] === 'none' ? [grants.noSandbox] : []),
       ...(typeof args['python'] === 'string' && args['python'].includes('/') ? [args['python']] : []),
-      ...(asNamed(entry) ?? []),
+      ...asNamed(entry),
     ];
   });
 }

@@ -1,5 +1,7 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
+import { askServer, type Destination } from '../../engine/ask-server.ts';
+import { grantHere, linesOfServer } from '../../engine/grants.ts';
 import { asItIs, readBodyText } from '../../engine/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { lazily } from '../../core/lazily.ts';
@@ -38,9 +40,16 @@ export interface Judge {
 /** Answers kept; the oldest are forgotten first. */
 const answersMax = 10_000;
 
+/**
+ * Only code that this user may run opens one, with an address of its own or with arguments that somebody named (`requireNamed`): that grants
+ * the server its key.
+ */
 export function openJudge(args: JudgeArgs): Judge {
   const options = judgeArgs.parse(args);
-  const apiKey = keyOf(options.api_key_var);
+  const { base_url: url, api_key_var: keyVar } = options;
+  const apiKey = keyOf(keyVar);
+  const server = { what: 'The judge', url, keys: keyVar === undefined ? [] : [keyVar] };
+  grantHere(linesOfServer(server));
   // Loaded when it is asked the first time: most who look at an environment ask nothing.
   const client = lazily(async () => {
     const [{ default: OpenAI }, { default: PQueue }] = await Promise.all([import('openai'), import('p-queue')]);
@@ -51,12 +60,22 @@ export function openJudge(args: JudgeArgs): Judge {
       interval: 60_000 / options.requests_per_minute,
     });
     return new OpenAI({
-      baseURL: options.base_url,
-      apiKey,
+      baseURL: url,
+      apiKey: 'none',
+      // Not those of variables that nobody named for this server.
+      organization: null,
+      project: null,
       maxRetries: options.max_retries,
       // Waiting for its turn is no part of a request's time.
       timeout: waitMaxMs,
-      fetch: async (url, init) => queue.add(() => fetchWhole(url, init, options.timeout_s * 1000)),
+      fetch: async (at, init) => {
+        const authorization = { authorization: `Bearer ${apiKey}` };
+        // Some servers that want no key refuse a request without the header.
+        const sent = keyVar === undefined ? { headers: authorization } : { headers: {}, secrets: () => authorization };
+        return queue.add(() =>
+          fetchWhole(server, at as string, { ...sent, init, timeoutMs: options.timeout_s * 1000 }),
+        );
+      },
     });
   });
   const answers = new Map<string, Promise<string>>();
@@ -125,17 +144,28 @@ function keyOf(variable: string | undefined): string {
 /** Largest answer accepted from a judge. Real ones have some thousand words; error pages of servers may be longer. */
 const judgeBytesMax = 16 * 1024 * 1024;
 
-/** The whole answer, so that a request is in flight until its last byte. */
+interface Sent {
+  readonly headers: Readonly<Record<string, string>>;
+  readonly secrets?: () => Readonly<Record<string, string>>;
+  readonly init: RequestInit | undefined;
+  readonly timeoutMs: number;
+}
+
+/** The whole answer, so that a request is in flight until its last byte. A redirect would take the prompt to another server: it is an error. */
 async function fetchWhole(
-  url: string | URL | Request,
-  init: RequestInit | undefined,
-  timeoutMs: number,
+  server: Destination,
+  url: string,
+  { headers: own, secrets, init, timeoutMs }: Sent,
 ): Promise<Response> {
   const timeout = AbortSignal.timeout(timeoutMs);
   const signal = init?.signal ? AbortSignal.any([init.signal, timeout]) : timeout;
-  const asked = new Headers(init?.headers);
-  for (const [name, value] of Object.entries(asItIs)) asked.set(name, value);
-  const response = await fetch(url, { ...init, headers: asked, signal });
+  const response = await askServer(server, url, {
+    method: 'POST',
+    headers: { accept: 'application/json', 'content-type': 'application/json', ...asItIs, ...own },
+    ...(secrets && { secrets }),
+    body: init?.body as string,
+    signal,
+  });
   const { status, statusText, headers } = response;
   const text = await readBodyText(response, 'The judge', judgeBytesMax);
   return new Response(text, { status, statusText, headers });

@@ -4,28 +4,32 @@ import type { EvaluatedEnvironment } from '../../core/eval/evaluation.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { grants, requireGrant } from '../../engine/grants.ts';
 
-type Entry = Pick<EvaluatedEnvironment, 'id' | 'args' | 'python' | 'agent' | 'extra'>;
+type Entry = Pick<EvaluatedEnvironment, 'id' | 'args' | 'python' | 'agent' | 'extra' | 'variables'>;
 
 /**
  * An environment with what it is loaded with, as this user named it; nothing for one in TypeScript whose arguments name no server. Its
  * code may be ours and its arguments still make it do something else: of v1 they set variables of the agent's program, of v0 whatever its
- * load_environment does, and a judge among them is a server that is sent a key.
+ * load_environment does, and a judge among them is a server that is sent a key. One in Python is told variables, by name or from a file, which
+ * are named together with it: a line each.
  */
-export function asNamed({ id, python, args, agent = {}, extra = {} }: Entry): [line: string] | null {
-  if (python === undefined && !namesServer(args)) return null;
+export function asNamed({ id, python, args, agent = {}, extra = {}, variables }: Entry): string[] {
+  if (python === undefined && !namesServer(args)) return [];
   const loaded = canonical(python === undefined ? { id, args } : { module: python.module, args, agent, extra });
-  return [`${grants.environment}${createHash('sha256').update(loaded).digest('hex')}`];
+  const line = `${grants.environment}${createHash('sha256').update(loaded).digest('hex')}`;
+  const told = python === undefined ? [] : [...(variables?.names ?? []), ...(variables?.files ?? [])];
+  return [line, ...told.map((name) => `${grants.key}${name} ${line}`)];
 }
 
 /** Refuses an environment with arguments that nobody named, where anybody may name some. */
 export function requireNamed(entry: Entry): void {
-  const [line] = asNamed(entry) ?? [];
-  if (line !== undefined) requireGrant(line, `The environment ${entry.id} with these arguments`);
+  for (const line of asNamed(entry))
+    requireGrant(line, `The environment ${entry.id} with these arguments and variables`);
 }
 
 /** A URL, or the name of a variable with a key, anywhere in them. */
 function namesServer(args: JsonValue | Entry['args']): boolean {
-  if (typeof args === 'string') return args.includes('://');
+  // URLs are read without their tabs and line breaks, and `http:host` is one as well.
+  if (typeof args === 'string') return /:\/\/|https?:/i.test(args.replaceAll(/[\t\r\n]/g, ''));
   if (typeof args !== 'object' || args === null) return false;
   return Object.entries(args).some(([key, value]) => /(?:_var|Var)$/.test(key) || namesServer(value));
 }

@@ -2,6 +2,7 @@ import { setTimeout as wait } from 'node:timers/promises';
 import { z } from 'zod';
 import { hubAnswerMsMax, hubStallMsMax } from '../../core/limits.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { askServer, isRefusal } from '../../engine/ask-server.ts';
 import { asItIs, readBodyText, UnwantedBody } from '../../engine/read-body.ts';
 import { commitPattern, type RepositoryKind } from './hub-cache.ts';
 import type { HubSettings } from './hub-settings.ts';
@@ -99,7 +100,7 @@ export class HubClient {
   async #headers(url: string, asked: Asked): Promise<Response> {
     let at = url;
     for (let i = 0; i < redirectsMax; i++) {
-      const response = await this.#ask(at, { ...asked, method: 'HEAD', redirect: 'manual' });
+      const response = await this.#ask(at, { ...asked, method: 'HEAD', redirects: 'returned' });
       const to = response.headers.get('location');
       if (to === null || new URL(to, at).origin !== new URL(at).origin || response.headers.has('x-linked-etag')) {
         return response;
@@ -109,18 +110,26 @@ export class HubClient {
     throw new RatchetError('ServerUnavailable', `${url}: expected the file, got more than ${redirectsMax} redirects.`);
   }
 
-  /** A token goes to the Hub alone: `fetch` takes it off where a redirect leads to another server. */
+  /** A token goes to the Hub alone, and not where a redirect leads to another server. */
   async #ask(url: string, { id, what, signal, headers = {}, ...request }: Asked): Promise<Response> {
-    const { token } = this.#settings;
-    const authorization = token === null ? {} : { authorization: `Bearer ${token.value}` };
+    const { token, endpoint } = this.#settings;
+    const server = {
+      what: 'The Hugging Face Hub (HF_ENDPOINT)',
+      url: endpoint,
+      keys: token === null ? [] : ['HF_TOKEN'],
+      variables: ['HF_ENDPOINT'] as const,
+    };
     let response: Response;
     try {
-      response = await fetch(url, {
+      response = await askServer(server, url, {
+        redirects: 'followed',
         ...request,
-        headers: { 'user-agent': 'ratchet', ...asItIs, ...authorization, ...headers },
+        headers: { 'user-agent': 'ratchet', ...asItIs, ...headers },
+        secrets: () => (token === null ? {} : { authorization: `Bearer ${token.value}` }),
         signal: signal ?? AbortSignal.timeout(hubAnswerMsMax),
       });
     } catch (cause) {
+      if (isRefusal(cause)) throw cause;
       throw new RatchetError('ServerUnavailable', `${url} cannot be reached: ${reasonOf(cause)}.`, { cause });
     }
     if (response.status < 400) return response;
@@ -174,7 +183,7 @@ interface Asked {
   /** For messages: a revision or a file. */
   readonly what: string;
   readonly method?: 'HEAD';
-  readonly redirect?: 'manual';
+  readonly redirects?: 'returned';
   readonly headers?: Readonly<Record<string, string>>;
   readonly signal?: AbortSignal;
 }

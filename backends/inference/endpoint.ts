@@ -35,6 +35,8 @@ export interface Endpoint {
 }
 
 export interface EndpointOptions {
+  /** How a refusal to ask them calls them, with the setting that names them. */
+  readonly what?: string;
   /** Of one request. */
   readonly timeoutMs: number;
   /** In flight at one server. */

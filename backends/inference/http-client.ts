@@ -1,6 +1,7 @@
-import { Agent as HttpAgent, request as httpRequest, type IncomingHttpHeaders, type IncomingMessage } from 'node:http';
-import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
+import { Agent as HttpAgent, type IncomingHttpHeaders, type IncomingMessage } from 'node:http';
+import { Agent as HttpsAgent } from 'node:https';
 import { onAbort } from '../../core/on-abort.ts';
+import { type Destination, requestOf } from '../../engine/ask-server.ts';
 
 /** What is asked of a server in one request. */
 export interface HttpCall {
@@ -9,7 +10,8 @@ export interface HttpCall {
   readonly route: string;
   /** Sent as JSON. */
   readonly body?: unknown;
-  readonly headers?: Readonly<Record<string, string>>;
+  /** Made when the server may be asked: they may tell it its keys. */
+  readonly headers?: () => Readonly<Record<string, string>>;
   readonly signal?: AbortSignal | undefined;
   /** From the first byte sent to the last one received. */
   readonly timeoutMs: number;
@@ -42,37 +44,33 @@ const answerBytesMax = 256 * 1024 * 1024;
  */
 export class HttpClient {
   readonly #agent: HttpAgent;
-  readonly #send: typeof httpRequest;
-  readonly #place: { readonly hostname: string; readonly port: string };
+  readonly #server: Destination;
   /** Of all routes. */
   readonly #path: string;
 
-  constructor(root: string) {
-    const { protocol, hostname, port, pathname } = new URL(root);
-    const isSecure = protocol === 'https:';
+  constructor(server: Destination) {
+    const { protocol, pathname } = new URL(server.url);
     // As many connections are kept as there were requests at once; the server closes those that it is tired of.
     const keeping = { keepAlive: true, maxFreeSockets: Infinity };
-    this.#agent = new (isSecure ? HttpsAgent : HttpAgent)(keeping);
-    this.#send = isSecure ? httpsRequest : httpRequest;
-    this.#place = { hostname: hostname.replace(/^\[|\]$/g, ''), port };
+    this.#agent = new (protocol === 'https:' ? HttpsAgent : HttpAgent)(keeping);
+    this.#server = server;
     this.#path = pathname.replace(/(?<!\/)\/+$/, '');
   }
 
-  /** Throws {@link NoAnswer}, or the signal's reason as soon as it is raised; any status is an answer. */
+  /** Throws {@link NoAnswer}, the signal's reason as soon as it is raised, or `ConfigInvalid` where nobody named the server; any status is an answer. */
   ask(call: HttpCall): Promise<HttpAnswer> {
     const { signal, timeoutMs } = call;
     return new Promise((resolve, reject) => {
       signal?.throwIfAborted();
       const body = call.body === undefined ? null : JSON.stringify(call.body);
-      const outgoing = this.#send({
+      const outgoing = requestOf(this.#server, {
         agent: this.#agent,
         method: call.method,
-        ...this.#place,
         path: this.#path + call.route,
-        headers: {
+        headers: () => ({
           ...(body === null ? {} : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }),
-          ...call.headers,
-        },
+          ...call.headers?.(),
+        }),
       });
       let isOver = false;
       /** Whatever comes first; of an answer that is not whole nothing more is wanted. */

@@ -114,7 +114,8 @@ function openPool(
 ): ServerPool {
   const { endpoints, provider, quantize, memoryGb, maxConcurrent, timeoutS } = spec;
   const more = openServer ? { openServer, remedy: vllmRemedy } : {};
-  const options = { provider, quantize, memoryGb, maxConcurrent, timeoutMs: timeoutS * 1000, say, ...more };
+  const what = 'The inference server ([inference] url)';
+  const options = { what, provider, quantize, memoryGb, maxConcurrent, timeoutMs: timeoutS * 1000, say, ...more };
   if (spec.url === null && endpoints === null && defaultUrl === '') throw spec.kind === 'vllm' ? noVllm : noServer;
   // What was started beside this process is ours, and may know what it was started with.
   if (spec.url === null && defaultUrl !== '') grantHere(linesOfServer({ url: defaultUrl, keys: serverKeysOf(spec) }));

@@ -2,7 +2,6 @@ import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { ncclRemedy, saysEngineDied, saysNcclFailed, saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
 import { withoutSecrets } from '../../config/secrets.ts';
-import { requireServer } from '../../engine/grants.ts';
 import type { Quantization } from '../../engine/index.ts';
 import { type HttpAnswer, type HttpCall, HttpClient, NoAnswer } from './http-client.ts';
 import type { ServedPolicy } from './types.ts';
@@ -29,6 +28,8 @@ export interface ServerOptions {
   readonly quantize?: Quantization | undefined;
   /** Memory limit of the server in GB, sent with the weights; missing = the server's default. */
   readonly memoryGb?: number | undefined;
+  /** How a refusal to ask it calls it, with the setting that names it; missing = the inference server. */
+  readonly what?: string | undefined;
   /** What helps where it does not answer, for people; missing = {@link usualRemedy}. */
   readonly remedy?: string | undefined;
 }
@@ -73,7 +74,11 @@ export class ModelServer {
   constructor(address: ServerAddress, options: ServerOptions) {
     this.address = address;
     this.root = serverRoot(address.url);
-    this.#http = new HttpClient(this.root);
+    this.#http = new HttpClient({
+      what: options.what ?? 'The inference server',
+      url: this.root,
+      keys: serverKeysOf(address),
+    });
     this.#options = options;
   }
 
@@ -218,8 +223,7 @@ export class ModelServer {
     body: unknown,
     { signal, session, timeoutMs = this.#options.timeoutMs }: PostOptions & { readonly timeoutMs?: number },
   ): Promise<HttpAnswer> {
-    requireServer({ url: this.root, keys: serverKeysOf(this.address) }, 'The inference server');
-    const headers = { ...this.#headers(), ...(session === undefined ? {} : { 'x-session-id': session }) };
+    const headers = () => ({ ...this.#headers(), ...(session === undefined ? {} : { 'x-session-id': session }) });
     try {
       return await this.#http.ask({ method, route, body, headers, signal, timeoutMs });
     } catch (error) {

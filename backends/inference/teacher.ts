@@ -27,7 +27,12 @@ const opened = new Map<string, TeacherServers>();
 /** The same for whoever asks it from this process: calls share connections, and what is known of the servers. */
 export function openTeacher(spec: TeacherSpec, say: (line: string) => void = () => undefined): TeacherServers {
   const servers = teacherServers(spec);
-  const options = { timeoutMs: spec.timeoutS * 1000, maxConcurrent: spec.maxConcurrent, say };
+  const options = {
+    what: 'The teacher ([teacher] url)',
+    timeoutMs: spec.timeoutS * 1000,
+    maxConcurrent: spec.maxConcurrent,
+    say,
+  };
   const key = JSON.stringify([servers, spec.timeoutS, spec.maxConcurrent]);
   const known = opened.get(key);
   if (known) return known;

@@ -1,7 +1,6 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { weightsAgentKeyVar } from '../../core/names.ts';
-import { requireServer } from '../../engine/grants.ts';
 import { HttpClient, NoAnswer } from './http-client.ts';
 import type { ServedPolicy } from './types.ts';
 
@@ -12,11 +11,14 @@ const fetchMs = 1_800_000;
 
 /** Asks a `ratchet weights-agent` for a version: it fetches it from the store, verifies it, and says where it lies on its machine. */
 export function askWeightsAgent(url: string): (policy: ServedPolicy) => Promise<string> {
-  const http = new HttpClient(url);
   return async ({ name, version }) => {
     const key = process.env[weightsAgentKeyVar];
-    requireServer({ url, keys: key ? [weightsAgentKeyVar] : [] }, 'The weights agent');
-    const headers = key ? { authorization: `Bearer ${key}` } : {};
+    const http = new HttpClient({
+      what: 'The weights agent ([inference] weights_agent)',
+      url,
+      keys: key ? [weightsAgentKeyVar] : [],
+    });
+    const headers = (): Record<string, string> => (key ? { authorization: `Bearer ${key}` } : {});
     const { weights, file, sums } = version;
     const body = { run: name.split(':', 1)[0]!, weights, file, sums };
     const answer = await http
@@ -28,7 +30,8 @@ export function askWeightsAgent(url: string): (policy: ServedPolicy) => Promise<
           `The weights agent at ${url} does not answer: ${cause.message}. Start it beside the vLLM server: npx ratchet weights-agent --store URI`,
           { cause },
         );
-      });
+      })
+      .finally(() => http.close());
     if (answer.status >= 300) {
       const isRefusal = answer.status === 400 || answer.status === 401 || answer.status === 403;
       throw new RatchetError(

@@ -1,4 +1,6 @@
 import { jsonOrNull } from '../../core/json-or-null.ts';
+import { askServer, isRefusal } from '../../engine/ask-server.ts';
+import type { ServerVariable } from '../../engine/grants.ts';
 import { asItIs, readBodyText } from '../../engine/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { causeOf } from '../fetch-cause.ts';
@@ -19,6 +21,8 @@ const tagNames = { id: 'ratchet.id', lineage: 'ratchet.lineage', next: 'ratchet.
 export interface MlflowOptions {
   /** `http(s)://host:port`, of the tracking server; throws where none was named. */
   readonly trackingUri: () => string;
+  /** The variable that named the server, where the run did not. */
+  readonly variables?: readonly ServerVariable[];
   readonly experiment: string;
   readonly runName: string;
   /** Unique to this run, the same whenever it goes on. */
@@ -218,26 +222,26 @@ export class MlflowSink implements MetricsSink {
   /** Null where the server answers with the error code that is expected. */
   async #ask<Answer>(
     route: string,
-    request: { readonly method: string; readonly body?: string },
+    request: { readonly method: 'GET' | 'POST'; readonly body?: string },
     expected?: string,
   ): Promise<Answer | null> {
     const url = `${this.#base}/api/2.0/mlflow/${route}`;
     const shown = url.replace(/[?].*/, '');
     let response: Response;
     let text: string;
+    const { environment = process.env, variables } = this.#options;
+    const { keys, secrets } = credentials(environment);
+    const server = { what: 'MLflow ([mlflow] tracking_uri)', url: this.#base, keys, variables, environment };
     try {
-      response = await fetch(url, {
+      response = await askServer(server, url, {
         ...request,
-        headers: {
-          'content-type': 'application/json',
-          ...asItIs,
-          ...credentials(this.#options.environment ?? process.env),
-        },
-        redirect: 'error', // what is sent goes to nobody but the server that was named
+        headers: { 'content-type': 'application/json', ...asItIs },
+        secrets: () => secrets,
         signal: AbortSignal.timeout(answerMsMax),
       });
       text = await readBodyText(response, shown);
     } catch (cause) {
+      if (isRefusal(cause)) throw cause;
       const what = `MLflow at ${this.#base} cannot be reached (${causeOf(cause)}). Is it running, and is mlflow.tracking_uri right?`;
       throw new RatchetError('ServerUnavailable', what, { cause });
     }
@@ -257,17 +261,24 @@ export class MlflowSink implements MetricsSink {
   }
 }
 
+interface Credentials {
+  readonly keys: readonly string[];
+  readonly secrets: Readonly<Record<string, string>>;
+}
+
 /** As MLflow's own client sends them (mlflow/utils/rest_utils.py). */
-function credentials(environment: Readonly<NodeJS.ProcessEnv>): Record<string, string> {
+function credentials(environment: Readonly<NodeJS.ProcessEnv>): Credentials {
   const {
     MLFLOW_TRACKING_TOKEN: token,
     MLFLOW_TRACKING_USERNAME: user,
     MLFLOW_TRACKING_PASSWORD: password,
   } = environment;
   if (user && password) {
-    return { authorization: `Basic ${Buffer.from(`${user}:${password}`).toString('base64')}` };
+    const authorization = `Basic ${Buffer.from(`${user}:${password}`).toString('base64')}`;
+    return { keys: ['MLFLOW_TRACKING_USERNAME', 'MLFLOW_TRACKING_PASSWORD'], secrets: { authorization } };
   }
-  return token ? { authorization: `Bearer ${token}` } : {};
+  if (!token) return { keys: [], secrets: {} };
+  return { keys: ['MLFLOW_TRACKING_TOKEN'], secrets: { authorization: `Bearer ${token}` } };
 }
 
 /** Rows of one lineage that follow one another, with at most so many metrics; a row with more is a batch of its own. */

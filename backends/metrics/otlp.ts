@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { askServer, isRefusal } from '../../engine/ask-server.ts';
 import { asItIs, readBodyText } from '../../engine/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { timeMetrics } from '../../core/rl/effectiveness.ts';
@@ -17,10 +18,17 @@ export interface Collector {
   readonly metrics: string | null;
 }
 
+/** Variables that name a collector for one of them. */
+export const endpointVariables = {
+  traces: 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT',
+  metrics: 'OTEL_EXPORTER_OTLP_METRICS_ENDPOINT',
+} as const satisfies Record<keyof Collector, string>;
+
 export interface OtlpOptions {
   /** Throws where the variables that name it are wrong. */
   readonly collector: () => Collector;
   readonly headers: Readonly<Record<keyof Collector, Readonly<Record<string, string>>>>;
+  readonly environment?: Readonly<NodeJS.ProcessEnv>;
   /** Of the run: `rl.run.id`, `rl.model.name` and so on. */
   readonly resource: Readonly<Record<string, string>>;
   /** Unique to this run: span and trace ids are made of it. */
@@ -118,16 +126,26 @@ export class OtlpSink implements MetricsSink {
   async #post(signal: keyof Collector, url: string, body: object): Promise<void> {
     let answer: Response;
     let said: string;
+    const { headers, environment } = this.#options;
+    const own = headers[signal]; // they may hold a key
+    const server = {
+      what: 'The collector (OTEL_EXPORTER_OTLP_ENDPOINT)',
+      url,
+      keys: Object.keys(own).length === 0 ? [] : ['OTEL_EXPORTER_OTLP_HEADERS'],
+      variables: ['OTEL_EXPORTER_OTLP_ENDPOINT', endpointVariables[signal]] as const,
+      environment,
+    };
     try {
-      answer = await fetch(url, {
+      answer = await askServer(server, url, {
         method: 'POST',
-        headers: { 'content-type': 'application/json', ...asItIs, ...this.#options.headers[signal] },
+        headers: { 'content-type': 'application/json', ...asItIs },
+        secrets: () => own,
         body: JSON.stringify(body),
-        redirect: 'error', // the headers may hold a key
         signal: AbortSignal.timeout(answerMsMax),
       });
       said = await readBodyText(answer, url, saidBytesMax);
     } catch (cause) {
+      if (isRefusal(cause)) throw cause;
       throw new RatchetError('ServerUnavailable', `The collector at ${url} cannot be reached (${causeOf(cause)}).`, {
         cause,
       });

@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { causeOf } from '../fetch-cause.ts';
 import { asItIs, readBody, UnwantedBody } from '../../engine/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { requireServer } from '../../engine/grants.ts';
+import { askServer } from '../../engine/ask-server.ts';
 import { troubleKindOf, saidBy, TinkerTrouble, wordsOf } from './trouble.ts';
 import type { TinkerAddress } from './types.ts';
 import { Waits } from './waits.ts';
@@ -40,8 +40,6 @@ interface Patience {
 const requestTimeoutMs = 60_000;
 /** Of a reply that is no download: the log-probabilities of a batch, 4 bytes a token, take tens of MB. */
 const replyBytesMax = 512 * 2 ** 20;
-/** Places that a download is sent on to; a server that keeps its archives elsewhere sends on once. */
-const redirectsMax = 3;
 const firstWaitMs = 500;
 const waitMsMax = 10_000;
 
@@ -90,34 +88,28 @@ export class TinkerHttp {
     }
   }
 
-  /** Each place that a server sends a download on to is asked for itself, and gets the key only where it is the server's own. */
-  async #fetch(method: 'GET' | 'POST', route: string, call: Call, signal: AbortSignal): Promise<Response> {
+  /** A place that the server sends a download on to gets the key only where it is the server's own. */
+  #fetch(method: 'GET' | 'POST', route: string, call: Call, signal: AbortSignal): Promise<Response> {
     const { body, accept = 'application/json' } = call;
-    const { url: server, apiKeyVar } = this.address;
-    requireServer({ url: server, keys: apiKeyVar === null ? [] : [apiKeyVar] }, 'The Tinker server');
+    const { url, apiKeyVar } = this.address;
     const isBytes = body instanceof Uint8Array;
-    let url = new URL(isAbsolute(route) ? route : `${this.address.url}${route}`);
-    for (let redirects = 0; ; redirects++) {
-      const answer = await fetch(url, {
-        method,
-        redirect: 'manual',
-        headers: {
-          accept,
-          ...asItIs,
-          ...this.#key(url),
-          ...(body === undefined ? {} : { 'content-type': isBytes ? protobufType : 'application/json' }),
-        },
-        ...(body === undefined ? {} : { body: isBytes ? Buffer.from(body) : JSON.stringify(body) }),
-        signal,
-      });
-      const next = answer.headers.get('location');
-      const isElsewhere = answer.status >= 300 && answer.status < 400 && next !== null;
-      // What is sent with POST goes to nobody but the server that was named.
-      if (!isElsewhere || method === 'POST' || redirects === redirectsMax || !URL.canParse(next, url.href))
-        return answer;
-      await answer.body?.cancel();
-      url = new URL(next, url);
-    }
+    const server = {
+      what: 'The Tinker server ([trainer] url)',
+      url,
+      keys: apiKeyVar === null ? [] : [apiKeyVar],
+    };
+    return askServer(server, isAbsolute(route) ? route : `${url}${route}`, {
+      method,
+      headers: {
+        accept,
+        ...asItIs,
+        ...(body === undefined ? {} : { 'content-type': isBytes ? protobufType : 'application/json' }),
+      },
+      secrets: () => this.#key(),
+      body: body === undefined ? undefined : isBytes ? Buffer.from(body) : JSON.stringify(body),
+      redirects: 'followed',
+      signal,
+    });
   }
 
   refusal(route: string, { status, bytes }: HttpReply): TinkerTrouble {
@@ -166,10 +158,10 @@ export class TinkerHttp {
     }
   }
 
-  /** Looked up each time, so that nothing holds a key of its own. A signed URL elsewhere gets none. */
-  #key(asked: URL): Record<string, string> {
+  /** Looked up each time, so that nothing holds a key of its own. */
+  #key(): Record<string, string> {
     const { apiKeyVar, url } = this.address;
-    if (apiKeyVar === null || !isWithin(asked, new URL(url))) return {};
+    if (apiKeyVar === null) return {};
     const value = process.env[apiKeyVar];
     if (value !== undefined && value !== '') return { 'x-api-key': value };
     throw new RatchetError(
@@ -181,12 +173,6 @@ export class TinkerHttp {
 
 function isAbsolute(route: string): boolean {
   return /^https?:\/\//i.test(route);
-}
-
-/** Of the same server, and below its path: not one whose name begins with the same letters. */
-function isWithin(asked: URL, server: URL): boolean {
-  const path = server.pathname.endsWith('/') ? server.pathname : `${server.pathname}/`;
-  return asked.origin === server.origin && asked.pathname.startsWith(path);
 }
 
 export function parsed({ bytes }: HttpReply, where: string): unknown {

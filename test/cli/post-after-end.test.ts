@@ -32,6 +32,8 @@ test('a note is posted once the run has ended, once, and not while another proce
   assert.deepEqual(taken, []);
   await advance(run, roles, first);
   await writeNote(run.run, 'afterwards');
+  await postAfterEnd(run.run, (line) => said.push(line));
+  assert.match(said.join('\n'), /webhook: The webhook .* is not asked: this user named no such thing in this folder/);
   status = 503;
   await post();
   assert.match(said.at(-1)!, /has not taken it/);

@@ -1,20 +1,19 @@
 /** Whom workers of our own Temporal server ask, and whom they tell a key: nobody that another user of the machine names. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { appendFileSync, chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer, type RequestListener } from 'node:http';
+import { appendFileSync, chmodSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { once } from 'node:events';
-import { type AddressInfo } from 'node:net';
-import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { test, type TestContext } from 'node:test';
+import { test } from 'node:test';
 import { MockActivityEnvironment } from '@temporalio/testing';
 import { createOpenRun } from '../../activities/open-run.ts';
 import { createPlanEvaluations } from '../../activities/evaluation/plan-evaluations.ts';
 import { grantNamed, namedByEnvironments, namedByModel, namedIn } from '../../backends/configs/grant.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { openEnvironment } from '../../backends/environments/index.ts';
+import { type EnvironmentEntry, openEnvironment } from '../../backends/environments/index.ts';
+import { weightsAgentKeyVar } from '../../core/names.ts';
+import { requireNamed } from '../../backends/environments/named.ts';
 import { openJudge } from '../../backends/environments/judge.ts';
 import { openEndpoint, openInference } from '../../backends/inference/index.ts';
 import { readEndpoints } from '../../backends/inference/endpoints-file.ts';
@@ -22,47 +21,8 @@ import { ModelServer } from '../../backends/inference/model-server.ts';
 import { askWeightsAgent } from '../../backends/inference/weights-agent-client.ts';
 import { openRunStore } from '../../backends/store/index.ts';
 import { TinkerHttp } from '../../backends/tinker/http.ts';
-import { trustedRootsVariable } from '../../core/child-environment.ts';
-import { grantedAt, linesOfServerOf, requireServer, writeGrants } from '../../engine/grants.ts';
-
-const key = 'RATCHET_GRANTED_SERVERS_TEST_KEY';
-const secret = 'a-key-that-stays-here';
-const notAsked = /is not asked.*Expected the line ".*" in .*granted, found none/s;
-
-/** A worker of a project's own server, with a key in its environment. */
-function stage(t: TestContext) {
-  const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-servers-'));
-  const project = path.join(folder, 'project');
-  mkdirSync(project);
-  const before = process.env[trustedRootsVariable];
-  Object.assign(process.env, { [trustedRootsVariable]: project, [key]: secret });
-  t.after(() => {
-    if (before === undefined) delete process.env[trustedRootsVariable];
-    else process.env[trustedRootsVariable] = before;
-    delete process.env[key];
-    rmSync(folder, { recursive: true });
-  });
-  const write = (name: string, text: string): string => {
-    const file = path.join(project, name);
-    writeFileSync(file, text, { mode: 0o644 });
-    return file;
-  };
-  return { folder, project, write };
-}
-
-/** Somebody who listens on the loopback, and what came there. */
-async function listener(t: TestContext, answer: RequestListener = (_, reply) => void reply.end('{}')) {
-  const heard: Record<string, unknown>[] = [];
-  const server = createServer((request, reply) => {
-    heard.push(request.headers);
-    request.resume();
-    answer(request, reply);
-  });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  t.after(() => server.close());
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, heard };
-}
+import { grantedAt, grantedLines, linesOfServerOf, requireServer, writeGrants } from '../../engine/grants.ts';
+import { key, listener, notAsked, secret, stage } from './grant-stage.ts';
 
 const chat = {
   messages: [{ role: 'user' as const, content: 'hello' }],
@@ -70,6 +30,9 @@ const chat = {
   seed: 1,
   path: [],
 } as unknown as Parameters<ReturnType<typeof openEndpoint>['chat']>[0];
+
+const version = { weights: 'weights/step_1/', file: {}, sums: {} };
+const policy = { name: 'run:1', folder: '', version } as unknown as Parameters<ReturnType<typeof askWeightsAgent>>[0];
 
 test('a server that nobody named hears nothing, whoever asks it, on the loopback neither', async (t) => {
   stage(t);
@@ -91,8 +54,6 @@ test('a server that nobody named hears nothing, whoever asks it, on the loopback
   await assert.rejects(endpoint.chat(chat), notAsked);
   const tinker = new TinkerHttp({ url, apiKeyVar: key, server: 'tinker' }, { patienceMs: 0, say: () => undefined });
   await assert.rejects(tinker.get('/api/v1/healthz'), notAsked);
-  const version = { weights: 'weights/step_1/', file: {}, sums: {} };
-  const policy = { name: 'run:1', folder: '', version } as unknown as Parameters<ReturnType<typeof askWeightsAgent>>[0];
   await assert.rejects(askWeightsAgent(url)(policy), notAsked);
   assert.deepEqual(heard, []);
 });
@@ -117,7 +78,18 @@ test('a key goes to the server that it was named with, not to another that was n
   await ask(other.url, null);
   await assert.rejects(ask(other.url, key), new RegExp(`is not asked with the key in ${key}`));
   await assert.rejects(ask(own.url, 'PATH'), /is not asked with the key in PATH/);
-  assert.deepEqual(own.heard.map(({ authorization }) => authorization), [`Bearer ${secret}`, undefined]); // prettier-ignore
+  const patience = { patienceMs: 0, say: () => undefined };
+  const tinker = (url: string) => new TinkerHttp({ url, apiKeyVar: key, server: 'tinker' }, patience);
+  await tinker(own.url).get('/api/v1/healthz');
+  await assert.rejects(tinker(other.url).get('/api/v1/healthz'), new RegExp(`is not asked with the key in ${key}`));
+  process.env[weightsAgentKeyVar] = secret;
+  t.after(() => delete process.env[weightsAgentKeyVar]);
+  await assert.rejects(
+    askWeightsAgent(own.url)(policy),
+    new RegExp(`is not asked with the key in ${weightsAgentKeyVar}`),
+  );
+  assert.deepEqual(own.heard.map(({ authorization }) => authorization), [`Bearer ${secret}`, undefined, undefined]); // prettier-ignore
+  assert.deepEqual(own.heard.map((headers) => headers['x-api-key']), [undefined, undefined, secret]); // prettier-ignore
   assert.deepEqual(other.heard.map(({ authorization }) => authorization), [undefined]); // prettier-ignore
 });
 
@@ -197,6 +169,30 @@ test('a run file of the project grants its servers where it is started as it sta
   requireServer({ url: own.url, keys: [key] }, 'It');
 });
 
+test('the judge of a run file is granted where the run is started as it stands, and no other', async (t) => {
+  const { write, project } = stage(t);
+  const judge = `judge = { base_url = "https://judge.example/v1", model = "m", api_key_var = "${key}" }`;
+  const run = write(
+    'run.toml',
+    `model = "preset:reverse-text-0.2m"\n[[env]]\nid = "wiki-search"\nargs = { ${judge} }\n`,
+  );
+  const open = createOpenRun({
+    projectFolder: project,
+    hasSearchAttributes: async () => true,
+    isWorkflowRunning: async () => false,
+  });
+  const start = (overrides: Record<string, string>) =>
+    new MockActivityEnvironment().run(open, { config: run, run: 'a', overrides }, 'a', 'execution');
+  const lines = () => grantedLines(project).filter((line) => line.startsWith('environment '));
+  const refused = /The environment wiki-search with these arguments and variables is not taken from Temporal/;
+  await assert.rejects(start({ 'env.0.args.judge.base_url': 'http://127.0.0.1:9/v1' }), refused);
+  await assert.rejects(start({ max_steps: '3' }), refused);
+  assert.equal(lines().length, 0);
+  await start({}).catch((error: Error) => assert.doesNotMatch(error.message, refused));
+  assert.equal(lines().length, 1);
+  await assert.rejects(start({ 'env.0.args.judge.api_key_var': 'RATCHET_OTHER' }), refused);
+});
+
 test('a file of evaluations grants its servers as it stands, and nothing that was laid over it', async (t) => {
   const { write, project } = stage(t);
   const [own, evil] = [await listener(t), await listener(t)];
@@ -237,10 +233,32 @@ test('an environment is not loaded with a judge that nobody named', async (t) =>
   const judged = (args: object) => ({ id: 'wiki-search', name: 'wiki-search', args: args as Record<string, string> });
   for (const args of [{ base_url: `${url}/v1`, model: 'm' }, { api_key_var: key }, { judge: { base_url: url } }])
     await assert.rejects(openEnvironment(judged(args)), /not taken from Temporal/);
+  // A URL is read in more ways than it is usually written.
+  for (const base_url of [url.replace('//', ''), url.replace('//', '\\\\'), url.replace('tp://', '\ttp:')])
+    await assert.rejects(
+      openEnvironment(judged({ judge: { base_url, model: 'm' } })),
+      /not taken from Temporal/,
+      base_url,
+    );
   const named = judged({ judge: { base_url: `${url}/v1`, model: 'm', api_key_var: key } });
   grantNamed(project, namedByEnvironments([named]));
   await openEnvironment(named).catch((error: Error) => assert.doesNotMatch(error.message, /not taken from Temporal/));
   assert.deepEqual(heard, []);
+});
+
+test('an environment in Python is told the variables that it was named with, and no others', (t) => {
+  const { project } = stage(t);
+  const python = { api: 'v0', module: 'judged', folder: '/env', version: '1' } as unknown as EnvironmentEntry['python'];
+  const told = (names: string[], files: string[] = [], args = {}) =>
+    requireNamed({ id: 'judged', args, python, variables: { names, files } });
+  const named = { id: 'judged', args: {}, python, variables: { names: ['JUDGE_KEY'], files: ['/env/keys'] } };
+  assert.throws(() => told([]), /not taken from Temporal/);
+  grantNamed(project, namedByEnvironments([named]));
+  told(['JUDGE_KEY'], ['/env/keys']);
+  told([]);
+  assert.throws(() => told(['JUDGE_KEY', 'OTHER_KEY']), /Expected the line "key OTHER_KEY environment /);
+  assert.throws(() => told(['JUDGE_KEY'], ['/env/other']), /Expected the line "key \/env\/other environment /);
+  assert.throws(() => told(['JUDGE_KEY'], [], { url: 'http://elsewhere' }), /not taken from Temporal/);
 });
 
 test('a bucket is written to with our credentials where it was named, and nowhere else', (t) => {
@@ -274,7 +292,7 @@ test('no redirect takes a key along', async (t) => {
   await tinker.get('/api/v1/download').catch(() => undefined);
   const judge = openJudge({ base_url: `${own.url}/v1`, model: 'm', api_key_var: key, max_retries: 0 });
   await judge.ask('?').catch(() => undefined);
-  assert.ok(own.heard.some(({ authorization }) => authorization === `Bearer ${secret}`));
+  assert.equal(own.heard.filter(({ authorization }) => authorization === `Bearer ${secret}`).length, 2);
   assert.ok(own.heard.some((headers) => headers['x-api-key'] === secret));
   assert.ok(!JSON.stringify(thief.heard).includes(secret));
 });
