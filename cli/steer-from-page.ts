@@ -27,6 +27,8 @@ export const steerFromPage =
     }
   };
 
+const nobody = { isThere: false, ask: () => Promise.resolve('') };
+
 async function fork(place: { readonly name: string; readonly store: string }, value: string): Promise<string> {
   const [step = '', name = '', ...rest] = value.trim().split(/\s+/);
   if (!/^\d+$/.test(step) || !runNamePattern.test(name) || rest.length > 0)
@@ -34,6 +36,8 @@ async function fork(place: { readonly name: string; readonly store: string }, va
       'ConfigInvalid',
       `fork: expected a step and a name, as in 50 words-again; got ${JSON.stringify(value)}.`,
     );
-  const { warnings, said } = await forkFrom(place, { step: Number(step), name, overrides: {} });
+  // The page asks no questions: what to type at a terminal is said there.
+  const asked = { step: Number(step), name, overrides: {} };
+  const { warnings, said } = await forkFrom(place, asked, { store: place.store }, nobody);
   return [...warnings, said].join('\n');
 }

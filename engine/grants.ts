@@ -20,6 +20,8 @@ export const grants = {
   model: 'model ',
   /** Before a bucket and where that is. */
   store: 'store ',
+  /** Precedes a digest and the path of a file: granted is what the file was then. */
+  digest: 'sha256 ',
 } as const;
 
 /** A server that is asked, and the names of environment variables whose values it is told. */
@@ -84,6 +86,11 @@ export function writeGrants(projectFolder: string, lines: readonly string[]): vo
 export function grantByTrustedFile(lines: readonly string[], environment: Environment = process.env): void {
   const [projectFolder] = rootsIn(environment);
   if (projectFolder !== undefined) writeGrants(projectFolder, lines);
+}
+
+/** Whether a line is among those of a project, whoever asks: a command, or a worker of any server. */
+export function isGrantedIn(projectFolder: string, line: string): boolean {
+  return isAmong(new Set(grantedLines(projectFolder)), line);
 }
 
 export function grantedAt(projectFolder: string): string {

@@ -5,12 +5,15 @@ import type { CheckpointFigures } from '../../core/eval/checkpoint-curve.ts';
 import { readSteps, type StepChoice } from '../../core/eval/select-steps.ts';
 import { type CheckpointPlan, planCheckpoints } from '../../runs/checkpoint-evaluations.ts';
 import { tellingOptions } from '../audience.ts';
+import { namedByEnvironments } from '../../backends/configs/grant.ts';
+import { grantOption } from '../ask-grants.ts';
 import { findRunFolder } from '../run-place.ts';
 import { storeOption } from '../store-option.ts';
 import { openTeller } from '../teller.ts';
+import { askForVersions, typedByModels } from './named-models.ts';
 import { type EvaluationStage, onStage } from './stage.ts';
 import { type EvaluationLine, isRunning } from './watch-evaluation.ts';
-import { type CheckpointOptions, remember, subjectOf } from './checkpoint-subject.ts';
+import { type AskedSubject, type CheckpointOptions, remember, subjectOf } from './checkpoint-subject.ts';
 import { checkpointFigures, curveLines } from './checkpoint-figures.ts';
 
 const help = `
@@ -56,6 +59,7 @@ function withCheckpointOptions(command: Command): Command {
     .option('--watcher', 'wait for further checkpoints until the run ends')
     .option(...storeOption)
     .option(...tellingOptions.json)
+    .option(...grantOption)
     .option('--dry-run', 'say what would be evaluated');
   return command;
 }
@@ -82,6 +86,7 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
     }
     return 0;
   }
+  await askForPlan(plan, subject, options);
   await remember(place, subject);
   const atOnce = options.atOnce === undefined ? undefined : readAtOnce(options.atOnce);
   const environments = plan.evaluations.map(({ input }) => input.environment);
@@ -93,13 +98,15 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
       const isOver = await isLast();
       const { fresh, left } = await notByTheRun(stage, next, figures, told, teller.say);
       if (fresh.length > 0) {
+        // The run may have gone on with other settings meanwhile.
+        await askForPlan(next, subject, options);
         const input = {
           inputs: fresh.map((one) => one.input),
           names: fresh.map((one) => one.name),
           title: title(fresh.length),
           atOnce,
         };
-        const results = await stage.evaluate(`${run}.eval.checkpoints`, input);
+        const results = await stage.evaluate(`${run}.eval.checkpoints`, input, typedBy(next, subject, options));
         if (results === null) return stage.interrupted.aborted ? 130 : 1;
         for (const [i, result] of results.entries())
           figures.set(fresh[i]!.name, await checkpointFigures(fresh[i]!.step, result));
@@ -111,6 +118,23 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
     teller.print(curveLines(run, [...figures.values()]).join('\n'));
     return stage.interrupted.aborted ? 130 : 0;
   });
+}
+
+/** Of a subject that was typed, the environments are this command's. Anything else is as the run's folder has it. */
+async function askForPlan(
+  { evaluations }: CheckpointPlan,
+  subject: AskedSubject,
+  options: CheckpointOptions,
+): Promise<void> {
+  const environments = subject.isTyped ? [] : evaluations.map(({ input }) => input.environment);
+  const models = evaluations.map(({ input }) => input.model);
+  await askForVersions(models, environments, options);
+}
+
+function typedBy({ evaluations }: CheckpointPlan, subject: AskedSubject, options: CheckpointOptions): string[] {
+  const environments = subject.isTyped ? evaluations.map(({ input }) => input.environment) : [];
+  const models = evaluations.map(({ input }) => input.model);
+  return [...namedByEnvironments(environments), ...typedByModels(models, options)];
 }
 
 /** Those that are to be evaluated now; what the run itself is evaluating is waited for. */

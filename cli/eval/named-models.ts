@@ -1,14 +1,40 @@
-import { specOf } from '../../runs/run-access.ts';
-import { namedByModel, serversIn } from '../../backends/configs/grant.ts';
-import type { EvaluatedModel } from '../../core/eval/evaluation.ts';
+import type { EvaluatedEnvironment, EvaluatedModel } from '../../core/eval/evaluation.ts';
+import { namedByEnvironments, namedByInference, namedByModel } from '../../backends/configs/grant.ts';
+import { linesOfStore } from '../../backends/store/index.ts';
+import { type RunPlace, specOf } from '../../runs/run-access.ts';
+import { askGrants, type GrantOptions } from '../ask-grants.ts';
+import { isTypedStore } from '../run-place.ts';
 
-/** Servers and stores that a command names with the models it evaluates; of a run's version those that the run has. */
-export async function namedByModels(models: readonly EvaluatedModel[]): Promise<string[]> {
-  const named = await Promise.all(
-    models.map(async (model) => [
-      ...namedByModel(model),
-      ...(model.kind === 'version' ? serversIn(await specOf(model.run)) : []),
-    ]),
+/** Servers and stores that a command itself names with the models it evaluates. */
+export function typedByModels(models: readonly EvaluatedModel[], options: { readonly store?: string | undefined }): string[] {
+  return models.flatMap((model) =>
+    model.kind === 'endpoint' || isTypedStore(model.run, options.store) ? namedByModel(model) : [],
   );
-  return named.flat();
+}
+
+/** Asks, once, for what evaluating versions of a run uses that its folder names: what asks them, and those environments that it has itself. */
+export async function askForVersions(
+  models: readonly EvaluatedModel[],
+  environments: readonly EvaluatedEnvironment[],
+  options: GrantOptions & { readonly store?: string | undefined },
+): Promise<void> {
+  const runs = new Map<string, Extract<EvaluatedModel, { kind: 'version' }>['run']>();
+  for (const model of models) {
+    if (model.kind === 'version') runs.set(`${model.run.store}${model.run.name}/${model.run.spec.sha256}`, model.run);
+  }
+  const [place] = runs.values();
+  if (place === undefined) return;
+  const specs = await Promise.all([...runs.values()].map(specOf));
+  const lines = [
+    ...namedByEnvironments(environments),
+    ...specs.flatMap(namedByInference),
+    ...linesOfFoundStore(place, options.store),
+  ];
+  const endpoints = specs.flatMap(({ inference }) => ('endpoints' in inference && inference.endpoints) || []);
+  await askGrants(place, { lines, environments, endpoints }, options);
+}
+
+/** A store that was not typed is as the run says when it is asked, and anybody may have started that. */
+export function linesOfFoundStore(place: RunPlace, typed: string | undefined): string[] {
+  return isTypedStore(place, typed) ? [] : linesOfStore(place.store);
 }

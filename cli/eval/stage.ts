@@ -4,8 +4,7 @@ import type { EvaluatedEnvironment, EvaluationResult, EvaluationsInput } from '.
 import { variablesFor } from '../../backends/environments/variables.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { withProcesses } from '../processes.ts';
-import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
-import { namedByModels } from './named-models.ts';
+import { grantNamed } from '../../backends/configs/grant.ts';
 import { otherThanAsked } from './same-input.ts';
 import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
 
@@ -13,8 +12,8 @@ import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
 export interface EvaluationStage {
   readonly client: Client;
   readonly interrupted: AbortSignal;
-  /** Starts them, or attaches to those of that name, and tells of them until they end; null where they were left or failed. */
-  evaluate(workflowId: string, input: EvaluationsInput): Promise<readonly EvaluationResult[] | null>;
+  /** `named`: lines that this command grants by itself. Starts them, or attaches to those of that name, and tells of them until they end; null where they were left or failed. */
+  evaluate(workflowId: string, input: EvaluationsInput, named: readonly string[]): Promise<readonly EvaluationResult[] | null>;
 }
 
 /** Starts the stack of this folder where none runs, does `work`, and ends what it started. Returns an exit code. */
@@ -38,11 +37,8 @@ export async function onStage(
     work({
       client,
       interrupted: interrupted.signal,
-      async evaluate(workflowId, input): Promise<readonly EvaluationResult[] | null> {
-        grantNamed(projectFolder, [
-          ...namedByEnvironments(input.inputs.map(({ environment }) => environment)),
-          ...(await namedByModels(input.inputs.map(({ model }) => model))),
-        ]);
+      async evaluate(workflowId, input, named): Promise<readonly EvaluationResult[] | null> {
+        grantNamed(projectFolder, named);
         const handle = await client.workflow.start<typeof evaluate>('evaluate', {
           workflowId,
           taskQueue: taskQueues.orchestrator,
@@ -68,7 +64,7 @@ export async function onStage(
           toPlayAgain: 'the same command',
         });
         const isLeft = interrupted.signal.aborted || gone.aborted;
-        if (others.length > 0) return isLeft ? null : this.evaluate(workflowId, input);
+        if (others.length > 0) return isLeft ? null : this.evaluate(workflowId, input, named);
         return exitCode === 0 ? (await handle.result()).results : null;
       },
     }),

@@ -8,6 +8,7 @@ import { loadWeightsFolder, startedWith } from '../../backends/inference/load-we
 import { ModelServer } from '../../backends/inference/model-server.ts';
 import { choosePlace, newEvaluationId } from '../../backends/configs/evaluation-folders.ts';
 import { loadNamedEvaluations } from '../../backends/configs/load-evaluations.ts';
+import { namedByEnvironments, namedByModel } from '../../backends/configs/grant.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { choiceOf, evaluateCheckpoints } from './checkpoints.ts';
 import { checkpointFigures, curveLines } from './checkpoint-figures.ts';
@@ -84,11 +85,12 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
           ? { model: base!, unload: () => Promise.resolve() }
           : await loadWeightsFolder(server, weights, `${path.basename(folder)}-step_${step}`);
       const inputs = await inputsOf(env, { ...options, baseUrl }, loaded.model);
-      const results = await stage.evaluate(`eval.${path.basename(folder)}.${step}`, {
-        inputs,
-        title: `v${step} in ${folder}`,
-        names: env.map((id, i) => `${i}`),
-      });
+      const input = { inputs, title: `v${step} in ${folder}`, names: env.map((id, i) => `${i}`) };
+      const named = inputs.flatMap(({ environment, model }) => [
+        ...namedByEnvironments([environment]),
+        ...namedByModel(model),
+      ]);
+      const results = await stage.evaluate(`eval.${path.basename(folder)}.${step}`, input, named);
       await loaded.unload();
       if (results === null) return stage.interrupted.aborted ? 130 : 1;
       for (const result of results) figures.push(await checkpointFigures(step, result));
