@@ -1,9 +1,11 @@
+import path from 'node:path';
 import { environmentsOf, grantNamed, namedIn } from '../backends/configs/grant.ts';
 import { type LoadOptions, loadRunConfig } from '../backends/configs/load-run-config.ts';
-import { linesOfStore } from '../backends/store/index.ts';
+import { linesOfStore, localRoot } from '../backends/store/index.ts';
 import { ConfigProblems } from '../config/problems.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { grants } from '../engine/grants.ts';
+import { isWithin } from '../engine/trusted-files.ts';
 import type { RunPlace } from '../runs/run-access.ts';
 import { askGrants, type Asker, type GrantOptions, isAllGranted } from './ask-grants.ts';
 import { isTypedStore } from './run-place.ts';
@@ -26,7 +28,12 @@ export interface StoredSource {
  * Asks for what a run would use that only its folder names. What was typed now counts as typed, and so does what a file says that was typed
  * or is this user's own; the settings that the folder keeps beside its file do not.
  */
-export async function allowSource(source: StoredSource, spec: RunSpec, options: GrantOptions, asker?: Asker): Promise<void> {
+export async function allowSource(
+  source: StoredSource,
+  spec: RunSpec,
+  options: GrantOptions,
+  asker?: Asker,
+): Promise<void> {
   const { place, file, load, typed, isFileTyped, store } = source;
   const files = [file, ...(load.over ?? []).map((layer) => layer.file)];
   const isOwn = isFileTyped || isAllGranted(place, files);
@@ -35,7 +42,9 @@ export async function allowSource(source: StoredSource, spec: RunSpec, options: 
   const ofFile = isOwn ? await linesWith(source, {}) : [];
   const lines = all.filter((line) => stored.includes(line) && !ofFile.includes(line));
   const asked = [...(isOwn ? [] : files), ...lines];
-  const endpoints = [spec.inference, spec.teacher].flatMap((pool) => (pool && 'endpoints' in pool && pool.endpoints) || []);
+  const endpoints = [spec.inference, spec.teacher].flatMap(
+    (pool) => (pool && 'endpoints' in pool && pool.endpoints) || [],
+  );
   await askGrants(place, { lines: asked, environments: environmentsOf(spec), endpoints }, options, asker);
   const said = [...files, ...all, ...(isTypedStore(place, store) ? linesOfStore(place.store) : [])];
   grantNamed(
@@ -55,9 +64,11 @@ async function linesWith(source: StoredSource, overrides: Readonly<Record<string
 }
 
 /** The store that the run was found in is no news. Another folder would be written to. */
-function linesOf(spec: RunSpec, { place }: StoredSource): string[] {
+function linesOf(spec: RunSpec, { place, load }: StoredSource): string[] {
   const { uri } = spec.store;
   const found = uri === place.store ? linesOfStore(uri) : [];
-  const other = uri === place.store || linesOfStore(uri).length > 0 ? [] : [`${grants.store}${uri}`];
-  return [...namedIn(spec).filter((line) => !found.includes(line)), ...other];
+  const folder = uri.startsWith('file:') && uri !== place.store ? localRoot(uri) : null;
+  const isElsewhere = folder !== null && !isWithin(load.projectFolder, path.resolve(folder));
+  const named = namedIn(spec).filter((line) => !found.includes(line));
+  return isElsewhere ? [...new Set([...named, `${grants.store}${uri}`])] : named;
 }

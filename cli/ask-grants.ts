@@ -10,12 +10,6 @@ import { shellWord } from '../workers/service.ts';
 import { onOneLine } from './plain-text.ts';
 import { usualStore } from './run-place.ts';
 
-/** The option of commands that use what a stored run names. Each value is one thing, as the refusal without it says. */
-export const grantOption = [
-  '--grant <line...>',
-  'what the run names and you have not named before, as the command says it: a file with its digest, a server, a key',
-] as const;
-
 export interface GrantOptions {
   readonly grant?: readonly string[] | undefined;
   readonly json?: boolean | undefined;
@@ -24,6 +18,8 @@ export interface GrantOptions {
 /** A person who can be asked. */
 export interface Asker {
   readonly isThere: boolean;
+  /** What to type at a terminal, where this is none. */
+  readonly command?: string;
   ask(question: string): Promise<string>;
 }
 
@@ -44,7 +40,7 @@ export async function askGrants(
   const broken = missing.find(({ line }) => /[\0\n\r]/.test(line));
   if (broken !== undefined) throw refusal(place, missing, `a name with a line break in it is not granted`);
   const open = missing.filter(({ line }) => !grant.includes(line));
-  if (open.length > 0 && !asker.isThere) throw refusal(place, missing, howToGrant(missing));
+  if (open.length > 0 && !asker.isThere) throw refusal(place, missing, howToGrant(missing, asker));
   if (open.length > 0 && !isYes(await asker.ask(`${sentence(place, open)} Use it? [y/N] `)))
     throw refusal(place, open, 'the answer was no, and nothing was granted');
   grantStored(projectFolder, missing);
@@ -77,9 +73,10 @@ function sentence({ name, store }: RunPlace, missing: readonly NotGranted[]): st
   return `The run ${name} in ${onOneLine(showStoreUri(store))} names what you have not granted: ${things.join('; ')}.`;
 }
 
-function howToGrant(missing: readonly NotGranted[]): string {
-  const options = missing.map(({ line }) => `--grant ${shellWord(line)}`);
-  return `to use it, look at it first, and type the same command with: ${onOneLine(options.join(' '))}`;
+function howToGrant(missing: readonly NotGranted[], { command }: Asker): string {
+  const options = missing.map(({ line }) => `--grant ${shellWord(line)}`).join(' ');
+  const typed = command === undefined ? `the same command with: ${options}` : `${command} ${options}`;
+  return `to use it, look at it first, and type ${onOneLine(typed)}`;
 }
 
 function refusal(place: RunPlace, missing: readonly NotGranted[], end: string): RatchetError {

@@ -15,10 +15,7 @@ interface Posting {
  * Sends what a run that has ended noticed, or was told, to its webhook: nobody else does any more. Of a run that is to go on, the process that
  * hands metrics on sends it.
  */
-export async function postAfterEnd(
-  place: RunPlace,
-  { say, allow, environment = process.env }: Posting,
-): Promise<void> {
+export async function postAfterEnd(place: RunPlace, { say, allow, environment = process.env }: Posting): Promise<void> {
   const stand = await standOfRun(place);
   if (stand === null || stand.state === 'not running') return;
   const { spec } = await storedSpec(place);

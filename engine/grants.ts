@@ -49,7 +49,7 @@ export function requireServer({ url, keys }: AskedServer, what: string, environm
   throw refused(
     `${what} at ${originOf(url)} is not asked${told}`,
     missing,
-    'Name it at a command line of yours, in a run file or by itself: npx ratchet train FILE, npx ratchet gepa run FILE, npx ratchet eval run FILE or ENV -b URL -k NAME.',
+    `Name it at a command line of yours, in a run file or by itself: npx ratchet train FILE, npx ratchet gepa run FILE, npx ratchet eval run FILE or ENV -b URL -k NAME. ${askedFor(missing)}`,
     environment,
   );
 }
@@ -60,9 +60,14 @@ export function requireGrant(grant: string, what: string, environment: Environme
   throw refused(
     `${what} is not taken from Temporal`,
     grant,
-    'A run file that says so grants it once it is named at a command line of yours: npx ratchet train FILE.',
+    `A run file that says so grants it once it is named at a command line of yours: npx ratchet train FILE. ${askedFor(grant)}`,
     environment,
   );
+}
+
+/** What to type where a run's folder names it, and no command of this user's did. */
+function askedFor(line: string): string {
+  return `Where a stored run names it, npx ratchet eval checkpoints RUN asks for it, or takes --grant '${line}'.`;
 }
 
 /** Granted in this process alone, for as long as it lives: servers that were started beside it. */

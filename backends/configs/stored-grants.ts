@@ -47,7 +47,7 @@ export function notGranted({ lines, environments, endpoints = [] }: NamedByRun, 
       const pools = endpoints.filter((ref) => ref.path === line).map(serversOf);
       return found.map((one) => ({ ...one, says: [one.says, ...pools].join('') }));
     }
-    if (isGrantedIn(around.projectFolder, line) || isFolderOfProject(line, around)) return [];
+    if (isGrantedIn(around.projectFolder, line) || isModelOfProject(line, around)) return [];
     return { line, says: saysOf(line, environments), grants: [line] };
   });
 }
@@ -66,7 +66,9 @@ function ofFile(file: string, around: Around): NotGranted[] {
   const digest = real === null ? null : digestOf(real);
   const as = digest === null ? '' : ` sha256 ${digest.slice(0, shownDigits)}`;
   const found = real === null ? ' (not there)' : digest === null ? ' (a folder)' : ` (${as.trim()}…)`;
-  return [{ line: `${file}${as}`, says: `${file}${found}`, grants: [file, ...(digest === null ? [] : [digestLine(real!)!])] }];
+  return [
+    { line: `${file}${as}`, says: `${file}${found}`, grants: [file, ...(digest === null ? [] : [digestLine(real!)!])] },
+  ];
 }
 
 /** Whoever reads the question need not open the file. */
@@ -110,11 +112,10 @@ function furtherRoots(projectFolder: string): string[] {
     .map((root) => path.resolve(projectFolder, root));
 }
 
-/** A model that is read and never run, or a folder for runs. */
-function isFolderOfProject(line: string, { projectFolder }: Around): boolean {
-  const start = [grants.model, `${grants.store}file://`].find((one) => line.startsWith(one));
-  if (start === undefined) return false;
-  const folder = path.resolve(line.slice(start.length));
+/** It is read and never run. */
+function isModelOfProject(line: string, { projectFolder }: Around): boolean {
+  if (!line.startsWith(grants.model)) return false;
+  const folder = line.slice(grants.model.length);
   return isWithin(realOr(projectFolder, projectFolder), realOr(folder, folder));
 }
 
@@ -136,7 +137,8 @@ function environmentOf(line: string, environments: readonly Entry[]): string {
   if (entry === undefined) return `an ${line}`;
   const { id, args, agent, extra, variables } = entry;
   const given = JSON.stringify({ ...args, ...(agent && { agent }), ...(extra && { extra }) });
-  const seen = variables === undefined || variables.names.length === 0 ? '' : `, which sees ${variables.names.join(', ')}`;
+  const seen =
+    variables === undefined || variables.names.length === 0 ? '' : `, which sees ${variables.names.join(', ')}`;
   const shown = given.length > argumentsShownMax ? `${given.slice(0, argumentsShownMax)}…` : given;
   return `the environment ${id} with the arguments ${shown}${seen}`;
 }

@@ -1,5 +1,5 @@
 import { Command } from 'commander';
-import { grantOption } from '../ask-grants.ts';
+import { grantOption } from '../store-option.ts';
 import { compareCommand } from '../eval/compare.ts';
 import { showCommand } from '../eval/show.ts';
 import { tuiCommand } from '../eval/tui.ts';

@@ -1,11 +1,11 @@
 import { Command } from 'commander';
 import { writeNote } from '../../runs/notices.ts';
 import { namedByNotices } from '../../backends/configs/grant.ts';
-import { askGrants, grantOption, type GrantOptions } from '../ask-grants.ts';
+import { askGrants, type GrantOptions } from '../ask-grants.ts';
 import { postAfterEnd } from '../post-after-end.ts';
 import { print } from '../print.ts';
 import { findRunFolder } from '../run-place.ts';
-import { storeOption } from '../store-option.ts';
+import { grantOption, storeOption } from '../store-option.ts';
 
 export const noteCommand = new Command('note')
   .description(

@@ -7,12 +7,12 @@ import type { SpecSource } from '../../runs/spec-source.ts';
 import { currentLineage } from '../../runs/run-access.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { allowSource } from '../allow-source.ts';
-import { grantOption, type GrantOptions } from '../ask-grants.ts';
+import type { GrantOptions } from '../ask-grants.ts';
 import { connect, findRunning, temporalHere } from '../connection.ts';
 import { fromHere } from '../from-here.ts';
 import { rootMessage } from '../root-message.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
-import { storeOption } from '../store-option.ts';
+import { grantOption, storeOption } from '../store-option.ts';
 import { train } from './train.ts';
 import { print } from '../print.ts';
 

@@ -40,7 +40,8 @@ interface Remembered {
 
 const rememberedKey = `${layout.allEvaluations('main')}checkpoints.json`;
 
-export async function remember(place: RunPlace, { isTyped: _, ...subject }: AskedSubject): Promise<void> {
+export async function remember(place: RunPlace, asked: AskedSubject): Promise<void> {
+  const { isTyped: _, ...subject } = asked;
   await storeOf(place).put(rememberedKey, encodeStored(rememberedKey, { subject } satisfies Remembered));
 }
 

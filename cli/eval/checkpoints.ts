@@ -5,15 +5,13 @@ import type { CheckpointFigures } from '../../core/eval/checkpoint-curve.ts';
 import { readSteps, type StepChoice } from '../../core/eval/select-steps.ts';
 import { type CheckpointPlan, planCheckpoints } from '../../runs/checkpoint-evaluations.ts';
 import { tellingOptions } from '../audience.ts';
-import { namedByEnvironments } from '../../backends/configs/grant.ts';
-import { grantOption } from '../ask-grants.ts';
 import { findRunFolder } from '../run-place.ts';
-import { storeOption } from '../store-option.ts';
+import { grantOption, storeOption } from '../store-option.ts';
 import { openTeller } from '../teller.ts';
-import { askForVersions, typedByModels } from './named-models.ts';
+import { askForPlan } from './named-models.ts';
 import { type EvaluationStage, onStage } from './stage.ts';
 import { type EvaluationLine, isRunning } from './watch-evaluation.ts';
-import { type AskedSubject, type CheckpointOptions, remember, subjectOf } from './checkpoint-subject.ts';
+import { type CheckpointOptions, remember, subjectOf } from './checkpoint-subject.ts';
 import { checkpointFigures, curveLines } from './checkpoint-figures.ts';
 
 const help = `
@@ -86,7 +84,7 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
     }
     return 0;
   }
-  await askForPlan(plan, subject, options);
+  await askForPlan(inputsOf(plan), subject, options);
   await remember(place, subject);
   const atOnce = options.atOnce === undefined ? undefined : readAtOnce(options.atOnce);
   const environments = plan.evaluations.map(({ input }) => input.environment);
@@ -99,14 +97,15 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
       const { fresh, left } = await notByTheRun(stage, next, figures, told, teller.say);
       if (fresh.length > 0) {
         // The run may have gone on with other settings meanwhile.
-        await askForPlan(next, subject, options);
+        await askForPlan(inputsOf(next), subject, options);
         const input = {
           inputs: fresh.map((one) => one.input),
           names: fresh.map((one) => one.name),
           title: title(fresh.length),
           atOnce,
         };
-        const results = await stage.evaluate(`${run}.eval.checkpoints`, input, typedBy(next, subject, options));
+        const typed = { isTyped: subject.isTyped, store: options.store };
+        const results = await stage.evaluate(`${run}.eval.checkpoints`, input, typed);
         if (results === null) return stage.interrupted.aborted ? 130 : 1;
         for (const [i, result] of results.entries())
           figures.set(fresh[i]!.name, await checkpointFigures(fresh[i]!.step, result));
@@ -120,21 +119,8 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
   });
 }
 
-/** Of a subject that was typed, the environments are this command's. Anything else is as the run's folder has it. */
-async function askForPlan(
-  { evaluations }: CheckpointPlan,
-  subject: AskedSubject,
-  options: CheckpointOptions,
-): Promise<void> {
-  const environments = subject.isTyped ? [] : evaluations.map(({ input }) => input.environment);
-  const models = evaluations.map(({ input }) => input.model);
-  await askForVersions(models, environments, options);
-}
-
-function typedBy({ evaluations }: CheckpointPlan, subject: AskedSubject, options: CheckpointOptions): string[] {
-  const environments = subject.isTyped ? evaluations.map(({ input }) => input.environment) : [];
-  const models = evaluations.map(({ input }) => input.model);
-  return [...namedByEnvironments(environments), ...typedByModels(models, options)];
+function inputsOf({ evaluations }: CheckpointPlan) {
+  return evaluations.map(({ input }) => input);
 }
 
 /** Those that are to be evaluated now; what the run itself is evaluating is waited for. */

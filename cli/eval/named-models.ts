@@ -1,4 +1,4 @@
-import type { EvaluatedEnvironment, EvaluatedModel } from '../../core/eval/evaluation.ts';
+import type { EvaluatedEnvironment, EvaluatedModel, EvaluationInput } from '../../core/eval/evaluation.ts';
 import { namedByEnvironments, namedByInference, namedByModel } from '../../backends/configs/grant.ts';
 import { linesOfStore } from '../../backends/store/index.ts';
 import { type RunPlace, specOf } from '../../runs/run-access.ts';
@@ -6,7 +6,10 @@ import { askGrants, type GrantOptions } from '../ask-grants.ts';
 import { isTypedStore } from '../run-place.ts';
 
 /** Servers and stores that a command itself names with the models it evaluates. */
-export function typedByModels(models: readonly EvaluatedModel[], options: { readonly store?: string | undefined }): string[] {
+export function typedByModels(
+  models: readonly EvaluatedModel[],
+  options: { readonly store?: string | undefined },
+): string[] {
   return models.flatMap((model) =>
     model.kind === 'endpoint' || isTypedStore(model.run, options.store) ? namedByModel(model) : [],
   );
@@ -32,6 +35,36 @@ export async function askForVersions(
   ];
   const endpoints = specs.flatMap(({ inference }) => ('endpoints' in inference && inference.endpoints) || []);
   await askGrants(place, { lines, environments, endpoints }, options);
+}
+
+/** Of a subject that was typed, the environments are this command's. Anything else is as the run's folder has it. */
+export async function askForPlan(
+  inputs: readonly Evaluated[],
+  { isTyped }: { readonly isTyped: boolean },
+  options: Parameters<typeof askForVersions>[2],
+): Promise<void> {
+  const environments = isTyped ? [] : inputs.map(({ environment }) => environment);
+  await askForVersions(modelsOf(inputs), environments, options);
+}
+
+/** What the command itself names of that. */
+export function typedByPlan(inputs: readonly Evaluated[], { isTyped, store }: TypedOfPlan): string[] {
+  const environments = isTyped ? inputs.map(({ environment }) => environment) : [];
+  return [...namedByEnvironments(environments), ...typedByModels(modelsOf(inputs), { store })];
+}
+
+/** What of a plan stands in the command line. */
+export interface TypedOfPlan {
+  /** Its environments. */
+  readonly isTyped: boolean;
+  /** As `--store` has it. */
+  readonly store: string | undefined;
+}
+
+type Evaluated = Pick<EvaluationInput, 'environment' | 'model'>;
+
+function modelsOf(inputs: readonly Evaluated[]): EvaluatedModel[] {
+  return inputs.map(({ model }) => model);
 }
 
 /** A store that was not typed is as the run says when it is asked, and anybody may have started that. */

@@ -3,7 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { headersFrom } from '../../config/model-access.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { tellingOptions } from '../audience.ts';
-import { grantOption } from '../ask-grants.ts';
+import { grantOption } from '../store-option.ts';
 import { namesOf } from '../names-of.ts';
 
 /** What `ratchet eval run` takes: the options of vf-eval and `prime eval run`, and what there is here beside them. */

@@ -38,11 +38,7 @@ export async function inputOf(
     const { spec } = await storedSpec(place);
     const environments = file === undefined ? (spec.eval?.environments ?? []) : [];
     const endpoints = 'endpoints' in spec.inference ? [spec.inference.endpoints].filter((ref) => ref !== null) : [];
-    const lines = [
-      ...namedByEnvironments(environments),
-      ...namedByInference(spec),
-      ...linesOfFoundStore(place, store),
-    ];
+    const lines = [...namedByEnvironments(environments), ...namedByInference(spec), ...linesOfFoundStore(place, store)];
     await askGrants(place, { lines, environments, endpoints }, { grant });
     if (isTypedStore(place, store)) typed.push(...linesOfStore(place.store));
   }

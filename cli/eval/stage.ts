@@ -5,6 +5,7 @@ import { variablesFor } from '../../backends/environments/variables.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { withProcesses } from '../processes.ts';
 import { grantNamed } from '../../backends/configs/grant.ts';
+import { typedByPlan, type TypedOfPlan } from './named-models.ts';
 import { otherThanAsked } from './same-input.ts';
 import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
 
@@ -12,8 +13,12 @@ import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
 export interface EvaluationStage {
   readonly client: Client;
   readonly interrupted: AbortSignal;
-  /** `named`: lines that this command grants by itself. Starts them, or attaches to those of that name, and tells of them until they end; null where they were left or failed. */
-  evaluate(workflowId: string, input: EvaluationsInput, named: readonly string[]): Promise<readonly EvaluationResult[] | null>;
+  /** Starts them, or attaches to those of that name, and tells of them until they end; null where they were left or failed. */
+  evaluate(
+    workflowId: string,
+    input: EvaluationsInput,
+    typed: TypedOfPlan,
+  ): Promise<readonly EvaluationResult[] | null>;
 }
 
 /** Starts the stack of this folder where none runs, does `work`, and ends what it started. Returns an exit code. */
@@ -37,8 +42,8 @@ export async function onStage(
     work({
       client,
       interrupted: interrupted.signal,
-      async evaluate(workflowId, input, named): Promise<readonly EvaluationResult[] | null> {
-        grantNamed(projectFolder, named);
+      async evaluate(workflowId, input, typed): Promise<readonly EvaluationResult[] | null> {
+        grantNamed(projectFolder, typedByPlan(input.inputs, typed));
         const handle = await client.workflow.start<typeof evaluate>('evaluate', {
           workflowId,
           taskQueue: taskQueues.orchestrator,
@@ -64,7 +69,7 @@ export async function onStage(
           toPlayAgain: 'the same command',
         });
         const isLeft = interrupted.signal.aborted || gone.aborted;
-        if (others.length > 0) return isLeft ? null : this.evaluate(workflowId, input, named);
+        if (others.length > 0) return isLeft ? null : this.evaluate(workflowId, input, typed);
         return exitCode === 0 ? (await handle.result()).results : null;
       },
     }),

@@ -8,7 +8,6 @@ import { loadWeightsFolder, startedWith } from '../../backends/inference/load-we
 import { ModelServer } from '../../backends/inference/model-server.ts';
 import { choosePlace, newEvaluationId } from '../../backends/configs/evaluation-folders.ts';
 import { loadNamedEvaluations } from '../../backends/configs/load-evaluations.ts';
-import { namedByEnvironments, namedByModel } from '../../backends/configs/grant.ts';
 import { resolveStoreUri } from '../../backends/store/index.ts';
 import { choiceOf, evaluateCheckpoints } from './checkpoints.ts';
 import { checkpointFigures, curveLines } from './checkpoint-figures.ts';
@@ -86,11 +85,8 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
           : await loadWeightsFolder(server, weights, `${path.basename(folder)}-step_${step}`);
       const inputs = await inputsOf(env, { ...options, baseUrl }, loaded.model);
       const input = { inputs, title: `v${step} in ${folder}`, names: env.map((id, i) => `${i}`) };
-      const named = inputs.flatMap(({ environment, model }) => [
-        ...namedByEnvironments([environment]),
-        ...namedByModel(model),
-      ]);
-      const results = await stage.evaluate(`eval.${path.basename(folder)}.${step}`, input, named);
+      const typed = { isTyped: true, store: undefined };
+      const results = await stage.evaluate(`eval.${path.basename(folder)}.${step}`, input, typed);
       await loaded.unload();
       if (results === null) return stage.interrupted.aborted ? 130 : 1;
       for (const result of results) figures.push(await checkpointFigures(step, result));

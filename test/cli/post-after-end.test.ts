@@ -26,7 +26,8 @@ test('a note is posted once the run has ended, once, and not while another proce
   const roles = openRoles();
   const first = await commitFirst(run, roles);
   const said: string[] = [];
-  const post = () => postAfterEnd(run.run, { say: (line) => said.push(line), allow: async () => undefined, environment: {} });
+  const post = () =>
+    postAfterEnd(run.run, { say: (line) => said.push(line), allow: async () => undefined, environment: {} });
   await writeNote(run.run, 'while it runs');
   await post();
   assert.deepEqual(taken, []);
