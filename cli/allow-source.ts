@@ -7,7 +7,7 @@ import type { RunSpec } from '../config/run-spec.ts';
 import { grants } from '../engine/grants.ts';
 import { isWithin } from '../engine/trusted-files.ts';
 import type { RunPlace } from '../runs/run-access.ts';
-import { askGrants, type Asker, type GrantOptions, isAllGranted } from './ask-grants.ts';
+import { areOwn, askGrants, type Asker, type GrantOptions, isChanged } from './ask-grants.ts';
 import { isTypedStore } from './run-place.ts';
 
 /** What a run is read from again: the file and the settings that its folder names, and what was typed now. */
@@ -36,11 +36,11 @@ export async function allowSource(
 ): Promise<void> {
   const { place, file, load, typed, isFileTyped, store } = source;
   const files = [file, ...(load.over ?? []).map((layer) => layer.file)];
-  const isOwn = isFileTyped || isAllGranted(place, files);
+  const isOwn = isFileTyped || areOwn(place, files);
   const all = linesOf(spec, source);
   const stored = Object.keys(typed).length === 0 ? all : await linesWith(source, load.overrides ?? {});
   const ofFile = isOwn ? await linesWith(source, {}) : [];
-  const lines = all.filter((line) => stored.includes(line) && !ofFile.includes(line));
+  const lines = all.filter((line) => stored.includes(line) && (!ofFile.includes(line) || isChanged(line)));
   const asked = [...(isOwn ? [] : files), ...lines];
   const endpoints = [spec.inference, spec.teacher].flatMap(
     (pool) => (pool && 'endpoints' in pool && pool.endpoints) || [],

@@ -1,10 +1,12 @@
 import { createInterface } from 'node:readline/promises';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
+import { isNoFile } from '../backends/configs/grant.ts';
 import { grantStored, type NamedByRun, notGranted, type NotGranted } from '../backends/configs/stored-grants.ts';
 import { localRoot, resolveStoreUri, showStoreUri } from '../backends/store/index.ts';
 import { realOr } from '../engine/file-owners.ts';
-import { isWithin } from '../engine/trusted-files.ts';
+import { grantedLines } from '../engine/grants.ts';
+import { digestsGranted, isOtherThanGranted, isWithin } from '../engine/trusted-files.ts';
 import type { RunPlace } from '../runs/run-access.ts';
 import { shellWord } from '../workers/service.ts';
 import { onOneLine } from './plain-text.ts';
@@ -46,11 +48,21 @@ export async function askGrants(
   grantStored(projectFolder, missing);
 }
 
-/** Whether files are of the project, or were granted before. */
-export function isAllGranted(place: RunPlace, files: readonly string[]): boolean {
+/** Whether run files are this user's own: of the project, or named at a command line, and not somebody's that was agreed to once. */
+export function areOwn(place: RunPlace, files: readonly string[]): boolean {
   const projectFolder = process.cwd();
   const around = { projectFolder, runFolders: runFolders(place, projectFolder) };
-  return notGranted({ lines: files, environments: [] }, around).length === 0;
+  return notGranted({ lines: files, environments: [] }, around).length === 0 && !files.some(hasDigest);
+}
+
+function hasDigest(file: string): boolean {
+  return digestsGranted(realOr(file, path.resolve(file)), grantedLines(process.cwd())).length > 0;
+}
+
+/** Whether a file is not what it was when it was granted. */
+export function isChanged(line: string): boolean {
+  const real = isNoFile(line) ? null : realOr(line, null);
+  return real !== null && isOtherThanGranted(real, grantedLines(process.cwd()));
 }
 
 /** A folder around the project holds more than runs. */

@@ -50,8 +50,13 @@ export function trustedData(file: string, what: string, environment: Environment
 
 /** Whether a file is granted by its digest, and has another one now. */
 export function isOtherThanGranted(real: string, lines: readonly string[]): boolean {
-  const digests = lines.filter((line) => line.startsWith(grants.digest) && line.endsWith(` ${real}`));
+  const digests = digestsGranted(real, lines);
   return digests.length > 0 && !digests.includes(digestLine(real) ?? '');
+}
+
+/** The lines that grant a file as it was then. */
+export function digestsGranted(real: string, lines: readonly string[]): string[] {
+  return lines.filter((line) => line.startsWith(grants.digest) && line.endsWith(` ${real}`));
 }
 
 /** What grants a file as it is now; null where there is none to be read. */

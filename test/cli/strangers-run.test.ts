@@ -24,6 +24,7 @@ import { type Asker, askGrants } from '../../cli/ask-grants.ts';
 import { forkFrom } from '../../cli/commands/fork.ts';
 import { inputOf } from '../../cli/eval/scheduled-input.ts';
 import { askForVersions, typedByModels } from '../../cli/eval/named-models.ts';
+import { steerFromPage } from '../../cli/steer-from-page.ts';
 import { subjectOf } from '../../cli/eval/checkpoint-subject.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
@@ -443,6 +444,34 @@ test('a run of one’s own goes on without a question, in a store anywhere', asy
   }
 });
 
+test('a run file of somebody’s that was agreed to once speaks for nothing else, and no file speaks for what was changed', async (t) => {
+  const { project, strange, code, write } = stage(t);
+  const evil = code(path.join(strange, 'evil.ts'));
+  const { run, store } = await makeRun(strange);
+  const key = layout.source(run.spec.key);
+  let forks = 0;
+  const fork = (answers: Asker) => {
+    forks += 1;
+    return forkFrom(run, { step: 0, name: `mine-${forks}`, overrides: {} }, { store: strange }, answers);
+  };
+  for (const folder of [strange, project]) {
+    const config = write(path.join(folder, 'run.toml'), runFile(`[[env]]\nid = ${JSON.stringify(evil)}\n`));
+    await store.put(key, encodeStored(key, { config, overrides: {}, attempt: 1 }));
+    if (folder === strange) await fork(asker('y'));
+    await fork(nobody);
+    appendFileSync(evil, '\n');
+    await assert.rejects(fork(nobody), /not granted: \S*evil\.ts \(sha256 \w+…\)\. Nothing/, folder);
+    await fork(asker('y'));
+  }
+  // Its text is other now, and names a server.
+  const config = write(
+    path.join(strange, 'run.toml'),
+    runFile(`[inference]\nkind = "openai"\nurl = "http://127.0.0.1:45014"\n${words}`),
+  );
+  await store.put(key, encodeStored(key, { config, overrides: {}, attempt: 1 }));
+  await assert.rejects(fork(nobody), /run\.toml \(sha256.*the server http:\/\/127\.0\.0\.1:45014/);
+});
+
 test('what lies in a run’s folder is not of the project, wherever that was copied to', async (t) => {
   const { project, mark, code } = stage(t);
   const environment = { [trustedRootsVariable]: project };
@@ -524,6 +553,21 @@ test('a name that would move the cursor, or begin another line of grants, is nei
   );
   const lines = ['/x\nsandbox-none'];
   await assert.rejects(askGrants(place, { lines, environments: [] }, { grant: lines }, asker('y')), /line break/);
+  assert.equal(granted(project), '');
+});
+
+test('the page forks nothing that is not granted, and says what to type at a terminal', async (t) => {
+  const { project, strange, code, write } = stage(t);
+  const evil = code(path.join(strange, 'base', 'evil.ts'));
+  const config = write(path.join(strange, 'base', 'evil.toml'), runFile(`[[env]]\nid = ${JSON.stringify(evil)}\n`));
+  const { run, store } = await makeRun(strange);
+  const key = layout.source(run.spec.key);
+  await store.put(key, encodeStored(key, { config, overrides: {}, attempt: 1 }));
+  const steer = steerFromPage(run.store);
+  await assert.rejects(
+    async () => steer('base', { what: 'fork', value: '0 mine' }),
+    /type npx ratchet fork base --step 0 --name mine --store file:.* --grant '.*evil\.toml sha256 .*' --grant '.*evil\.ts sha256/,
+  );
   assert.equal(granted(project), '');
 });
 
