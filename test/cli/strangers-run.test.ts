@@ -596,28 +596,36 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 const hasPython = spawnSync('python3', ['-c', 'import pty']).status === 0;
 
 test(
-  'at a real terminal, n leaves no trace and y forks',
+  'at a real terminal, n leaves no trace, y forks, and what is read by a program asks nothing',
   { skip: !hasPython && 'there is no python3 here' },
   async (t) => {
     const { project, strange, code, write } = stage(t);
     const evil = code(path.join(strange, 'base', 'evil.ts'));
     const config = write(path.join(strange, 'base', 'evil.toml'), runFile(`[[env]]\nid = ${JSON.stringify(evil)}\n`));
-    const { run, store } = await makeRun(strange);
+    const { run, store } = await makeRun(strange, onEvil(evil));
     const key = layout.source(run.spec.key);
     await store.put(key, encodeStored(key, { config, overrides: {}, attempt: 1 }));
-    const answered = (answer: string): Promise<{ readonly code: number | null; readonly said: string }> =>
+    const fork = ['fork', 'base', '--step', '0', '--name', 'mine', '--store', strange];
+    const evaluate = ['eval', 'checkpoints', 'base', '--store', strange];
+    const answered = (
+      answer: string,
+      typedWords: readonly string[],
+    ): Promise<{ readonly code: number | null; readonly said: string }> =>
       new Promise((resolve) => {
-        const fork = ['fork', 'base', '--step', '0', '--name', 'mine', '--store', strange];
-        const child = spawn('python3', ['-c', person, answer, process.execPath, ratchet, ...fork], { cwd: project });
+        const command = [process.execPath, ratchet, ...typedWords];
+        const child = spawn('python3', ['-c', person, answer, ...command], { cwd: project });
         let said = '';
         for (const stream of [child.stdout, child.stderr]) stream.on('data', (piece) => (said += String(piece)));
         child.once('close', (exit) => resolve({ code: exit, said }));
       });
-    const no = await answered('n');
+    const json = await answered('y', [...evaluate, '--json']);
+    assert.equal(json.code, 2, json.said);
+    assert.doesNotMatch(json.said, /\[y\/N\]/);
+    const no = await answered('n', evaluate);
     assert.equal(no.code, 2, no.said);
     assert.match(no.said.replaceAll(/\s+/g, ' '), /evil\.ts \(sha256 \w+…\).*Use it\? \[y\/N\].*nothing was granted/);
     assert.equal(existsSync(path.join(project, '.ratchet')), false);
-    const yes = await answered('y');
+    const yes = await answered('y', fork);
     assert.equal(yes.code, 0, yes.said);
     assert.match(yes.said, /mine begins at step 0 of base/);
     assert.match(granted(project), /^\/.*evil\.ts$/m);
