@@ -1,8 +1,15 @@
 import { createInterface } from 'node:readline/promises';
 import path from 'node:path';
+import type { CodeRef } from '../config/run-spec.ts';
 import { RatchetError } from '../core/errors.ts';
 import { isNoFile } from '../backends/configs/grant.ts';
-import { grantStored, type NamedByRun, notGranted, type NotGranted } from '../backends/configs/stored-grants.ts';
+import {
+  changedCode,
+  grantStored,
+  type NamedByRun,
+  notGranted,
+  type NotGranted,
+} from '../backends/configs/stored-grants.ts';
 import { localRoot, resolveStoreUri, showStoreUri } from '../backends/store/index.ts';
 import { realOr } from '../engine/file-owners.ts';
 import { grantedLines } from '../engine/grants.ts';
@@ -41,6 +48,8 @@ export async function askGrants(
   if (missing.length === 0) return;
   const broken = missing.find(({ line }) => /[\0\n\r]/.test(line));
   if (broken !== undefined) throw refusal(place, missing, `a name with a line break in it is not granted`);
+  const changed = changedCode(named, missing);
+  if (changed !== null) throw refusal(place, missing, changedSince(changed));
   const open = missing.filter(({ line }) => !grant.includes(line));
   if (open.length > 0 && !asker.isThere) throw refusal(place, missing, howToGrant(missing, asker));
   if (open.length > 0 && !isYes(await asker.ask(`${sentence(place, open)} Use it? [y/N] `)))
@@ -89,6 +98,10 @@ function howToGrant(missing: readonly NotGranted[], { command }: Asker): string 
   const options = missing.map(({ line }) => `--grant ${shellWord(line)}`).join(' ');
   const typed = command === undefined ? `the same command with: ${options}` : `${command} ${options}`;
   return `to use it, look at it first, and type ${onOneLine(typed)}`;
+}
+
+function changedSince({ path: file, sha256 }: CodeRef): string {
+  return `the run had ${onOneLine(file)} with sha256 ${onOneLine(sha256 ?? '').slice(0, 16)}…; put that back`;
 }
 
 function refusal(place: RunPlace, missing: readonly NotGranted[], end: string): RatchetError {

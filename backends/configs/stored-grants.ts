@@ -1,5 +1,5 @@
 import path from 'node:path';
-import type { EndpointsRef } from '../../config/run-spec.ts';
+import type { CodeRef, EndpointsRef } from '../../config/run-spec.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { isOthers, realOr } from '../../engine/file-owners.ts';
 import { grantedLines, grants, isGrantedIn, writeGrants } from '../../engine/grants.ts';
@@ -21,6 +21,8 @@ export interface NamedByRun {
   readonly environments: readonly Entry[];
   /** Files among the lines: the sentence says which servers they name. */
   readonly endpoints?: readonly EndpointsRef[];
+  /** Files among the lines that the run had as they were then. */
+  readonly code?: readonly CodeRef[];
 }
 
 /** One thing that its user has not granted. */
@@ -50,6 +52,12 @@ export function notGranted({ lines, environments, endpoints = [] }: NamedByRun, 
     if (isGrantedIn(around.projectFolder, line) || isModelOfProject(line, around)) return [];
     return { line, says: saysOf(line, environments), grants: [line] };
   });
+}
+
+/** Code that is not what the run had. Its workers would refuse it, unless it became that again after somebody had looked. */
+export function changedCode({ code = [] }: NamedByRun, missing: readonly NotGranted[]): CodeRef | null {
+  const isMissing = (file: string): boolean => missing.some(({ grants: [line] }) => line === file);
+  return code.find(({ path: file, sha256 }) => isMissing(file) && sha256 !== null && digestOf(file) !== sha256) ?? null;
 }
 
 /** Writes down what a person said yes to. */

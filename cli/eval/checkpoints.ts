@@ -8,7 +8,7 @@ import { tellingOptions } from '../audience.ts';
 import { findRunFolder } from '../run-place.ts';
 import { grantOption, storeOption } from '../store-option.ts';
 import { openTeller } from '../teller.ts';
-import { askForPlan } from './named-models.ts';
+import { asItIsNow, askForPlan } from './named-models.ts';
 import { type EvaluationStage, onStage } from './stage.ts';
 import { type EvaluationLine, isRunning } from './watch-evaluation.ts';
 import { type CheckpointOptions, remember, subjectOf } from './checkpoint-subject.ts';
@@ -99,7 +99,7 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
         // The run may have gone on with other settings meanwhile.
         await askForPlan(inputsOf(next), subject, options);
         const input = {
-          inputs: fresh.map((one) => one.input),
+          inputs: fresh.map((one) => asItIsNow(one.input)),
           names: fresh.map((one) => one.name),
           title: title(fresh.length),
           atOnce,

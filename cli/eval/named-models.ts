@@ -1,5 +1,8 @@
 import type { EvaluatedEnvironment, EvaluatedModel, EvaluationInput } from '../../core/eval/evaluation.ts';
 import { namedByEnvironments, namedByInference, namedByModel } from '../../backends/configs/grant.ts';
+import type { CodeRef, RunSpec } from '../../config/run-spec.ts';
+import { isEnvironmentFile } from '../../core/names.ts';
+import { digestOf } from '../../engine/trusted-files.ts';
 import { linesOfStore } from '../../backends/store/index.ts';
 import { type RunPlace, specOf } from '../../runs/run-access.ts';
 import { askGrants, type GrantOptions } from '../ask-grants.ts';
@@ -34,7 +37,24 @@ export async function askForVersions(
     ...linesOfFoundStore(place, options.store),
   ];
   const endpoints = specs.flatMap(({ inference }) => ('endpoints' in inference && inference.endpoints) || []);
-  await askGrants(place, { lines, environments, endpoints }, options);
+  const code = [...filesOf(environments), ...specs.flatMap(moduleOf)];
+  await askGrants(place, { lines, environments, endpoints, code }, options);
+}
+
+function filesOf(environments: readonly EvaluatedEnvironment[]): CodeRef[] {
+  return environments.map(({ id, sha256 = null }) => ({ path: id, sha256 }));
+}
+
+function moduleOf({ inference }: RunSpec): CodeRef[] {
+  return inference.kind === 'module' ? [inference.import] : [];
+}
+
+/** An environment's file whose run does not say what it was is loaded as it was when it was asked for. */
+export function asItIsNow<Input extends Evaluated>(input: Input): Input {
+  const { environment } = input;
+  if (!isEnvironmentFile(environment.id) || environment.sha256 !== undefined) return input;
+  const sha256 = digestOf(environment.id);
+  return sha256 === null ? input : { ...input, environment: { ...environment, sha256 } };
 }
 
 /** Of a subject that was typed, the environments are this command's. Anything else is as the run's folder has it. */

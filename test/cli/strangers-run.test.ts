@@ -23,7 +23,7 @@ import { putJson } from '../../backends/store/objects.ts';
 import { type Asker, askGrants } from '../../cli/ask-grants.ts';
 import { forkFrom } from '../../cli/commands/fork.ts';
 import { inputOf } from '../../cli/eval/scheduled-input.ts';
-import { askForVersions, typedByModels } from '../../cli/eval/named-models.ts';
+import { asItIsNow, askForVersions, typedByModels } from '../../cli/eval/named-models.ts';
 import { steerFromPage } from '../../cli/steer-from-page.ts';
 import { subjectOf } from '../../cli/eval/checkpoint-subject.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
@@ -486,6 +486,10 @@ test('what lies in a run’s folder is not of the project, wherever that was cop
     await askGrants(run, { lines: [evil], environments: [] }, {}, asker('y'));
     assert.equal(trustedFile(evil, 'It', environment), evil);
   }
+  // Beside the runs of a store that a command names, as well.
+  const beside = code(path.join(project, 'runs', 'beside.ts'));
+  const place = { name: 'base', store: `file://${project}/runs/` };
+  await assert.rejects(askGrants(place, { lines: [beside], environments: [] }, {}, nobody), /beside\.ts \(sha256/);
   const typedHere = code(path.join(project, 'outputs', 'mine.ts'));
   grantNamed(project, [typedHere]);
   assert.equal(trustedFile(typedHere, 'It', environment), typedHere);
@@ -514,6 +518,28 @@ test('a store that nobody typed is asked for: a run that says it may be anybody�
   assert.deepEqual(typedByModels([model], {}), []);
   assert.deepEqual(typedByModels([model], { store: 's3://bucket/x' }), ['store s3://bucket AWS']);
   assert.equal(granted(project), '');
+});
+
+test('code that is not what the run had is refused before anybody is asked, and what has no digest is loaded as it was asked for', async (t) => {
+  const { project, strange, code } = stage(t);
+  const evil = code(path.join(strange, 'evil.ts'));
+  const { run } = await makeRun(strange, () => ({
+    inference: { kind: 'module', import: { path: evil, sha256: 'f'.repeat(64) }, options: {} },
+  }));
+  const model = { kind: 'version', model: 'base', run, policy: {}, sampling: {} } as unknown as EvaluatedModel;
+  await assert.rejects(
+    askForVersions([model], [], { store: strange }),
+    /the run had \S*evil\.ts with sha256 f{16}…; put that/,
+  );
+  const ofEnvironment = [evaluated(evil, { sha256: 'e'.repeat(64) })];
+  const plain = { ...(await makeRun(strange, undefined, 'plain')).run };
+  const other = { ...model, run: plain } as EvaluatedModel;
+  await assert.rejects(askForVersions([other], ofEnvironment, { store: strange }), /with sha256 e{16}…/);
+  assert.equal(granted(project), '');
+  const input = asItIsNow({ environment: evaluated(evil), model });
+  assert.equal(input.environment.sha256, digestOf(evil));
+  assert.equal(asItIsNow({ environment: ofEnvironment[0]!, model }).environment.sha256, 'e'.repeat(64));
+  assert.equal(asItIsNow({ environment: evaluated('reverse-text'), model }).environment.sha256, undefined);
 });
 
 test('a schedule asks for the run’s own environments, and for none beside a file', async (t) => {
