@@ -509,6 +509,13 @@ test('a file that others can change is granted as it was, and asked for again on
   assert.throws(() => trustedFile(shared, 'It', { [trustedRootsVariable]: project }), /anybody may write/);
   grantNamed(project, [shared]);
   await askGrants(place, { lines: [shared], environments: [] }, {}, nobody);
+  // No digest says what a folder was.
+  const venv = path.join(strange, 'venv');
+  mkdirSync(venv);
+  grantNamed(project, [venv]);
+  await askGrants(place, { lines: [venv], environments: [] }, {}, nobody);
+  chmodSync(venv, 0o777);
+  await assert.rejects(askGrants(place, { lines: [venv], environments: [] }, {}, nobody), /venv \(a folder\)/);
 });
 
 test('a store that nobody typed is asked for: a run that says it may be anybody’s', async (t) => {
