@@ -7,6 +7,6 @@ export const storeOption = [
 /** The option of commands that use what a stored run names. Each value is one thing, as the refusal without it says. */
 export const grantOption = [
   '--grant <line>',
-  'one thing that the run names and you have not granted before, as this command tells it without; repeatable',
+  'grant one thing that the run names; without it the command says what there is to type (repeatable)',
   (value: string, before: readonly string[] | undefined): string[] => [...(before ?? []), value],
 ] as const;

@@ -56,7 +56,7 @@ export function notGranted({ lines, environments, endpoints = [] }: NamedByRun, 
 
 /** Code that is not what the run had. Its workers would refuse it, unless it became that again after somebody had looked. */
 export function changedCode({ code = [] }: NamedByRun, missing: readonly NotGranted[]): CodeRef | null {
-  const isMissing = (file: string): boolean => missing.some(({ grants: [line] }) => line === file);
+  const isMissing = (file: string): boolean => missing.some(({ says }) => says.startsWith(`${file} (`));
   return code.find(({ path: file, sha256 }) => isMissing(file) && sha256 !== null && digestOf(file) !== sha256) ?? null;
 }
 
@@ -74,9 +74,12 @@ function ofFile(file: string, around: Around): NotGranted[] {
   const digest = real === null ? null : digestOf(real);
   const as = digest === null ? '' : ` sha256 ${digest.slice(0, shownDigits)}`;
   const found = real === null ? ' (not there)' : digest === null ? ' (a folder)' : ` (${as.trim()}…)`;
-  return [
-    { line: `${file}${as}`, says: `${file}${found}`, grants: [file, ...(digest === null ? [] : [digestLine(real!)!])] },
-  ];
+  return [{ line: `${file}${as}`, says: `${file}${found}`, grants: real === null ? [] : linesOf(file, real) }];
+}
+
+/** None of a file that is not there: nobody has seen what will be. */
+function linesOf(file: string, real: string): string[] {
+  return [file, ...[digestLine(real)].filter((line) => line !== null)];
 }
 
 /** Whoever reads the question need not open the file. */

@@ -20,7 +20,7 @@ import { fileURLToPath } from 'node:url';
 import { grantNamed, namedByEnvironments, namedByInference, namedIn } from '../../backends/configs/grant.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { putJson } from '../../backends/store/objects.ts';
-import { type Asker, askGrants } from '../../cli/ask-grants.ts';
+import { areOwn, type Asker, askGrants } from '../../cli/ask-grants.ts';
 import { forkFrom } from '../../cli/commands/fork.ts';
 import { inputOf } from '../../cli/eval/scheduled-input.ts';
 import { asItIsNow, askForVersions, typedByModels } from '../../cli/eval/named-models.ts';
@@ -29,7 +29,7 @@ import { subjectOf } from '../../cli/eval/checkpoint-subject.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
 import type { EvaluatedModel } from '../../core/eval/evaluation.ts';
-import { grantedAt } from '../../engine/grants.ts';
+import { grantedAt, requireGrant, requireServer } from '../../engine/grants.ts';
 import { trustedData, trustedFile } from '../../engine/trusted-files.ts';
 import { layout } from '../../runs/layout.ts';
 import { encodeStored } from '../../runs/stored-forms.ts';
@@ -472,6 +472,25 @@ test('a run file of somebody’s that was agreed to once speaks for nothing else
   await assert.rejects(fork(nobody), /run\.toml \(sha256.*the server http:\/\/127\.0\.0\.1:45014/);
 });
 
+test('a run file that was agreed to is nobody’s own, and what was not there is granted to nobody', async (t) => {
+  const { project, strange, code, write } = stage(t);
+  const place = { name: 'base', store: `file://${strange}/` };
+  const agreed = write(path.join(strange, 'agreed.toml'), runFile(words));
+  await askGrants(place, { lines: [agreed], environments: [] }, {}, asker('y'));
+  const named = write(path.join(strange, 'named.toml'), runFile(words));
+  grantNamed(project, [named]);
+  assert.deepEqual(
+    [areOwn(place, [named]), areOwn(place, [agreed]), areOwn(place, [named, agreed])],
+    [true, false, false],
+  );
+  const before = granted(project);
+  const later = path.join(strange, 'later.ts');
+  await askGrants(place, { lines: [later], environments: [] }, {}, asker('y'));
+  assert.equal(granted(project), before);
+  code(later);
+  await assert.rejects(askGrants(place, { lines: [later], environments: [] }, {}, nobody), /later\.ts \(sha256/);
+});
+
 test('what lies in a run’s folder is not of the project, wherever that was copied to', async (t) => {
   const { project, mark, code } = stage(t);
   const environment = { [trustedRootsVariable]: project };
@@ -547,6 +566,24 @@ test('code that is not what the run had is refused before anybody is asked, and 
   assert.equal(input.environment.sha256, digestOf(evil));
   assert.equal(asItIsNow({ environment: ofEnvironment[0]!, model }).environment.sha256, 'e'.repeat(64));
   assert.equal(asItIsNow({ environment: evaluated('reverse-text'), model }).environment.sha256, undefined);
+});
+
+test('a worker asks nobody: what it refuses says where a person is asked, or what to type', (t) => {
+  const { project, strange } = stage(t);
+  const environment = { [trustedRootsVariable]: project };
+  const server = { url: 'http://127.0.0.1:45015/v1', keys: ['OPENAI_API_KEY'] };
+  assert.throws(
+    () => requireServer(server, 'The inference server', environment),
+    /npx ratchet eval checkpoints RUN asks for it, or takes --grant 'server http:\/\/127\.0\.0\.1:45015'/,
+  );
+  assert.throws(
+    () => requireGrant('sandbox-none', 'Python', environment),
+    /npx ratchet eval checkpoints RUN asks for it, or takes --grant 'sandbox-none'/,
+  );
+  assert.throws(
+    () => trustedFile(path.join(strange, 'evil.ts'), 'The environment', environment),
+    /Where a stored run names it: npx ratchet eval checkpoints RUN asks for it/,
+  );
 });
 
 test('a schedule asks for the run’s own environments, and for none beside a file', async (t) => {
