@@ -1,5 +1,5 @@
 import path from 'node:path';
-import { environmentsOf, grantNamed, namedIn } from '../backends/configs/grant.ts';
+import { environmentsOf, grantNamed, keysApart, namedIn } from '../backends/configs/grant.ts';
 import { type LoadOptions, loadRunConfig } from '../backends/configs/load-run-config.ts';
 import { linesOfStore, localRoot } from '../backends/store/index.ts';
 import { ConfigProblems } from '../config/problems.ts';
@@ -38,29 +38,32 @@ export async function allowSource(
   const files = [file, ...(load.over ?? []).map((layer) => layer.file)];
   const isOwn = isFileTyped || areOwn(place, files);
   const all = linesOf(spec, source);
-  const stored = Object.keys(typed).length === 0 ? all : await linesWith(source, load.overrides ?? {});
-  const ofFile = isOwn ? await linesWith(source, {}) : [];
+  // Where the folder's settings alone make no run, nothing shows what was typed.
+  const stored = Object.keys(typed).length === 0 ? all : ((await linesWith(source, load.overrides ?? {})) ?? all);
+  const said = isOwn ? ((await linesWith(source, {})) ?? []) : [];
+  // Of several files each may be meant, and the key of one at the server of another is not.
+  const ofFile = files.length === 1 ? said : keysApart(said).rest;
   const lines = all.filter((line) => stored.includes(line) && (!ofFile.includes(line) || isChanged(line)));
   const asked = [...(isOwn ? [] : files), ...lines];
   const endpoints = [spec.inference, spec.teacher].flatMap(
     (pool) => (pool && 'endpoints' in pool && pool.endpoints) || [],
   );
   await askGrants(place, { lines: asked, environments: environmentsOf(spec), endpoints }, options, asker);
-  const said = [...files, ...all, ...(isTypedStore(place, store) ? linesOfStore(place.store) : [])];
+  const named = [...files, ...all, ...(isTypedStore(place, store) ? linesOfStore(place.store) : [])];
   grantNamed(
     load.projectFolder,
-    said.filter((line) => !asked.includes(line)),
+    named.filter((line) => !asked.includes(line)),
   );
 }
 
-/** What a file names with some of the settings; nothing where it is no run file without the others. */
-async function linesWith(source: StoredSource, overrides: Readonly<Record<string, string>>): Promise<string[]> {
+/** What a file names with some of the settings; null where it is no run file without the others. */
+async function linesWith(source: StoredSource, overrides: Readonly<Record<string, string>>): Promise<string[] | null> {
   const { load, file } = source;
   const loaded = await loadRunConfig(file, { ...load, overrides, isOnlyLookedAt: true }).catch((error: unknown) => {
     if (error instanceof ConfigProblems) return null;
     throw error;
   });
-  return loaded === null ? [] : linesOf(loaded.spec, source);
+  return loaded === null ? null : linesOf(loaded.spec, source);
 }
 
 /** The store that the run was found in is no news. Another folder would be written to. */

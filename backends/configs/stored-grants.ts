@@ -31,6 +31,8 @@ export interface NotGranted {
   readonly line: string;
   /** As a sentence names it. */
   readonly says: string;
+  /** Null of what is none. */
+  readonly file: string | null;
   /** What goes into `.ratchet/granted`. */
   readonly grants: readonly string[];
 }
@@ -50,13 +52,13 @@ export function notGranted({ lines, environments, endpoints = [] }: NamedByRun, 
       return found.map((one) => ({ ...one, says: [one.says, ...pools].join('') }));
     }
     if (isGrantedIn(around.projectFolder, line) || isModelOfProject(line, around)) return [];
-    return { line, says: saysOf(line, environments), grants: [line] };
+    return { line, says: saysOf(line, environments), file: null, grants: [line] };
   });
 }
 
 /** Code that is not what the run had. Its workers would refuse it, unless it became that again after somebody had looked. */
 export function changedCode({ code = [] }: NamedByRun, missing: readonly NotGranted[]): CodeRef | null {
-  const isMissing = (file: string): boolean => missing.some(({ says }) => says.startsWith(`${file} (`));
+  const isMissing = (file: string): boolean => missing.some((one) => one.file === file);
   return code.find(({ path: file, sha256 }) => isMissing(file) && sha256 !== null && digestOf(file) !== sha256) ?? null;
 }
 
@@ -74,12 +76,12 @@ function ofFile(file: string, around: Around): NotGranted[] {
   const digest = real === null ? null : digestOf(real);
   const as = digest === null ? '' : ` sha256 ${digest.slice(0, shownDigits)}`;
   const found = real === null ? ' (not there)' : digest === null ? ' (a folder)' : ` (${as.trim()}…)`;
-  return [{ line: `${file}${as}`, says: `${file}${found}`, grants: real === null ? [] : linesOf(file, real) }];
+  return [{ line: `${file}${as}`, says: `${file}${found}`, file, grants: real === null ? [] : linesOf(file, digest) }];
 }
 
 /** None of a file that is not there: nobody has seen what will be. */
-function linesOf(file: string, real: string): string[] {
-  return [file, ...[digestLine(real)].filter((line) => line !== null)];
+function linesOf(file: string, digest: string | null): string[] {
+  return digest === null ? [file] : [file, `${grants.digest}${digest} ${realOr(file, file)}`];
 }
 
 /** Whoever reads the question need not open the file. */

@@ -418,6 +418,28 @@ test('settings that a run’s folder keeps beside a file of ours are not ours', 
   ]);
 });
 
+test('a folder makes nothing typed: neither by a file that is none without what is typed, nor by files of ours laid over each other', async (t) => {
+  const { project, strange, write } = stage(t);
+  const { run, store } = await makeRun(strange);
+  const key = layout.source(run.spec.key);
+  const fork = (overrides: Readonly<Record<string, string>>) =>
+    forkFrom(run, { step: 0, name: 'mine', overrides }, { store: strange }, nobody);
+  const server = '[inference]\nkind = "openai"\nurl = "http://127.0.0.1:45016"\n';
+  const half = write(path.join(strange, 'half.toml'), `learning_rate = "none"\n${runFile(server + words)}`);
+  await store.put(key, encodeStored(key, { config: half, overrides: {}, attempt: 1 }));
+  await assert.rejects(
+    fork({ 'learning-rate': '1e-5' }),
+    /half\.toml \(sha256.*the server http:\/\/127\.0\.0\.1:45016/,
+  );
+  const [first, second] = [
+    write(path.join(project, 'first.toml'), runFile(server + words)),
+    write(path.join(project, 'second.toml'), '[inference]\napi_key_var = "OPENAI_API_KEY"\n'),
+  ];
+  await store.put(key, encodeStored(key, { config: first, over: [{ file: second }], overrides: {}, attempt: 1 }));
+  await assert.rejects(fork({}), /not granted: the key in OPENAI_API_KEY for http:\/\/127\.0\.0\.1:45016\. Nothing/);
+  assert.equal(granted(project), '');
+});
+
 test('a run of one’s own goes on without a question, in a store anywhere', async (t) => {
   const { folder, project, strange, code, write } = stage(t);
   const [inside, outside] = [code(path.join(project, 'own.ts')), code(path.join(folder, 'mine', 'elsewhere.ts'))];
