@@ -8,7 +8,7 @@ import { tellingOptions } from '../audience.ts';
 import { findRunFolder } from '../run-place.ts';
 import { grantOption, storeOption } from '../store-option.ts';
 import { openTeller } from '../teller.ts';
-import { asItIsNow, askForPlan } from './named-models.ts';
+import { askForPlan, inputsToPlay } from './named-models.ts';
 import { type EvaluationStage, onStage } from './stage.ts';
 import { type EvaluationLine, isRunning } from './watch-evaluation.ts';
 import { type CheckpointOptions, remember, subjectOf } from './checkpoint-subject.ts';
@@ -84,10 +84,11 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
     }
     return 0;
   }
-  await askForPlan(inputsOf(plan), subject, options);
+  const planned = plan.evaluations.map(({ input }) => input);
+  await askForPlan(planned, subject, options);
   await remember(place, subject);
   const atOnce = options.atOnce === undefined ? undefined : readAtOnce(options.atOnce);
-  const environments = plan.evaluations.map(({ input }) => input.environment);
+  const environments = planned.map(({ environment }) => environment);
   return onStage({ storeUri: place.store, environments, teller }, async (stage) => {
     const figures = new Map<string, CheckpointFigures>();
     const told = new Set<string>();
@@ -96,10 +97,12 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
       const isOver = await isLast();
       const { fresh, left } = await notByTheRun(stage, next, figures, told, teller.say);
       if (fresh.length > 0) {
-        // The run may have gone on with other settings meanwhile.
-        await askForPlan(inputsOf(next), subject, options);
         const input = {
-          inputs: fresh.map((one) => asItIsNow(one.input)),
+          inputs: await inputsToPlay(
+            fresh.map((one) => one.input),
+            subject,
+            options,
+          ),
           names: fresh.map((one) => one.name),
           title: title(fresh.length),
           atOnce,
@@ -117,10 +120,6 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
     teller.print(curveLines(run, [...figures.values()]).join('\n'));
     return stage.interrupted.aborted ? 130 : 0;
   });
-}
-
-function inputsOf({ evaluations }: CheckpointPlan) {
-  return evaluations.map(({ input }) => input);
 }
 
 /** Those that are to be evaluated now; what the run itself is evaluating is waited for. */

@@ -50,7 +50,7 @@ function moduleOf({ inference }: RunSpec): CodeRef[] {
 }
 
 /** An environment's file whose run does not say what it was is loaded as it was when it was asked for. */
-export function asItIsNow<Input extends Evaluated>(input: Input): Input {
+function asItIsNow<Input extends Evaluated>(input: Input): Input {
   const { environment } = input;
   if (!isEnvironmentFile(environment.id) || environment.sha256 !== undefined) return input;
   const sha256 = digestOf(environment.id);
@@ -65,6 +65,16 @@ export async function askForPlan(
 ): Promise<void> {
   const environments = isTyped ? [] : inputs.map(({ environment }) => environment);
   await askForVersions(modelsOf(inputs), environments, options);
+}
+
+/** Asks again right before they are played, since the run's folder may have changed, and has them loaded as they were then. */
+export async function inputsToPlay<Input extends Evaluated>(
+  inputs: readonly Input[],
+  subject: { readonly isTyped: boolean },
+  options: Parameters<typeof askForVersions>[2],
+): Promise<Input[]> {
+  await askForPlan(inputs, subject, options);
+  return inputs.map(asItIsNow);
 }
 
 /** What the command itself names of that. */

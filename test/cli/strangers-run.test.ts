@@ -23,12 +23,12 @@ import { putJson } from '../../backends/store/objects.ts';
 import { areOwn, type Asker, askGrants } from '../../cli/ask-grants.ts';
 import { forkFrom } from '../../cli/commands/fork.ts';
 import { inputOf } from '../../cli/eval/scheduled-input.ts';
-import { asItIsNow, askForVersions, typedByModels } from '../../cli/eval/named-models.ts';
+import { askForVersions, inputsToPlay, typedByModels } from '../../cli/eval/named-models.ts';
 import { steerFromPage } from '../../cli/steer-from-page.ts';
 import { subjectOf } from '../../cli/eval/checkpoint-subject.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
-import type { EvaluatedModel } from '../../core/eval/evaluation.ts';
+import type { EvaluatedEnvironment, EvaluatedModel } from '../../core/eval/evaluation.ts';
 import { grantedAt, requireGrant, requireServer } from '../../engine/grants.ts';
 import { trustedData, trustedFile } from '../../engine/trusted-files.ts';
 import { layout } from '../../runs/layout.ts';
@@ -584,10 +584,15 @@ test('code that is not what the run had is refused before anybody is asked, and 
   const other = { ...model, run: plain } as EvaluatedModel;
   await assert.rejects(askForVersions([other], ofEnvironment, { store: strange }), /with sha256 e{16}…/);
   assert.equal(granted(project), '');
-  const input = asItIsNow({ environment: evaluated(evil), model });
-  assert.equal(input.environment.sha256, digestOf(evil));
-  assert.equal(asItIsNow({ environment: ofEnvironment[0]!, model }).environment.sha256, 'e'.repeat(64));
-  assert.equal(asItIsNow({ environment: evaluated('reverse-text'), model }).environment.sha256, undefined);
+  const play = async (environment: EvaluatedEnvironment) => {
+    const [input] = await inputsToPlay([{ environment, model: other }], { isTyped: false }, { store: strange });
+    return input?.environment.sha256;
+  };
+  // Asked for again right before it is played: the folder may have changed since.
+  await assert.rejects(play(evaluated(evil)), /evil\.ts \(sha256/);
+  await askGrants(plain, { lines: [evil], environments: [] }, {}, asker('y'));
+  assert.equal(await play(evaluated(evil)), digestOf(evil));
+  assert.equal(await play(evaluated('reverse-text')), undefined);
 });
 
 test('a worker asks nobody: what it refuses says where a person is asked, or what to type', (t) => {
