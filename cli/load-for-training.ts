@@ -20,18 +20,22 @@ interface Asked {
   readonly name?: string;
   readonly fresh?: boolean;
   readonly yes?: boolean;
+  /** Where the file was not typed: asks for what it names, and grants it. */
+  readonly allow?: ((spec: RunSpec) => Promise<void>) | undefined;
 }
 
 /** Reads a run file that can be trained here, under the name that was asked for. What it names may be asked from now on. */
 export async function openTraining(
   file: string,
   asked: LoadOptions & { readonly over: readonly ConfigLayer[] },
-  { name, fresh, yes }: Asked,
+  { name, fresh, yes, allow }: Asked,
   say: (line: string) => void,
 ): Promise<
   LoadedRunConfig & Pick<ChosenSampler, 'overrides'> & { readonly run: string; readonly isUsualName: boolean }
 > {
   refuseOneOfMany(file, process.env);
+  // Before anything of it is fetched, or a program that it names is looked for.
+  await allow?.((await loadRunConfig(file, { ...asked, isOnlyLookedAt: true })).spec);
   await getMissing(file, asked, yes === true);
   const sampler = await chooseSampler(file, asked);
   const load = { ...asked, overrides: sampler.overrides };
@@ -43,7 +47,8 @@ export async function openTraining(
   if (sampler.says !== null) say(sampler.says);
   for (const field of notYetBeside(loaded.notYet, sampler)) say(`not yet honoured: ${notYetLine(field)}`);
   for (const warning of usual.before) say(`warning: ${warning}`);
-  grantNamed(load.projectFolder, [file, ...load.over.map((layer) => layer.file), ...namedIn(loaded.spec)]);
+  if (allow) await allow(loaded.spec);
+  else grantNamed(load.projectFolder, [file, ...load.over.map((layer) => layer.file), ...namedIn(loaded.spec)]);
   return { ...loaded, run, isUsualName: run === usualName, overrides: sampler.overrides };
 }
 

@@ -40,6 +40,11 @@ export async function findRunFolder(
   );
 }
 
+/** Whether the command named the store that a run was found in, and not the run itself. */
+export function isTypedStore({ store }: { readonly store: string }, typed: string | undefined): boolean {
+  return store === resolveStoreUri(typed ?? usualStore, process.cwd());
+}
+
 /** What is damaged there is a run all the same: whoever reads it says what is wrong. */
 async function holds(store: string, run: string): Promise<boolean> {
   try {

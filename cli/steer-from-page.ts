@@ -1,6 +1,7 @@
 import { RatchetError } from '../core/errors.ts';
 import { runNamePattern } from '../core/names.ts';
 import type { SteerRun } from '../ui/serve.ts';
+import { shellWord } from '../workers/service.ts';
 import { forkFrom } from './commands/fork.ts';
 import { askUpdate, readSettings } from './commands/steer.ts';
 
@@ -34,6 +35,10 @@ async function fork(place: { readonly name: string; readonly store: string }, va
       'ConfigInvalid',
       `fork: expected a step and a name, as in 50 words-again; got ${JSON.stringify(value)}.`,
     );
-  const { warnings, said } = await forkFrom(place, { step: Number(step), name, overrides: {} });
+  // The page asks no questions: what to type at a terminal is said there.
+  const asked = { step: Number(step), name, overrides: {} };
+  const typed = ['npx ratchet fork', place.name, '--step', step, '--name', name, '--store', shellWord(place.store)];
+  const nobody = { isThere: false, ask: () => Promise.resolve(''), command: typed.join(' ') };
+  const { warnings, said } = await forkFrom(place, asked, { store: place.store }, nobody);
   return [...warnings, said].join('\n');
 }

@@ -37,6 +37,12 @@ export function whatOthersCan(place: string, owners: ReadonlySet<number>): Wrong
   return [`group ${found.gid} may write to ${place}`, `chmod g-w ${place}`];
 }
 
+/** Whether somebody else may have put a file, or one of the folders that it lies in, where it is. */
+export function isOthers(real: string): boolean {
+  const owners = new Set([process.getuid?.() ?? 0, 0]);
+  return wayTo(real, path.parse(real).root).some((place) => whatOthersCan(place, owners) !== null);
+}
+
 /** Many systems give each user a group of their own, and let it write: a group that has nobody else in it is no other. */
 function isOwnGroup({ gid }: Stats): boolean {
   if (gid === 0 || gid !== process.getgid?.()) return gid === 0;

@@ -20,6 +20,8 @@ export const grants = {
   model: 'model ',
   /** Before a bucket and where that is. */
   store: 'store ',
+  /** Precedes a digest and the path of a file: granted is what the file was then. */
+  digest: 'sha256 ',
 } as const;
 
 /** A server that is asked, and the names of environment variables whose values it is told. */
@@ -66,7 +68,7 @@ export function requireServer(server: AskedServer, what: string, environment: En
   throw refused(
     `${what} at ${originOf(server.url)} is not asked${told}: this user named no such thing in this folder.`,
     missing,
-    'Name it at a command line of yours, in a run file or by itself: npx ratchet train FILE, npx ratchet gepa run FILE, npx ratchet eval run FILE or ENV -b URL -k NAME.',
+    `Name it at a command line of yours, in a run file or by itself: npx ratchet train FILE, npx ratchet gepa run FILE, npx ratchet eval run FILE or ENV -b URL -k NAME. ${askedFor(missing)}`,
     environment,
   );
 }
@@ -77,9 +79,14 @@ export function requireGrant(grant: string, what: string, environment: Environme
   throw refused(
     `${what} is not taken from Temporal: the Temporal server of this folder does not authenticate its clients, and this user named no such thing.`,
     grant,
-    'A run file that says so grants it once it is named at a command line of yours: npx ratchet train FILE.',
+    `A run file that says so grants it once it is named at a command line of yours: npx ratchet train FILE. ${askedFor(grant)}`,
     environment,
   );
+}
+
+/** What to type where a run's folder names it, and no command of this user's did. */
+function askedFor(line: string): string {
+  return `Where a stored run names it, npx ratchet eval checkpoints RUN asks for it, or takes --grant '${line}'.`;
 }
 
 /** Granted in this process alone, for as long as it lives: servers that were started beside it. */
@@ -103,6 +110,11 @@ export function writeGrants(projectFolder: string, lines: readonly string[]): vo
 export function grantByTrustedFile(lines: readonly string[], environment: Environment = process.env): void {
   const [projectFolder] = rootsIn(environment);
   if (projectFolder !== undefined) writeGrants(projectFolder, lines);
+}
+
+/** Whether a line is among those of a project, whoever asks: a command, or a worker of any server. */
+export function isGrantedIn(projectFolder: string, line: string): boolean {
+  return isAmong(new Set(grantedLines(projectFolder)), line);
 }
 
 export function grantedAt(projectFolder: string): string {

@@ -1,8 +1,11 @@
+import { createHash } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { RatchetError } from '../core/errors.ts';
 import { isRootsAlone, ownersOf, realOr, wayTo, whatOthersCan } from './file-owners.ts';
 import { grantedLines, grants, requireGrant, rootsIn } from './grants.ts';
+import { readRegularSync } from './regular-file.ts';
 
 /**
  * Whose files a worker reads as configs and runs as code. Our own Temporal server listens on the loopback and asks nobody who they are:
@@ -10,10 +13,23 @@ import { grantedLines, grants, requireGrant, rootsIn } from './grants.ts';
  * put in its place, and what lies where that user said so. The supervisor of our own server says so in `RATCHET_TRUSTED_ROOTS`; without
  * the variable everything may be named, as at a command line or with a server that knows its clients.
  *
+ * A run's folder may be somebody else's, copied into the project to be looked at. So what lies there has to be granted by itself.
+ *
  * Returns the file's real path, so that no link on the way can be swapped before it is opened. A missing file in an allowed place passes,
  * and opening it then reports the error.
  */
 export function trustedFile(file: string, what: string, environment: Environment = process.env): string {
+  const trusted = trustedData(file, what, environment);
+  const [projectFolder] = rootsIn(environment);
+  const real = projectFolder === undefined ? null : realOr(file, null);
+  if (projectFolder === undefined || real === null) return trusted;
+  const isNamed = grantedFiles(projectFolder).some((line) => isWithin(realOr(line, line), real));
+  if (isNamed || !liesWithRuns(real, realOr(projectFolder, projectFolder))) return trusted;
+  throw refused(file, what, "it lies in a run's folder", 'move it out of there, or name it at a command line of yours');
+}
+
+/** The same of what is read, and neither run nor believed: it may also lie in a run's folder. */
+export function trustedData(file: string, what: string, environment: Environment = process.env): string {
   const roots = trustedRoots(environment);
   if (roots === null) return file;
   const real = realOr(file, null);
@@ -27,7 +43,35 @@ export function trustedFile(file: string, what: string, environment: Environment
     const wrong = whatOthersCan(place, owners);
     if (wrong !== null) throw refused(file, what, ...wrong);
   }
+  if (isOtherThanGranted(real, grantedLines(roots[0]!)))
+    throw refused(file, what, 'it was changed since it was granted', 'name it at a command line of yours again');
   return real;
+}
+
+/** Whether a file is granted by its digest, and has another one now. */
+export function isOtherThanGranted(real: string, lines: readonly string[]): boolean {
+  const digests = digestsGranted(real, lines);
+  return digests.length > 0 && !digests.includes(digestLine(real) ?? '');
+}
+
+/** The lines that grant a file as it was then. */
+export function digestsGranted(real: string, lines: readonly string[]): string[] {
+  return lines.filter((line) => line.startsWith(grants.digest) && line.endsWith(` ${real}`));
+}
+
+/** What grants a file as it is now; null where there is none to be read. */
+export function digestLine(real: string): string | null {
+  const digest = digestOf(real);
+  return digest === null ? null : `${grants.digest}${digest} ${real}`;
+}
+
+/** Hex, of a regular file; null of anything else. */
+export function digestOf(file: string): string | null {
+  try {
+    return createHash('sha256').update(readRegularSync(file)).digest('hex');
+  } catch {
+    return null;
+  }
 }
 
 /**
@@ -69,8 +113,18 @@ function isPythons(name: string): boolean {
 
 /** Whether workers of a project take a file without anybody naming it. */
 export function isOfProject(file: string, projectFolder: string): boolean {
-  const real = realOr(file, file);
-  return [realOr(projectFolder, projectFolder), ...ownFolders].some((root) => isWithin(root, real));
+  const [real, project] = [realOr(file, file), realOr(projectFolder, projectFolder)];
+  if (ownFolders.some((root) => isWithin(root, real))) return true;
+  return isWithin(project, real) && !liesWithRuns(real, project);
+}
+
+/** Whether a file of a project lies in the folder of a run, or in the one that runs usually lie in. */
+function liesWithRuns(real: string, project: string): boolean {
+  if (!isWithin(project, real)) return false;
+  if (isWithin(path.join(project, 'outputs'), real)) return true;
+  for (let at = path.dirname(real); at !== project && isWithin(project, at); at = path.dirname(at))
+    if (existsSync(path.join(at, 'run.json'))) return true;
+  return false;
 }
 
 type Environment = Readonly<NodeJS.ProcessEnv>;
@@ -81,17 +135,26 @@ const ownFolders = ['../configs', '../environments'].map((folder) => {
   return realOr(name, name);
 });
 
+function grantedFiles(projectFolder: string): string[] {
+  return grantedLines(projectFolder).filter((line) => path.isAbsolute(line));
+}
+
 /** The project's folder is the first. Null: nothing is asked of files. */
 function trustedRoots(environment: Environment): string[] | null {
   const [projectFolder, ...roots] = rootsIn(environment);
   if (projectFolder === undefined) return null;
   const active = environment['VIRTUAL_ENV'] ?? '';
-  const granted = grantedLines(projectFolder).filter((line) => path.isAbsolute(line));
-  const named = [projectFolder, ...roots, ...ownFolders, ...(active === '' ? [] : [active]), ...granted];
+  const named = [
+    projectFolder,
+    ...roots,
+    ...ownFolders,
+    ...(active === '' ? [] : [active]),
+    ...grantedFiles(projectFolder),
+  ];
   return named.flatMap((root) => realOr(root, null) ?? []);
 }
 
-function isWithin(root: string, file: string): boolean {
+export function isWithin(root: string, file: string): boolean {
   return file === root || file.startsWith(root.endsWith(path.sep) ? root : root + path.sep);
 }
 
@@ -104,7 +167,7 @@ function nearestReal(file: string): string {
 }
 
 function whereToPut(roots: readonly string[], real: string): string {
-  return `put it below ${roots[0]}, or start what runs there with RATCHET_CODE_ROOTS=${path.dirname(real)}`;
+  return `put it below ${roots[0]}, or start what runs there with RATCHET_CODE_ROOTS=${path.dirname(real)}. Where a stored run names it: npx ratchet eval checkpoints RUN asks for it`;
 }
 
 function refused(file: string, what: string, found: string, remedy: string): RatchetError {

@@ -5,11 +5,13 @@ import type { EvaluatedEnvironment, EvaluatedModel, EvaluatedServer } from '../.
 import { isEnvironmentFile, weightsAgentKeyVar } from '../../core/names.ts';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { type InferenceSpec, keptRows, type RunSpec } from '../../config/run-spec.ts';
-import { grantByTrustedFile, grants, linesOfServer, writeGrants } from '../../engine/grants.ts';
-import { isOfProject } from '../../engine/trusted-files.ts';
+import { isOthers, realOr } from '../../engine/file-owners.ts';
+import { grantByTrustedFile, grantedLines, grants, linesOfServer, writeGrants } from '../../engine/grants.ts';
+import { digestLine, isOfProject, isOtherThanGranted } from '../../engine/trusted-files.ts';
 import { asNamed } from '../environments/named.ts';
 import { serverKeysOf } from '../inference/model-server.ts';
 import { sinkServers } from '../metrics/sinks.ts';
+import { webhookServers } from '../webhook.ts';
 import { linesOfStore } from '../store/index.ts';
 
 /**
@@ -21,10 +23,20 @@ export function grantNamed(projectFolder: string, lines: readonly string[]): voi
   const wanted = lines
     .map((line) => (isNoFile(line) ? line : path.resolve(projectFolder, line)))
     .filter((line) => isNoFile(line) || (!isOfProject(line, projectFolder) && existsSync(line)));
-  writeGrants(projectFolder, wanted);
+  writeGrants(projectFolder, [...wanted, ...digestsOf(wanted, projectFolder)]);
 }
 
-function isNoFile(line: string): boolean {
+/** Of files that others may change, or that were granted by their digest before: a later look sees whether they are as they were. */
+function digestsOf(wanted: readonly string[], projectFolder: string): string[] {
+  const lines = grantedLines(projectFolder);
+  return wanted.flatMap((file) => {
+    const real = isNoFile(file) ? null : realOr(file, null);
+    if (real === null || !(isOthers(real) || isOtherThanGranted(real, lines))) return [];
+    return digestLine(real) ?? [];
+  });
+}
+
+export function isNoFile(line: string): boolean {
   const { noSandbox, ...starts } = grants;
   return line === noSandbox || Object.values(starts).some((start) => line.startsWith(start));
 }
@@ -43,6 +55,13 @@ export function keysApart(lines: readonly string[]): { readonly keys: string[]; 
   return { keys: lines.filter(isKey), rest: lines.filter((line) => !isKey(line)) };
 }
 
+/** What asks a version of a run: code and servers, with their keys. */
+export function namedByInference({ inference }: Pick<RunSpec, 'inference'>): string[] {
+  const code = inference.kind === 'module' ? [inference.import.path] : [];
+  const file = ('endpoints' in inference && inference.endpoints?.path) || [];
+  return [...code, ...[file].flat(), ...inferenceServers(inference)];
+}
+
 /** What a run executes, or reads and keeps, that somebody has to have named. */
 export function namedIn(spec: RunSpec): string[] {
   const { loss, advantage, trainer, inference, teacher } = spec;
@@ -52,8 +71,10 @@ export function namedIn(spec: RunSpec): string[] {
     trainer.kind === 'module' ? trainer.import : null,
     inference.kind === 'module' ? inference.import : null,
   ];
+  const program = inference.kind === 'vllm' ? inference.vllm.program : null;
   return [
     ...code.flatMap((ref) => ref?.path ?? []),
+    ...(program?.includes('/') ? [program] : []),
     ...[keptRows(spec)?.path, spec.chatTemplate?.path].filter((file) => typeof file === 'string'),
     ...[inference, teacher].flatMap((pool) => (pool && 'endpoints' in pool && pool.endpoints?.path) || []),
     ...namedByEnvironments(environmentsOf(spec)),
@@ -83,6 +104,11 @@ export function serversIn({ inference, teacher, gepa, trainer }: RunSpec): strin
 /** Servers that its metrics and notices are sent to. They are no part of {@link serversIn}: who evaluates a run sends them nothing. */
 export function sinksIn(spec: RunSpec): string[] {
   return sinkServers(spec).flatMap(linesOfServer);
+}
+
+/** Where notices of a run are posted, and the secret that they are signed with. */
+export function namedByNotices({ notify }: Pick<RunSpec, 'notify'>): string[] {
+  return webhookServers(notify).flatMap(linesOfServer);
 }
 
 function inferenceServers(spec: InferenceSpec): string[] {

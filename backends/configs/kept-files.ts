@@ -1,5 +1,5 @@
 import { type ChatTemplateSpec, type CodeRef, type DataRef, keptRows, type RunSpec } from '../../config/run-spec.ts';
-import { trustedFile } from '../../engine/trusted-files.ts';
+import { trustedData } from '../../engine/trusted-files.ts';
 import { begunWith } from '../../runs/begun-run.ts';
 import { sha256 } from '../store/file-store.ts';
 import { findCachedDataset, partName } from '../hub/get-dataset.ts';
@@ -56,7 +56,7 @@ async function readTemplate(spec: RunSpec, { begun: before, ...folders }: Around
   });
   try {
     const found = await readChatTemplate(written, (file) =>
-      trustedFile(resolvePath(file, folders), 'The chat template'),
+      trustedData(resolvePath(file, folders), 'The chat template'),
     );
     if (begun && begun.sha256 !== found.ref.sha256) return goesOn('has changed');
     return { ...found, found: { path: resolvePath(written, folders), sha256: found.ref.sha256 } };
@@ -79,7 +79,7 @@ async function readData(spec: RunSpec, { begun: before, ...folders }: Around): P
   const written = keptRows(spec);
   if (written === null) return null;
   const { path, hub } = written;
-  const file = hub ? path : trustedFile(resolvePath(path, folders), 'The data');
+  const file = hub ? path : trustedData(resolvePath(path, folders), 'The data');
   const begun = before?.data ?? null;
   const goesOn = (what: string): LoadedData => ({
     ref: begun!,

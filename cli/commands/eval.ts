@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { grantOption } from '../store-option.ts';
 import { compareCommand } from '../eval/compare.ts';
 import { showCommand } from '../eval/show.ts';
 import { tuiCommand } from '../eval/tui.ts';
@@ -17,6 +18,7 @@ interface WeightsArguments {
   readonly 'env.id'?: string;
   readonly numExamples?: string;
   readonly rolloutsPerExample?: string;
+  readonly grant?: readonly string[];
   readonly dryRun?: boolean;
 }
 
@@ -39,6 +41,7 @@ export const evalCommand: Command = new Command('eval')
   .option('--env.id <environment>', 'the environment to evaluate on')
   .option('-n, --num-examples <n>', 'held-out examples, -1 = all')
   .option('-r, --rollouts-per-example <n>', 'rollouts of each')
+  .option(...grantOption)
   .option('--dry-run', 'say what would be done')
   .addHelpText('after', help)
   .action(async (options: WeightsArguments, command: Command) => {

@@ -3,10 +3,12 @@ import { Command } from 'commander';
 import { forkRun } from '../../runs/fork-run.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import type { RunPlace } from '../../runs/run-access.ts';
+import { allowSource } from '../allow-source.ts';
+import type { Asker, GrantOptions } from '../ask-grants.ts';
 import { fromHere } from '../from-here.ts';
 import { readOverrides } from '../overrides.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
-import { storeOption } from '../store-option.ts';
+import { grantOption, storeOption } from '../store-option.ts';
 import { trainAgain } from '../typed-command.ts';
 import { requireSource } from './rewind.ts';
 import { print } from '../print.ts';
@@ -19,17 +21,14 @@ export const forkCommand = new Command('fork')
   .requiredOption('--name <new>', "the new run's name")
   .option('--config <file>', 'run file, where the one it was last trained with is no longer there')
   .option(...storeOption)
+  .option(...grantOption)
   .allowUnknownOption()
   .action(async (run: string, rest: string[], options: ForkOptions) => {
     const place = await findRunFolder(run, options.store);
     const { name, config } = options;
     const step = readStep(options.step);
-    const { warnings, said } = await forkFrom(place, {
-      step,
-      name,
-      overrides: readOverrides(rest),
-      ...(config === undefined ? {} : { config }),
-    });
+    const asked = { step, name, overrides: readOverrides(rest), ...(config === undefined ? {} : { config }) };
+    const { warnings, said } = await forkFrom(place, asked, options);
     for (const warning of warnings) print(warning);
     print(said);
   });
@@ -42,10 +41,12 @@ interface Fork {
   readonly config?: string;
 }
 
-/** Begins a new run at a checkpoint of another; what is to be said of it. */
+/** Begins a new run at a checkpoint of another, with what its run names once that is granted; what is to be said of it. */
 export async function forkFrom(
   place: RunPlace,
   { step, name, overrides: own, config }: Fork,
+  options: GrantOptions & { readonly store?: string | undefined },
+  asker?: Asker,
 ): Promise<{ readonly warnings: readonly string[]; readonly said: string }> {
   const { overrides: before, ...read } = await requireSource(place, config);
   const overrides = { ...before, ...own };
@@ -54,12 +55,12 @@ export async function forkFrom(
     over: (read.over ?? []).map((layer) => ({ ...layer, file: fromHere(layer.file) })),
     ...(read.dialect === undefined ? {} : { dialect: read.dialect }),
   };
-  const { spec, warnings } = await loadRunConfig(file, {
-    projectFolder: process.cwd(),
-    overrides,
-    run: name,
-    ...named,
-  });
+  const load = { projectFolder: process.cwd(), run: name, ...named };
+  // Only looked at before it is granted: a file that it names may be one of ours, and the store somebody else's.
+  const looked = await loadRunConfig(file, { ...load, overrides, isOnlyLookedAt: true });
+  const stored = { place, file, load: { ...load, overrides: before }, typed: own, store: options.store };
+  await allowSource({ ...stored, isFileTyped: config !== undefined }, looked.spec, options, asker);
+  const { spec, warnings } = await loadRunConfig(file, { ...load, overrides });
   const source = { ...read, config: path.resolve(read.config), overrides };
   const { store } = await forkRun({ from: place, step, spec, source });
   const next = trainAgain({ file, ...named, name, overrides });
@@ -69,7 +70,7 @@ export async function forkFrom(
   };
 }
 
-interface ForkOptions {
+interface ForkOptions extends GrantOptions {
   readonly step: string;
   readonly name: string;
   readonly config?: string;

@@ -1,9 +1,11 @@
 import { Command } from 'commander';
 import { writeNote } from '../../runs/notices.ts';
+import { namedByNotices } from '../../backends/configs/grant.ts';
+import { askGrants, type GrantOptions } from '../ask-grants.ts';
 import { postAfterEnd } from '../post-after-end.ts';
 import { print } from '../print.ts';
 import { findRunFolder } from '../run-place.ts';
-import { storeOption } from '../store-option.ts';
+import { grantOption, storeOption } from '../store-option.ts';
 
 export const noteCommand = new Command('note')
   .description(
@@ -12,9 +14,13 @@ export const noteCommand = new Command('note')
   .argument('<run>')
   .argument('<words...>', 'what is to be kept in mind')
   .option(...storeOption)
-  .action(async (run: string, words: string[], options: { readonly store?: string }) => {
+  .option(...grantOption)
+  .action(async (run: string, words: string[], options: GrantOptions & { readonly store?: string }) => {
     const place = await findRunFolder(run, options.store);
     const note = await writeNote(place, words.join(' '));
     print(`noted at step ${note.step} of ${run}`);
-    await postAfterEnd(place, print);
+    await postAfterEnd(place, {
+      say: print,
+      allow: (spec) => askGrants(place, { lines: namedByNotices(spec), environments: [] }, options),
+    });
   });

@@ -5,11 +5,14 @@ import { storedSpec } from '../../runs/stored-spec.ts';
 import { requireReachable } from '../../runs/lineages.ts';
 import type { SpecSource } from '../../runs/spec-source.ts';
 import { currentLineage } from '../../runs/run-access.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import { allowSource } from '../allow-source.ts';
+import type { GrantOptions } from '../ask-grants.ts';
 import { connect, findRunning, temporalHere } from '../connection.ts';
 import { fromHere } from '../from-here.ts';
 import { rootMessage } from '../root-message.ts';
 import { findRunFolder, readStep } from '../run-place.ts';
-import { storeOption } from '../store-option.ts';
+import { grantOption, storeOption } from '../store-option.ts';
 import { train } from './train.ts';
 import { print } from '../print.ts';
 
@@ -19,7 +22,8 @@ export const rewindCommand = new Command('rewind')
   .requiredOption('--step <n>', 'a committed step (ratchet checkpoints RUN lists those that can be chosen)')
   .option('--config <file>', 'run file, where the one it was last trained with is no longer there')
   .option(...storeOption)
-  .action(async (run: string, options: { step: string; config?: string; store?: string }) => {
+  .option(...grantOption)
+  .action(async (run: string, options: RewindOptions) => {
     const step = readStep(options.step);
     const answer = await askRunning(run, step);
     if (answer !== null) {
@@ -34,8 +38,24 @@ export const rewindCommand = new Command('rewind')
       over: over.map((layer) => ({ ...layer, file: fromHere(layer.file) })),
       overrides,
     };
-    process.exitCode = await train(line, { name: run, rewind: step, ...(dialect === undefined ? {} : { dialect }) });
+    const named = dialect === undefined ? {} : { dialect };
+    const source = {
+      place,
+      file: line.file,
+      load: { projectFolder: process.cwd(), run, over: line.over, overrides, ...named },
+      typed: {},
+      isFileTyped: options.config !== undefined,
+      store: options.store,
+    };
+    const allow = (spec: RunSpec): Promise<void> => allowSource(source, spec, options);
+    process.exitCode = await train(line, { name: run, rewind: step, allow, ...named });
   });
+
+interface RewindOptions extends GrantOptions {
+  readonly step: string;
+  readonly config?: string;
+  readonly store?: string;
+}
 
 /** Null when the run is not running anywhere that can be found. */
 async function askRunning(run: string, step: number): Promise<string | null> {

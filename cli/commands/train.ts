@@ -77,7 +77,7 @@ interface TrainOptions extends TellingOptions, Omit<DryRunFlags, 'json'> {
 /** Trains or attaches until the run ends; the exit code. `rewind`: in a new lineage from this step on. */
 export async function train(
   { file, over, overrides: typedOverrides }: ConfigLine,
-  options: TrainOptions & { readonly rewind?: number },
+  options: TrainOptions & Pick<Parameters<typeof openTraining>[2], 'allow'> & { readonly rewind?: number },
 ): Promise<number> {
   const projectFolder = process.cwd();
   const read = await readRunFile(file, { projectFolder, over });

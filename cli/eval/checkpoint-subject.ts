@@ -19,6 +19,7 @@ export interface CheckpointOptions extends Pick<
   | 'store'
   | 'json'
   | 'builtin'
+  | 'grant'
 > {
   readonly steps?: string;
   readonly evalBase: boolean;
@@ -29,6 +30,9 @@ export interface CheckpointOptions extends Pick<
   readonly dryRun?: boolean;
 }
 
+/** Whether this command line has the environments, or the run's folder. */
+export type AskedSubject = CheckpointSubject & { readonly isTyped: boolean };
+
 /** What is kept of a call for `--backfill`. */
 interface Remembered {
   readonly subject: CheckpointSubject;
@@ -36,11 +40,12 @@ interface Remembered {
 
 const rememberedKey = `${layout.allEvaluations('main')}checkpoints.json`;
 
-export async function remember(place: RunPlace, subject: CheckpointSubject): Promise<void> {
+export async function remember(place: RunPlace, asked: AskedSubject): Promise<void> {
+  const { isTyped: _, ...subject } = asked;
   await storeOf(place).put(rememberedKey, encodeStored(rememberedKey, { subject } satisfies Remembered));
 }
 
-export async function subjectOf(place: RunPlace, options: CheckpointOptions): Promise<CheckpointSubject> {
+export async function subjectOf(place: RunPlace, options: CheckpointOptions): Promise<AskedSubject> {
   const settings = settingsOf(options);
   const isSaid = options.env !== undefined || Object.keys(settings).length > 0;
   if (options.backfill) {
@@ -50,13 +55,16 @@ export async function subjectOf(place: RunPlace, options: CheckpointOptions): Pr
         '--backfill evaluates as last time did: leave --env, -n and the others out, or --backfill.',
       );
     const bytes = await storeOf(place).read(rememberedKey);
-    if (bytes) return decodeStored<Remembered>(bytes, rememberedKey).subject;
+    if (bytes) return { ...decodeStored<Remembered>(bytes, rememberedKey).subject, isTyped: false };
   }
-  if (options.env !== undefined) return plannedSubject(options.env, settings, options);
+  if (options.env !== undefined) {
+    return { ...(await plannedSubject(options.env, settings, options)), isTyped: true };
+  }
   const { num_examples: n, rollouts_per_example: r, ...rest } = settings;
   const sampling = samplingFields(rest);
   return {
     kind: 'own',
+    isTyped: false,
     settings: {
       ...(n === undefined ? {} : { numExamples: Number(n) }),
       ...(r === undefined ? {} : { rolloutsPerExample: Number(r) }),

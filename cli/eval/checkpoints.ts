@@ -6,8 +6,9 @@ import { readSteps, type StepChoice } from '../../core/eval/select-steps.ts';
 import { type CheckpointPlan, planCheckpoints } from '../../runs/checkpoint-evaluations.ts';
 import { tellingOptions } from '../audience.ts';
 import { findRunFolder } from '../run-place.ts';
-import { storeOption } from '../store-option.ts';
+import { grantOption, storeOption } from '../store-option.ts';
 import { openTeller } from '../teller.ts';
+import { askForPlan, inputsToPlay } from './named-models.ts';
 import { type EvaluationStage, onStage } from './stage.ts';
 import { type EvaluationLine, isRunning } from './watch-evaluation.ts';
 import { type CheckpointOptions, remember, subjectOf } from './checkpoint-subject.ts';
@@ -56,6 +57,7 @@ function withCheckpointOptions(command: Command): Command {
     .option('--watcher', 'wait for further checkpoints until the run ends')
     .option(...storeOption)
     .option(...tellingOptions.json)
+    .option(...grantOption)
     .option('--dry-run', 'say what would be evaluated');
   return command;
 }
@@ -82,9 +84,11 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
     }
     return 0;
   }
+  const planned = plan.evaluations.map(({ input }) => input);
+  await askForPlan(planned, subject, options);
   await remember(place, subject);
   const atOnce = options.atOnce === undefined ? undefined : readAtOnce(options.atOnce);
-  const environments = plan.evaluations.map(({ input }) => input.environment);
+  const environments = planned.map(({ environment }) => environment);
   return onStage({ storeUri: place.store, environments, teller }, async (stage) => {
     const figures = new Map<string, CheckpointFigures>();
     const told = new Set<string>();
@@ -94,12 +98,17 @@ export async function evaluateCheckpoints(run: string, options: CheckpointOption
       const { fresh, left } = await notByTheRun(stage, next, figures, told, teller.say);
       if (fresh.length > 0) {
         const input = {
-          inputs: fresh.map((one) => one.input),
+          inputs: await inputsToPlay(
+            fresh.map((one) => one.input),
+            subject,
+            options,
+          ),
           names: fresh.map((one) => one.name),
           title: title(fresh.length),
           atOnce,
         };
-        const results = await stage.evaluate(`${run}.eval.checkpoints`, input);
+        const typed = { isTyped: subject.isTyped, store: options.store };
+        const results = await stage.evaluate(`${run}.eval.checkpoints`, input, typed);
         if (results === null) return stage.interrupted.aborted ? 130 : 1;
         for (const [i, result] of results.entries())
           figures.set(fresh[i]!.name, await checkpointFigures(fresh[i]!.step, result));

@@ -1,14 +1,103 @@
-import { specOf } from '../../runs/run-access.ts';
-import { namedByModel, serversIn } from '../../backends/configs/grant.ts';
-import type { EvaluatedModel } from '../../core/eval/evaluation.ts';
+import type { EvaluatedEnvironment, EvaluatedModel, EvaluationInput } from '../../core/eval/evaluation.ts';
+import { namedByEnvironments, namedByInference, namedByModel } from '../../backends/configs/grant.ts';
+import type { CodeRef, RunSpec } from '../../config/run-spec.ts';
+import { isEnvironmentFile } from '../../core/names.ts';
+import { digestOf } from '../../engine/trusted-files.ts';
+import { linesOfStore } from '../../backends/store/index.ts';
+import { type RunPlace, specOf } from '../../runs/run-access.ts';
+import { askGrants, type GrantOptions } from '../ask-grants.ts';
+import { isTypedStore } from '../run-place.ts';
 
-/** Servers and stores that a command names with the models it evaluates; of a run's version those that the run has. */
-export async function namedByModels(models: readonly EvaluatedModel[]): Promise<string[]> {
-  const named = await Promise.all(
-    models.map(async (model) => [
-      ...namedByModel(model),
-      ...(model.kind === 'version' ? serversIn(await specOf(model.run)) : []),
-    ]),
+/** Servers and stores that a command itself names with the models it evaluates. */
+export function typedByModels(
+  models: readonly EvaluatedModel[],
+  options: { readonly store?: string | undefined },
+): string[] {
+  return models.flatMap((model) =>
+    model.kind === 'endpoint' || isTypedStore(model.run, options.store) ? namedByModel(model) : [],
   );
-  return named.flat();
+}
+
+/** Asks, once, for what evaluating versions of a run uses that its folder names: what asks them, and those environments that it has itself. */
+export async function askForVersions(
+  models: readonly EvaluatedModel[],
+  environments: readonly EvaluatedEnvironment[],
+  options: GrantOptions & { readonly store?: string | undefined },
+): Promise<void> {
+  const runs = new Map<string, Extract<EvaluatedModel, { kind: 'version' }>['run']>();
+  for (const model of models) {
+    if (model.kind === 'version') runs.set(`${model.run.store}${model.run.name}/${model.run.spec.sha256}`, model.run);
+  }
+  const [place] = runs.values();
+  if (place === undefined) return;
+  const specs = await Promise.all([...runs.values()].map(specOf));
+  const lines = [
+    ...namedByEnvironments(environments),
+    ...specs.flatMap(namedByInference),
+    ...linesOfFoundStore(place, options.store),
+  ];
+  const endpoints = specs.flatMap(({ inference }) => ('endpoints' in inference && inference.endpoints) || []);
+  const code = [...filesOf(environments), ...specs.flatMap(moduleOf)];
+  await askGrants(place, { lines, environments, endpoints, code }, options);
+}
+
+function filesOf(environments: readonly EvaluatedEnvironment[]): CodeRef[] {
+  return environments.map(({ id, sha256 = null }) => ({ path: id, sha256 }));
+}
+
+function moduleOf({ inference }: RunSpec): CodeRef[] {
+  return inference.kind === 'module' ? [inference.import] : [];
+}
+
+/** An environment's file whose run does not say what it was is loaded as it was when it was asked for. */
+function asItIsNow<Input extends Evaluated>(input: Input): Input {
+  const { environment } = input;
+  if (!isEnvironmentFile(environment.id) || environment.sha256 !== undefined) return input;
+  const sha256 = digestOf(environment.id);
+  return sha256 === null ? input : { ...input, environment: { ...environment, sha256 } };
+}
+
+/** Of a subject that was typed, the environments are this command's. Anything else is as the run's folder has it. */
+export async function askForPlan(
+  inputs: readonly Evaluated[],
+  { isTyped }: { readonly isTyped: boolean },
+  options: Parameters<typeof askForVersions>[2],
+): Promise<void> {
+  const environments = isTyped ? [] : inputs.map(({ environment }) => environment);
+  await askForVersions(modelsOf(inputs), environments, options);
+}
+
+/** Asks again right before they are played, since the run's folder may have changed, and has them loaded as they were then. */
+export async function inputsToPlay<Input extends Evaluated>(
+  inputs: readonly Input[],
+  subject: { readonly isTyped: boolean },
+  options: Parameters<typeof askForVersions>[2],
+): Promise<Input[]> {
+  await askForPlan(inputs, subject, options);
+  return inputs.map(asItIsNow);
+}
+
+/** What the command itself names of that. */
+export function typedByPlan(inputs: readonly Evaluated[], { isTyped, store }: TypedOfPlan): string[] {
+  const environments = isTyped ? inputs.map(({ environment }) => environment) : [];
+  return [...namedByEnvironments(environments), ...typedByModels(modelsOf(inputs), { store })];
+}
+
+/** What of a plan stands in the command line. */
+export interface TypedOfPlan {
+  /** Its environments. */
+  readonly isTyped: boolean;
+  /** As `--store` has it. */
+  readonly store: string | undefined;
+}
+
+type Evaluated = Pick<EvaluationInput, 'environment' | 'model'>;
+
+function modelsOf(inputs: readonly Evaluated[]): EvaluatedModel[] {
+  return inputs.map(({ model }) => model);
+}
+
+/** A store that was not typed is as the run says when it is asked, and anybody may have started that. */
+export function linesOfFoundStore(place: RunPlace, typed: string | undefined): string[] {
+  return isTypedStore(place, typed) ? [] : linesOfStore(place.store);
 }

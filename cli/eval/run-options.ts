@@ -3,6 +3,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { headersFrom } from '../../config/model-access.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { tellingOptions } from '../audience.ts';
+import { grantOption } from '../store-option.ts';
 import { namesOf } from '../names-of.ts';
 
 /** What `ratchet eval run` takes: the options of vf-eval and `prime eval run`, and what there is here beside them. */
@@ -44,6 +45,7 @@ export interface EvalRunOptions {
   readonly serve?: string | true;
   readonly store?: string;
   readonly builtin?: boolean;
+  readonly grant?: readonly string[];
   readonly fresh?: boolean;
   readonly json?: boolean;
   readonly dryRun?: boolean;
@@ -98,6 +100,7 @@ export function evalRunCommand(): Command {
     .option('--step <n>', 'with --run: of this step (default: the newest)')
     .option('--serve [folder]', 'start a server for the time of the evaluation: over this folder, or over --run')
     .option('--store <uri>', 'with --run: where runs are (default: file:outputs)')
+    .option(...grantOption)
     .option(...tellingOptions.json)
     .option('--plain', 'as always: lines')
     .option('--dry-run', 'say what would be done')

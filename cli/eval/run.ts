@@ -8,7 +8,7 @@ import type { evaluate } from '../../workflows/evaluate.ts';
 import { uiLine, withProcesses } from '../processes.ts';
 import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
 import { keyVariablesOf, requireKeys } from '../server-keys.ts';
-import { namedByModels } from './named-models.ts';
+import { askForVersions, typedByModels } from './named-models.ts';
 import { openTeller } from '../teller.ts';
 import { whenLeft } from '../watch-run.ts';
 import { describePlan } from './plan-lines.ts';
@@ -50,6 +50,8 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
     for (const line of describePlan(loaded.evaluations)) teller.say(line);
     return 0;
   }
+  const models = loaded.evaluations.map(({ input }) => input.model);
+  if (options.serve === undefined) await askForVersions(models, [], options);
   grantNamed(projectFolder, [
     ...(isFile(what) ? [what] : []),
     ...loaded.evaluations.map(({ spec }) => spec.model.endpointsPath),
@@ -61,7 +63,7 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
   const served = await serve(options, settings, loaded, { projectFolder, log: teller.say });
   // A server that this command starts is named for as long as it runs (`local-model.ts`).
   if (served === null) {
-    grantNamed(projectFolder, await namedByModels(loaded.evaluations.map(({ input }) => input.model)));
+    grantNamed(projectFolder, typedByModels(models, options));
   }
   const storeUri = resolveStoreUri(options.store ?? 'file:outputs', projectFolder);
   const environmentsSee = loaded.evaluations.map(({ input }) => variablesFor(input.environment));

@@ -7,7 +7,7 @@ import { regressionActions } from '../../config/eval-words.ts';
 import type { EvaluatedNewest, EvaluateNewestInput, evaluateNewest } from '../../workflows/evaluate-newest.ts';
 import { onOneLine } from '../plain-text.ts';
 import { rootMessage } from '../root-message.ts';
-import { storeOption } from '../store-option.ts';
+import { grantOption, storeOption } from '../store-option.ts';
 import { withTemporal } from '../with-temporal.ts';
 import { print } from '../print.ts';
 import { type ScheduleOptions, inputOf } from './scheduled-input.ts';
@@ -46,6 +46,7 @@ export const scheduleCommand: Command = new Command('schedule')
   .option('--name <id>', 'of the schedule (default: eval.FILE.RUN)')
   .option('--catch-up <time>', 'how late it may still begin when nothing ran at its time', '10m')
   .option(...storeOption)
+  .option(...grantOption)
   .addHelpText('after', help)
   .action(create)
   .addCommand(new Command('list').description('all schedules of evaluations').action(list))

@@ -4,8 +4,10 @@ import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
 import type { EvaluateNewestInput } from '../../workflows/evaluate-newest.ts';
 import { storedSpec } from '../../runs/stored-spec.ts';
 import { linesOfStore } from '../../backends/store/index.ts';
-import { grantNamed, namedByEnvironments, namedByModel, serversIn } from '../../backends/configs/grant.ts';
-import { findRunFolder } from '../run-place.ts';
+import { grantNamed, namedByEnvironments, namedByInference, namedByModel } from '../../backends/configs/grant.ts';
+import { askGrants } from '../ask-grants.ts';
+import { findRunFolder, isTypedStore } from '../run-place.ts';
+import { linesOfFoundStore } from './named-models.ts';
 
 export interface ScheduleOptions {
   readonly every?: string;
@@ -15,35 +17,43 @@ export interface ScheduleOptions {
   readonly name?: string;
   readonly catchUp: string;
   readonly store?: string;
+  readonly grant?: readonly string[];
 }
 
 /** What is wrong with the file is said now, and not in an hour. */
 export async function inputOf(
   file: string | undefined,
-  { run, onRegression, store }: ScheduleOptions,
+  { run, onRegression, store, grant }: ScheduleOptions,
 ): Promise<EvaluateNewestInput> {
-  if (file !== undefined) {
-    const over = run === undefined ? {} : { model: run, provider: 'local' };
-    const projectFolder = process.cwd();
-    const { evaluations } = await loadEvaluationFile(file, { projectFolder, over });
-    const named = evaluations.flatMap(({ spec, input: { environment, model } }) => [
-      spec.model.endpointsPath,
-      ...namedByEnvironments([environment]),
-      // Of a run it is the run's own servers that are asked.
-      ...(run === undefined ? namedByModel(model) : []),
-    ]);
-    grantNamed(projectFolder, [file, ...named]);
-  }
   if (run === undefined && onRegression !== 'flag') {
     throw new RatchetError(
       'ConfigInvalid',
       `--on-regression ${onRegression}: of a run that --run names; without one there is nothing to ${onRegression}.`,
     );
   }
+  const projectFolder = process.cwd();
+  const typed = file === undefined ? [] : await linesOfFile(file, run);
   const place = run === undefined ? null : await findRunFolder(run, store);
   if (place !== null) {
     const { spec } = await storedSpec(place);
-    grantNamed(process.cwd(), [...serversIn(spec), ...linesOfStore(place.store)]);
+    const environments = file === undefined ? (spec.eval?.environments ?? []) : [];
+    const endpoints = 'endpoints' in spec.inference ? [spec.inference.endpoints].filter((ref) => ref !== null) : [];
+    const lines = [...namedByEnvironments(environments), ...namedByInference(spec), ...linesOfFoundStore(place, store)];
+    await askGrants(place, { lines, environments, endpoints }, { grant });
+    if (isTypedStore(place, store)) typed.push(...linesOfStore(place.store));
   }
+  grantNamed(projectFolder, typed);
   return { config: file === undefined ? null : path.resolve(file), run: place, onRegression };
+}
+
+async function linesOfFile(file: string, run: string | undefined): Promise<string[]> {
+  const over = run === undefined ? {} : { model: run, provider: 'local' };
+  const { evaluations } = await loadEvaluationFile(file, { projectFolder: process.cwd(), over });
+  const named = evaluations.flatMap(({ spec, input: { environment, model } }) => [
+    spec.model.endpointsPath,
+    ...namedByEnvironments([environment]),
+    // Of a run it is the run's own servers that are asked.
+    ...(run === undefined ? namedByModel(model) : []),
+  ]);
+  return [file, ...named];
 }

@@ -4,8 +4,8 @@ import type { EvaluatedEnvironment, EvaluationResult, EvaluationsInput } from '.
 import { variablesFor } from '../../backends/environments/variables.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { withProcesses } from '../processes.ts';
-import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
-import { namedByModels } from './named-models.ts';
+import { grantNamed } from '../../backends/configs/grant.ts';
+import { typedByPlan, type TypedOfPlan } from './named-models.ts';
 import { otherThanAsked } from './same-input.ts';
 import { type EvaluationTeller, watchEvaluation } from './watch-evaluation.ts';
 
@@ -14,7 +14,11 @@ export interface EvaluationStage {
   readonly client: Client;
   readonly interrupted: AbortSignal;
   /** Starts them, or attaches to those of that name, and tells of them until they end; null where they were left or failed. */
-  evaluate(workflowId: string, input: EvaluationsInput): Promise<readonly EvaluationResult[] | null>;
+  evaluate(
+    workflowId: string,
+    input: EvaluationsInput,
+    typed: TypedOfPlan,
+  ): Promise<readonly EvaluationResult[] | null>;
 }
 
 /** Starts the stack of this folder where none runs, does `work`, and ends what it started. Returns an exit code. */
@@ -38,11 +42,8 @@ export async function onStage(
     work({
       client,
       interrupted: interrupted.signal,
-      async evaluate(workflowId, input): Promise<readonly EvaluationResult[] | null> {
-        grantNamed(projectFolder, [
-          ...namedByEnvironments(input.inputs.map(({ environment }) => environment)),
-          ...(await namedByModels(input.inputs.map(({ model }) => model))),
-        ]);
+      async evaluate(workflowId, input, typed): Promise<readonly EvaluationResult[] | null> {
+        grantNamed(projectFolder, typedByPlan(input.inputs, typed));
         const handle = await client.workflow.start<typeof evaluate>('evaluate', {
           workflowId,
           taskQueue: taskQueues.orchestrator,
@@ -68,7 +69,7 @@ export async function onStage(
           toPlayAgain: 'the same command',
         });
         const isLeft = interrupted.signal.aborted || gone.aborted;
-        if (others.length > 0) return isLeft ? null : this.evaluate(workflowId, input);
+        if (others.length > 0) return isLeft ? null : this.evaluate(workflowId, input, typed);
         return exitCode === 0 ? (await handle.result()).results : null;
       },
     }),

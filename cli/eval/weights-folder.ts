@@ -84,11 +84,9 @@ async function evaluateFolder(folder: string, options: WeightsOptions): Promise<
           ? { model: base!, unload: () => Promise.resolve() }
           : await loadWeightsFolder(server, weights, `${path.basename(folder)}-step_${step}`);
       const inputs = await inputsOf(env, { ...options, baseUrl }, loaded.model);
-      const results = await stage.evaluate(`eval.${path.basename(folder)}.${step}`, {
-        inputs,
-        title: `v${step} in ${folder}`,
-        names: env.map((id, i) => `${i}`),
-      });
+      const input = { inputs, title: `v${step} in ${folder}`, names: env.map((id, i) => `${i}`) };
+      const typed = { isTyped: true, store: undefined };
+      const results = await stage.evaluate(`eval.${path.basename(folder)}.${step}`, input, typed);
       await loaded.unload();
       if (results === null) return stage.interrupted.aborted ? 130 : 1;
       for (const result of results) figures.push(await checkpointFigures(step, result));

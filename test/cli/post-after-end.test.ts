@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { test } from 'node:test';
+import type { RunSpec } from '../../config/run-spec.ts';
 import { postAfterEnd } from '../../cli/post-after-end.ts';
 import { writeNote } from '../../runs/notices.ts';
 import { advance, commitFirst, makeRun, openRoles } from '../activities/runs.ts';
@@ -26,13 +27,14 @@ test('a note is posted once the run has ended, once, and not while another proce
   const roles = openRoles();
   const first = await commitFirst(run, roles);
   const said: string[] = [];
-  const post = () => postAfterEnd(run.run, (line) => said.push(line), {});
+  const post = () =>
+    postAfterEnd(run.run, { say: (line) => said.push(line), allow: async () => undefined, environment: {} });
   await writeNote(run.run, 'while it runs');
   await post();
   assert.deepEqual(taken, []);
   await advance(run, roles, first);
   await writeNote(run.run, 'afterwards');
-  await postAfterEnd(run.run, (line) => said.push(line));
+  await postAfterEnd(run.run, { say: (line) => said.push(line), allow: async () => undefined });
   assert.match(said.join('\n'), /webhook: The webhook .* is not asked: this user named no such thing in this folder/);
   status = 503;
   await post();
@@ -41,4 +43,11 @@ test('a note is posted once the run has ended, once, and not while another proce
   await post();
   await post();
   assert.deepEqual(taken, ['while it runs', 'afterwards']);
+  // Its webhook is as the run's folder says: nothing is sent to it unless this user allows that.
+  await writeNote(run.run, 'of somebody else’s run');
+  const allow = (spec: RunSpec): Promise<never> => Promise.reject(new Error(spec.notify?.webhook ?? ''));
+  await assert.rejects(postAfterEnd(run.run, { say: (line) => said.push(line), allow, environment: {} }), {
+    message: webhook,
+  });
+  assert.equal(taken.length, 2);
 });

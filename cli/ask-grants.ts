@@ -1,0 +1,126 @@
+import { createInterface } from 'node:readline/promises';
+import path from 'node:path';
+import type { CodeRef } from '../config/run-spec.ts';
+import { RatchetError } from '../core/errors.ts';
+import { isNoFile } from '../backends/configs/grant.ts';
+import {
+  changedCode,
+  grantStored,
+  type NamedByRun,
+  notGranted,
+  type NotGranted,
+} from '../backends/configs/stored-grants.ts';
+import { localRoot, resolveStoreUri, showStoreUri } from '../backends/store/index.ts';
+import { realOr } from '../engine/file-owners.ts';
+import { grantedLines } from '../engine/grants.ts';
+import { digestsGranted, isOtherThanGranted, isWithin } from '../engine/trusted-files.ts';
+import type { RunPlace } from '../runs/run-access.ts';
+import { shellWord } from '../workers/service.ts';
+import { onOneLine } from './plain-text.ts';
+import { usualStore } from './run-place.ts';
+
+export interface GrantOptions {
+  readonly grant?: readonly string[] | undefined;
+  readonly json?: boolean | undefined;
+}
+
+/** A person who can be asked. */
+export interface Asker {
+  readonly isThere: boolean;
+  /** What to type at a terminal, where this is none. */
+  readonly command?: string;
+  ask(question: string): Promise<string>;
+}
+
+/**
+ * Lets a stored run use what it names: what is of the project, what was granted before, and what `--grant` or a person at the terminal
+ * says yes to. Throws `ConfigInvalid` for anything else, and then grants nothing. A run's folder is written by whoever trained it, so
+ * nothing of it counts as typed.
+ */
+export async function askGrants(
+  place: RunPlace,
+  named: NamedByRun,
+  { grant = [], json = false }: GrantOptions,
+  asker: Asker = ownTerminal(json),
+): Promise<void> {
+  const projectFolder = process.cwd();
+  const missing = notGranted(named, { projectFolder, runFolders: runFolders(place, projectFolder) });
+  if (missing.length === 0) return;
+  const broken = missing.find(({ line }) => /[\0\n\r]/.test(line));
+  if (broken !== undefined) throw refusal(place, missing, `a name with a line break in it is not granted`);
+  const changed = changedCode(named, missing);
+  if (changed !== null) throw refusal(place, missing, changedSince(changed));
+  const open = missing.filter(({ line }) => !grant.includes(line));
+  if (open.length > 0 && !asker.isThere) throw refusal(place, missing, howToGrant(missing, asker));
+  if (open.length > 0 && !isYes(await asker.ask(`${sentence(place, open)} Use it? [y/N] `)))
+    throw refusal(place, open, 'the answer was no, and nothing was granted');
+  grantStored(projectFolder, missing);
+}
+
+/** Whether run files are this user's own: of the project, or named at a command line, and not somebody's that was agreed to once. */
+export function areOwn(place: RunPlace, files: readonly string[]): boolean {
+  const projectFolder = process.cwd();
+  const around = { projectFolder, runFolders: runFolders(place, projectFolder) };
+  return notGranted({ lines: files, environments: [] }, around).length === 0 && !files.some(hasDigest);
+}
+
+function hasDigest(file: string): boolean {
+  return digestsGranted(realOr(file, path.resolve(file)), grantedLines(process.cwd())).length > 0;
+}
+
+/** Whether a file is not what it was when it was granted. */
+export function isChanged(line: string): boolean {
+  const real = isNoFile(line) ? null : realOr(line, null);
+  return real !== null && isOtherThanGranted(real, grantedLines(process.cwd()));
+}
+
+/** A folder around the project holds more than runs. */
+function runFolders({ store, name }: RunPlace, projectFolder: string): string[] {
+  const real = (folder: string): string => realOr(folder, path.resolve(folder));
+  const folders = [store, resolveStoreUri(usualStore, projectFolder)]
+    .filter((uri) => uri.startsWith('file:'))
+    .map((uri) => real(localRoot(uri)))
+    .filter((folder) => !isWithin(folder, real(projectFolder)));
+  const own = store.startsWith('file:') ? [path.join(localRoot(store), name)] : [];
+  return [...folders, ...own];
+}
+
+function isYes(answer: string): boolean {
+  return /^y(?:es)?$/i.test(answer.trim());
+}
+
+function sentence({ name, store }: RunPlace, missing: readonly NotGranted[]): string {
+  const things = missing.map(({ says }) => onOneLine(says));
+  return `The run ${name} in ${onOneLine(showStoreUri(store))} names what you have not granted: ${things.join('; ')}.`;
+}
+
+function howToGrant(missing: readonly NotGranted[], { command }: Asker): string {
+  const options = missing.map(({ line }) => `--grant ${shellWord(line)}`).join(' ');
+  const typed = command === undefined ? `the same command with: ${options}` : `${command} ${options}`;
+  return `to use it, look at it first, and type ${onOneLine(typed)}`;
+}
+
+function changedSince({ path: file, sha256 }: CodeRef): string {
+  return `the run had ${onOneLine(file)} with sha256 ${onOneLine(sha256 ?? '').slice(0, 16)}…; put that back`;
+}
+
+function refusal(place: RunPlace, missing: readonly NotGranted[], end: string): RatchetError {
+  return new RatchetError('ConfigInvalid', `${sentence(place, missing)} Nothing was started: ${end}`);
+}
+
+function ownTerminal(isJson: boolean): Asker {
+  const { stdin: input, stderr: output } = process;
+  return {
+    isThere: !isJson && input.isTTY && output.isTTY,
+    async ask(question) {
+      const lines = createInterface({ input, output });
+      // Ctrl-C and Ctrl-D are no yes.
+      const left = new Promise<string>((resolve) => lines.once('close', () => resolve('')));
+      try {
+        return await Promise.race([lines.question(question), left]);
+      } finally {
+        lines.close();
+      }
+    },
+  };
+}
