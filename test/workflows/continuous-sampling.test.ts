@@ -455,15 +455,23 @@ describe('groups sampled across steps', { concurrency: 8 }, () => {
   });
 
   test('a workflow that plays rounds and is lost has its rounds handed to another one', async () => {
-    const gate = new Gate();
-    const run = await begin({ settings: { ...continuous, maxOffPolicySteps: 20 }, fakes: holdingFirst(gate) });
+    const [gate, last] = [new Gate(), new Gate()];
+    const fakes: Fakes = {
+      ...holdingFirst(gate),
+      planStep: async ({ step }, { usual }) => {
+        if (step === 2) await last.pass(); // the run does not end before its rounds are handed over
+        return usual();
+      },
+    };
+    const run = await begin({ settings: { ...continuous, maxOffPolicySteps: 20, heartbeatTimeoutS: 2 }, fakes });
     await run.atStep(1);
     const [flow] = await flowsOf(run);
     await run.client.workflow.getHandle(flow!.workflowId).terminate('lost');
     await until('its rounds are played by another', () => {
-      return firstsOf(run.inputs('playGroups')).filter((first) => first === 1).length === 2;
+      return run.inputs('playGroups').filter(({ round, chunk }) => isFirst(round, chunk)).length === 2;
     });
     gate.open();
+    last.open();
     const { ledger } = await run.result();
     const groups = trained(run).flat();
     assert.ok(groups.includes(1));
