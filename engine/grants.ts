@@ -18,7 +18,7 @@ export const grants = {
   key: 'key ',
   /** Precedes the folder of a model outside the project, which is read but never run. */
   model: 'model ',
-  /** Before a bucket and where that is. */
+  /** Before a bucket and where that is, or before the real path of a folder. */
   store: 'store ',
 } as const;
 
@@ -53,11 +53,17 @@ export function requireServer({ url, keys }: AskedServer, what: string, environm
 }
 
 /** Refuses what a worker of our own server was asked for and nobody granted. */
-export function requireGrant(grant: string, what: string, environment: Environment = process.env): void {
+export function requireGrant(
+  grant: string,
+  what: string,
+  environment: Environment = process.env,
+  /** The line that the message names, where the real one would reveal something. */
+  shown: string = grant,
+): void {
   if (isGranted(grant, environment)) return;
   throw refused(
     `${what} is not taken from Temporal`,
-    grant,
+    shown,
     'A run file that says so grants it once it is named at a command line of yours: npx ratchet train FILE.',
     environment,
   );

@@ -10,7 +10,7 @@ export const AdapterBase = z.object({ base_model_name_or_path: z.string() });
 /** The folder on this machine with the weights below a prefix; of an adapter, its base beside it as well, where the adapter looks for it. */
 export async function weightsFolder(store: Store, prefix: string): Promise<string> {
   const folder = await store.localFolder(prefix);
-  const text = await readRegularText(path.join(folder, 'adapter_config.json')).catch((error: unknown) => {
+  const text = await readRegularText(path.join(folder, 'adapter_config.json'), undefined, { within: [folder] }).catch((error: unknown) => {
     if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
     throw error;
   });
