@@ -38,7 +38,10 @@ export class NotAFile extends RatchetError {
   readonly isLink: boolean;
 
   constructor(file: string, found: string, { isLink = false, expected = 'a file' } = {}) {
-    super('Unsupported', `${file}: expected ${expected}, found ${found}. Put ${theOf(expected)} there, or name another.`);
+    super(
+      'Unsupported',
+      `${file}: expected ${expected}, found ${found}. Put ${theOf(expected)} there, or name another.`,
+    );
     this.found = found;
     this.isLink = isLink;
   }

@@ -88,7 +88,10 @@ interface StorePlace {
 }
 
 function requireGrantOfStore({ folder, real, wrong }: StorePlace, environment: Environment): void {
-  const what = wrong === null ? `The store ${folder}` : `The store ${folder}, in which others can write (${wrong[0]}; ${wrong[1]}),`;
+  const what =
+    wrong === null
+      ? `The store ${folder}`
+      : `The store ${folder}, in which others can write (${wrong[0]}; ${wrong[1]}),`;
   requireGrant(grants.store + real, what, environment, grants.store + folder);
 }
 
@@ -101,7 +104,8 @@ const storePlaces = new Map<string, { readonly atMs: number; readonly real: stri
 async function nearestRealPath(folder: string): Promise<{ readonly there: string; readonly real: string }> {
   const absolute = path.resolve(folder);
   const there = await realpath(absolute).catch(() => null);
-  if (there !== null || absolute === path.dirname(absolute)) return { there: there ?? absolute, real: there ?? absolute };
+  if (there !== null || absolute === path.dirname(absolute))
+    return { there: there ?? absolute, real: there ?? absolute };
   const above = await nearestRealPath(path.dirname(absolute));
   return { there: above.there, real: path.join(above.real, path.basename(absolute)) };
 }

@@ -346,7 +346,10 @@ export class FileStore implements Store {
     while (waiting.length > 0) {
       const next: string[] = [];
       const visit = async (below: string): Promise<void> => {
-        const folder = await openFolder(this.#pathOf(below), below === prefix ? opening : { ...opening, links: 'refused' });
+        const folder = await openFolder(
+          this.#pathOf(below),
+          below === prefix ? opening : { ...opening, links: 'refused' },
+        );
         try {
           for (const entry of await readdir(folder.at(), { withFileTypes: true })) {
             if (entry.isDirectory()) next.push(`${below}${entry.name}/`);

@@ -33,7 +33,9 @@ export async function sumFolder(store: Store, folder: string, prefix: string): P
   const found = await Promise.all(
     names.map(async (each) => ({ name: each, sha256: (await sha256OfFile(path.join(folder, each)))! })),
   );
-  const config = names.includes(adapterConfig) ? await readRegular(path.join(folder, adapterConfig), textBytesMax, { within: [folder] }) : null;
+  const config = names.includes(adapterConfig)
+    ? await readRegular(path.join(folder, adapterConfig), textBytesMax, { within: [folder] })
+    : null;
   const bytes = listing([...found, ...(await sumsOfBase(store, config, prefix))]);
   await writeFile(path.join(folder, sumsName), bytes);
   const { size } = await stat(path.join(folder, name));

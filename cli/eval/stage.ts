@@ -3,6 +3,7 @@ import { taskQueues } from '../../core/names.ts';
 import type { EvaluatedEnvironment, EvaluationResult, EvaluationsInput } from '../../core/eval/evaluation.ts';
 import { variablesFor } from '../../backends/environments/variables.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
+import { linesOfStore } from '../../backends/store/index.ts';
 import { withProcesses } from '../processes.ts';
 import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
 import { namedByModels } from './named-models.ts';
@@ -42,6 +43,7 @@ export async function onStage(
         grantNamed(projectFolder, [
           ...namedByEnvironments(input.inputs.map(({ environment }) => environment)),
           ...(await namedByModels(input.inputs.map(({ model }) => model))),
+          ...input.inputs.flatMap(({ results }) => linesOfStore(results.store)),
         ]);
         const handle = await client.workflow.start<typeof evaluate>('evaluate', {
           workflowId,
