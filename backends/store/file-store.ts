@@ -245,7 +245,7 @@ export class FileStore implements Store {
         waiting = await openFolder(path.dirname(source), { reallyWithin: [await this.#realRoot(from)] });
       } catch (error) {
         if (isErrno(error, 'ENOENT')) return false;
-        throw error;
+        throw await this.#whatIsWrong(from, error);
       }
       const [here, target] = [waiting.at(path.basename(source)), folder.at(name)];
       try {

@@ -1,7 +1,8 @@
-import { readdir, stat, writeFile } from 'node:fs/promises';
+import { readdir, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
+import { writeAtOnce } from '../../engine/model/write-at-once.ts';
 import { NotAFile, readRegular, readRegularText } from '../../engine/regular-file.ts';
 import { isErrno, requireSha256, sha256, sha256OfFile } from './file-store.ts';
 import { damaged } from './objects.ts';
@@ -37,7 +38,7 @@ export async function sumFolder(store: Store, folder: string, prefix: string): P
     ? await readRegular(path.join(folder, adapterConfig), textBytesMax, { within: [folder] })
     : null;
   const bytes = listing([...found, ...(await sumsOfBase(store, config, prefix))]);
-  await writeFile(path.join(folder, sumsName), bytes);
+  await writeAtOnce(path.join(folder, sumsName), bytes); // not through a link that is there
   const { size } = await stat(path.join(folder, name));
   return {
     file: { key: prefix + name, sha256: found.find((each) => each.name === name)!.sha256, bytes: size },
