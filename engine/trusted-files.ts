@@ -46,12 +46,10 @@ export function requireModelPlace(folder: string, what: string, environment: Env
  * nobody else may be able to rearrange it; or this user named it at a command line. A granted folder may be shared with others: the grant is
  * for its real path, so a link that is put there later is refused. Null: nothing is asked of stores here.
  */
-export async function requireStorePlace(
-  folder: string,
-  environment: Environment = process.env,
-): Promise<string | null> {
+export async function requireStorePlace(named: string, environment: Environment = process.env): Promise<string | null> {
   const roots = rootsIn(environment);
   if (roots.length === 0) return null;
+  const folder = path.resolve(named);
   const key = [folder, ...roots].join('\n');
   const known = storePlaces.get(key);
   if (known && performance.now() - known.atMs < storePlaceFreshMs) return known.real;

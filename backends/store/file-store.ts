@@ -377,7 +377,7 @@ export class FileStore implements Store {
       if (!isErrno(error, 'ENOENT')) throw error;
       if (folder === this.#root) {
         if (!this.#makesRoot) throw error;
-        await mkdir(folder, { recursive: true });
+        await this.#makeRoot();
       } else {
         const above = await this.#openMaking(path.dirname(folder), key);
         try {
@@ -389,6 +389,21 @@ export class FileStore implements Store {
         }
       }
       return openFolder(folder, { reallyWithin: [await this.#realRoot(key)] });
+    }
+  }
+
+  async #makeRoot(): Promise<void> {
+    const place = await this.#requirePlace();
+    const above = path.dirname(this.#root);
+    if (place === null) return void (await mkdir(this.#root, { recursive: true }));
+    await mkdir(above, { recursive: true });
+    const folder = await openFolder(above, { reallyWithin: [place] });
+    try {
+      await mkdir(folder.at(path.basename(this.#root))).catch(unless('EEXIST'));
+    } catch (error) {
+      throw folder.named(error);
+    } finally {
+      await folder.close();
     }
   }
 
