@@ -621,7 +621,7 @@ export function requireSha256(ref: ObjectRef, uri: string, found: string | null)
 export function outside(key: string, uri: string): RatchetError {
   return new RatchetError(
     'Unsupported',
-    `${JSON.stringify(key)} leads out of ${uri}, by a link or by its name: a run reads and writes in its folder alone. Where it is a link, put the file itself there.`,
+    `${JSON.stringify(key)} leads out of ${uri}: expected something in the run's folder, found a link or a name that leads elsewhere. Where it is a link, put the file itself there.`,
   );
 }
 
