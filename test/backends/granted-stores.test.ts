@@ -17,10 +17,13 @@ import {
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import { judgeEvaluation } from '../../activities/evaluation/judge-evaluation.ts';
 import { createOpenRun } from '../../activities/open-run.ts';
 import { grantByFile, grantNamed, namedIn } from '../../backends/configs/grant.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { checkStore, linesOfStore, openRunStore, resolveStoreUri } from '../../backends/store/index.ts';
+import type { EvaluationResult } from '../../core/eval/evaluation.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
 import { grantedAt } from '../../engine/grants.ts';
 import { requireStorePlace } from '../../engine/trusted-files.ts';
@@ -48,12 +51,15 @@ async function places(t: TestContext): Promise<Place> {
 }
 
 const uriOf = (folder: string): string => resolveStoreUri(folder, '/');
+const resultIn = (store: string) => ({ place: { store, name: 'private', prefix: '' } }) as EvaluationResult;
 const granted = (project: string): Promise<string> => readFile(grantedAt(project), 'utf8').catch(() => '');
 
 test('no operation touches a store that nobody named, and none says whether it exists', async (t) => {
   const { elsewhere } = await places(t);
   await mkdir(path.join(elsewhere, 'there/private'), { recursive: true });
   await writeFile(path.join(elsewhere, 'there/private/k'), 'ours');
+  await mkdir(path.join(elsewhere, 'there/old/evaluation'), { recursive: true });
+  await writeFile(path.join(elsewhere, 'there/old/evaluation/attempt_1.json'), 'ours');
   const said: string[] = [];
   for (const name of ['there', 'nothing/there']) {
     const folder = path.join(elsewhere, name);
@@ -78,6 +84,7 @@ test('no operation touches a store that nobody named, and none says whether it e
       () => store.staging!.seal(''),
       () => store.staging!.settle('k', 'l'),
       () => checkStore(uriOf(folder)),
+      () => new MockActivityEnvironment().run(judgeEvaluation, { result: resultIn(uriOf(folder)), version: null }),
     ]) {
       await assert.rejects(work, (error: Error) => {
         said.push(error.message.replaceAll(folder, 'FOLDER'));
