@@ -205,7 +205,8 @@ export class FileStore implements Store {
     await this.#inFolderOf(key, async (folder, name) => {
       const log = await openToAppend(folder.at(name));
       try {
-        await foldTail(folder, name, log);
+        const folded = await foldTail(folder, name, log);
+        if (folded !== null) await removeEntry(folder, folded);
         await appendFile(log, line);
       } finally {
         await log.close();

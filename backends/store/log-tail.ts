@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { appendFile, type FileHandle, readdir, rename, rmdir, unlink } from 'node:fs/promises';
+import { appendFile, type FileHandle, readdir, rename } from 'node:fs/promises';
 import path from 'node:path';
 import { damaged } from './objects.ts';
 import {
@@ -78,11 +78,12 @@ async function readPart(log: string, opening: Opening, { offset, bytesMax }: Wan
 
 /**
  * Appends to a log that is a file now what a copy from S3 left beside it. `log`: opened for appending. Of several who find a tail one does it.
- * A tail that is not made of plain files is refused, and stays where it is.
+ * A tail that is not made of plain files is refused, and stays where it is. Returns the name of the folder that the tail is in then, which
+ * may be removed; null where there was nothing to do.
  */
-export async function foldTail(folder: OpenedFolder, name: string, log: FileHandle): Promise<void> {
+export async function foldTail(folder: OpenedFolder, name: string, log: FileHandle): Promise<string | null> {
   const tail = await openTail(folder.at(name), {});
-  if (tail === null) return;
+  if (tail === null) return null;
   try {
     // Before the tail is taken away: from then on others append.
     const parts = await partsAfter(tail, (await log.stat()).size);
@@ -90,12 +91,11 @@ export async function foldTail(folder: OpenedFolder, name: string, log: FileHand
     try {
       await rename(folder.at(tailNameOf(name)), folder.at(taken));
     } catch (error) {
-      if (isMissing(error)) return; // another one took it
+      if (isMissing(error)) return null; // another one took it
       throw error;
     }
     await appendFile(log, Buffer.concat(parts));
-    for (const part of await readdir(tail.at())) await unlink(tail.at(part));
-    await rmdir(folder.at(taken));
+    return taken;
   } catch (error) {
     throw tail.named(error);
   } finally {
