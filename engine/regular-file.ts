@@ -162,7 +162,8 @@ export class OpenedFolder {
 
   /** An error of a system call, with the folder's path in its message. */
   named(error: unknown): unknown {
-    if (error instanceof Error) error.message = error.message.replaceAll(this.#at + path.sep, this.path + path.sep);
+    if (error instanceof Error && this.#at !== this.path)
+      error.message = error.message.replaceAll(new RegExp(`${this.#at}(?!\\d)`, 'g'), () => this.path);
     return error;
   }
 }

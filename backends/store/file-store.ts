@@ -220,22 +220,28 @@ export class FileStore implements Store {
 
   async #newFolder(prefix: string): Promise<string> {
     const folder = this.#pathOf(prefix);
-    await this.#told(prefix, undefined, async () => (await this.#openMaking(folder, prefix)).close());
-    return folder;
+    try {
+      await (await this.#openMaking(folder, prefix)).close();
+      return folder;
+    } catch (error) {
+      throw await this.#whatIsWrong(prefix, error);
+    }
   }
 
   async #seal(prefix: string): Promise<void> {
     const folder = this.#pathOf(prefix);
     const opening = { reallyWithin: [await this.#realRoot(prefix)] };
     const folders = new Set([folder]);
-    await this.#told(prefix, null, async () => {
+    try {
       await this.#walk(`${path.relative(this.#root, folder).split(path.sep).join('/')}/`, async (_, key) => {
         const file = this.#pathOf(key);
         folders.add(path.dirname(file));
         await syncAndClose(await openRegular(file, opening));
       });
       for (const each of folders) await syncAndClose(await openFolder(each, opening));
-    });
+    } catch (error) {
+      throw await this.#whatIsWrong(prefix, error);
+    }
   }
 
   async #settle(from: string, to: string): Promise<boolean> {

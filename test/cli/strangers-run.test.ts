@@ -7,6 +7,13 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { after, before, test, type TestContext } from 'node:test';
+import { evaluationsIn } from '../../backends/configs/evaluation-folders.ts';
+import { readSearchFolder } from '../../cli/gepa/search-folder.ts';
+import { sinksOf } from '../../cli/metrics-sinks.ts';
+import { findEvaluations } from '../../runs/evaluations/folders.ts';
+import { ResultFile } from '../../runs/evaluations/result-file.ts';
+import { layout } from '../../runs/layout.ts';
+import { searchFiles } from '../../runs/search-results.ts';
 import { CliProcess } from '../bad-input/cli-process.ts';
 import { unpack } from '../data/older-runs/archive.mjs';
 import { preset } from '../engine/models.ts';
@@ -200,6 +207,40 @@ test('a fork takes nothing of what the run that it comes from links to', async (
   }
   for (const [file, content] of Object.entries(await contentOf(place.here)))
     assert.ok(!content.includes(canary), `${file} has it`);
+});
+
+test('results, prompts and figures are read where they are, and not where a link leads', async (t) => {
+  const { here, store, secret } = await stage(t);
+  const folder = path.join(here, 'evals', 'words--model', 'own');
+  await mkdir(folder, { recursive: true });
+  const rows = path.join(folder, 'results.jsonl');
+  await writeFile(rows, '{"example_id":0,"reward":1,"prompt":[],"completion":[]}\n');
+  await writeFile(path.join(folder, 'metadata.json'), '{"env_id":"words","model":"model"}');
+  const read = await new ResultFile(rows).read();
+  assert.equal(read.rows.length, 1);
+  const outside = /found a link that leads out of/;
+  for (const [name, work] of [
+    ['results.jsonl', () => new ResultFile(rows).read()],
+    ['results.jsonl', () => read.row(0)],
+    ['results.jsonl', () => read.search('x', new Set())],
+  ] as const) {
+    const file = path.join(folder, name);
+    const kept = await readFile(file);
+    await replaced(file, (at) => symlink(secret, at));
+    await assert.rejects(work(), outside, name);
+    await rm(file);
+    await writeFile(file, kept);
+  }
+  assert.equal((await findEvaluations(here)).evaluations.length, 1);
+  await replaced(path.join(folder, 'metadata.json'), (at) => symlink(secret, at));
+  assert.deepEqual((await findEvaluations(here)).evaluations, []);
+  assert.ok(!JSON.stringify(await evaluationsIn(path.dirname(folder))).includes(canary));
+
+  await replaced(path.join(folder, searchFiles.rows), (at) => symlink(secret, at));
+  await assert.rejects(readSearchFolder(folder), outside);
+  await symlink(secret, path.join(store, 'words', layout.sinks()));
+  const { sinksError } = await sinksOf('words', pathToFileURL(store).href);
+  assert.match(sinksError!, outside);
 });
 
 test('a folder with a model is exported with nothing that it links to, and without waiting', async (t) => {
