@@ -238,7 +238,7 @@ test('results, prompts and figures are read where they are, and not where a link
 
   await replaced(path.join(folder, searchFiles.rows), (at) => symlink(secret, at));
   await assert.rejects(readSearchFolder(folder), outside);
-  await symlink(secret, path.join(store, 'words', layout.sinks()));
+  await replaced(path.join(store, 'words', layout.sinks()), (at) => symlink(secret, at));
   const { sinksError } = await sinksOf('words', pathToFileURL(store).href);
   assert.match(sinksError!, outside);
 });
