@@ -20,7 +20,9 @@ export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sink
     const noticed = hasNotices
       ? await noticesIn(`${pathToFileURL(path.resolve(folder)).href}/`, run)
       : { notices: [], damagedNotices: [], webhook: null };
-    const sinks = existsSync(file) ? sinkStatesIn(await readRegular(file), file) : {};
+    const sinks = existsSync(file)
+      ? sinkStatesIn(await readRegular(file, undefined, { within: [path.resolve(folder, run)] }), file)
+      : {};
     const hasMetrics = existsSync(path.resolve(folder, run, layout.metrics()));
     const cost = hasMetrics ? await costIn(`${pathToFileURL(path.resolve(folder)).href}/`, run) : null;
     return { sinks, sinksError: null, cost, ...noticed };

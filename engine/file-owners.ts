@@ -10,8 +10,12 @@ import path from 'node:path';
  */
 export function ownersOf(root: string, projectFolder: string): Set<number> {
   const { uid } = statSync(root);
-  const me = process.getuid?.() ?? uid;
-  return new Set([me, 0, ...(root === realOr(projectFolder, projectFolder) ? [uid] : [])]);
+  return new Set([...ownersHere(uid), ...(root === realOr(projectFolder, projectFolder) ? [uid] : [])]);
+}
+
+/** This user and root. `fallback`: on a system without users. */
+export function ownersHere(fallback = 0): Set<number> {
+  return new Set([process.getuid?.() ?? fallback, 0]);
 }
 
 /** A file and its folders up to the root; of a single file that was named, all folders that it lies in. */
@@ -22,10 +26,13 @@ export function wayTo(real: string, root: string): string[] {
   return way;
 }
 
-type Wrong = readonly [found: string, remedy: string];
+export type Wrong = readonly [found: string, remedy: string];
 
-export function whatOthersCan(place: string, owners: ReadonlySet<number>): Wrong | null {
-  const found = statSync(place);
+export function whatOthersCan(
+  place: string,
+  owners: ReadonlySet<number>,
+  found: Stats = statSync(place),
+): Wrong | null {
   if (process.getuid === undefined) return null; // Windows knows no such owners
   if (!owners.has(found.uid)) {
     return [`${place} belongs to user ${found.uid}`, `if it is meant, make it yours: chown ${userInfo().uid} ${place}`];

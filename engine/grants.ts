@@ -18,7 +18,7 @@ export const grants = {
   key: 'key ',
   /** Precedes the folder of a model outside the project, which is read but never run. */
   model: 'model ',
-  /** Before a bucket and where that is. */
+  /** Before a bucket and where that is, or before the real path of a folder. */
   store: 'store ',
   /** Precedes a digest and the path of a file: granted is what the file was then. */
   digest: 'sha256 ',
@@ -74,12 +74,18 @@ export function requireServer(server: AskedServer, what: string, environment: En
 }
 
 /** Refuses what a worker of our own server was asked for and nobody granted. */
-export function requireGrant(grant: string, what: string, environment: Environment = process.env): void {
+export function requireGrant(
+  grant: string,
+  what: string,
+  environment: Environment = process.env,
+  /** The line that the message names, where the real one would reveal something. */
+  shown: string = grant,
+): void {
   if (isGranted(grant, environment)) return;
   throw refused(
     `${what} is not taken from Temporal: the Temporal server of this folder does not authenticate its clients, and this user named no such thing.`,
-    grant,
-    `A run file that says so grants it once it is named at a command line of yours: npx ratchet train FILE. ${askedFor(grant)}`,
+    shown,
+    `A run file that says so grants it once it is named at a command line of yours: npx ratchet train FILE. ${askedFor(shown)}`,
     environment,
   );
 }

@@ -1,5 +1,15 @@
-import { closeSync, constants, fstatSync, lstatSync, openSync, readFileSync, realpathSync, type Stats } from 'node:fs';
-import { type FileHandle, open } from 'node:fs/promises';
+import {
+  closeSync,
+  constants,
+  fstatSync,
+  lstatSync,
+  openSync,
+  readFileSync,
+  readlinkSync,
+  realpathSync,
+  type Stats,
+} from 'node:fs';
+import { type FileHandle, open, realpath } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../core/errors.ts';
 
@@ -10,23 +20,35 @@ export interface Opening {
    * swapping a link afterwards gains nothing.
    */
   readonly within?: readonly string[] | undefined;
+  /** The same, of real paths that were found before: they are not looked up again, so a link put there since leads nowhere. */
+  readonly reallyWithin?: readonly string[] | undefined;
   /** Whether the file itself may be a link. The folders above it may be, within the limits of `within`. */
   readonly links?: 'followed' | 'refused' | undefined;
 }
 
 /** What Node reads into one buffer. */
 const bytesReadMax = 2 ** 31 - 1;
-const { O_APPEND, O_CREAT, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, O_WRONLY } = constants;
+const { O_APPEND, O_CREAT, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, O_WRONLY } = constants;
 
 /** A path that leads to something that cannot be read as a file: a folder, a FIFO, a device, or more than fits into memory. */
 export class NotAFile extends RatchetError {
   /** In words. */
   readonly found: string;
+  /** Whether it is a link that is not followed. */
+  readonly isLink: boolean;
 
-  constructor(file: string, found: string) {
-    super('Unsupported', `${file}: expected a file, found ${found}. Put the file there, or name another.`);
+  constructor(file: string, found: string, { isLink = false, expected = 'a file' } = {}) {
+    super(
+      'Unsupported',
+      `${file}: expected ${expected}, found ${found}. Put ${theOf(expected)} there, or name another.`,
+    );
     this.found = found;
+    this.isLink = isLink;
   }
+}
+
+function theOf(expected: string): string {
+  return expected.replace(/^a /, 'the ');
 }
 
 /** Why a file cannot be read, in words. */
@@ -56,7 +78,8 @@ async function openedAs(file: string, access: number, opening: Opening, mode?: n
     throw whyUnopened(file, error, opening);
   });
   try {
-    refuseOther(file, await handle.stat(), opening);
+    refuseOther(file, await handle.stat());
+    await refuseOutside(file, handle.fd, opening);
     return handle;
   } catch (error) {
     await handle.close();
@@ -90,7 +113,8 @@ export function readRegularSync(file: string, bytesMax = bytesReadMax, opening: 
   const handle = openedSync(file, opening);
   try {
     const about = fstatSync(handle);
-    refuseOther(file, about, opening);
+    refuseOther(file, about);
+    refuseOutsideSync(file, handle, opening);
     refuseLarge(file, about.size, bytesMax);
     return readFileSync(handle);
   } finally {
@@ -106,6 +130,61 @@ function openedSync(file: string, opening: Opening): number {
   }
 }
 
+/**
+ * A folder that is opened once. What is done `at` a name in it happens in this folder, even if its path leads elsewhere by then. On a system
+ * without /proc the path is used, which was checked when it was opened.
+ */
+export class OpenedFolder {
+  /** Real path when it was opened. */
+  readonly path: string;
+  readonly #handle: FileHandle;
+  readonly #at: string;
+
+  constructor(handle: FileHandle, real: string, hasProc: boolean) {
+    this.#handle = handle;
+    this.path = real;
+    this.#at = hasProc ? `/proc/self/fd/${handle.fd}` : real;
+  }
+
+  /** The path for a system call: of the folder, or of a name in it. */
+  at(name?: string): string {
+    return name === undefined ? this.#at : `${this.#at}${path.sep}${name}`;
+  }
+
+  /** Makes its names durable. */
+  sync(): Promise<void> {
+    return this.#handle.sync();
+  }
+
+  close(): Promise<void> {
+    return this.#handle.close();
+  }
+
+  /** An error of a system call, with the folder's path in its message. */
+  named(error: unknown): unknown {
+    if (error instanceof Error && this.#at !== this.path)
+      error.message = error.message.replaceAll(new RegExp(`${this.#at}(?!\\d)`, 'g'), () => this.path);
+    return error;
+  }
+}
+
+/** Opens a folder that another user may have placed. Throws `NotAFile` for a link that `opening` refuses, and as Node's `open` does. */
+export async function openFolder(folder: string, opening: Opening = {}): Promise<OpenedFolder> {
+  const handle = await open(folder, O_RDONLY | O_DIRECTORY | flagsOf(opening)).catch((error: unknown) => {
+    throw opening.links === 'refused' && isErrno(error, 'ENOTDIR', 'ELOOP')
+      ? new NotAFile(folder, 'a link or a file', { isLink: true, expected: 'a folder' })
+      : error;
+  });
+  try {
+    await refuseOutside(folder, handle.fd, opening);
+    const real = pathOfHandle(handle.fd);
+    return new OpenedFolder(handle, real ?? (await realpath(folder)), real !== null);
+  } catch (error) {
+    await handle.close();
+    throw error;
+  }
+}
+
 /** Opens without blocking, so that a FIFO without a writer is opened and then refused. */
 function flagsOf({ links = 'followed' }: Opening): number {
   return O_NONBLOCK | (links === 'refused' ? O_NOFOLLOW : 0);
@@ -114,25 +193,59 @@ function flagsOf({ links = 'followed' }: Opening): number {
 function whyUnopened(file: string, error: unknown, { links }: Opening): unknown {
   if (isErrno(error, 'ENXIO')) return new NotAFile(file, 'a socket, or a device or FIFO with no other end');
   if (!isErrno(error, 'ELOOP')) return error;
-  return new NotAFile(file, links === 'refused' ? 'a link' : 'a link that leads to itself');
+  if (links === 'refused') return new NotAFile(file, 'a link', { isLink: true });
+  return new NotAFile(file, 'a link that leads to itself');
 }
 
-function refuseOther(file: string, about: Stats, { within }: Opening): void {
+function refuseOther(file: string, about: Stats): void {
   if (!about.isFile()) throw new NotAFile(file, kindOf(about));
-  if (within !== undefined && !isWithin(within, file, about))
-    throw new NotAFile(file, `a link that leads out of ${within[0]}`);
 }
 
-/** Whether the opened file is really in one of the folders: its real path there must name the same inode. */
-function isWithin(folders: readonly string[], file: string, { dev, ino }: Stats): boolean {
+async function refuseOutside(file: string, opened: number, { within, reallyWithin }: Opening): Promise<void> {
+  const folders = reallyWithin ?? within;
+  if (folders === undefined) return;
+  const roots = reallyWithin ?? (await Promise.all(folders.map((folder) => realpath(folder).catch(() => null))));
+  if (!isBelow(roots, file, opened)) throw leadsOut(file, folders);
+}
+
+function refuseOutsideSync(file: string, opened: number, { within, reallyWithin }: Opening): void {
+  const folders = reallyWithin ?? within;
+  if (folders === undefined) return;
+  if (!isBelow(reallyWithin ?? folders.map(realOrNull), file, opened)) throw leadsOut(file, folders);
+}
+
+function leadsOut(file: string, folders: readonly string[]): NotAFile {
+  return new NotAFile(file, `a link that leads out of ${folders[0]}`, { isLink: true });
+}
+
+function isBelow(roots: readonly (string | null)[], file: string, opened: number): boolean {
+  const real = pathOfHandle(opened) ?? pathOfInode(file, fstatSync(opened));
+  if (real === null) return false;
+  return roots.some((root) => root !== null && (real === root || real.startsWith(root.replace(/\/$/, '') + path.sep)));
+}
+
+/** Where the kernel says that an opened file is: no swapped link changes the answer. Null where the system has no /proc. */
+function pathOfHandle(handle: number): string | null {
   try {
-    const real = realpathSync(file);
-    const roots = folders.map((folder) => realpathSync(folder) + path.sep);
-    if (!roots.some((root) => real.startsWith(root))) return false;
-    const there = lstatSync(real);
-    return there.dev === dev && there.ino === ino;
+    return readlinkSync(`/proc/self/fd/${handle}`);
   } catch {
-    return false; // removed or replaced since it was opened
+    return null;
+  }
+}
+
+/** Elsewhere: the real path, if the opened file is what is there. */
+function pathOfInode(file: string, { dev, ino }: Stats): string | null {
+  const real = realOrNull(file);
+  if (real === null) return null; // removed or replaced since it was opened
+  const there = lstatSync(real, { throwIfNoEntry: false });
+  return there?.dev === dev && there.ino === ino ? real : null;
+}
+
+function realOrNull(file: string): string | null {
+  try {
+    return realpathSync(file);
+  } catch {
+    return null;
   }
 }
 
@@ -147,6 +260,6 @@ function kindOf(about: Stats): string {
   return 'a device';
 }
 
-function isErrno(error: unknown, code: string): boolean {
-  return error instanceof Error && 'code' in error && error.code === code;
+function isErrno(error: unknown, ...codes: string[]): boolean {
+  return error instanceof Error && 'code' in error && codes.includes(String(error.code));
 }

@@ -1,9 +1,10 @@
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
+import { realpath, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { RatchetError } from '../core/errors.ts';
-import { isRootsAlone, ownersOf, realOr, wayTo, whatOthersCan } from './file-owners.ts';
+import { isRootsAlone, ownersOf, realOr, wayTo, whatOthersCan, type Wrong } from './file-owners.ts';
 import { grantedLines, grants, requireGrant, rootsIn } from './grants.ts';
 import { readRegularSync } from './regular-file.ts';
 
@@ -82,6 +83,82 @@ export function requireModelPlace(folder: string, what: string, environment: Env
   const roots = trustedRoots(environment);
   if (roots === null || roots.some((root) => isWithin(root, nearestReal(folder)))) return;
   requireGrant(`${grants.model}${folder}`, `${what} ${folder}`, environment);
+}
+
+/**
+ * The real path of a store's folder, which a worker reads and writes as its user. It must be in the project or in RATCHET_CODE_ROOTS, and
+ * nobody else may be able to rearrange it; or this user named it at a command line. A granted folder may be shared with others: the grant is
+ * for its real path, so a link that is put there later is refused. Null: nothing is asked of stores here.
+ */
+export async function requireStorePlace(named: string, environment: Environment = process.env): Promise<string | null> {
+  const roots = rootsIn(environment);
+  if (roots.length === 0) return null;
+  const folder = path.resolve(named);
+  const key = [folder, ...roots].join('\n');
+  const known = storePlaces.get(key);
+  if (known && performance.now() - known.atMs < storePlaceFreshMs) return known.real;
+  const { there, real } = await nearestRealPath(folder);
+  const reals = await Promise.all(roots.map((root) => realpath(root).catch(() => null)));
+  const root = reals.find((one) => one !== null && isWithin(one, real)) ?? null;
+  const wrong = root === null ? null : await whatOthersCanOnTheWay(there, root, reals[0] ?? root);
+  if (root === null || wrong !== null) requireGrantOfStore({ folder, real, wrong }, environment);
+  storePlaces.set(key, { atMs: performance.now(), real });
+  if (storePlaces.size > storePlacesMax) storePlaces.delete(storePlaces.keys().next().value!);
+  return real;
+}
+
+/** The line that grants a store's folder, whose real path it holds. */
+export function lineOfStoreFolder(folder: string): string {
+  return grants.store + nearestReal(folder);
+}
+
+/** Whether workers of a project take such a folder as a store without a line for it. */
+export function isOwnStore(folder: string, projectFolder: string): boolean {
+  const [root, real] = [realOr(projectFolder, projectFolder), nearestReal(folder)];
+  if (!isWithin(root, real)) return false;
+  let there = real;
+  while (realOr(there, null) === null) there = path.dirname(there);
+  const owners = ownersOf(root, projectFolder);
+  return wayTo(there, root).every((place) => whatOthersCan(place, owners) === null);
+}
+
+interface StorePlace {
+  readonly folder: string;
+  readonly real: string;
+  /** What another user can do to a folder inside the project. */
+  readonly wrong: Wrong | null;
+}
+
+function requireGrantOfStore({ folder, real, wrong }: StorePlace, environment: Environment): void {
+  const what =
+    wrong === null
+      ? `The store ${folder}`
+      : `The store ${folder}, in which others can write (${wrong[0]}; ${wrong[1]}),`;
+  requireGrant(grants.store + real, what, environment, grants.store + folder);
+}
+
+/** Each read and write of a store asks. */
+const storePlaceFreshMs = 1_000;
+const storePlacesMax = 256;
+const storePlaces = new Map<string, { readonly atMs: number; readonly real: string }>();
+
+/** `there`: the longest existing part of a path, as a real path; `real`: with the rest appended. */
+async function nearestRealPath(folder: string): Promise<{ readonly there: string; readonly real: string }> {
+  const absolute = path.resolve(folder);
+  const there = await realpath(absolute).catch(() => null);
+  if (there !== null || absolute === path.dirname(absolute))
+    return { there: there ?? absolute, real: there ?? absolute };
+  const above = await nearestRealPath(path.dirname(absolute));
+  return { there: above.there, real: path.join(above.real, path.basename(absolute)) };
+}
+
+async function whatOthersCanOnTheWay(there: string, root: string, projectFolder: string): Promise<Wrong | null> {
+  if (!isWithin(root, there)) return null; // the root itself does not exist
+  const owners = ownersOf(root, projectFolder);
+  for (let at = there; ; at = path.dirname(at)) {
+    const wrong = whatOthersCan(at, owners, await stat(at));
+    if (wrong !== null || at === root) return wrong;
+  }
 }
 
 /** Whether everything may be named here: then a file's text may come from whoever names it, as well. */

@@ -7,6 +7,7 @@ import { layout, stepOf } from '../../runs/layout.ts';
 import type { RolloutRow } from '../../core/rl/rollout.ts';
 import type { PolicyVersion, RunHandle } from '../../core/rl/run-state.ts';
 import { evaluationsIn, placeIn } from '../../backends/configs/evaluation-folders.ts';
+import { requireStorePlace } from '../../engine/trusted-files.ts';
 import { decodeRows } from '../../backends/store/objects.ts';
 import { decodeStored } from '../../runs/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
@@ -50,6 +51,7 @@ export async function regressionOf(
 async function regressionInFolder({ place, environment, model }: EvaluationResult): Promise<Regression | null> {
   if (!place.store.startsWith('file:')) return null;
   const folder = fileURLToPath(place.store);
+  await requireStorePlace(folder); // what lies beside is read by name
   const others = (await evaluationsIn(folder)).filter(({ id }) => id !== place.name);
   const candidates = others.map(({ id }, i) => ({ place: placeIn(folder, id), step: i, name: id }));
   return judge(place, others.length, candidates, [model, environment], []);

@@ -5,6 +5,7 @@ import { evaluationsInFileMax } from '../../core/limits.ts';
 import { choosePlace, placeName } from '../../backends/configs/evaluation-folders.ts';
 import { grantByFile, namedByEnvironments, namedByModel } from '../../backends/configs/grant.ts';
 import { loadEvaluationFile } from '../../backends/configs/load-evaluations.ts';
+import { linesOfStore } from '../../backends/store/index.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 
 interface PlanEvaluationsInput extends EvaluationFileInput {
@@ -33,7 +34,8 @@ export const createPlanEvaluations =
         ...namedByEnvironments([environment]),
         ...namedByModel(model),
       ]);
-      grantByFile(named, Object.keys(over ?? {}).length === 0);
+      const isAsItStands = Object.keys(over ?? {}).length === 0;
+      grantByFile(named, isAsItStands);
       if (evaluations.length > evaluationsInFileMax) {
         throw new RatchetError(
           'ConfigInvalid',
@@ -50,6 +52,7 @@ export const createPlanEvaluations =
           taken: new Set(inputs.map((input) => placeName(input.results))),
           isHeld: async (holder) => !request.startsWith(holder) && dependencies.isWorkflowRunning(holder),
         });
+        grantByFile(linesOfStore(results.store), isAsItStands);
         inputs.push({ ...planned.input, results });
       }
       return { inputs, warnings };

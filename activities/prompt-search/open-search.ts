@@ -18,7 +18,7 @@ import { loadPromptSearchFile, tooSmallBudget } from '../../backends/configs/loa
 import { differencesOfSearches, placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
 import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
 import type { Environment } from '../../backends/environments/types.ts';
-import { showStoreUri } from '../../backends/store/index.ts';
+import { linesOfStore, showStoreUri } from '../../backends/store/index.ts';
 import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
 import { storeOf } from '../../runs/run-access.ts';
@@ -44,8 +44,9 @@ export const createPlanPromptSearch =
         overrides,
         isSmallBudgetMeant: yes,
       });
-      grantByFile(namedBySearch(input), Object.keys(overrides ?? {}).length === 0);
       const results = await placeOfPromptSearch(spec, input, { projectFolder, isFresh: false, request });
+      const named = [...namedBySearch(input), ...linesOfStore(results.store)];
+      grantByFile(named, Object.keys(overrides ?? {}).length === 0);
       return { input: { ...input, results }, warnings };
     });
 

@@ -105,6 +105,7 @@ export async function evaluationsIn(folder: string): Promise<FoundEvaluation[]> 
 
 async function lookAt(folder: string, id: string): Promise<FoundEvaluation | null> {
   const own = path.join(folder, id);
+  const opening = { within: [own] };
   const changedAt = await stat(path.join(own, 'metadata.json')).then(
     ({ mtimeMs }) => mtimeMs,
     () => 0,
@@ -113,12 +114,12 @@ async function lookAt(folder: string, id: string): Promise<FoundEvaluation | nul
     .map((name) => Number(/^attempt_(\d+)\.json$/.exec(name)?.[1] ?? 0))
     .filter((number) => number > 0);
   const read = async <T>(name: string): Promise<T | null> => {
-    const text = await readRegularText(path.join(own, name)).catch(() => null);
+    const text = await readRegularText(path.join(own, name), undefined, opening).catch(() => null);
     return text === null ? null : (JSON.parse(text) as T);
   };
   const metadata = await read<RolloutRow>('metadata.json').catch(() => null); // damaged: it is none to go on with
   if (attempts.length === 0) {
-    const results = await readRegularText(path.join(own, 'results.jsonl')).catch(() => null);
+    const results = await readRegularText(path.join(own, 'results.jsonl'), undefined, opening).catch(() => null);
     if (metadata === null || results === null) return null;
     const theirs = [...goodRowsByExample(results).values()].flat().length;
     return { id, stored: null, summary: null, metadata, theirs, changedAt };

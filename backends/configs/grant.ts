@@ -6,8 +6,8 @@ import { isEnvironmentFile, weightsAgentKeyVar } from '../../core/names.ts';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { type InferenceSpec, keptRows, type RunSpec } from '../../config/run-spec.ts';
 import { isOthers, realOr } from '../../engine/file-owners.ts';
-import { grantByTrustedFile, grantedLines, grants, linesOfServer, writeGrants } from '../../engine/grants.ts';
-import { digestLine, isOfProject, isOtherThanGranted } from '../../engine/trusted-files.ts';
+import { grantByTrustedFile, grantedLines, grants, linesOfServer, rootsIn, writeGrants } from '../../engine/grants.ts';
+import { digestLine, isOfProject, isOtherThanGranted, isOwnStore } from '../../engine/trusted-files.ts';
 import { asNamed } from '../environments/named.ts';
 import { serverKeysOf } from '../inference/model-server.ts';
 import { sinkServers } from '../metrics/sinks.ts';
@@ -17,13 +17,20 @@ import { linesOfStore } from '../store/index.ts';
 /**
  * Writes down what a person has named at a command line and workers of our own server would not take from Temporal by itself
  * (`engine/trusted-files.ts`): files outside of the project, environments with their arguments, Python without a sandbox, servers with
- * the names of their keys, and stores that are no folders.
+ * the names of their keys, and stores that are buckets, or folders where others could have put what is in them.
  */
 export function grantNamed(projectFolder: string, lines: readonly string[]): void {
   const wanted = lines
     .map((line) => (isNoFile(line) ? line : path.resolve(projectFolder, line)))
     .filter((line) => isNoFile(line) || (!isOfProject(line, projectFolder) && existsSync(line)));
-  writeGrants(projectFolder, [...wanted, ...digestsOf(wanted, projectFolder)]);
+  writeGrants(projectFolder, [...unlessOwnStores(wanted, projectFolder), ...digestsOf(wanted, projectFolder)]);
+}
+
+/** Without the folders that are taken as stores anyway. */
+function unlessOwnStores(lines: readonly string[], projectFolder: string): string[] {
+  const start = `${grants.store}${path.sep}`;
+  const folderIn = (line: string): string => line.slice(grants.store.length);
+  return lines.filter((line) => !line.startsWith(start) || !isOwnStore(folderIn(line), projectFolder));
 }
 
 /** Of files that others may change, or that were granted by their digest before: a later look sees whether they are as they were. */
@@ -46,7 +53,10 @@ export function isNoFile(line: string): boolean {
  * `isAsItStands`: nothing was laid over it. Of files, which may lie where others can write, it grants none.
  */
 export function grantByFile(named: readonly string[], isAsItStands: boolean): void {
-  if (isAsItStands) grantByTrustedFile(named.filter((line) => isNoFile(line) && line !== grants.noSandbox));
+  const [projectFolder] = rootsIn(process.env);
+  if (!isAsItStands || projectFolder === undefined) return;
+  const lines = named.filter((line) => isNoFile(line) && line !== grants.noSandbox);
+  grantByTrustedFile(unlessOwnStores(lines, projectFolder));
 }
 
 /** Lines that let a server be told a key, and all others. */

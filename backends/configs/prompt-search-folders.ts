@@ -64,7 +64,7 @@ async function newestInterrupted(folder: string, input: Omit<PromptSearchInput, 
     const own = path.join(folder, name, 'search');
     if (existsSync(path.join(own, 'summary.json'))) continue;
     const file = path.join(own, 'search.json');
-    const text = await readRegularText(file).catch(() => null);
+    const text = await readRegularText(file, undefined, { within: [folder] }).catch(() => null);
     if (text === null || !isSameSearch((JSON.parse(text) as StoredPromptSearch).input, input)) continue;
     found.push({ name, at: (await stat(file)).mtimeMs });
   }

@@ -1,8 +1,10 @@
 import { createHash, randomUUID } from 'node:crypto';
-import { createReadStream, type Dirent } from 'node:fs';
+import type { Dirent } from 'node:fs';
 import {
   appendFile,
+  type FileHandle,
   link,
+  lstat,
   mkdir,
   open,
   readdir,
@@ -11,19 +13,36 @@ import {
   rename,
   rm,
   rmdir,
-  stat,
   unlink,
 } from 'node:fs/promises';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { RatchetError } from '../../core/errors.ts';
-import { NotAFile, openRegular, readRegular } from '../../engine/regular-file.ts';
+import { ownersHere } from '../../engine/file-owners.ts';
+import {
+  NotAFile,
+  openFolder,
+  type OpenedFolder,
+  openRegular,
+  openToAppend,
+  readRegular,
+} from '../../engine/regular-file.ts';
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import { damaged } from './objects.ts';
-import { foldTailFiles, isLog } from './log-tail.ts';
+import { foldTail, isLog, isTailPart, readLog, tailNameOf } from './log-tail.ts';
 import type { Staging, Store } from './types.ts';
 
-/** A folder as a store: temp file, fsync, rename, fsync of the folder; `link` where only one writer may win. */
+interface FileStoreOptions {
+  /** False: the store was created before, so a missing root is not recreated. */
+  readonly makesRoot?: boolean;
+  /** Throws unless the folder that the root is in may be used here. Returns that folder's real path, or null where nothing is asked of it. */
+  readonly requirePlace?: () => Promise<string | null>;
+}
+
+/**
+ * A folder as a store: temp file, fsync, rename, fsync of the folder; `link` where only one writer may win. Another user may rearrange the
+ * folder at any moment, so a file or folder is opened once, checked to be inside, and used through its handle.
+ */
 export class FileStore implements Store {
   readonly uri: string;
   readonly staging: Staging = {
@@ -33,31 +52,38 @@ export class FileStore implements Store {
   };
   readonly #root: string;
   readonly #makesRoot: boolean;
+  readonly #requirePlace: () => Promise<string | null>;
 
-  /** `makesRoot` false: the store was created before, so a missing root is not recreated. */
-  constructor(root: string, { makesRoot = true }: { readonly makesRoot?: boolean } = {}) {
+  constructor(root: string, { makesRoot = true, requirePlace = () => Promise.resolve(null) }: FileStoreOptions = {}) {
     this.#root = path.resolve(root);
     this.#makesRoot = makesRoot;
+    this.#requirePlace = requirePlace;
     this.uri = pathToFileURL(this.#root + path.sep).href;
   }
 
   async put(key: string, bytes: Uint8Array): Promise<ObjectRef> {
-    const target = await this.#prepare(key);
-    const temporary = await writeTemporary(key, target, [bytes]);
-    await this.#putInPlace(key, temporary, target);
+    await this.#inFolderOf(key, async (folder, name) => {
+      await this.#putInPlace(key, { folder, name, temporary: await writeTemporary(folder, [bytes]) });
+    });
     return { key, sha256: sha256(bytes), bytes: bytes.byteLength };
   }
 
   async putFile(key: string, file: string): Promise<ObjectRef> {
-    const target = await this.#prepare(key);
+    const source = await openRegular(file, { within: [path.dirname(file)] });
     const hash = createHash('sha256');
     let bytes = 0;
-    const temporary = await writeTemporary(key, target, hashed());
-    await this.#putInPlace(key, temporary, target);
+    try {
+      await this.#inFolderOf(key, async (folder, name) => {
+        await this.#putInPlace(key, { folder, name, temporary: await writeTemporary(folder, hashed()) });
+      });
+    } finally {
+      await source.close();
+    }
     return { key, sha256: hash.digest('hex'), bytes };
 
     async function* hashed(): AsyncGenerator<Uint8Array> {
-      for await (const chunk of createReadStream(file, { highWaterMark: copyBytes }) as AsyncIterable<Uint8Array>) {
+      const chunks = source.createReadStream({ highWaterMark: copyBytes, autoClose: false, start: 0 });
+      for await (const chunk of chunks as AsyncIterable<Uint8Array>) {
         hash.update(chunk);
         bytes += chunk.byteLength;
         yield chunk;
@@ -66,20 +92,23 @@ export class FileStore implements Store {
   }
 
   async putIfAbsent(key: string, bytes: Uint8Array): Promise<{ stored: boolean; bytes: Uint8Array }> {
-    const target = await this.#prepare(key);
-    const temporary = await writeTemporary(key, target, [bytes]);
-    try {
-      await link(temporary, target);
-      await sync(path.dirname(target));
-      return { stored: true, bytes };
-    } catch (error) {
-      if (!isErrno(error, 'EEXIST')) throw diskError(key, error);
-      const bytes = await this.#readAgreeing(key);
-      if (bytes) return { stored: false, bytes };
-      throw new RatchetError('CheckpointDamaged', `${key} in ${this.uri} was taken away while it was read.`);
-    } finally {
-      await unlink(temporary);
-    }
+    const stored = await this.#inFolderOf(key, async (folder, name) => {
+      const temporary = await writeTemporary(folder, [bytes]);
+      try {
+        await link(folder.at(temporary), folder.at(name));
+        await folder.sync();
+        return true;
+      } catch (error) {
+        if (!isErrno(error, 'EEXIST')) throw error;
+        return false;
+      } finally {
+        await unlink(folder.at(temporary));
+      }
+    });
+    if (stored) return { stored, bytes };
+    const found = await this.#readAgreeing(key);
+    if (found) return { stored, bytes: found };
+    throw new RatchetError('CheckpointDamaged', `${key} in ${this.uri} was taken away while it was read.`);
   }
 
   async get(ref: ObjectRef): Promise<Uint8Array> {
@@ -92,97 +121,96 @@ export class FileStore implements Store {
   }
 
   async verify(ref: ObjectRef): Promise<void> {
-    const file = await this.#inside(ref.key);
-    // A file of another size has another sha256: it need not be read. 0 = only the sha256 is known.
-    const about = await stat(file).catch(() => null);
-    if (about?.isFile() && ref.bytes > 0 && about.size !== ref.bytes)
-      throw damaged(this.uri + ref.key, `expected ${ref.bytes} bytes, found ${about.size}`);
     for (let ask = 1; ; ask++) {
-      const found = await sha256OfFile(file).catch((error: unknown) => {
-        throw this.#readError(ref.key, error);
+      const found = await this.#reading(ref.key, async (file) => {
+        const { size } = await file.stat();
+        // A file of another size has another sha256: it need not be read. 0 = only the sha256 is known.
+        if (ref.bytes > 0 && size !== ref.bytes)
+          throw damaged(this.uri + ref.key, `expected ${ref.bytes} bytes, found ${size}`);
+        return sha256OfHandle(file);
       });
       if (found === null || found === ref.sha256 || ask === readsMax) return requireSha256(ref, this.uri, found);
     }
   }
 
   async read(key: string): Promise<Uint8Array | null> {
-    try {
-      const file = await this.#inside(key);
-      if (isLog(key)) await foldTailFiles(file);
-      return await readRegular(file);
-    } catch (error) {
-      if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
-      throw this.#readError(key, error);
-    }
+    return this.#told(key, null, async () => {
+      const target = this.#pathOf(key);
+      const opening = { reallyWithin: [await this.#realRoot(key)] };
+      return isLog(key) ? readLog(target, opening) : readRegular(target, undefined, opening);
+    });
   }
 
   async list(prefix: string): Promise<string[]> {
-    const folder = prefix.slice(0, prefix.lastIndexOf('/') + 1);
-    const root = await this.#inside(folder);
-    const files = await naming(prefix, () => filesBelow(root));
-    // Thousands of them: `path.relative` would take most of the time.
-    return files
-      .map((file) => file.slice(this.#root.length + 1).replaceAll(path.sep, '/'))
-      .filter((key) => key.startsWith(prefix))
-      .sort();
+    const below = prefix.slice(0, prefix.lastIndexOf('/') + 1);
+    const found: string[] = [];
+    await this.#told(prefix, null, () =>
+      this.#walk(below, (_, key, entry) => {
+        // Also what is no file: whoever reads it is told, where it would be passed over as if nothing had been stored.
+        if (entry.name.startsWith('.tmp-') || isTailPart(key) || !key.startsWith(prefix)) return;
+        found.push(key);
+      }),
+    );
+    return found.sort();
   }
 
   async leftovers(olderThanMs: number): Promise<string[]> {
     const found: string[] = [];
-    for (const entry of await readdir(this.#root, { recursive: true, withFileTypes: true })) {
-      if (!entry.isFile() || !entry.name.startsWith('.tmp-')) continue;
-      const file = path.join(entry.parentPath, entry.name);
-      const age = Date.now() - ((await stat(file).catch(() => null))?.mtimeMs ?? Infinity);
-      if (age > olderThanMs) found.push(path.relative(this.#root, file).split(path.sep).join('/'));
-    }
+    await this.#walk('', async (folder, key, entry) => {
+      if (!entry.isFile() || !entry.name.startsWith('.tmp-')) return;
+      const age = Date.now() - ((await lstat(folder.at(entry.name)).catch(() => null))?.mtimeMs ?? Infinity);
+      if (age > olderThanMs) found.push(key);
+    });
     return found;
   }
 
   async removeAll(prefix: string): Promise<void> {
-    const target = await this.#inside(prefix);
-    await naming(prefix, () => rm(target, { recursive: true, force: true }));
+    await this.#told(prefix, undefined, async () => {
+      const target = this.#pathOf(prefix);
+      const isRoot = target === this.#root;
+      const opened = isRoot ? target : path.dirname(target);
+      const folder = await openFolder(opened, { reallyWithin: [await this.#realRoot(prefix)] });
+      try {
+        if (isRoot) for (const name of await readdir(folder.at())) await removeEntry(folder, name);
+        else await removeEntry(folder, path.basename(target));
+        // Lines of a log that is gone would be read as another's.
+        if (!isRoot && isLog(prefix)) await removeEntry(folder, tailNameOf(path.basename(target)));
+      } catch (error) {
+        throw folder.named(error);
+      } finally {
+        await folder.close();
+      }
+      if (isRoot) await rmdir(target).catch(unless('ENOENT', 'ENOTDIR')); // a link to it stays
+    });
   }
 
   async readFrom(key: string, offset: number): Promise<Uint8Array | null> {
-    const target = await this.#inside(key);
-    await naming(key, () => foldTailFiles(target));
-    const file = await openRegular(target).catch((error: unknown) => {
-      if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
-      throw this.#readError(key, error);
+    return this.#told(key, null, async () => {
+      const target = this.#pathOf(key);
+      const opening = { reallyWithin: [await this.#realRoot(key)] };
+      return readLog(target, opening, { offset, bytesMax: logBytesAtOnce });
     });
-    if (!file) return null;
-    try {
-      const { size } = await file.stat();
-      if (size < offset) return null;
-      const bytes = new Uint8Array(Math.min(size - offset, logBytesAtOnce));
-      const { bytesRead } = await file.read(bytes, 0, bytes.length, offset);
-      return bytes.subarray(0, bytesRead);
-    } finally {
-      await file.close();
-    }
   }
 
   async readRange(key: string, offset: number, bytes: number): Promise<Uint8Array | null> {
-    const file = await openRegular(await this.#inside(key)).catch((error: unknown) => {
-      if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
-      throw this.#readError(key, error);
-    });
-    if (!file) return null;
-    try {
+    return this.#reading(key, async (file) => {
       const { size } = await file.stat();
       const range = new Uint8Array(Math.max(0, Math.min(bytes, size - offset)));
       const { bytesRead } = await file.read(range, 0, range.length, offset);
       return range.subarray(0, bytesRead);
-    } finally {
-      await file.close();
-    }
+    });
   }
 
   async append(key: string, line: string | Uint8Array): Promise<void> {
-    const target = await this.#prepare(key);
-    await naming(key, async () => {
-      await foldTailFiles(target);
-      await appendFile(target, line);
+    await this.#inFolderOf(key, async (folder, name) => {
+      const log = await openToAppend(folder.at(name));
+      try {
+        const folded = await foldTail(folder, name, log);
+        if (folded !== null) await removeEntry(folder, folded);
+        await appendFile(log, line);
+      } finally {
+        await log.close();
+      }
     });
   }
 
@@ -191,48 +219,75 @@ export class FileStore implements Store {
   }
 
   async #newFolder(prefix: string): Promise<string> {
-    const folder = await this.#inside(prefix);
-    await naming(prefix, () => this.#makeFolder(folder));
-    return folder;
+    const folder = this.#pathOf(prefix);
+    try {
+      await (await this.#openMaking(folder, prefix)).close();
+      return folder;
+    } catch (error) {
+      throw await this.#whatIsWrong(prefix, error);
+    }
   }
 
   async #seal(prefix: string): Promise<void> {
-    const files = await filesBelow(await this.#inside(prefix));
-    const folders = new Set(files.map((file) => path.dirname(file)));
-    await naming(prefix, () => Promise.all([...files, ...folders].map(sync)));
+    const folder = this.#pathOf(prefix);
+    const opening = { reallyWithin: [await this.#realRoot(prefix)] };
+    const folders = new Set([folder]);
+    try {
+      await this.#walk(`${path.relative(this.#root, folder).split(path.sep).join('/')}/`, async (_, key) => {
+        const file = this.#pathOf(key);
+        folders.add(path.dirname(file));
+        await syncAndClose(await openRegular(file, opening));
+      });
+      for (const each of folders) await syncAndClose(await openFolder(each, opening));
+    } catch (error) {
+      throw await this.#whatIsWrong(prefix, error);
+    }
   }
 
   async #settle(from: string, to: string): Promise<boolean> {
-    const [source, target] = [await this.#inside(from), await this.#prepare(to)];
-    try {
-      await rename(source, target).catch(async (error: unknown) => {
-        // A folder takes the place of an empty one only, and a file that of a file.
-        if (!inTheWay.some((code) => isErrno(error, code))) throw error;
-        await rename(target, `${source}.replaced-${randomUUID()}`);
-        await rename(source, target);
-      });
-    } catch (error) {
-      // Gone, or on another disk than where it belongs: it is copied from wherever else it is.
-      if (isErrno(error, 'ENOENT') || isErrno(error, 'EXDEV')) return false;
-      throw diskError(to, error);
-    }
-    await sync(path.dirname(target));
-    return true;
+    const source = this.#pathOf(from);
+    return this.#inFolderOf(to, async (folder, name) => {
+      let waiting: OpenedFolder;
+      try {
+        waiting = await openFolder(path.dirname(source), { reallyWithin: [await this.#realRoot(from)] });
+      } catch (error) {
+        if (isErrno(error, 'ENOENT')) return false;
+        throw await this.#whatIsWrong(from, error);
+      }
+      const [here, target] = [waiting.at(path.basename(source)), folder.at(name)];
+      try {
+        await rename(here, target).catch(async (error: unknown) => {
+          // A folder takes the place of an empty one only, and a file that of a file.
+          if (!inTheWay.some((code) => isErrno(error, code))) throw error;
+          await rename(target, `${here}.replaced-${randomUUID()}`);
+          await rename(here, target);
+        });
+      } catch (error) {
+        // Gone, or on another disk than where it belongs: it is copied from wherever else it is.
+        if (isErrno(error, 'ENOENT') || isErrno(error, 'EXDEV')) return false;
+        throw waiting.named(error);
+      } finally {
+        await waiting.close();
+      }
+      await folder.sync();
+      return true;
+    });
   }
 
-  async #putInPlace(key: string, temporary: string, target: string): Promise<void> {
+  async #putInPlace(key: string, { folder, name, temporary }: Put): Promise<void> {
+    const [from, target] = [folder.at(temporary), folder.at(name)];
     try {
-      await rename(temporary, target).catch(async (error: unknown) => {
+      await rename(from, target).catch(async (error: unknown) => {
         if (!isErrno(error, 'EISDIR')) throw error;
         await rmdir(target); // one that holds nothing; asking again would not move it away
-        await rename(temporary, target);
+        await rename(from, target);
       });
     } catch (error) {
-      await rm(temporary, { force: true });
+      await rm(from, { force: true });
       const isHeld = isErrno(error, 'ENOTEMPTY') || isErrno(error, 'EEXIST') || isErrno(error, 'EISDIR');
-      throw isHeld ? damaged(this.uri + key, 'expected a file, found a folder', error) : diskError(key, error);
+      throw isHeld ? damaged(this.uri + key, 'expected a file, found a folder', error) : error;
     }
-    await sync(path.dirname(target));
+    await folder.sync();
   }
 
   /** Reads an object without a known sha256 until two reads in a row agree. */
@@ -245,41 +300,166 @@ export class FileStore implements Store {
     }
   }
 
-  async #prepare(key: string): Promise<string> {
-    const target = await this.#inside(key);
-    await naming(key, () => this.#makeFolder(path.dirname(target)));
-    return target;
+  /** Does `work` in the folder of a key, which is created where it is missing. */
+  async #inFolderOf<T>(key: string, work: (folder: OpenedFolder, name: string) => Promise<T>): Promise<T> {
+    const target = this.#pathOf(key);
+    if (target === this.#root) throw outside(key, this.uri);
+    let found: { readonly value: T };
+    try {
+      const folder = await this.#openMaking(path.dirname(target), key);
+      try {
+        found = { value: await work(folder, path.basename(target)) };
+      } catch (error) {
+        throw folder.named(error);
+      } finally {
+        await folder.close();
+      }
+    } catch (error) {
+      throw await this.#whatIsWrong(key, error);
+    }
+    return found.value;
   }
 
-  /** Creates folders one by one: after an unmount, `recursive` would recreate the run's folder on the disk below. */
-  async #makeFolder(folder: string): Promise<void> {
-    if (this.#makesRoot) return void (await mkdir(folder, { recursive: true }));
-    if (folder === this.#root) return;
+  /** Opens a key for reading; null where there is none. */
+  async #reading<T>(key: string, work: (file: FileHandle) => Promise<T>): Promise<T | null> {
+    return this.#told(key, null, async () => {
+      const file = await openRegular(this.#pathOf(key), { reallyWithin: [await this.#realRoot(key)] });
+      try {
+        return await work(file);
+      } finally {
+        await file.close();
+      }
+    });
+  }
+
+  /** `work`, with its errors told by the key; `absent` where the key does not exist. */
+  async #told<T, A>(key: string, absent: A, work: () => Promise<T>): Promise<T | A> {
     try {
-      await mkdir(folder);
+      return await work();
     } catch (error) {
-      if (isErrno(error, 'EEXIST')) return;
-      const isMissing = isErrno(error, 'ENOENT') && path.dirname(folder) !== this.#root;
-      if (!isMissing) throw error;
-      await this.#makeFolder(path.dirname(folder));
-      await mkdir(folder).catch((again: unknown) => {
-        if (!isErrno(again, 'EEXIST')) throw again;
-      });
+      const told = await this.#whatIsWrong(key, error);
+      if (told === error && (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR'))) return absent;
+      throw told;
     }
   }
 
-  /** What stands in an object's place and is no file is damage, which asking again does not mend. */
-  #readError(key: string, error: unknown): unknown {
-    if (!(error instanceof NotAFile)) return diskError(key, error);
-    return damaged(this.uri + key, `expected a file, found ${error.found}`, error);
+  /** Calls `each` for what is below a prefix and is no folder. A folder that vanishes meanwhile is passed over. */
+  async #walk(
+    prefix: string,
+    each: (folder: OpenedFolder, key: string, entry: Dirent) => Promise<void> | void,
+  ): Promise<void> {
+    const opening = { reallyWithin: [await this.#realRoot(prefix)] };
+    let waiting = [prefix];
+    while (waiting.length > 0) {
+      const next: string[] = [];
+      const visit = async (below: string): Promise<void> => {
+        const folder = await openFolder(
+          this.#pathOf(below),
+          below === prefix ? opening : { ...opening, links: 'refused' },
+        );
+        try {
+          for (const entry of await readdir(folder.at(), { withFileTypes: true })) {
+            if (entry.isDirectory()) next.push(`${below}${entry.name}/`);
+            else await each(folder, below + entry.name, entry);
+          }
+        } catch (error) {
+          throw folder.named(error);
+        } finally {
+          await folder.close();
+        }
+      };
+      for (let at = 0; at < waiting.length; at += foldersAtOnce) {
+        const piece = waiting.slice(at, at + foldersAtOnce);
+        await Promise.all(piece.map((below) => visit(below).catch(unless(...(below === prefix ? [] : ['ENOENT'])))));
+      }
+      waiting = next;
+    }
+  }
+
+  /** Creates folders one by one: after an unmount, `recursive` would recreate the run's folder on the disk below. */
+  async #openMaking(folder: string, key: string): Promise<OpenedFolder> {
+    try {
+      return await openFolder(folder, { reallyWithin: [await this.#realRoot(key)] });
+    } catch (error) {
+      if (!isErrno(error, 'ENOENT')) throw error;
+      if (folder === this.#root) {
+        if (!this.#makesRoot) throw error;
+        await this.#makeRoot();
+      } else {
+        const above = await this.#openMaking(path.dirname(folder), key);
+        try {
+          await mkdir(above.at(path.basename(folder))).catch(unless('EEXIST'));
+        } catch (failure) {
+          throw above.named(failure);
+        } finally {
+          await above.close();
+        }
+      }
+      return openFolder(folder, { reallyWithin: [await this.#realRoot(key)] });
+    }
+  }
+
+  async #makeRoot(): Promise<void> {
+    const place = await this.#requirePlace();
+    const above = path.dirname(this.#root);
+    if (place === null) return void (await mkdir(this.#root, { recursive: true }));
+    await mkdir(above, { recursive: true });
+    const folder = await openFolder(above, { reallyWithin: [place] });
+    try {
+      await mkdir(folder.at(path.basename(this.#root))).catch(unless('EEXIST'));
+    } catch (error) {
+      throw folder.named(error);
+    } finally {
+      await folder.close();
+    }
+  }
+
+  /** What an error of the disk means for a key. A link is told of by where it leads, also one that leads nowhere. */
+  async #whatIsWrong(key: string, error: unknown): Promise<unknown> {
+    if (error instanceof NotAFile) {
+      if (error.isLink) return outside(key, this.uri);
+      return damaged(this.uri + key, `expected a file, found ${error.found}`, error);
+    }
+    if (['ENOENT', 'ENOTDIR', 'ELOOP'].some((code) => isErrno(error, code))) {
+      const failure = await this.#inside(key).catch((reason: unknown) => reason);
+      if (failure instanceof RatchetError) return failure;
+    }
+    return diskError(key, error);
+  }
+
+  /**
+   * The real path of the run's folder, which opened files must be in. The folder may be reached through links. A link in its own place
+   * counts only if this user or root made it: in a shared folder, others could lead the run into this user's files with one.
+   */
+  async #realRoot(key: string): Promise<string> {
+    const place = await this.#requirePlace();
+    const real = await realpath(this.#root);
+    if (real === (place === null ? this.#root : path.join(place, path.basename(this.#root)))) return real;
+    const folder = await realpath(path.dirname(this.#root));
+    if (real === path.join(folder, path.basename(this.#root)) && place === null) return real;
+    const { uid } = await lstat(this.#root);
+    if (ownersHere(uid).has(uid) && (place === null || folder === place)) return real;
+    throw new RatchetError(
+      'Unsupported',
+      `${key} in ${this.uri}: expected the run's folder there, or a link to it that this user made, found a link of user ${uid}. Put the folder itself there.`,
+    );
+  }
+
+  #pathOf(key: string): string {
+    const target = path.resolve(this.#root, key);
+    if (target !== this.#root && !target.startsWith(this.#root + path.sep)) throw outside(key, this.uri);
+    return target;
   }
 
   /** The absolute path of a key; refuses one that leads out of the run's folder, also through a symbolic link. */
   async #inside(key: string): Promise<string> {
-    const target = path.resolve(this.#root, key);
-    if (target !== this.#root && !target.startsWith(this.#root + path.sep)) throw outside(key, this.uri);
+    const target = this.#pathOf(key);
+    const root = await this.#realRoot(key).catch((error: unknown) => {
+      if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return nearestReal(this.#root);
+      throw error;
+    });
     if (target === this.#root) return target;
-    const [root, real] = [await nearestReal(this.#root), await nearestReal(target)];
+    const real = await nearestReal(target);
     if (real !== root && !real.startsWith(root + path.sep)) throw outside(key, this.uri);
     return target;
   }
@@ -289,16 +469,25 @@ export function sha256(bytes: Uint8Array): string {
   return createHash('sha256').update(bytes).digest('hex');
 }
 
-/** Hex, without the file in memory; null when there is none. */
+/** Hex, without the file in memory; null when there is none. A link that leads out of the file's folder is refused. */
 export async function sha256OfFile(file: string): Promise<string | null> {
-  const hash = createHash('sha256');
   try {
-    const handle = await openRegular(file);
-    for await (const chunk of handle.createReadStream({ highWaterMark: copyBytes })) hash.update(chunk as Buffer);
+    const handle = await openRegular(file, { within: [path.dirname(file)] });
+    try {
+      return await sha256OfHandle(handle);
+    } finally {
+      await handle.close();
+    }
   } catch (error) {
     if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
     throw error;
   }
+}
+
+async function sha256OfHandle(handle: FileHandle): Promise<string> {
+  const hash = createHash('sha256');
+  for await (const chunk of handle.createReadStream({ highWaterMark: copyBytes, autoClose: false, start: 0 }))
+    hash.update(chunk as Buffer);
   return hash.digest('hex');
 }
 
@@ -311,12 +500,23 @@ const inTheWay = ['ENOTEMPTY', 'EEXIST', 'EISDIR', 'ENOTDIR'];
 /** How much of a file is in memory while it is copied or hashed. */
 const copyBytes = 1024 * 1024;
 
+/** How many folders are open at once while keys are listed. */
+const foldersAtOnce = 32;
+
 type Chunks = Iterable<Uint8Array> | AsyncIterable<Uint8Array>;
 
-async function writeTemporary(key: string, target: string, content: Chunks): Promise<string> {
-  const temporary = path.join(path.dirname(target), `.tmp-${randomUUID()}`);
+/** A temporary file that is to take the place of a name in its folder. */
+interface Put {
+  readonly folder: OpenedFolder;
+  readonly name: string;
+  readonly temporary: string;
+}
+
+/** Returns its name. */
+async function writeTemporary(folder: OpenedFolder, content: Chunks): Promise<string> {
+  const temporary = `.tmp-${randomUUID()}`;
   try {
-    const handle = await open(temporary, 'wx');
+    const handle = await open(folder.at(temporary), 'wx');
     try {
       for await (const chunk of content) await handle.writeFile(chunk);
       await handle.sync();
@@ -324,33 +524,46 @@ async function writeTemporary(key: string, target: string, content: Chunks): Pro
       await handle.close();
     }
   } catch (error) {
-    await rm(temporary, { force: true });
-    throw diskError(key, error);
+    await rm(folder.at(temporary), { force: true });
+    throw error;
   }
   return temporary;
 }
 
-/** A file, or a folder's names. */
-async function sync(file: string): Promise<void> {
-  const handle = await open(file, 'r');
+async function syncAndClose(opened: Pick<FileHandle, 'sync' | 'close'>): Promise<void> {
   try {
-    await handle.sync();
+    await opened.sync();
   } finally {
-    await handle.close();
+    await opened.close();
   }
 }
 
-/** Walks by itself: `readdir`'s recursion gives up altogether when one folder vanishes under it. */
-async function filesBelow(folder: string): Promise<string[]> {
-  const entries = await readdir(folder, { withFileTypes: true }).catch((error: unknown) => {
-    if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return [];
-    throw error;
-  });
-  // Also what is no file: whoever reads it is told, where it would be passed over as if nothing had been stored.
-  const isKept = (entry: Dirent): boolean => !entry.isDirectory() && !entry.name.startsWith('.tmp-');
-  const inside = entries.filter((entry) => entry.isDirectory());
-  const below = await Promise.all(inside.map((entry) => filesBelow(path.join(folder, entry.name))));
-  return [...entries.filter(isKept).map((entry) => folder + path.sep + entry.name), ...below.flat()];
+/** Removes a name from a folder, and what is in it. `rm` would go into a folder that becomes a link meanwhile. */
+async function removeEntry(folder: OpenedFolder, name: string): Promise<void> {
+  try {
+    await unlink(folder.at(name));
+  } catch (error) {
+    if (isErrno(error, 'ENOENT')) return;
+    if (!isErrno(error, 'EISDIR') && !isErrno(error, 'EPERM')) throw error;
+    const inner = await openFolder(folder.at(name), { links: 'refused' }).catch((reason: unknown) => {
+      if (isErrno(reason, 'ENOENT')) return null; // another process removed it
+      throw error;
+    });
+    if (inner === null) return;
+    try {
+      for (const below of await readdir(inner.at())) await removeEntry(inner, below);
+    } finally {
+      await inner.close();
+    }
+    await rmdir(folder.at(name)).catch(unless('ENOENT'));
+  }
+}
+
+/** Throws an error unless it has one of these codes. */
+function unless(...codes: string[]): (error: unknown) => void {
+  return (error) => {
+    if (!codes.some((code) => isErrno(error, code))) throw error;
+  };
 }
 
 /** Where a path really leads; of one that does not exist yet, where the nearest folder above it does. */
@@ -365,14 +578,6 @@ async function nearestReal(file: string): Promise<string> {
       const dangling = await readlink(current).catch(() => null);
       if (dangling !== null) return path.resolve(path.dirname(current), dangling);
     }
-  }
-}
-
-async function naming<T>(key: string, work: () => Promise<T>): Promise<T> {
-  try {
-    return await work();
-  } catch (error) {
-    throw diskError(key, error);
   }
 }
 
@@ -423,7 +628,7 @@ export function requireSha256(ref: ObjectRef, uri: string, found: string | null)
 export function outside(key: string, uri: string): RatchetError {
   return new RatchetError(
     'Unsupported',
-    `${JSON.stringify(key)} leads out of ${uri}, by a link or by its name: a run reads and writes in its folder alone. Where it is a link, put the file itself there.`,
+    `${JSON.stringify(key)} leads out of ${uri}: expected something in the run's folder, found a link or a name that leads elsewhere. Where it is a link, put the file itself there.`,
   );
 }
 

@@ -1,6 +1,7 @@
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
+import { requireStorePlace } from '../../engine/trusted-files.ts';
 import { checkFileStore } from './check-file-store.ts';
 import { FileStore } from './file-store.ts';
 import { copiesFolder } from './s3-local-copies.ts';
@@ -31,7 +32,11 @@ export function openRunStore(uri: string, run: string, options: OpenOptions = {}
       ? new SeenStore(store, begun, { freshMs: seenFreshMs, name: JSON.stringify([uri, run, begun.is]) })
       : store;
   }
-  const store = new FileStore(path.join(location.folder, run), { makesRoot: !begun });
+  const { folder } = location;
+  const store = new FileStore(path.join(folder, run), {
+    makesRoot: !begun,
+    requirePlace: () => requireStorePlace(folder),
+  });
   return begun ? new SeenStore(store, begun) : store;
 }
 
@@ -54,7 +59,11 @@ const checked = new Map<string, Promise<void>>();
 /** Refuses a store that cannot keep the promises of the port, before a run rests on it; once per process and URI. */
 export async function checkStore(uri: string): Promise<void> {
   const location = parseStoreUri(uri);
-  const check = () => (location.kind === 'file' ? checkFileStore(location.folder) : checkS3Store(location));
+  const check = async (): Promise<void> => {
+    if (location.kind !== 'file') return checkS3Store(location);
+    await requireStorePlace(location.folder);
+    return checkFileStore(location.folder);
+  };
   const checking = checked.get(uri) ?? check();
   checked.set(uri, checking);
   await checking.catch((error: unknown) => {

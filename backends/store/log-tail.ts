@@ -1,10 +1,23 @@
 import { randomUUID } from 'node:crypto';
-import { appendFile, readdir, readFile, rename, rm, stat } from 'node:fs/promises';
+import { appendFile, type FileHandle, readdir, rename } from 'node:fs/promises';
 import path from 'node:path';
+import { damaged } from './objects.ts';
+import {
+  NotAFile,
+  openFolder,
+  type OpenedFolder,
+  type Opening,
+  openRegular,
+  readRegular,
+} from '../../engine/regular-file.ts';
 
 /** How the tail of a log is named where logs cannot grow: objects beside it, `LOG.tail/OFFSET`, by where in the log they begin. */
 export function tailOf(key: string): string {
-  return `${key}.tail/`;
+  return `${tailNameOf(key)}/`;
+}
+
+export function tailNameOf(log: string): string {
+  return `${log}.tail`;
 }
 
 export function tailKey(key: string, offset: number): string {
@@ -24,23 +37,102 @@ export function isLog(key: string): boolean {
   return /(\.(jsonl|log)|tfevents\.[^/]+)$/.test(key);
 }
 
-/** What a copy from S3 left beside a log that is a file now goes into it. Of several who find it one does it. */
-export async function foldTailFiles(log: string): Promise<void> {
-  const folder = `${log}.folding-${randomUUID()}`;
+/** Part of a log: from an offset on, and not more than so many bytes. */
+interface Wanted {
+  readonly offset: number;
+  readonly bytesMax: number;
+}
+
+/**
+ * A log that is a file, with the tail that a copy from S3 left beside it. Changes nothing: the run may be somebody else's, and what it says
+ * would change with a look at it. Null where it is shorter than what is wanted. Throws ENOENT where there is none.
+ */
+export async function readLog(log: string, opening: Opening, wanted?: Wanted): Promise<Uint8Array | null> {
+  const tail = await openTail(log, opening);
+  if (tail === null) return wanted ? readPart(log, opening, wanted) : readRegular(log, undefined, opening);
   try {
-    await rename(`${log}.tail`, folder);
+    const body = await readRegular(log, undefined, opening).catch((error: unknown) => {
+      if (isMissing(error)) return Buffer.alloc(0);
+      throw error;
+    });
+    const whole = Buffer.concat([body, ...(await partsAfter(tail, body.length))]);
+    const { offset, bytesMax } = wanted ?? { offset: 0, bytesMax: whole.length };
+    return whole.length < offset ? null : whole.subarray(offset, offset + bytesMax);
+  } finally {
+    await tail.close();
+  }
+}
+
+async function readPart(log: string, opening: Opening, { offset, bytesMax }: Wanted): Promise<Uint8Array | null> {
+  const file = await openRegular(log, opening);
+  try {
+    const { size } = await file.stat();
+    if (size < offset) return null;
+    const bytes = new Uint8Array(Math.min(size - offset, bytesMax));
+    const { bytesRead } = await file.read(bytes, 0, bytes.length, offset);
+    return bytes.subarray(0, bytesRead);
+  } finally {
+    await file.close();
+  }
+}
+
+/**
+ * Appends to a log that is a file now what a copy from S3 left beside it. `log`: opened for appending. Of several who find a tail one does it.
+ * A tail that is not made of plain files is refused, and stays where it is. Returns the name of the folder that the tail is in then, which
+ * may be removed; null where there was nothing to do.
+ */
+export async function foldTail(folder: OpenedFolder, name: string, log: FileHandle): Promise<string | null> {
+  const tail = await openTail(folder.at(name), {});
+  if (tail === null) return null;
+  try {
+    // Before the tail is taken away: from then on others append.
+    const parts = await partsAfter(tail, (await log.stat()).size);
+    const taken = `${name}.folding-${randomUUID()}`;
+    try {
+      await rename(folder.at(tailNameOf(name)), folder.at(taken));
+    } catch (error) {
+      if (isMissing(error)) return null; // another one took it
+      throw error;
+    }
+    await appendFile(log, Buffer.concat(parts));
+    return taken;
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return;
+    throw tail.named(error);
+  } finally {
+    await tail.close();
+  }
+}
+
+async function openTail(log: string, opening: Opening): Promise<OpenedFolder | null> {
+  return openFolder(tailNameOf(log), { ...opening, links: 'refused' }).catch((error: unknown) => {
+    if (isMissing(error)) return null;
+    if (error instanceof NotAFile) throw damaged(tailNameOf(log), `expected a folder, found ${error.found}`, error);
     throw error;
+  });
+}
+
+/** What S3 holds as a tail is less than a hundredth of this. */
+const tailPartsMax = 16_384;
+const tailBytesMax = 256 * 1024 * 1024;
+
+/** Reads the parts that the body does not hold already. */
+async function partsAfter(tail: OpenedFolder, size: number): Promise<Buffer[]> {
+  const names = (await readdir(tail.at())).filter((name) => isTailPart(tailOf('') + name) && offsetOf(name) >= size);
+  if (names.length > tailPartsMax)
+    throw damaged(tail.path, `expected at most ${tailPartsMax} parts of a log, found ${names.length}`);
+  const parts: Buffer[] = [];
+  let left = tailBytesMax;
+  for (const name of names.sort()) {
+    const part = await readRegular(tail.at(name), left, { links: 'refused' }).catch((error: unknown) => {
+      if (!(error instanceof NotAFile)) throw tail.named(error);
+      throw damaged(path.join(tail.path, name), `expected a file with part of a log, found ${error.found}`, error);
+    });
+    left -= part.length;
+    parts.push(part);
   }
-  const size = await stat(log).then(
-    (body) => body.size,
-    (error: NodeJS.ErrnoException) => (error.code === 'ENOENT' ? 0 : Promise.reject(error)),
-  );
-  const parts = (await readdir(folder)).filter((name) => isTailPart(tailOf('') + name)).sort();
-  // Below it: what the body holds already.
-  for (const name of parts.filter((part) => offsetOf(part) >= size)) {
-    await appendFile(log, await readFile(path.join(folder, name)));
-  }
-  await rm(folder, { recursive: true, force: true });
+  return parts;
+}
+
+function isMissing(error: unknown): boolean {
+  return error instanceof Error && 'code' in error && error.code === 'ENOENT';
 }

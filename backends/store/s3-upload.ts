@@ -1,7 +1,8 @@
 import { present } from '../../core/present.ts';
 import { createHash } from 'node:crypto';
-import { open } from 'node:fs/promises';
+import path from 'node:path';
 import type { PutObjectCommandInput } from '@aws-sdk/client-s3';
+import { openRegular } from '../../engine/regular-file.ts';
 import { answeredWith, headObject } from './s3-download.ts';
 import { inParallel, isAbsence, type S3Requests, type S3Session } from './s3-requests.ts';
 
@@ -34,7 +35,7 @@ export function sourceOfBytes(bytes: Uint8Array): UploadSource {
 
 /** Opens a file as a source and closes it when the work is over. The file is read twice: for its hash, then to be sent. */
 export async function withFileSource<T>(file: string, work: (source: UploadSource) => Promise<T>): Promise<T> {
-  const handle = await open(file, 'r');
+  const handle = await openRegular(file, { within: [path.dirname(file)] });
   try {
     const hash = createHash('sha256');
     for await (const chunk of handle.createReadStream({ autoClose: false, start: 0 })) hash.update(chunk as Buffer);

@@ -3,6 +3,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { plainUrl } from '../plain-url.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { grants } from '../../engine/grants.ts';
+import { lineOfStoreFolder } from '../../engine/trusted-files.ts';
 
 /** Where all runs of a store lie: a folder, or a prefix of a bucket. */
 type StoreLocation = { readonly kind: 'file'; readonly folder: string } | ({ readonly kind: 's3' } & S3Location);
@@ -57,10 +58,10 @@ export function lineOfStore({ bucket, endpoint }: Pick<S3Location, 'bucket' | 'e
   return `${grants.store}s3://${bucket} ${endpoint === null ? 'AWS' : new URL(endpoint).origin}`;
 }
 
-/** The line of a store by its absolute URI; none of one that is a folder. */
+/** The line that grants a store, by its absolute URI. */
 export function linesOfStore(uri: string): string[] {
   const location = parseStoreUri(uri);
-  return location.kind === 's3' ? [lineOfStore(location)] : [];
+  return [location.kind === 's3' ? lineOfStore(location) : lineOfStoreFolder(location.folder)];
 }
 
 function withoutUser(uri: string): string {

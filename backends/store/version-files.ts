@@ -1,7 +1,9 @@
-import { readdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { readdir, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import type { ObjectRef, PolicyVersion } from '../../core/rl/run-state.ts';
+import { writeAtOnce } from '../../engine/model/write-at-once.ts';
+import { NotAFile, readRegular, readRegularText } from '../../engine/regular-file.ts';
 import { isErrno, requireSha256, sha256, sha256OfFile } from './file-store.ts';
 import { damaged } from './objects.ts';
 import type { Store } from './types.ts';
@@ -32,9 +34,11 @@ export async function sumFolder(store: Store, folder: string, prefix: string): P
   const found = await Promise.all(
     names.map(async (each) => ({ name: each, sha256: (await sha256OfFile(path.join(folder, each)))! })),
   );
-  const config = names.includes(adapterConfig) ? await readFile(path.join(folder, adapterConfig)) : null;
+  const config = names.includes(adapterConfig)
+    ? await readRegular(path.join(folder, adapterConfig), textBytesMax, { within: [folder] })
+    : null;
   const bytes = listing([...found, ...(await sumsOfBase(store, config, prefix))]);
-  await writeFile(path.join(folder, sumsName), bytes);
+  await writeAtOnce(path.join(folder, sumsName), bytes); // not through a link that is there
   const { size } = await stat(path.join(folder, name));
   return {
     file: { key: prefix + name, sha256: found.find((each) => each.name === name)!.sha256, bytes: size },
@@ -89,7 +93,7 @@ export async function verifyVersion(
 ): Promise<void> {
   const folder = await store.localFolder(prefix);
   await verifyFile(store, folder, sums, anew);
-  const text = await readFile(path.join(folder, sumsName), 'utf8');
+  const text = await textOf(store, folder, sums);
   const listed = listedIn(text, store.uri + sums.key).filter(({ name }) => !isPending || !name.includes('/'));
   const others = sharesFolder ? [] : (await store.list(prefix)).filter((key) => key !== sums.key);
   for (const key of others) {
@@ -210,6 +214,16 @@ async function verifyFile(
     if (digest !== null && isTheObject) requireSha256(ref, store.uri, digest);
   }
   await store.verify(ref); // says what is wrong; a damaged copy of a bucket's object is fetched again
+}
+
+/** The list itself, which may have been replaced since it was compared. */
+async function textOf(store: Store, folder: string, sums: ObjectRef): Promise<string> {
+  try {
+    return await readRegularText(path.join(folder, sumsName), textBytesMax, { within: [folder] });
+  } catch (error) {
+    if (error instanceof NotAFile) throw damaged(store.uri + sums.key, `expected a file, found ${error.found}`, error);
+    throw error;
+  }
 }
 
 /** Null for what is not there, or is a link that leads nowhere. */

@@ -10,10 +10,12 @@ export const AdapterBase = z.object({ base_model_name_or_path: z.string() });
 /** The folder on this machine with the weights below a prefix; of an adapter, its base beside it as well, where the adapter looks for it. */
 export async function weightsFolder(store: Store, prefix: string): Promise<string> {
   const folder = await store.localFolder(prefix);
-  const text = await readRegularText(path.join(folder, 'adapter_config.json')).catch((error: unknown) => {
-    if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
-    throw error;
-  });
+  const text = await readRegularText(path.join(folder, 'adapter_config.json'), undefined, { within: [folder] }).catch(
+    (error: unknown) => {
+      if (isErrno(error, 'ENOENT') || isErrno(error, 'ENOTDIR')) return null;
+      throw error;
+    },
+  );
   if (text === null) return folder;
   const { base_model_name_or_path: base } = AdapterBase.parse(JSON.parse(text));
   if (base.startsWith('.')) await store.localFolder(path.posix.join(prefix, base, '/'));

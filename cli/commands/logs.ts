@@ -1,10 +1,10 @@
-import { createReadStream } from 'node:fs';
-import { readdir, stat } from 'node:fs/promises';
+import { readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern } from '../../core/names.ts';
+import { openRegular } from '../../engine/regular-file.ts';
 import { withoutControls } from '../plain-text.ts';
 import { print, printAside } from '../print.ts';
 
@@ -40,7 +40,7 @@ export const logsCommand = new Command('logs')
         `${path.basename(newest.folder)} has no log of ${role} yet; this is ${path.basename(withRole.folder)}`,
       );
     }
-    await show(path.join(withRole.folder, `${role}.log`), options.follow ?? false);
+    await show(path.join(withRole.folder, `${role}.log`), options.follow ?? false, path.resolve(options.outputs, run));
   });
 
 interface Attempt {
@@ -67,14 +67,20 @@ async function attemptsOf(folder: string, run: string): Promise<Attempt[]> {
   );
 }
 
-async function show(file: string, follow: boolean): Promise<void> {
+/** The run may be somebody else's: what is no file in its folder is refused. */
+async function show(file: string, follow: boolean, runFolder: string): Promise<void> {
   const decoder = new TextDecoder();
   for (let offset = 0; ;) {
-    const { size } = await stat(file);
-    if (size > offset) {
-      for await (const chunk of createReadStream(file, { start: offset, end: size - 1 }))
-        process.stdout.write(shown(decoder.decode(chunk as Buffer, { stream: true })));
-      offset = size;
+    const log = await openRegular(file, { within: [runFolder] });
+    try {
+      const { size } = await log.stat();
+      if (size > offset) {
+        for await (const chunk of log.createReadStream({ start: offset, end: size - 1, autoClose: false }))
+          process.stdout.write(shown(decoder.decode(chunk as Buffer, { stream: true })));
+        offset = size;
+      }
+    } finally {
+      await log.close();
     }
     if (!follow) return;
     await delay(pollMs);

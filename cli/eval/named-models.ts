@@ -78,9 +78,12 @@ export async function inputsToPlay<Input extends Evaluated>(
 }
 
 /** What the command itself names of that. */
-export function typedByPlan(inputs: readonly Evaluated[], { isTyped, store }: TypedOfPlan): string[] {
+export function typedByPlan(inputs: readonly Planned[], { isTyped, store }: TypedOfPlan): string[] {
   const environments = isTyped ? inputs.map(({ environment }) => environment) : [];
-  return [...namedByEnvironments(environments), ...typedByModels(modelsOf(inputs), { store })];
+  const isBesideRun = ({ model, results }: Planned): boolean =>
+    model.kind !== 'endpoint' && model.run.store === results.store;
+  const results = inputs.filter((input) => !isBesideRun(input)).flatMap((input) => linesOfStore(input.results.store));
+  return [...namedByEnvironments(environments), ...typedByModels(modelsOf(inputs), { store }), ...results];
 }
 
 /** What of a plan stands in the command line. */
@@ -92,6 +95,7 @@ export interface TypedOfPlan {
 }
 
 type Evaluated = Pick<EvaluationInput, 'environment' | 'model'>;
+type Planned = Pick<EvaluationInput, 'environment' | 'model' | 'results'>;
 
 function modelsOf(inputs: readonly Evaluated[]): EvaluatedModel[] {
   return inputs.map(({ model }) => model);

@@ -3,7 +3,7 @@ import type { EvaluatedServer } from '../../core/eval/evaluation.ts';
 import { taskQueues } from '../../core/names.ts';
 import type { LoadedEvaluations } from '../../backends/configs/load-evaluations.ts';
 import { variablesFor } from '../../backends/environments/variables.ts';
-import { resolveStoreUri } from '../../backends/store/index.ts';
+import { linesOfStore, resolveStoreUri } from '../../backends/store/index.ts';
 import type { evaluate } from '../../workflows/evaluate.ts';
 import { uiLine, withProcesses } from '../processes.ts';
 import { grantNamed, namedByEnvironments } from '../../backends/configs/grant.ts';
@@ -77,6 +77,11 @@ async function run(what: string, options: EvalRunOptions): Promise<number> {
         const evaluations =
           served === null ? loaded.evaluations : loaded.evaluations.map((one) => askedAt(one, served));
         const prepared = await prepare(what, evaluations, { options, projectFolder, client });
+        const inputs = 'inputs' in prepared.input ? prepared.input.inputs : [prepared.input];
+        grantNamed(
+          projectFolder,
+          inputs.flatMap(({ results }) => linesOfStore(results.store)),
+        );
         const handle = await client.workflow.start<typeof evaluate>('evaluate', {
           workflowId: prepared.workflowId,
           taskQueue: taskQueues.orchestrator,

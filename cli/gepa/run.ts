@@ -7,7 +7,7 @@ import { promptSearchWorkflowId, taskQueues } from '../../core/names.ts';
 import type { PlannedPromptSearch } from '../../backends/configs/load-prompt-search.ts';
 import { placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
 import { variablesFor } from '../../backends/environments/variables.ts';
-import { resolveStoreUri } from '../../backends/store/index.ts';
+import { linesOfStore, resolveStoreUri } from '../../backends/store/index.ts';
 import type { optimizePrompt } from '../../workflows/optimize-prompt.ts';
 import { uiLine, withProcesses } from '../processes.ts';
 import { grantNamed, namedBySearch } from '../../backends/configs/grant.ts';
@@ -49,6 +49,7 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
     projectFolder,
     isFresh: options.fresh === true,
   });
+  grantNamed(projectFolder, linesOfStore(results.store));
   const folder = path.join(fileURLToPath(results.store), results.name);
   const goesOn = existsSync(path.join(folder, 'search', 'search.json'));
   const needs = {

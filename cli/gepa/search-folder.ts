@@ -14,15 +14,15 @@ export interface SearchFolder extends SearchResults {
 /** null where there are no candidates in it. What is there and cannot be read is refused by its file and line. */
 export async function readSearchFolder(folder: string): Promise<SearchFolder | null> {
   const [rows, about, trial] = await Promise.all(
-    [searchFiles.rows, searchFiles.about, searchFiles.trial].map((name) => bytesOf(path.join(folder, name))),
+    [searchFiles.rows, searchFiles.about, searchFiles.trial].map((name) => bytesOf(folder, name)),
   );
   const found = searchResultsIn({ rows: rows!, about: about!, trial: trial! }, `${folder}${path.sep}`);
   return found && { folder, ...found };
 }
 
 /** null for a file that is not there. */
-async function bytesOf(file: string): Promise<Buffer | null> {
-  return readRegular(file).catch((error: unknown) => {
+async function bytesOf(folder: string, name: string): Promise<Buffer | null> {
+  return readRegular(path.join(folder, name), undefined, { within: [folder] }).catch((error: unknown) => {
     if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return null;
     throw error;
   });

@@ -68,7 +68,7 @@ async function openFolder(
   if (!hasRows && !(hasMetadata && path.basename(path.dirname(folder)).includes('--'))) return null;
   if (!hasRows) return 'metadata.json without results.jsonl';
   if (!hasMetadata) return 'results.jsonl without metadata.json';
-  const metadata = readMetadata(await readJson(path.join(folder, 'metadata.json')));
+  const metadata = readMetadata(await readJson(folder, 'metadata.json'));
   if (metadata === null) return 'metadata.json is not a JSON object';
   const named = namesFromFolder(path.basename(path.dirname(folder)));
   return {
@@ -85,7 +85,7 @@ async function openFolder(
 }
 
 async function openEpisodes(folder: string, shownFrom: string): Promise<FolderEvaluation | string> {
-  const metadata = readMetadata(metadataOfConfig(await readJson(path.join(folder, 'configs/resolved/eval.json'))));
+  const metadata = readMetadata(metadataOfConfig(await readJson(folder, 'configs/resolved/eval.json')));
   if (metadata === null) return 'traces.jsonl without configs/resolved/eval.json';
   const named = namesFromFolder(path.basename(folder));
   return {
@@ -101,9 +101,9 @@ async function openEpisodes(folder: string, shownFrom: string): Promise<FolderEv
   };
 }
 
-async function readJson(file: string): Promise<unknown> {
+async function readJson(folder: string, name: string): Promise<unknown> {
   try {
-    return JSON.parse(await readRegularText(file)) as unknown;
+    return JSON.parse(await readRegularText(path.join(folder, name), undefined, { within: [folder] })) as unknown;
   } catch {
     return null; // not there, or not JSON: the caller says so
   }

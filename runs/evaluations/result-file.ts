@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto';
 import type { FileHandle } from 'node:fs/promises';
+import path from 'node:path';
 import { factsOf, isRow, promptIdentity, readRow, type ResultRow, type RowFacts } from '../../core/eval/result-rows.ts';
 import { openRegular } from '../../engine/regular-file.ts';
 import { isEpisode, rowOfEpisode } from './episodes.ts';
@@ -38,7 +39,7 @@ export class ResultFile {
 
   /** Reads all lines from the beginning. Rows can be used as they come; `onRows` is told of each piece. */
   async read(onRows: (progress: ReadProgress) => void = () => undefined, signal?: AbortSignal): Promise<this> {
-    const handle = await openRegular(this.file);
+    const handle = await this.#open();
     try {
       const { size } = await handle.stat();
       const lines = new Lines((line, offset) => this.#add(line, offset));
@@ -64,7 +65,7 @@ export class ResultFile {
     const { offset, bytes } = this.rows[index]!;
     let handle: FileHandle | null = null;
     try {
-      handle = await openRegular(this.file);
+      handle = await this.#open();
       const line = Buffer.allocUnsafe(bytes);
       const { bytesRead } = await handle.read(line, 0, bytes, offset);
       const row = bytesRead === bytes ? rowIn(line) : null;
@@ -82,7 +83,7 @@ export class ResultFile {
     signal?: AbortSignal,
   ): Promise<void> {
     const wanted = words.toLowerCase();
-    const handle = await openRegular(this.file);
+    const handle = await this.#open();
     try {
       for (let from = 0; from < this.rows.length;) {
         signal?.throwIfAborted();
@@ -103,6 +104,11 @@ export class ResultFile {
       await handle.close();
     }
     if (this.rows.length === 0) onProgress(1);
+  }
+
+  /** A link to rows elsewhere is refused: what is made of these rows, such as a page, may be given to others. */
+  #open(): Promise<FileHandle> {
+    return openRegular(this.file, { within: [path.dirname(this.file)] });
   }
 
   #add(line: Buffer, offset: number): void {

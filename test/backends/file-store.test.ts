@@ -32,7 +32,7 @@ storeContract('FileStore', async (t) => {
   };
 });
 
-type Call = 'open' | 'link' | 'rename' | 'appendFile' | 'mkdir' | 'rm';
+type Call = 'open' | 'link' | 'rename' | 'appendFile' | 'mkdir' | 'unlink';
 
 const failure = (code: string) => () => Promise.reject(Object.assign(new Error(`${code}: simulated`), { code }));
 
@@ -111,7 +111,7 @@ describe('a folder as a store', () => {
   test('a folder that may not be removed is StoreUnavailable and names the prefix', async (t) => {
     const { store } = await fresh(t);
     await store.put('a/k', bytes('1'));
-    await withCall(t, 'rm', failure('EACCES'), async () => {
+    await withCall(t, 'unlink', failure('EACCES'), async () => {
       await assert.rejects(store.removeAll('a/'), hasCode('StoreUnavailable', 'a/'));
     });
   });
