@@ -12,6 +12,8 @@ export interface Opening {
   readonly within?: readonly string[] | undefined;
   /** Whether the file itself may be a link. The folders above it may be, within the limits of `within`. */
   readonly links?: 'followed' | 'refused' | undefined;
+  /** The file must belong to this user, and nobody else may read or write it. */
+  readonly isPrivate?: boolean | undefined;
 }
 
 /** What Node reads into one buffer. */
@@ -117,8 +119,12 @@ function whyUnopened(file: string, error: unknown, { links }: Opening): unknown 
   return new NotAFile(file, links === 'refused' ? 'a link' : 'a link that leads to itself');
 }
 
-function refuseOther(file: string, about: Stats, { within }: Opening): void {
+function refuseOther(file: string, about: Stats, { within, isPrivate = false }: Opening): void {
   if (!about.isFile()) throw new NotAFile(file, kindOf(about));
+  if (isPrivate && process.getuid !== undefined && about.uid !== process.getuid())
+    throw new NotAFile(file, `a file of user ${about.uid}`);
+  if (isPrivate && process.getuid !== undefined && (about.mode & 0o077) !== 0)
+    throw new NotAFile(file, `one that others can use (mode ${(about.mode & 0o777).toString(8)})`);
   if (within !== undefined && !isWithin(within, file, about))
     throw new NotAFile(file, `a link that leads out of ${within[0]}`);
 }

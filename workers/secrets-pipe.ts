@@ -1,6 +1,7 @@
 import { readSync } from 'node:fs';
 import {
   environmentForRoles,
+  secretVariable,
   selectEnvironment,
   temporalSecrets,
   withoutVariables,
@@ -18,7 +19,7 @@ export function splitSecrets(env: Readonly<Record<string, string>>): {
   readonly open: Record<string, string>;
   readonly secrets: Record<string, string>;
 } {
-  const open = withoutVariables(temporalSecrets, selectEnvironment(environmentForRoles, env));
+  const open = withoutVariables([...temporalSecrets, secretVariable], selectEnvironment(environmentForRoles, env));
   return { open: { ...open, [secretsVariable]: onStdin }, secrets: withoutVariables(Object.keys(open), env) };
 }
 

@@ -3,11 +3,13 @@ import { delimiter, join, resolve } from 'node:path';
 import {
   environmentForAll,
   environmentForRoles,
+  secretVariable,
   selectEnvironment,
   trustedRootsVariable,
   withoutVariables,
 } from '../core/child-environment.ts';
 import { isSecretVariable } from '../config/secrets.ts';
+import { makeSecret } from '../engine/project-secret.ts';
 import {
   endLeftoverServer,
   isServing,
@@ -143,10 +145,11 @@ export async function startStack(options: StackOptions): Promise<Stack> {
     front = own?.front ?? null;
     const server = { temporalAddress: own?.temporalAddress ?? given!, uiUrl: own?.uiUrl ?? null };
     const place: StackPlace = { ...folders, logFolder, ...server };
+    const secret = makeSecret(folders.projectFolder, environment);
     hold.tell({ ...server, policyUrl: options.policyUrl ?? null, playsOnly: options.playsOnly === true });
     const wanted = typeof options.roles === 'function' ? await options.roles(place) : options.roles;
     options.signal?.throwIfAborted();
-    roles.push(...wanted.map((role) => superviseRole(role, place, environment, surroundings)));
+    roles.push(...wanted.map((role) => superviseRole(role, { place, environment, secret, surroundings })));
     await Promise.all(roles.map((role) => role.start()));
     options.signal?.throwIfAborted();
     hold.tell({ state: 'ready' });
@@ -277,9 +280,18 @@ function trustedRoots(projectFolder: string, environment: Readonly<NodeJS.Proces
 
 function superviseRole(
   role: Role,
-  place: StackPlace,
-  environment: Readonly<NodeJS.ProcessEnv>,
-  surroundings: Surroundings,
+  {
+    place,
+    environment,
+    secret,
+    surroundings,
+  }: {
+    readonly place: StackPlace;
+    readonly environment: Readonly<NodeJS.ProcessEnv>;
+    /** The project's. What it is started again with is the same, also when its file is gone. */
+    readonly secret: string;
+    readonly surroundings: Surroundings;
+  },
 ): SupervisedProcess {
   const names = [...environmentForRoles, ...(role.passEnv ?? [])];
   // What is set for a server elsewhere is not for our own.
@@ -293,7 +305,8 @@ function superviseRole(
       : { [trustedRootsVariable]: trustedRoots(place.projectFolder, environment) }),
     ...role.env,
   };
-  const { open, secrets } = role.takesSecrets === true ? splitSecrets(env) : { open: env, secrets: undefined };
+  const { open, secrets } =
+    role.takesSecrets === true ? splitSecrets({ ...env, [secretVariable]: secret }) : { open: env, secrets: undefined };
   return new SupervisedProcess(
     {
       name: role.name,

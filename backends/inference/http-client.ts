@@ -1,6 +1,9 @@
 import { Agent as HttpAgent, request as httpRequest, type IncomingHttpHeaders, type IncomingMessage } from 'node:http';
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 import { onAbort } from '../../core/on-abort.ts';
+import { ownSecret } from '../../engine/project-secret.ts';
+import { bearer } from '../../engine/server/gate.ts';
+import { NotOurs, OwnServerAgent } from './own-server.ts';
 
 /** What is asked of a server in one request. */
 export interface HttpCall {
@@ -32,8 +35,21 @@ export class NoAnswer extends Error {
   }
 }
 
+interface HttpOptions {
+  /**
+   * Whether the server was started with the secret of this project: one that cannot prove it is asked nothing. Otherwise a server on the
+   * loopback that proves it is told the secret, and another one is asked without.
+   */
+  readonly isOwn?: boolean | undefined;
+  /** The secret; this process's by default. */
+  readonly secret?: (() => string | null) | undefined;
+}
+
 /** An answer has at most this many bytes: some two million tokens with their logprobs. */
 const answerBytesMax = 256 * 1024 * 1024;
+
+/** As many connections are kept as there were requests at once; the server closes those that it is tired of. */
+const keeping = { keepAlive: true, maxFreeSockets: Infinity };
 
 /**
  * JSON over HTTP/1.1 to one server, on connections that are kept. Node's own `request` and an agent take a fifth of the CPU
@@ -46,26 +62,68 @@ export class HttpClient {
   readonly #place: { readonly hostname: string; readonly port: string };
   /** Of all routes. */
   readonly #path: string;
+  readonly #isLoopback: boolean;
+  readonly #isOwn: boolean;
+  readonly #secret: () => string | null;
+  #own: { readonly secret: string; readonly agent: OwnServerAgent } | null = null;
+  /** It has not proven to be ours, and has refused nothing since. */
+  #isForeign = false;
 
-  constructor(root: string) {
+  constructor(root: string, { isOwn = false, secret = ownSecret }: HttpOptions = {}) {
     const { protocol, hostname, port, pathname } = new URL(root);
     const isSecure = protocol === 'https:';
-    // As many connections are kept as there were requests at once; the server closes those that it is tired of.
-    const keeping = { keepAlive: true, maxFreeSockets: Infinity };
     this.#agent = new (isSecure ? HttpsAgent : HttpAgent)(keeping);
     this.#send = isSecure ? httpsRequest : httpRequest;
     this.#place = { hostname: hostname.replace(/^\[|\]$/g, ''), port };
     this.#path = pathname.replace(/(?<!\/)\/+$/, '');
+    this.#isLoopback = !isSecure && /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/.test(hostname);
+    this.#isOwn = isOwn;
+    this.#secret = secret;
   }
 
   /** Throws {@link NoAnswer}, or the signal's reason as soon as it is raised; any status is an answer. */
-  ask(call: HttpCall): Promise<HttpAnswer> {
+  async ask(call: HttpCall): Promise<HttpAnswer> {
+    const hasKey = Object.keys(call.headers ?? {}).some((name) => name.toLowerCase() === 'authorization');
+    const secret = this.#isLoopback && !hasKey ? this.#secret() : null;
+    if (secret === null) return this.#ask(call, this.#agent);
+    if (this.#isOwn) return this.#askOwn(call, secret);
+    if (!this.#isForeign) {
+      const answer = await this.#askIfOwn(call, secret);
+      if (answer !== null) return answer;
+      this.#isForeign = true;
+    }
+    const answer = await this.#ask(call, this.#agent);
+    if (answer.status !== 401) return answer;
+    // Another server may have been started there since.
+    this.#isForeign = false;
+    return (await this.#askIfOwn(call, secret)) ?? answer;
+  }
+
+  /** Null where the server does not prove that it is ours. */
+  async #askIfOwn(call: HttpCall, secret: string): Promise<HttpAnswer | null> {
+    try {
+      return await this.#askOwn(call, secret);
+    } catch (error) {
+      if (error instanceof NoAnswer && error.cause instanceof NotOurs) return null;
+      throw error;
+    }
+  }
+
+  #askOwn(call: HttpCall, secret: string): Promise<HttpAnswer> {
+    if (this.#own?.secret !== secret) {
+      this.#own?.agent.destroy();
+      this.#own = { secret, agent: new OwnServerAgent(secret, this.#path, keeping) };
+    }
+    return this.#ask({ ...call, headers: { ...call.headers, authorization: bearer(secret) } }, this.#own.agent);
+  }
+
+  #ask(call: HttpCall, agent: HttpAgent): Promise<HttpAnswer> {
     const { signal, timeoutMs } = call;
     return new Promise((resolve, reject) => {
       signal?.throwIfAborted();
       const body = call.body === undefined ? null : JSON.stringify(call.body);
       const outgoing = this.#send({
-        agent: this.#agent,
+        agent,
         method: call.method,
         ...this.#place,
         path: this.#path + call.route,
@@ -106,6 +164,7 @@ export class HttpClient {
 
   close(): void {
     this.#agent.destroy();
+    this.#own?.agent.destroy();
   }
 }
 

@@ -37,14 +37,14 @@ export interface Refusal {
 
 export async function openStage(t: TestContext, options: Partial<PolicyServerOptions> = {}): Promise<Stage> {
   const folder = await temporaryFolder(t);
-  const server = await startPolicyServer({ threads: 1, allowRoots: [folder], ...options });
+  const server = await startPolicyServer({ key: null, threads: 1, allowRoots: [folder], ...options });
   t.after(() => server.close());
   const post = (path: string, body: unknown): Promise<Response> =>
     fetch(`${server.url}${path}`, { method: 'POST', body: typeof body === 'string' ? body : JSON.stringify(body) });
   return {
     server,
     folder,
-    client: new OpenAI({ baseURL: `${server.url}/v1`, apiKey: options.apiKey ?? 'none', maxRetries: 2 }),
+    client: new OpenAI({ baseURL: `${server.url}/v1`, apiKey: options.key?.value ?? 'none', maxRetries: 2 }),
     post,
     async hold(name, model, extra = {}) {
       const weight_dir = join(folder, name.replaceAll(':', '_'));
