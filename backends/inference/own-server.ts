@@ -44,7 +44,10 @@ export class OwnServerAgent extends Agent {
 }
 
 /** Asks `GET /health` for a proof. The socket is then as new, since the answer is read to its end. */
-function demandProof(socket: Socket, { secret, path }: { readonly secret: string; readonly path: string }): Promise<void> {
+function demandProof(
+  socket: Socket,
+  { secret, path }: { readonly secret: string; readonly path: string },
+): Promise<void> {
   const challenge = randomBytes(24).toString('base64url');
   return new Promise((resolve, reject) => {
     let heard = Buffer.alloc(0);

@@ -78,7 +78,9 @@ export async function startWeightsAgent(options: WeightsAgentOptions): Promise<W
 
 async function answer(
   options: WeightsAgentOptions & { readonly gate: Gate },
-  request: IncomingMessage, response: ServerResponse): Promise<void> {
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
   const { gate } = options;
   const say = (status: number, body: Record<string, unknown>, headers: Record<string, string> = {}): void => {
     const text = JSON.stringify(body);

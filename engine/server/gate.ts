@@ -72,7 +72,8 @@ export function isSame(given: string, expected: string): boolean {
 
 function expected(key: ServerKey): string {
   const sent = 'Expected the header "Authorization: Bearer KEY" with';
-  if (key.kind === 'secret') return `${sent} the secret of this server's project: the text of its file ${secretFileName}.`;
+  if (key.kind === 'secret')
+    return `${sent} the secret of this server's project: the text of its file ${secretFileName}.`;
   return `${sent} this server's key: what ${key.variable} was set to where it was started.`;
 }
 

@@ -75,8 +75,11 @@ test('an agent gives nothing that is outside of a version, and nothing without i
   t.after(() => Promise.all([open.close(), closed.close()]));
   const { weights, file, sums } = policy.version;
   const good = { run: 'run', weights, file, sums };
-  const ask = async (url: string, body: unknown, headers: Record<string, string> = { authorization: `Bearer ${own.value}` }): Promise<number> =>
-    (await fetch(`${url}/locate`, { method: 'POST', body: JSON.stringify(body), headers })).status;
+  const ask = async (
+    url: string,
+    body: unknown,
+    headers: Record<string, string> = { authorization: `Bearer ${own.value}` },
+  ): Promise<number> => (await fetch(`${url}/locate`, { method: 'POST', body: JSON.stringify(body), headers })).status;
   assert.equal(await ask(open.url, good), 200);
   for (const bad of [
     { ...good, run: '../other' },

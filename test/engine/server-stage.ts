@@ -39,8 +39,11 @@ export async function openStage(t: TestContext, options: Partial<PolicyServerOpt
   const folder = await temporaryFolder(t);
   const server = await startPolicyServer({ key: null, threads: 1, allowRoots: [folder], ...options });
   t.after(() => server.close());
-  const post = (path: string, body: unknown): Promise<Response> =>
-    fetch(`${server.url}${path}`, { method: 'POST', body: typeof body === 'string' ? body : JSON.stringify(body) });
+  const headers = options.key ? { authorization: `Bearer ${options.key.value}` } : {};
+  const post = (path: string, body: unknown): Promise<Response> => {
+    const text = typeof body === 'string' ? body : JSON.stringify(body);
+    return fetch(`${server.url}${path}`, { method: 'POST', headers, body: text });
+  };
   return {
     server,
     folder,
@@ -63,7 +66,7 @@ export async function openStage(t: TestContext, options: Partial<PolicyServerOpt
       return { status: response.status, message: error.message, param: error.param };
     },
     async metric(name) {
-      const text = await (await fetch(`${server.url}/metrics`)).text();
+      const text = await (await fetch(`${server.url}/metrics`, { headers })).text();
       return Number(new RegExp(`^${name} (.*)$`, 'm').exec(text)?.[1]);
     },
   };

@@ -229,7 +229,11 @@ describe('/metrics', () => {
   test('is not served beyond loopback without a key, and asks for the one it has', async (t) => {
     const options = { host: '0.0.0.0', port: 0, key: own, text: () => 'ratchet_step{run="x"} 1\n' };
     await assert.rejects(startMetricsServer(options), /expected a key beyond loopback/);
-    const server = await startMetricsServer({ ...options, host: '127.0.0.1', key: { kind: 'chosen', value: 'open sesame', variable: 'RATCHET_METRICS_KEY' } });
+    const server = await startMetricsServer({
+      ...options,
+      host: '127.0.0.1',
+      key: { kind: 'chosen', value: 'open sesame', variable: 'RATCHET_METRICS_KEY' },
+    });
     t.after(() => server.close());
     const { port } = server.address() as { port: number };
     const ask = (headers: Record<string, string>) => fetch(`http://127.0.0.1:${port}/metrics`, { headers });
@@ -259,7 +263,10 @@ describe('/metrics', () => {
     const { port } = server.address() as { port: number };
     const statusOf = (target: string) =>
       new Promise<number | undefined>((resolve, reject) =>
-        get({ port, path: target, headers: { authorization } }, (answer) => resolve(answer.resume().statusCode)).on('error', reject),
+        get({ port, path: target, headers: { authorization } }, (answer) => resolve(answer.resume().statusCode)).on(
+          'error',
+          reject,
+        ),
       );
     assert.deepEqual([await statusOf('//'), await statusOf('/metrics?a=//')], [404, 200]);
   });

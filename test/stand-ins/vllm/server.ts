@@ -179,7 +179,8 @@ async function answer(context: Context, request: IncomingMessage, response: Serv
     if (route === '/v1/completions') await delay((options.tokenMs ?? 0) * Number(body['max_tokens']));
     if (route === '/v1/completions' && !response.destroyed) note(context, body);
     const text = typeof said === 'string' ? said : JSON.stringify(said);
-    response.writeHead(200, { 'content-type': 'application/json' }).end(text);
+    const headers = { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) };
+    response.writeHead(200, headers).end(text);
   } catch (error) {
     const status = error instanceof Refused ? error.status : 500;
     const message = error instanceof Error ? error.message : String(error);
