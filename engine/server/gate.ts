@@ -79,15 +79,11 @@ function expected(key: ServerKey): string {
 
 /** Web pages that are open on this machine ask from here as well: those of other places, and those that made a name lead here (DNS rebinding). */
 export function refusalOfForeign(headers: IncomingHttpHeaders): Refusal | null {
-  switch (foreignHeader(headers)) {
-    case 'host':
-      return { status: 403, message: 'Expected the header "Host" to name this machine: 127.0.0.1 or localhost.' };
-    case 'origin':
-      return {
-        status: 403,
-        message: 'This server answers no web pages of other places. Start it with a key of yours to use it from one.',
-      };
-    case null:
-      return null;
-  }
+  const found = foreignHeader(headers);
+  return found === null ? null : { status: 403, message: foreignWords[found] };
 }
+
+const foreignWords = {
+  host: 'Expected the header "Host" to name this machine: 127.0.0.1 or localhost.',
+  origin: 'This server answers no web pages of other places. Start it with a key of yours to use it from one.',
+};

@@ -137,9 +137,12 @@ test('a proof is no use on another connection', async (t) => {
   let heard = '';
   const thief = createTcpServer((socket) => {
     socket.on('error', () => undefined);
-    if (connections++ > 0) return void socket.on('data', (chunk) => (heard += chunk.toString()));
-    const real = connect(port, '127.0.0.1').on('error', () => undefined);
-    socket.pipe(real).pipe(socket);
+    if (connections++ > 0) {
+      socket.on('data', (chunk) => (heard += chunk.toString()));
+    } else {
+      const real = connect(port, '127.0.0.1').on('error', () => undefined);
+      socket.pipe(real).pipe(socket);
+    }
   });
   thief.listen(0, '127.0.0.1');
   await once(thief, 'listening');
@@ -211,7 +214,7 @@ test('a process of no project asks without a secret', async (t) => {
 
 test('the policy server that was started beside the workers must prove itself, unless the run names a key for it', () => {
   const poolSpec = (more: object) =>
-    InferenceSpec.parse({ kind: 'embedded', ...more }) as Parameters<typeof serversOf>[0];
+    InferenceSpec.parse({ kind: 'embedded', url: null, ...more }) as Parameters<typeof serversOf>[0];
   const here = 'http://127.0.0.1:8420';
   assert.equal(serversOf(poolSpec({}), here)[0]!.isOwn, true);
   assert.equal(serversOf(poolSpec({ apiKeyVar: 'POLICY_KEY' }), here)[0]!.isOwn, false);
