@@ -29,23 +29,24 @@ export function ownSecret(): string | null {
   return find();
 }
 
-/** This process has the secret that its supervisor handed to it; one that was started by hand has its folder's, which is made if it is missing. */
-export function holdSecret(projectFolder: string, environment: NodeJS.ProcessEnv = process.env): string {
-  const handed = environment[secretVariable];
+/** The secret that a supervisor handed to this process. Null for one that was started by hand. */
+export function takeSecret(environment: NodeJS.ProcessEnv = process.env): string | null {
+  const handed = environment[secretVariable] || null;
   delete environment[secretVariable];
-  if (handed) {
-    find = () => handed;
-    return handed;
-  }
-  const made = makeSecret(projectFolder, environment);
-  lookForSecret(projectFolder, environment);
-  return made;
+  return handed;
 }
 
-/** This process has the folder's secret as soon as there is one; nothing is made. A file that is removed changes nothing, one that is replaced does. */
-export function lookForSecret(projectFolder: string, environment: Environment = process.env): void {
+/**
+ * From now on this process has the secret that was handed to it, or else its folder's as soon as there is one. A file that is removed changes
+ * nothing, one that is replaced does.
+ */
+export function holdSecret(projectFolder: string, environment: NodeJS.ProcessEnv = process.env): void {
+  let known = takeSecret(environment);
+  if (known !== null) {
+    find = () => known;
+    return;
+  }
   const file = secretFileOf(projectFolder, environment);
-  let known: string | null = null;
   let readAtMs = Number.NEGATIVE_INFINITY;
   find = () => {
     if (known !== null && performance.now() - readAtMs < freshMs) return known;

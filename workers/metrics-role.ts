@@ -3,7 +3,7 @@ import { Client, Connection } from '@temporalio/client';
 import { exposition } from '../backends/metrics/exposition.ts';
 import { RatchetError } from '../core/errors.ts';
 import type { ServerKey } from '../engine/index.ts';
-import { holdSecret } from '../engine/project-secret.ts';
+import { makeSecret, takeSecret } from '../engine/project-secret.ts';
 import type { Credentials } from './credentials.ts';
 import { MetricsFollower } from './metrics-follower.ts';
 import { startMetricsServer, usualMetricsPort } from './metrics-server.ts';
@@ -55,7 +55,7 @@ export async function followMetrics(
   async function serve(): Promise<Server> {
     const key: ServerKey =
       chosen === null
-        ? { kind: 'secret', value: holdSecret(process.cwd(), environment) }
+        ? { kind: 'secret', value: takeSecret(environment) ?? makeSecret(process.cwd(), environment) }
         : { kind: 'chosen', value: chosen, variable: 'RATCHET_METRICS_KEY' };
     const port = await portFor(environment['RATCHET_METRICS_PORT']);
     const started = await startMetricsServer({ host, port, key, text: () => exposition(follower.samples()) });

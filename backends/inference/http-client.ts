@@ -1,7 +1,7 @@
 import { Agent as HttpAgent, request as httpRequest, type IncomingHttpHeaders, type IncomingMessage } from 'node:http';
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 import { onAbort } from '../../core/on-abort.ts';
-import { ownSecret } from '../../engine/project-secret.ts';
+import { ownSecret, secretFileName } from '../../engine/project-secret.ts';
 import { bearer } from '../../engine/server/gate.ts';
 import { NotOurs, OwnServerAgent } from './own-server.ts';
 
@@ -84,9 +84,10 @@ export class HttpClient {
   /** Throws {@link NoAnswer}, or the signal's reason as soon as it is raised; any status is an answer. */
   async ask(call: HttpCall): Promise<HttpAnswer> {
     const hasKey = Object.keys(call.headers ?? {}).some((name) => name.toLowerCase() === 'authorization');
-    const secret = this.#isLoopback && !hasKey ? this.#secret() : null;
+    if (!this.#isLoopback || hasKey) return this.#ask(call, this.#agent);
+    const secret = this.#secret();
+    if (this.#isOwn) return this.#askOwn(call, secret ?? noSecretYet());
     if (secret === null) return this.#ask(call, this.#agent);
-    if (this.#isOwn) return this.#askOwn(call, secret);
     if (!this.#isForeign) {
       const answer = await this.#askIfOwn(call, secret);
       if (answer !== null) return answer;
@@ -166,6 +167,12 @@ export class HttpClient {
     this.#agent.destroy();
     this.#own?.agent.destroy();
   }
+}
+
+function noSecretYet(): never {
+  throw new NoAnswer(
+    `there is no secret of this project (${secretFileName}) yet, which a server that is started here makes`,
+  );
 }
 
 function readText(incoming: IncomingMessage): Promise<string> {

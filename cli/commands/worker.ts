@@ -3,7 +3,6 @@ import { Command, Option } from 'commander';
 import { workerRoles, type WorkerRole } from '../../core/names.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { present } from '../../core/present.ts';
-import { holdSecret } from '../../engine/project-secret.ts';
 import { readCount } from '../read-count.ts';
 import { graceSecondsUsual, readGrace } from '../read-grace.ts';
 import { print, printAside } from '../print.ts';
@@ -58,7 +57,6 @@ async function work({ role, policyUrl, grace, maxRollouts }: WorkerOptions): Pro
   const { takeCredentials } = await import('../../workers/credentials.ts');
   const credentials = takeCredentials();
   const projectFolder = process.cwd();
-  holdSecret(projectFolder);
   const worker = await openWorker({
     role,
     ...credentials,

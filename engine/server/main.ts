@@ -1,6 +1,6 @@
 /** Entry of the policy server's process. */
 import { parseArgs } from 'node:util';
-import { holdSecret, secretFileName, secretFileOf } from '../project-secret.ts';
+import { makeSecret, secretFileName, secretFileOf, takeSecret } from '../project-secret.ts';
 import { readBodyText } from '../read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { policyVersionsHeld } from '../../core/limits.ts';
@@ -84,7 +84,7 @@ async function load(url: string, model: string, key: string): Promise<void> {
 }
 
 function readKey(variable: string | undefined): ServerKey {
-  if (variable === undefined) return { kind: 'secret', value: holdSecret(process.cwd()) };
+  if (variable === undefined) return { kind: 'secret', value: takeSecret() ?? makeSecret(process.cwd()) };
   const value = process.env[variable];
   if (value) return { kind: 'chosen', value, variable };
   throw new RatchetError('ConfigInvalid', `--api-key-env names ${variable}, which is not set. Set it to the key.`);

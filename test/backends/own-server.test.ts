@@ -9,7 +9,7 @@ import { serversOf } from '../../backends/inference/index.ts';
 import { ModelServer } from '../../backends/inference/model-server.ts';
 import { InferenceSpec } from '../../config/run-spec.ts';
 import { startPolicyServer } from '../../engine/index.ts';
-import { holdSecret, lookForSecret } from '../../engine/project-secret.ts';
+import { holdSecret } from '../../engine/project-secret.ts';
 import { addressOf, proofOf } from '../../engine/server/gate.ts';
 
 const secret = 'secret-of-this-project';
@@ -20,7 +20,7 @@ const get = { method: 'GET', route: '/v1/models', timeoutMs: 5_000 } as const;
 function work(): void {
   holdSecret('', { RATCHET_SECRET: secret });
 }
-afterEach(() => lookForSecret('/no/such/project', {}));
+afterEach(() => holdSecret('/no/such/project', {}));
 
 interface Listener {
   readonly url: string;
@@ -207,9 +207,12 @@ test('a server with a key of its own, and one on another host, is asked for no p
   }
 });
 
-test('a process of no project asks without a secret', async (t) => {
+test('a process without a secret asks nobody that should prove to be ours, and others without one', async (t) => {
   const { url } = await openOwn(t);
-  assert.equal((await client(t, url, true).ask(get)).status, 401);
+  assert.equal((await client(t, url).ask(get)).status, 401);
+  const stranger = await listen(t, plain);
+  await assert.rejects(client(t, stranger.url, true).ask(get), /no secret of this project \(\.ratchet\/secret\) yet/);
+  assert.deepEqual(stranger.heard, []);
 });
 
 test('the policy server that was started beside the workers must prove itself, unless the run names a key for it', () => {
