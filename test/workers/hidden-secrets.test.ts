@@ -106,7 +106,6 @@ setInterval(() => {}, 1000);
     RATCHET_PAYLOAD_KEY: canary,
     RATCHET_SECRET: canary,
     RATCHET_POLICY_URL: 'http://policy',
-    RATCHET_SECRET: canary,
     startedWith: false,
   });
 });
