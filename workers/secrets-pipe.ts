@@ -1,4 +1,5 @@
 import { readSync } from 'node:fs';
+import { makeSecret } from '../engine/project-secret.ts';
 import {
   environmentForRoles,
   secretVariable,
@@ -13,6 +14,14 @@ import {
  */
 const secretsVariable = 'RATCHET_SECRETS';
 const onStdin = 'stdin';
+
+/** What every role is handed: the secret of its project, which is made if it is missing. */
+export function secretsOfProject(
+  projectFolder: string,
+  environment: Readonly<NodeJS.ProcessEnv>,
+): Record<string, string> {
+  return { [secretVariable]: makeSecret(projectFolder, environment) };
+}
 
 /** What of an environment is started with, and what comes by the pipe: all that not every role gets. */
 export function splitSecrets(env: Readonly<Record<string, string>>): {

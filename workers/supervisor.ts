@@ -3,13 +3,11 @@ import { delimiter, join, resolve } from 'node:path';
 import {
   environmentForAll,
   environmentForRoles,
-  secretVariable,
   selectEnvironment,
   trustedRootsVariable,
   withoutVariables,
 } from '../core/child-environment.ts';
 import { isSecretVariable } from '../config/secrets.ts';
-import { makeSecret } from '../engine/project-secret.ts';
 import {
   endLeftoverServer,
   isServing,
@@ -23,7 +21,7 @@ import { startGuard } from './guard.ts';
 import { readPayloadKeys } from './payload-codec.ts';
 import { choosePort } from './ports.ts';
 import { holdProject } from './project-lock.ts';
-import { splitSecrets } from './secrets-pipe.ts';
+import { secretsOfProject, splitSecrets } from './secrets-pipe.ts';
 import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
 import { ensureTemporalCli } from './temporal-cli.ts';
 import { remoteTemporal } from './temporal-settings.ts';
@@ -145,11 +143,11 @@ export async function startStack(options: StackOptions): Promise<Stack> {
     front = own?.front ?? null;
     const server = { temporalAddress: own?.temporalAddress ?? given!, uiUrl: own?.uiUrl ?? null };
     const place: StackPlace = { ...folders, logFolder, ...server };
-    const secret = makeSecret(folders.projectFolder, environment);
+    const handed = secretsOfProject(folders.projectFolder, environment);
     hold.tell({ ...server, policyUrl: options.policyUrl ?? null, playsOnly: options.playsOnly === true });
     const wanted = typeof options.roles === 'function' ? await options.roles(place) : options.roles;
     options.signal?.throwIfAborted();
-    roles.push(...wanted.map((role) => superviseRole(role, { place, environment, secret, surroundings })));
+    roles.push(...wanted.map((role) => superviseRole(role, { place, environment, handed, surroundings })));
     await Promise.all(roles.map((role) => role.start()));
     options.signal?.throwIfAborted();
     hold.tell({ state: 'ready' });
@@ -283,13 +281,13 @@ function superviseRole(
   {
     place,
     environment,
-    secret,
+    handed,
     surroundings,
   }: {
     readonly place: StackPlace;
     readonly environment: Readonly<NodeJS.ProcessEnv>;
-    /** The project's. What it is started again with is the same, also when its file is gone. */
-    readonly secret: string;
+    /** The project's secret. What it is started again with is the same, also when its file is gone. */
+    readonly handed: Readonly<Record<string, string>>;
     readonly surroundings: Surroundings;
   },
 ): SupervisedProcess {
@@ -306,7 +304,7 @@ function superviseRole(
     ...role.env,
   };
   const { open, secrets } =
-    role.takesSecrets === true ? splitSecrets({ ...env, [secretVariable]: secret }) : { open: env, secrets: undefined };
+    role.takesSecrets === true ? splitSecrets({ ...env, ...handed }) : { open: env, secrets: undefined };
   return new SupervisedProcess(
     {
       name: role.name,

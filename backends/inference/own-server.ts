@@ -32,13 +32,10 @@ export class OwnServerAgent extends Agent {
     callback?: (error: Error | null, stream: Duplex) => void,
   ): Duplex | undefined {
     const socket = super.createConnection(options) as Socket;
-    demandProof(socket, { secret: this.#secret, path: this.#path }).then(
-      () => callback?.(null, socket),
-      (error: unknown) => {
-        socket.destroy();
-        callback?.(error as Error, socket);
-      },
-    );
+    demandProof(socket, { secret: this.#secret, path: this.#path }, (error) => {
+      if (error !== null) socket.destroy();
+      callback?.(error, socket);
+    });
     return undefined;
   }
 }
@@ -47,38 +44,36 @@ export class OwnServerAgent extends Agent {
 function demandProof(
   socket: Socket,
   { secret, path }: { readonly secret: string; readonly path: string },
-): Promise<void> {
+  settle: (error: Error | null) => void,
+): void {
   const challenge = randomBytes(24).toString('base64url');
-  return new Promise((resolve, reject) => {
-    let heard = Buffer.alloc(0);
-    const end = (error: Error | null): void => {
-      socket.setTimeout(0);
-      for (const [event, listener] of Object.entries(listeners)) socket.off(event, listener);
-      if (error === null) resolve();
-      else reject(error);
-    };
-    const listeners = {
-      connect: (): void => {
-        const host = socket.remoteFamily === 'IPv6' ? `[${socket.remoteAddress}]` : socket.remoteAddress;
-        socket.write(
-          `GET ${path}/health HTTP/1.1\r\nhost: ${host}:${socket.remotePort}\r\n${challengeHeader}: ${challenge}\r\n\r\n`,
-        );
-      },
-      data: (chunk: Buffer): void => {
-        heard = Buffer.concat([heard, chunk]);
-        const answer = readAnswer(heard);
-        if (answer === 'unfinished') return;
-        const address = addressOf(socket.remoteAddress, socket.remotePort);
-        const isOurs = answer !== null && isSame(answer.proof, proofOf(secret, challenge, address));
-        end(isOurs ? null : notOurs());
-      },
-      error: (error: Error): void => end(error),
-      close: (): void => end(notOurs()),
-      timeout: (): void => end(new Error(`no proof within ${proofMsMax / 1000} s`)),
-    };
-    socket.setTimeout(proofMsMax);
-    for (const [event, listener] of Object.entries(listeners)) socket.on(event, listener);
-  });
+  let heard = Buffer.alloc(0);
+  const end = (error: Error | null): void => {
+    socket.setTimeout(0);
+    for (const [event, listener] of Object.entries(listeners)) socket.off(event, listener);
+    settle(error);
+  };
+  const listeners = {
+    connect: (): void => {
+      const host = socket.remoteFamily === 'IPv6' ? `[${socket.remoteAddress}]` : socket.remoteAddress;
+      socket.write(
+        `GET ${path}/health HTTP/1.1\r\nhost: ${host}:${socket.remotePort}\r\n${challengeHeader}: ${challenge}\r\n\r\n`,
+      );
+    },
+    data: (chunk: Buffer): void => {
+      heard = Buffer.concat([heard, chunk]);
+      const answer = readAnswer(heard);
+      if (answer === 'unfinished') return;
+      const address = addressOf(socket.remoteAddress, socket.remotePort);
+      const isOurs = answer !== null && isSame(answer.proof, proofOf(secret, challenge, address));
+      end(isOurs ? null : notOurs());
+    },
+    error: (error: Error): void => end(error),
+    close: (): void => end(notOurs()),
+    timeout: (): void => end(new Error(`no proof within ${proofMsMax / 1000} s`)),
+  };
+  socket.setTimeout(proofMsMax);
+  for (const [event, listener] of Object.entries(listeners)) socket.on(event, listener);
 }
 
 /** The whole of one short answer of HTTP/1.1; null for one that no server of ours gives. */
