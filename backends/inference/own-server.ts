@@ -20,6 +20,7 @@ export class OwnServerAgent extends Agent {
   readonly #secret: string;
   /** Before `/health`. */
   readonly #path: string;
+  readonly #unproven = new Set<Socket>();
 
   constructor(secret: string, path: string, options: AgentOptions) {
     super(options);
@@ -32,11 +33,19 @@ export class OwnServerAgent extends Agent {
     callback?: (error: Error | null, stream: Duplex) => void,
   ): Duplex | undefined {
     const socket = super.createConnection(options) as Socket;
+    this.#unproven.add(socket);
     demandProof(socket, { secret: this.#secret, path: this.#path }, (error) => {
+      this.#unproven.delete(socket);
       if (error !== null) socket.destroy();
       callback?.(error, socket);
     });
     return undefined;
+  }
+
+  /** Also connections that a silent server keeps waiting: they would keep the process. */
+  override destroy(): void {
+    for (const socket of this.#unproven) socket.destroy();
+    super.destroy();
   }
 }
 
