@@ -1,4 +1,5 @@
 import { type ChildProcess, spawn } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { type IncomingMessage, request } from 'node:http';
 import { text } from 'node:stream/consumers';
@@ -8,6 +9,7 @@ import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { Option } from 'commander';
 import { getPackagedModel } from '../backends/hub/packaged-models.ts';
+import { secretVariable } from '../core/child-environment.ts';
 import { hash32, randomStream } from '../core/random.ts';
 import { saveAdapterFolder } from '../engine/model/adapter-folder.ts';
 import { createAdapter } from '../engine/model/lora.ts';
@@ -212,13 +214,16 @@ async function startServer(bench: Bench, roots: readonly string[]): Promise<Serv
     '0',
     ...roots.flatMap((root) => ['--allow-root', root]),
   ];
-  const child = spawn(process.execPath, args, { signal: bench.signal, stdio: ['ignore', 'pipe', 'inherit'] });
+  const secret = randomUUID();
+  const env = { ...process.env, [secretVariable]: secret };
+  const child = spawn(process.execPath, args, { env, signal: bench.signal, stdio: ['ignore', 'pipe', 'inherit'] });
   const url = await urlOf(child);
   const read = (file: string): Promise<string> => readFile(`/proc/${child.pid}/${file}`, 'utf8');
   return {
     async ask(route, body) {
       // `fetch` gives up after five minutes without an answer, so this uses `node:http`.
-      const asked = request(url + route, { method: 'POST', headers: { 'content-type': 'application/json' } });
+      const headers = { 'content-type': 'application/json', authorization: `Bearer ${secret}` };
+      const asked = request(url + route, { method: 'POST', headers });
       asked.end(JSON.stringify(body));
       const [answer] = (await once(asked, 'response')) as [IncomingMessage];
       const said = await text(answer);

@@ -15,6 +15,12 @@ export const environmentForAll: readonly string[] = [
 /** Where workers of our own Temporal server take configs and code from (`engine/trusted-files.ts`); whoever runs code looks there. */
 export const trustedRootsVariable = 'RATCHET_TRUSTED_ROOTS';
 
+/** The project's secret (`engine/project-secret.ts`), as the supervisor hands it through the pipe. No process is started with it, vLLM excepted. */
+export const secretVariable = 'RATCHET_SECRET';
+
+/** Another file for that secret than the project folder's, for containers that share no such folder. */
+export const secretFileVariable = 'RATCHET_SECRET_FILE';
+
 /** Roles read their own settings and reach Temporal; the Temporal server and builds need neither. */
 export const environmentForRoles: readonly string[] = [...environmentForAll, 'RATCHET_*', 'TEMPORAL_*'];
 

@@ -52,6 +52,7 @@ export {
   type SequenceRequest,
   type SampleResult,
 } from './sample/sampler.ts';
+export { Gate, type ServerKey } from './server/gate.ts';
 export { foreignHeader, isLoopback } from './server/loopback.ts';
 export { type PolicyServer, type PolicyServerOptions, startPolicyServer } from './server/policy-server.ts';
 export { readToolCalls } from './server/tool-calls.ts';

@@ -24,6 +24,8 @@ export interface Opening {
   readonly reallyWithin?: readonly string[] | undefined;
   /** Whether the file itself may be a link. The folders above it may be, within the limits of `within`. */
   readonly links?: 'followed' | 'refused' | undefined;
+  /** The file must belong to this user, and nobody else may read or write it. */
+  readonly isPrivate?: boolean | undefined;
 }
 
 /** What Node reads into one buffer. */
@@ -78,7 +80,7 @@ async function openedAs(file: string, access: number, opening: Opening, mode?: n
     throw whyUnopened(file, error, opening);
   });
   try {
-    refuseOther(file, await handle.stat());
+    refuseOther(file, await handle.stat(), opening);
     await refuseOutside(file, handle.fd, opening);
     return handle;
   } catch (error) {
@@ -113,7 +115,7 @@ export function readRegularSync(file: string, bytesMax = bytesReadMax, opening: 
   const handle = openedSync(file, opening);
   try {
     const about = fstatSync(handle);
-    refuseOther(file, about);
+    refuseOther(file, about, opening);
     refuseOutsideSync(file, handle, opening);
     refuseLarge(file, about.size, bytesMax);
     return readFileSync(handle);
@@ -197,8 +199,12 @@ function whyUnopened(file: string, error: unknown, { links }: Opening): unknown 
   return new NotAFile(file, 'a link that leads to itself');
 }
 
-function refuseOther(file: string, about: Stats): void {
+function refuseOther(file: string, about: Stats, { isPrivate = false }: Opening): void {
   if (!about.isFile()) throw new NotAFile(file, kindOf(about));
+  if (!isPrivate || process.getuid === undefined) return;
+  if (about.uid !== process.getuid()) throw new NotAFile(file, `a file of user ${about.uid}`);
+  if ((about.mode & 0o077) !== 0)
+    throw new NotAFile(file, `one that others can use (mode ${(about.mode & 0o777).toString(8)})`);
 }
 
 async function refuseOutside(file: string, opened: number, { within, reallyWithin }: Opening): Promise<void> {

@@ -16,7 +16,7 @@ const ownRoot = fileURLToPath(new URL('../', import.meta.url));
 export const programs = {
   main: 'cli/main.ts',
   worker: 'workers/main.ts',
-  'policy-server': 'engine/server/main.ts',
+  'policy-server': 'workers/policy-server.ts',
   trainer: 'engine/train/trainer-main.ts',
 };
 

@@ -2,6 +2,8 @@ import type { Server } from 'node:http';
 import { Client, Connection } from '@temporalio/client';
 import { exposition } from '../backends/metrics/exposition.ts';
 import { RatchetError } from '../core/errors.ts';
+import type { ServerKey } from '../engine/index.ts';
+import { makeSecret, takeSecret } from '../engine/project-secret.ts';
 import type { Credentials } from './credentials.ts';
 import { MetricsFollower } from './metrics-follower.ts';
 import { startMetricsServer, usualMetricsPort } from './metrics-server.ts';
@@ -13,7 +15,7 @@ import type { TemporalSettings } from './temporal-settings.ts';
 
 /**
  * The process that hands metrics on: TensorBoard's files, W&B, and `/metrics` for Prometheus at RATCHET_METRICS_HOST and
- * _PORT, beyond loopback with RATCHET_METRICS_KEY. Ends with SIGTERM or SIGINT.
+ * _PORT. `/metrics` asks for RATCHET_METRICS_KEY; on the loopback, where that is not set, for the project's secret. Ends with SIGTERM or SIGINT.
  */
 export async function followMetrics(
   settings: Credentials & { readonly say: (line: string) => void; readonly environment?: NodeJS.ProcessEnv },
@@ -31,7 +33,7 @@ export async function followMetrics(
   };
   watchCredentials(settings, take, { say: log });
   const host = environment['RATCHET_METRICS_HOST'] || '127.0.0.1';
-  const key = environment['RATCHET_METRICS_KEY'] || null;
+  const chosen = environment['RATCHET_METRICS_KEY'] || null;
   delete environment['RATCHET_METRICS_KEY'];
   // Somebody else's port, or a key that is missing, must not keep the sinks from being fed.
   const server = await serve().catch((error: unknown) => {
@@ -51,6 +53,10 @@ export async function followMetrics(
   }
 
   async function serve(): Promise<Server> {
+    const key: ServerKey =
+      chosen === null
+        ? { kind: 'secret', value: takeSecret(environment) ?? makeSecret(process.cwd(), environment) }
+        : { kind: 'chosen', value: chosen, variable: 'RATCHET_METRICS_KEY' };
     const port = await portFor(environment['RATCHET_METRICS_PORT']);
     const started = await startMetricsServer({ host, port, key, text: () => exposition(follower.samples()) });
     say(`ready at http://${host}:${port}/metrics`);

@@ -1,7 +1,6 @@
-import { createHash, timingSafeEqual } from 'node:crypto';
-import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
+import { createServer, type Server } from 'node:http';
 import { RatchetError } from '../core/errors.ts';
-import { foreignHeader, isLoopback } from '../engine/index.ts';
+import { Gate, isLoopback, type ServerKey } from '../engine/index.ts';
 
 /** The usual port of Prometheus exporters that belong to an application. */
 export const usualMetricsPort = 9464;
@@ -9,38 +8,32 @@ export const usualMetricsPort = 9464;
 interface MetricsServerOptions {
   readonly host: string;
   readonly port: number;
-  /** Asked for as `Authorization: Bearer KEY`. Must be there when the host is not loopback. */
-  readonly key: string | null;
+  /** Asked for at `/metrics`. Beyond loopback one that somebody chose. */
+  readonly key: ServerKey;
   readonly text: () => string;
 }
 
 /** Serves `GET /metrics`, and `/health`. */
 export async function startMetricsServer({ host, port, key, text }: MetricsServerOptions): Promise<Server> {
-  if (!isLoopback(host) && key === null) {
+  if (!isLoopback(host) && key.kind !== 'chosen') {
     throw new RatchetError(
       'ConfigInvalid',
       `RATCHET_METRICS_HOST is ${host}: expected a key beyond loopback. Set RATCHET_METRICS_KEY, which Prometheus then sends (authorization: credentials), or leave the host out.`,
     );
   }
+  const gate = new Gate(key);
   const server = createServer((request, response) => {
+    const say = (status: number, body: string): void => {
+      response.writeHead(status, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' }).end(body);
+    };
     const [pathname] = (request.url ?? '').split('?'); // anything may stand there: it is compared, never parsed
-    const isKnown = pathname === '/metrics' || pathname === '/health';
-    const status = !isKnown
-      ? 404
-      : request.method !== 'GET'
-        ? 405
-        : pathname === '/metrics' && !isAllowed(request.headers, key)
-          ? 401
-          : 200;
-    const body = status !== 200 ? '' : pathname === '/health' ? 'ok\n' : text();
-    response.writeHead(status, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' }).end(body);
+    if (pathname !== '/metrics' && pathname !== '/health') return say(404, '');
+    if (request.method !== 'GET') return say(405, '');
+    if (pathname === '/health') return say(200, 'ok\n');
+    const refusal = gate.refuse(request.headers);
+    if (refusal !== null) return say(refusal.status, `${refusal.message}\n`);
+    say(200, text());
   });
   await new Promise<void>((resolve, reject) => server.once('error', reject).listen(port, host, resolve));
   return server;
-}
-
-function isAllowed(headers: IncomingHttpHeaders, key: string | null): boolean {
-  if (key === null) return foreignHeader(headers) === null;
-  const digest = (text: string) => createHash('sha256').update(text).digest();
-  return timingSafeEqual(digest(headers.authorization ?? ''), digest(`Bearer ${key}`));
 }

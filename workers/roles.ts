@@ -68,7 +68,9 @@ export function localRoles({
       ...weightRoots.flatMap((root) => ['--allow-root', root]),
     ],
     dropEnv: temporalSecrets,
-    ready: { url: `${policyUrl}/health` },
+    takesSecrets: true,
+    // Another program that answers at its port is no sign that it is ready.
+    ready: { line: 'policy server listening on' },
   };
   const wanted = workerRoles.filter((role) => !playsOnly || role !== 'train');
   const workers = wanted.flatMap((role): Role[] =>

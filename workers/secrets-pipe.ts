@@ -1,6 +1,8 @@
 import { readSync } from 'node:fs';
+import { makeSecret } from '../engine/project-secret.ts';
 import {
   environmentForRoles,
+  secretVariable,
   selectEnvironment,
   temporalSecrets,
   withoutVariables,
@@ -13,12 +15,20 @@ import {
 const secretsVariable = 'RATCHET_SECRETS';
 const onStdin = 'stdin';
 
+/** What every role is handed: the secret of its project, which is made if it is missing. */
+export function secretsOfProject(
+  projectFolder: string,
+  environment: Readonly<NodeJS.ProcessEnv>,
+): Record<string, string> {
+  return { [secretVariable]: makeSecret(projectFolder, environment) };
+}
+
 /** What of an environment is started with, and what comes by the pipe: all that not every role gets. */
 export function splitSecrets(env: Readonly<Record<string, string>>): {
   readonly open: Record<string, string>;
   readonly secrets: Record<string, string>;
 } {
-  const open = withoutVariables(temporalSecrets, selectEnvironment(environmentForRoles, env));
+  const open = withoutVariables([...temporalSecrets, secretVariable], selectEnvironment(environmentForRoles, env));
   return { open: { ...open, [secretsVariable]: onStdin }, secrets: withoutVariables(Object.keys(open), env) };
 }
 

@@ -21,7 +21,7 @@ import { startGuard } from './guard.ts';
 import { readPayloadKeys } from './payload-codec.ts';
 import { choosePort } from './ports.ts';
 import { holdProject } from './project-lock.ts';
-import { splitSecrets } from './secrets-pipe.ts';
+import { secretsOfProject, splitSecrets } from './secrets-pipe.ts';
 import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
 import { ensureTemporalCli } from './temporal-cli.ts';
 import { remoteTemporal } from './temporal-settings.ts';
@@ -143,10 +143,11 @@ export async function startStack(options: StackOptions): Promise<Stack> {
     front = own?.front ?? null;
     const server = { temporalAddress: own?.temporalAddress ?? given!, uiUrl: own?.uiUrl ?? null };
     const place: StackPlace = { ...folders, logFolder, ...server };
+    const handed = secretsOfProject(folders.projectFolder, environment);
     hold.tell({ ...server, policyUrl: options.policyUrl ?? null, playsOnly: options.playsOnly === true });
     const wanted = typeof options.roles === 'function' ? await options.roles(place) : options.roles;
     options.signal?.throwIfAborted();
-    roles.push(...wanted.map((role) => superviseRole(role, place, environment, surroundings)));
+    roles.push(...wanted.map((role) => superviseRole(role, { place, environment, handed, surroundings })));
     await Promise.all(roles.map((role) => role.start()));
     options.signal?.throwIfAborted();
     hold.tell({ state: 'ready' });
@@ -277,9 +278,18 @@ function trustedRoots(projectFolder: string, environment: Readonly<NodeJS.Proces
 
 function superviseRole(
   role: Role,
-  place: StackPlace,
-  environment: Readonly<NodeJS.ProcessEnv>,
-  surroundings: Surroundings,
+  {
+    place,
+    environment,
+    handed,
+    surroundings,
+  }: {
+    readonly place: StackPlace;
+    readonly environment: Readonly<NodeJS.ProcessEnv>;
+    /** The project's secret. What it is started again with is the same, also when its file is gone. */
+    readonly handed: Readonly<Record<string, string>>;
+    readonly surroundings: Surroundings;
+  },
 ): SupervisedProcess {
   const names = [...environmentForRoles, ...(role.passEnv ?? [])];
   // What is set for a server elsewhere is not for our own.
@@ -293,7 +303,8 @@ function superviseRole(
       : { [trustedRootsVariable]: trustedRoots(place.projectFolder, environment) }),
     ...role.env,
   };
-  const { open, secrets } = role.takesSecrets === true ? splitSecrets(env) : { open: env, secrets: undefined };
+  const { open, secrets } =
+    role.takesSecrets === true ? splitSecrets({ ...env, ...handed }) : { open: env, secrets: undefined };
   return new SupervisedProcess(
     {
       name: role.name,

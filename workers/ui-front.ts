@@ -1,6 +1,6 @@
 import { randomInt } from 'node:crypto';
 import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http';
-import { refuseForeignSites } from '../engine/server/loopback.ts';
+import { refusalOfForeign } from '../engine/server/gate.ts';
 
 /** What people reach the UI of our own Temporal server by, until it is closed. */
 export interface UiFront {
@@ -17,13 +17,9 @@ export async function openUiFront(
   ui: { readonly host: string; readonly port: number },
 ): Promise<UiFront> {
   const server = createServer((asked, answer) => {
-    try {
-      refuseForeignSites(asked.headers);
-    } catch (error) {
-      answer.writeHead(403, { 'content-type': 'text/plain' }).end(`${(error as Error).message}\n`);
-      return;
-    }
-    passOn(asked, answer, ui);
+    const refusal = refusalOfForeign(asked.headers);
+    if (refusal === null) return passOn(asked, answer, ui);
+    answer.writeHead(refusal.status, { 'content-type': 'text/plain' }).end(`${refusal.message}\n`);
   });
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject).listen({ host: '127.0.0.1', port, exclusive: true }, resolve);

@@ -1,8 +1,10 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
+import { fileURLToPath } from 'node:url';
 import {
   environmentForAll,
   environmentForVerifiers,
+  secretVariable,
   selectEnvironment,
   temporalSecrets,
 } from '../core/child-environment.ts';
@@ -12,6 +14,7 @@ import type { RunSpec } from '../config/run-spec.ts';
 import { needsFullWeights, vllmArguments, type VllmSpec } from '../config/vllm-spec.ts';
 import { lookAtEngine } from '../backends/inference/index.ts';
 import { openModel, saveModelFolder } from '../engine/index.ts';
+import { makeSecret, secretFileOf } from '../engine/project-secret.ts';
 import { requireOwnFiles } from '../engine/model/model-repository.ts';
 import { choosePort } from './ports.ts';
 import { shellWord } from './service.ts';
@@ -41,19 +44,21 @@ export async function vllmRole(spec: RunSpec, projectFolder: string): Promise<St
   const folder = await modelFolder(spec, projectFolder);
   if (path.isAbsolute(folder)) await requireOwnFiles(folder);
   const url = `http://${isEverywhere(vllm.host) ? '127.0.0.1' : bracketed(vllm.host)}:${port}`;
-  const address = { url, apiKeyVar, headers: {}, headersFromEnv: {}, model: null };
+  const address = { url, apiKeyVar, headers: {}, headersFromEnv: {}, model: null, isOwn: key === null };
+  const secret = makeSecret(projectFolder);
   const role: Role = {
     name: 'vllm server',
     command: start.command,
-    args: [...start.args, folder, ...vllmArguments(vllm, port)],
+    args: [...start.args, folder, ...vllmArguments(vllm, port), ...guardArguments],
     passEnv: [...environmentForVerifiers, 'HF_TOKEN', 'VLLM_*', 'NCCL_*', 'TORCH_*'],
     dropEnv: [...temporalSecrets, 'RATCHET_*'],
-    env: { ...vllmEnvironment(vllm), ...(key === null ? {} : { VLLM_API_KEY: key }) },
-    ready: { check: async () => (await lookAtEngine(address)) === 'alive' },
+    // In its environment alone: other users read arguments.
+    env: { ...vllmEnvironment(vllm), VLLM_API_KEY: key ?? secret, [secretVariable]: secret },
+    ready: { check: async () => (await lookAtEngine(address, () => secret)) === 'alive' },
     readyTimeoutMs: readyMsMax,
     startAttemptsMax: 1,
     alive: {
-      check: async () => (await lookAtEngine(address)) !== 'dead',
+      check: async () => (await lookAtEngine(address, () => secret)) !== 'dead',
       everyMs: lookEveryMs,
       failuresMax: deadLooksMax,
     },
@@ -61,10 +66,16 @@ export async function vllmRole(spec: RunSpec, projectFolder: string): Promise<St
   return { role, url };
 }
 
-/** What it is started with beside its arguments: GPUs, and the routes that weights come by. */
+/** vLLM asks for its key below /v1 alone. With this code of ours it asks for it on every route, those that exchange weights included. */
+const guardArguments = ['--middleware', 'ratchet_vllm.RequireKey'];
+const guardFolder = fileURLToPath(new URL('../python', import.meta.url));
+
+/** What it is started with beside its arguments and its key: GPUs, the routes that weights come by, and where our guard of them is. */
 function vllmEnvironment(vllm: VllmSpec): Record<string, string> {
+  const given = process.env['PYTHONPATH'];
   return {
     VLLM_NO_USAGE_STATS: '1',
+    PYTHONPATH: [guardFolder, ...(given ? [given] : [])].join(path.delimiter),
     ...(vllm.gpuIds === null ? {} : { CUDA_VISIBLE_DEVICES: vllm.gpuIds.join(',') }),
     ...(vllm.loraRank === null ? {} : { VLLM_ALLOW_RUNTIME_LORA_UPDATING: '1' }),
     ...(needsFullWeights(vllm) ? { VLLM_SERVER_DEV_MODE: '1' } : {}),
@@ -78,10 +89,15 @@ export async function vllmCommandLine(spec: RunSpec, projectFolder: string): Pro
   const { vllm, apiKeyVar } = inference;
   const { command, args } = await findVllm(vllm, projectFolder);
   if (apiKeyVar !== null) requireKey(apiKeyVar);
-  const environment = Object.entries(vllmEnvironment(vllm)).map(([name, value]) => `${name}=${value}`);
-  const key = apiKeyVar === null ? [] : [`VLLM_API_KEY="$${apiKeyVar}"`];
-  const words = [command, ...args, modelPlace(spec, projectFolder), ...vllmArguments(vllm, vllm.port ?? usualPort)];
-  return [...environment, ...key, ...words.map(shellWord)].join(' ');
+  const environment = Object.entries(vllmEnvironment(vllm)).map(([name, value]) => `${name}=${shellWord(value)}`);
+  const secret = `"$(cat ${shellWord(secretFileOf(projectFolder))})"`;
+  const keys = [
+    `VLLM_API_KEY=${apiKeyVar === null ? secret : `"$${apiKeyVar}"`}`,
+    ...(apiKeyVar === null ? [`${secretVariable}=${secret}`] : []),
+  ];
+  const given = vllmArguments(vllm, vllm.port ?? usualPort);
+  const words = [command, ...args, modelPlace(spec, projectFolder), ...given, ...guardArguments];
+  return [...environment, ...keys, ...words.map(shellWord)].join(' ');
 }
 
 /** The program of a run that would start a vLLM of its own; null where it is looked for in the usual places, or none is started. */

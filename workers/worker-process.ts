@@ -1,6 +1,7 @@
 import { parseArgs } from 'node:util';
 import { setFlagsFromString } from 'node:v8';
 import { workerRoles, type WorkerRole } from '../core/names.ts';
+import { holdSecret } from '../engine/project-secret.ts';
 import { takeCredentials } from './credentials.ts';
 import { runWorker } from './run-worker.ts';
 import { openWorker } from './worker.ts';
@@ -34,6 +35,7 @@ if (!isRole(values.role)) {
   );
   process.exit(2);
 }
+holdSecret(process.cwd());
 const worker = await openWorker({
   role: values.role,
   ...takeCredentials(),

@@ -2,6 +2,9 @@ import { Agent as HttpAgent, type IncomingHttpHeaders, type IncomingMessage } fr
 import { Agent as HttpsAgent } from 'node:https';
 import { onAbort } from '../../core/on-abort.ts';
 import { type Destination, requestOf } from '../../engine/ask-server.ts';
+import { ownSecret, secretFileName } from '../../engine/project-secret.ts';
+import { bearer } from '../../engine/server/gate.ts';
+import { NotOurs, OwnServerAgent } from './own-server.ts';
 
 /** What is asked of a server in one request. */
 export interface HttpCall {
@@ -34,8 +37,21 @@ export class NoAnswer extends Error {
   }
 }
 
+interface HttpOptions {
+  /**
+   * Whether the server was started with the secret of this project: one that cannot prove it is asked nothing. Otherwise a server on the
+   * loopback that proves it is told the secret, and another one is asked without.
+   */
+  readonly isOwn?: boolean | undefined;
+  /** The secret; this process's by default. */
+  readonly secret?: (() => string | null) | undefined;
+}
+
 /** An answer has at most this many bytes: some two million tokens with their logprobs. */
 const answerBytesMax = 256 * 1024 * 1024;
+
+/** As many connections are kept as there were requests at once; the server closes those that it is tired of. */
+const keeping = { keepAlive: true, maxFreeSockets: Infinity };
 
 /**
  * JSON over HTTP/1.1 to one server, on connections that are kept. Node's own `request` and an agent take a fifth of the CPU
@@ -47,24 +63,68 @@ export class HttpClient {
   readonly #server: Destination;
   /** Of all routes. */
   readonly #path: string;
+  readonly #isLoopback: boolean;
+  readonly #isOwn: boolean;
+  readonly #secret: () => string | null;
+  #own: { readonly secret: string; readonly agent: OwnServerAgent } | null = null;
+  /** It has not proven to be ours, and has refused nothing since. */
+  #isForeign = false;
 
-  constructor(server: Destination) {
-    const { protocol, pathname } = new URL(server.url);
-    // As many connections are kept as there were requests at once; the server closes those that it is tired of.
-    const keeping = { keepAlive: true, maxFreeSockets: Infinity };
-    this.#agent = new (protocol === 'https:' ? HttpsAgent : HttpAgent)(keeping);
+  constructor(server: Destination, { isOwn = false, secret = ownSecret }: HttpOptions = {}) {
+    const { protocol, hostname, pathname } = new URL(server.url);
+    const isSecure = protocol === 'https:';
+    this.#agent = new (isSecure ? HttpsAgent : HttpAgent)(keeping);
     this.#server = server;
     this.#path = pathname.replace(/(?<!\/)\/+$/, '');
+    this.#isLoopback = !isSecure && /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/.test(hostname);
+    this.#isOwn = isOwn;
+    this.#secret = secret;
   }
 
   /** Throws {@link NoAnswer}, the signal's reason as soon as it is raised, or `ConfigInvalid` where nobody named the server; any status is an answer. */
-  ask(call: HttpCall): Promise<HttpAnswer> {
+  async ask(call: HttpCall): Promise<HttpAnswer> {
+    if (!this.#isLoopback || this.#server.keys.length > 0) return this.#ask(call, this.#agent);
+    const secret = this.#secret();
+    if (this.#isOwn) return this.#askOwn(call, secret ?? noSecretYet());
+    if (secret === null) return this.#ask(call, this.#agent);
+    if (!this.#isForeign) {
+      const answer = await this.#askIfOwn(call, secret);
+      if (answer !== null) return answer;
+      this.#isForeign = true;
+    }
+    const answer = await this.#ask(call, this.#agent);
+    if (answer.status !== 401) return answer;
+    // Another server may have been started there since.
+    this.#isForeign = false;
+    return (await this.#askIfOwn(call, secret)) ?? answer;
+  }
+
+  /** Null where the server does not prove that it is ours. */
+  async #askIfOwn(call: HttpCall, secret: string): Promise<HttpAnswer | null> {
+    try {
+      return await this.#askOwn(call, secret);
+    } catch (error) {
+      if (error instanceof NoAnswer && error.cause instanceof NotOurs) return null;
+      throw error;
+    }
+  }
+
+  #askOwn(call: HttpCall, secret: string): Promise<HttpAnswer> {
+    if (this.#own?.secret !== secret) {
+      this.#own?.agent.destroy();
+      this.#own = { secret, agent: new OwnServerAgent(secret, this.#path, keeping) };
+    }
+    const headers = () => ({ ...call.headers?.(), authorization: bearer(secret) });
+    return this.#ask({ ...call, headers }, this.#own.agent);
+  }
+
+  #ask(call: HttpCall, agent: HttpAgent): Promise<HttpAnswer> {
     const { signal, timeoutMs } = call;
     return new Promise((resolve, reject) => {
       signal?.throwIfAborted();
       const body = call.body === undefined ? null : JSON.stringify(call.body);
       const outgoing = requestOf(this.#server, {
-        agent: this.#agent,
+        agent,
         method: call.method,
         path: this.#path + call.route,
         headers: () => ({
@@ -104,7 +164,14 @@ export class HttpClient {
 
   close(): void {
     this.#agent.destroy();
+    this.#own?.agent.destroy();
   }
+}
+
+function noSecretYet(): never {
+  throw new NoAnswer(
+    `there is no secret of this project (${secretFileName}) yet, which a server that is started here makes`,
+  );
 }
 
 function readText(incoming: IncomingMessage): Promise<string> {

@@ -84,10 +84,13 @@ export async function lookAtServer(address: ServerAddress): Promise<void> {
  * Whether the engine behind a vLLM server generates: `dead` where it says that it cannot, `silent` where nobody answers (yet), or
  * not in time.
  */
-export async function lookAtEngine(address: ServerAddress): Promise<'alive' | 'dead' | 'silent'> {
+export async function lookAtEngine(
+  address: ServerAddress,
+  secret?: () => string | null,
+): Promise<'alive' | 'dead' | 'silent'> {
   const server = new VllmServer(
     address,
-    { timeoutMs: lookMs, provider: 'cpu' },
+    { timeoutMs: lookMs, provider: 'cpu', secret },
     { loraRank: null, servesBase: true, weights: 'auto' },
   );
   try {
@@ -147,8 +150,9 @@ function vllmServers({ vllm }: Extract<InferenceSpec, { readonly kind: 'vllm' }>
 export function serversOf(spec: PoolSpec, defaultUrl: string): ServerAddress[] {
   if (spec.endpoints !== null) return readEndpoints(spec.endpoints);
   const { apiKeyVar, headers, headersFromEnv } = spec;
-  const urls = spec.url === null ? [defaultUrl] : [spec.url].flat();
-  return urls.map((url) => ({ url, apiKeyVar, headers, headersFromEnv, model: null }));
+  const address = { apiKeyVar, headers, headersFromEnv, model: null };
+  if (spec.url !== null) return [spec.url].flat().map((url) => ({ ...address, url }));
+  return [{ ...address, url: defaultUrl, isOwn: apiKeyVar === null }];
 }
 
 /** Environment variables with the keys of a run's servers, by name. Throws `ConfigInvalid` where its endpoints file will not do. */

@@ -17,6 +17,8 @@ export interface ServerAddress {
   readonly headersFromEnv: Readonly<Record<string, string>>;
   /** What it calls its model; null = the name of the policy that is asked for. */
   readonly model: string | null;
+  /** Whether this project's processes were started with it: it is asked nothing until it has proven that it has the project's secret. */
+  readonly isOwn?: boolean;
 }
 
 export interface ServerOptions {
@@ -32,6 +34,8 @@ export interface ServerOptions {
   readonly what?: string | undefined;
   /** What helps where it does not answer, for people; missing = {@link usualRemedy}. */
   readonly remedy?: string | undefined;
+  /** The project's secret; this process's by default. */
+  readonly secret?: (() => string | null) | undefined;
 }
 
 /** One more thing about a request. */
@@ -74,11 +78,8 @@ export class ModelServer {
   constructor(address: ServerAddress, options: ServerOptions) {
     this.address = address;
     this.root = serverRoot(address.url);
-    this.#http = new HttpClient({
-      what: options.what ?? 'The inference server',
-      url: this.root,
-      keys: serverKeysOf(address),
-    });
+    const server = { what: options.what ?? 'The inference server', url: this.root, keys: serverKeysOf(address) };
+    this.#http = new HttpClient(server, { isOwn: address.isOwn, secret: options.secret });
     this.#options = options;
   }
 

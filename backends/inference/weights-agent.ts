@@ -1,11 +1,11 @@
-import { createHash, timingSafeEqual } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { runNamePattern, weightsAgentKeyVar } from '../../core/names.ts';
-import { foreignHeader, isLoopback } from '../../engine/server/loopback.ts';
+import { Gate, type ServerKey } from '../../engine/server/gate.ts';
+import { isLoopback } from '../../engine/server/loopback.ts';
 import { openRunStore } from '../store/index.ts';
 import { verifyVersion } from '../store/version-files.ts';
 import { weightsFolder } from '../store/weights-folder.ts';
@@ -16,8 +16,8 @@ interface WeightsAgentOptions {
   readonly host?: string;
   /** 0 = one that is free. */
   readonly port: number;
-  /** Asked for with every request. Without one it listens on loopback alone. */
-  readonly apiKey?: string | undefined;
+  /** Asked for with every request but `/health`. Beyond loopback one that somebody chose. */
+  readonly key: ServerKey;
   readonly log: (line: string) => void;
 }
 
@@ -47,14 +47,15 @@ const bodyBytesMax = 16 * 1024;
  * sha256, and answers with the folder on its machine.
  */
 export async function startWeightsAgent(options: WeightsAgentOptions): Promise<WeightsAgent> {
-  const { host = '127.0.0.1', port, apiKey } = options;
-  if (!isLoopback(host) && !apiKey) {
+  const { host = '127.0.0.1', port, key } = options;
+  if (!isLoopback(host) && key.kind !== 'chosen') {
     throw new RatchetError(
       'ConfigInvalid',
       `Listening on ${host} would let others fetch weights here. Expected a key in ${weightsAgentKeyVar}, here and where the workers are started, or the host 127.0.0.1.`,
     );
   }
-  const server = createServer((request, response) => void answer(options, request, response));
+  const gate = new Gate(key);
+  const server = createServer((request, response) => void answer({ ...options, gate }, request, response));
   server.listen(port, host);
   await once(server, 'listening').catch((cause: unknown) => {
     throw new RatchetError(
@@ -75,15 +76,22 @@ export async function startWeightsAgent(options: WeightsAgentOptions): Promise<W
   };
 }
 
-async function answer(options: WeightsAgentOptions, request: IncomingMessage, response: ServerResponse): Promise<void> {
-  const say = (status: number, body: Record<string, unknown>): void => {
-    response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+async function answer(
+  options: WeightsAgentOptions & { readonly gate: Gate },
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
+  const { gate } = options;
+  const say = (status: number, body: Record<string, unknown>, headers: Record<string, string> = {}): void => {
+    const text = JSON.stringify(body);
+    const length = Buffer.byteLength(text);
+    response.writeHead(status, { 'content-type': 'application/json', 'content-length': length, ...headers }).end(text);
   };
   try {
-    if (request.method === 'GET' && request.url === '/health') return say(200, { status: 'ok' });
+    if (request.method === 'GET' && request.url === '/health') return say(200, { status: 'ok' }, gate.proof(request));
     if (request.method !== 'POST' || request.url !== '/locate') return say(404, { error: 'Expected POST /locate.' });
-    if (!isAllowed(options, request))
-      return say(401, { error: `Expected "Authorization: Bearer KEY" with the key in ${weightsAgentKeyVar}.` });
+    const refusal = gate.refuse(request.headers);
+    if (refusal !== null) return say(refusal.status, { error: refusal.message });
     const wanted = Wanted.safeParse(await readBody(request));
     if (!wanted.success || !isInside(wanted.data)) {
       return say(400, {
@@ -108,14 +116,6 @@ async function answer(options: WeightsAgentOptions, request: IncomingMessage, re
 
 function isInside({ weights, file, sums }: z.infer<typeof Wanted>): boolean {
   return [file, sums].every(({ key }) => key.startsWith(weights) && !key.includes('..'));
-}
-
-function isAllowed({ apiKey }: WeightsAgentOptions, { headers }: IncomingMessage): boolean {
-  if (!apiKey) return headers.origin === undefined && foreignHeader(headers) === null;
-  const [given, expected] = [headers.authorization ?? '', `Bearer ${apiKey}`].map((text) =>
-    createHash('sha256').update(text).digest(),
-  );
-  return timingSafeEqual(given!, expected!);
 }
 
 async function readBody(request: IncomingMessage): Promise<unknown> {

@@ -4,6 +4,8 @@ import { Command, InvalidArgumentError } from 'commander';
 import { startWeightsAgent } from '../../backends/inference/index.ts';
 import { localRoot, resolveStoreUri } from '../../backends/store/index.ts';
 import { weightsAgentKeyVar } from '../../core/names.ts';
+import type { ServerKey } from '../../engine/index.ts';
+import { makeSecret } from '../../engine/project-secret.ts';
 import { print } from '../print.ts';
 
 const usualPort = 8431;
@@ -22,7 +24,7 @@ export const weightsAgentCommand = new Command('weights-agent')
       storeUri,
       host,
       port,
-      apiKey: process.env[weightsAgentKeyVar],
+      key: agentKey(),
       log: say,
     });
     // Others reach it by a name of this machine, not by the address that stands for all of its own.
@@ -36,6 +38,13 @@ export const weightsAgentCommand = new Command('weights-agent')
     await new Promise<void>((resolve) => process.once('SIGINT', resolve).once('SIGTERM', resolve));
     await agent.close();
   });
+
+/** Workers of this folder have its secret, and need no key. */
+function agentKey(): ServerKey {
+  const value = process.env[weightsAgentKeyVar];
+  if (value) return { kind: 'chosen', value, variable: weightsAgentKeyVar };
+  return { kind: 'secret', value: makeSecret(process.cwd()) };
+}
 
 function readPort(text: string): number {
   const port = Number(text);

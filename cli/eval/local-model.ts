@@ -3,13 +3,15 @@ import { existsSync, statSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { environmentForAll, selectEnvironment } from '../../core/child-environment.ts';
+import { environmentForAll, secretVariable, selectEnvironment } from '../../core/child-environment.ts';
 import { ofRepository } from '../../engine/model/model-repository.ts';
 import { openRegular } from '../../engine/regular-file.ts';
 import { linesOfServerOf, writeGrants } from '../../engine/grants.ts';
+import { makeSecret } from '../../engine/project-secret.ts';
 import { startGuard } from '../../workers/guard.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { policyUrlAt, programArguments } from '../../workers/roles.ts';
+import { splitSecrets } from '../../workers/secrets-pipe.ts';
 import { SupervisedProcess } from '../../workers/supervised-process.ts';
 
 /** Whether a model's name is a folder here with a model in it. */
@@ -63,6 +65,10 @@ export async function serveModel(
     );
   }
   const port = await choosePort(0);
+  const { open, secrets } = splitSecrets({
+    ...selectEnvironment([...environmentForAll, 'RATCHET_*'], process.env),
+    [secretVariable]: makeSecret(projectFolder),
+  });
   const guard = startGuard();
   const server = new SupervisedProcess(
     {
@@ -72,7 +78,8 @@ export async function serveModel(
         ['--port', String(port), '--threads', '1'],
         ['--allow-root', absolute, '--load', `${model}=${absolute}`],
       ),
-      env: selectEnvironment([...environmentForAll, 'RATCHET_*'], process.env),
+      env: open,
+      secrets,
       folder: projectFolder,
       rank: 'role',
       ready: { line: 'policy server listening' },

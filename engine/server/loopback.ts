@@ -1,5 +1,4 @@
 import type { IncomingHttpHeaders } from 'node:http';
-import { HttpError } from './http-error.ts';
 
 const loopbackNames = new Set(['127.0.0.1', '::1', 'localhost']);
 
@@ -14,19 +13,6 @@ export function isLoopback(host: string): boolean {
 export function foreignHeader({ host, origin }: IncomingHttpHeaders): 'host' | 'origin' | null {
   if (host !== undefined && !isLoopback(hostnameOf(`http://${host}`))) return 'host';
   return origin !== undefined && !isLoopback(hostnameOf(origin)) ? 'origin' : null;
-}
-
-export function refuseForeignSites(headers: IncomingHttpHeaders): void {
-  switch (foreignHeader(headers)) {
-    case 'host':
-      throw new HttpError(403, 'Expected the header "Host" to name this machine: 127.0.0.1 or localhost.');
-    case 'origin':
-      throw new HttpError(
-        403,
-        'This server answers no web pages of other places. Start it with an API key to use it from one.',
-      );
-    case null:
-  }
 }
 
 /** Without the brackets of an IPv6 address; '' for what is no URL. */

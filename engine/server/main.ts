@@ -1,19 +1,27 @@
 /** Entry of the policy server's process. */
 import { parseArgs } from 'node:util';
+import { makeSecret, secretFileName, secretFileOf, takeSecret } from '../project-secret.ts';
 import { readBodyText } from '../read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { policyVersionsHeld } from '../../core/limits.ts';
+import { secretVariable } from '../../core/child-environment.ts';
+import { bearer, type ServerKey } from './gate.ts';
 import { startPolicyServer, type PolicyServerOptions } from './policy-server.ts';
 
 const usage =
   'policy server: --allow-root DIR (repeatable) [--host 127.0.0.1] [--port 0] [--threads 1] [--provider cpu|cuda] ' +
-  '[--max-versions 8] [--memory-gb 1.5] [--api-key-env NAME] [--load NAME=FOLDER (repeatable): held from the start]';
+  '[--max-versions 8] [--memory-gb 1.5] [--api-key-env NAME] [--load NAME=FOLDER (repeatable): held from the start]\n' +
+  `It asks for the key in NAME, or without one for the secret of this folder, ${secretFileName}, which is made if it is missing.`;
 
 try {
   const args = process.argv.slice(2);
-  const server = await startPolicyServer(readOptions(args));
-  for (const model of parseOptions(args).load) await load(server.url, model, parseOptions(args)['api-key-env']);
+  const isSupervised = Boolean(process.env[secretVariable]);
+  const options = readOptions(args);
+  const { key } = options;
+  const server = await startPolicyServer(options);
+  for (const model of parseOptions(args).load) await load(server.url, model, key.value);
   console.log(`policy server listening on ${server.url}`);
+  if (key.kind === 'secret' && !isSupervised) console.log(howToAsk(server.url));
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     process.once(signal, () => void server.close().finally(() => process.exit(0)));
   }
@@ -22,13 +30,12 @@ try {
   process.exitCode = 1;
 }
 
-function readOptions(args: readonly string[]): PolicyServerOptions {
+function readOptions(args: readonly string[]): PolicyServerOptions & { readonly key: ServerKey } {
   const values = parseOptions(args);
   if (values.help) {
     console.log(usage);
     process.exit(0);
   }
-  const apiKey = readApiKey(values['api-key-env']);
   return {
     host: values.host,
     port: readInteger('port', values.port, 0, 65_535),
@@ -37,7 +44,7 @@ function readOptions(args: readonly string[]): PolicyServerOptions {
     allowRoots: values['allow-root'],
     maxVersions: readInteger('max-versions', values['max-versions'], 1, 1024),
     ...(values['memory-gb'] !== undefined && { memoryGb: readPositive('memory-gb', values['memory-gb']) }),
-    ...(apiKey !== undefined && { apiKey }),
+    key: readKey(values['api-key-env']),
     log: (line) => console.log(`${new Date().toISOString()} ${line}`),
   };
 }
@@ -65,23 +72,27 @@ function parseOptions(args: readonly string[]) {
 }
 
 /** As a client would: who is asked before is asked for what it holds. */
-async function load(url: string, model: string, keyVariable: string | undefined): Promise<void> {
+async function load(url: string, model: string, key: string): Promise<void> {
   const at = model.indexOf('=');
   if (at < 1) throw new RatchetError('ConfigInvalid', `--load: expected NAME=FOLDER, got "${model}".\n${usage}`);
-  const key = readApiKey(keyVariable);
   const answer = await fetch(`${url}/update_weights`, {
     method: 'POST',
-    headers: { 'content-type': 'application/json', ...(key === undefined ? {} : { authorization: `Bearer ${key}` }) },
+    headers: { 'content-type': 'application/json', authorization: bearer(key) },
     body: JSON.stringify({ name: model.slice(0, at), weight_dir: model.slice(at + 1) }),
   });
   if (!answer.ok) throw new RatchetError('ModelUnsupported', `--load ${model}: ${await readBodyText(answer, url)}`);
 }
 
-function readApiKey(name: string | undefined): string | undefined {
-  if (name === undefined) return undefined;
-  const key = process.env[name];
-  if (key) return key;
-  throw new RatchetError('ConfigInvalid', `--api-key-env names ${name}, which is not set. Set it to the key.`);
+function readKey(variable: string | undefined): ServerKey {
+  if (variable === undefined) return { kind: 'secret', value: takeSecret() ?? makeSecret(process.cwd()) };
+  const value = process.env[variable];
+  if (value) return { kind: 'chosen', value, variable };
+  throw new RatchetError('ConfigInvalid', `--api-key-env names ${variable}, which is not set. Set it to the key.`);
+}
+
+/** The arguments of a command are everybody's to read, so curl gets the header through a pipe. */
+function howToAsk(url: string): string {
+  return `ask it with:  sed 's/^/Authorization: Bearer /' '${secretFileOf(process.cwd())}' | curl -H @- ${url}/v1/models`;
 }
 
 function readProvider(text: string): 'cpu' | 'cuda' {

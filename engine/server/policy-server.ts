@@ -5,13 +5,14 @@ import type { Duplex } from 'node:stream';
 import { RatchetError } from '../../core/errors.ts';
 import type { Provider } from '../onnx/session.ts';
 import { connectionsMax, headersTimeoutMs, requestTimeoutMs } from '../limits.ts';
+import type { ServerKey } from './gate.ts';
 import { errorBody, HttpError } from './http-error.ts';
 import { sendError } from './http.ts';
 import { isLoopback } from './loopback.ts';
 import { Routes } from './routes.ts';
 
 export interface PolicyServerOptions {
-  /** 127.0.0.1 unless given. Any host that is not this machine's loopback demands an API key. */
+  /** 127.0.0.1 unless given. Any host that is not this machine's loopback demands a key that somebody chose. */
   readonly host?: string;
   /** 0 = one that is free. */
   readonly port?: number;
@@ -22,8 +23,8 @@ export interface PolicyServerOptions {
   readonly maxVersions?: number;
   /** Memory budget of the process in GB, unless a version asks for more. By default it depends on the machine and the model. */
   readonly memoryGb?: number;
-  /** Demanded as `Authorization: Bearer …` on every route but /health, /liveness and /ping. */
-  readonly apiKey?: string;
+  /** Demanded on every route but /health, /liveness and /ping. Null: whoever is on this machine may sample, load and pause. */
+  readonly key: ServerKey | null;
   /** Told of every version that is loaded and every request that is refused. */
   readonly log?: (line: string) => void;
 }
@@ -44,7 +45,7 @@ const connectionsCheckingMs = 5_000;
 /** OpenAI-compatible HTTP server over policy versions held in this process. */
 export async function startPolicyServer(options: PolicyServerOptions): Promise<PolicyServer> {
   const host = options.host ?? '127.0.0.1';
-  requireKeyBeyondLoopback(host, options.apiKey);
+  requireKeyBeyondLoopback(host, options.key);
   const routes = new Routes(options);
   const server = openHttpServer(routes);
   server.listen({ port: options.port ?? 0, host, backlog: connectionsMax });
@@ -104,8 +105,8 @@ function writeError(socket: Duplex, error: HttpError): void {
   );
 }
 
-function requireKeyBeyondLoopback(host: string, apiKey: string | undefined): void {
-  if (isLoopback(host) || apiKey) return;
+function requireKeyBeyondLoopback(host: string, key: ServerKey | null): void {
+  if (isLoopback(host) || (key?.kind === 'chosen' && key.value !== '')) return;
   throw new RatchetError(
     'ConfigInvalid',
     `Listening on ${host} would let anyone who reaches it sample and load weights. Expected an API key ` +

@@ -1,14 +1,13 @@
-import { timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { policyVersionsHeld } from '../../core/limits.ts';
 import { engineFingerprint } from '../fingerprint.ts';
 import { Admission, type Purse } from './admission.ts';
+import { Gate } from './gate.ts';
 import { Generating } from './generating.ts';
 import { HttpError } from './http-error.ts';
 import { readJsonBody, sendError, sendJson, sendText } from './http.ts';
 import { shortened } from './json.ts';
 import type { SessionOptions } from '../onnx/session.ts';
-import { refuseForeignSites } from './loopback.ts';
 import { metricsText, TokenRate } from './metrics.ts';
 import type { PolicyServerOptions } from './policy-server.ts';
 import { detokenize, tokenize } from './prompts.ts';
@@ -42,7 +41,7 @@ export class Routes {
   readonly #promptRate = new TokenRate();
   readonly #generating: Generating;
   readonly #session: SessionOptions;
-  readonly #apiKey: string | undefined;
+  readonly #gate: Gate;
   readonly #log: (line: string) => void;
   readonly #refusals: RefusalLog;
   #requestsTotal = 0;
@@ -102,7 +101,7 @@ export class Routes {
     const { threads, provider = 'cpu', allowRoots, maxVersions = policyVersionsHeld, memoryGb = null } = options;
     this.#log = options.log ?? (() => undefined);
     this.#versions = new PolicyVersions({ threads, provider, allowRoots, maxVersions, memoryGb }, this.#log);
-    this.#apiKey = options.apiKey;
+    this.#gate = new Gate(options.key);
     this.#session = { threads, provider };
     this.#generating = new Generating(this.#versions, this.#session);
     this.#refusals = new RefusalLog(this.#log);
@@ -113,6 +112,8 @@ export class Routes {
     try {
       const path = (request.url ?? '/').split('?', 1)[0]!;
       this.#authorize(path, request);
+      // Also where it is refused as one request too many.
+      if (path === '/health') response.setHeaders(new Map(Object.entries(this.#gate.proof(request))));
       const handler = this.#handlerOf(request.method ?? 'GET', path);
       await this.#admission.hold(async (purse) => handler(request, response, purse));
     } catch (error) {
@@ -139,11 +140,8 @@ export class Routes {
 
   #authorize(path: string, request: IncomingMessage): void {
     if (openRoutes.has(path)) return;
-    if (this.#apiKey === undefined) return refuseForeignSites(request.headers);
-    const given = Buffer.from(request.headers.authorization ?? '');
-    const expected = Buffer.from(`Bearer ${this.#apiKey}`);
-    if (given.length === expected.length && timingSafeEqual(given, expected)) return;
-    throw new HttpError(401, 'Expected the header "Authorization: Bearer KEY" with this server\'s key.');
+    const refusal = this.#gate.refuse(request.headers);
+    if (refusal !== null) throw new HttpError(refusal.status, refusal.message);
   }
 
   #generates(parse: (body: unknown) => Generation): Handler {

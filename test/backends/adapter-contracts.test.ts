@@ -45,7 +45,7 @@ for (const part of [null, lora]) {
   inferenceContract(`the embedded policy server${part ? ' with adapters' : ''}`, {
     versions: (t) => trainVersions(t, { part: { lora: part, seed: 1 } }),
     async open(t, { root }) {
-      const server = await startPolicyServer({ host: '127.0.0.1', port: 0, allowRoots: [root], threads: 1 });
+      const server = await startPolicyServer({ key: null, host: '127.0.0.1', port: 0, allowRoots: [root], threads: 1 });
       t.after(() => server.close());
       return openInference(InferenceSpec.parse({ kind: 'embedded', url: server.url }), '');
     },

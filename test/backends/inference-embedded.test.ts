@@ -325,7 +325,7 @@ test('weights outside of the folders that a policy server was started with: what
     ['inside', 'outside'].map((name) => mkdtemp(path.join(tmpdir(), `ratchet-${name}-`))),
   );
   t.after(() => Promise.all([inside!, outside!].map((folder) => rm(folder, { recursive: true, force: true }))));
-  const server = await startPolicyServer({ host: '127.0.0.1', port: 0, allowRoots: [inside!], threads: 1 });
+  const server = await startPolicyServer({ key: null, host: '127.0.0.1', port: 0, allowRoots: [inside!], threads: 1 });
   t.after(() => server.close());
   const inference = openEmbedded(server.url);
   t.after(() => inference.close?.());

@@ -32,7 +32,7 @@ async function said(server: ModelServer, model: string): Promise<string> {
 
 /** What our own server says of the same folder. */
 async function expected(t: TestContext, { folder }: Versions, weights: string): Promise<string> {
-  const inner = await startPolicyServer({ threads: 1, allowRoots: [folder] });
+  const inner = await startPolicyServer({ key: null, threads: 1, allowRoots: [folder] });
   const server = open(t, inner.url);
   const { model } = await loadWeightsFolder(server, weights, 'ours-step_1');
   assert.equal(model, 'ours-step_1');

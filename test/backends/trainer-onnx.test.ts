@@ -74,7 +74,7 @@ test('a policy with adapters is trained, exported beside its base, and served to
   await assert.rejects(trainer.open(exported, { lora: null, seed: 3 }), { code: 'ModelUnsupported' });
   assert.equal((await trainer.open(exported, part)).digest, outcome.digest);
 
-  const server = await startPolicyServer({ host: '127.0.0.1', port: 0, allowRoots: [weights], threads: 1 });
+  const server = await startPolicyServer({ key: null, host: '127.0.0.1', port: 0, allowRoots: [weights], threads: 1 });
   t.after(() => server.close());
   const policy: ServedPolicy = {
     name: 'lora:main:1',

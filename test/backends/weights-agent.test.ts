@@ -9,9 +9,15 @@ import { pathToFileURL } from 'node:url';
 import { type ServedPolicy, startWeightsAgent } from '../../backends/inference/index.ts';
 import { openRunStore } from '../../backends/store/index.ts';
 import { putSums } from '../../backends/store/version-files.ts';
+import { holdSecret } from '../../engine/project-secret.ts';
 import { startVllmStandIn } from '../stand-ins/vllm/server.ts';
 import { coded } from './pooled-servers.ts';
 import { makeVersions, openVllm } from './vllm-versions.ts';
+
+/** The project's, which the worker has as well. */
+const own = { kind: 'secret', value: 'secret-of-this-project' } as const;
+const chosen = { kind: 'chosen', value: 'a key', variable: 'RATCHET_WEIGHTS_AGENT_KEY' } as const;
+holdSecret('', { RATCHET_SECRET: own.value });
 
 /** A run's store with v0 and an adapter in it, and what a worker knows of the adapter: nothing that this machine could read. */
 async function storedRun(t: TestContext): Promise<{ storeUri: string; policy: ServedPolicy; file: string }> {
@@ -41,7 +47,7 @@ async function storedRun(t: TestContext): Promise<{ storeUri: string; policy: Se
 
 test('an agent beside the server fetches a version, verifies it, and vLLM loads it from there', async (t) => {
   const { storeUri, policy, file } = await storedRun(t);
-  const agent = await startWeightsAgent({ storeUri, port: 0, log: () => undefined });
+  const agent = await startWeightsAgent({ storeUri, port: 0, key: own, log: () => undefined });
   t.after(() => agent.close());
   const model = path.join(path.dirname(file), '../step_0');
   const server = await startVllmStandIn({ model, servedName: 'base', takesAdapters: true });
@@ -64,13 +70,16 @@ test('an agent beside the server fetches a version, verifies it, and vLLM loads 
 
 test('an agent gives nothing that is outside of a version, and nothing without its key', async (t) => {
   const { storeUri, policy } = await storedRun(t);
-  const open = await startWeightsAgent({ storeUri, port: 0, log: () => undefined });
-  const closed = await startWeightsAgent({ storeUri, port: 0, apiKey: 'a key', log: () => undefined });
+  const open = await startWeightsAgent({ storeUri, port: 0, key: own, log: () => undefined });
+  const closed = await startWeightsAgent({ storeUri, port: 0, key: chosen, log: () => undefined });
   t.after(() => Promise.all([open.close(), closed.close()]));
   const { weights, file, sums } = policy.version;
   const good = { run: 'run', weights, file, sums };
-  const ask = async (url: string, body: unknown, headers: Record<string, string> = {}): Promise<number> =>
-    (await fetch(`${url}/locate`, { method: 'POST', body: JSON.stringify(body), headers })).status;
+  const ask = async (
+    url: string,
+    body: unknown,
+    headers: Record<string, string> = { authorization: `Bearer ${own.value}` },
+  ): Promise<number> => (await fetch(`${url}/locate`, { method: 'POST', body: JSON.stringify(body), headers })).status;
   assert.equal(await ask(open.url, good), 200);
   for (const bad of [
     { ...good, run: '../other' },
@@ -82,19 +91,21 @@ test('an agent gives nothing that is outside of a version, and nothing without i
   ]) {
     assert.equal(await ask(open.url, bad), 400, JSON.stringify(bad));
   }
-  assert.equal(await ask(open.url, good, { origin: 'https://example.com' }), 401, 'a web page');
+  assert.equal(await ask(open.url, good, {}), 401, 'another user of the machine');
+  const authorization = `Bearer ${own.value}`;
+  assert.equal(await ask(open.url, good, { authorization, origin: 'https://example.com' }), 403, 'a web page');
   const rebound = await new Promise<number | undefined>((resolve, reject) =>
-    request(`${open.url}/locate`, { method: 'POST', headers: { host: 'rebound.example' } }, (answer) =>
+    request(`${open.url}/locate`, { method: 'POST', headers: { authorization, host: 'rebound.example' } }, (answer) =>
       resolve(answer.resume().statusCode),
     )
       .on('error', reject)
       .end(JSON.stringify(good)),
   );
-  assert.equal(rebound, 401, 'a name that leads here');
+  assert.equal(rebound, 403, 'a name that leads here');
   assert.equal(await ask(closed.url, good), 401);
   assert.equal(await ask(closed.url, good, { authorization: 'Bearer a key' }), 200);
   await assert.rejects(
-    startWeightsAgent({ storeUri, host: '0.0.0.0', port: 0, log: () => undefined }),
+    startWeightsAgent({ storeUri, host: '0.0.0.0', port: 0, key: own, log: () => undefined }),
     coded('ConfigInvalid', 'RATCHET_WEIGHTS_AGENT_KEY'),
   );
 });

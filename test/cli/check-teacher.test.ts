@@ -33,7 +33,7 @@ async function teacherFolder(t: TestContext, preset: string): Promise<string> {
 /** A teacher with these weights behind a server of its own; its URL. */
 async function served(t: TestContext, preset: string): Promise<string> {
   const folder = await teacherFolder(t, preset);
-  const server = await startPolicyServer({ host: '127.0.0.1', port: 0, allowRoots: [folder], threads: 1 });
+  const server = await startPolicyServer({ key: null, host: '127.0.0.1', port: 0, allowRoots: [folder], threads: 1 });
   t.after(() => server.close());
   const body = JSON.stringify({ name: 'teacher', weight_dir: folder });
   const headers = { 'content-type': 'application/json' };

@@ -92,7 +92,8 @@ async function exposed(): Promise<string> {
   const log = await readFile(path.join(project.folder, '.ratchet/logs/metrics-worker.log'), 'utf8');
   const url = log.match(/http:\/\/127\.0\.0\.1:\d+\/metrics/g)?.at(-1);
   if (url === undefined) return '';
-  return fetch(url).then(
+  const secret = await readFile(path.join(project.folder, '.ratchet/secret'), 'utf8');
+  return fetch(url, { headers: { authorization: `Bearer ${secret.trim()}` } }).then(
     (answer) => answer.text(),
     () => '',
   );

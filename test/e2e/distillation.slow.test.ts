@@ -57,7 +57,7 @@ async function trainTeacher(to: string): Promise<void> {
 
 /** The teacher behind an OpenAI-compatible server of its own. */
 async function serveTeacher(port: number): Promise<void> {
-  const server = await startPolicyServer({ host: '127.0.0.1', port, allowRoots: [folder], threads: 1 });
+  const server = await startPolicyServer({ key: null, host: '127.0.0.1', port, allowRoots: [folder], threads: 1 });
   servers = [...servers, server];
   const body = JSON.stringify({ name: 'teacher', weight_dir: folder });
   const headers = { 'content-type': 'application/json' };

@@ -7,6 +7,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import type { WorkflowHandle } from '@temporalio/client';
 import type { Regression } from '../../core/eval/regression.ts';
+import { makeSecret } from '../../engine/project-secret.ts';
 import {
   eventsQuery,
   regressionFoundSignal,
@@ -23,7 +24,7 @@ let project: SmallProject;
 let server: OneVersionServer;
 before(async () => {
   project = await openSmallProject({});
-  server = await oneVersionServer(project.policyUrl);
+  server = await oneVersionServer(project.policyUrl, makeSecret(project.folder));
 });
 after(async () => {
   await project?.close();

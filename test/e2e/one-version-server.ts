@@ -15,7 +15,8 @@ export interface OneVersionServer {
   close(): Promise<void>;
 }
 
-export async function oneVersionServer(policyUrl: string): Promise<OneVersionServer> {
+/** `secret`: of the policy server's project. It asks nobody for one itself, as a vLLM without a key. */
+export async function oneVersionServer(policyUrl: string, secret: string): Promise<OneVersionServer> {
   let current: string | null = null;
   const sampled: string[] = [];
   const loaded: string[] = [];
@@ -49,8 +50,11 @@ export async function oneVersionServer(policyUrl: string): Promise<OneVersionSer
     if (isSampling && model === current && one.delayMs > 0) await delay(one.delayMs);
     if (isSampling && model !== current) return reply(response, 409, '{"error":{"message":"not held"}}');
     if (isSampling && sampled.at(-1) !== model) sampled.push(model!);
+    const authorization = `Bearer ${secret}`;
     const init =
-      request.method === 'POST' ? { method: 'POST', body, headers: { 'content-type': 'application/json' } } : {};
+      request.method === 'POST'
+        ? { method: 'POST', body, headers: { authorization, 'content-type': 'application/json' } }
+        : { headers: { authorization } };
     const answered = await fetch(`${policyUrl}${route}`, init);
     if (route === '/update_weights' && answered.ok) loaded.push((current = name!));
     reply(response, answered.status, await answered.text());

@@ -14,6 +14,7 @@ import { openInference } from '../../backends/inference/index.ts';
 import { taskQueues } from '../../core/names.ts';
 import { loadTokenizer } from '../../engine/index.ts';
 import { choosePort } from '../../workers/ports.ts';
+import { holdSecret } from '../../engine/project-secret.ts';
 import { localRoles, policyUrlAt } from '../../workers/roles.ts';
 import { startStack, type Stack } from '../../workers/supervisor.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
@@ -61,6 +62,7 @@ before(async () => {
     ({ name }) => name !== 'rollout worker',
   );
   stack = await startStack({ projectFolder: folder, policyUrl: policyUrlAt(policyPort), roles, log: () => undefined });
+  holdSecret(folder); // the rollout worker is this process
   connection = await Connection.connect({ address: stack.temporalAddress });
   client = new Client({ connection });
   native = await NativeConnection.connect({ address: stack.temporalAddress });

@@ -338,12 +338,14 @@ test('broken weights give an error, never samples', async (t) => {
   await assert.rejects(client.completions.create({ model: 'policy', prompt: '<bos>cat<sep>' }), { status: 500 });
 });
 
+const chosen = { kind: 'chosen', value: 'secret', variable: 'POLICY_KEY' } as const;
+
 test('beyond loopback a key is demanded, and asked for on every route but /health', async (t) => {
-  await assert.rejects(startPolicyServer({ host: '0.0.0.0', threads: 1, allowRoots: [] }), {
+  await assert.rejects(startPolicyServer({ key: null, host: '0.0.0.0', threads: 1, allowRoots: [] }), {
     code: 'ConfigInvalid',
     message: /API key/,
   });
-  const { server, client } = await openStage(t, { host: '0.0.0.0', apiKey: 'secret' });
+  const { server, client } = await openStage(t, { host: '0.0.0.0', key: chosen });
   assert.equal((await fetch(`http://127.0.0.1:${server.port}/v1/models`)).status, 401);
   assert.equal((await fetch(`http://127.0.0.1:${server.port}/health`)).status, 200);
   assert.deepEqual((await client.models.list()).data, []);
@@ -381,7 +383,7 @@ test('a web page of another place gets nothing from a server without a key, what
   for (const origin of ['https://evil.example', 'null']) assert.equal(await statusOf({ origin }), 403, origin);
   assert.equal(await statusOf({ host: 'evil.example' }, '/health'), 200, 'whether it is there is no secret');
 
-  const keyed = await openStage(t, { apiKey: 'secret' });
+  const keyed = await openStage(t, { key: chosen });
   const headers = { host: 'models.example', origin: 'https://models.example', authorization: 'Bearer secret' };
   const behindProxy = await new Promise<number | undefined>((resolve, reject) => {
     const request = httpRequest(`${keyed.server.url}/v1/models`, { headers }, (response) => {

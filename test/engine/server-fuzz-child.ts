@@ -7,7 +7,7 @@ import { createPreset, saveModelFolder, startPolicyServer } from '../../engine/i
 
 const folder = await mkdtemp(join(tmpdir(), 'ratchet-fuzz-'));
 await saveModelFolder(createPreset('preset:reverse-text-0.2m', { seed: 0 }), join(folder, 'model'));
-const server = await startPolicyServer({ threads: 1, allowRoots: [folder] });
+const server = await startPolicyServer({ key: null, threads: 1, allowRoots: [folder] });
 const body = JSON.stringify({ name: 'policy', weight_dir: join(folder, 'model') });
 const loaded = await fetch(`${server.url}/update_weights`, { method: 'POST', body });
 if (!loaded.ok) throw new Error(await loaded.text());

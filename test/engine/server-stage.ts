@@ -37,14 +37,17 @@ export interface Refusal {
 
 export async function openStage(t: TestContext, options: Partial<PolicyServerOptions> = {}): Promise<Stage> {
   const folder = await temporaryFolder(t);
-  const server = await startPolicyServer({ threads: 1, allowRoots: [folder], ...options });
+  const server = await startPolicyServer({ key: null, threads: 1, allowRoots: [folder], ...options });
   t.after(() => server.close());
-  const post = (path: string, body: unknown): Promise<Response> =>
-    fetch(`${server.url}${path}`, { method: 'POST', body: typeof body === 'string' ? body : JSON.stringify(body) });
+  const headers = options.key ? { authorization: `Bearer ${options.key.value}` } : {};
+  const post = (path: string, body: unknown): Promise<Response> => {
+    const text = typeof body === 'string' ? body : JSON.stringify(body);
+    return fetch(`${server.url}${path}`, { method: 'POST', headers, body: text });
+  };
   return {
     server,
     folder,
-    client: new OpenAI({ baseURL: `${server.url}/v1`, apiKey: options.apiKey ?? 'none', maxRetries: 2 }),
+    client: new OpenAI({ baseURL: `${server.url}/v1`, apiKey: options.key?.value ?? 'none', maxRetries: 2 }),
     post,
     async hold(name, model, extra = {}) {
       const weight_dir = join(folder, name.replaceAll(':', '_'));
@@ -63,7 +66,7 @@ export async function openStage(t: TestContext, options: Partial<PolicyServerOpt
       return { status: response.status, message: error.message, param: error.param };
     },
     async metric(name) {
-      const text = await (await fetch(`${server.url}/metrics`)).text();
+      const text = await (await fetch(`${server.url}/metrics`, { headers })).text();
       return Number(new RegExp(`^${name} (.*)$`, 'm').exec(text)?.[1]);
     },
   };

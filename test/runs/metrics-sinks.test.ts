@@ -182,6 +182,9 @@ print(json.dumps([[e.step, e.value, e.wall_time] for e in found.Scalars("train/r
   assert.deepEqual(JSON.parse(stdout), expected);
 });
 
+const own = { kind: 'secret', value: 'secret-of-this-project' } as const;
+const authorization = `Bearer ${own.value}`;
+
 describe('/metrics', () => {
   test('says the newest figures of a run', () => {
     const figures = new ScrapedRun('words "one"');
@@ -224,9 +227,13 @@ describe('/metrics', () => {
   });
 
   test('is not served beyond loopback without a key, and asks for the one it has', async (t) => {
-    const options = { host: '0.0.0.0', port: 0, key: null, text: () => 'ratchet_step{run="x"} 1\n' };
+    const options = { host: '0.0.0.0', port: 0, key: own, text: () => 'ratchet_step{run="x"} 1\n' };
     await assert.rejects(startMetricsServer(options), /expected a key beyond loopback/);
-    const server = await startMetricsServer({ ...options, host: '127.0.0.1', key: 'open sesame' });
+    const server = await startMetricsServer({
+      ...options,
+      host: '127.0.0.1',
+      key: { kind: 'chosen', value: 'open sesame', variable: 'RATCHET_METRICS_KEY' },
+    });
     t.after(() => server.close());
     const { port } = server.address() as { port: number };
     const ask = (headers: Record<string, string>) => fetch(`http://127.0.0.1:${port}/metrics`, { headers });
@@ -237,25 +244,29 @@ describe('/metrics', () => {
   });
 
   test('answers no name that somebody else made to lead here, and no web page', async (t) => {
-    const server = await startMetricsServer({ host: '127.0.0.1', port: 0, key: null, text: () => 'ratchet_step 1\n' });
+    const server = await startMetricsServer({ host: '127.0.0.1', port: 0, key: own, text: () => 'ratchet_step 1\n' });
     t.after(() => server.close());
     const { port } = server.address() as { port: number };
     const statusOf = (headers: Record<string, string>) =>
       new Promise<number | undefined>((resolve, reject) =>
         get({ port, path: '/metrics', headers }, (answer) => resolve(answer.resume().statusCode)).on('error', reject),
       );
-    assert.equal(await statusOf({ host: `localhost:${port}` }), 200);
-    assert.equal(await statusOf({ host: `rebound.example:${port}` }), 401);
-    assert.equal(await statusOf({ origin: 'https://rebound.example' }), 401);
+    assert.equal(await statusOf({ authorization, host: `localhost:${port}` }), 200);
+    assert.equal(await statusOf({ host: `localhost:${port}` }), 401);
+    assert.equal(await statusOf({ authorization, host: `rebound.example:${port}` }), 403);
+    assert.equal(await statusOf({ authorization, origin: 'https://rebound.example' }), 403);
   });
 
   test('continues when it is asked for what is no address', async (t) => {
-    const server = await startMetricsServer({ host: '127.0.0.1', port: 0, key: null, text: () => 'ratchet_step 1\n' });
+    const server = await startMetricsServer({ host: '127.0.0.1', port: 0, key: own, text: () => 'ratchet_step 1\n' });
     t.after(() => server.close());
     const { port } = server.address() as { port: number };
     const statusOf = (target: string) =>
       new Promise<number | undefined>((resolve, reject) =>
-        get({ port, path: target }, (answer) => resolve(answer.resume().statusCode)).on('error', reject),
+        get({ port, path: target, headers: { authorization } }, (answer) => resolve(answer.resume().statusCode)).on(
+          'error',
+          reject,
+        ),
       );
     assert.deepEqual([await statusOf('//'), await statusOf('/metrics?a=//')], [404, 200]);
   });

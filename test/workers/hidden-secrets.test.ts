@@ -68,18 +68,24 @@ test('a supervised worker is not even started with them', { skip: process.platfo
     PATH: process.env['PATH'] ?? '',
     RATCHET_POLICY_URL: 'http://policy',
     RATCHET_PAYLOAD_KEY: canary,
+    RATCHET_SECRET: canary,
     AWS_SECRET_ACCESS_KEY: canary,
     OPENAI_API_KEY: canary,
   });
-  assert.deepEqual(Object.keys(secrets).toSorted(), ['AWS_SECRET_ACCESS_KEY', 'OPENAI_API_KEY', 'RATCHET_PAYLOAD_KEY']);
+  assert.deepEqual(Object.keys(secrets).toSorted(), [
+    'AWS_SECRET_ACCESS_KEY',
+    'OPENAI_API_KEY',
+    'RATCHET_PAYLOAD_KEY',
+    'RATCHET_SECRET',
+  ]);
   const file = path.join(folder, 'worker.ts');
   writeFileSync(
     file,
     `import ${from('workers/take-secrets.ts')};
 import { readFileSync } from 'node:fs';
-const { AWS_SECRET_ACCESS_KEY, RATCHET_PAYLOAD_KEY, RATCHET_POLICY_URL } = process.env;
+const { AWS_SECRET_ACCESS_KEY, RATCHET_PAYLOAD_KEY, RATCHET_POLICY_URL, RATCHET_SECRET } = process.env;
 const startedWith = readFileSync('/proc/self/environ', 'utf8').includes('CANARY');
-console.log('told ' + JSON.stringify({ AWS_SECRET_ACCESS_KEY, RATCHET_PAYLOAD_KEY, RATCHET_POLICY_URL, startedWith }) + ' end');
+console.log('told ' + JSON.stringify({ AWS_SECRET_ACCESS_KEY, RATCHET_PAYLOAD_KEY, RATCHET_POLICY_URL, RATCHET_SECRET, startedWith }) + ' end');
 setInterval(() => {}, 1000);
 `,
   );
@@ -98,6 +104,7 @@ setInterval(() => {}, 1000);
   assert.deepEqual(JSON.parse(told.slice('told '.length, -' end'.length)), {
     AWS_SECRET_ACCESS_KEY: canary,
     RATCHET_PAYLOAD_KEY: canary,
+    RATCHET_SECRET: canary,
     RATCHET_POLICY_URL: 'http://policy',
     startedWith: false,
   });

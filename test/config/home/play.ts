@@ -41,7 +41,7 @@ export interface PlayedStep {
 /** What all files are played with: one policy server, and in place of each environment one that is built in. */
 export async function openStage(folder: string, standIn: string): Promise<Stage> {
   await mkdir(folder, { recursive: true });
-  const server = await startPolicyServer({ host: '127.0.0.1', port: 0, allowRoots: [folder], threads: 1 });
+  const server = await startPolicyServer({ key: null, host: '127.0.0.1', port: 0, allowRoots: [folder], threads: 1 });
   const teacher = path.join(folder, 'teacher');
   await saveModelFolder(createPreset(model, { seed: 9 }), teacher);
   const environment = await openEnvironment({ id: standIn, args: {} });

@@ -51,7 +51,7 @@ export class Slots {
   static async open(options: SlotsOptions): Promise<Slots> {
     return new Slots(
       options,
-      await startPolicyServer({ threads: 1, allowRoots: [options.folder, options.base], maxVersions: 6 }),
+      await startPolicyServer({ key: null, threads: 1, allowRoots: [options.folder, options.base], maxVersions: 6 }),
     );
   }
 

@@ -13,6 +13,7 @@ const { values } = parseArgs({
     'enable-lora': { type: 'boolean' },
     'sampled-log': { type: 'string' },
     'token-ms': { type: 'string' },
+    middleware: { type: 'string' },
   },
 });
 const text = (name: string): string | undefined => (typeof values[name] === 'string' ? values[name] : undefined);
@@ -25,5 +26,6 @@ const server = await startVllmStandIn({
   sampledLog: text('sampled-log'),
   tokenMs: Number(text('token-ms') ?? 0),
   apiKey: process.env['VLLM_API_KEY'],
+  guard: text('middleware') === undefined ? undefined : { secret: process.env['RATCHET_SECRET'] ?? '' },
 });
 console.log(`stand-in for vLLM at ${server.url}`);

@@ -7,7 +7,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { hash32 } from '../../../core/random.ts';
-import { startPolicyServer } from '../../../engine/index.ts';
+import { Gate, startPolicyServer } from '../../../engine/index.ts';
 import type { SampledLine } from '../../faults/fake-inference.ts';
 import { readJson, Refused, type Body } from './body.ts';
 import { Engine } from './engine.ts';
@@ -29,6 +29,8 @@ export interface StandInOptions {
   readonly hasRawLogprobs?: boolean;
   /** Asked for below /v1, and nowhere else. */
   readonly apiKey?: string | undefined;
+  /** As with `--middleware ratchet_vllm.RequireKey`: the key is asked for on every route, and the secret is proven. */
+  readonly guard?: { readonly secret: string } | undefined;
   /** A file: a line for each completion that was heard, `SampledLine`. Single tokens are none: they ask whether it lives. */
   readonly sampledLog?: string | undefined;
   /** What a token of a completion takes, of any number of them at once. */
@@ -62,7 +64,7 @@ export interface VllmStandIn {
  */
 export async function startVllmStandIn(options: StandInOptions): Promise<VllmStandIn> {
   const scratch = await mkdtemp(path.join(os.tmpdir(), 'vllm-stand-in-'));
-  const inner = await startPolicyServer({ threads: 1, allowRoots: ['/'], maxVersions: 64 });
+  const inner = await startPolicyServer({ key: null, threads: 1, allowRoots: ['/'], maxVersions: 64 });
   const faults: Faults = { isEngineDead: false, failures: 0, keepsWeights: false, breaksOff: false };
   const engine = new Engine(inner.url, scratch, { faults, hasRawLogprobs: options.hasRawLogprobs === true });
   await engine.loadBase(options.model);
@@ -161,8 +163,13 @@ async function answer(context: Context, request: IncomingMessage, response: Serv
     ...(options.isPrimeRl ? ofPrimeRl : {}),
   };
   try {
-    if (route.startsWith('/v1/') && options.apiKey && request.headers.authorization !== `Bearer ${options.apiKey}`) {
+    const asksForKey = route.startsWith('/v1/') || (options.guard && route !== '/health');
+    if (asksForKey && options.apiKey && request.headers.authorization !== `Bearer ${options.apiKey}`) {
       throw new Refused(401, 'Unauthorized');
+    }
+    if (options.guard && route === '/health') {
+      const gate = new Gate({ kind: 'secret', value: options.guard.secret });
+      for (const [name, value] of Object.entries(gate.proof(request))) response.setHeader(name, value);
     }
     const known = routes[`${request.method} ${route}`];
     if (!known)
@@ -172,7 +179,8 @@ async function answer(context: Context, request: IncomingMessage, response: Serv
     if (route === '/v1/completions') await delay((options.tokenMs ?? 0) * Number(body['max_tokens']));
     if (route === '/v1/completions' && !response.destroyed) note(context, body);
     const text = typeof said === 'string' ? said : JSON.stringify(said);
-    response.writeHead(200, { 'content-type': 'application/json' }).end(text);
+    const headers = { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) };
+    response.writeHead(200, headers).end(text);
   } catch (error) {
     const status = error instanceof Refused ? error.status : 500;
     const message = error instanceof Error ? error.message : String(error);

@@ -1,0 +1,89 @@
+import { createHash, createHmac, timingSafeEqual } from 'node:crypto';
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
+import { secretFileName } from '../project-secret.ts';
+import { foreignHeader } from './loopback.ts';
+
+/** What a server asks for as `Authorization: Bearer …`. */
+export type ServerKey =
+  /** The project's (`project-secret.ts`): for this machine alone. Web pages of other places are refused as well. */
+  | { readonly kind: 'secret'; readonly value: string }
+  /** Chosen by a person, and named `variable`. The server may stand behind a proxy with a name of its own. */
+  | { readonly kind: 'chosen'; readonly value: string; readonly variable: string };
+
+/** Why a request is not answered. */
+export interface Refusal {
+  readonly status: 401 | 403;
+  readonly message: string;
+}
+
+/**
+ * Decides whom a server of ours answers. Null as its key admits everybody on this machine, for servers of tests.
+ *
+ * Whoever takes the port of a server that has died would be told its secret. So a client may first ask for a proof that the server has the
+ * secret itself. The proof holds for one address, and cannot be had from a server at another one.
+ */
+export class Gate {
+  readonly #key: ServerKey | null;
+
+  constructor(key: ServerKey | null) {
+    this.#key = key;
+  }
+
+  /** Null to admit a request. */
+  refuse(headers: IncomingHttpHeaders): Refusal | null {
+    if (this.#key?.kind !== 'chosen') {
+      const foreign = refusalOfForeign(headers);
+      if (foreign !== null) return foreign;
+    }
+    if (this.#key === null || isSame(headers.authorization ?? '', bearer(this.#key.value))) return null;
+    return { status: 401, message: expected(this.#key) };
+  }
+
+  /** Headers of the answer to a request that asks for a proof; none for others. A key that a person chose may be guessed from a proof, so it gives none. */
+  proof({ headers, socket }: IncomingMessage): Record<string, string> {
+    const challenge = headers[challengeHeader];
+    if (this.#key?.kind !== 'secret' || typeof challenge !== 'string') return {};
+    return { [proofHeader]: proofOf(this.#key.value, challenge, addressOf(socket.localAddress, socket.localPort)) };
+  }
+}
+
+export function bearer(key: string): string {
+  return `Bearer ${key}`;
+}
+
+export const challengeHeader = 'ratchet-challenge';
+export const proofHeader = 'ratchet-proof';
+
+/** What only a server at `address` that has the secret answers to a challenge. `python/ratchet_vllm.py` computes the same. */
+export function proofOf(secret: string, challenge: string, address: string): string {
+  return createHmac('sha256', secret).update(`ratchet server\n${address}\n${challenge}`).digest('base64url');
+}
+
+/** One end of a connection, written the same at both ends. */
+export function addressOf(host: string | undefined, port: number | undefined): string {
+  return `${(host ?? '').replace(/^::ffff:(?=[\d.]+$)/, '')} ${port ?? 0}`;
+}
+
+/** In a time that does not tell where they differ. */
+export function isSame(given: string, expected: string): boolean {
+  const [one, other] = [given, expected].map((text) => createHash('sha256').update(text).digest());
+  return timingSafeEqual(one!, other!);
+}
+
+function expected(key: ServerKey): string {
+  const sent = 'Expected the header "Authorization: Bearer KEY" with';
+  if (key.kind === 'secret')
+    return `${sent} the secret of this server's project: the text of its file ${secretFileName}.`;
+  return `${sent} this server's key: what ${key.variable} was set to where it was started.`;
+}
+
+/** Web pages that are open on this machine ask from here as well: those of other places, and those that made a name lead here (DNS rebinding). */
+export function refusalOfForeign(headers: IncomingHttpHeaders): Refusal | null {
+  const found = foreignHeader(headers);
+  return found === null ? null : { status: 403, message: foreignWords[found] };
+}
+
+const foreignWords = {
+  host: 'Expected the header "Host" to name this machine: 127.0.0.1 or localhost.',
+  origin: 'This server answers no web pages of other places. Start it with a key of yours to use it from one.',
+};
