@@ -189,6 +189,8 @@ test('a run file names a webhook, and no secret', () => {
     'https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX',
     'https://HOOKS.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX',
     'https://discord.com/api/webhooks/123456789012345678/abcdefghijklmnop-QRSTUVWX_0123456789',
+    'https://discord.com/api/webhooks/123456789012345678/abcdefghijklmnopqrstuvwx',
+    'https://relay.example.com/discordapp.com/api/webhooks/1/abcdefghijklmnopqrstuvwx',
     'https://tenant.webhook.office.com/webhookb2/x',
     'https://alerts.example.com/hooks/3f2504e0-4f89-11d3-9a0c-0305e82c3301',
     'https://alerts.example.com/?token=abc',
