@@ -115,20 +115,25 @@ function post(
   options: Omit<RequestOptions, 'headers'> & { readonly headers: () => OutgoingHttpHeaders },
 ): Promise<{ readonly status: number; readonly text: string }> {
   return new Promise((resolve, reject) => {
+    const tooLate = (): Error => new Error(`${server.url} gave no answer within ${answerMsMax / 1000} s`);
+    const fail = (error: Error): void => reject(error.name === 'AbortError' ? tooLate() : error);
     const request = requestOf(server, { ...options, method: 'POST', agent: false });
     request.on('response', (response) => {
       let text = '';
       response.setEncoding('utf8');
+      const end = (): void =>
+        resolve({ status: response.statusCode ?? 0, text: text.slice(0, answerShownMax).replaceAll(/\s+/g, ' ') });
       response.on('data', (piece: string) => {
-        if (text.length < answerShownMax) text += piece;
+        text += piece;
+        if (text.length < answerShownMax) return;
+        end();
+        response.destroy(); // an answer may have no end
       });
-      response.on('error', reject);
-      response.on('end', () =>
-        resolve({ status: response.statusCode ?? 0, text: text.slice(0, answerShownMax).replaceAll(/\s+/g, ' ') }),
-      );
+      response.on('error', fail);
+      response.on('end', end);
     });
-    request.on('timeout', () => request.destroy(new Error(`no answer within ${answerMsMax / 1000} s`)));
-    request.on('error', reject).end(body);
+    request.on('timeout', () => request.destroy(tooLate()));
+    request.on('error', fail).end(body);
   });
 }
 

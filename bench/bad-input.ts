@@ -1,22 +1,27 @@
 import { execFile, execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { appendFileSync, copyFileSync, cpSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { CliProcess, type Outcome } from '../test/bad-input/cli-process.ts';
 import { commandLines, mustBeRefusedLine } from '../test/bad-input/command-lines.ts';
 import { damages, kindsIn, type Random } from '../test/bad-input/damages.ts';
 import { type Fault, faultIn } from '../test/bad-input/judge.ts';
+import { type BadCase, casesOf, type PartName, partNames } from '../test/bad-input/part.ts';
 import { badRunFiles, besides, isImporting, mustBeRefused } from '../test/bad-input/run-file-cases.ts';
+import { wantedOf } from '../test/bad-input/workflow-cases.ts';
 import { randomFrom } from '../test/config/run-files.ts';
 import { configText } from '../test/activities/runs.ts';
+import { trySent } from './bad-input-sent.ts';
+import { tryFolders, tryResults } from './bad-input-strangers.ts';
 import { goOn, type GoneOn, type ResumeCase } from './bad-input-resumes.ts';
 import { measurement, type Bench, type Figures } from './measurement.ts';
 import { furnishRun, runFile, trainRun } from './bad-input-run.ts';
 import { withProject } from './run-project.ts';
 
 /**
- * What bad input does: command lines, run files, and runs of whose objects one is damaged, read by every command that reads
+ * What bad input does: command lines, run files, inputs of workflows, answers of servers, templates, folders of strangers, and runs of whose objects one is damaged, read by every command that reads
  * and gone on with. Each is answered clearly (what was expected, what came, where, what to do; another exit code than 0 where it is refused), or does no harm.
  *
  * - `tried`: cases.
@@ -25,14 +30,25 @@ import { withProject } from './run-project.ts';
  * - `hangs`, goal 0: commands that did not end, and runs that neither ended, nor paused, nor failed.
  * - `silent`, goal 0: damage that changes what a run learns, or that an audit with --weights, or fsck, calls sound; what is known to be wrong, and is answered with exit code 0.
  *
+ * Workflow inputs and messages, answers of servers, and chat templates are given to what reads them. Folders of strangers, with links, FIFOs and
+ * damaged files in them, are read by commands that only look: nothing outside of a folder may be told, copied or written.
+ *
  * Commands are done in one process, one after the other, as the program does them; a sample is done by the program itself.
  */
-export const badInput = measurement('bad-input', 'what bad input does: command lines, run files, damaged runs', measure)
+const allParts = ['lines', 'files', 'objects', 'resumes', ...partNames, 'folders', 'results'] as const;
+
+export const badInput = measurement(
+  'bad-input',
+  'what bad input does: command lines, files, inputs, answers, damaged runs',
+  measure,
+)
   .option('--seed <n>', 'which', Number, 1)
   .option('--lines <n>', 'command lines', Number, 400)
   .option('--files <n>', 'run files', Number, 400)
   .option('--resumes <n>', 'damaged runs that are continued', Number, 80)
-  .option('--only <part>', 'lines, files, objects or resumes')
+  .option('--folders <n>', "commands that read a stranger's run", Number, 300)
+  .option('--results <n>', "commands that read a stranger's results", Number, 300)
+  .option('--only <parts>', `of ${allParts.join(', ')} these, with commas; without it all`)
   .option(
     '--kinds <pattern>',
     'of the objects those whose name, numbers as N and digests as #, has this in it: a regular expression',
@@ -42,6 +58,8 @@ export const badInput = measurement('bad-input', 'what bad input does: command l
 
 interface Options {
   readonly seed: number;
+  readonly folders: number;
+  readonly results: number;
   readonly lines: number;
   readonly files: number;
   readonly resumes: number;
@@ -127,8 +145,11 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
     const cli = new CliProcess();
     try {
       furnish(folder);
-      const wants = (part: string): boolean => only === undefined || only === part;
-      if (only !== 'files') {
+      const chosen: readonly string[] = only?.split(',') ?? allParts;
+      const unknown = chosen.filter((part) => !allParts.some((one) => one === part));
+      if (unknown.length > 0) throw new Error(`--only ${unknown.join(',')}: expected some of ${allParts.join(', ')}`);
+      const wants = (part: (typeof allParts)[number]): boolean => chosen.includes(part);
+      if (wants('lines') || wants('objects') || wants('resumes')) {
         bench.doing('training a run of three steps');
         await trainRun(bench, folder, run);
       }
@@ -136,6 +157,21 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
       if (wants('files')) await tryFiles(bench, { cli, folder, tally, random, count: options.files });
       if (wants('objects'))
         await tryObjects(bench, { cli, folder, tally, seed, kinds: new RegExp(options.kinds ?? '') });
+      for (const part of partNames) if (wants(part)) await tryPart(bench, { tally, seed, part });
+      if (wants('workflows')) {
+        bench.doing(`${sentToServer} inputs through a Temporal server`);
+        await trySent(sentToServer, randomFrom(seed), ({ sample, what, mustRefuse, names }, outcome) =>
+          note(
+            bench,
+            tally,
+            `sent ${sample.name}: ${what}`,
+            faultIn(outcome, names, mustRefuse, wantedOf(sample)),
+            outcome,
+          ),
+        );
+      }
+      if (wants('folders')) await tryStrangers(bench, { cli, folder, tally, random }, 'folders', options.folders);
+      if (wants('results')) await tryStrangers(bench, { cli, folder, tally, random }, 'results', options.results);
       if (wants('resumes')) {
         const cases = resumeCases(path.join(folder, 'outputs', run), options.resumes, random);
         for (const one of await goOn(bench, { folder, run, runFile: runFile(5), cases, random }))
@@ -196,6 +232,66 @@ async function tryFiles(
     const mustRefuse = mustBeRefused(text);
     tell(bench, tally, what, await answered(cli, folder, args), names, mustRefuse);
     if (n++ % sampledOneIn === 0) tell(bench, tally, `program ${what}`, await typed(folder, args), names, mustRefuse);
+  }
+}
+
+/** Each takes a workflow. */
+const sentToServer = 40;
+/** So many side by side: many wait for a server. */
+const casesAtOnce = 3;
+
+async function tryPart(
+  bench: Bench,
+  { tally, seed, part }: { tally: Tally; seed: number; part: PartName },
+): Promise<void> {
+  const cases = await casesOf(part, randomFrom(seed));
+  bench.doing(`${cases.length} ${part}`);
+  const queue = [...cases.entries()];
+  const work = async (): Promise<void> => {
+    const child = new CliProcess('part-child.ts');
+    try {
+      for (let next = queue.shift(); next !== undefined; next = queue.shift()) {
+        bench.signal.throwIfAborted();
+        const [index, one] = next;
+        const asked = [part, String(seed), String(index)];
+        const outcome =
+          (await child.run(tmpdir(), asked, one.boundMs ?? boundMs)) ?? (await child.run(tmpdir(), asked, patientMs));
+        note(bench, tally, `${part} ${one.what}`, faultOfCase(one, outcome), outcome);
+      }
+    } finally {
+      child.stop();
+    }
+  };
+  await Promise.all(Array.from({ length: casesAtOnce }, work));
+}
+
+function faultOfCase({ names, mustRefuse, wanted }: BadCase, outcome: Outcome): ReturnType<typeof faultIn> {
+  return faultIn(outcome, names, mustRefuse, wanted);
+}
+
+async function tryStrangers(
+  bench: Bench,
+  { cli, folder, tally, random }: Trying,
+  part: 'folders' | 'results',
+  count: number,
+): Promise<void> {
+  bench.doing(`${count} commands with ${part} of strangers`);
+  const child = new CliProcess('part-child.ts');
+  const place = path.join(folder, `strangers-${part}`);
+  mkdirSync(place);
+  try {
+    await (part === 'folders' ? tryFolders : tryResults)({
+      folder: place,
+      count,
+      random,
+      run(here, args) {
+        bench.signal.throwIfAborted();
+        return answered(args[0] === 'list' || args[0] === 'fork' ? child : cli, here, args);
+      },
+      tell: ({ what, found, outcome }) => note(bench, tally, `${part} ${what}`, found, outcome),
+    });
+  } finally {
+    child.stop();
   }
 }
 

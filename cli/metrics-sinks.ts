@@ -12,8 +12,8 @@ type Sinks = Pick<StatusReport, 'sinks' | 'sinksError' | 'notices' | 'damagedNot
 
 /** Of a folder read as a plain file: opening stores takes longer than all else here. */
 export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sinks> {
-  if (!store.startsWith('file:')) return sinksInBucket(run, store);
-  const folder = store.startsWith('file:///') ? fileURLToPath(store) : store.slice('file:'.length);
+  if (store.startsWith('s3:')) return sinksInBucket(run, store);
+  const folder = store.startsWith('file:///') ? fileURLToPath(store) : store.replace(/^file:/, '');
   const file = path.resolve(folder, run, layout.sinks());
   try {
     const hasNotices = existsSync(path.resolve(folder, run, layout.notices()));

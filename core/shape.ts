@@ -1,3 +1,4 @@
+import { quoted, shortened } from './steering.ts';
 import { nearestName } from './suggest.ts';
 
 /*
@@ -27,8 +28,9 @@ export class UnreadablePayload {
   }
 }
 
-const shownChars = 60;
 const shownNames = 5;
+/** The reason of a parser repeats what it read. */
+const whyChars = 200;
 /** At most this many problems of one list are described. */
 const problemsMax = 5;
 const depthMax = 20;
@@ -37,21 +39,21 @@ const depthMax = 20;
 export function received(value: unknown): string {
   if (value === undefined) return 'nothing';
   if (value === null) return 'null';
-  if (value instanceof UnreadablePayload) return `data that is not JSON (encoding ${value.encoding}: ${value.why})`;
+  if (value instanceof UnreadablePayload)
+    return `data that is not JSON (encoding ${shortened(value.encoding)}: ${shortened(value.why, whyChars)})`;
   if (ArrayBuffer.isView(value)) return `${value.byteLength} bytes that are not JSON (encoding binary/plain)`;
   if (Array.isArray(value)) return `a list of ${value.length}`;
   if (typeof value === 'object') {
     const names = Object.keys(value);
     if (names.length === 0) return 'an empty object';
     const more = names.length > shownNames ? ', …' : '';
-    return `an object with ${names.slice(0, shownNames).map(shortened).join(', ')}${more}`;
+    return `an object with ${names
+      .slice(0, shownNames)
+      .map((name) => shortened(name))
+      .join(', ')}${more}`;
   }
-  if (typeof value === 'string') return JSON.stringify(shortened(value));
-  return `${JSON.stringify(value)} (a ${typeof value})`;
-}
-
-function shortened(text: string): string {
-  return text.length <= shownChars ? text : `${text.slice(0, shownChars)}…`;
+  if (typeof value === 'string') return quoted(value);
+  return `${typeof value === 'number' ? value : JSON.stringify(value)} (a ${typeof value})`;
 }
 
 function wrong(expected: string, value: unknown, at: string): string[] {
@@ -69,7 +71,7 @@ const printable = /^\P{Cc}+$/u;
 export const anything: Shape = { expected: 'anything', problems: () => [] };
 export const text = shapeOf('a text', (value) => typeof value === 'string');
 export const flag = shapeOf('true or false', (value) => typeof value === 'boolean');
-export const number = shapeOf('a number', (value) => typeof value === 'number');
+export const number = shapeOf('a number', (value) => Number.isFinite(value));
 export const whole = wholeFrom0('a whole number from 0');
 export const wholeOrAll = shapeOf(
   'a whole number from −1 (−1 = all)',
@@ -176,7 +178,7 @@ export function onlyFieldsOf(fields: Fields, expected?: string): Shape {
       if (!isPlainObject(value)) return lenient.problems(value, at);
       const unknown = Object.keys(value).filter((name) => !Object.hasOwn(fields, name));
       return [
-        ...unknown.slice(0, problemsMax).map((name) => unknownField(below(at, shortened(name)), name, known)),
+        ...unknown.slice(0, problemsMax).map((name) => unknownField(below(at, name), name, known)),
         ...lenient.problems(value, at),
       ];
     },
@@ -205,6 +207,7 @@ export const tomlValue: Shape = {
 
 function tomlProblems(value: unknown, at: string, depth: number): readonly string[] {
   if (depth > depthMax) return [`${at}: expected at most ${depthMax} tables within one another`];
+  if (typeof value === 'number' && !Number.isFinite(value)) return wrong('a number that is not endless', value, at);
   if (typeof value === 'number' && Number.isInteger(value) && !Number.isSafeInteger(value) && Math.abs(value) < 1e21)
     return [`${at}: a number this large loses digits in JSON. Write it as a text: "${value}" with its own digits`];
   if (['string', 'boolean', 'number'].includes(typeof value)) return [];
@@ -266,5 +269,6 @@ function namesOf(fields: Fields): string {
 }
 
 function below(at: string, name: string): string {
-  return at === '' ? name : `${at}.${name}`;
+  const shown = shortened(name);
+  return at === '' ? shown : `${at}.${shown}`;
 }

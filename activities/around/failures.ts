@@ -2,6 +2,7 @@ import type { ActivityExecuteInput, ActivityInboundCallsInterceptor } from '@tem
 import { activityInfo } from '@temporalio/activity';
 import { ApplicationFailure } from '@temporalio/common';
 import { RatchetError } from '../../core/errors.ts';
+import { withoutControls } from '../../core/steering.ts';
 import { BugCount, placeOfBug } from './bugs.ts';
 
 /** Counts bugs across all activities of this process. */
@@ -42,7 +43,8 @@ export function toFailure(error: unknown): unknown {
   if (!(error instanceof RatchetError)) return error;
   return ApplicationFailure.create({
     type: error.code,
-    message: error.message,
+    // A history is shown by programs that print what it holds.
+    message: withoutControls(error.message),
     nonRetryable: !error.isRetryable,
     ...(error.cause instanceof Error ? { cause: error.cause } : {}),
     ...(error.retryAfterMs === undefined ? {} : { nextRetryDelay: error.retryAfterMs }),

@@ -20,7 +20,7 @@ export async function readChatTemplate(written: string, resolve: (file: string) 
   try {
     compileTemplate(text);
   } catch (cause) {
-    throw new Refused({ expected, received: `${path ?? 'a text'} that is none: ${String(cause)}` }, cause);
+    throw new Refused({ expected, received: `${path ?? 'a text'} that is none: ${(cause as Error).message}` }, cause);
   }
   return { ref: { path, sha256: sha256(Buffer.from(text)) }, text };
 }

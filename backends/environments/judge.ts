@@ -4,6 +4,8 @@ import { askServer, type Destination } from '../../engine/ask-server.ts';
 import { grantHere, linesOfServer } from '../../engine/grants.ts';
 import { asItIs, readBodyText } from '../../engine/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { unlike } from '../answer-words.ts';
+import { causeOf } from '../fetch-cause.ts';
 import { lazily } from '../../core/lazily.ts';
 import type { ChatMessage } from '../../core/rl/rollout.ts';
 import { lastNumber } from './parsers.ts';
@@ -84,10 +86,15 @@ export function openJudge(args: JudgeArgs): Judge {
     const { model, temperature, max_tokens } = options;
     const sent = messages.map(({ role, content }) => ({ role: role === 'tool' ? 'user' : role, content }));
     const { chat } = await client();
-    const completion = await chat.completions.create({ model, messages: sent, temperature, max_tokens });
-    const answer = completion.choices?.[0]?.message?.content;
-    if (typeof answer === 'string') return answer;
-    throw new Error(`${options.base_url} gave no text as ${model}'s answer.`);
+    const asking = chat.completions.create({ model, messages: sent, temperature, max_tokens });
+    const completion: unknown = await asking.catch((cause: unknown) => {
+      throw cause instanceof RatchetError ? cause : new Error(`The judge at ${url}: ${whyOf(cause)}`, { cause });
+    });
+    const read = Completion.safeParse(completion);
+    if (read.success) return read.data.choices[0]!.message.content;
+    throw new Error(
+      `The judge at ${url}: expected ${model}'s answer as a text, got ${unlike(read.error, completion)}. Is it an OpenAI-compatible API?`,
+    );
   }
 
   return {
@@ -129,6 +136,19 @@ export function judgeReward<State = unknown>(options: {
   };
 }
 
+const Completion = z.object({ choices: z.array(z.object({ message: z.object({ content: z.string() }) })).min(1) });
+
+const wordsMax = 500;
+
+/** Its client says "Connection error." of whatever went wrong before an answer came. */
+function whyOf(error: unknown): string {
+  if (error instanceof SyntaxError) return `its answer is not JSON (${error.message})`;
+  if (!(error instanceof Error)) return String(error);
+  const { cause } = error;
+  const why = cause instanceof Error ? ` (${cause.cause === undefined ? cause.message : causeOf(cause)})` : '';
+  return `${error.message.slice(0, wordsMax)}${why}`;
+}
+
 const waitMaxMs = 24 * 3600 * 1000;
 
 function keyOf(variable: string | undefined): string {
@@ -168,5 +188,7 @@ async function fetchWhole(
   });
   const { status, statusText, headers } = response;
   const text = await readBodyText(response, 'The judge', judgeBytesMax);
+  if (status >= 600 || text === '')
+    throw new Error(`expected an answer in JSON, got status ${status}${text === '' ? ' and nothing' : ''}`);
   return new Response(text, { status, statusText, headers });
 }

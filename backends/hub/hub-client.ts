@@ -2,6 +2,7 @@ import { setTimeout as wait } from 'node:timers/promises';
 import { z } from 'zod';
 import { hubAnswerMsMax, hubStallMsMax } from '../../core/limits.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { problemsIn } from '../../core/problems-in.ts';
 import { askServer, isRefusal } from '../../engine/ask-server.ts';
 import { asItIs, readBodyText, UnwantedBody } from '../../engine/read-body.ts';
 import { commitPattern, type RepositoryKind } from './hub-cache.ts';
@@ -54,7 +55,7 @@ export class HubClient {
     });
     const parsed = ModelInfo.safeParse(jsonOrNull(text));
     if (!parsed.success) {
-      const message = `${url}: expected a repository's description, got ${z.prettifyError(parsed.error)}. Is HF_ENDPOINT a Hugging Face Hub?`;
+      const message = `${url}: expected a repository's description, got ${problemsIn(parsed.error)}. Is HF_ENDPOINT a Hugging Face Hub?`;
       throw new RatchetError('ServerUnavailable', message);
     }
     const { sha, siblings } = parsed.data;
@@ -102,7 +103,12 @@ export class HubClient {
     for (let i = 0; i < redirectsMax; i++) {
       const response = await this.#ask(at, { ...asked, method: 'HEAD', redirects: 'returned' });
       const to = response.headers.get('location');
-      if (to === null || new URL(to, at).origin !== new URL(at).origin || response.headers.has('x-linked-etag')) {
+      if (
+        to === null ||
+        !URL.canParse(to, at) ||
+        new URL(to, at).origin !== new URL(at).origin ||
+        response.headers.has('x-linked-etag')
+      ) {
         return response;
       }
       at = new URL(to, at).href;

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { errorIn } from '../answer-words.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { ncclRemedy, saysEngineDied, saysNcclFailed, saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
 import { withoutSecrets } from '../../config/secrets.ts';
@@ -91,6 +92,13 @@ export class ModelServer {
     const answer = await this.#ask('POST', route, body, options);
     if (answer.status >= 300) throw this.#refusal(route, answer);
     const said = parseJson(answer.text);
+    const trouble = errorIn(said);
+    // A gateway may report with status 200 that the server behind it failed.
+    if (trouble !== null)
+      throw new RatchetError(
+        'InferenceUnavailable',
+        `${this.root}${route} answered ${answer.status} with an error: ${trouble}`,
+      );
     if (said !== undefined) return said;
     throw new RatchetError(
       'InferenceUnavailable',

@@ -1,5 +1,7 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { shortened } from '../../core/steering.ts';
+import { unlike } from '../answer-words.ts';
 import type { ChatRequest, ChatSample, Sample, SampleRequest, SamplingModifiers } from './types.ts';
 
 /** Bodies of requests and answers: OpenAI's, with the fields that vLLM and our own server add to them. */
@@ -27,14 +29,19 @@ export function samplingBody(
 /** Of `/v1/completions`: what comes back has ids and logprobs. */
 export const withTokenIds = { logprobs: 0, return_token_ids: true };
 
+/** Sums of rounded numbers may end a little above 0. */
+const logprobMax = 0.01;
+const isLogprob = (value: unknown): boolean => Number.isFinite(value) && (value as number) <= logprobMax;
+
 /** Thousands of numbers in an answer: looked at one by one, without a schema for each. */
-const numbers = z.custom<number[]>(
-  (value) => Array.isArray(value) && value.every((number) => typeof number === 'number'),
-  'expected a list of numbers',
+const logprobsOf = z.custom<number[]>(
+  (value) => Array.isArray(value) && value.every(isLogprob),
+  'expected a list of log probabilities: numbers up to 0',
 );
+const logprobIn = z.custom<number>(isLogprob, 'expected a log probability: a number up to 0');
 
 const ids = z.custom<number[]>(
-  (value) => Array.isArray(value) && value.every((id) => Number.isInteger(id) && (id as number) >= 0),
+  (value) => Array.isArray(value) && value.every((id) => Number.isSafeInteger(id) && (id as number) >= 0),
   'expected a list of token ids: whole numbers from 0',
 );
 
@@ -44,9 +51,9 @@ const Completions = z.object({
       index: z.int(),
       finish_reason: z.string().nullish(),
       token_ids: ids,
-      logprobs: z.object({ token_logprobs: numbers }),
+      logprobs: z.object({ token_logprobs: logprobsOf }),
       /** Ours, where the distribution drawn from is not that of the logprobs. */
-      sampling_logprobs: numbers.nullish(),
+      sampling_logprobs: logprobsOf.nullish(),
     }),
   ),
 });
@@ -72,8 +79,13 @@ export function samplesIn(
   }: { readonly count: number; readonly root: string; readonly tellsSamplers?: boolean },
 ): Sample[] {
   const read = Completions.safeParse(answer);
-  if (!read.success || read.data.choices.length !== count) {
-    const received = read.success ? `${read.data.choices.length} choices` : z.prettifyError(read.error).slice(0, 500);
+  const uneven = read.data?.choices.find((choice) => !isEven(choice));
+  if (!read.success || read.data.choices.length !== count || uneven) {
+    const received = !read.success
+      ? unlike(read.error, answer)
+      : uneven
+        ? `${uneven.token_ids.length} token ids with ${uneven.logprobs.token_logprobs.length} logprobs`
+        : `${read.data.choices.length} choices`;
     throw new RatchetError(
       'InferenceRejected',
       `${root}/v1/completions: expected ${count} choices with token ids and logprobs, got ${received}. Training needs the ids that were sampled: Ratchet's policy server and vLLM (return_token_ids) give them.`,
@@ -85,6 +97,15 @@ export function samplesIn(
     ...bothLogprobs(choice, tellsSamplers),
     finishReason: finishOf(choice.finish_reason, root),
   }));
+}
+
+/** Each token has its log probability. */
+function isEven({
+  token_ids: { length },
+  logprobs,
+  sampling_logprobs: drawn,
+}: z.infer<typeof Completions>['choices'][number]): boolean {
+  return logprobs.token_logprobs.length === length && (drawn == null || drawn.length === length);
 }
 
 function bothLogprobs(
@@ -99,7 +120,7 @@ const PromptLogprobs = z.object({
   choices: z.array(
     z.object({
       index: z.int(),
-      prompt_logprobs: z.array(z.record(z.string(), z.object({ logprob: z.number() })).nullable()),
+      prompt_logprobs: z.array(z.record(z.string(), z.object({ logprob: logprobIn })).nullable()),
     }),
   ),
 });
@@ -113,7 +134,7 @@ export function promptLogprobsIn(answer: unknown, prompts: readonly (readonly nu
       `${root}/v1/completions: expected prompt_logprobs of every token of ${prompts.length} prompts, got ${received}. A teacher that scores must give them: vLLM and Ratchet's policy server do (prompt_logprobs).`,
     );
   };
-  if (!read.success) return refuse(z.prettifyError(read.error).slice(0, 500));
+  if (!read.success) return refuse(unlike(read.error, answer));
   const inOrder = read.data.choices.toSorted((a, b) => a.index - b.index);
   if (inOrder.length !== prompts.length) return refuse(`${inOrder.length} choices`);
   return prompts.map((prompt, p) => {
@@ -138,7 +159,7 @@ function finishOf(reason: string | null | undefined, root: string): 'stop' | 'le
   }
   throw new RatchetError(
     'InferenceRejected',
-    `${root} ended a turn for a reason that is not known: ${String(reason)}.`,
+    `${root} ended a turn for a reason that is not known: ${shortened(String(reason))}.`,
   );
 }
 
@@ -186,7 +207,7 @@ export function turnIn(answer: unknown, { tokens }: Pick<ChatRequest, 'tokens'>,
   const where = `${root}/v1/chat/completions`;
   const read = ChatCompletion.safeParse(answer);
   if (!read.success) {
-    const received = z.prettifyError(read.error).slice(0, 500);
+    const received = unlike(read.error, answer);
     throw new RatchetError(
       'InferenceRejected',
       `${where}: expected a chat completion with one choice, got ${received}.`,
@@ -195,8 +216,10 @@ export function turnIn(answer: unknown, { tokens }: Pick<ChatRequest, 'tokens'>,
   const { choices, prompt_token_ids: promptTokenIds = null, usage } = read.data;
   const { message, finish_reason: finish, token_ids: tokenIds = null, logprobs } = choices[0]!;
   const sampled = logprobs?.content?.map(({ logprob }) => logprob) ?? null;
-  if (tokens === 'required' && (!promptTokenIds || !tokenIds || sampled?.length !== tokenIds.length)) {
-    const missing = !promptTokenIds || !tokenIds ? 'without token ids' : 'whose logprobs are not one for each token';
+  const isWhole = tokenIds !== null && sampled?.length === tokenIds.length && sampled.every(isLogprob);
+  if (tokens === 'required' && (!promptTokenIds || !isWhole)) {
+    const missing =
+      !promptTokenIds || !tokenIds ? 'without token ids' : 'whose logprobs are not one up to 0 for each token';
     throw new RatchetError(
       'InferenceRejected',
       `${where} answered ${missing}, which will do for evaluations and not for training: what is trained on are the ids that were sampled, never a guess from the text. vLLM gives them (return_token_ids), as does Ratchet's policy server.`,

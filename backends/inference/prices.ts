@@ -49,5 +49,5 @@ function fieldsOf(value: unknown): Readonly<Record<string, unknown>> {
 function numberOf(value: unknown): number | null {
   if (typeof value !== 'number' && typeof value !== 'string') return null;
   const number = value === '' ? NaN : Number(value);
-  return Number.isFinite(number) ? number : null;
+  return Number.isFinite(number) && number >= 0 ? number : null;
 }

@@ -1,5 +1,7 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { jsonOrNull } from '../../core/json-or-null.ts';
+import { quoted } from '../../core/steering.ts';
 import { weightsAgentKeyVar } from '../../core/names.ts';
 import { HttpClient, NoAnswer } from './http-client.ts';
 import type { ServedPolicy } from './types.ts';
@@ -39,6 +41,11 @@ export function askWeightsAgent(url: string): (policy: ServedPolicy) => Promise<
         `The weights agent at ${url} answered ${answer.status}: ${answer.text.slice(0, 500)}`,
       );
     }
-    return Located.parse(JSON.parse(answer.text)).folder;
+    const located = Located.safeParse(jsonOrNull(answer.text));
+    if (located.success) return located.data.folder;
+    throw new RatchetError(
+      'InferenceUnavailable',
+      `The weights agent at ${url} answered ${answer.status} with ${quoted(answer.text, 200)}, expected the folder of a version. Is it a weights agent, and of this version?`,
+    );
   };
 }

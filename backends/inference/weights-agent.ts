@@ -3,6 +3,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { problemsIn } from '../../core/problems-in.ts';
 import { runNamePattern, weightsAgentKeyVar } from '../../core/names.ts';
 import { Gate, type ServerKey } from '../../engine/server/gate.ts';
 import { isLoopback } from '../../engine/server/loopback.ts';
@@ -95,7 +96,7 @@ async function answer(
     const wanted = Wanted.safeParse(await readBody(request));
     if (!wanted.success || !isInside(wanted.data)) {
       return say(400, {
-        error: `Expected {run, weights, file, sums}: ${wanted.success ? 'the file is elsewhere' : z.prettifyError(wanted.error)}`,
+        error: `Expected {run, weights, file, sums}: ${wanted.success ? 'the file is elsewhere' : problemsIn(wanted.error)}`,
       });
     }
     const { run, weights, file, sums } = wanted.data;

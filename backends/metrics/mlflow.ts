@@ -1,8 +1,11 @@
+import { z } from 'zod';
 import { jsonOrNull } from '../../core/json-or-null.ts';
 import { askServer, isRefusal } from '../../engine/ask-server.ts';
 import type { ServerVariable } from '../../engine/grants.ts';
 import { asItIs, readBodyText } from '../../engine/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { quoted } from '../../core/steering.ts';
+import { unlike } from '../answer-words.ts';
 import { causeOf } from '../fetch-cause.ts';
 import { firstLineage, lineageNumber } from '../../core/names.ts';
 import type { NumberedRow } from '../../runs/metrics-feed.ts';
@@ -48,10 +51,26 @@ interface TrackedRun {
   isUnsure: boolean;
 }
 
-interface AnsweredRun {
-  readonly info: { readonly run_id: string; readonly status: string };
-  readonly data?: { readonly tags?: readonly { readonly key: string; readonly value: string }[] };
-}
+const Run = z.object({
+  info: z.object({ run_id: z.string(), status: z.string() }),
+  data: z.object({ tags: z.array(z.object({ key: z.string(), value: z.string() })).nullish() }).nullish(),
+});
+type AnsweredRun = z.infer<typeof Run>;
+
+/** What is used of its answers. */
+const Answers = {
+  experiment: z.object({
+    experiment: z.object({ experiment_id: z.string(), lifecycle_stage: z.string().nullish() }),
+  }),
+  created: z.object({ experiment_id: z.string() }),
+  runs: z.object({ runs: z.array(Run).nullish() }),
+  run: z.object({ run: Run }),
+  history: z.object({
+    metrics: z.array(z.object({ step: z.union([z.int(), z.string().regex(/^\d+$/)]).nullish() })).nullish(),
+    next_page_token: z.string().nullish(),
+  }),
+  nothing: z.looseObject({}),
+} as const;
 
 /**
  * MLflow's tracking server, over its REST API (mlflow.org/docs/latest/rest-api.html, 2.0). A lineage is an MLflow run of its own, since steps of a
@@ -76,7 +95,7 @@ export class MlflowSink implements MetricsSink {
     let next = 0;
     for (const { info, data } of await this.#search()) {
       const tags = new Map(data?.tags?.map(({ key, value }) => [key, value]));
-      next = Math.max(next, Number(tags.get(tagNames.next) ?? 0));
+      next = Math.max(next, rowIn(tags.get(tagNames.next) ?? '0', this.#base));
       this.#runs.set(tags.get(tagNames.lineage) ?? firstLineage, {
         runId: info.run_id,
         hasParams: tags.has(tagNames.hasParams),
@@ -124,7 +143,8 @@ export class MlflowSink implements MetricsSink {
 
   async #experiment(): Promise<string> {
     const { experiment } = this.#options;
-    const found = await this.#ask<{ experiment: { experiment_id: string; lifecycle_stage?: string } }>(
+    const found = await this.#ask(
+      Answers.experiment,
       `experiments/get-by-name?experiment_name=${encodeURIComponent(experiment)}`,
       { method: 'GET' },
       'RESOURCE_DOES_NOT_EXIST',
@@ -136,18 +156,19 @@ export class MlflowSink implements MetricsSink {
       );
     }
     if (found) return found.experiment.experiment_id;
-    return (await this.#post<{ experiment_id: string }>('experiments/create', { name: experiment })).experiment_id;
+    return (await this.#post('experiments/create', { name: experiment }, Answers.created)).experiment_id;
   }
 
   /** All of this run, oldest first: where two of a lineage were made, the older one is it. */
   async #search(): Promise<AnsweredRun[]> {
-    const { runs = [] } = await this.#post<{ runs?: AnsweredRun[] }>('runs/search', {
+    const asked = {
       experiment_ids: [this.#experimentId],
       filter: `tags.\`${tagNames.id}\` = '${this.#options.id}'`,
       order_by: ['attributes.start_time DESC'],
       max_results: pageSize,
-    });
-    return runs; // a later entry takes the place of an earlier one in the map
+    };
+    const { runs } = await this.#post('runs/search', asked, Answers.runs);
+    return runs ?? []; // a later entry takes the place of an earlier one in the map
   }
 
   async #runOf(lineage: string): Promise<TrackedRun> {
@@ -169,7 +190,7 @@ export class MlflowSink implements MetricsSink {
   async #begin(lineage: string): Promise<TrackedRun> {
     const { id, runName } = this.#options;
     const parent = lineage === firstLineage ? undefined : this.#runs.get(firstLineage)?.runId;
-    const { run } = await this.#post<{ run: AnsweredRun }>('runs/create', {
+    const asked = {
       experiment_id: this.#experimentId,
       run_name: lineage === firstLineage ? runName : `${runName} (lineage ${lineageNumber(lineage)})`,
       start_time: Date.now(),
@@ -179,7 +200,8 @@ export class MlflowSink implements MetricsSink {
         { key: 'mlflow.source.name', value: 'ratchet' },
         ...(parent === undefined ? [] : [{ key: 'mlflow.parentRunId', value: parent }]),
       ],
-    });
+    };
+    const { run } = await this.#post('runs/create', asked, Answers.run);
     const begun = { runId: run.info.run_id, hasParams: false, isRunning: true, isUnsure: false };
     this.#runs.set(lineage, begun);
     return begun;
@@ -197,6 +219,7 @@ export class MlflowSink implements MetricsSink {
 
   async #stepsOf({ runId }: TrackedRun, key: string): Promise<Set<number>> {
     const steps = new Set<number>();
+    const pages = new Set<string>();
     for (let page = ''; ;) {
       const query = new URLSearchParams({
         run_id: runId,
@@ -204,23 +227,32 @@ export class MlflowSink implements MetricsSink {
         max_results: String(pageSize),
         ...(page && { page_token: page }),
       });
-      const answer = await this.#ask<{ metrics?: { step?: number | string }[]; next_page_token?: string }>(
+      const answer = await this.#ask(
+        Answers.history,
         `metrics/get-history?${query.toString()}`,
         { method: 'GET' },
         'RESOURCE_DOES_NOT_EXIST',
       );
-      for (const { step = 0 } of answer?.metrics ?? []) steps.add(Number(step));
+      for (const { step } of answer?.metrics ?? []) steps.add(Number(step ?? 0));
       page = answer?.next_page_token ?? '';
       if (page === '') return steps;
+      if (pages.has(page))
+        throw new RatchetError(
+          'ServerUnavailable',
+          `MLflow at ${this.#base} gives a page of ${key} twice, without end.`,
+        );
+      pages.add(page);
     }
   }
 
-  async #post<Answer = unknown>(route: string, body: object): Promise<Answer> {
-    return (await this.#ask<Answer>(route, { method: 'POST', body: JSON.stringify(body) }))!;
+  async #post<Answer = object>(route: string, body: object, shape?: z.ZodType<Answer>): Promise<Answer> {
+    const wanted = shape ?? (Answers.nothing as unknown as z.ZodType<Answer>);
+    return (await this.#ask(wanted, route, { method: 'POST', body: JSON.stringify(body) }))!;
   }
 
   /** Null where the server answers with the error code that is expected. */
   async #ask<Answer>(
+    shape: z.ZodType<Answer>,
     route: string,
     request: { readonly method: 'GET' | 'POST'; readonly body?: string },
     expected?: string,
@@ -246,19 +278,32 @@ export class MlflowSink implements MetricsSink {
       throw new RatchetError('ServerUnavailable', what, { cause });
     }
     const answer = jsonOrNull(text);
-    if (response.ok && answer !== null) return answer as Answer;
-    const { error_code: code, message } = (answer ?? {}) as { error_code?: string; message?: string };
+    const read = shape.safeParse(answer);
+    if (response.ok && read.success) return read.data;
+    const { error_code: code, message } = (answer ?? {}) as { error_code?: unknown; message?: unknown };
     if (expected !== undefined && code === expected) return null;
     if (response.status === 401 || response.status === 403) {
       const says = `MLflow at ${this.#base} answers ${response.status}: set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, where the processes start.`;
       throw new RatchetError('ServerUnavailable', says);
     }
-    const said = `${code ?? ''} ${message ?? text}`.trim().slice(0, 300);
+    const words = typeof message === 'string' ? message : text;
+    const differs = response.ok && answer !== null && read.error ? `; ${unlike(read.error)}` : '';
+    const said = `${typeof code === 'string' ? code : ''} ${words}`.trim().slice(0, 300) + differs;
     throw new RatchetError(
       'ServerUnavailable',
       `${shown} answers ${response.status}, expected JSON of MLflow: ${said}`,
     );
   }
+}
+
+/** The number of a row, as a tag says it. */
+function rowIn(tag: string, base: string): number {
+  const row = tag === '' ? Number.NaN : Number(tag);
+  if (Number.isSafeInteger(row) && row >= 0) return row;
+  throw new RatchetError(
+    'ServerUnavailable',
+    `MLflow at ${base}: expected the number of a row in the tag ${tagNames.next}, got ${quoted(tag)}. Correct it there, or delete that run: it is sent again.`,
+  );
 }
 
 interface Credentials {

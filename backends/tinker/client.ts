@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { problemsIn } from '../../core/problems-in.ts';
 import { type Call, parsed, type HttpReply, TinkerHttp } from './http.ts';
 import { retrieve } from './futures.ts';
 import { decodePassOutput, decodeSampleResponse, encodePassRequest } from './proto.ts';
@@ -209,7 +210,7 @@ export class TinkerClient {
   read<T>(shape: z.ZodType<T>, reply: HttpReply, route: string): T {
     const result = shape.safeParse(parsed(reply, this.http.address.url + route));
     if (result.success) return result.data;
-    const found = z.prettifyError(result.error).slice(0, 400);
+    const found = problemsIn(result.error).slice(0, 400);
     throw new TinkerTrouble(
       'failed',
       `${this.http.address.url}${route} answered in other words than expected: ${found}`,
@@ -217,11 +218,10 @@ export class TinkerClient {
   }
 
   async #openSession(): Promise<string> {
-    const reply = await this.http.json('/api/v1/create_session', {
-      body: { type: 'create_session', tags: ['ratchet'], user_metadata: null, sdk_version: sdkVersion },
-      mayRepeat: true,
-    });
-    const { session_id: session } = z.looseObject({ session_id: z.string() }).parse(reply);
+    const route = '/api/v1/create_session';
+    const body = { type: 'create_session', tags: ['ratchet'], user_metadata: null, sdk_version: sdkVersion };
+    const reply = await this.http.post(route, { body, mayRepeat: true });
+    const { session_id: session } = this.read(z.looseObject({ session_id: z.string() }), reply, route);
     this.#beatSoon(session);
     return session;
   }
@@ -378,5 +378,15 @@ function aligned(scored: readonly (number | null)[], length: number): (number | 
 /** What the request itself was answered with, below what its promise became: some servers name the model in the one, some in the other. */
 function withDefaults(reply: HttpReply, first: Readonly<Record<string, unknown>>): HttpReply {
   const later = parsed(reply, 'create_model') as Record<string, unknown>;
-  return { ...reply, bytes: Buffer.from(JSON.stringify({ ...first, ...later })) };
+  try {
+    return { ...reply, bytes: Buffer.from(JSON.stringify({ ...first, ...later })) };
+  } catch (cause) {
+    throw new TinkerTrouble(
+      'failed',
+      'create_model: expected the name of a model, got JSON that is nested too deeply.',
+      {
+        cause,
+      },
+    );
+  }
 }

@@ -88,6 +88,8 @@ async function untilSettled(http: TinkerHttp, requestId: string, waiting: Waitin
       continue;
     }
     const { status } = reply;
+    // A server that holds nothing back would be asked without a pause.
+    if (status === 408) await wait(pollPauseMs);
     if (status === 408) continue;
     if (status === 402) {
       const trouble = http.refusal(route, reply);

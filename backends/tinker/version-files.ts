@@ -3,6 +3,7 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { problemsIn } from '../../core/problems-in.ts';
 import { ofRepository } from '../../engine/model/model-repository.ts';
 import { readRegular } from '../../engine/regular-file.ts';
 import { readModelText } from '../../engine/model/text-files.ts';
@@ -57,7 +58,7 @@ export async function readVersion(folder: string): Promise<TinkerVersion> {
   }
   const parsed = TinkerVersion.safeParse(JSON.parse(text));
   if (parsed.success) return parsed.data;
-  throw new RatchetError('CheckpointDamaged', `${file}: ${z.prettifyError(parsed.error)}`);
+  throw new RatchetError('CheckpointDamaged', `${file}: ${problemsIn(parsed.error)}`);
 }
 
 /** The adapter's own files as bytes. */

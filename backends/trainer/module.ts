@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { problemsIn } from '../../core/problems-in.ts';
 import type { ModuleSpec } from '../../config/run-spec.ts';
 import { importUserFunction } from '../../engine/index.ts';
 import { registerKit } from '../environments/load.ts';
@@ -46,7 +47,7 @@ function checked(trainer: Trainer, file: string): Trainer {
   const read = <T>(shape: z.ZodType<T>, given: unknown, method: keyof Trainer): T => {
     const result = shape.safeParse(given);
     if (result.success) return result.data;
-    const wrong = z.prettifyError(result.error);
+    const wrong = problemsIn(result.error);
     throw new RatchetError(
       'Unsupported',
       `${file}: ${method}() answered otherwise than docs/guide/adapters.md asks:\n${wrong}`,

@@ -1,4 +1,5 @@
 import { received } from '../shape.ts';
+import { shortened } from '../steering.ts';
 import { nearestName } from '../suggest.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { Overrides } from './run-state.ts';
@@ -140,7 +141,8 @@ function refuseValue(name: LiveSetting, value: unknown, { underWay }: SettingsCo
 }
 
 /** What to do about a name that a running run cannot change. `isOfFile`: whether a run file may say it. */
-export function unknownSetting(name: string, run: string, isOfFile = true): string {
+export function unknownSetting(asked: string, run: string, isOfFile = true): string {
+  const name = shortened(asked);
   const first = name.replaceAll('-', '_').split('.')[0]!;
   const can = `What can be changed while it runs: ${liveSettingNames.join(', ')}.`;
   if (boundToCheckpoint.includes(first)) {
@@ -151,7 +153,7 @@ export function unknownSetting(name: string, run: string, isOfFile = true): stri
   }
   const near = nearestName(name, liveSettingNames);
   if (near !== undefined) return `${name}: no such setting of a running run. Did you mean ${near}? ${can}`;
-  if (!isOfFile) return `${JSON.stringify(name)}: there is no such setting. ${can}`;
+  if (!isOfFile) return `"${name}": there is no such setting. ${can}`;
   return `${name} cannot be changed while the run runs. Stop it (npx ratchet stop ${run}), change its file, and train it again: it continues from its newest commit. ${can}`;
 }
 

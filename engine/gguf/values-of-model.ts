@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { problemsIn } from '../../core/problems-in.ts';
 import type { ModelConfig } from '../model/config.ts';
 import { attentionOf } from '../model/families.ts';
 import type { ModelFolder } from '../model/model-folder.ts';
@@ -272,7 +273,7 @@ function templateValues({ chat_template: stated }: z.infer<typeof TokenizerConfi
 function read<Schema extends z.ZodType>(files: Texts, name: string, schema: Schema): z.infer<Schema> {
   const parsed = schema.safeParse(JSON.parse(files[name] ?? '{}'));
   if (parsed.success) return parsed.data;
-  throw unsupported(name, 'what Hugging Face writes', z.prettifyError(parsed.error));
+  throw unsupported(name, 'what Hugging Face writes', problemsIn(parsed.error));
 }
 
 function unsupported(where: string, expected: string, received: string): RatchetError {

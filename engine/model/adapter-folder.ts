@@ -1,6 +1,7 @@
 import { isAbsolute, join, relative } from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { problemsIn } from '../../core/problems-in.ts';
 import type { ModelConfig } from './config.ts';
 import { adaptedLayers, type LoraConfig } from './adapter-layout.ts';
 import { AdapterParameters } from './lora.ts';
@@ -146,7 +147,7 @@ function parsePeftConfig(text: string, where: string): { lora: LoraConfig; base:
   const raw = parseJson(text, where, "PEFT's adapter_config.json");
   const parsed = PeftConfig.safeParse(raw);
   if (!parsed.success) {
-    const message = `${where}: expected a LoRA adapter for causal language models. ${z.prettifyError(parsed.error)}`;
+    const message = `${where}: expected a LoRA adapter for causal language models. ${problemsIn(parsed.error)}`;
     throw new RatchetError('ModelUnsupported', message);
   }
   const { init_lora_weights: initialization, ...fields } = parsed.data;

@@ -1,4 +1,6 @@
 import { Environment, Interpreter, Template } from '@huggingface/jinja';
+import { RatchetError } from '../../core/errors.ts';
+import { shortened } from '../../core/steering.ts';
 import { minuteOf } from '../../core/minute-of.ts';
 import {
   templateBlanksMax,
@@ -21,6 +23,7 @@ import {
   type TemplateValue,
 } from './template-costs.ts';
 import { TemplateMeter } from './template-meter.ts';
+import { whereWrong } from './template-trouble.ts';
 
 interface Bounds {
   /** Time for strftime_now, in the format of {@link minuteOf}; null = the current time. */
@@ -42,18 +45,48 @@ export function renderBounded(
   const meter = new TemplateMeter({ stepsMax: workMax, bytesMax });
   const scope = new NewScope();
   for (const [name, value] of Object.entries({ ...globalsOf(meter, time), ...variables })) scope.set(name, value);
-  const rendered = new BoundedEvaluator(scope, meter).run(template.parsed).value;
+  const rendered = evaluated(template, scope, meter);
   if (typeof rendered === 'string') return rendered;
   throw new TypeError(`expected a template that gives a text, got ${typeof rendered}`);
 }
 
-/** Throws if the text is not a Jinja template, or is so long or has so many blanks that parsing would take minutes. */
+/**
+ * Throws `ModelUnsupported` if the text is not a Jinja template, or is so long or has so many blanks that parsing would take minutes. The
+ * message names the line and the tag.
+ */
 export function compileTemplate(template: string): Template {
+  const refuse = (why: string, cause?: unknown): never => {
+    throw new RatchetError('ModelUnsupported', `The chat template cannot be read: ${why}`, { cause });
+  };
   if (template.length > templateCharactersMax)
-    throw new SyntaxError(`expected a template of at most ${templateCharactersMax} letters, got ${template.length}.`);
+    refuse(`expected a template of at most ${templateCharactersMax} letters, got ${template.length}.`);
   if (blanksInARow(template) > templateBlanksMax)
-    throw new SyntaxError(`expected at most ${templateBlanksMax} blanks in a row in a template.`);
-  return new Template(template);
+    refuse(`expected at most ${templateBlanksMax} blanks in a row in a template.`);
+  try {
+    return new Template(template);
+  } catch (error) {
+    // The parser fails by a TypeError where a tag is not closed, and by the stack where parts are too deep in one another.
+    const isTooDeep = error instanceof RangeError;
+    const isTold = !isTooDeep && !(error instanceof TypeError);
+    const why = isTooDeep
+      ? 'its parts are too deep in one another'
+      : isTold
+        ? (error as Error).message
+        : 'a tag is not closed';
+    const where = isTooDeep ? null : whereWrong(template);
+    return refuse(where === null ? `${why}.` : `${where} (${why}).`, error);
+  }
+}
+
+function evaluated(template: Template, scope: Scope, meter: TemplateMeter): unknown {
+  try {
+    return new BoundedEvaluator(scope, meter).run(template.parsed).value;
+  } catch (error) {
+    // The package throws one without a message to leave a loop.
+    if (error instanceof Error && error.message === '')
+      throw new Error('{% break %} or {% continue %} stands outside of a loop.', { cause: error });
+    throw error;
+  }
 }
 
 interface Scope {
@@ -141,8 +174,7 @@ class BoundedEvaluator extends Evaluating {
       return value;
     }
     // Beyond this depth the stack would overflow at a different place on each machine, and the package would report a missing name.
-    if (this.#depth >= templateDepthMax)
-      throw new Error(`its parts are more than ${templateDepthMax} deep in one another.`);
+    if (this.#depth >= templateDepthMax) throw told(`its parts are more than ${templateDepthMax} deep in one another.`);
     const what = node === undefined ? 'nothing' : `its next part (${node.type})`;
     this.#meter.spend(this.#stepsOf(node), what);
     this.#meter.hold(evaluationBytes, what);
@@ -151,6 +183,8 @@ class BoundedEvaluator extends Evaluating {
       const value = super.evaluate(node, scope);
       if (node?.type === 'Identifier' && value.type === 'UndefinedValue') this.#meter.spend(missingSteps, what);
       return value;
+    } catch (error) {
+      throw placed(error, node);
     } finally {
       this.#depth--;
     }
@@ -287,6 +321,72 @@ class BoundedEvaluator extends Evaluating {
   }
 }
 
+/** Errors whose message is complete: they name their place, or are the template's own words, or a bound's. */
+const isTold = new WeakSet<Error>();
+
+function told(message: string, cause?: unknown): Error {
+  const error = new Error(message, cause === undefined ? {} : { cause });
+  isTold.add(error);
+  return error;
+}
+
+/** The package says what failed and not where. The innermost part that is written in the template is named. */
+function placed(error: unknown, node: Part | undefined): unknown {
+  if (!(error instanceof Error) || error instanceof RangeError || isTold.has(error) || error.message === '')
+    return error;
+  const place = node && written(node);
+  if (!place) return error;
+  const said = error.message
+    .replace(/: got UndefinedValue$/, ': there is none')
+    .replaceAll('undefined values', 'what is not there');
+  return told(`${said} (in ${shortened(place)})`, error);
+}
+
+const writtenDepthMax = 6;
+
+/** How an operation is written in a template, without its arguments; null for parts that are no operation. */
+function written(part: Part, depth = 0): string | null {
+  if (depth > writtenDepthMax) return '…';
+  const of = (field: string): string => {
+    const inner = part[field] as Part | undefined;
+    return inner === undefined ? '…' : (written(inner, depth + 1) ?? '…');
+  };
+  const valueOf = (field: string): string => (part[field] as { readonly value?: string } | undefined)?.value ?? '…';
+  switch (part.type) {
+    case 'Identifier':
+      return String(part['value']);
+    case 'StringLiteral':
+      return JSON.stringify(part['value']);
+    case 'IntegerLiteral':
+    case 'FloatLiteral':
+      return String(part['value']);
+    case 'MemberExpression':
+      return part['computed'] === true ? `${of('object')}[${of('property')}]` : `${of('object')}.${of('property')}`;
+    case 'CallExpression':
+      return `${of('callee')}()`;
+    case 'FilterExpression':
+      return `${of('operand')} | ${of('filter')}`;
+    case 'TestExpression':
+      return `${of('operand')} is ${of('test')}`;
+    case 'BinaryExpression':
+      return `${of('left')} ${valueOf('operator')} ${of('right')}`;
+    case 'UnaryExpression':
+      return `${valueOf('operator')} ${of('argument')}`;
+    case 'For':
+      return `{% for ${of('loopvar')} in ${of('iterable')} %}`;
+    case 'Set':
+      return `{% set ${of('assignee')} %}`;
+    case 'Macro':
+      return `{% macro ${of('name')} %}`;
+    case 'CallStatement':
+      return `{% call ${of('call')} %}`;
+    case 'FilterStatement':
+      return `{% filter ${of('filter')} %}`;
+    default:
+      return null;
+  }
+}
+
 function given(value: TemplateValue): Given {
   return { type: 'Given', given: value };
 }
@@ -342,19 +442,19 @@ const globalsOf = (meter: TemplateMeter, time: string | null) => ({
   True: true,
   None: null,
   raise_exception(message: unknown): never {
-    throw new Error(typeof message === 'string' ? message.slice(0, saidMax) : 'it raises an exception without a text.');
+    throw told(typeof message === 'string' ? message.slice(0, saidMax) : 'it raises an exception without a text.');
   },
   range(...asked: readonly [number, (number | undefined)?, (number | undefined)?]): number[] {
     const [start, stop] = asked[1] === undefined ? [0, asked[0]] : [asked[0], asked[1]];
     const step = asked[2] ?? 1;
     const count = Math.max(0, Math.ceil((stop - start) / step));
     if (!(count <= templateRangeMax))
-      throw new Error(`range() of ${count} numbers; expected at most ${templateRangeMax} and a step other than zero.`);
+      throw told(`range() of ${count} numbers; expected at most ${templateRangeMax} and a step other than zero.`);
     meter.items(count, evaluationBytes, 'range()');
     return Array.from({ length: count }, (_, i) => start + i * step);
   },
   strftime_now(format: unknown): string {
-    if (typeof format !== 'string') throw new Error('strftime_now() expects a text.');
+    if (typeof format !== 'string') throw told('strftime_now() expects a text.');
     meter.spend(format.length * formatSteps, 'strftime_now()');
     return formatted(time ?? minuteOf(new Date()), format);
   },

@@ -1,6 +1,9 @@
 import type { Template } from '@huggingface/jinja';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { problemsIn } from '../../core/problems-in.ts';
+import { shortened } from '../../core/steering.ts';
+import { received } from '../../core/shape.ts';
 import { compileTemplate, renderBounded } from './bounded-template.ts';
 
 /** A message as OpenAI's API has it. Further fields reach the template untouched. */
@@ -61,7 +64,7 @@ export class ChatTemplates {
     time: string | null = null,
   ) {
     this.#time = time;
-    const { chat_template: stated } = TokenizerConfig.parse(rawConfig);
+    const { chat_template: stated } = tokenizerConfigOf(rawConfig);
     const named = files.chatTemplate === undefined ? namedTemplates(stated) : new Map<string, string>();
     this.#default = compiled(files.chatTemplate ?? named.get('default'));
     this.#withTools = compiled(files.toolTemplate ?? named.get('tool_use'));
@@ -101,7 +104,18 @@ export class ChatTemplates {
 
 /** Tokens that are special without being marked so in tokenizer.json. */
 export function additionalSpecialTokens(rawConfig: Record<string, unknown>): string[] {
-  return TokenizerConfig.parse(rawConfig).additional_special_tokens ?? [];
+  return tokenizerConfigOf(rawConfig).additional_special_tokens ?? [];
+}
+
+function tokenizerConfigOf(rawConfig: Record<string, unknown>): z.infer<typeof TokenizerConfig> {
+  return readConfig(TokenizerConfig, rawConfig, '');
+}
+
+/** Throws `ModelUnsupported` where a field of tokenizer_config.json is of another type. */
+function readConfig<T>(shape: z.ZodType<T>, value: unknown, field: string): T {
+  const read = shape.safeParse(value);
+  if (read.success) return read.data;
+  throw new RatchetError('ModelUnsupported', `tokenizer_config.json: ${field}${problemsIn(read.error)}`);
 }
 
 function namedTemplates(stated: z.infer<typeof TokenizerConfig>['chat_template']): Map<string, string> {
@@ -115,19 +129,31 @@ function compiled(template: string | undefined): Template | null {
 
 function specialTokens(rawConfig: Record<string, unknown>): Record<string, string> {
   const tokens = namedTokens.flatMap((name): [string, string][] => {
-    const token = TokenText.nullish().parse(rawConfig[name]);
+    const token = readConfig(TokenText.nullish(), rawConfig[name], `${name}: `);
     return token == null ? [] : [[name, token]];
   });
   return Object.fromEntries(tokens);
 }
 
 function withParsedArguments(message: TemplateMessage): TemplateMessage {
+  if (typeof message !== 'object' || message === null)
+    throw new RatchetError('InferenceRejected', `Expected messages with role and content, got ${received(message)}.`);
   if (!message.tool_calls) return message;
+  if (!Array.isArray(message.tool_calls) || !message.tool_calls.every(isCall))
+    throw new RatchetError(
+      'InferenceRejected',
+      `Expected tool_calls as a list of calls, each with function.name and function.arguments, got ${received(message.tool_calls)}.`,
+    );
   const calls = message.tool_calls.map((call) => ({
     ...call,
     function: { ...call.function, arguments: parsedArguments(call) },
   }));
   return { ...message, tool_calls: calls };
+}
+
+function isCall(call: unknown): boolean {
+  const { function: named } = (call ?? {}) as { readonly function?: unknown };
+  return typeof named === 'object' && named !== null;
 }
 
 const Arguments = z.record(z.string(), z.unknown());
@@ -139,7 +165,8 @@ function parsedArguments({
   try {
     return Arguments.parse(given === '' ? {} : JSON.parse(given));
   } catch (cause) {
-    const message = `The arguments of the tool call "${name}" must be the JSON of an object.`;
+    const of = typeof name === 'string' ? ` "${shortened(name)}"` : '';
+    const message = `The arguments of the tool call${of} must be the JSON of an object.`;
     throw new RatchetError('InferenceRejected', message, { cause });
   }
 }

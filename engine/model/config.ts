@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { problemsIn } from '../../core/problems-in.ts';
 import { contextPositionsMax } from '../limits.ts';
 import { readRope, RopeParameters, type RopeScaling } from './config-rope.ts';
 import { attentionPattern, expertsOf, type Experts, families, familyOf, type AttentionKind } from './families.ts';
@@ -105,7 +106,7 @@ export function parseModelConfig(text: string, where: string): ModelConfig {
   const raw = parseJson(text, where, 'a Hugging Face config.json');
   requireFamily(raw, where);
   const parsed = HuggingFaceConfig.safeParse(raw);
-  if (!parsed.success) throw unsupported(where, 'a complete config.json', z.prettifyError(parsed.error));
+  if (!parsed.success) throw unsupported(where, 'a complete config.json', problemsIn(parsed.error));
   requireSupported(parsed.data, where);
   const config = fromHuggingFace(parsed.data, where);
   requireShape(config, where);

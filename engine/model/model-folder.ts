@@ -2,6 +2,7 @@ import { present } from '../../core/present.ts';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { problemsIn } from '../../core/problems-in.ts';
 import { describeAdapter, readAdapter } from './adapter-folder.ts';
 import { type ModelConfig, parseModelConfig } from './config.ts';
 import type { LoraConfig } from './adapter-layout.ts';
@@ -178,7 +179,7 @@ function withGenerationConfig(config: ModelConfig, text: string | undefined, whe
   if (text === undefined) return config;
   const path = join(where, 'generation_config.json');
   const parsed = GenerationConfig.safeParse(parseJson(text, path, "Hugging Face's generation_config.json"));
-  if (!parsed.success) throw new RatchetError('ModelUnsupported', `${path}: ${z.prettifyError(parsed.error)}`);
+  if (!parsed.success) throw new RatchetError('ModelUnsupported', `${path}: ${problemsIn(parsed.error)}`);
   const further = parsed.data.eos_token_id ?? [];
   return { ...config, endTokenIds: [...new Set([...config.endTokenIds, ...[further].flat()])] };
 }

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { problemsIn } from '../../core/problems-in.ts';
 import { safetensorsHeaderBytesMax, safetensorsTensorsMax } from '../limits.ts';
 import { fromBrainFloats, fromHalfFloats } from './half-floats.ts';
 
@@ -149,7 +150,7 @@ function parseHeader(bytes: Uint8Array, where: string): z.infer<typeof Header> {
   if (count > safetensorsTensorsMax) throw damagedFile(where, `at most ${safetensorsTensorsMax} tensors`, `${count}`);
   const parsed = Header.safeParse(raw);
   if (!parsed.success)
-    throw damagedFile(where, 'a safetensors header', z.prettifyError(parsed.error).slice(0, problemCharsMax));
+    throw damagedFile(where, 'a safetensors header', problemsIn(parsed.error).slice(0, problemCharsMax));
   return parsed.data;
 }
 

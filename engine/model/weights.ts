@@ -2,6 +2,7 @@ import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
+import { problemsIn } from '../../core/problems-in.ts';
 import type { ParameterSpec } from './parameter-layout.ts';
 import type { FlatTensors } from './parameters.ts';
 import type { FloatType } from './safetensors.ts';
@@ -121,7 +122,7 @@ async function weightFiles(folder: string): Promise<string[]> {
   if (text === null) throw missingFile(folder, weightsFile);
   const index = WeightIndex.safeParse(parseJson(text, join(folder, indexFile), 'an index of safetensors files'));
   if (!index.success) {
-    throw new RatchetError('CheckpointDamaged', `${join(folder, indexFile)}: ${z.prettifyError(index.error)}`);
+    throw new RatchetError('CheckpointDamaged', `${join(folder, indexFile)}: ${problemsIn(index.error)}`);
   }
   const files = [...new Set(Object.values(index.data.weight_map))].toSorted();
   for (const file of files) if (!(await isThere(join(folder, file)))) throw missingFile(folder, file);

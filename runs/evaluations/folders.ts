@@ -39,11 +39,16 @@ export async function findEvaluations(folder: string, shownFrom = process.cwd())
     const names = new Set(entries.filter((entry) => !entry.isDirectory()).map(({ name }) => name));
     if (depth > 0 && names.has('run.json')) return;
     const opened = await openFolder(place, names, shownFrom);
-    if (typeof opened === 'string') incomplete.push({ where: shown(place, shownFrom), why: opened });
-    else if (opened !== null) {
-      found.push(opened);
-      changed.set(opened, (await stat(path.join(place, opened.file))).mtimeMs);
-    }
+    const why = typeof opened === 'string' ? opened : null;
+    if (opened !== null && typeof opened !== 'string') {
+      const file = await stat(path.join(place, opened.file)).catch(() => null);
+      if (file === null)
+        incomplete.push({ where: shown(place, shownFrom), why: `${opened.file}, which leads to no file` });
+      else {
+        found.push(opened);
+        changed.set(opened, file.mtimeMs);
+      }
+    } else if (why !== null) incomplete.push({ where: shown(place, shownFrom), why });
     if (opened !== null || depth === depthMax) return;
     const folders = entries.filter((entry) => entry.isDirectory() && !skipped.has(entry.name));
     await Promise.all(folders.map(({ name }) => visit(path.join(place, name), depth + 1)));

@@ -16,18 +16,28 @@ export interface Answered {
   readonly text: string;
   /** Of all that was said, where `text` is only its beginning. */
   readonly chars: number;
+  /** The input was taken although it cannot be right, as the answer shows. */
+  readonly isWrong?: boolean;
 }
 
 /** What came of a command; null where it did not end within its bound. */
 export type Outcome = Omit<Answered, 'id'> | null;
 
-/** A process that does commands of ours, each as if it were typed; one that hangs is killed, and the next has another process. */
+/**
+ * A process that does commands of ours, each as if it were typed, or cases of a part (`part-child.ts`). One that hangs is killed, and the next
+ * has another process.
+ */
 export class CliProcess {
+  readonly #program: string;
   #child: ChildProcess | null = null;
   #count = 0;
 
+  constructor(program: 'cli-child.ts' | 'part-child.ts' = 'cli-child.ts') {
+    this.#program = program;
+  }
+
   async run(folder: string, args: readonly string[], boundMs: number): Promise<Outcome> {
-    const child = (this.#child ??= await started());
+    const child = (this.#child ??= await started(this.#program));
     const id = this.#count++;
     const answer = new Promise<Outcome>((resolve) => {
       const timer = setTimeout(() => done(null), boundMs);
@@ -56,10 +66,10 @@ export class CliProcess {
   }
 }
 
-async function started(): Promise<ChildProcess> {
+async function started(program: string): Promise<ChildProcess> {
   const env: NodeJS.ProcessEnv = { ...process.env, NO_COLOR: '1' };
   delete env['TEMPORAL_ADDRESS'];
-  const child = fork(fileURLToPath(new URL('cli-child.ts', import.meta.url)), {
+  const child = fork(fileURLToPath(new URL(program, import.meta.url)), {
     execArgv: ['--import', 'tsx'],
     stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
     env,

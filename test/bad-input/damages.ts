@@ -1,5 +1,14 @@
-import { execFileSync } from 'node:child_process';
-import { mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs';
+import { execFileSync, spawnSync } from 'node:child_process';
+import {
+  chmodSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import path from 'node:path';
 
 export type Random = () => number;
@@ -92,3 +101,46 @@ function placesIn(value: unknown): { table: Record<string, unknown>; key: string
   }
   return found;
 }
+
+/** What a stranger's folder may have in place of a file or a folder. `secret` is a file of ours outside of it. */
+export const plants: Readonly<Record<string, (place: string, secret: string) => void>> = {
+  'is a link to a file of ours': (place, secret) => planted(place, () => symlinkSync(secret, place)),
+  'is a link to a folder of ours': (place, secret) => planted(place, () => symlinkSync(path.dirname(secret), place)),
+  'is a FIFO': (place) => planted(place, () => execFileSync('mkfifo', [place])),
+  'is a socket': (place) => planted(place, () => void spawnSync(process.execPath, ['-e', socketAt, place])),
+  'is a device': (place) => planted(place, () => symlinkSync('/dev/zero', place)),
+  'is a folder': (place) => planted(place, () => mkdirSync(place)),
+  'is empty': (place) => planted(place, () => writeFileSync(place, '')),
+  'is sparse': (place) => planted(place, () => (writeFileSync(place, ''), truncateSync(place, 3e9))),
+  'cannot be read': (place) =>
+    planted(place, () => {
+      writeFileSync(place, '{}');
+      chmodSync(place, 0);
+    }),
+};
+
+/** Leaves the socket there when it ends. */
+const socketAt =
+  'const s = require("net").createServer().listen(process.argv[1], () => process.kill(process.pid, "SIGKILL"));';
+
+function planted(place: string, put: () => void): void {
+  rmSync(place, { recursive: true, force: true });
+  mkdirSync(path.dirname(place), { recursive: true });
+  put();
+}
+
+/** Names that nobody of ours gives. */
+export const oddNames: readonly string[] = [
+  '\u001b[2J\u202eevil',
+  '-rf',
+  '__proto__',
+  'a\nb',
+  ' ',
+  'x'.repeat(250),
+  '99999999999999999999',
+  'step_-1',
+  'step_1e9',
+  'NaN.json',
+  'ÿ\u0301.json',
+  '.hidden',
+];

@@ -13,25 +13,29 @@ const refusalCharsMax = 20_000;
 /**
  * What is wrong with the answer to bad input; null where nothing is. `names`: one of these says where, in a refusal.
  * `mustRefuse`: the input is known to be wrong, and what ends as if it were not has swallowed the error.
+ * `wanted`: a refusal matches each of these.
  */
 export function faultIn(
   outcome: Outcome,
   names: readonly string[] = [],
   mustRefuse = false,
+  wanted: readonly RegExp[] = [],
 ): { fault: Fault; why: string } | null {
   if (outcome === null) return { fault: 'hangs', why: 'it did not end' };
-  const { code, text, chars } = outcome;
+  const { code, text, chars, isWrong = false } = outcome;
   if (trace.test(text)) return { fault: 'traces', why: excerpt(text, trace) };
   const unclear = (why: string) => ({ fault: 'unclear', why }) as const;
   if (steering.test(text)) return unclear(`control characters: ${JSON.stringify(excerpt(text, steering))}`);
   if (slips.test(text)) return unclear(excerpt(text, slips));
-  if (code === 0 && mustRefuse) return { fault: 'silent', why: `it is not refused: ${text.trim().slice(0, 200)}` };
+  if (code === 0 && (mustRefuse || isWrong))
+    return { fault: 'silent', why: `it is not refused: ${text.trim().slice(0, 200)}` };
   if (code === 0) return null;
   if (text.trim() === '') return unclear('it says nothing');
   if (chars > refusalCharsMax) return unclear(`${chars} characters`);
   if (names.length > 0 && !names.some((name) => text.includes(name)))
     return unclear(`it does not say where: ${text.trim()}`);
-  return null;
+  const missing = wanted.find((one) => !one.test(text));
+  return missing ? unclear(`it lacks ${missing.source}: ${text.trim()}`) : null;
 }
 
 function excerpt(text: string, about: RegExp): string {

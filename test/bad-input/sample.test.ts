@@ -15,6 +15,8 @@ import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { matching } from '../../cli/commands/metrics.ts';
 import { faultIn } from './judge.ts';
 import { badRunFiles } from './run-file-cases.ts';
+import { CliProcess } from './cli-process.ts';
+import { casesOf, partNames, some } from './part.ts';
 import { randomFrom } from '../config/run-files.ts';
 
 const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-bad-input-'));
@@ -87,6 +89,40 @@ describe('bad input', () => {
     assert.deepEqual(read(whole), whole);
     const broken = [null, {}, { ...whole, policy: { ...policy, file: null } }, { ...whole, optimizer: 'x' }];
     for (const value of broken) assert.throws(() => read(value), /^CheckpointDamaged: state\.json/);
+  });
+
+  for (const part of partNames) {
+    test(`${part} that are wrong are refused in words that help`, { timeout: 300_000 }, async () => {
+      const cases = await casesOf(part, randomFrom(1));
+      const child = new CliProcess('part-child.ts');
+      // Those that wait for a bound, or count up to one, are for `bench bad-input`.
+      const quick = [...cases.entries()].filter(
+        ([, { what, boundMs }]) => part !== 'templates' || boundMs === undefined || /list of long texts/.test(what),
+      );
+      const chosen = some(part === 'answers' ? quick.filter(([, one]) => one.boundMs === undefined) : quick, 60);
+      try {
+        for (const [index, { what, names, mustRefuse, wanted }] of chosen) {
+          const outcome = await child.run(folder, [part, '1', String(index)], 60_000);
+          assert.equal(faultIn(outcome, names, mustRefuse, wanted), null, what);
+        }
+      } finally {
+        child.stop();
+      }
+    });
+  }
+
+  test('a stranger has a link in place of the results of an evaluation', async () => {
+    const place = path.join(folder, 'evals/words--m/abcd');
+    mkdirSync(place, { recursive: true });
+    writeFileSync(path.join(place, 'metadata.json'), '{"env_id":"words","model":"m"}');
+    symlinkSync('results.jsonl', path.join(place, 'results.jsonl'));
+    const cli = new CliProcess();
+    try {
+      const outcome = await cli.run(folder, ['eval', 'show', 'evals'], 60_000);
+      assert.equal(faultIn(outcome, ['results.jsonl'], true), null);
+    } finally {
+      cli.stop();
+    }
   });
 
   test('how far sinks are is read only from what says so', () => {

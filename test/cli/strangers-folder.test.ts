@@ -103,7 +103,7 @@ async function lookAt(place: Stage): Promise<Map<string, string>> {
     const outcome = await cli.run(place.here, args, boundMs);
     assert.ok(outcome, `${name} never ended`);
     assert.ok(!outcome.text.includes(canary), `${name} told it:\n${outcome.text}`);
-    assert.doesNotMatch(outcome.text, /\n\s+at \S+:\d+/, `${name}:\n${outcome.text}`);
+    assert.doesNotMatch(outcome.text, /^\s+at .*:\d+/m, `${name}:\n${outcome.text}`);
     said.set(name, outcome.text);
   }
   const now = await contentOf(place.store);

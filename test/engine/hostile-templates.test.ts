@@ -12,7 +12,7 @@ const part = 8;
 
 /** Messages that name the operation that would have been too much. */
 const refusals =
-  /more than \d+ (?:steps|bytes|deep)|range\(\) of|without a text|blanks in a row|at most 1000000 letters|call stack/;
+  /more than \d+ (?:steps|bytes|deep)|range\(\) of|without a text|blanks in a row|at most 1000000 letters|too deep in one another/;
 
 /** The operation in each refusal, to show that it was counted itself and not what precedes or follows it. */
 const constructs: readonly (readonly [string, RegExp])[] = [
