@@ -8,18 +8,10 @@ import { resolveStoreUri } from '../../../backends/store/index.ts';
 import { putJson } from '../../../backends/store/objects.ts';
 import { OnnxTrainer } from '../../../backends/trainer/onnx.ts';
 import { createAskTeacher } from '../../../activities/ask-teacher.ts';
-import type { RunSpec } from '../../../config/run-spec.ts';
+import { InferenceSpec, type RunSpec } from '../../../config/run-spec.ts';
 import { createPreset, loadTokenizer, saveModelFolder, startPolicyServer } from '../../../engine/index.ts';
 import { storeOf } from '../../../runs/run-access.ts';
-import {
-  act,
-  commitFirst,
-  type Committed,
-  openRoles,
-  type Roles,
-  specOf,
-  type TestRun,
-} from '../../activities/runs.ts';
+import { act, commitFirst, type Committed, openRoles, type Roles, type TestRun } from '../../activities/runs.ts';
 
 /** A tiny model of random weights, whose tokenizer is that of `openRoles`. */
 const model = 'preset:reverse-text-0.2m';
@@ -48,8 +40,8 @@ export async function openStage(folder: string, standIn: string): Promise<Stage>
   let played = 0;
   return {
     async play(given) {
-      const run = await openRun(path.join(folder, `${++played}`), reduced(given, teacher));
-      const inference = openInference(run.spec.inference, server.url);
+      const run = await openRun(path.join(folder, `${++played}`), reduced(given, { teacher, url: server.url }));
+      const inference = openInference(run.spec.inference, '');
       const environments = createEnvironments(() => Promise.resolve(environment));
       const roles = openRoles(inference, { environments, engine: () => new OnnxTrainer({ threads: 1 }) });
       try {
@@ -72,7 +64,7 @@ const openTeaching = (folder: string) =>
   loadTokenizer(folder, { chatTemplate: '{%- for message in messages -%}{{- message.content -}}{%- endfor -%}' });
 
 /** What the file says, but for its size and for what is not here: its model, its servers, its teacher and its evaluations. */
-function reduced(given: RunSpec, teacher: string): RunSpec {
+function reduced(given: RunSpec, { teacher, url }: { readonly teacher: string; readonly url: string }): RunSpec {
   const { gepa: _, ...spec } = given;
   const sampling = (own: RunSpec['sampling']): RunSpec['sampling'] => {
     const { contextTokens: _, ...others } = own;
@@ -94,7 +86,7 @@ function reduced(given: RunSpec, teacher: string): RunSpec {
     ),
     eval: null,
     sft: null,
-    inference: specOf().inference,
+    inference: InferenceSpec.parse({ kind: 'embedded', url }),
     teacher: spec.teacher && {
       ...spec.teacher,
       folder: spec.teacher.demonstration ? null : teacher,
