@@ -4,7 +4,7 @@ import type { ChatMessage, Turn } from '../../core/rl/rollout.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { ConversationPrompts } from '../../engine/model/conversation-prompts.ts';
 import type { ChatTokenizer } from '../../engine/model/tokenizer.ts';
-import { readToolCalls } from '../../engine/server/tool-calls.ts';
+import { isThoughtOpen, parsersOf, readSpeech, type SpeechParsers, tokensRead } from '../../engine/speech/speech.ts';
 import type { Policy, SampleOptions } from '../environments/types.ts';
 import { heardTokens } from './heard-tokens.ts';
 import type { Speak } from './teacher.ts';
@@ -17,6 +17,8 @@ export interface SamplePolicyOptions {
   /** The version that a turn is sampled from, asked before each; missing = `served`. */
   readonly newest?: (() => Promise<ServedPolicy>) | undefined;
   readonly sampling: RunSpec['sampling'];
+  /** How the model writes calls and thoughts, where the config says so; missing = its chat template decides. */
+  readonly parsers?: Partial<SpeechParsers> | undefined;
   readonly signal?: AbortSignal;
   /** Tokens of the longest first prompt; null or missing = what the server takes. */
   readonly promptTokensMax?: number | null;
@@ -102,8 +104,17 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         const sample = await speak(request, { messages, tools });
         requireTokens(sample);
         requireFinite(sample);
+        const parsers = parsersOf(tokenizer.templateText(tools !== undefined), options.parsers);
+        const ended = sample.finishReason === 'stop' && tokenizer.isSpecial(sample.tokenIds.at(-1)!);
+        const spoken = tokenizer.decodeKeeping(sample.tokenIds.slice(0, ended ? -1 : undefined), tokensRead(parsers));
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
-        const toolCalls = tools === undefined ? [] : readToolCalls(text);
+        const speech = readSpeech(beforeStop(spoken, sampling.stop), {
+          tools,
+          parsers,
+          templateArguments,
+          isThoughtOpen: isThoughtOpen(prompt.text),
+        });
+        const { content, reasoning, toolCalls } = speech;
         const { servedStep = policy.version.step, servedThrough, ...sampled } = sample;
         const heard = { messages, from: heardFrom, roles: options.learnedRoles ?? noRoles };
         const heardAt = heard.roles.size === 0 ? [] : heardTokens(tokenizer, prompt, heard, template);
@@ -111,6 +122,8 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
           promptTokenIds,
           ...sampled,
           text,
+          ...(content === text ? {} : { content }),
+          ...(reasoning === '' ? {} : { reasoning }),
           ...(toolCalls.length === 0 ? {} : { toolCalls }),
           ...(heardAt.length === 0 ? {} : { heardAt }),
           policyStep: servedStep,
