@@ -16,7 +16,10 @@ interface Posting {
  * Sends what a run that has ended noticed, or was told, to its webhook: nobody else does any more. Of a run that is to go on, the process that
  * hands metrics on sends it. The run may be somebody else's, so its webhook has to be named in this folder, as workers ask it.
  */
-export async function postAfterEnd(place: RunPlace, { say, allow, environment = ofThisFolder() }: Posting): Promise<void> {
+export async function postAfterEnd(
+  place: RunPlace,
+  { say, allow, environment = ofThisFolder() }: Posting,
+): Promise<void> {
   const stand = await standOfRun(place);
   if (stand === null || stand.state === 'not running') return;
   const { spec } = await storedSpec(place);

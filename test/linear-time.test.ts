@@ -53,7 +53,10 @@ const readers: Readonly<Record<string, readonly [read: (text: string) => unknown
     (text) => [withoutThinking(text), messagesOf([{ role: 'assistant', content: text }])],
     [' ', '\n', '<think>', '</think>', '<think> '],
   ],
-  'calls of tools': [(text: string) => readSpeech(text, { tools: [] }), ['<tool_call>', '<tool_call>{}</tool_call>', '[', ' ', '<', '</tool_call>']],
+  'calls of tools': [
+    (text: string) => readSpeech(text, { tools: [] }),
+    ['<tool_call>', '<tool_call>{}</tool_call>', '[', ' ', '<', '</tool_call>'],
+  ],
   'an answer of a reflection': [extractText, ['`', '``` ', 'a', '\n', '```\n']],
   'candidates of prompts': [
     (text) => treeDocument([{ prompt: text, texts: {}, sha256: '', parents: [], scores: [], callsBefore: 0 }], 0),

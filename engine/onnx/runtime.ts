@@ -138,7 +138,8 @@ export class InferenceSession {
       const { file, constants, borrowsConstants, ...names } = model;
       await callAside('createSessionFromArray', [environment(), file, file.byteLength, options, out], constants);
       const session = new InferenceSession(out[0]!, { ...names, constantNames: Object.keys(constants) });
-      if (borrowsConstants) for (const [name, tensor] of Object.entries(constants)) session.#constants.set(name, tensor);
+      if (borrowsConstants)
+        for (const [name, tensor] of Object.entries(constants)) session.#constants.set(name, tensor);
       return session;
     } finally {
       release('releaseSessionOptions', options);

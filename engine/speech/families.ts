@@ -21,9 +21,19 @@ function byMarkers(format: MarkerFormat, ...markers: string[]): ToolFormat {
   };
 }
 
-const deepSeekTokens = ['calls▁begin', 'calls▁end', 'call▁begin', 'call▁end', 'sep'].map((word) => `<｜tool▁${word}｜>`);
-const hermesFormat: ToolFormat = { read: readers.hermes, markers: ['<tool_call>'], seen: ['<tool_call>', '</tool_call>'] };
-const llamaFormat: ToolFormat = { read: readers.llamaJson, markers: ['{', '<|python_tag|>'], seen: ['<|python_tag|>'] };
+const deepSeekTokens = ['calls▁begin', 'calls▁end', 'call▁begin', 'call▁end', 'sep'].map(
+  (word) => `<｜tool▁${word}｜>`,
+);
+const hermesFormat: ToolFormat = {
+  read: readers.hermes,
+  markers: ['<tool_call>'],
+  seen: ['<tool_call>', '</tool_call>'],
+};
+const llamaFormat: ToolFormat = {
+  read: readers.llamaJson,
+  markers: ['{', '<|python_tag|>'],
+  seen: ['<|python_tag|>'],
+};
 const qwenFormat = byMarkers(qwenXml, '<tool_call>', '<function=');
 const glmFormat = byMarkers(glmXml, '<tool_call>');
 
@@ -36,8 +46,16 @@ export const toolFormats: Readonly<Record<string, ToolFormat>> = {
   glm45: glmFormat,
   glm47: glmFormat,
   kimi_k2: byMarkers(kimiSections, '<|tool_calls_section_begin|>'),
-  deepseek_v3: { read: readers.deepSeekV3, markers: ['<｜tool▁calls▁begin｜>'], seen: deepSeekTokens },
-  deepseek_v31: { read: readers.deepSeekV31, markers: ['<｜tool▁calls▁begin｜>'], seen: deepSeekTokens },
+  deepseek_v3: {
+    read: readers.deepSeekV3,
+    markers: ['<｜tool▁calls▁begin｜>'],
+    seen: deepSeekTokens,
+  },
+  deepseek_v31: {
+    read: readers.deepSeekV31,
+    markers: ['<｜tool▁calls▁begin｜>'],
+    seen: deepSeekTokens,
+  },
   deepseek_v32: byMarkers(dsml('function_calls'), '<｜DSML｜'),
   deepseek_v4: byMarkers(dsml('tool_calls'), '<｜DSML｜'),
   mistral: {
@@ -49,9 +67,21 @@ export const toolFormats: Readonly<Record<string, ToolFormat>> = {
   llama3_json: llamaFormat,
   llama4_json: llamaFormat,
   pythonic: { read: readers.pythonic, markers: ['['] },
-  llama4_pythonic: { read: readers.llama4Pythonic, markers: ['['], seen: ['<|python_start|>', '<|python_end|>'] },
-  lfm2: { read: readers.lfm2, markers: ['<|tool_call_start|>'], seen: ['<|tool_call_start|>', '<|tool_call_end|>'] },
-  gemma4: { read: gemma4, markers: ['<|tool_call>'], seen: ['<|tool_call>', '<tool_call|>', '<|"|>'] },
+  llama4_pythonic: {
+    read: readers.llama4Pythonic,
+    markers: ['['],
+    seen: ['<|python_start|>', '<|python_end|>'],
+  },
+  lfm2: {
+    read: readers.lfm2,
+    markers: ['<|tool_call_start|>'],
+    seen: ['<|tool_call_start|>', '<|tool_call_end|>'],
+  },
+  gemma4: {
+    read: gemma4,
+    markers: ['<|tool_call>'],
+    seen: ['<|tool_call>', '<tool_call|>', '<|"|>'],
+  },
   functiongemma: {
     read: readers.functionGemma,
     markers: ['<start_function_call>'],
@@ -60,8 +90,13 @@ export const toolFormats: Readonly<Record<string, ToolFormat>> = {
 };
 
 /** gpt-oss writes thoughts, calls and answers in channels, which are read together. */
-export const harmonyParsers = { tools: 'openai', reasoning: 'openai_gptoss' } as const;
-export const harmonyTokens = ['start', 'end', 'message', 'channel', 'constrain', 'call', 'return'].map((word) => `<|${word}|>`);
+export const harmonyParsers = {
+  tools: 'openai',
+  reasoning: 'openai_gptoss',
+} as const;
+export const harmonyTokens = ['start', 'end', 'message', 'channel', 'constrain', 'call', 'return'].map(
+  (word) => `<|${word}|>`,
+);
 
 type TemplateArguments = Readonly<Record<string, unknown>>;
 /** Takes the thoughts out of a turn; the variables of the chat template say whether the model thinks. */
@@ -76,7 +111,13 @@ const unclosed = (text: string): Thought => unread(text.replaceAll(thinkTags.clo
 const thinks = ({ thinking, enable_thinking: enabled }: TemplateArguments): boolean =>
   (thinking == null && enabled == null) || Boolean(thinking) || Boolean(enabled);
 
-const machine = { ...thinkTags, begins: true, reopens: false, callMarkers: thinkMarkers, trimsEnd: false };
+const machine = {
+  ...thinkTags,
+  begins: true,
+  reopens: false,
+  callMarkers: thinkMarkers,
+  trimsEnd: false,
+};
 const glmThoughts: ThoughtReader = (text, args) =>
   thinks(args)
     ? thinksByMarkers(text, { ...machine, reopens: true, trimsEnd: true })
@@ -87,17 +128,33 @@ export const thoughtReaders: Readonly<Record<string, ThoughtReader>> = {
   /** Thoughts stay in what is said, as in vLLM without a reasoning parser. */
   none: unread,
   deepseek_r1: (text) => thinksFirst(text),
-  deepseek_v3: (text, { thinking, enable_thinking: enabled }) => (thinking || enabled ? thinksFirst(text) : unread(text)),
+  deepseek_v3: (text, { thinking, enable_thinking: enabled }) =>
+    thinking || enabled ? thinksFirst(text) : unread(text),
   deepseek_v4: (text, args) =>
     thinks(args) && args['reasoning_effort'] !== 'none'
-      ? thinksByMarkers(text, { ...machine, reopens: true, callMarkers: ['<｜DSML｜tool_calls>'], trimsEnd: true })
-      : thinksByMarkers(text, { ...machine, begins: false, reopens: true, callMarkers: ['<｜DSML｜tool_calls>'], trimsEnd: true }),
+      ? thinksByMarkers(text, {
+          ...machine,
+          reopens: true,
+          callMarkers: ['<｜DSML｜tool_calls>'],
+          trimsEnd: true,
+        })
+      : thinksByMarkers(text, {
+          ...machine,
+          begins: false,
+          reopens: true,
+          callMarkers: ['<｜DSML｜tool_calls>'],
+          trimsEnd: true,
+        }),
   qwen3: (text, { enable_thinking: enabled = true }) => (enabled ? thinksByMarkers(text, machine) : unclosed(text)),
   glm45: glmThoughts,
   glm47: glmThoughts,
   kimi_k2: (text, args) =>
     thinks(args)
-      ? thinksByMarkers(text, { ...machine, callMarkers: ['<|tool_calls_section_begin|>'], trimsEnd: true })
+      ? thinksByMarkers(text, {
+          ...machine,
+          callMarkers: ['<|tool_calls_section_begin|>'],
+          trimsEnd: true,
+        })
       : unclosed(text),
   mistral: (text) =>
     thinksByMarkers(text, {
@@ -118,7 +175,10 @@ export const thoughtReaders: Readonly<Record<string, ThoughtReader>> = {
       callMarkers: ['<|tool_call>'],
       trimsEnd: true,
     });
-    return { reasoning: reasoning === 'thought' ? '' : reasoning.replace(/^thought\n/, ''), rest };
+    return {
+      reasoning: reasoning === 'thought' ? '' : reasoning.replace(/^thought\n/, ''),
+      rest,
+    };
   },
 };
 

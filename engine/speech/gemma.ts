@@ -6,7 +6,14 @@ import { objectOf, textOf, type WrittenJson, writeWritten } from './written-json
 const quote = '<|"|>';
 
 const format: MarkerFormat = {
-  markers: { open: '<|tool_call>', close: '<tool_call|>', call: 'call:', colon: ':', brace: '{', bracket: '(' },
+  markers: {
+    open: '<|tool_call>',
+    close: '<tool_call|>',
+    call: 'call:',
+    colon: ':',
+    brace: '{',
+    bracket: '(',
+  },
   steps: {
     'content open': '+preamble',
     'content close': 'content',
@@ -39,7 +46,11 @@ class Pairs {
 
   entries(depth: number): WrittenJson {
     const entries: [string, WrittenJson][] = [];
-    for (this.#skip(/[ ,\n\t]*/y); this.#at < this.#text.length && this.#text[this.#at] !== '}'; this.#skip(/[ ,\n\t]*/y)) {
+    for (
+      this.#skip(/[ ,\n\t]*/y);
+      this.#at < this.#text.length && this.#text[this.#at] !== '}';
+      this.#skip(/[ ,\n\t]*/y)
+    ) {
       const colon = this.#text.indexOf(':', this.#at);
       if (colon < 0) break;
       const key = this.#text.slice(this.#at, colon).trim();
@@ -55,7 +66,11 @@ class Pairs {
 
   #items(depth: number): WrittenJson {
     const items: WrittenJson[] = [];
-    for (this.#skip(/[ ,\n\t]*/y); this.#at < this.#text.length && this.#text[this.#at] !== ']'; this.#skip(/[ ,\n\t]*/y)) {
+    for (
+      this.#skip(/[ ,\n\t]*/y);
+      this.#at < this.#text.length && this.#text[this.#at] !== ']';
+      this.#skip(/[ ,\n\t]*/y)
+    ) {
       const value = this.#value(depth);
       if (value === null) break;
       items.push(value);

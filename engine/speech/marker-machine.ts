@@ -11,7 +11,10 @@ export interface MarkerFormat {
   readonly markers: Readonly<Record<string, string>>;
   /** `STATE MARKER`: the next state; `+` begins a call, `.` ends one, `=` keeps the marker as text of the arguments. */
   readonly steps: Readonly<Record<string, `${'' | '.'}${'' | '+'}${'' | '='}${State}`>>;
-  readonly argumentsOf: (written: string, call: { readonly name: string; readonly tools: readonly ToolSchema[] }) => string;
+  readonly argumentsOf: (
+    written: string,
+    call: { readonly name: string; readonly tools: readonly ToolSchema[] },
+  ) => string;
   /** `isCut`: the text ended before the arguments. */
   readonly nameOf?: (written: string, isCut: boolean) => string;
   /** Calls of tools that were not offered are dropped. */
@@ -54,7 +57,12 @@ export function readMarkers(format: MarkerFormat, text: string, tools: readonly 
     const name = nameOf(writtenName, isCut);
     if (name === '' || (format.isOfferedOnly && tools.length > 0 && !tools.some((tool) => tool.function.name === name)))
       return [];
-    return [{ name, arguments: format.argumentsOf(written.join(''), { name, tools }) }];
+    return [
+      {
+        name,
+        arguments: format.argumentsOf(written.join(''), { name, tools }),
+      },
+    ];
   });
   const said = before.join('') + (toolCalls.length > 0 ? '' : behind.join(''));
   const isBlank = calls.length > 0 && said.trim() === '';
@@ -69,9 +77,16 @@ function escaped(text: string): string {
 type ArgumentsOf = MarkerFormat['argumentsOf'];
 
 /** Bare values between tags: texts, until the tool's schema asks for something else. */
-function tagged(pattern: RegExp, valueOf: (found: readonly string[]) => WrittenJson, keyOf = (key: string) => key): ArgumentsOf {
+function tagged(
+  pattern: RegExp,
+  valueOf: (found: readonly string[]) => WrittenJson,
+  keyOf = (key: string) => key,
+): ArgumentsOf {
   return (written, { name, tools }) => {
-    const entries = [...written.matchAll(pattern)].map((found): [string, WrittenJson] => [keyOf(found[1]!), valueOf(found)]);
+    const entries = [...written.matchAll(pattern)].map((found): [string, WrittenJson] => [
+      keyOf(found[1]!),
+      valueOf(found),
+    ]);
     return writeWritten(withSchemaTypes(objectOf(entries), name, tools));
   };
 }
@@ -80,7 +95,13 @@ const withoutFrame = (text: string): string => text.replace(/^\n/, '').replace(/
 
 /** Qwen3-Coder, Qwen3.5. */
 export const qwenXml: MarkerFormat = {
-  markers: { open: '<tool_call>', close: '</tool_call>', call: '<function=', end: '</function>', angle: '>' },
+  markers: {
+    open: '<tool_call>',
+    close: '</tool_call>',
+    call: '<function=',
+    end: '</function>',
+    angle: '>',
+  },
   steps: {
     'content open': '+preamble',
     'content call': '+name',
@@ -190,10 +211,12 @@ export function dsml(wrapper: string): MarkerFormat {
       'between open': 'preamble',
     },
     argumentsOf(written, call) {
-      const entries = [...written.matchAll(dsmlParameter)].map(({ 1: key, 2: isText, 3: value }): [string, WrittenJson] => [
-        key!,
-        isText === 'true' ? textOf(value!) : (parseWritten(value!) ?? textOf(value!)),
-      ]);
+      const entries = [...written.matchAll(dsmlParameter)].map(
+        ({ 1: key, 2: isText, 3: value }): [string, WrittenJson] => [
+          key!,
+          isText === 'true' ? textOf(value!) : (parseWritten(value!) ?? textOf(value!)),
+        ],
+      );
       const args = unwrapped(objectOf(entries), propertiesOf(call.name, call.tools));
       return writeWritten(withSchemaTypes(args, call.name, call.tools));
     },

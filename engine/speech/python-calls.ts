@@ -30,7 +30,17 @@ const words: Readonly<Record<string, string>> = {
   null: 'null',
 };
 const escapes: Readonly<Record<string, string>> = {
-  n: '\n', t: '\t', r: '\r', b: '\b', f: '\f', v: '\v', a: '\x07', '\\': '\\', "'": "'", '"': '"', '\n': '',
+  n: '\n',
+  t: '\t',
+  r: '\r',
+  b: '\b',
+  f: '\f',
+  v: '\v',
+  a: '\x07',
+  '\\': '\\',
+  "'": "'",
+  '"': '"',
+  '\n': '',
 };
 
 class Reader {
@@ -63,7 +73,10 @@ class Reader {
       this.#value(0);
       return null;
     });
-    return { name, arguments: writeWritten(objectOf(given.filter((one) => one !== null))) };
+    return {
+      name,
+      arguments: writeWritten(objectOf(given.filter((one) => one !== null))),
+    };
   }
 
   #several<T>(closing: string, one: () => T): T[] {
@@ -85,9 +98,16 @@ class Reader {
       const value = this.#value(depth + 1);
       if (value.kind !== 'word' || !/^-?[\d.]/.test(value.word)) throw new NoCalls();
       const isNegative = value.word.startsWith('-') !== (first === '-');
-      return { kind: 'word', word: (isNegative ? '-' : '') + value.word.replace(/^-/, '') };
+      return {
+        kind: 'word',
+        word: (isNegative ? '-' : '') + value.word.replace(/^-/, ''),
+      };
     }
-    if (this.#takes('[')) return { kind: 'array', items: this.#several(']', () => this.#value(depth + 1)) };
+    if (this.#takes('['))
+      return {
+        kind: 'array',
+        items: this.#several(']', () => this.#value(depth + 1)),
+      };
     if (this.#takes('(')) return this.#group(depth);
     if (this.#takes('{')) return this.#table(depth);
     if (this.#isString()) {
@@ -95,7 +115,11 @@ class Reader {
       while (this.#isString()) text += this.#string();
       return textOf(text);
     }
-    if (/[\d.]/.test(first)) return { kind: 'word', word: numberOf(this.#word(numberPattern), this.#isStrict) };
+    if (/[\d.]/.test(first))
+      return {
+        kind: 'word',
+        word: numberOf(this.#word(numberPattern), this.#isStrict),
+      };
     const word = this.#word(namePattern);
     if (!Object.hasOwn(words, word)) throw new NoCalls();
     return { kind: 'word', word: words[word]! };
@@ -107,7 +131,10 @@ class Reader {
     const first = this.#value(depth + 1);
     if (this.#takes(')')) return first;
     this.#expect(',');
-    return { kind: 'array', items: [first, ...this.#several(')', () => this.#value(depth + 1))] };
+    return {
+      kind: 'array',
+      items: [first, ...this.#several(')', () => this.#value(depth + 1))],
+    };
   }
 
   /** A dict, or a set, which JSON has as a list. */
@@ -117,7 +144,10 @@ class Reader {
     if (!this.#takes(':')) {
       if (this.#takes('}')) return { kind: 'array', items: [first] };
       this.#expect(',');
-      return { kind: 'array', items: [first, ...this.#several('}', () => this.#value(depth + 1))] };
+      return {
+        kind: 'array',
+        items: [first, ...this.#several('}', () => this.#value(depth + 1))],
+      };
     }
     const entries: [string, WrittenJson][] = [[keyOf(first), this.#value(depth + 1)]];
     if (this.#takes('}')) return objectOf(entries);

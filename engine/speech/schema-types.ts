@@ -73,7 +73,10 @@ function coerced(text: string, given: ReadonlySet<string>): WrittenJson {
   const lower = trimmed.toLowerCase();
   if (types.has('null') && text.toLowerCase() === 'null') return { kind: 'word', word: 'null' };
   if (types.has('integer') && /^[+-]?\d+(?:_\d+)*$/.test(trimmed)) {
-    return { kind: 'word', word: String(BigInt(trimmed.replaceAll('_', '').replace(/^\+/, ''))) };
+    return {
+      kind: 'word',
+      word: String(BigInt(trimmed.replaceAll('_', '').replace(/^\+/, ''))),
+    };
   }
   if (types.has('number') && isFiniteNumber(trimmed)) return { kind: 'word', word: numberOf(trimmed) };
   if (types.has('boolean') && ['true', '1', 'false', '0'].includes(lower)) {

@@ -1,5 +1,13 @@
 import type { ToolCall, ToolSchema } from '../../core/rl/rollout.ts';
-import { harmonyParsers, harmonyTokens, type ToolFormat, thoughtReaders, thoughtTokens, toolFormats, toolParserOf } from './families.ts';
+import {
+  harmonyParsers,
+  harmonyTokens,
+  type ToolFormat,
+  thoughtReaders,
+  thoughtTokens,
+  toolFormats,
+  toolParserOf,
+} from './families.ts';
 import { readHarmony } from './harmony.ts';
 import { overlap } from '../server/stop-strings.ts';
 import { thinksIfOpened } from './thoughts.ts';
@@ -33,11 +41,19 @@ export interface SpeechPlace {
 
 /** The names that `tool_call_parser` and `reasoning_parser` may have. */
 export const toolParserNames: readonly string[] = [...Object.keys(toolFormats), harmonyParsers.tools].sort();
-export const reasoningParserNames: readonly string[] = [...Object.keys(thoughtReaders), harmonyParsers.reasoning].sort();
+export const reasoningParserNames: readonly string[] = [
+  ...Object.keys(thoughtReaders),
+  harmonyParsers.reasoning,
+].sort();
 
-/** The parsers of a model: those that were chosen, otherwise what its chat template shows. */
-export function parsersOf(template: string, chosen: Partial<SpeechParsers> = {}): SpeechParsers {
-  return { tools: chosen.tools ?? toolParserOf(template) ?? usualParsers.tools, reasoning: chosen.reasoning ?? null };
+/** The parsers of a model: those that were chosen and are known here, otherwise what its chat template shows. */
+export function parsersOf(template: string, { tools, reasoning }: Partial<SpeechParsers> = {}): SpeechParsers {
+  const isRead = (name: string | null | undefined, names: readonly string[]): name is string =>
+    name != null && names.includes(name);
+  return {
+    tools: isRead(tools, toolParserNames) ? tools : (toolParserOf(template) ?? usualParsers.tools),
+    reasoning: isRead(reasoning, reasoningParserNames) ? reasoning : null,
+  };
 }
 
 /** Whether a prompt ends inside of a thought that its template opened. */
@@ -55,7 +71,9 @@ export function tokensRead({ tools, reasoning }: SpeechParsers): readonly string
 export function readSpeech(text: string, place: SpeechPlace = {}): Speech {
   const { parsers = usualParsers, tools, templateArguments = {} } = place;
   if (parsers.tools === harmonyParsers.tools || parsers.reasoning === harmonyParsers.reasoning) {
-    return text.includes('<|message|>') ? withoutCalls(readHarmony(text), tools) : { reasoning: '', content: text, toolCalls: [] };
+    return text.includes('<|message|>')
+      ? withoutCalls(readHarmony(text), tools)
+      : { reasoning: '', content: text, toolCalls: [] };
   }
   const format = formatOf(parsers.tools);
   const chosen = parsers.reasoning === null ? undefined : thoughtReaders[parsers.reasoning];
@@ -79,7 +97,10 @@ function withoutCalls(speech: Speech, tools: SpeechPlace['tools']): Speech {
 }
 
 /** The calls in a whole text of Hermes' form, in order. */
-export function readToolCalls(text: string, place: Omit<SpeechPlace, 'tools'> & { tools?: readonly ToolSchema[] } = {}): ToolCall[] {
+export function readToolCalls(
+  text: string,
+  place: Omit<SpeechPlace, 'tools'> & { tools?: readonly ToolSchema[] } = {},
+): ToolCall[] {
   return [...readSpeech(text, { tools: [], ...place }).toolCalls];
 }
 
@@ -118,6 +139,9 @@ export class SpeechReader {
   finish(): Speech {
     const speech = readSpeech(this.#text, this.#place);
     const told = this.#text.slice(0, this.#told);
-    return { ...speech, content: speech.content.startsWith(told) ? speech.content.slice(told.length) : speech.content };
+    return {
+      ...speech,
+      content: speech.content.startsWith(told) ? speech.content.slice(told.length) : speech.content,
+    };
   }
 }

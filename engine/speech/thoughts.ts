@@ -20,7 +20,9 @@ export function thinksFirst(text: string, { open, close }: Tags = thinkTags): Th
   const start = text.indexOf(open);
   const body = start < 0 ? text : text.slice(start + open.length);
   const end = body.indexOf(close);
-  return end < 0 ? { reasoning: body, rest: '' } : { reasoning: body.slice(0, end), rest: body.slice(end + close.length) };
+  return end < 0
+    ? { reasoning: body, rest: '' }
+    : { reasoning: body.slice(0, end), rest: body.slice(end + close.length) };
 }
 
 interface Machine extends Tags {
@@ -53,21 +55,33 @@ export function thinksByMarkers(text: string, machine: Machine): Thought {
   }
   (isThought ? thoughts : rest).push(text.slice(at));
   const reasoning = thoughts.join('');
-  return { reasoning: machine.trimsEnd ? reasoning.trimEnd() : reasoning, rest: rest.join('') };
+  return {
+    reasoning: machine.trimsEnd ? reasoning.trimEnd() : reasoning,
+    rest: rest.join(''),
+  };
 }
 
 /**
  * Without a setting: thoughts are what stands in their tags, whether the prompt or the model opened them. Calls in closed thoughts are thoughts;
  * one in thoughts that were never closed ends them.
  */
-export function thinksIfOpened(text: string, callMarkers: readonly string[], isOpen: boolean, tags: Tags = thinkTags): Thought {
+export function thinksIfOpened(
+  text: string,
+  callMarkers: readonly string[],
+  isOpen: boolean,
+  tags: Tags = thinkTags,
+): Thought {
   const { open, close } = tags;
   const end = text.indexOf(close);
   const isOpened = isOpen || end >= 0 || text.trimStart().startsWith(open);
   if (!isOpened) return noThought(text);
   const start = text.indexOf(open);
   const from = start >= 0 && (end < 0 || start < end) && text.slice(0, start).trim() === '' ? start + open.length : 0;
-  if (end >= 0) return { reasoning: text.slice(from, end), rest: text.slice(end + close.length) };
+  if (end >= 0)
+    return {
+      reasoning: text.slice(from, end),
+      rest: text.slice(end + close.length),
+    };
   const call = callMarkers.map((marker) => text.indexOf(marker, from)).filter((at) => at >= 0);
   const until = call.length === 0 ? text.length : Math.min(...call);
   return { reasoning: text.slice(from, until), rest: text.slice(until) };

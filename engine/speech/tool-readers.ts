@@ -92,7 +92,9 @@ function deepSeek(pattern: RegExp): ToolReader {
 export const deepSeekV3 = deepSeek(
   /<｜tool▁call▁begin｜>[^\n<]*<｜tool▁sep｜>([^\n]*)\n```json\n([^\n]*)\n```<｜tool▁call▁end｜>/g,
 );
-export const deepSeekV31 = deepSeek(/<｜tool▁call▁begin｜>([^\n<]*)<｜tool▁sep｜>((?:(?!<｜tool▁)[^\n])*)<｜tool▁call▁end｜>/g);
+export const deepSeekV31 = deepSeek(
+  /<｜tool▁call▁begin｜>([^\n<]*)<｜tool▁sep｜>((?:(?!<｜tool▁)[^\n])*)<｜tool▁call▁end｜>/g,
+);
 
 /** Mistral before its eleventh tokenizer: a list of JSON behind the marker. */
 export const mistralList: ToolReader = (text) => {
@@ -101,7 +103,9 @@ export const mistralList: ToolReader = (text) => {
   const read = segments.length === 0 ? null : readWritten(written);
   const listed = read?.value.kind === 'array' ? read.value.items : read === null ? [] : [read.value];
   const calls = listed.map((one) => callOf(withArguments(one), ['arguments'])).filter((call) => call !== null);
-  return calls.length === 0 ? onlyText(segments.length === 0 ? text : written) : { content: unlessBlank(before!), toolCalls: calls };
+  return calls.length === 0
+    ? onlyText(segments.length === 0 ? text : written)
+    : { content: unlessBlank(before!), toolCalls: calls };
 };
 
 function withArguments(value: WrittenJson): WrittenJson {
@@ -119,7 +123,9 @@ export const functionGemma: ToolReader = (text) => {
     .flatMap((piece) => {
       const [, name, written = ''] = /^call:(\w+)\{([^]*)/.exec(piece) ?? [];
       if (name === undefined) return [];
-      const pairs = [...written.split('}<end_function_call>')[0]!.matchAll(/(\w+):<escape>((?:(?!<escape>)[^])*)<escape>/g)];
+      const pairs = [
+        ...written.split('}<end_function_call>')[0]!.matchAll(/(\w+):<escape>((?:(?!<escape>)[^])*)<escape>/g),
+      ];
       const entries = pairs.map(({ 1: key, 2: value }) => [key!, parseWritten(value!) ?? textOf(value!)] as const);
       return [{ name, arguments: writeWritten(objectOf(entries)) }];
     });

@@ -45,7 +45,7 @@ export function readWritten(text: string, from = 0): { readonly value: WrittenJs
     const whole: WrittenJson = opening === '{' ? { kind: 'object', entries } : { kind: 'array', items };
     const closing = opening === '{' ? '}' : ']';
     blanks();
-    if (text[at] === closing) return at++, whole;
+    if (text[at] === closing) return (at++, whole);
     for (;;) {
       blanks();
       const key = opening === '{' && text[at] === '"' ? readText() : null;

@@ -110,7 +110,10 @@ test('inputs handed over as constants give what the same inputs give when they a
     outputs.push([...(await session.run(feeds))['y']!.data]);
     await session.release();
   }
-  assert.deepEqual(outputs, Array.from({ length: 3 }, () => [-2, -2, 12, 30]));
+  assert.deepEqual(
+    outputs,
+    Array.from({ length: 3 }, () => [-2, -2, 12, 30]),
+  );
   const open = openSession(graph, { threads: 1 }, { tensors: { x: feeds.x } });
   await assert.rejects(open, /x is a constant: its sizes are fixed, and n is not/);
 });
