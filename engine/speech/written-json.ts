@@ -84,7 +84,7 @@ export function writeWritten(value: WrittenJson): string {
       return `[${value.items.map(writeWritten).join(', ')}]`;
     case 'text':
       return JSON.stringify(value.text);
-    case 'word':
+    default:
       return value.word;
   }
 }
