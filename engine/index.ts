@@ -55,7 +55,7 @@ export {
 export { Gate, type ServerKey } from './server/gate.ts';
 export { foreignHeader, isLoopback } from './server/loopback.ts';
 export { type PolicyServer, type PolicyServerOptions, startPolicyServer } from './server/policy-server.ts';
-export { readToolCalls } from './server/tool-calls.ts';
+export { readToolCalls } from './speech/speech.ts';
 export type { LossContext, LossOperators, TokenLoss } from './train/loss.ts';
 export { LogprobLoss, type LogprobPass } from './train/logprob-loss.ts';
 export { requireCustomLoss } from './train/custom-loss.ts';

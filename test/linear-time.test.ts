@@ -17,7 +17,7 @@ import { asRunName } from '../core/names.ts';
 import { saysEngineDied, saysNcclFailed, saysOutOfMemory, whereItFailed } from '../core/rl/failures.ts';
 import { PythonProblem, readPythonAssignment } from '../config/python-literal.ts';
 import { looksSecret, withoutSecrets } from '../config/secrets.ts';
-import { readToolTurn } from '../engine/server/tool-calls.ts';
+import { readSpeech } from '../engine/speech/speech.ts';
 import { exactNumber } from '../environments/math-python/exact-number.ts';
 
 /** From the lengths that no test would notice to a megabyte; what grows with the square of them is found before that takes a day. */
@@ -53,7 +53,10 @@ const readers: Readonly<Record<string, readonly [read: (text: string) => unknown
     (text) => [withoutThinking(text), messagesOf([{ role: 'assistant', content: text }])],
     [' ', '\n', '<think>', '</think>', '<think> '],
   ],
-  'calls of tools': [readToolTurn, ['<tool_call>', '<tool_call>{}</tool_call>', '[', ' ', '<', '</tool_call>']],
+  'calls of tools': [
+    (text: string) => readSpeech(text, { tools: [] }),
+    ['<tool_call>', '<tool_call>{}</tool_call>', '[', ' ', '<', '</tool_call>'],
+  ],
   'an answer of a reflection': [extractText, ['`', '``` ', 'a', '\n', '```\n']],
   'candidates of prompts': [
     (text) => treeDocument([{ prompt: text, texts: {}, sha256: '', parents: [], scores: [], callsBefore: 0 }], 0),

@@ -5,11 +5,14 @@ import type { RunSpec } from '../../config/run-spec.ts';
 import { type ChatOptions, ChatTemplates, type TemplateMessage } from '../../engine/model/chat-template.ts';
 import { presetFiles } from '../../engine/model/preset-files.ts';
 import { readTextFiles, type TextFiles } from '../../engine/model/text-files.ts';
+import { speechSettingsOf } from '../../config/speech-settings.ts';
+import { toolParserOf } from '../../engine/speech/families.ts';
+import { reasoningParserNames, toolParserNames } from '../../engine/speech/speech.ts';
 import type { Environment } from '../environments/types.ts';
 
 /** A run as far as its chat template matters. `chatTemplate`: the text of its own; undefined = that of the model. */
 interface TemplateUse {
-  readonly spec: Pick<RunSpec, 'model' | 'sampling' | 'trajectoryStrategy'>;
+  readonly spec: Pick<RunSpec, 'model' | 'sampling' | 'trajectoryStrategy' | 'later' | 'inference'>;
   readonly chatTemplate?: string;
 }
 
@@ -31,18 +34,56 @@ export async function checkTemplate(
 ): Promise<TemplateFindings> {
   const files = await filesOf(spec.model);
   const config = files && parsedObject(files['tokenizer_config.json']);
-  if (files === null || config === null) return nothing;
+  if (files === null || config === null) return { ...nothing, warnings: unreadParsers(spec) };
   const templates = new ChatTemplates(config, chatTemplate === undefined ? ownTemplates(files) : { chatTemplate });
   if (!templates.isThere) {
-    return { ...nothing, obstacles: [`${spec.model} has no chat template, so no prompt can be written for it.`] };
+    return {
+      ...nothing,
+      obstacles: [`${spec.model} has no chat template, so no prompt can be written for it.`],
+    };
   }
   const findings = [...environments].map(([name, environment]) =>
     findingsFor(templates, spec, { name, ...environment }),
   );
   return {
     obstacles: [...new Set(findings.flatMap(({ obstacles }) => obstacles))],
-    warnings: [...new Set(findings.flatMap(({ warnings }) => warnings))],
+    warnings: [
+      ...new Set([
+        ...findings.flatMap(({ warnings }) => warnings),
+        ...unreadParsers(spec),
+        ...callWarnings(templates, spec, environments),
+      ]),
+    ],
   };
+}
+
+/** A model whose calls are not read calls no tool in the whole run, and nothing fails. */
+function callWarnings(
+  templates: ChatTemplates,
+  spec: TemplateUse['spec'],
+  environments: ReadonlyMap<string, Pick<Environment, 'tools'>>,
+): string[] {
+  const withTools = [...environments].filter(([, { tools }]) => (tools?.length ?? 0) > 0).map(([name]) => name);
+  const { tools: chosen } = speechSettingsOf(spec);
+  if (withTools.length === 0 || chosen !== undefined || toolParserOf(templates.textFor(true)) !== null) return [];
+  return [
+    `${withTools.join(', ')} has tools, and the chat template of ${spec.model} shows none of the marks by which calls are read: they are read as Hermes' JSON in <tool_call>…</tool_call>. Name another form: tool_call_parser, one of ${toolParserNames.join(', ')}`,
+  ];
+}
+
+/** Parsers of vLLM's that are not read here. */
+function unreadParsers(spec: TemplateUse['spec']): string[] {
+  const { tools, reasoning } = speechSettingsOf(spec);
+  const unread = (key: string, name: string | undefined, known: readonly string[]): string[] =>
+    name === undefined || known.includes(name)
+      ? []
+      : [
+          `${key} = "${name}" is not read here. Expected one of ${known.join(', ')}; without the key the chat template decides.`,
+        ];
+  return [
+    ...unread('tool_call_parser', tools, toolParserNames),
+    ...unread('reasoning_parser', reasoning, reasoningParserNames),
+  ];
 }
 
 function findingsFor(
@@ -50,11 +91,17 @@ function findingsFor(
   { sampling, trajectoryStrategy }: TemplateUse['spec'],
   { name, isSingleTurn = false, tools }: Pick<Environment, 'name' | 'isSingleTurn' | 'tools'>,
 ): TemplateFindings {
-  const options = { ...present({ tools }), templateArguments: sampling.templateArguments };
+  const options = {
+    ...present({ tools }),
+    templateArguments: sampling.templateArguments,
+  };
   try {
     write(templates, [question], options);
     if (isSingleTurn) return nothing;
-    return { ...nothing, warnings: rowWarnings(templates, options, { name, trajectoryStrategy }) };
+    return {
+      ...nothing,
+      warnings: rowWarnings(templates, options, { name, trajectoryStrategy }),
+    };
   } catch (error) {
     if (!(error instanceof RatchetError)) throw error;
     return { ...nothing, obstacles: [`${name}: ${error.message}`] };
@@ -88,7 +135,10 @@ const answer = 'an answer';
 
 /** Whether the second prompt begins with the first and what was said. */
 function goesOn(templates: ChatTemplates, options: ChatOptions, said: string): boolean {
-  const heard: TemplateMessage = { role: options.tools ? 'tool' : 'user', content: 'what is said to it' };
+  const heard: TemplateMessage = {
+    role: options.tools ? 'tool' : 'user',
+    content: 'what is said to it',
+  };
   const first = write(templates, [question], options);
   const second = write(templates, [question, { role: 'assistant', content: said }, heard], options);
   return second.startsWith(first + said);
@@ -103,7 +153,10 @@ async function filesOf(model: string): Promise<TextFiles | null> {
   return path.isAbsolute(model) ? readTextFiles(model) : null;
 }
 
-function ownTemplates(files: TextFiles): { chatTemplate?: string; toolTemplate?: string } {
+function ownTemplates(files: TextFiles): {
+  chatTemplate?: string;
+  toolTemplate?: string;
+} {
   const [chatTemplate, toolTemplate] = [
     files['chat_template.jinja'],
     files['additional_chat_templates/tool_use.jinja'],

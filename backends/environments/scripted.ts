@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import type { ChatMessage, Example, Rollout, ScoredRollout, Turn } from '../../core/rl/rollout.ts';
-import { readToolCalls } from '../../engine/server/tool-calls.ts';
+import { readSpeech } from '../../engine/speech/speech.ts';
 import { scoreGroup } from './score-group.ts';
 import type { Environment, Policy, RolloutPlace } from './types.ts';
 
@@ -10,12 +10,14 @@ export function scriptedPolicy(say: (messages: readonly ChatMessage[], turn: num
   return {
     sample(messages, { tools } = {}): Promise<Turn> {
       const text = say(messages, asked++);
-      const toolCalls = tools === undefined ? [] : readToolCalls(text);
+      const { content, reasoning, toolCalls } = readSpeech(text, { tools });
       return Promise.resolve({
         promptTokenIds: [],
         tokenIds: [],
         logprobs: [],
         text,
+        ...(content === text ? {} : { content }),
+        ...(reasoning === '' ? {} : { reasoning }),
         ...(toolCalls.length === 0 ? {} : { toolCalls }),
         finishReason: 'stop',
         policyStep: 0,

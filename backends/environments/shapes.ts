@@ -1,5 +1,5 @@
 import type { ChatMessage, Example, ToolSchema, Turn } from '../../core/rl/rollout.ts';
-import { readToolCalls } from '../../engine/server/tool-calls.ts';
+import { readToolCalls } from '../../engine/speech/speech.ts';
 import { conversationOf } from './score.ts';
 import type { Dataset, Demonstration, Environment, Policy, RolloutRecord, Rubric } from './types.ts';
 

@@ -1,3 +1,4 @@
+import { speechSettingsOf } from '../../config/speech-settings.ts';
 import type { EvaluatedModel } from '../../core/eval/evaluation.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { Environments } from '../environments/index.ts';
@@ -37,7 +38,12 @@ export function askEndpoint(
   return (path, index) => ({
     sampling,
     openPolicy: ({ sampling: own = {} }) =>
-      chatPolicy({ endpoint, fields: { ...own, ...sampling }, signal, place: samplePlace(path, index) }),
+      chatPolicy({
+        endpoint,
+        fields: { ...own, ...sampling },
+        signal,
+        place: samplePlace(path, index),
+      }),
   });
 }
 
@@ -53,10 +59,19 @@ export function silentServers(
 export async function openVersion(
   dependencies: GenerateDependencies,
   { run, policy, sampling }: Extract<EvaluatedModel, { kind: 'version' }>,
-): Promise<Pick<SamplePolicyOptions, 'inference' | 'tokenizer' | 'served' | 'sampling'>> {
+): Promise<Pick<SamplePolicyOptions, 'inference' | 'tokenizer' | 'served' | 'sampling' | 'parsers'>> {
   const spec = await specOf(run);
   const served = await servedPolicy(run, policy);
   const inference = dependencies.inference(spec);
-  const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
-  return { inference, tokenizer, served, sampling };
+  const tokenizer = await policyTokenizer(run, spec, {
+    folder: served.folder,
+    open: dependencies.tokenizer,
+  });
+  return {
+    inference,
+    tokenizer,
+    served,
+    sampling,
+    parsers: speechSettingsOf(spec),
+  };
 }

@@ -4,7 +4,14 @@ import type { ChatMessage, Turn } from '../../core/rl/rollout.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { ConversationPrompts } from '../../engine/model/conversation-prompts.ts';
 import type { ChatTokenizer } from '../../engine/model/tokenizer.ts';
-import { readToolCalls } from '../../engine/server/tool-calls.ts';
+import {
+  isThoughtOpen,
+  parsersOf,
+  readSpeech,
+  type Speech,
+  type SpeechParsers,
+  tokensRead,
+} from '../../engine/speech/speech.ts';
 import type { Policy, SampleOptions } from '../environments/types.ts';
 import { heardTokens } from './heard-tokens.ts';
 import type { Speak } from './teacher.ts';
@@ -17,6 +24,8 @@ export interface SamplePolicyOptions {
   /** The version that a turn is sampled from, asked before each; missing = `served`. */
   readonly newest?: (() => Promise<ServedPolicy>) | undefined;
   readonly sampling: RunSpec['sampling'];
+  /** How the model writes calls and thoughts, where the config says so; missing = its chat template decides. */
+  readonly parsers?: Partial<SpeechParsers> | undefined;
   readonly signal?: AbortSignal;
   /** Tokens of the longest first prompt; null or missing = what the server takes. */
   readonly promptTokensMax?: number | null;
@@ -103,7 +112,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
         requireTokens(sample);
         requireFinite(sample);
         const text = beforeStop(tokenizer.decode(sample.tokenIds), sampling.stop);
-        const toolCalls = tools === undefined ? [] : readToolCalls(text);
+        const { content, reasoning, toolCalls } = heardIn(sample, prompt.text, { ...options, ...template });
         const { servedStep = policy.version.step, servedThrough, ...sampled } = sample;
         const heard = { messages, from: heardFrom, roles: options.learnedRoles ?? noRoles };
         const heardAt = heard.roles.size === 0 ? [] : heardTokens(tokenizer, prompt, heard, template);
@@ -111,6 +120,8 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
           promptTokenIds,
           ...sampled,
           text,
+          ...(content === text ? {} : { content }),
+          ...(reasoning === '' ? {} : { reasoning }),
           ...(toolCalls.length === 0 ? {} : { toolCalls }),
           ...(heardAt.length === 0 ? {} : { heardAt }),
           policyStep: servedStep,
@@ -127,6 +138,29 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
     },
   };
 }
+
+/** Thoughts, calls and the rest of what was sampled, read with the special tokens that they are marked by. */
+function heardIn(
+  { tokenIds, finishReason }: Sample,
+  prompt: string,
+  {
+    tokenizer,
+    sampling,
+    parsers: chosen,
+    tools,
+    templateArguments,
+  }: Pick<SamplePolicyOptions, 'tokenizer' | 'sampling' | 'parsers'> & TemplateUse,
+): Speech {
+  const parsers = parsersOf(tokenizer.templateText(tools !== undefined), chosen);
+  const hasEnd = finishReason === 'stop' && tokenizer.isSpecial(tokenIds.at(-1)!);
+  const spoken = tokenizer.decodeKeeping(tokenIds.slice(0, hasEnd ? -1 : undefined), tokensRead(parsers));
+  const place = { tools, parsers, templateArguments, isThoughtOpen: isThoughtOpen(prompt) };
+  return readSpeech(beforeStop(spoken, sampling.stop), place);
+}
+
+type TemplateUse = Pick<RunSpec['sampling'], 'templateArguments'> & {
+  readonly tools: SampleOptions['tools'] | undefined;
+};
 
 const noRoles: ReadonlySet<string> = new Set();
 

@@ -60,6 +60,10 @@ export interface Turn {
   readonly samplingLogprobs?: readonly number[];
   /** All that was said, calls of tools included as they were written. */
   readonly text: string;
+  /** Of `text`, what is neither a thought nor a call; absent where that is all of it. */
+  readonly content?: string;
+  /** The thoughts in `text`; absent where there are none. */
+  readonly reasoning?: string;
   /** In order; absent where the model had no tools or called none. */
   readonly toolCalls?: readonly ToolCall[];
   /** What the environment had said since the turn before; absent where the example's prompt is all there was. */

@@ -53,6 +53,7 @@ export class ChatTemplates {
   readonly #withTools: Template | null;
   readonly #tokens: Readonly<Record<string, string>>;
   readonly #time: string | null;
+  readonly #texts: { readonly default: string | undefined; readonly withTools: string | undefined };
 
   /**
    * `rawConfig` is the object of tokenizer_config.json; templates in files of their own win over those in it. `time` is what
@@ -66,9 +67,18 @@ export class ChatTemplates {
     this.#time = time;
     const { chat_template: stated } = tokenizerConfigOf(rawConfig);
     const named = files.chatTemplate === undefined ? namedTemplates(stated) : new Map<string, string>();
-    this.#default = compiled(files.chatTemplate ?? named.get('default'));
-    this.#withTools = compiled(files.toolTemplate ?? named.get('tool_use'));
+    this.#texts = {
+      default: files.chatTemplate ?? named.get('default'),
+      withTools: files.toolTemplate ?? named.get('tool_use'),
+    };
+    this.#default = compiled(this.#texts.default);
+    this.#withTools = compiled(this.#texts.withTools);
     this.#tokens = specialTokens(rawConfig);
+  }
+
+  /** As it is written: the marks of calls in it say how the model makes them. */
+  textFor(hasTools: boolean): string {
+    return (hasTools ? this.#texts.withTools : undefined) ?? this.#texts.default ?? '';
   }
 
   get isThere(): boolean {

@@ -99,6 +99,17 @@ export class ChatTokenizer {
     }
   }
 
+  /** Special tokens are left out but for those named: calls and thoughts are read by them. */
+  decodeKeeping(tokenIds: readonly number[], kept: readonly string[]): string {
+    const ids = tokenIds.filter((id) => !this.isSpecial(id) || kept.includes(this.tokenText(id)));
+    return this.decode(ids, { skipSpecialTokens: false });
+  }
+
+  /** The chat template as it is written. */
+  templateText(hasTools: boolean): string {
+    return this.#templates.textFor(hasTools);
+  }
+
   /** Whether `decode` leaves it out. */
   isSpecial(tokenId: number): boolean {
     return this.#specialTokenIds.has(tokenId);

@@ -95,7 +95,13 @@ export function chatForm(plan: Plan, request: ChatCompletionRequest): AnswerForm
         const content = choice.content === '' && tool_calls.length > 0 ? null : choice.content;
         return {
           ...commonOf(choice.index, choice),
-          message: { role: 'assistant', content, refusal: null, ...(tool_calls.length > 0 && { tool_calls }) },
+          message: {
+            role: 'assistant',
+            content,
+            refusal: null,
+            ...(choice.reasoning !== '' && { reasoning: choice.reasoning }),
+            ...(tool_calls.length > 0 && { tool_calls }),
+          },
           finish_reason: choice.finishReason,
           stop_reason: choice.stopReason,
           ...(tellsIds && asked && samplingLogprobsOf(choice)),
@@ -114,6 +120,7 @@ export function chatForm(plan: Plan, request: ChatCompletionRequest): AnswerForm
       const told = callCounts[index]!;
       const tool_calls = callsOf(index, delta).map((call, k) => ({ index: told + k, ...call }));
       const said = {
+        ...(delta.reasoning !== '' && { reasoning: delta.reasoning }),
         ...(delta.content !== '' && { content: delta.content }),
         ...(tool_calls.length > 0 && { tool_calls }),
       };

@@ -3,7 +3,7 @@ import { Detokenizer } from '../model/detokenizer.ts';
 import type { ChatTokenizer } from '../model/tokenizer.ts';
 import type { SampleResult } from '../sample/sampler.ts';
 import { StopStringScanner } from './stop-strings.ts';
-import { type CompletionPart, ToolCallReader } from './tool-calls.ts';
+import { type Speech, type SpeechPlace, SpeechReader, tokensRead, usualParsers } from '../speech/speech.ts';
 
 export interface ChoiceOptions {
   readonly tokenizer: ChatTokenizer;
@@ -15,8 +15,8 @@ export interface ChoiceOptions {
   readonly includeStop: boolean;
   readonly skipSpecialTokens: boolean;
   readonly minTokens: number;
-  /** Hermes tool calls are told apart from the text. */
-  readonly readsToolCalls: boolean;
+  /** Thoughts and calls are told apart from the text; null = all of it is text. */
+  readonly speech: SpeechPlace | null;
   /** All but the first call are left out. */
   readonly singleToolCall: boolean;
 }
@@ -26,6 +26,7 @@ export interface Delta {
   readonly tokenIds: readonly number[];
   readonly logprobs: readonly number[];
   readonly content: string;
+  readonly reasoning: string;
   readonly toolCalls: readonly ToolCall[];
 }
 
@@ -43,7 +44,9 @@ export class Choice {
   readonly #options: ChoiceOptions;
   readonly #text: Detokenizer;
   readonly #stops: StopStringScanner;
-  readonly #calls: ToolCallReader | null;
+  readonly #speech: SpeechReader | null;
+  /** Special tokens that calls and thoughts are read by. */
+  readonly #kept: readonly string[];
   readonly #silentTokenIds: ReadonlySet<number>;
   #count = 0;
   #callCount = 0;
@@ -51,12 +54,16 @@ export class Choice {
   #logprobs: number[] = [];
   #content: string[] = [];
   #toolCalls: ToolCall[] = [];
+  #reasoning = '';
 
   constructor(options: ChoiceOptions) {
     this.#options = options;
-    this.#text = new Detokenizer(options.tokenizer, { skipSpecialTokens: options.skipSpecialTokens });
+    this.#text = new Detokenizer(options.tokenizer, {
+      skipSpecialTokens: options.skipSpecialTokens && options.speech === null,
+    });
+    this.#kept = options.speech === null ? [] : tokensRead(options.speech.parsers ?? usualParsers);
     this.#stops = new StopStringScanner(options);
-    this.#calls = options.readsToolCalls ? new ToolCallReader() : null;
+    this.#speech = options.speech === null ? null : new SpeechReader(options.speech);
     this.#silentTokenIds = new Set(options.includeStop ? [] : options.endingTokenIds);
   }
 
@@ -70,7 +77,7 @@ export class Choice {
     this.#logprobs.push(logprob);
     this.#count++;
     // The token that ends a choice is no text of it.
-    if (this.#silentTokenIds.has(tokenId)) return;
+    if (this.#silentTokenIds.has(tokenId) || this.#isUnread(tokenId)) return;
     const piece = this.#text.push(tokenId);
     const canStop = this.#count > this.#options.minTokens;
     this.#tell(canStop ? this.#stops.push(piece) : piece);
@@ -79,14 +86,14 @@ export class Choice {
   /** All tokens of a choice at once; for choices without stop strings. */
   addAll(tokenIds: readonly number[]): void {
     const { tokenizer, skipSpecialTokens } = this.#options;
-    const spoken = tokenIds.filter((id) => !this.#silentTokenIds.has(id));
-    this.#tell(tokenizer.decode(spoken, { skipSpecialTokens }));
+    const spoken = tokenIds.filter((id) => !this.#silentTokenIds.has(id) && !this.#isUnread(id));
+    this.#tell(tokenizer.decode(spoken, { skipSpecialTokens: skipSpecialTokens && this.#speech === null }));
   }
 
   /** Nothing is added after it; the next delta holds what was held back. */
   finish(result: Pick<SampleResult, 'tokenIds' | 'finishReason'>): ChoiceEnd {
     if (!this.isStopped) this.#tell(this.#stops.push(this.#text.finish()) + this.#stops.finish());
-    this.#hear(this.#calls?.finish() ?? []);
+    if (this.#speech) this.#hear(this.#speech.finish());
     const stopReason = this.#stops.matched ?? stopTokenOf(result, this.#options);
     if (this.#callCount > 0) return { finishReason: 'tool_calls', stopReason };
     return { finishReason: this.isStopped ? 'stop' : result.finishReason, stopReason };
@@ -98,23 +105,30 @@ export class Choice {
       tokenIds: this.#tokenIds,
       logprobs: this.#logprobs,
       content: this.#content.join(''),
+      reasoning: this.#reasoning,
       toolCalls: this.#toolCalls,
     };
     [this.#tokenIds, this.#logprobs, this.#content, this.#toolCalls] = [[], [], [], []];
+    this.#reasoning = '';
     return delta;
+  }
+
+  #isUnread(tokenId: number): boolean {
+    const { tokenizer, skipSpecialTokens } = this.#options;
+    if (this.#speech === null || !skipSpecialTokens || !tokenizer.isSpecial(tokenId)) return false;
+    return !this.#kept.includes(tokenizer.tokenText(tokenId));
   }
 
   #tell(text: string): void {
     if (text === '') return;
-    if (this.#calls) this.#hear(this.#calls.push(text));
-    else this.#content.push(text);
+    this.#content.push(this.#speech ? this.#speech.push(text) : text);
   }
 
-  #hear(said: readonly CompletionPart[]): void {
-    for (const part of said) {
-      if ('content' in part) this.#content.push(part.content);
-      else if (this.#callCount++ === 0 || !this.#options.singleToolCall) this.#toolCalls.push(part.toolCall);
-    }
+  #hear({ reasoning, content, toolCalls }: Speech): void {
+    this.#reasoning += reasoning;
+    this.#content.push(content);
+    this.#toolCalls.push(...(this.#options.singleToolCall ? toolCalls.slice(0, 1) : toolCalls));
+    this.#callCount += toolCalls.length;
   }
 }
 

@@ -234,7 +234,7 @@ class Teller {
       this.#opened[index] = true;
       if (opening) this.#events.send(opening);
       const delta = choice.takeDelta();
-      const hasWords = delta.content !== '' || delta.toolCalls.length > 0;
+      const hasWords = delta.content !== '' || delta.reasoning !== '' || delta.toolCalls.length > 0;
       const hasTokens = this.#form.tellsTokens && delta.tokenIds.length > 0;
       if (ending || hasWords || hasTokens) this.#events.send(this.#form.chunk(index, delta, ending));
     }

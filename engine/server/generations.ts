@@ -1,3 +1,6 @@
+import type { ToolSchema } from '../../core/rl/rollout.ts';
+import { thoughtTokens } from '../speech/families.ts';
+import { isThoughtOpen, parsersOf, type SpeechPlace } from '../speech/speech.ts';
 import type { Purse } from './admission.ts';
 import { chatForm, completionForm, generateForm } from './answers.ts';
 import type { AnswerForm } from './generation.ts';
@@ -47,17 +50,21 @@ export function chatOf(request: ChatCompletionRequest): Generation {
     model: request.model,
     stream: streamOf(request),
     plan: (version, _, purse) =>
-      Promise.resolve(
-        planSampling({
+      Promise.resolve().then(() => {
+        const prompt = promptOf(version);
+        return planSampling({
           version,
-          prompts: [promptOf(version)],
+          prompts: [prompt],
           fields: request,
           maxTokens: { asked: request.max_completion_tokens ?? request.max_tokens ?? null, otherwise: null },
           isStream: request.stream === true,
-          tools: { readsToolCalls: hasTools, singleToolCall: request.parallel_tool_calls === false },
+          tools: {
+            speech: speechOf(version, prompt, request, hasTools),
+            singleToolCall: request.parallel_tool_calls === false,
+          },
           purse,
-        }),
-      ),
+        });
+      }),
     form: (plan) => chatForm(plan, request),
   };
 }
@@ -80,6 +87,26 @@ export function generateOf(request: GenerateRequest): Generation {
     form: (plan) => generateForm(plan, request),
   };
 }
+
+/** How what is said is read; null where the model neither has tools nor marks its thoughts. */
+function speechOf(
+  { model: { tokenizer } }: HeldVersion,
+  prompt: readonly number[],
+  { tools, chat_template_kwargs: templateArguments }: ChatCompletionRequest,
+  hasTools: boolean,
+): SpeechPlace | null {
+  const template = tokenizer.templateText(hasTools);
+  if (!hasTools && !thoughtTokens.some((token) => template.includes(token))) return null;
+  return {
+    parsers: parsersOf(template),
+    isThoughtOpen: isThoughtOpen(tokenizer.decode(prompt.slice(-promptEndTokens), { skipSpecialTokens: false })),
+    ...(hasTools && tools ? { tools: tools as readonly ToolSchema[] } : {}),
+    ...(templateArguments ? { templateArguments } : {}),
+  };
+}
+
+/** Enough of a prompt to see whether it opens a thought. */
+const promptEndTokens = 16;
 
 function streamOf(request: Pick<CompletionRequest, 'stream' | 'stream_options'>): Generation['stream'] {
   return request.stream ? { includeUsage: request.stream_options?.include_usage === true } : null;

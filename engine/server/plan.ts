@@ -24,7 +24,7 @@ interface PlanInput {
   /** null = as many as the model has positions for. */
   readonly maxTokens: { readonly asked: number | null; readonly otherwise: number | null };
   readonly isStream: boolean;
-  readonly tools?: Pick<ChoiceOptions, 'readsToolCalls' | 'singleToolCall'>;
+  readonly tools?: Pick<ChoiceOptions, 'speech' | 'singleToolCall'>;
   readonly purse: Purse;
 }
 
@@ -77,7 +77,7 @@ function choiceOptionsOf({ version, fields, tools }: PlanInput, endTokenIds: rea
     includeStop: fields.include_stop_str_in_output ?? false,
     skipSpecialTokens: fields.skip_special_tokens ?? true,
     minTokens: fields.min_tokens ?? 0,
-    readsToolCalls: tools?.readsToolCalls ?? false,
+    speech: tools?.speech ?? null,
     singleToolCall: tools?.singleToolCall ?? false,
   };
 }

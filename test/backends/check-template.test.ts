@@ -16,9 +16,74 @@ const said = (
   isSingleTurn = false,
 ) => {
   const sampling = { templateArguments: {} } as RunSpec['sampling'];
-  const spec = { model: 'preset:reverse-text-0.2m', sampling, trajectoryStrategy };
+  const spec = {
+    model: 'preset:reverse-text-0.2m',
+    sampling,
+    trajectoryStrategy,
+    ...served({}),
+  };
   return checkTemplate({ spec, chatTemplate }, new Map([['talk', { isSingleTurn }]]));
 };
+
+const served = (args: Record<string, string>): Pick<RunSpec, 'later' | 'inference'> =>
+  ({
+    later: { 'inference.vllm': args },
+    inference: { kind: 'policy-server' },
+  }) as unknown as Pick<RunSpec, 'later' | 'inference'>;
+
+const look = {
+  type: 'function' as const,
+  function: {
+    name: 'look',
+    description: 'Looks.',
+    parameters: { type: 'object' },
+  },
+};
+
+const saidWithTools = async (chatTemplate: string, args: Record<string, string> = {}): Promise<string> => {
+  const sampling = { templateArguments: {} } as RunSpec['sampling'];
+  const spec = {
+    model: 'preset:x',
+    sampling,
+    trajectoryStrategy: 'interleaved' as const,
+    ...served(args),
+  };
+  const use = {
+    spec: { ...spec, model: 'preset:reverse-text-0.2m' },
+    chatTemplate,
+  };
+  const { warnings } = await checkTemplate(use, new Map([['talk', { isSingleTurn: true, tools: [look] }]]));
+  return warnings.join('\n');
+};
+
+describe('what check says of tool calls', () => {
+  test('a template without known marks is named, with the parsers that are read', async () => {
+    assert.match(
+      await saidWithTools(messages),
+      /talk has tools.*none of the marks.*tool_call_parser, one of .*qwen3_coder/,
+    );
+  });
+
+  test('nothing where the template shows the form, or the config names it', async () => {
+    assert.equal(await saidWithTools(`${messages}{# <tool_call><function=name> #}`), '');
+    assert.equal(
+      await saidWithTools(messages, {
+        tool_call_parser: 'qwen3_coder',
+        reasoning_parser: 'qwen3',
+      }),
+      '',
+    );
+  });
+
+  test('a parser that is not read here is named', async () => {
+    const says = await saidWithTools(`${messages}{# <tool_call> #}`, {
+      tool_call_parser: 'jamba',
+      reasoning_parser: 'step3',
+    });
+    assert.match(says, /tool_call_parser = "jamba" is not read here/);
+    assert.match(says, /reasoning_parser = "step3" is not read here/);
+  });
+});
 
 describe('what check says of a chat template', () => {
   test('nothing where the second turn continues from the first', async () => {
@@ -38,7 +103,10 @@ describe('what check says of a chat template', () => {
   });
 
   test('nothing of turns where there is only one', async () => {
-    assert.deepEqual(await said(lastAlone, 'interleaved', true), { obstacles: [], warnings: [] });
+    assert.deepEqual(await said(lastAlone, 'interleaved', true), {
+      obstacles: [],
+      warnings: [],
+    });
   });
 
   test('that prompts cannot be written where the template does not take the messages', async () => {

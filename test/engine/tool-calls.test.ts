@@ -4,27 +4,25 @@ import fc from 'fast-check';
 import type OpenAI from 'openai';
 import { StopStringScanner } from '../../engine/server/stop-strings.ts';
 import type { ToolCall } from '../../core/rl/rollout.ts';
-import { ToolCallReader } from '../../engine/server/tool-calls.ts';
+import { SpeechReader } from '../../engine/speech/speech.ts';
 import { chainModel, openStage } from './server-stage.ts';
 
-function read(pieces: readonly string[]): { content: string; calls: ToolCall[] } {
-  const reader = new ToolCallReader();
-  const said = [...pieces.flatMap((piece) => reader.push(piece)), ...reader.finish()];
-  return {
-    content: said.map((part) => ('content' in part ? part.content : '')).join(''),
-    calls: said.flatMap((part) => ('toolCall' in part ? [part.toolCall] : [])),
-  };
+function read(pieces: readonly string[]): { content: string; calls: readonly ToolCall[] } {
+  const reader = new SpeechReader({ tools: [] });
+  const told = pieces.map((piece) => reader.push(piece)).join('');
+  const { content, toolCalls } = reader.finish();
+  return { content: told + content, calls: toolCalls };
 }
 
 const call = (name: string, args: object): string =>
   `<tool_call>\n${JSON.stringify({ name, arguments: args })}\n</tool_call>`;
 
-test('calls are told apart from the text around them, blanks beside them left out', () => {
+test('calls are told apart from the text before them', () => {
   const text = `Let me look.\n${call('look', { at: 'cat' })}\n${call('stop', {})}\n`;
   assert.deepEqual(read([text]), {
-    content: 'Let me look.',
+    content: 'Let me look.\n',
     calls: [
-      { name: 'look', arguments: '{"at":"cat"}' },
+      { name: 'look', arguments: '{"at": "cat"}' },
       { name: 'stop', arguments: '{}' },
     ],
   });
@@ -125,19 +123,19 @@ test('a chat with tools answers with tool_calls, whole and streamed alike', asyn
   const { choices } = await client.chat.completions.create({ ...request, tool_choice: 'auto' });
   const [choice] = choices as [OpenAI.ChatCompletion.Choice];
   assert.equal(choice.finish_reason, 'tool_calls');
-  assert.equal(choice.message.content, 'Let me look.');
+  assert.equal(choice.message.content, 'Let me look.\n');
   const calls = choice.message.tool_calls as OpenAI.ChatCompletionMessageFunctionToolCall[];
   assert.deepEqual(
     calls.map((each) => each.function),
     [
-      { name: 'look', arguments: '{"at":"cat"}' },
+      { name: 'look', arguments: '{"at": "cat"}' },
       { name: 'stop', arguments: '{}' },
     ],
   );
   assert.equal(new Set(calls.map(({ id }) => id)).size, 2);
   const streamed = await client.chat.completions.stream(request).finalChatCompletion();
   assert.equal(streamed.choices[0]!.finish_reason, 'tool_calls');
-  assert.equal(streamed.choices[0]!.message.content, 'Let me look.');
+  assert.equal(streamed.choices[0]!.message.content, 'Let me look.\n');
   const shape = ({ id, type, function: { name, arguments: args } }: (typeof calls)[number]): unknown => [
     id,
     type,

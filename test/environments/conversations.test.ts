@@ -349,7 +349,7 @@ describe('a conversation, as it is trained', () => {
     const options = { name: 'doubling', dataset, evalDataset: dataset, rubric: rubric([]), maxTurns: 2 };
     const call = '<tool_call>{"name":"double", "arguments": {"n": 4}}</tool_call>';
     const { turns, samples } = await rowsOf(toolEnvironment({ ...options, tools: [double] }), call, 'it is 8');
-    assert.deepEqual(turns[0]!.toolCalls, [{ name: 'double', arguments: '{"n":4}' }]);
+    assert.deepEqual(turns[0]!.toolCalls, [{ name: 'double', arguments: '{"n": 4}' }]);
     assert.deepEqual(turns[1]!.heard, [{ role: 'tool', content: '8' }]);
     assert.equal(samples.length, 2);
     assert.equal(spans(samples[0]!), `${call}<eos>it is 8<eos>`);

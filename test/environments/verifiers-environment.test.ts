@@ -184,7 +184,7 @@ test('what the model said goes back to it as it wrote it, though Python has call
   const { turns, outcome, record } = await environment.rollout(environment.dataset.at(0), policy);
   assert.deepEqual(
     [told!.content, told!.finish_reason, told!.tool_calls],
-    ['Let me look.', 'tool_calls', [{ id: 'call_0_0', name: 'look', arguments: '{"at":"x"}' }]],
+    ['Let me look.\n', 'tool_calls', [{ id: 'call_0_0', name: 'look', arguments: '{"at": "x"}' }]],
   );
   const heard = [{ role: 'tool', content: 'nothing', tool_call_id: 'call_0_0' }];
   assert.deepEqual(policy.heard[1], [...prompt, { role: 'assistant', content: `Let me look.\n${call}` }, ...heard]);

@@ -1,7 +1,6 @@
 import { present } from '../../../core/present.ts';
 import { RatchetError } from '../../../core/errors.ts';
 import type { ChatMessage, MessageToolCall, ToolSchema, Turn } from '../../../core/rl/rollout.ts';
-import { readToolTurn } from '../../../engine/server/tool-calls.ts';
 import type { SampledTurn, WireMessage } from './protocol.ts';
 
 /** A turn as it was told to Python. */
@@ -48,29 +47,21 @@ export class BridgedConversation {
   add(turn: Turn, heard: readonly ChatMessage[], tools: readonly ToolSchema[] | undefined): SampledTurn {
     const position = this.turns.length;
     this.turns.push(heard.length === 0 ? turn : { ...turn, heard });
-    const { content, toolCalls } = contentOf(turn, tools);
+    const { content = turn.text } = turn;
+    const toolCalls = tools || turn.said ? (turn.toolCalls ?? []) : [];
     const calls = toolCalls.map((call, i) => ({ id: `call_${position}_${i}`, ...call }));
     const isByMessages = turn.said !== undefined;
     this.#told.push({ text: turn.text, isByMessages, content, callIds: calls.map(({ id }) => id) });
     return {
       id: `turn_${position}`,
       content: content === '' && calls.length > 0 ? null : content,
-      ...present({ reasoning_content: turn.said?.reasoning }),
+      ...present({ reasoning_content: turn.said?.reasoning ?? turn.reasoning }),
       tool_calls: calls,
       finish_reason: turn.finishReason === 'length' ? 'length' : calls.length > 0 ? 'tool_calls' : 'stop',
       usage: usageOf(turn),
       tokens: null,
     };
   }
-}
-
-/** What was said and what was called, apart: an API gives them so, a model writes both into one text. */
-function contentOf(
-  turn: Turn,
-  tools: readonly ToolSchema[] | undefined,
-): Pick<ReturnType<typeof readToolTurn>, 'content' | 'toolCalls'> {
-  if (turn.said !== undefined) return { content: turn.text, toolCalls: [...(turn.toolCalls ?? [])] };
-  return tools ? readToolTurn(turn.text) : { content: turn.text, toolCalls: [] };
 }
 
 function usageOf({ said, promptTokenIds, tokenIds }: Turn): SampledTurn['usage'] {
