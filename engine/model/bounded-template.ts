@@ -21,6 +21,7 @@ import {
   type TemplateValue,
 } from './template-costs.ts';
 import { TemplateMeter } from './template-meter.ts';
+import { pythonText, stripped } from './python-text.ts';
 
 interface Bounds {
   /** Time for strftime_now, in the format of {@link minuteOf}; null = the current time. */
@@ -53,7 +54,7 @@ export function compileTemplate(template: string): Template {
     throw new SyntaxError(`expected a template of at most ${templateCharactersMax} letters, got ${template.length}.`);
   if (blanksInARow(template) > templateBlanksMax)
     throw new SyntaxError(`expected at most ${templateBlanksMax} blanks in a row in a template.`);
-  return new Template(template);
+  return new Template(template.replaceAll(/\r\n?/g, '\n')); // jinja2 ends each line of a template so
 }
 
 interface Scope {
@@ -73,10 +74,22 @@ interface Given extends Part {
   readonly given: TemplateValue;
 }
 
-/** A statement in a block, whose result is written out. */
-interface Shown extends Part {
-  readonly type: 'Shown';
-  readonly statement: Part;
+/** The body of a loop. `state` belongs to one run of the loop, whose remaining turns do nothing once it has ended. */
+interface Turn extends Part {
+  readonly type: 'Turn';
+  readonly body: readonly Part[];
+  readonly state: { isOver: boolean };
+}
+
+/** Leaves a turn of a loop, and takes along what the turn has written: the package would lose it. */
+class LeavesTurn extends Error {
+  readonly endsLoop: boolean;
+  written = '';
+
+  constructor(endsLoop: boolean) {
+    super('a loop is left outside of a loop.');
+    this.endsLoop = endsLoop;
+  }
 }
 
 interface Call extends Part {
@@ -100,6 +113,7 @@ interface Evaluator {
   evaluateCallStatement(node: Part, scope: Scope): TemplateValue;
   evaluateFor(node: Part, scope: Scope): TemplateValue;
   evaluateMacro(node: Part, scope: Scope): TemplateValue;
+  evaluateSet(node: Part, scope: Scope): TemplateValue;
   applyFilter(operand: TemplateValue, filter: Part, scope: Scope): TemplateValue;
 }
 const NewScope = Environment as unknown as new () => Scope;
@@ -121,6 +135,7 @@ const literals = ['StringLiteral', 'IntegerLiteral', 'FloatLiteral'];
 
 class BoundedEvaluator extends Evaluating {
   readonly #meter: TemplateMeter;
+  readonly #scope: Scope;
   /** The method name and its value, by the function that represents the method. */
   readonly #methods = new WeakMap<TemplateValue, { readonly name: string; readonly of: TemplateValue }>();
   readonly #macros = new WeakSet<TemplateValue>();
@@ -130,22 +145,20 @@ class BoundedEvaluator extends Evaluating {
 
   constructor(scope: Scope, meter: TemplateMeter) {
     super(scope);
+    this.#scope = scope;
     this.#meter = meter;
   }
 
   override evaluate(node: Part | undefined, scope: Scope): TemplateValue {
     if (node?.type === 'Given') return (node as Given).given;
-    if (node?.type === 'Shown') {
-      const value = this.evaluate((node as Shown).statement, scope);
-      if (value.value !== null && value.value !== undefined) countShown(this.#meter, value);
-      return value;
-    }
+    if (node?.type === 'Turn') return this.#turn(node as Turn, scope);
     // Beyond this depth the stack would overflow at a different place on each machine, and the package would report a missing name.
     if (this.#depth >= templateDepthMax)
       throw new Error(`its parts are more than ${templateDepthMax} deep in one another.`);
     const what = node === undefined ? 'nothing' : `its next part (${node.type})`;
     this.#meter.spend(this.#stepsOf(node), what);
     this.#meter.hold(evaluationBytes, what);
+    if (node?.type === 'Break' || node?.type === 'Continue') throw new LeavesTurn(node.type === 'Break');
     this.#depth++;
     try {
       const value = super.evaluate(node, scope);
@@ -162,7 +175,53 @@ class BoundedEvaluator extends Evaluating {
   }
 
   override evaluateBlock(statements: readonly Part[], scope: Scope): TemplateValue {
-    return super.evaluateBlock(shown(statements), scope);
+    let written = '';
+    for (const statement of statements) {
+      try {
+        written += this.#shown(statement, scope);
+      } catch (error) {
+        if (error instanceof LeavesTurn) error.written = written + error.written;
+        throw error;
+      }
+    }
+    return this.#textValue(written);
+  }
+
+  /** What a statement writes: an expression its value, as Python's str() has it. */
+  #shown(statement: Part, scope: Scope): string {
+    const value = this.evaluate(statement, scope);
+    if (value.type === 'UndefinedValue' || (value.type === 'NullValue' && !isExpression(statement))) return '';
+    countShown(this.#meter, value);
+    return pythonText(value) ?? (value as { toString(): string }).toString();
+  }
+
+  #turn({ body, state }: Turn, scope: Scope): TemplateValue {
+    if (state.isOver) return this.#textValue('');
+    try {
+      return this.evaluateBlock(body, scope);
+    } catch (error) {
+      if (!(error instanceof LeavesTurn)) throw error;
+      state.isOver = error.endsLoop;
+      return this.#textValue(error.written);
+    }
+  }
+
+  override evaluateSet(node: Part, scope: Scope): TemplateValue {
+    return this.#kept(() => super.evaluateSet(node, scope));
+  }
+
+  #textValue(text: string): TemplateValue {
+    return super.evaluate({ type: 'StringLiteral', value: text }, this.#scope);
+  }
+
+  /** A block whose text is kept, not written: what it wrote before a loop was left is lost in jinja2 too. */
+  #kept(work: () => TemplateValue): TemplateValue {
+    try {
+      return work();
+    } catch (error) {
+      if (error instanceof LeavesTurn) error.written = '';
+      throw error;
+    }
   }
 
   override evaluateBinaryExpression(node: Part, scope: Scope): TemplateValue {
@@ -201,7 +260,11 @@ class BoundedEvaluator extends Evaluating {
   }
 
   override evaluateCallExpression(node: Call, scope: Scope): TemplateValue {
-    return super.evaluateCallExpression(this.#counted(node, scope), scope);
+    const counted = this.#counted(node, scope);
+    const method = this.#methods.get((counted.callee as Given).given);
+    if (method && typeof method.of.value === 'string' && isStrip(method.name))
+      return this.#stripped(method.of, method.name, this.#arguments(counted.args, scope).values);
+    return super.evaluateCallExpression(counted, scope);
   }
 
   override evaluateCallStatement(node: Part, scope: Scope): TemplateValue {
@@ -217,7 +280,8 @@ class BoundedEvaluator extends Evaluating {
     this.#meter.spend(sizeOf(items) * turnSteps, what);
     this.#meter.hold(sizeOf(items) * turnBytes, what);
     const iterable = isSelected ? { ...over, lhs: given(items) } : given(items);
-    return super.evaluateFor({ ...node, iterable }, scope);
+    const turn: Turn = { type: 'Turn', body: node['body'] as readonly Part[], state: { isOver: false } };
+    return super.evaluateFor({ ...node, iterable, body: [turn] }, scope);
   }
 
   override evaluateMacro(node: Part, scope: Scope): TemplateValue {
@@ -230,8 +294,36 @@ class BoundedEvaluator extends Evaluating {
   override applyFilter(operand: TemplateValue, filter: Part, scope: Scope): TemplateValue {
     const call = filter.type === 'CallExpression' ? (filter as Call) : null;
     const { parts, values } = this.#arguments(call?.args ?? [], scope);
-    countFilter(this.#meter, String((call?.callee ?? filter)['value']), operand, values);
-    return super.applyFilter(operand, call === null ? filter : { ...call, args: parts }, scope);
+    const name = String((call?.callee ?? filter)['value']);
+    const of = this.#operandOf(name, operand, scope);
+    countFilter(this.#meter, name, of, values);
+    if (name === 'trim') return this.#stripped(of, 'strip', values, 'chars');
+    return super.applyFilter(of, call === null ? filter : { ...call, args: parts }, scope);
+  }
+
+  /** What jinja2's filter takes a missing value for, or a value that it first makes a text. */
+  #operandOf(name: string, operand: TemplateValue, scope: Scope): TemplateValue {
+    if (operand.type === 'UndefinedValue') {
+      if (emptyAsText.has(name)) return this.#textValue('');
+      return emptyAsList.has(name) ? super.evaluate({ type: 'ArrayLiteral', value: [] }, scope) : operand;
+    }
+    if (!madeTexts.has(name) || operand.type === 'StringValue') return operand;
+    countShown(this.#meter, operand);
+    const text = pythonText(operand);
+    return text === null ? operand : this.#textValue(text);
+  }
+
+  #stripped(
+    of: TemplateValue,
+    side: 'strip' | 'lstrip' | 'rstrip',
+    given: TemplateArguments,
+    name = '',
+  ): TemplateValue {
+    const characters = given.positional[0]?.value ?? given.named.get(name)?.value ?? null;
+    if (characters !== null && typeof characters !== 'string') throw new Error(`${side}() expects a text.`);
+    if (typeof of.value !== 'string') throw new Error(`the filter "trim" of a value of type ${of.type}.`);
+    if (characters !== null) this.#meter.spend(Math.ceil((of.value.length * characters.length) / 64), `${side}()`);
+    return this.#textValue(stripped(of.value, side, characters));
   }
 
   /** Returns the call with its known values filled in, after its cost was counted. */
@@ -291,15 +383,19 @@ function given(value: TemplateValue): Given {
   return { type: 'Given', given: value };
 }
 
-const shownBlocks = new WeakMap<readonly Part[], readonly Shown[]>();
+/** Filters that take a missing value for an empty text, and for an empty list. */
+const emptyAsText: ReadonlySet<string> = new Set(['trim', 'upper', 'lower', 'title', 'capitalize', 'replace', 'length', 'count', 'join', 'string', 'indent']); // prettier-ignore
+const emptyAsList: ReadonlySet<string> = new Set(['list', 'map', 'select', 'reject', 'selectattr', 'rejectattr', 'sort', 'unique', 'first', 'last', 'items']); // prettier-ignore
+/** Filters that write any value out first. */
+const madeTexts: ReadonlySet<string> = new Set(['trim', 'upper', 'lower', 'title', 'capitalize', 'replace', 'string']);
+const statements: ReadonlySet<string> = new Set(['Set', 'If', 'For', 'Macro', 'CallStatement', 'FilterStatement', 'Comment', 'Turn', 'Program']); // prettier-ignore
 
-/** Wraps each statement of a block, so that its result is counted when written. */
-function shown(statements: readonly Part[]): readonly Shown[] {
-  const known = shownBlocks.get(statements);
-  if (known) return known;
-  const made = statements.map((statement): Shown => ({ type: 'Shown', statement }));
-  shownBlocks.set(statements, made);
-  return made;
+function isExpression({ type }: Part): boolean {
+  return !statements.has(type);
+}
+
+function isStrip(name: string): name is 'strip' | 'lstrip' | 'rstrip' {
+  return name === 'strip' || name === 'lstrip' || name === 'rstrip';
 }
 
 const countedParts = new WeakMap<object, number>();
