@@ -1,7 +1,6 @@
-import type { Template } from '@huggingface/jinja';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
-import { compileTemplate, renderBounded } from './bounded-template.ts';
+import { compileTemplate, renderBounded, type Template } from './bounded-template.ts';
 
 /** A message as OpenAI's API has it. Further fields reach the template untouched. */
 export interface TemplateMessage {

@@ -11,8 +11,7 @@ import { renderAll } from './render-hostile.ts';
 const part = 8;
 
 /** Messages that name the operation that would have been too much. */
-const refusals =
-  /more than \d+ (?:steps|bytes|deep)|range\(\) of|without a text|blanks in a row|at most 1000000 letters|call stack/;
+const refusals = /more than \d+ (?:steps|bytes|deep)|range\(\) of|without a text|at most 1000000 letters|call stack/;
 
 /** The operation in each refusal, to show that it was counted itself and not what precedes or follows it. */
 const constructs: readonly (readonly [string, RegExp])[] = [
@@ -31,7 +30,6 @@ const constructs: readonly (readonly [string, RegExp])[] = [
   ['shared lists that are shown', /writing it/],
   ['shared lists beside', /the operator "~"/],
   ['shared lists that are compared', /the operator "=="/],
-  ['a macro that is made', /a macro/],
   ['what is the same', /the operator "=="/],
   ['many ranges', /range\(\)/],
 ];
