@@ -71,8 +71,8 @@ export const templateBytesMax = 256 * 1024 * 1024;
 /** Nesting of template parts, and so of macro calls. Schemas of tools need some tens of levels. */
 export const templateDepthMax = 400;
 
-/** Characters in a template, and blanks in a row. The longest templates of models have about 20,000 characters and some tens of blanks. */
-export const [templateCharactersMax, templateBlanksMax] = [1_000_000, 2_000];
+/** Characters in a template. The longest templates of models have about 20,000. */
+export const templateCharactersMax = 1_000_000;
 
 /** Numbers that `range` of a chat template gives; templates count messages by it. */
 export const templateRangeMax = 100_000;

@@ -1,10 +1,9 @@
-import type { Template } from '@huggingface/jinja';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { problemsIn } from '../../core/problems-in.ts';
-import { shortened } from '../../core/steering.ts';
 import { received } from '../../core/shape.ts';
-import { compileTemplate, renderBounded } from './bounded-template.ts';
+import { shortened } from '../../core/steering.ts';
+import { compileTemplate, renderBounded, type Template } from './bounded-template.ts';
 
 /** A message as OpenAI's API has it. Further fields reach the template untouched. */
 export interface TemplateMessage {

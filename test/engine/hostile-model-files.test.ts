@@ -74,7 +74,7 @@ test('what templates have at hand is there', () => {
     render('{{ range(3) | join(",") }} {{ range(4, 0, -2) | join(",") }} {{ range(0) | length }}'),
     '0,1,2 4,2 0',
   );
-  assert.equal(render('{{ none is none }}{{ None is none }}{{ true }}{{ False }}'), 'TrueTrueTrueFalse'.toLowerCase());
+  assert.equal(render('{{ none is none }}{{ None is none }}{{ true }}{{ False }}'), 'TrueTrueTrueFalse');
   assert.match(render('{{ strftime_now("%d %b %Y") }}'), /^\d\d [A-Z][a-z]{2} \d{4}$/);
   assert.throws(() => render('{{ raise_exception("not so") }}'), /does not take these messages: not so/);
   // A long conversation is far from the bound.

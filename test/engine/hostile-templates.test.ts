@@ -11,8 +11,7 @@ import { renderAll } from './render-hostile.ts';
 const part = 8;
 
 /** Messages that name the operation that would have been too much. */
-const refusals =
-  /more than \d+ (?:steps|bytes|deep)|range\(\) of|without a text|blanks in a row|at most 1000000 letters|too deep in one another/;
+const refusals = /more than \d+ (?:steps|bytes|deep)|range\(\) of|without a text|at most 1000000 letters|call stack/;
 
 /** The operation in each refusal, to show that it was counted itself and not what precedes or follows it. */
 const constructs: readonly (readonly [string, RegExp])[] = [
@@ -31,7 +30,6 @@ const constructs: readonly (readonly [string, RegExp])[] = [
   ['shared lists that are shown', /writing it/],
   ['shared lists beside', /the operator "~"/],
   ['shared lists that are compared', /the operator "=="/],
-  ['a macro that is made', /a macro/],
   ['what is the same', /the operator "=="/],
   ['many ranges', /range\(\)/],
 ];
@@ -79,53 +77,6 @@ describe('a template', () => {
       // Four letters a token, approximately: 160,000 tokens and more.
       const text = renderBounded(template, variables, { workMax: templateWorkMax / 5, bytesMax: templateBytesMax / 4 });
       assert.ok(text.length > 640_000, `${name}: ${text.length}`);
-      assert.equal(text, template.render(variables), name);
-    }
-  });
-
-  test('gives the same text with and without bounds, whatever it uses', () => {
-    const variables = {
-      messages: [
-        { role: 'user', content: ' A b\nc ' },
-        { role: 'tool', content: 'd', n: 2 },
-      ],
-      text: 'one two  three',
-      map: { b: [1, 2.5, true, null], a: { c: 'x' } },
-    };
-    for (const template of [
-      '{{ text.split() | join("-") }}{{ text.split(" ", 1) }}{{ text.split("o")[0] }}{{ text[1:5:2] }}{{ text[-1] }}',
-      '{{ text | replace("o", "0") }}{{ text.replace("o", "0", 1) }}{{ text | replace("o", "0", count=1) }}',
-      '{{ map | tojson }}{{ map | tojson(indent=2) }}{{ map | tojson(sort_keys=true, separators=(",", ":")) }}{{ map | string if false }}',
-      '{% for k, v in map.items() %}{{ k }}={{ v }};{% endfor %}{% for k, v in map | dictsort %}{{ k }}{{ loop.index }}{% endfor %}',
-      '{% for m in messages if m.role == "user" %}{{ m.content | trim | upper }}{% else %}none{% endfor %}',
-      '{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.n }}{% break %}{% endfor %}',
-      '{{ messages | map(attribute="role") | join(", ") }}{{ messages | selectattr("role", "equalto", "tool") | list | length }}',
-      '{{ messages | rejectattr("n") | first }}{{ messages | sort(attribute="content") | map(attribute="role") | list }}',
-      '{% macro f(a, b="z") %}<{{ a }}{{ b }}{{ kwargs.c }}{{ varargs }}>{% endmacro %}{{ f(1) }}{{ f(1, 2, 3, c=4) }}{{ f(*[1, 2], **{"c": 5}) }}',
-      '{% macro f() %}[{{ caller(3) }}]{% endmacro %}{% call(n) f() %}{{ n + 1 }}{% endcall %}',
-      '{% filter upper %}{{ text }}{% endfilter %}{% set x %}{{ text }}!{% endset %}{{ x }}{% set a, b = [1, 2] %}{{ a }}{{ b }}',
-      '{% set ns = namespace(a=1) %}{% for m in messages %}{% set ns.a = ns.a + 1 %}{% endfor %}{{ ns.a }}{{ namespace({"q": 1}).q }}',
-      '{{ 1 + 2 * 3 - 4 / 2 }}{{ 7 // 2 }}{{ 7 % 4 }}{{ 2 ** 3 }}{{ "a" ~ 1 ~ [1] }}{{ "a" + 1 }}{{ [1] + [2] }}{{ 1 == 1.0 }}{{ "a" in "abc" }}{{ 2 not in [1] }}{{ "b" in map }}',
-      '{{ nothing | default("d") }}{{ "" | default("e", true) }}{{ nothing is defined }}{{ text is string }}{{ map is mapping }}{{ not true }}{{ -1 }}',
-      '{{ "a\\nb" | indent(2) }}{{ "a\\nb" | indent(2, true) }}{{ "3" | int + 1 }}{{ "x" | int(5) }}{{ [3, 1, 1] | unique | sort | reverse | list }}',
-      '{{ text.startswith("one") }}{{ text.endswith(("x", "three")) }}{{ text.title() }}{{ map.get("q", 1) }}{{ map["b"][0] }}{{ messages[-1]["role"] }}',
-      '{{ raise_exception("so") if false else "fine" }}{{ (1, 2) }}{{ {"a": 1}.a }}{{ text | length }}{{ [1, 2] | last }}{# no #}',
-    ]) {
-      const compiled = compileTemplate(template);
-      const plain = attempt(() => compiled.render(variables));
-      assert.equal(
-        attempt(() => renderBounded(compiled, variables)),
-        plain,
-        template,
-      );
     }
   });
 });
-
-function attempt(work: () => string): string {
-  try {
-    return work();
-  } catch (error) {
-    return `threw ${(error as Error).message}`;
-  }
-}
