@@ -33,7 +33,7 @@ const base = 'model = "preset:reverse-text-0.2m"\n[[env]]\nid = "reverse-text"\n
 
 /** A project with a run file, and the environment of the process that hands on metrics there. */
 function sinkStage(t: TestContext, file = base) {
-  const { project, folder, write } = stage(t);
+  const { project, write } = stage(t);
   const run = write('run.toml', file);
   const environment: NodeJS.ProcessEnv = {
     [trustedRootsVariable]: project,
@@ -59,7 +59,7 @@ function sinkStage(t: TestContext, file = base) {
     grantNamed(project, [run, ...namedIn(spec)]);
     return spec;
   };
-  const stores = path.join(folder, 'stores');
+  const stores = path.join(project, 'outputs');
   mkdirSync(stores);
   const storeFor = (name: string) => openRunStore(`${pathToFileURL(stores).href}/`, name);
   /** Posts one notice, and says why it was not taken; null where it was. */
