@@ -1,3 +1,4 @@
+import { RatchetError } from '../../core/errors.ts';
 import { templateBytesMax, templateCharactersMax, templateWorkMax } from '../limits.ts';
 import { Evaluator } from './jinja/evaluator.ts';
 import { globalsOf } from './jinja/globals.ts';
@@ -35,9 +36,18 @@ export function renderBounded(
   return new Evaluator(meter).render(template, new Scope(scope));
 }
 
-/** Throws if the text is not a Jinja template, or is too long. */
+/** Throws `ModelUnsupported` if the text is not a Jinja template, or is too long. The message names the line. */
 export function compileTemplate(template: string): Template {
+  const refuse = (why: string, cause?: unknown): never => {
+    throw new RatchetError('ModelUnsupported', `The chat template cannot be read: ${why}`, { cause });
+  };
   if (template.length > templateCharactersMax)
-    throw new SyntaxError(`expected a template of at most ${templateCharactersMax} letters, got ${template.length}.`);
-  return parseTemplate(template);
+    refuse(`expected a template of at most ${templateCharactersMax} letters, got ${template.length}.`);
+  try {
+    return parseTemplate(template);
+  } catch (error) {
+    if (error instanceof SyntaxError) return refuse(error.message, error);
+    if (error instanceof RangeError) return refuse('its parts are too deep in one another.', error);
+    throw error;
+  }
 }

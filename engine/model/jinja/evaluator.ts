@@ -86,7 +86,9 @@ export class Evaluator {
   /** Beyond this depth the stack would overflow at a different place on each machine. */
   #deeper<T>(what: string, work: () => T): T {
     if (this.#depth >= templateDepthMax)
-      throw new Error(`its parts are more than ${templateDepthMax} deep in one another.`);
+      throw new Error(
+        `its parts are more than ${templateDepthMax} deep in one another; perhaps a loop or a macro calls itself.`,
+      );
     this.#meter.spend(1, what);
     this.#meter.hold(evaluationBytes, what);
     this.#depth++;

@@ -23,6 +23,6 @@ export class Scope {
       if (found !== undefined) return [found, looks];
       looks++;
     }
-    return [new Undefined(`'${name}' is undefined.`), looks];
+    return [new Undefined(`'${name}' is not defined.`), looks];
   }
 }

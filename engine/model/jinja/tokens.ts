@@ -1,3 +1,5 @@
+import { shortened } from '../../../core/steering.ts';
+
 /** Blanks as Python's str.isspace() has them; JavaScript's `\s` differs in five characters. */
 export const blankClass = String.raw`[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]`;
 
@@ -188,7 +190,16 @@ class Lexer {
 }
 
 export function syntaxError(what: string, source: string, at: number): SyntaxError {
-  return new SyntaxError(`${what}, in line ${source.slice(0, at).split('\n').length} of the template.`);
+  return new SyntaxError(
+    `${what}, in line ${source.slice(0, at).split('\n').length}: ${shortened(tagAround(source, at))}`,
+  );
+}
+
+/** The tag that a position is in, or the last one before it. */
+function tagAround(source: string, at: number): string {
+  const start = Math.max(0, ...['{%', '{{', '{#'].map((open) => source.lastIndexOf(open, at)));
+  const [text] = /^\{%[^]*?%\}|^\{\{[^]*?\}\}|^\{#[^]*?#\}/.exec(source.slice(start)) ?? [source.slice(start)];
+  return text;
 }
 
 function tagFrom(source: string, from: number): number {
