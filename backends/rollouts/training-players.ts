@@ -1,5 +1,5 @@
-import { present } from '../../core/present.ts';
 import { speechSettingsOf } from '../../config/speech-settings.ts';
+import { present } from '../../core/present.ts';
 import type { GroupLease, Rollout } from '../../core/rl/rollout.ts';
 import type { Prompts, RunHandle } from '../../core/rl/run-state.ts';
 import { textsOfPrompts } from '../../runs/prompts-in-use.ts';
@@ -42,26 +42,17 @@ export async function openPlayers(
     readonly takesNewest: boolean;
     readonly lastCall?: LastCall | undefined;
   },
-): Promise<{
-  play(lease: GroupLease, place: Place, together: Together): Promise<Rollout>;
-}> {
-  const { journal, observer, signal } = around;
-  const spec = await specOf(run);
+): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
+  const [{ journal, observer, signal }, spec] = [around, await specOf(run)];
   const inference = observer.watch(dependencies.inference(spec));
-  const tokenizer = await policyTokenizer(run, spec, {
-    folder: served.folder,
-    open: dependencies.tokenizer,
-  });
+  const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
   const played = { tokenizer, folder: served.folder, at: served.version.step };
   const isTaught = spec.teacher?.role === 'samples';
   const say = isTaught ? await openSpeaker(dependencies, spec, played) : null;
-  const speak = say && {
-    speak: ((...turn) => observer.look(() => say(...turn))) satisfies Speak,
-  };
+  const speak = say && { speak: ((...turn) => observer.look(() => say(...turn))) satisfies Speak };
   const newest = around.takesNewest ? newestServed(run, served) : undefined;
   const ages = newest && new RolloutAges(newest, spec.maxOffPolicySteps);
   const systemPrompts = await textsOfPrompts(run, around.prompts);
-  const parsers = speechSettingsOf(spec);
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
   const { environments = allEnvironments } = dependencies;
   return {
@@ -71,10 +62,7 @@ export async function openPlayers(
       const entry = entries.get(lease.environment)!;
       const onTimeout = timeoutFateOf(entry, spec);
       const usual = entry.sampling ?? spec.sampling;
-      const own = {
-        ...usual,
-        temperature: lease.temperature ?? usual.temperature,
-      };
+      const own = { ...usual, temperature: lease.temperature ?? usual.temperature };
       // The prompt is rendered for the policy; how the teacher thinks is told the teacher.
       const { templateArguments } = own;
       const sampling = isTaught && spec.teacher ? { ...spec.teacher.sampling, templateArguments } : own;
@@ -100,7 +88,7 @@ export async function openPlayers(
               served,
               newest,
               sampling,
-              parsers,
+              parsers: speechSettingsOf(spec),
               isTrained: !isTaught,
               learnedRoles: new Set(Object.keys(entry.echo ?? {})),
               signal: until,
