@@ -84,7 +84,7 @@ class Parser {
 
   #unexpected(wanted?: string): SyntaxError {
     const { type, text, at } = this.#token;
-    const came = text === '' ? type.replace('_', ' ') : JSON.stringify(text.slice(0, 50));
+    const came = type === 'eof' ? 'its end' : text === '' ? type.replace('_', ' ') : JSON.stringify(text.slice(0, 50));
     return syntaxError(`${wanted === undefined ? '' : `expected ${wanted}, `}got ${came}`, this.#source, at);
   }
 
@@ -162,7 +162,8 @@ class Parser {
         if (this.#loops === 0) throw syntaxError(`{% ${tag} %} outside of a loop`, this.#source, this.#token.at);
         return { kind: tag };
       default:
-        if (unsupported.has(tag)) throw new SyntaxError(`{% ${tag} %} is not supported in chat templates.`);
+        if (unsupported.has(tag))
+          throw syntaxError(`{% ${tag} %} is not supported in chat templates`, this.#source, this.#token.at);
         throw syntaxError(`unknown tag {% ${tag.slice(0, 50)} %}`, this.#source, this.#token.at);
     }
   }
