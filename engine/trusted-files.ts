@@ -99,13 +99,17 @@ export async function requireStorePlace(named: string, environment: Environment 
   if (known && performance.now() - known.atMs < storePlaceFreshMs) return known.real;
   const { there, real } = await nearestRealPath(folder);
   const reals = await Promise.all(roots.map((root) => realpath(root).catch(() => null)));
-  const root = reals.find((one) => one !== null && isWithin(one, real)) ?? null;
+  const isKept = isWithin(path.join(reals[0] ?? roots[0]!, keptFolder), real);
+  const root = isKept ? null : (reals.find((one) => one !== null && isWithin(one, real)) ?? null);
   const wrong = root === null ? null : await whatOthersCanOnTheWay(there, root, reals[0] ?? root);
   if (root === null || wrong !== null) requireGrantOfStore({ folder, real, wrong }, environment);
   storePlaces.set(key, { atMs: performance.now(), real });
   if (storePlaces.size > storePlacesMax) storePlaces.delete(storePlaces.keys().next().value!);
   return real;
 }
+
+/** Grants, secrets, logs and the database of a project lie there. A run among them would get in their way. */
+const keptFolder = '.ratchet';
 
 /** The line that grants a store's folder, whose real path it holds. */
 export function lineOfStoreFolder(folder: string): string {
@@ -115,7 +119,7 @@ export function lineOfStoreFolder(folder: string): string {
 /** Whether workers of a project take such a folder as a store without a line for it. */
 export function isOwnStore(folder: string, projectFolder: string): boolean {
   const [root, real] = [realOr(projectFolder, projectFolder), nearestReal(folder)];
-  if (!isWithin(root, real)) return false;
+  if (!isWithin(root, real) || isWithin(path.join(root, keptFolder), real)) return false;
   let there = real;
   while (realOr(there, null) === null) there = path.dirname(there);
   const owners = ownersOf(root, projectFolder);

@@ -65,3 +65,8 @@ function withSizes(kept: unknown): unknown {
   const { tokens, ...rest } = kept;
   return { sizes: tokens, ...rest };
 }
+
+/** Version 1 has the whole text of each turn alone. Version 2 may have what is said of it and what is thought beside it. */
+export function turnsOfTextAlone(stored: Loose): unknown {
+  return stored;
+}

@@ -9,7 +9,7 @@ import {
   type Shape,
   type StoredForm,
 } from '../backends/store/objects.ts';
-import { chunksOf24November, keptInSizes, planOf24November } from './older-forms.ts';
+import { chunksOf24November, keptInSizes, planOf24November, turnsOfTextAlone } from './older-forms.ts';
 
 type Loose = Readonly<Record<string, unknown>>;
 
@@ -53,8 +53,12 @@ export const storedForms = {
   /** Until 24 November 2026 an attempt was called a sitting. */
   leftChunk: form('partial results of a chunk', new RegExp(`${round}${chunk}\\/(?:attempt|sitting)_\\d+\\.json$`)),
   /** Until 25 November 2026 one object had the groups of a whole round. */
-  scoredGroup: form('a scored group', new RegExp(`${round}(?:${chunk}\\.)?scored\\.jsonl(?:\\.gz)?$`)),
-  turn: form('a turn', new RegExp(`${ofChunk}(?:\\/attempt_\\d+)?\\/turns_\\d+\\.jsonl$`)),
+  scoredGroup: form('a scored group', new RegExp(`${round}(?:${chunk}\\.)?scored\\.jsonl(?:\\.gz)?$`), {
+    upgrades: [turnsOfTextAlone],
+  }),
+  turn: form('a turn', new RegExp(`${ofChunk}(?:\\/attempt_\\d+)?\\/turns_\\d+\\.jsonl$`), {
+    upgrades: [turnsOfTextAlone],
+  }),
   unfinished: form(
     'an unfinished rollout',
     new RegExp(`${ofChunk}\\/(?:attempt|sitting)_\\d+\\.unfinished\\.[^/]+\\.jsonl$`),
@@ -65,6 +69,7 @@ export const storedForms = {
     new RegExp(
       `${ofChunk}(?:(?:\\/attempt_\\d+)?\\/part_\\d+|\\/(?:attempt|sitting)_\\d+\\.finished\\.[^/]+)?\\.jsonl$`,
     ),
+    { upgrades: [turnsOfTextAlone] },
   ),
   pools: form('difficulty pools', /pools\/[^/]+\.json$/, { saysNone: true }),
   plan: form('the plan of a step', /batches\/step_\d+\.[^/]+\.plan\.json$/, { upgrades: [planOf24November] }),
@@ -94,7 +99,7 @@ export const storedForms = {
   checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/),
   search: form('a search for a prompt', /search\/search\.json$/, { tellsVersion: true }),
   searchSummary: form('the summary of a search', /search\/summary\.json$/),
-  answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/),
+  answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/, { upgrades: [turnsOfTextAlone] }),
   promptTrial: form('the trial of a prompt', /trial\.json$/),
 } as const satisfies Readonly<Record<string, FormOfKeys>>;
 

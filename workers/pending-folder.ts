@@ -1,6 +1,7 @@
 import { isAlive } from '../backends/is-alive.ts';
 import { randomBytes } from 'node:crypto';
 import {
+  lstatSync,
   mkdirSync,
   readdirSync,
   readFileSync,
@@ -35,8 +36,9 @@ const abandonedMs = 24 * 3_600_000;
  */
 export function openPendingFolder(parent = usualParent(), self = thisProcess()): string {
   mkdirSync(parent, { recursive: true, mode: 0o700 });
-  const { uid } = statSync(parent);
-  if (uid !== os.userInfo().uid) {
+  // In a folder for everybody, another user may have put a link there that leads to a folder of this user.
+  for (const { uid } of [lstatSync(parent), statSync(parent)]) {
+    if (uid === process.getuid?.()) continue;
     throw new RatchetError(
       'Unsupported',
       `${parent} belongs to somebody else (user ${uid}); set RATCHET_PENDING to a folder of yours`,
@@ -60,7 +62,10 @@ export function openPendingFolder(parent = usualParent(), self = thisProcess()):
 }
 
 function usualParent(): string {
-  return process.env['RATCHET_PENDING'] ?? path.join(os.tmpdir(), `ratchet-pending-${os.userInfo().uid}`);
+  return (
+    process.env['RATCHET_PENDING'] ??
+    path.join(os.tmpdir(), `ratchet-pending-${process.getuid?.() ?? os.userInfo().username}`)
+  );
 }
 
 /** Whether nobody writes into a folder any more. Of processes elsewhere only their mark is looked at: their numbers are others. */

@@ -1,5 +1,14 @@
 import assert from 'node:assert/strict';
-import { existsSync, mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  lchownSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  symlinkSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { openPendingFolder, type FolderOwner } from '../../workers/pending-folder.ts';
@@ -7,6 +16,7 @@ import { temporaryFolder } from './fixtures/processes.ts';
 
 /** No process has it: above what a kernel gives. */
 const nobody = 2 ** 30;
+const isRoot = process.getuid?.() === 0;
 const aDayAgo = new Date(Date.now() - 25 * 3_600_000);
 
 function folderOf(t: TestContext) {
@@ -49,4 +59,16 @@ test('what nobody has marked for a day is removed, wherever its owner was', (t) 
   leave('7-bb', null, aDayAgo);
   openPendingFolder(parent);
   assert.equal(readdirSync(parent).length, 2);
+});
+
+test('a link of another user in its place is refused, and nothing behind it is touched', { skip: !isRoot }, (t) => {
+  const [place, ours] = [temporaryFolder(t), temporaryFolder(t)];
+  const photos = join(ours, '2024-01');
+  mkdirSync(photos);
+  utimesSync(photos, aDayAgo, aDayAgo);
+  const parent = join(place, 'ratchet-pending');
+  symlinkSync(ours, parent);
+  lchownSync(parent, 54321, 54321);
+  assert.throws(() => openPendingFolder(parent), /belongs to somebody else \(user 54321\); set RATCHET_PENDING/);
+  assert.ok(existsSync(photos));
 });
