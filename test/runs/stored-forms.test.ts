@@ -189,6 +189,12 @@ describe('recorded runs of 24, 25 and 26 November', () => {
         versions.set(form.id, (versions.get(form.id) ?? new Set()).add(schemaVersion));
       }
     }
+    // No recorded run stopped within these rows.
+    for (const id of ['turn', 'answer'] as const) {
+      const bytes = await readFile(new URL(`../data/stored-forms/${id}-1.jsonl`, import.meta.url));
+      assert.deepEqual(decodeStoredRows(bytes, sampleKeys[id]), [JSON.parse(bytes.toString('utf8'))]);
+      versions.set(id, (versions.get(id) ?? new Set()).add(1));
+    }
     // The teacher of a run is another server, so its rows are made below.
     for (const [id, { version }] of Object.entries(storedForms))
       for (let older = 1; older < version; older++)
