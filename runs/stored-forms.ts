@@ -56,7 +56,7 @@ export const storedForms = {
   scoredGroup: form('a scored group', new RegExp(`${round}(?:${chunk}\\.)?scored\\.jsonl(?:\\.gz)?$`), {
     upgrades: [turnsOfTextAlone],
   }),
-  turn: form('a turn', new RegExp(`${ofChunk}(?:\\/attempt_\\d+)?\\/turns_\\d+\\.jsonl$`), {
+  turn: form('a turn', new RegExp(`${ofChunk}(?:\\/attempt_\\d+(?:\\/groups)?)?\\/turns_\\d+\\.jsonl$`), {
     upgrades: [turnsOfTextAlone],
   }),
   unfinished: form(
@@ -67,7 +67,7 @@ export const storedForms = {
   rollout: form(
     'a rollout',
     new RegExp(
-      `${ofChunk}(?:(?:\\/attempt_\\d+)?\\/part_\\d+|\\/(?:attempt|sitting)_\\d+\\.finished\\.[^/]+)?\\.jsonl$`,
+      `${ofChunk}(?:(?:\\/attempt_\\d+(?:\\/groups)?)?\\/part_\\d+|\\/(?:attempt|sitting)_\\d+\\.finished\\.[^/]+)?\\.jsonl$`,
     ),
     { upgrades: [turnsOfTextAlone] },
   ),

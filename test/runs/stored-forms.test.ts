@@ -171,6 +171,11 @@ async function olderRun(t: TestContext, name: string) {
   return { run, store: storeOf(run), head: commit };
 }
 
+test('rollouts of groups that an evaluation scores together have the forms of rollouts and turns', () => {
+  const groups = 'rollouts/chunk_0/attempt_1/groups/';
+  assert.deepEqual([formOf(`${groups}part_1.jsonl`)?.id, formOf(`${groups}turns_1.jsonl`)?.id], ['rollout', 'turn']);
+});
+
 describe('recorded runs of 24, 25 and 26 November', () => {
   test('are read whole, and have a sample of each older version', async (t) => {
     const versions = new Map<string, Set<number>>();
