@@ -139,6 +139,14 @@ test('a store in the project needs no line; one that others can write to needs i
   assert.equal(text(await openRunStore(uriOf(shared), 'run').read('k')), '1');
 });
 
+test('no run is written where the project keeps its grants and secrets', async (t) => {
+  const { project } = await places(t);
+  const kept = path.join(project, '.ratchet');
+  const refused = hasCode('ConfigInvalid', `"store ${kept}"`);
+  await assert.rejects(openRunStore(uriOf(kept), 'granted').put('run.json', bytes('1')), refused);
+  assert.ok(!existsSync(path.join(kept, 'granted')));
+});
+
 test('a further root that was named where the server was started is one for stores as well', async (t) => {
   const { project, elsewhere } = await places(t);
   await assert.rejects(requireStorePlace(elsewhere), hasCode('ConfigInvalid', 'is not taken'));
