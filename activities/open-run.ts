@@ -99,7 +99,7 @@ export const createOpenRun =
     const settings = await readSettings(dependencies, asked);
     const { spec } = settings;
     const isAsItStands = !takesOver?.handle && Object.keys(asked.overrides ?? {}).length === 0;
-    // Of several files each may be meant, and the key of one at the server of another is not.
+    // Several files: each is granted by itself, so that no key of one goes to a server of another.
     const named = [...namedByEnvironments(environmentsOf(spec)), ...serversIn(spec), ...sinksIn(spec)];
     const { keys, rest } = keysApart(named);
     grantByFile(rest, isAsItStands);

@@ -10,11 +10,11 @@ import type { RunPlace } from '../runs/run-access.ts';
 import { areOwn, askGrants, type Asker, type GrantOptions, isChanged } from './ask-grants.ts';
 import { isTypedStore } from './run-place.ts';
 
-/** What a run is read from again: the file and the settings that its folder names, and what was typed now. */
+/** The source of a run that is loaded again: the file and settings named in its folder, and what was typed now. */
 export interface StoredSource {
   readonly place: RunPlace;
   readonly file: string;
-  /** As in `LoadOptions`; the settings are those of the folder alone. */
+  /** Like `LoadOptions`, with only the settings from the folder. */
   readonly load: LoadOptions;
   /** Typed now, over those of the folder. */
   readonly typed: Readonly<Record<string, string>>;
@@ -38,10 +38,10 @@ export async function allowSource(
   const files = [file, ...(load.over ?? []).map((layer) => layer.file)];
   const isOwn = isFileTyped || areOwn(place, files);
   const all = linesOf(spec, source);
-  // Where the folder's settings alone make no run, nothing shows what was typed.
+  // If the folder's settings alone are not a valid run, what was typed cannot be told apart.
   const stored = Object.keys(typed).length === 0 ? all : ((await linesWith(source, load.overrides ?? {})) ?? all);
   const said = isOwn ? ((await linesWith(source, {})) ?? []) : [];
-  // Of several files each may be meant, and the key of one at the server of another is not.
+  // Several files: each is granted by itself, so that no key of one goes to a server of another.
   const ofFile = files.length === 1 ? said : keysApart(said).rest;
   const lines = all.filter((line) => stored.includes(line) && (!ofFile.includes(line) || isChanged(line)));
   const asked = [...(isOwn ? [] : files), ...lines];
@@ -56,7 +56,7 @@ export async function allowSource(
   );
 }
 
-/** What a file names with some of the settings; null where it is no run file without the others. */
+/** The grant lines of a file with some of the settings; null if it is not a valid run file without the others. */
 async function linesWith(source: StoredSource, overrides: Readonly<Record<string, string>>): Promise<string[] | null> {
   const { load, file } = source;
   const loaded = await loadRunConfig(file, { ...load, overrides, isOnlyLookedAt: true }).catch((error: unknown) => {

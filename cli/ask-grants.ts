@@ -27,7 +27,7 @@ export interface GrantOptions {
 /** A person who can be asked. */
 export interface Asker {
   readonly isThere: boolean;
-  /** What to type at a terminal, where this is none. */
+  /** The command to type at a terminal, for when this is not one. */
   readonly command?: string;
   ask(question: string): Promise<string>;
 }

@@ -20,7 +20,7 @@ interface Asked {
   readonly name?: string;
   readonly fresh?: boolean;
   readonly yes?: boolean;
-  /** Where the file was not typed: asks for what it names, and grants it. */
+  /** Asks about what an untyped file names, and grants it. */
   readonly allow?: ((spec: RunSpec) => Promise<void>) | undefined;
 }
 

@@ -29,7 +29,7 @@ export async function postAfterEnd(
   if (!post.isUpToDate) say('the webhook has not taken it: it is sent with the next note');
 }
 
-/** What this user granted in this folder is all that may be asked. */
+/** Only servers that this user granted in this folder may be asked. */
 function ofThisFolder(): NodeJS.ProcessEnv {
   return { ...process.env, [trustedRootsVariable]: process.cwd() };
 }

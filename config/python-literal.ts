@@ -1,3 +1,4 @@
+import { pythonEscapes } from '../core/python-escapes.ts';
 import type { JsonValue } from './run-spec.ts';
 import { type KeyPath, type Position, pathKey } from './positions.ts';
 import { setOwn } from './tables.ts';
@@ -35,20 +36,6 @@ export function readPythonAssignment(text: string, name: string): PythonLiteral 
 
 /** Deeper literals are no registry, and would exhaust the stack. */
 const depthMax = 50;
-
-const simpleEscapes: Readonly<Record<string, string>> = {
-  '\\': '\\',
-  "'": "'",
-  '"': '"',
-  a: '\u0007',
-  b: '\b',
-  f: '\f',
-  n: '\n',
-  r: '\r',
-  t: '\t',
-  v: '\v',
-  '\n': '',
-};
 
 class PythonReader {
   readonly #text: string;
@@ -278,7 +265,7 @@ class PythonReader {
       return String.fromCodePoint(code);
     }
     this.#at += 2;
-    const simple = simpleEscapes[rest[1] ?? ''];
+    const simple = pythonEscapes[rest[1] ?? ''];
     return simple ?? rest.slice(0, 2); // Python keeps what it does not know, with its backslash.
   }
 

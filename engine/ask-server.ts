@@ -5,7 +5,7 @@ import { type AskedServer, requireServer } from './grants.ts';
 
 /** A server that is asked, and the keys that it is told. */
 export interface Destination extends AskedServer {
-  /** For the refusal: `MLflow ([mlflow] tracking_uri)`. */
+  /** Its name in a refusal, such as `MLflow ([mlflow] tracking_uri)`. */
   readonly what: string;
   /** Holds the keys, and what grants; this process's own when missing. */
   readonly environment?: Readonly<NodeJS.ProcessEnv> | undefined;

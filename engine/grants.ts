@@ -90,7 +90,7 @@ export function requireGrant(
   );
 }
 
-/** What to type where a run's folder names it, and no command of this user's did. */
+/** The advice for something that only a run's folder names. */
 function askedFor(line: string): string {
   return `Where a stored run names it, npx ratchet eval checkpoints RUN asks for it, or takes --grant '${line}'.`;
 }

@@ -230,7 +230,7 @@ function isBelow(roots: readonly (string | null)[], file: string, opened: number
   return roots.some((root) => root !== null && (real === root || real.startsWith(root.replace(/\/$/, '') + path.sep)));
 }
 
-/** Where the kernel says that an opened file is: no swapped link changes the answer. Null where the system has no /proc. */
+/** The kernel's path of an opened file, which no swapped link changes. Null on systems without /proc. */
 function pathOfHandle(handle: number): string | null {
   try {
     return readlinkSync(`/proc/self/fd/${handle}`);

@@ -60,7 +60,7 @@ export function digestsGranted(real: string, lines: readonly string[]): string[]
   return lines.filter((line) => line.startsWith(grants.digest) && line.endsWith(` ${real}`));
 }
 
-/** What grants a file as it is now; null where there is none to be read. */
+/** The line that grants a file's present content; null if it cannot be read. */
 export function digestLine(real: string): string | null {
   const digest = digestOf(real);
   return digest === null ? null : `${grants.digest}${digest} ${real}`;
@@ -129,7 +129,7 @@ export function isOwnStore(folder: string, projectFolder: string): boolean {
 interface StorePlace {
   readonly folder: string;
   readonly real: string;
-  /** What another user can do to a folder inside the project. */
+  /** The way in which another user can change a folder inside the project. */
   readonly wrong: Wrong | null;
 }
 

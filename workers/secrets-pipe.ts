@@ -15,7 +15,7 @@ import {
 const secretsVariable = 'RATCHET_SECRETS';
 const onStdin = 'stdin';
 
-/** What every role is handed: the secret of its project, which is made if it is missing. */
+/** The project's secret, which every role is handed. It is made if it is missing. */
 export function secretsOfProject(
   projectFolder: string,
   environment: Readonly<NodeJS.ProcessEnv>,

@@ -70,7 +70,7 @@ export async function vllmRole(spec: RunSpec, projectFolder: string): Promise<St
 const guardArguments = ['--middleware', 'ratchet_vllm.RequireKey'];
 const guardFolder = fileURLToPath(new URL('../python', import.meta.url));
 
-/** What it is started with beside its arguments and its key: GPUs, the routes that weights come by, and where our guard of them is. */
+/** Environment variables beside the key: GPUs, the weight routes, and the path of the guard in front of them. */
 function vllmEnvironment(vllm: VllmSpec): Record<string, string> {
   const given = process.env['PYTHONPATH'];
   return {

@@ -33,7 +33,7 @@ function unlessOwnStores(lines: readonly string[], projectFolder: string): strin
   return lines.filter((line) => !line.startsWith(start) || !isOwnStore(folderIn(line), projectFolder));
 }
 
-/** Of files that others may change, or that were granted by their digest before: a later look sees whether they are as they were. */
+/** Digest lines for files that others can change or that already have one. A later check then notices a change. */
 function digestsOf(wanted: readonly string[], projectFolder: string): string[] {
   const lines = grantedLines(projectFolder);
   return wanted.flatMap((file) => {
@@ -65,7 +65,7 @@ export function keysApart(lines: readonly string[]): { readonly keys: string[]; 
   return { keys: lines.filter(isKey), rest: lines.filter((line) => !isKey(line)) };
 }
 
-/** What asks a version of a run: code and servers, with their keys. */
+/** Code, servers and keys that sampling a run's version uses. */
 export function namedByInference({ inference }: Pick<RunSpec, 'inference'>): string[] {
   const code = inference.kind === 'module' ? [inference.import.path] : [];
   const file = ('endpoints' in inference && inference.endpoints?.path) || [];
@@ -116,7 +116,7 @@ export function sinksIn(spec: RunSpec): string[] {
   return sinkServers(spec).flatMap(linesOfServer);
 }
 
-/** Where notices of a run are posted, and the secret that they are signed with. */
+/** Grant lines for a run's webhook and for the secret that signs its notices. */
 export function namedByNotices({ notify }: Pick<RunSpec, 'notify'>): string[] {
   return webhookServers(notify).flatMap(linesOfServer);
 }

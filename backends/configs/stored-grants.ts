@@ -8,14 +8,14 @@ import { readEndpoints } from '../inference/endpoints-file.ts';
 import { serverKeysOf } from '../inference/model-server.ts';
 import { isNoFile, namedByEnvironments } from './grant.ts';
 
-/** What a stored run names and its user may not have: a run's folder is written by whoever trained it. */
+/** Finds what a stored run names without its user having granted it. The run's folder may come from somebody else. */
 
 /** An environment as its run has it. */
 type Entry = Parameters<typeof namedByEnvironments>[0][number];
 
-/** What is about to be used of a stored run. */
+/** The parts of a stored run that are about to be used. */
 export interface NamedByRun {
-  /** As `grant.ts` has them: paths, and lines of `.ratchet/granted`. */
+  /** Paths, and lines of `.ratchet/granted`, in the notation of `grant.ts`. */
   readonly lines: readonly string[];
   /** Those among the lines: the sentence says their arguments. */
   readonly environments: readonly Entry[];
@@ -29,11 +29,11 @@ export interface NamedByRun {
 export interface NotGranted {
   /** To be typed as it is; of a file with its digest, so that it grants no other. */
   readonly line: string;
-  /** As a sentence names it. */
+  /** Its name in the question. */
   readonly says: string;
   /** Null of what is none. */
   readonly file: string | null;
-  /** What goes into `.ratchet/granted`. */
+  /** Lines to add to `.ratchet/granted`. */
   readonly grants: readonly string[];
 }
 
@@ -43,7 +43,7 @@ interface Around {
   readonly runFolders: readonly string[];
 }
 
-/** What of it is neither of the project nor granted before. */
+/** Selects what is neither in the project nor granted. */
 export function notGranted({ lines, environments, endpoints = [] }: NamedByRun, around: Around): NotGranted[] {
   return [...new Set(lines)].flatMap((line) => {
     if (!isNoFile(line)) {
@@ -84,7 +84,7 @@ function linesOf(file: string, digest: string | null): string[] {
   return digest === null ? [file] : [file, `${grants.digest}${digest} ${realOr(file, file)}`];
 }
 
-/** Whoever reads the question need not open the file. */
+/** The question lists the servers, so its reader need not open the file. */
 function serversOf(endpoints: EndpointsRef): string {
   try {
     const named = readEndpoints(endpoints).map((server) => {
@@ -117,7 +117,7 @@ function isOf(root: string, real: string, projectFolder: string): boolean {
   return root === projectFolder ? isOfProject(real, projectFolder) : isWithin(realOr(root, root), real);
 }
 
-/** Where this user said that code lies, as our own server is told (`workers/supervisor.ts`). */
+/** Code folders that this user named; the supervisor reads the same ones (`workers/supervisor.ts`). */
 function furtherRoots(projectFolder: string): string[] {
   const { RATCHET_CODE_ROOTS: roots = '', VIRTUAL_ENV: active = '' } = process.env;
   return [...roots.split(path.delimiter), active]

@@ -50,7 +50,7 @@ interface HttpOptions {
 /** An answer has at most this many bytes: some two million tokens with their logprobs. */
 const answerBytesMax = 256 * 1024 * 1024;
 
-/** As many connections are kept as there were requests at once; the server closes those that it is tired of. */
+/** Keeps as many connections as there were concurrent requests. The server closes idle ones. */
 const keeping = { keepAlive: true, maxFreeSockets: Infinity };
 
 /**

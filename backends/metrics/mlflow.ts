@@ -57,7 +57,7 @@ const Run = z.object({
 });
 type AnsweredRun = z.infer<typeof Run>;
 
-/** What is used of its answers. */
+/** The fields of its answers that are used. */
 const Answers = {
   experiment: z.object({
     experiment: z.object({ experiment_id: z.string(), lifecycle_stage: z.string().nullish() }),

@@ -43,7 +43,8 @@ export async function openPlayers(
     readonly lastCall?: LastCall | undefined;
   },
 ): Promise<{ play(lease: GroupLease, place: Place, together: Together): Promise<Rollout> }> {
-  const [{ journal, observer, signal }, spec] = [around, await specOf(run)];
+  const { journal, observer, signal } = around;
+  const spec = await specOf(run);
   const inference = observer.watch(dependencies.inference(spec));
   const tokenizer = await policyTokenizer(run, spec, { folder: served.folder, open: dependencies.tokenizer });
   const played = { tokenizer, folder: served.folder, at: served.version.step };
@@ -63,9 +64,7 @@ export async function openPlayers(
       const onTimeout = timeoutFateOf(entry, spec);
       const usual = entry.sampling ?? spec.sampling;
       const own = { ...usual, temperature: lease.temperature ?? usual.temperature };
-      // The prompt is rendered for the policy; how the teacher thinks is told the teacher.
-      const { templateArguments } = own;
-      const sampling = isTaught && spec.teacher ? { ...spec.teacher.sampling, templateArguments } : own;
+      const sampling = isTaught && spec.teacher ? taughtSampling(spec.teacher.sampling, own) : own;
       const age = ages?.begin();
       const playing = playRollout({
         environments,
@@ -110,4 +109,12 @@ export async function openPlayers(
       return systemPrompt === undefined ? rollout : { ...rollout, prompt: sha256(Buffer.from(systemPrompt)) };
     },
   };
+}
+
+/** The teacher's sampling. The prompt is rendered for the policy, so its template arguments are the policy's. */
+function taughtSampling<Sampling extends { readonly templateArguments: unknown }>(
+  teacher: Sampling,
+  { templateArguments }: Pick<Sampling, 'templateArguments'>,
+): Sampling {
+  return { ...teacher, templateArguments };
 }

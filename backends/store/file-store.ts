@@ -414,7 +414,7 @@ export class FileStore implements Store {
     }
   }
 
-  /** What an error of the disk means for a key. A link is told of by where it leads, also one that leads nowhere. */
+  /** Translates a disk error for a key. A refused link is named with its target, even a dangling one. */
   async #whatIsWrong(key: string, error: unknown): Promise<unknown> {
     if (error instanceof NotAFile) {
       if (error.isLink) return outside(key, this.uri);

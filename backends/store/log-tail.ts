@@ -111,7 +111,7 @@ async function openTail(log: string, opening: Opening): Promise<OpenedFolder | n
   });
 }
 
-/** What S3 holds as a tail is less than a hundredth of this. */
+/** The tails that S3 stores have less than a hundredth of this. */
 const tailPartsMax = 16_384;
 const tailBytesMax = 256 * 1024 * 1024;
 

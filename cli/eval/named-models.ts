@@ -57,7 +57,7 @@ function asItIsNow<Input extends Evaluated>(input: Input): Input {
   return sha256 === null ? input : { ...input, environment: { ...environment, sha256 } };
 }
 
-/** Of a subject that was typed, the environments are this command's. Anything else is as the run's folder has it. */
+/** A typed subject has the environments of this command. Everything else comes from the run's folder. */
 export async function askForPlan(
   inputs: readonly Evaluated[],
   { isTyped }: { readonly isTyped: boolean },
@@ -77,7 +77,7 @@ export async function inputsToPlay<Input extends Evaluated>(
   return inputs.map(asItIsNow);
 }
 
-/** What the command itself names of that. */
+/** The grant lines that the command line itself names. */
 export function typedByPlan(inputs: readonly Planned[], { isTyped, store }: TypedOfPlan): string[] {
   const environments = isTyped ? inputs.map(({ environment }) => environment) : [];
   const isBesideRun = ({ model, results }: Planned): boolean =>
@@ -86,11 +86,11 @@ export function typedByPlan(inputs: readonly Planned[], { isTyped, store }: Type
   return [...namedByEnvironments(environments), ...typedByModels(modelsOf(inputs), { store }), ...results];
 }
 
-/** What of a plan stands in the command line. */
+/** The parts of a plan that were typed. */
 export interface TypedOfPlan {
   /** Its environments. */
   readonly isTyped: boolean;
-  /** As `--store` has it. */
+  /** The value of `--store`. */
   readonly store: string | undefined;
 }
 

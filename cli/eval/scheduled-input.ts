@@ -52,7 +52,7 @@ async function linesOfFile(file: string, run: string | undefined): Promise<strin
   const named = evaluations.flatMap(({ spec, input: { environment, model } }) => [
     spec.model.endpointsPath,
     ...namedByEnvironments([environment]),
-    // Of a run it is the run's own servers that are asked.
+    // A version of a run is sampled on the run's own servers.
     ...(run === undefined ? namedByModel(model) : []),
   ]);
   return [file, ...named];

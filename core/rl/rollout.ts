@@ -60,7 +60,7 @@ export interface Turn {
   readonly samplingLogprobs?: readonly number[];
   /** All that was said, calls of tools included as they were written. */
   readonly text: string;
-  /** Of `text`, what is neither a thought nor a call; absent where that is all of it. */
+  /** The part of `text` that is neither a thought nor a call; absent if that is the whole text. */
   readonly content?: string;
   /** The thoughts in `text`; absent where there are none. */
   readonly reasoning?: string;

@@ -75,7 +75,7 @@ export class ChatTemplates {
     this.#tokens = specialTokens(rawConfig);
   }
 
-  /** As it is written: the marks of calls in it say how the model makes them. */
+  /** The template's text. Its markers show the format of the model's calls. */
   textFor(hasTools: boolean): string {
     return (hasTools ? this.#texts.withTools : undefined) ?? this.#texts.default ?? '';
   }

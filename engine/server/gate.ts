@@ -3,7 +3,7 @@ import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import { secretFileName } from '../project-secret.ts';
 import { foreignHeader } from './loopback.ts';
 
-/** What a server asks for as `Authorization: Bearer …`. */
+/** The key that a server expects as `Authorization: Bearer …`. */
 export type ServerKey =
   /** The project's (`project-secret.ts`): for this machine alone. Web pages of other places are refused as well. */
   | { readonly kind: 'secret'; readonly value: string }
@@ -54,7 +54,7 @@ export function bearer(key: string): string {
 export const challengeHeader = 'ratchet-challenge';
 export const proofHeader = 'ratchet-proof';
 
-/** What only a server at `address` that has the secret answers to a challenge. `python/ratchet_vllm.py` computes the same. */
+/** The answer to a challenge that only a server at `address` with the secret can give. `python/ratchet_vllm.py` computes the same. */
 export function proofOf(secret: string, challenge: string, address: string): string {
   return createHmac('sha256', secret).update(`ratchet server\n${address}\n${challenge}`).digest('base64url');
 }

@@ -7,7 +7,7 @@ import type { ToolReader } from './tool-readers.ts';
 /** One way of writing calls. */
 export interface ToolFormat {
   readonly read: ToolReader;
-  /** What opens a call. Of a text that holds none of them nothing is a call. */
+  /** Markers that open a call. A text without any of them has no call. */
   readonly markers: readonly string[];
   /** Special tokens that the reader wants to see. */
   readonly seen?: readonly string[];
@@ -37,7 +37,7 @@ const llamaFormat: ToolFormat = {
 const qwenFormat = byMarkers(qwenXml, '<tool_call>', '<function=');
 const glmFormat = byMarkers(glmXml, '<tool_call>');
 
-/** By the names that vLLM gives its parsers (`--tool-call-parser`). */
+/** Keys are vLLM's parser names (`--tool-call-parser`). */
 export const toolFormats: Readonly<Record<string, ToolFormat>> = {
   hermes: hermesFormat,
   qwen3_json: hermesFormat,
@@ -104,7 +104,7 @@ export type ThoughtReader = (text: string, args: TemplateArguments) => Thought;
 
 const thinkMarkers = ['<tool_call>'];
 const unread = (text: string): Thought => ({ reasoning: '', rest: text });
-/** Where the model was told not to think, a closing tag is nothing. */
+/** A closing tag means nothing if the model was told not to think. */
 const unclosed = (text: string): Thought => unread(text.replaceAll(thinkTags.close, ''));
 
 /** Thinks unless a variable of the template says no. */
@@ -123,7 +123,7 @@ const glmThoughts: ThoughtReader = (text, args) =>
     ? thinksByMarkers(text, { ...machine, reopens: true, trimsEnd: true })
     : unread(thinksByMarkers(text, { ...machine, begins: false, reopens: true }).rest);
 
-/** By the names that vLLM gives them (`--reasoning-parser`). */
+/** Keys are vLLM's parser names (`--reasoning-parser`). */
 export const thoughtReaders: Readonly<Record<string, ThoughtReader>> = {
   /** Thoughts stay in what is said, as in vLLM without a reasoning parser. */
   none: unread,
@@ -185,7 +185,7 @@ export const thoughtReaders: Readonly<Record<string, ThoughtReader>> = {
 /** Special tokens that thoughts are read by. */
 export const thoughtTokens = ['<think>', '</think>', '[THINK]', '[/THINK]', '<|channel>', '<channel|>'];
 
-/** What a chat template tells of the calls that its model writes: the first whose marks are all in it. */
+/** Finds the call format of a chat template's model: the first one whose markers are all in the template. */
 const marks: readonly (readonly [parser: string, ...marks: string[]])[] = [
   ['openai', '<|channel|>', 'functions'],
   ['kimi_k2', '<|tool_calls_section_begin|>'],

@@ -1,6 +1,6 @@
 import type { ToolCall } from '../../core/rl/rollout.ts';
 
-/** What a model said beside its thoughts. */
+/** A model's output, split into content, thoughts and calls. */
 export interface Heard {
   readonly content: string;
   readonly toolCalls: readonly ToolCall[];

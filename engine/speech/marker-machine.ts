@@ -3,7 +3,7 @@ import { withSchemaTypes } from './schema-types.ts';
 import type { Heard } from './heard.ts';
 import { objectOf, parseWritten, readWritten, textOf, type WrittenJson, writeWritten } from './written-json.ts';
 
-/** Where a text stands between its markers. */
+/** The state of a reader between markers. */
 type State = 'content' | 'preamble' | 'name' | 'arguments' | 'between';
 
 /** A format whose calls lie between markers, as a table: what each marker means in each state. Others are text of that state. */

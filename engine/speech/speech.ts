@@ -21,7 +21,7 @@ export interface SpeechParsers {
 /** Hermes' calls, as most templates ask for them. */
 export const usualParsers: SpeechParsers = { tools: 'hermes', reasoning: null };
 
-/** What was said in a turn, as OpenAI's API tells it. */
+/** A turn's output in the form of OpenAI's API. */
 export interface Speech {
   readonly reasoning: string;
   readonly content: string;
@@ -107,7 +107,7 @@ export function readToolCalls(
 /** A turn that comes piece by piece. What may still become a thought or a call is held back until the text ends. */
 export class SpeechReader {
   readonly #place: SpeechPlace;
-  /** What may begin a thought or a call; null = nothing is told before the end. */
+  /** Text that may begin a thought or a call; null = nothing is streamed before the end. */
   #markers: readonly string[] | null;
   #text = '';
   #told = 0;

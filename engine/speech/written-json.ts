@@ -75,7 +75,7 @@ export function parseWritten(text: string): WrittenJson | null {
   return read !== null && text.slice(read.end).trim() === '' ? read.value : null;
 }
 
-/** As Python's json.dumps writes it, which is how vLLM hands arguments on. */
+/** Writes JSON like Python's json.dumps, which vLLM uses for arguments. */
 export function writeWritten(value: WrittenJson): string {
   switch (value.kind) {
     case 'object':

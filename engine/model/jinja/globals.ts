@@ -67,7 +67,7 @@ function range({ positional }: Arguments, meter: TemplateMeter): Value {
   );
 }
 
-/** What Python's dict() makes of its arguments. */
+/** Python's dict(). */
 function entriesOf({ positional: [from], named }: Arguments, meter: TemplateMeter): Map<Key, Value> {
   const what = 'a function';
   const entries = new Map<Key, Value>();

@@ -29,7 +29,7 @@ import {
   valueBytes,
 } from './values.ts';
 
-/** What Python's values have. Those without a method here are refused by name, and do not become items of maps. */
+/** Names of the methods of Python's values. Unimplemented ones are refused by name; they never mean an item of a map. */
 export const namesOfMethods = {
   text: new Set(
     'capitalize casefold center count encode endswith expandtabs find format format_map index isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip maketrans partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title translate upper zfill'.split(

@@ -1,3 +1,4 @@
+import { pythonEscapes } from '../../../core/python-escapes.ts';
 import { templateDepthMax } from '../../limits.ts';
 import type {
   BinaryOperator,
@@ -542,21 +543,7 @@ class Parser {
   }
 }
 
-const escapes: Readonly<Record<string, string>> = {
-  '\n': '',
-  '\\': '\\',
-  "'": "'",
-  '"': '"',
-  a: '\x07',
-  b: '\b',
-  f: '\f',
-  n: '\n',
-  r: '\r',
-  t: '\t',
-  v: '\v',
-};
-
-/** What a text between quotes stands for, as Python's "unicode-escape" reads it. */
+/** Decodes a quoted text like Python's "unicode-escape" codec. */
 function unescaped(quoted: string): string {
   return quoted
     .slice(1, -1)
@@ -567,7 +554,7 @@ function unescaped(quoted: string): string {
         const hex = byte ?? unit ?? point;
         if (hex !== undefined) return String.fromCodePoint(Number.parseInt(hex, 16));
         if ('xuUN'.includes(other!)) throw new SyntaxError(`the escape \\${other} in a text is not supported.`);
-        return escapes[other!] ?? whole;
+        return pythonEscapes[other!] ?? whole;
       },
     );
 }

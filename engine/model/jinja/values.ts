@@ -107,7 +107,7 @@ export class Members {
   readonly type: string;
   readonly member: (name: string) => Value | undefined;
   readonly call: ((given: Arguments) => Value) | null;
-  /** Of a namespace, which alone can be written to. */
+  /** A namespace's attribute; no other value can be assigned to. */
   readonly fields: Map<string, Value> | null;
 
   constructor(
