@@ -125,7 +125,7 @@ const template =
   "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
 
 const environment = `
-import { listDataset, rubric, singleTurn } from 'ratchet/environments';
+import { listDataset, rubric, singleTurn } from 'ratchet-rl/environments';
 const rows = (from: number, to: number) =>
   listDataset(() =>
     Array.from({ length: to - from }, (_, i) => String(1000 + from + i)).map((word) => ({

@@ -7,7 +7,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import type { Client } from '@temporalio/client';
 import type { EvaluationSummary } from '../activities/index.ts';
-import { cacheFolder } from '../backends/cache-folder.ts';
+import { cacheFolder } from '../engine/cache-folder.ts';
 import { connect } from '../cli/connection.ts';
 import { layout } from '../runs/layout.ts';
 import { firstLineage } from '../core/names.ts';

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { listDataset, multiTurn, parseArgs, rubric, uniform, z } from 'ratchet/environments';
-import type { Environment } from 'ratchet/environments';
+import { listDataset, multiTurn, parseArgs, rubric, uniform, z } from 'ratchet-rl/environments';
+import type { Environment } from 'ratchet-rl/environments';
 
 /**
  * Conversations of a few short turns. After each turn the environment works for a while that costs no CPU, as one does that waits for a tool:

@@ -4,7 +4,7 @@
  */
 export const environmentForAll: readonly string[] = [
   // Where things are, and how to speak.
-  'PATH HOME USER LOGNAME SHELL TMPDIR LANG LC_* TZ TERM NO_COLOR FORCE_COLOR XDG_* LD_LIBRARY_PATH DYLD_*',
+  'PATH HOME USER LOGNAME SHELL TMPDIR LANG LC_* TZ TERM NO_COLOR FORCE_COLOR XDG_* RATCHET_CACHE LD_LIBRARY_PATH DYLD_*',
   // How to reach the network from here.
   'HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy https_proxy no_proxy all_proxy',
   'SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS REQUESTS_CA_BUNDLE CURL_CA_BUNDLE',

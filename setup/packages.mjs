@@ -1,4 +1,4 @@
-/** Makes sure that node_modules is what package-lock.json says. Runs before anything is installed, so it uses nothing but Node. */
+/** Makes sure that node_modules is what npm-shrinkwrap.json says. Runs before anything is installed, so it uses nothing but Node. */
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, realpathSync, statfsSync, writeFileSync } from 'node:fs';
@@ -57,7 +57,7 @@ export function arePackagesInstalled(folder) {
 const stampFile = (folder) => join(folder, 'node_modules', '.ratchet-stamp');
 
 /** @param {string} folder */
-const lockFile = (folder) => join(folder, 'package-lock.json');
+const lockFile = (folder) => join(folder, 'npm-shrinkwrap.json');
 
 /** @param {string} folder */
 function stampOf(folder) {
@@ -78,7 +78,7 @@ function writeStamp(folder) {
  */
 function agreesWithLock(folder) {
   const wanted = readLock(lockFile(folder));
-  const installed = readLock(join(folder, 'node_modules', '.package-lock.json'));
+  const installed = readLock(join(folder, 'node_modules', '.npm-shrinkwrap.json'));
   if (wanted === null || installed === null) return false;
   return Object.entries(wanted).every(
     ([path, { version, optional }]) => path === '' || optional === true || installed[path]?.version === version,
@@ -129,7 +129,7 @@ async function install(folder, log) {
   const first = await runNpm(['ci'], folder);
   if (first.how === null) return;
   if (!/^npm error Missing: .* from lock file/m.test(first.said)) throw describeFailure(first.said, first.how, folder);
-  log('packages of other platforms are missing from package-lock.json; installing the locked versions of the rest');
+  log('packages of other platforms are missing from npm-shrinkwrap.json; installing the locked versions of the rest');
   const second = await runNpm(['install', '--no-save'], folder);
   if (second.how !== null) throw describeFailure(second.said, second.how, folder);
 }

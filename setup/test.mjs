@@ -171,7 +171,7 @@ export async function inOwnHome(tests, options = {}) {
 /** Returns the cache of this user's programs and Python packages, which tests share. @returns {Promise<string>} */
 function ourCache() {
   return new Promise((done, fail) => {
-    const program = "import { cacheFolder } from './backends/cache-folder.ts'; process.stdout.write(cacheFolder());";
+    const program = "import { cacheFolder } from './engine/cache-folder.ts'; process.stdout.write(cacheFolder());";
     const args = ['--import', 'tsx', '--input-type=module', '--eval', program];
     execFile(process.execPath, args, { cwd: projectRoot }, (error, stdout) => (error ? fail(error) : done(stdout)));
   });

@@ -63,8 +63,8 @@ function asFromSource(joined, trainer) {
         contents: joined.map((file) => `import ${JSON.stringify(`./${file}`)};`).join('\n'),
         resolveDir: root,
       }));
-      bundler.onResolve({ filter: /^ratchet\// }, ({ path: name }) => ({
-        path: path.join(root, exported[name.replace('ratchet', '.')] ?? name),
+      bundler.onResolve({ filter: /^ratchet-rl\// }, ({ path: name }) => ({
+        path: path.join(root, exported[name.replace('ratchet-rl', '.')] ?? name),
       }));
       bundler.onLoad({ filter: /\.(?:ts|mjs)$/ }, async ({ path: file }) => {
         const url = JSON.stringify(pathToFileURL(file).href);

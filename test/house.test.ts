@@ -107,7 +107,7 @@ const house: Readonly<Record<string, Room>> = {
     },
   },
   // Run files, and code of the user's that a run file names.
-  configs: { rooms: [], packages: ['ratchet/environments'], also: { 'configs/own-engine': ['node:*'] } },
+  configs: { rooms: [], packages: ['ratchet-rl/environments'], also: { 'configs/own-engine': ['node:*'] } },
   // Programs for another interpreter.
   python: { rooms: [], packages: [] },
   // Runs before any package is there.

@@ -123,7 +123,7 @@ async function build(root, folder) {
   const name = randomUUID();
   const outdir = path.join(folder, name);
   await mkdir(outdir, { recursive: true });
-  for (const file of ['package.json', 'package-lock.json', 'workers/built.mjs', 'workers/temporal-packages.mjs'])
+  for (const file of ['package.json', 'npm-shrinkwrap.json', 'workers/built.mjs', 'workers/temporal-packages.mjs'])
     sources[file] = stateOf(path.join(root, file));
   await bundle({
     absWorkingDir: root,

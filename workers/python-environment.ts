@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
-import { cacheFolder } from '../backends/cache-folder.ts';
+import { cacheFolder } from '../engine/cache-folder.ts';
 import {
   type FoundPython,
   findPython,

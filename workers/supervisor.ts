@@ -23,6 +23,7 @@ import { choosePort } from './ports.ts';
 import { holdProject } from './project-lock.ts';
 import { secretsOfProject, splitSecrets } from './secrets-pipe.ts';
 import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
+import { ensureEngineLibrary } from './engine-library.ts';
 import { ensureTemporalCli } from './temporal-cli.ts';
 import { remoteTemporal } from './temporal-settings.ts';
 import { hiddenLoopback, openUiFront, type UiFront } from './ui-front.ts';
@@ -138,6 +139,7 @@ export async function startStack(options: StackOptions): Promise<Stack> {
   try {
     options.signal?.throwIfAborted();
     mkdirSync(logFolder, { recursive: true, mode: 0o700 });
+    if (options.policyUrl !== undefined) await ensureEngineLibrary(log); // once, and not by each role
     const given = environment['TEMPORAL_ADDRESS'];
     const own = given ? null : await openServer({ options, environment, servers, place: folders, surroundings });
     front = own?.front ?? null;

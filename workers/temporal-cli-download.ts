@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { createReadStream, createWriteStream, existsSync, mkdirSync, renameSync, rmSync, statSync } from 'node:fs';
 import { mkdtemp, open } from 'node:fs/promises';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
 import { asItIs, Pace } from '../engine/read-body.ts';
@@ -127,19 +127,19 @@ function explain(error: unknown): string {
 const binaryBytesMax = 600 * 1024 * 1024;
 
 /**
- * Takes the one file out of the archive that is wanted, as a stream of bytes into a file of our own making: whatever else the
+ * Takes one file out of a gzipped tar archive, the Temporal CLI where not said, as a stream of bytes into a file of our own making: whatever else the
  * archive holds (absolute paths, `..`, links, devices) never touches the disk, and its size is bounded.
  */
 export async function unpack(
   archive: string,
   folder: string,
   target: string,
-  bytesMax: number = binaryBytesMax,
+  { member = 'temporal', bytesMax = binaryBytesMax }: { readonly member?: string; readonly bytesMax?: number } = {},
 ): Promise<void> {
   const room = await mkdtemp(join(folder, 'unpacking-'));
   try {
-    const unpacked = join(room, 'temporal');
-    const tar = spawn('tar', ['-xzOf', archive, 'temporal'], {
+    const unpacked = join(room, basename(member));
+    const tar = spawn('tar', ['-xzOf', archive, member], {
       stdio: ['ignore', 'pipe', 'pipe'],
       env: selectEnvironment(environmentForAll, process.env),
     });
@@ -163,7 +163,7 @@ export async function unpack(
     }
     const [code, signal] = await ended;
     if (code !== 0) throw new Error(`tar ended with ${signal ?? code}: ${said.trim()}`);
-    if (bytes === 0) throw new Error(`${archive} holds no file called temporal`);
+    if (bytes === 0) throw new Error(`${archive} holds no file called ${member}`);
     renameSync(unpacked, target);
   } finally {
     rmSync(room, { recursive: true, force: true });

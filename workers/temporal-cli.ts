@@ -4,7 +4,7 @@ import { access, constants } from 'node:fs/promises';
 import { delimiter, isAbsolute, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { cacheFolder } from '../backends/cache-folder.ts';
+import { cacheFolder } from '../engine/cache-folder.ts';
 import { RatchetError } from '../core/errors.ts';
 import { environmentForAll, selectEnvironment } from '../core/child-environment.ts';
 import { databaseVersion } from './dev-server.ts';

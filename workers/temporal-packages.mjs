@@ -80,7 +80,7 @@ function reexport(name, exported) {
  * @returns {Promise<Script>}
  */
 async function script(folder) {
-  const lock = readFileSync(resolve('../package-lock.json'));
+  const lock = readFileSync(resolve('../npm-shrinkwrap.json'));
   const own = readFileSync(fileURLToPath(import.meta.url));
   const description = path.join(folder, `temporal-${digestOf(lock, own)}.json`);
   const made = readMade(description) ?? (await make(folder, description));

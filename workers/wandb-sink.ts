@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { cacheFolder } from '../backends/cache-folder.ts';
+import { cacheFolder } from '../engine/cache-folder.ts';
 import { plainUrl } from '../backends/plain-url.ts';
 import type { NumberedRow } from '../runs/metrics-feed.ts';
 import { type MetricsSink, wandbServer } from '../backends/metrics/sinks.ts';

@@ -5,7 +5,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { bundleWorkflowCode, DefaultLogger, type WorkflowBundleWithSourceMap } from '@temporalio/worker';
 import { build } from 'esbuild';
-import { cacheFolder } from '../backends/cache-folder.ts';
+import { cacheFolder } from '../engine/cache-folder.ts';
 import { failureConverterPath } from './payload-codec.ts';
 
 const root = fileURLToPath(new URL('../', import.meta.url));
@@ -65,7 +65,7 @@ export async function workflowCodeVersion(folder = root): Promise<string> {
     logLevel: 'silent',
   });
   const imports = Object.values(metafile.outputs).flatMap((output) => output.imports.map((one) => one.path));
-  const lock = JSON.parse(await readFile(path.join(folder, 'package-lock.json'), 'utf8')) as PackageLock;
+  const lock = JSON.parse(await readFile(path.join(folder, 'npm-shrinkwrap.json'), 'utf8')) as PackageLock;
   const hash = createHash('sha256');
   for (const { contents } of outputFiles) hash.update(contents);
   for (const line of lockedPackages(lock, imports)) hash.update(`${line}\n`);

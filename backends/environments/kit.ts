@@ -1,4 +1,4 @@
-/** What an environment's author imports, and all of it: `ratchet/environments`. */
+/** What an environment's author imports, and all of it: `ratchet-rl/environments`. */
 export { z } from 'zod';
 export { hash32, permutation, randomStream, uniform } from '../../core/random.ts';
 export type { AgentTrace, ChatMessage, Example, ToolCall, ToolSchema, Turn } from '../../core/rl/rollout.ts';

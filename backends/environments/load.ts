@@ -170,7 +170,7 @@ function readOwn(file: string): Uint8Array {
 
 let registering: Promise<void> | null = null;
 
-/** From now on `ratchet/environments` is the kit beside this file, and TypeScript is read. Who comes meanwhile waits for it. */
+/** From now on `ratchet-rl/environments` is the kit beside this file, and TypeScript is read. Who comes meanwhile waits for it. */
 export function registerKit(): Promise<void> {
   return (registering ??= registerHooks());
 }

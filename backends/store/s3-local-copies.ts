@@ -2,7 +2,7 @@ import { createHash, randomUUID } from 'node:crypto';
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { RatchetError } from '../../core/errors.ts';
-import { cacheFolder } from '../cache-folder.ts';
+import { cacheFolder } from '../../engine/cache-folder.ts';
 import { diskError, isErrno } from './file-store.ts';
 import { getObjectToFile, type ListedObject, listObjects } from './s3-download.ts';
 import { isTailPart } from './log-tail.ts';

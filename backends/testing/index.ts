@@ -1,5 +1,5 @@
 /**
- * `ratchet/testing`: what a trainer and an inference must hold, as suites of `node:test` over a factory. Ours are run by the same
+ * `ratchet-rl/testing`: what a trainer and an inference must hold, as suites of `node:test` over a factory. Ours are run by the same
  * ones. docs/guide/adapters.md shows how.
  */
 export type { CodeRef, LoraSpec, LossSettings, OptimizerSpec } from '../../config/run-spec.ts';

@@ -1,13 +1,14 @@
 import { createInterface } from 'node:readline/promises';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
+import { ensureEngineLibrary } from '../../workers/engine-library.ts';
 import { Sampler } from '../../engine/index.ts';
 import { openChatTarget } from '../chat-target.ts';
 import { Conversation, type ConversationSampling } from '../conversation.ts';
 import { withoutControls } from '../plain-text.ts';
 import { readCount } from '../read-count.ts';
 import { storeOption } from '../store-option.ts';
-import { print, writeText } from '../print.ts';
+import { print, printAside, writeText } from '../print.ts';
 
 export const chatCommand = new Command('chat')
   .description('talk to a model on this machine; /exit or Ctrl-D ends, a prompt may come on stdin')
@@ -38,6 +39,7 @@ export const chatCommand = new Command('chat')
       seed: whole('--seed', options.seed, 0),
     };
     const base = options.compare ? await target.openBase() : null;
+    await ensureEngineLibrary(printAside);
     const sampler = await Sampler.open(target.model.config, { threads: readCount('--threads', options.threads) });
     try {
       const speakers = [

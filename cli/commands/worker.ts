@@ -56,6 +56,10 @@ async function work({ role, policyUrl, grace, maxRollouts }: WorkerOptions): Pro
   const { runWorker } = await import('../../workers/run-worker.ts');
   const { takeCredentials } = await import('../../workers/credentials.ts');
   const credentials = takeCredentials();
+  if (role === 'train') {
+    const { ensureEngineLibrary } = await import('../../workers/engine-library.ts');
+    await ensureEngineLibrary(printAside);
+  }
   const projectFolder = process.cwd();
   const worker = await openWorker({
     role,

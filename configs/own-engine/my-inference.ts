@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
-import { randomStream } from 'ratchet/environments';
-import type { Inference, ServedPolicy } from 'ratchet/testing';
+import { randomStream } from 'ratchet-rl/environments';
+import type { Inference, ServedPolicy } from 'ratchet-rl/testing';
 import { logSoftmax, readAt, readTable, type Table } from './table.ts';
 
 /** An inference of one's own: what `[inference] path` names. A worker makes one, and asks it for many turns at a time. */

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { copyFile, readdir } from 'node:fs/promises';
 import path from 'node:path';
-import type { OptimizerSpec, SftOutcome, StepPlan, Trainer, TrainSample } from 'ratchet/testing';
+import type { OptimizerSpec, SftOutcome, StepPlan, Trainer, TrainSample } from 'ratchet-rl/testing';
 import { bytesOf, logSoftmax, readAt, readTable, type Table, writeTable } from './table.ts';
 
 /** A trainer of one's own: what `[trainer] path` names, called with its `options`. `docs/guide/adapters.md` goes through it. */

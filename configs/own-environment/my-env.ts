@@ -1,5 +1,5 @@
-import { hash32, listDataset, parseArgs, randomStream, rubric, singleTurn, z } from 'ratchet/environments';
-import type { Environment } from 'ratchet/environments';
+import { hash32, listDataset, parseArgs, randomStream, rubric, singleTurn, z } from 'ratchet-rl/environments';
+import type { Environment } from 'ratchet-rl/environments';
 
 /** Write a word in capitals: one user message is the word, the right answer the same letters as capitals. */
 

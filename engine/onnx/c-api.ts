@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import './no-telemetry.ts'; // before the library, and the library from nowhere else
 import koffi from 'koffi';
 import { RatchetError } from '../../core/errors.ts';
-import { runtimePackage } from './runtime-package.ts';
+import { libraryName, runtimePackage } from './runtime-package.ts';
 
 /**
  * The part of ONNX Runtime's C API that the engine uses, called in the library that onnxruntime-node brings. Its own
@@ -190,12 +190,7 @@ export const logErrors = 3;
 
 function locate(): { file: string; version: string } {
   const { libraries, version } = runtimePackage();
-  const names: Partial<Record<NodeJS.Platform, string>> = {
-    linux: 'libonnxruntime.so.1',
-    darwin: `libonnxruntime.${version}.dylib`,
-    win32: 'onnxruntime.dll',
-  };
-  return { file: join(libraries, names[process.platform] ?? 'libonnxruntime.so.1'), version };
+  return { file: join(libraries, libraryName(version)), version };
 }
 
 function open(file: string): ReturnType<typeof koffi.load> {
@@ -216,6 +211,6 @@ function requireOk(status: unknown): void {
 
 function unusable(received: string, cause?: unknown): RatchetError {
   const platform = `${process.platform} ${process.arch}`;
-  const message = `The engine needs the library of onnxruntime-node for ${platform}, got ${received}. Run npm ci.`;
+  const message = `The engine needs the library of onnxruntime-node for ${platform}, got ${received}. A clone gets it by npm ci; an installed Ratchet fetches it when a worker starts.`;
   return new RatchetError('Unsupported', message, { cause });
 }

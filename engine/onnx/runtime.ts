@@ -12,6 +12,7 @@ import {
   release,
   viewOf,
 } from './c-api.ts';
+import { cudaLibrariesFrom } from './runtime-package.ts';
 
 /** ONNX Runtime's sessions and tensors, over its C API. */
 
@@ -305,8 +306,7 @@ function appendCuda(options: Pointer): void {
     call('appendCudaProvider', options, cuda);
   } catch (cause) {
     const expected = 'an NVIDIA GPU, CUDA 12, cuDNN 9, and the CUDA libraries of ONNX Runtime beside its own';
-    const install = 'node node_modules/onnxruntime-node/script/install.js --onnxruntime-node-install=cuda12';
-    const remedy = `\`${install}\` fetches the last of them on Linux x64; provider = "cpu" needs none.`;
+    const remedy = `\`${cudaLibrariesFrom()}\` fetches the last of them on Linux x64; provider = "cpu" needs none.`;
     throw new RatchetError('Unsupported', `provider = "cuda": expected ${expected}; got ${String(cause)}. ${remedy}`, {
       cause,
     });

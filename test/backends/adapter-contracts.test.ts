@@ -1,4 +1,4 @@
-/** The suites that every adapter is run by (`ratchet/testing`), over our own. */
+/** The suites that every adapter is run by (`ratchet-rl/testing`), over our own. */
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { randomStream } from '../../core/random.ts';

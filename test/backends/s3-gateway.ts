@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { setTimeout as delay } from 'node:timers/promises';
-import { cacheFolder } from '../../backends/cache-folder.ts';
+import { cacheFolder } from '../../engine/cache-folder.ts';
 import type { S3Location } from '../../backends/store/store-uri.ts';
 import { environmentForAll, selectEnvironment } from '../../core/child-environment.ts';
 import { buildAlone, buildGoProgram, type GoProgram } from '../../workers/go-build.ts';

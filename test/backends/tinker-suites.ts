@@ -1,4 +1,4 @@
-/** The suites that every adapter is run by (`ratchet/testing`), over a server of the Tinker API: the stand-in here, SkyRL in test/engines. */
+/** The suites that every adapter is run by (`ratchet-rl/testing`), over a server of the Tinker API: the stand-in here, SkyRL in test/engines. */
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';

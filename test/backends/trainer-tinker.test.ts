@@ -264,11 +264,13 @@ test('a trainer says what it waits for: a server that is away, and one without r
   const [first, second] = [openTrainer(small.url, 1_000), openTrainer(small.url, 1_000)];
   const make = (trainer: TinkerTrainer, name: string) =>
     trainer.makeBase(path.join(folder, name), { ...part, files: presetFiles(model) });
-  void make(first, 'room-1').catch(() => undefined);
+  const made = [make(first, 'room-1')];
   await saysThatItWaits(first, /Maximum number of LoRA adapters \(2\) reached: waiting for room/); // its second model
-  void make(second, 'room-2').catch(() => undefined);
+  made.push(make(second, 'room-2'));
   await saysThatItWaits(second, /waiting for room/);
+  const ended = Promise.allSettled(made);
   await small.close();
+  for (const { status } of await ended) assert.equal(status, 'rejected');
 });
 
 async function saysThatItWaits(trainer: TinkerTrainer, what: RegExp): Promise<void> {

@@ -19,7 +19,7 @@ describe('the program as built', () => {
       mkdirSync(path.join(root, folder), { recursive: true });
     for (const file of [
       'package.json',
-      'package-lock.json',
+      'npm-shrinkwrap.json',
       ...['built', 'temporal-packages', 'load-script'].map((name) => `workers/${name}.mjs`),
     ]) {
       cpSync(path.join(repository, file), path.join(root, file));

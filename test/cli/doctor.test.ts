@@ -39,7 +39,7 @@ async function examine(
 }
 
 const own = (load: string): string => `
-import { listDataset, openPython, rubric, singleTurn } from 'ratchet/environments';
+import { listDataset, openPython, rubric, singleTurn } from 'ratchet-rl/environments';
 const data = listDataset([{ prompt: 'a', answer: 'A' }]);
 export async function loadEnvironment() {
   ${load}

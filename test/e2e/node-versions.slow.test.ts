@@ -6,7 +6,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { promisify } from 'node:util';
-import { cacheFolder } from '../../backends/cache-folder.ts';
+import { cacheFolder } from '../../engine/cache-folder.ts';
 import { repositoryFolder } from './small-run.ts';
 
 const run = promisify(execFile);

@@ -40,7 +40,7 @@ function demonstrations(): string {
 }
 
 const environment = `
-import { listDataset, rubric, singleTurn } from 'ratchet/environments';
+import { listDataset, rubric, singleTurn } from 'ratchet-rl/environments';
 const words: readonly string[] = ${JSON.stringify(words)};
 const rows = (isHeldOut: boolean) =>
   listDataset(() =>

@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { cacheFolder } from '../../backends/cache-folder.ts';
+import { cacheFolder } from '../../engine/cache-folder.ts';
 import type { StepCommit } from '../../core/rl/run-state.ts';
 import { choosePort } from '../../workers/ports.ts';
 import { localRoles, policyUrlAt, type RoleOptions } from '../../workers/roles.ts';

@@ -4,7 +4,7 @@ import { statfs } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
-import { cacheFolder } from '../../backends/cache-folder.ts';
+import { cacheFolder } from '../../engine/cache-folder.ts';
 
 /** An engine of Python's, as the tests want it. */
 export interface EngineWish {

@@ -12,7 +12,7 @@ import { environmentInfo } from '../../cli/environment-info.ts';
 import { environmentName, isEnvironmentFile } from '../../core/names.ts';
 
 const module = (body: string): string =>
-  `import { listDataset, rubric, singleTurn } from 'ratchet/environments';\n${body}`;
+  `import { listDataset, rubric, singleTurn } from 'ratchet-rl/environments';\n${body}`;
 const good = module(`
 const data = listDataset([{ prompt: 'a', answer: 'A' }]);
 export const loadEnvironment = () =>

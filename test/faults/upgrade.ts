@@ -70,7 +70,7 @@ async function copyOfThis(within: string): Promise<string> {
   for (const name of rooms) {
     await cp(path.join(root, name), path.join(folder, name), { recursive: true });
   }
-  for (const name of ['package.json', 'package-lock.json', 'tsconfig.json']) {
+  for (const name of ['package.json', 'npm-shrinkwrap.json', 'tsconfig.json']) {
     await cp(path.join(root, name), path.join(folder, name));
   }
   return folder;
@@ -94,7 +94,11 @@ export async function previousCommit(within: string): Promise<OtherVersion | str
   await git('archive', '--format=tar', `--output=${archive}`, commit);
   await promisify(execFile)('tar', ['-xf', archive, '-C', folder]);
   await rm(archive);
-  const lockOf = (tree: string) => readFile(path.join(tree, 'package-lock.json'), 'utf8');
+  // Versions before 28 November 2026 called it package-lock.json.
+  const lockOf = (tree: string) =>
+    readFile(path.join(tree, 'npm-shrinkwrap.json'), 'utf8').catch(() =>
+      readFile(path.join(tree, 'package-lock.json'), 'utf8'),
+    );
   const isSame = (await lockOf(folder)) === (await lockOf(root));
   const notes = [`from ${commit.slice(0, 7)}`, ...(isSame ? [] : ['its packages differ; it ran over those of today'])];
   return { folder, notes };

@@ -22,7 +22,7 @@ function project(t: TestContext, script: string): string {
   writeFileSync(join(folder, 'bin', 'npm'), `#!/bin/sh\n${script}\n`);
   chmodSync(join(folder, 'bin', 'npm'), 0o755);
   process.env['PATH'] = `${join(folder, 'bin')}${delimiter}${path}`;
-  writeFileSync(join(folder, 'package-lock.json'), lock('1.0.0'));
+  writeFileSync(join(folder, 'npm-shrinkwrap.json'), lock('1.0.0'));
   return folder;
 }
 
@@ -35,7 +35,7 @@ test('npm ci runs once, and again only after the lock file changed', async (t) =
   await ensure();
   await ensure();
   assert.equal(runs(), 1);
-  writeFileSync(join(folder, 'package-lock.json'), lock('1.0.1'));
+  writeFileSync(join(folder, 'npm-shrinkwrap.json'), lock('1.0.1'));
   await ensure();
   assert.equal(runs(), 2);
   assert.ok(existsSync(join(folder, 'runs')));
@@ -47,10 +47,10 @@ test('what somebody installed by hand is kept when it is what the lock file says
   mkdirSync(join(folder, 'node_modules'));
   assert.equal(arePackagesInstalled(folder), false);
   const installed = { packages: { 'node_modules/a': { version: '0.9.0' } } };
-  writeFileSync(join(folder, 'node_modules', '.package-lock.json'), JSON.stringify(installed));
+  writeFileSync(join(folder, 'node_modules', '.npm-shrinkwrap.json'), JSON.stringify(installed));
   assert.equal(arePackagesInstalled(folder), false);
   installed.packages['node_modules/a'].version = '1.0.0';
-  writeFileSync(join(folder, 'node_modules', '.package-lock.json'), JSON.stringify(installed));
+  writeFileSync(join(folder, 'node_modules', '.npm-shrinkwrap.json'), JSON.stringify(installed));
   assert.equal(arePackagesInstalled(folder), true);
 });
 

@@ -16,7 +16,7 @@ import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
-import { cacheFolder } from '../../backends/cache-folder.ts';
+import { cacheFolder } from '../../engine/cache-folder.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { prepareDatabase } from '../../workers/dev-server.ts';
 import { isGoNewEnough, parseGoVersion } from '../../workers/go-toolchain.ts';
@@ -234,7 +234,10 @@ test('of an archive only the bytes of the one file are taken, within bounds: no 
 
   const big = room('big');
   writeFileSync(join(big, 'temporal'), Buffer.alloc(200_000));
-  await assert.rejects(unpack(archive('big', '-C', big, 'temporal'), cache, target, 100_000), /more than 100000 bytes/);
+  await assert.rejects(
+    unpack(archive('big', '-C', big, 'temporal'), cache, target, { bytesMax: 100_000 }),
+    /more than 100000 bytes/,
+  );
 
   await assert.rejects(unpack(archive('other', '-C', big, '.'), cache, target), /Not found|tar ended/);
   assert.deepEqual(readdirSync(cache), [], 'nothing is left');

@@ -11,7 +11,7 @@ const root = fileURLToPath(new URL('../../', import.meta.url));
 test('the version of the workflow code is a digest of what the workflow bundle is made of, and of nothing else', async (t) => {
   const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-version-'));
   t.after(() => rm(folder, { recursive: true, force: true }));
-  for (const name of ['core', 'config', 'runs', 'workflows', 'activities', 'package-lock.json']) {
+  for (const name of ['core', 'config', 'runs', 'workflows', 'activities', 'npm-shrinkwrap.json']) {
     await cp(path.join(root, name), path.join(folder, name), { recursive: true });
   }
   const ours = await workflowCodeVersion();
@@ -35,7 +35,7 @@ test('the version of the workflow code is a digest of what the workflow bundle i
     'config/parse-toml.ts': (text: string) => text.replace('expected', 'awaited'),
     'core/limits.ts': (text: string) => `${text}\nexport const anotherLimit = 1;\n`,
     'workflows/train-run.ts': (text: string) => `// A comment.\n${text}`,
-    'package-lock.json': (text: string) => text.replace(/("node_modules\/koffi": \{\s*"version": ")[^"]*/, '$19.9.9'),
+    'npm-shrinkwrap.json': (text: string) => text.replace(/("node_modules\/koffi": \{\s*"version": ")[^"]*/, '$19.9.9'),
   };
   for (const [file, change] of Object.entries(stays))
     assert.equal(await after(file, change), ours, `${file} is no part`);
@@ -43,7 +43,7 @@ test('the version of the workflow code is a digest of what the workflow bundle i
     'workflows/train-run.ts': (text: string) => text.replace('await control.untilResumed();', ''),
     'workflows/options.ts': (text: string) => text.replace("'10m'", "'11m'"),
     'core/limits.ts': (text: string) => text.replace(/(historyEventsMax = )[\d_]+/, '$11'),
-    'package-lock.json': (text: string) =>
+    'npm-shrinkwrap.json': (text: string) =>
       text.replace(/("node_modules\/@temporalio\/workflow": \{\s*"version": ")[^"]*/, '$19.9.9'),
   };
   for (const [file, change] of Object.entries(changes))
