@@ -3,8 +3,9 @@ import { existsSync } from 'node:fs';
 import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { bundleWorkflowCode, DefaultLogger, type WorkflowBundleWithSourceMap } from '@temporalio/worker';
+import { bundleWorkflowCode, type BundleOptions, DefaultLogger, type WorkflowBundleWithSourceMap } from '@temporalio/worker';
 import { build } from 'esbuild';
+import { present } from '../core/present.ts';
 import { cacheFolder } from '../engine/cache-folder.ts';
 import { failureConverterPath } from './payload-codec.ts';
 
@@ -39,9 +40,21 @@ export function bundleWorkflows({ isEncrypted = false } = {}): Promise<WorkflowB
   return bundleWorkflowCode({
     ...workflowModules,
     logger: new DefaultLogger('WARN'),
+    webpackConfigHook: compileInstalled,
     ...(isEncrypted ? { failureConverterPath } : {}),
   });
 }
+
+/** Temporal's bundler compiles no TypeScript below a node_modules, where an installed Ratchet lies. */
+function compileInstalled(config: WebpackConfig): WebpackConfig {
+  const isOfPackage = (file: string) => path.relative(root, file).split(path.sep).includes('node_modules');
+  const rules = config.module?.rules?.map((rule) =>
+    typeof rule === 'object' && rule?.exclude !== undefined ? { ...rule, exclude: isOfPackage } : rule,
+  );
+  return { ...config, module: { ...config.module, ...present({ rules }) } };
+}
+
+type WebpackConfig = Parameters<NonNullable<BundleOptions['webpackConfigHook']>>[0];
 
 /**
  * A digest of what the workflow bundle is made of and of nothing else: the workflows' own code with what they import of other rooms, as
