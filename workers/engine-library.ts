@@ -24,30 +24,37 @@ const bytesNeeded = 250_000_000;
  */
 export async function ensureEngineLibrary(log: (line: string) => void): Promise<void> {
   if (isRuntimeHere()) return;
-  const { folder, wanted } = cachedRuntime();
-  await buildAlone({ name, folder, log }, async () => {
-    if (isRuntimeHere()) return;
-    const parent = path.dirname(folder);
-    mkdirSync(parent, { recursive: true, mode: 0o700 });
-    await requireFreeSpace(parent, bytesNeeded);
-    log(`downloading the ${name} (${wanted.name} ${wanted.version}, about 110 MB, once)`);
-    const wait = sayEvery(log, () => `downloading the ${name}`);
-    const room = await mkdtemp(`${folder}-unpacking-`);
-    try {
-      const archive = await fetchArchive(`${wanted.name}@${wanted.version}`, room);
-      await requireDigest(archive, wanted.integrity);
-      const libraries = path.join(room, 'made', librariesOfPlatform);
-      mkdirSync(libraries, { recursive: true });
-      for (const file of [path.join(librariesOfPlatform, libraryName(wanted.version)), 'package.json'])
-        await unpack(archive, room, path.join(room, 'made', file), { member: `package/${file}` });
-      rmSync(folder, { recursive: true, force: true });
-      renameSync(path.join(room, 'made'), folder);
-      log(`downloaded the ${name} in ${wait.elapsed()}`);
-    } finally {
-      wait.end();
-      rmSync(room, { recursive: true, force: true });
-    }
+  const wanted = cachedRuntime();
+  await buildAlone({ name, folder: wanted.folder, log }, async () => {
+    if (!isRuntimeHere()) await fetchEngineLibrary(wanted, log);
   });
+}
+
+/** Fills the cache's folder with the manifest and the library of this platform. */
+export async function fetchEngineLibrary(
+  { folder, wanted }: ReturnType<typeof cachedRuntime>,
+  log: (line: string) => void,
+): Promise<void> {
+  const parent = path.dirname(folder);
+  mkdirSync(parent, { recursive: true, mode: 0o700 });
+  await requireFreeSpace(parent, bytesNeeded);
+  log(`downloading the ${name} (${wanted.name} ${wanted.version}, about 110 MB, once)`);
+  const wait = sayEvery(log, () => `downloading the ${name}`);
+  const room = await mkdtemp(`${folder}-unpacking-`);
+  try {
+    const archive = await fetchArchive(`${wanted.name}@${wanted.version}`, room);
+    await requireDigest(archive, wanted.integrity);
+    const made = path.join(room, 'made');
+    mkdirSync(path.join(made, librariesOfPlatform), { recursive: true });
+    for (const file of [path.join(librariesOfPlatform, libraryName(wanted.version)), 'package.json'])
+      await unpack(archive, room, path.join(made, file), { member: `package/${file}` });
+    rmSync(folder, { recursive: true, force: true });
+    renameSync(made, folder);
+    log(`downloaded the ${name} in ${wait.elapsed()}`);
+  } finally {
+    wait.end();
+    rmSync(room, { recursive: true, force: true });
+  }
 }
 
 /** npm knows the user's registry, its keys and its proxies. Returns the archive's path. */

@@ -36,6 +36,7 @@ interface ProcessSpec {
   readonly readyTimeoutMs?: number | undefined;
   /** Ends in a row before it was ever ready after which starting is given up. */
   readonly startAttemptsMax?: number | undefined;
+  readonly steadyMs?: number | undefined;
   readonly alive?: AliveWhile | undefined;
 }
 
@@ -50,8 +51,8 @@ const readyTimeoutMsDefault = 120_000;
 const startAttemptsMaxDefault = 3;
 
 const backoffMs = { first: 200, most: 5_000 };
-/** Who lived this long is taken to have been well, and starts again at once. */
-const steadyMs = 10_000;
+/** A process that was ready for so long starts again at once when it ends. A slow start that fails does not count as such. */
+const steadyMsDefault = 10_000;
 
 /** How often readiness is asked for. */
 const readyPollMs = 50;
@@ -113,14 +114,15 @@ export class SupervisedProcess {
     let everReady = false;
     let endsInARow = 0;
     while (!this.#stopping.signal.aborted) {
-      const bornAtMs = Date.now();
+      let readyAtMs = Infinity;
       const how = await this.#once(() => {
+        readyAtMs = Date.now();
         if (everReady) this.#surroundings.log(`${this.spec.name} is back`);
         everReady = true;
         onFirstReady();
       });
       if (this.#stopping.signal.aborted) break;
-      endsInARow = Date.now() - bornAtMs > steadyMs ? 1 : endsInARow + 1;
+      endsInARow = Date.now() - readyAtMs > (this.spec.steadyMs ?? steadyMsDefault) ? 1 : endsInARow + 1;
       if (!everReady && (how === 'did not get ready' || endsInARow >= this.#attemptsMax)) {
         return onNever(this.#neverReady(how));
       }

@@ -23,7 +23,6 @@ import { choosePort } from './ports.ts';
 import { holdProject } from './project-lock.ts';
 import { secretsOfProject, splitSecrets } from './secrets-pipe.ts';
 import { type AliveWhile, SupervisedProcess, type ReadyWhen, type Surroundings } from './supervised-process.ts';
-import { ensureEngineLibrary } from './engine-library.ts';
 import { ensureTemporalCli } from './temporal-cli.ts';
 import { remoteTemporal } from './temporal-settings.ts';
 import { hiddenLoopback, openUiFront, type UiFront } from './ui-front.ts';
@@ -48,6 +47,8 @@ export interface Role {
   readonly ready?: ReadyWhen;
   readonly readyTimeoutMs?: number;
   readonly startAttemptsMax?: number;
+  /** How long a process must have been ready for its next start to count as the first again. */
+  readonly steadyMs?: number;
   /** Whether it takes secrets from its stdin (`take-secrets.ts`), so that it is not started with them. */
   readonly takesSecrets?: boolean;
   /** Looked at once it was ready: one that is there and does nothing any more is started again. */
@@ -139,7 +140,10 @@ export async function startStack(options: StackOptions): Promise<Stack> {
   try {
     options.signal?.throwIfAborted();
     mkdirSync(logFolder, { recursive: true, mode: 0o700 });
-    if (options.policyUrl !== undefined) await ensureEngineLibrary(log); // once, and not by each role
+    if (options.policyUrl !== undefined) {
+      const { ensureEngineLibrary } = await import('./engine-library.ts');
+      await ensureEngineLibrary(log); // once, and not by each role
+    }
     const given = environment['TEMPORAL_ADDRESS'];
     const own = given ? null : await openServer({ options, environment, servers, place: folders, surroundings });
     front = own?.front ?? null;
@@ -320,6 +324,7 @@ function superviseRole(
       ready: role.ready,
       readyTimeoutMs: role.readyTimeoutMs,
       startAttemptsMax: role.startAttemptsMax,
+      steadyMs: role.steadyMs,
       alive: role.alive,
     },
     surroundings,

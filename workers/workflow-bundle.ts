@@ -3,7 +3,12 @@ import { existsSync } from 'node:fs';
 import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { bundleWorkflowCode, type BundleOptions, DefaultLogger, type WorkflowBundleWithSourceMap } from '@temporalio/worker';
+import {
+  bundleWorkflowCode,
+  type BundleOptions,
+  DefaultLogger,
+  type WorkflowBundleWithSourceMap,
+} from '@temporalio/worker';
 import { build } from 'esbuild';
 import { present } from '../core/present.ts';
 import { cacheFolder } from '../engine/cache-folder.ts';

@@ -82,6 +82,19 @@ test('a role that never gets ready fails the start with its last words, and noth
   assert.equal(await readRunningStack(place), null);
 });
 
+test('a role that takes long to fail is given up after as many starts as one that fails at once', async (t) => {
+  const slow: Role = {
+    name: 'slow worker',
+    args: ['-e', `setTimeout(() => process.exit(1), 50)`],
+    ready: up,
+    startAttemptsMax: 2,
+    steadyMs: 0,
+  };
+  const lines: string[] = [];
+  await assert.rejects(stackOf(t, [slow], { log: (line) => lines.push(line) }), /slow worker ended \(exit code 1\)/);
+  assert.deepEqual(lines, ['slow worker ended (exit code 1); restarting']);
+});
+
 test('a start can be broken off', async (t) => {
   const abort = new AbortController();
   const never: Role = { name: 'slow worker', args: ['-e', 'setInterval(() => {}, 1000)'], ready: up };
