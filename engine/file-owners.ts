@@ -35,7 +35,10 @@ export function whatOthersCan(
 ): Wrong | null {
   if (process.getuid === undefined) return null; // Windows knows no such owners
   if (!owners.has(found.uid)) {
-    return [`${place} belongs to user ${found.uid}`, `if it is meant, make it yours: chown ${userInfo().uid} ${place}`];
+    return [
+      `${place} belongs to user ${found.uid}`,
+      `if it is meant, make it yours: chown ${process.getuid()} ${place}`,
+    ];
   }
   // In a sticky folder, such as /tmp, nobody replaces what is not theirs.
   if (found.isDirectory() && (found.mode & 0o1000) !== 0) return null;
@@ -53,12 +56,21 @@ export function isOthers(real: string): boolean {
 /** Many systems give each user a group of their own, and let it write: a group that has nobody else in it is no other. */
 function isOwnGroup({ gid }: Stats): boolean {
   if (gid === 0 || gid !== process.getgid?.()) return gid === 0;
-  const user = userInfo();
+  const user = { uid: process.getuid?.() ?? 0, username: nameOfUser() };
   const lines = (file: string) => textOf(file).split('\n').map((line) => line.split(':')); // prettier-ignore
   const group = lines('/etc/group').find(([, , id]) => Number(id) === gid);
   const others = lines('/etc/passwd').some(([, , uid, primary]) => Number(primary) === gid && Number(uid) !== user.uid);
   if (group === undefined || others) return !others && gid === user.uid;
   return (group[3] ?? '').split(',').every((name) => name === '' || name === user.username);
+}
+
+/** Empty of one that the system has no name for, as in a container. */
+function nameOfUser(): string {
+  try {
+    return userInfo().username;
+  } catch {
+    return '';
+  }
 }
 
 export function isRootsAlone(place: string): boolean {

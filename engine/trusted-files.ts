@@ -1,11 +1,12 @@
 import { createHash } from 'node:crypto';
-import { existsSync } from 'node:fs';
+import { existsSync, statSync } from 'node:fs';
 import { realpath, stat } from 'node:fs/promises';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { RatchetError } from '../core/errors.ts';
 import { isRootsAlone, ownersOf, realOr, wayTo, whatOthersCan, type Wrong } from './file-owners.ts';
 import { grantedLines, grants, requireGrant, rootsIn } from './grants.ts';
+import { secretFileOf } from './project-secret.ts';
 import { readRegularSync } from './regular-file.ts';
 
 /**
@@ -34,6 +35,8 @@ export function trustedData(file: string, what: string, environment: Environment
   const roots = trustedRoots(environment);
   if (roots === null) return file;
   const real = realOr(file, null);
+  if (isKept(real ?? nearestReal(file), roots[0]!, environment))
+    throw refused(file, what, `what lies in ${keptFolder} is read by Ratchet alone`, 'put it elsewhere in the project');
   const root = roots.find((one) => isWithin(one, real ?? nearestReal(file)));
   // The message is the same whether or not the file exists, so it does not reveal which files exist.
   if (root === undefined)
@@ -81,14 +84,15 @@ export function digestOf(file: string): string | null {
  */
 export function requireModelPlace(folder: string, what: string, environment: Environment = process.env): void {
   const roots = trustedRoots(environment);
-  if (roots === null || roots.some((root) => isWithin(root, nearestReal(folder)))) return;
+  const real = nearestReal(folder);
+  if (roots === null || (roots.some((root) => isWithin(root, real)) && !isKept(real, roots[0]!, environment))) return;
   requireGrant(`${grants.model}${folder}`, `${what} ${folder}`, environment);
 }
 
 /**
- * The real path of a store's folder, which a worker reads and writes as its user. It must be in the project or in RATCHET_CODE_ROOTS, and
- * nobody else may be able to rearrange it; or this user named it at a command line. A granted folder may be shared with others: the grant is
- * for its real path, so a link that is put there later is refused. Null: nothing is asked of stores here.
+ * The real path of a store's folder, which a worker reads and writes as its user. It must be where runs usually lie, and nobody else may be
+ * able to rearrange it; or this user named it at a command line. A granted folder may be shared with others: the grant is for its real path,
+ * so a link that is put there later is refused. Null: nothing is asked of stores here.
  */
 export async function requireStorePlace(named: string, environment: Environment = process.env): Promise<string | null> {
   const roots = rootsIn(environment);
@@ -99,8 +103,7 @@ export async function requireStorePlace(named: string, environment: Environment 
   if (known && performance.now() - known.atMs < storePlaceFreshMs) return known.real;
   const { there, real } = await nearestRealPath(folder);
   const reals = await Promise.all(roots.map((root) => realpath(root).catch(() => null)));
-  const isKept = isWithin(path.join(reals[0] ?? roots[0]!, keptFolder), real);
-  const root = isKept ? null : (reals.find((one) => one !== null && isWithin(one, real)) ?? null);
+  const root = reals.find((one) => one !== null && isUsualStore(real, one)) ?? null;
   const wrong = root === null ? null : await whatOthersCanOnTheWay(there, root, reals[0] ?? root);
   if (root === null || wrong !== null) requireGrantOfStore({ folder, real, wrong }, environment);
   storePlaces.set(key, { atMs: performance.now(), real });
@@ -108,8 +111,31 @@ export async function requireStorePlace(named: string, environment: Environment 
   return real;
 }
 
-/** Grants, secrets, logs and the database of a project lie there. A run among them would get in their way. */
+/**
+ * Where runs, evaluations and searches lie in a project unless their user says otherwise. All else there is the user's, and so is what
+ * lies in the folder of a run: a run among it would get in its way.
+ */
+function isUsualStore(real: string, root: string): boolean {
+  if (!isWithin(root, real)) return false;
+  const [first, , third] = path.relative(root, real).split(path.sep);
+  const isUsual = first === outputsFolder || (first === 'environments' && third === outputsFolder);
+  return isUsual && !isWithRun(real, root);
+}
+
+const outputsFolder = 'outputs';
+
+/** Grants, secrets, logs and the database of a project lie there. */
 const keptFolder = '.ratchet';
+
+/** Whether a file is one of Ratchet's own in a project. The virtual environments among them are named as folders. */
+function isKept(real: string, projectFolder: string, environment: Environment): boolean {
+  const folder = path.join(projectFolder, keptFolder);
+  const secret = secretFileOf(projectFolder, environment);
+  if (real === realOr(secret, secret)) return true;
+  if (!isWithin(folder, real) && !isWithin(realOr(folder, folder), real)) return false;
+  const isPythons = isWithin(realOr(path.join(folder, 'python'), folder), real);
+  return !isPythons || statSync(real, { throwIfNoEntry: false })?.isDirectory() !== true;
+}
 
 /** The line that grants a store's folder, whose real path it holds. */
 export function lineOfStoreFolder(folder: string): string {
@@ -119,7 +145,7 @@ export function lineOfStoreFolder(folder: string): string {
 /** Whether workers of a project take such a folder as a store without a line for it. */
 export function isOwnStore(folder: string, projectFolder: string): boolean {
   const [root, real] = [realOr(projectFolder, projectFolder), nearestReal(folder)];
-  if (!isWithin(root, real) || isWithin(path.join(root, keptFolder), real)) return false;
+  if (!isUsualStore(real, root)) return false;
   let there = real;
   while (realOr(there, null) === null) there = path.dirname(there);
   const owners = ownersOf(root, projectFolder);
@@ -202,8 +228,12 @@ export function isOfProject(file: string, projectFolder: string): boolean {
 /** Whether a file of a project lies in the folder of a run, or in the one that runs usually lie in. */
 function liesWithRuns(real: string, project: string): boolean {
   if (!isWithin(project, real)) return false;
-  if (isWithin(path.join(project, 'outputs'), real)) return true;
-  for (let at = path.dirname(real); at !== project && isWithin(project, at); at = path.dirname(at))
+  return isWithin(path.join(project, outputsFolder), real) || isWithRun(path.dirname(real), project);
+}
+
+/** Whether a folder below the project's is that of a run, or lies in one. */
+function isWithRun(folder: string, project: string): boolean {
+  for (let at = folder; at !== project && isWithin(project, at); at = path.dirname(at))
     if (existsSync(path.join(at, 'run.json'))) return true;
   return false;
 }

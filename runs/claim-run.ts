@@ -3,6 +3,7 @@ import { layout } from './layout.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { openRunStore, type Store } from '../backends/store/index.ts';
 import { encodeStored } from './stored-forms.ts';
+import { requireOwnFolder } from './own-folder.ts';
 import { claimIn } from './record-shapes.ts';
 
 export async function nextAttempt(store: Store): Promise<number> {
@@ -17,6 +18,7 @@ export async function claimRun(
   isWorkflowRunning: (workflowId: string) => Promise<boolean>,
 ): Promise<void> {
   const store = openRunStore(spec.store.uri, spec.name);
+  await requireOwnFolder({ store: spec.store.uri, name: spec.name });
   for (;;) {
     const claims = await store.list(layout.claims());
     const newest = claims.length > 0 ? await store.read(layout.claim(claims.length)) : null;

@@ -12,6 +12,7 @@ import type { Store } from '../backends/store/index.ts';
 import { decodeStored, encodeSettings, encodeStored } from './stored-forms.ts';
 import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
+import { requireOwnFolder } from './own-folder.ts';
 import type { SpecSource } from './spec-source.ts';
 import { commitIn, forkOriginIn, runRecordIn } from './record-shapes.ts';
 import {
@@ -66,6 +67,7 @@ export async function forkRun(input: {
   const done = await finishedFork(target, spec, fork);
   if (done) return { commit: done, store: target.uri };
 
+  await requireOwnFolder(to);
   const found = await requireNamedCommit(holder, step);
   const copy = new Copy(storeOf(from), target);
   const { commit } = found;

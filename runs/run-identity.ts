@@ -6,6 +6,7 @@ import { modelName } from '../core/names.ts';
 import { codeOfAdvantage } from '../core/rl/advantage.ts';
 import type { LiveSetting } from '../core/rl/live-settings.ts';
 import { layout } from './layout.ts';
+import { requireOwnFolder } from './own-folder.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { runRecordIn } from './record-shapes.ts';
 import { refuseUnfinishedFork } from './unfinished-fork.ts';
@@ -205,7 +206,7 @@ export function showSetting(value: unknown): string {
 export async function refuseOtherRun(spec: RunSpec): Promise<void> {
   const store = openRunStore(spec.store.uri, spec.name);
   const there = await store.read(layout.run());
-  if (there === null) return;
+  if (there === null) return requireOwnFolder({ name: spec.name, store: spec.store.uri });
   await refuseUnfinishedFork({ name: spec.name, store: spec.store.uri });
   refuseOtherIdentity(spec, runRecordIn(there, store.uri + layout.run()), store.uri);
 }

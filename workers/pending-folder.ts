@@ -3,10 +3,12 @@ import { randomBytes } from 'node:crypto';
 import {
   lstatSync,
   mkdirSync,
+  mkdtempSync,
   readdirSync,
   readFileSync,
   readlinkSync,
   rmSync,
+  type Stats,
   statSync,
   utimesSync,
   writeFileSync,
@@ -31,10 +33,45 @@ const markMs = 10 * 60_000;
 const abandonedMs = 24 * 3_600_000;
 
 /**
+ * Where a worker's new versions wait. The usual folder has a name that everybody knows, and in a folder for everybody another user may
+ * have taken it: then it is one with a name that nobody knows, which is said. One that was named is used or refused.
+ */
+export function pendingFolderHere(
+  say: (line: string) => void,
+  {
+    named = process.env['RATCHET_PENDING'],
+    temporary = os.tmpdir(),
+  }: { readonly named?: string | undefined; readonly temporary?: string } = {},
+): string {
+  if (named !== undefined) return openPendingFolder(named);
+  const usual = path.join(temporary, `ratchet-pending-${process.getuid?.() ?? os.userInfo().username}`);
+  try {
+    return openPendingFolder(usual);
+  } catch (error) {
+    const own = ownBeside(usual) ?? mkdtempSync(`${usual}-`);
+    say(
+      `${usual} cannot be used (${(error as Error).message}). New weights wait in ${own}. Remove what is there, or set RATCHET_PENDING to a folder of yours.`,
+    );
+    return openPendingFolder(own);
+  }
+}
+
+/** One that was made before, by whose name and owner nobody else can have made it. */
+function ownBeside(usual: string): string | null {
+  const names = readdirSync(path.dirname(usual)).filter((name) => name.startsWith(`${path.basename(usual)}-`));
+  const folders = names.map((name) => path.join(path.dirname(usual), name));
+  return folders.find((folder) => isPrivate(lstatSync(folder, { throwIfNoEntry: false }))) ?? null;
+}
+
+function isPrivate(about: Stats | undefined): boolean {
+  return about?.isDirectory() === true && about.uid === process.getuid?.() && (about.mode & 0o077) === 0;
+}
+
+/**
  * A folder of this process's own on its own disk, beside those of others; what the dead left there is removed. Its loss costs a replay,
  * never a version.
  */
-export function openPendingFolder(parent = usualParent(), self = thisProcess()): string {
+export function openPendingFolder(parent: string, self = thisProcess()): string {
   mkdirSync(parent, { recursive: true, mode: 0o700 });
   // In a folder for everybody, another user may have put a link there that leads to a folder of this user.
   for (const { uid } of [lstatSync(parent), statSync(parent)]) {
@@ -59,13 +96,6 @@ export function openPendingFolder(parent = usualParent(), self = thisProcess()):
   setInterval(() => renew(mark), markMs).unref();
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }));
   return folder;
-}
-
-function usualParent(): string {
-  return (
-    process.env['RATCHET_PENDING'] ??
-    path.join(os.tmpdir(), `ratchet-pending-${process.getuid?.() ?? os.userInfo().username}`)
-  );
 }
 
 /** Whether nobody writes into a folder any more. Of processes elsewhere only their mark is looked at: their numbers are others. */

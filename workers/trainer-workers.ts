@@ -11,7 +11,7 @@ import { taskQueues, trainerLeasedSignalName, trainerQueues } from '../core/name
 import { loadTokenizer } from '../engine/model/load-tokenizer.ts';
 import { fewSlots } from './few-slots.ts';
 import { type OpenedWorker, runTogether } from './run-worker.ts';
-import { openPendingFolder } from './pending-folder.ts';
+import { pendingFolderHere } from './pending-folder.ts';
 import type { TemporalLink } from './temporal-link.ts';
 
 /**
@@ -25,7 +25,7 @@ export async function openTrainerWorkers(options: TrainerOptions): Promise<Opene
     trainer: new PolicyTrainer(async (run) =>
       openTrainer((await specOf(run)).trainer, (line) => process.stderr.write(`${line}\n`)),
     ),
-    pending: new PendingVersions(openPendingFolder(), { isElsewhere: process.env['RATCHET_PENDING'] !== undefined }),
+    pending: new PendingVersions(pendingFolderHere(say), { isElsewhere: process.env['RATCHET_PENDING'] !== undefined }),
     tokenizer: loadTokenizer,
   };
   const holding = createLeaseActivities(dependencies, async (workflowId, held) =>

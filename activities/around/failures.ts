@@ -2,6 +2,7 @@ import type { ActivityExecuteInput, ActivityInboundCallsInterceptor } from '@tem
 import { activityInfo } from '@temporalio/activity';
 import { ApplicationFailure } from '@temporalio/common';
 import { RatchetError } from '../../core/errors.ts';
+import { tellsContent } from '../../backends/configs/untold.ts';
 import { withoutControls } from '../../core/steering.ts';
 import { BugCount, placeOfBug } from './bugs.ts';
 
@@ -38,6 +39,11 @@ export class FailureMapping implements ActivityInboundCallsInterceptor {
   }
 }
 
+/** Whether a history may have the words of a cause: a parser's quote the file that it read (`backends/configs/untold.ts`). */
+function isTold(cause: Error): boolean {
+  return tellsContent() || !(cause instanceof SyntaxError);
+}
+
 /** Errors that are not ours pass unchanged, so Temporal retries them. */
 export function toFailure(error: unknown): unknown {
   if (!(error instanceof RatchetError)) return error;
@@ -46,7 +52,7 @@ export function toFailure(error: unknown): unknown {
     // A history is shown by programs that print what it holds.
     message: withoutControls(error.message),
     nonRetryable: !error.isRetryable,
-    ...(error.cause instanceof Error ? { cause: error.cause } : {}),
+    ...(error.cause instanceof Error && isTold(error.cause) ? { cause: error.cause } : {}),
     ...(error.retryAfterMs === undefined ? {} : { nextRetryDelay: error.retryAfterMs }),
   });
 }

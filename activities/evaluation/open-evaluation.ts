@@ -10,6 +10,7 @@ import { showStoreUri, type Store } from '../../backends/store/index.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
+import { requireOwnFolder } from '../../runs/own-folder.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { adoptTheirs, differencesFromTheirs } from '../../runs/evaluations/adopt-results.ts';
 import { evaluationKeys } from '../../runs/evaluation-store.ts';
@@ -46,6 +47,7 @@ export const createOpenEvaluation =
       const { prices, warning } = await findPrices(asked.input.model);
       const input = { ...asked.input, ...(prices === null ? {} : { prices }) };
       const store = storeOf(input.results);
+      if ((await newestAttempt(store, input)) === null) await requireOwnFolder(input.results);
       const environment = await environments.open(input.environment);
       const length = Math.max(0, environment.evalDataset.length - (input.skipExamples ?? 0));
       const examples = input.numExamples < 0 ? length : Math.min(input.numExamples, length);

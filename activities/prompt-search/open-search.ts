@@ -21,6 +21,7 @@ import type { Environment } from '../../backends/environments/types.ts';
 import { linesOfStore, showStoreUri } from '../../backends/store/index.ts';
 import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
+import { requireOwnFolder } from '../../runs/own-folder.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { handleOf, searchKeys, textName } from '../../runs/search-store.ts';
 
@@ -68,6 +69,7 @@ export const createOpenPromptSearch =
       const store = storeOf(results);
       const key = searchKeys.search(results);
       const known = await store.read(key);
+      if (known === null) await requireOwnFolder(results);
       const fresh = known ?? encodeStored(key, await drawSearch({ codeVersion, environments }, input));
       const bytes = known ?? (await store.putIfAbsent(key, fresh)).bytes;
       const stored = decodeStored<StoredPromptSearch>(bytes, key);

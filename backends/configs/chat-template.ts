@@ -3,6 +3,7 @@ import type { ChatTemplateSpec } from '../../config/run-spec.ts';
 import { compileTemplate } from '../../engine/model/bounded-template.ts';
 import { sha256 } from '../store/file-store.ts';
 import { Refused } from './refused.ts';
+import { howToBeTold, tellsContent } from './untold.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** A chat template as a run keeps it, and its text. */
@@ -20,6 +21,8 @@ export async function readChatTemplate(written: string, resolve: (file: string) 
   try {
     compileTemplate(text);
   } catch (cause) {
+    if (path !== null && !tellsContent())
+      throw new Refused({ expected, received: `${path} that is none`, suggestion: howToBeTold });
     throw new Refused({ expected, received: `${path ?? 'a text'} that is none: ${(cause as Error).message}` }, cause);
   }
   return { ref: { path, sha256: sha256(Buffer.from(text)) }, text };

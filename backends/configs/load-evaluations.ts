@@ -7,6 +7,7 @@ import { evaluationStandstillS } from '../../core/limits.ts';
 import { isEnvironmentFile } from '../../core/names.ts';
 import type { EndpointsSpec } from '../../config/endpoints-spec.ts';
 import { evaluationDefaults, type EvaluationSpec } from '../../config/eval-file.ts';
+import type { ModelAccessSpec } from '../../config/model-access.ts';
 import { parseEndpoints } from '../../config/parse-endpoints.ts';
 import { parseEvalFile } from '../../config/parse-eval-file.ts';
 import { ConfigProblems } from '../../config/problems.ts';
@@ -16,6 +17,7 @@ import { grantByFile, namedByServers } from './grant.ts';
 import { environmentFinder } from '../environments/find.ts';
 import { evaluationDefaultsOf } from './evaluation-defaults.ts';
 import { readRegular, readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
+import { howToBeTold, tellsContent, withoutContent } from './untold.ts';
 
 interface LoadEvaluationsOptions {
   /** Relative paths start here. */
@@ -73,7 +75,10 @@ async function loadEvaluations(
   }: LoadEvaluationsOptions,
 ): Promise<LoadedEvaluations> {
   const parsed = parseEvalFile(text, { file, settings: over });
-  if (!parsed.ok) throw new ConfigProblems(parsed.problems);
+  if (!parsed.ok) {
+    const isTold = tellsContent() || parseEvalFile(text, { file, settings: {} }).ok;
+    throw isTold ? new ConfigProblems(parsed.problems) : withoutContent(parsed.problems, 'a file of evaluations');
+  }
   const problems: string[] = [];
   const warnings = [...parsed.warnings];
   const registries = new Map<string, EndpointsSpec | null>();
@@ -85,7 +90,7 @@ async function loadEvaluations(
       const endpointsPath = path.resolve(projectFolder, spec.model.endpointsPath);
       if (!registries.has(endpointsPath)) registries.set(endpointsPath, await readRegistry(endpointsPath));
       const servers = serversOfModel(spec.model, registries.get(endpointsPath) ?? null, isSet);
-      if (!servers.ok) throw new RatchetError('ConfigInvalid', `${name}: ${servers.problem}.`);
+      if (!servers.ok) throw new RatchetError('ConfigInvalid', `${name}: ${ofRegistry(servers.problem, spec.model)}.`);
       warnings.push(...unheeded(spec, environment));
       const input = await inputOf(spec, withColumns(environment, spec.stateColumns), servers);
       planned.push({ spec, said, input });
@@ -181,13 +186,23 @@ function v1Args(
   };
 }
 
+/** What is wrong with the servers of a model: it names aliases of the registry, which may be any file of the project. */
+export function ofRegistry(problem: string, { endpointId, endpointsPath }: ModelAccessSpec): string {
+  if (tellsContent()) return problem;
+  const expected = endpointId === null ? 'servers that are spoken to here' : `the alias "${endpointId}"`;
+  return `expected ${expected} in its settings or in ${endpointsPath}, found none; ${howToBeTold}`;
+}
+
 /** The registry of endpoints; null where there is none: aliases are a convenience. */
 export async function readRegistry(file: string): Promise<EndpointsSpec | null> {
   for (const candidate of [file, file.replace(/\.toml$/, '.py')]) {
     const text = await readRegularText(trustedFile(candidate, 'The endpoints file')).catch(() => null);
     if (text === null) continue;
     const parsed = parseEndpoints(text, { file: candidate });
-    if (!parsed.ok) throw new ConfigProblems(parsed.problems);
+    if (!parsed.ok) {
+      const expected = 'a registry of endpoints';
+      throw tellsContent() ? new ConfigProblems(parsed.problems) : withoutContent(parsed.problems, expected);
+    }
     grantByFile(
       parsed.spec.endpoints.flatMap(({ replicas }) => namedByServers(replicas)),
       true,

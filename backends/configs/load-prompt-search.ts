@@ -11,8 +11,9 @@ import { refuseRunFile } from '../../config/parse-config-file.ts';
 import { parseToml, type TomlFile } from '../../config/parse-toml.ts';
 import { ConfigProblems } from '../../config/problems.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
-import { findEvaluatedEnvironment, readRegistry } from './load-evaluations.ts';
+import { findEvaluatedEnvironment, ofRegistry, readRegistry } from './load-evaluations.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
+import { tellsContent, withoutContent } from './untold.ts';
 
 interface LoadPromptSearchOptions {
   /** Relative paths start here. */
@@ -68,13 +69,16 @@ export async function loadPromptSearch(
 ): Promise<PlannedPromptSearch> {
   const { file } = toml;
   const parsed = parseGepaFile(toml, { file, ...(overrides === undefined ? {} : { overrides }) });
-  if (!parsed.ok) throw new ConfigProblems(parsed.problems);
+  if (!parsed.ok) {
+    const isTold = tellsContent() || parseGepaFile(toml, { file }).ok;
+    throw isTold ? new ConfigProblems(parsed.problems) : withoutContent(parsed.problems, 'a file of a prompt search');
+  }
   const { spec, warnings } = parsed;
   if (!isSmallBudgetMeant) requireBudget(spec);
   const registry = await readRegistry(path.resolve(projectFolder, spec.model.endpointsPath));
   const serversOf = (access: ModelAccessSpec) => {
     const servers = serversOfModel(access, registry, isSet);
-    if (!servers.ok) throw new RatchetError('ConfigInvalid', `${file}: ${servers.problem}.`);
+    if (!servers.ok) throw new RatchetError('ConfigInvalid', `${file}: ${ofRegistry(servers.problem, access)}.`);
     return servers;
   };
   const found = await Promise.all(

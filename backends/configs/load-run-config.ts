@@ -11,6 +11,7 @@ import {
 import { parseToml, type TomlFile } from '../../config/parse-toml.ts';
 import type { KeyPath } from '../../config/positions.ts';
 import { ConfigProblems, type Place, type Problem } from '../../config/problems.ts';
+import { RatchetError } from '../../core/errors.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { environmentFinder } from '../environments/find.ts';
 import { linesOfStore, resolveStoreUri } from '../store/index.ts';
@@ -19,6 +20,7 @@ import { resolvePath } from './paths.ts';
 import { readRunText } from './run-text.ts';
 import { withFiles } from './named-files.ts';
 import type { SentFiles } from './sent-files.ts';
+import { tellsContent, withoutContent } from './untold.ts';
 
 /** A file that is laid over those before it; `section` is the table it lies in, dotted. */
 export interface ConfigLayer {
@@ -89,9 +91,22 @@ export async function readRunFile(
   const layers: Layer[] = [];
   for (const layer of over) {
     const text = await readText(layer.file);
+    requireSent(layer, text, sent);
     layers.push({ ...layer, text, toml: parseToml(text, layer.file) });
   }
   return { toml, over: layers, texts };
+}
+
+/**
+ * A table may take whatever a file holds, and a run tells it in its settings. So where files are not told to everybody, a file that is put
+ * into one is taken from those alone who have it.
+ */
+function requireSent({ file, section }: ConfigLayer, text: string, sent: SentFiles | undefined): void {
+  if (section === undefined || tellsContent() || sent?.texts[file] === text) return;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${file} is not put into [${section}] through Temporal: expected its text with the call, found none or another. Start the run with npx ratchet train in this folder, which sends it.`,
+  );
 }
 
 /** A TOML file as a run spec with every path made absolute. Throws `ConfigProblems` (ConfigInvalid) naming all problems at once. */
@@ -99,15 +114,21 @@ export async function loadRunConfig(file: string, options: LoadOptions): Promise
   const { projectFolder, overrides = {}, run, dialect, isOnlyLookedAt = false } = options;
   const read = options.read ?? (await readRunFile(file, options));
   const folder = path.dirname(path.resolve(projectFolder, file));
-  const parsed = parseRunConfig(read.toml, {
+  const asItStands = {
     file,
-    overrides,
     findEnvironment: environmentFinder({ projectFolder, fileFolder: folder }),
-    isOnlyLookedAt,
-    ...present({ runName: run, dialect }),
+    ...present({ dialect }),
     over: read.over,
-  });
-  if (!parsed.ok) throw new ConfigProblems(parsed.problems, parsed.readAs);
+  };
+  const asked = { ...asItStands, overrides, isOnlyLookedAt, ...present({ runName: run }) };
+  const parsed = parseRunConfig(read.toml, asked);
+  if (!parsed.ok) {
+    // What is a run file by itself is told by every run of it.
+    const isTold = tellsContent() || parseRunConfig(read.toml, asItStands).ok;
+    throw isTold
+      ? new ConfigProblems(parsed.problems, parsed.readAs)
+      : withoutContent(parsed.problems, 'a run file, with settings that Ratchet knows');
+  }
   const store = { uri: resolveStoreUri(parsed.spec.store.uri, projectFolder) };
   const { model, teacher } = parsed.spec;
   const models = [model, teacher?.folder ?? null]

@@ -6,6 +6,7 @@ import { present } from '../../core/present.ts';
 import { encodeRows } from '../store/objects.ts';
 import { linesOfParquet } from './parquet-lines.ts';
 import { Refused } from './refused.ts';
+import { howToBeTold, tellsContent } from './untold.ts';
 import { readRegular, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** A conversation to learn from, as a run stores it. */
@@ -108,14 +109,15 @@ export async function readSftData(
     for (const [index, line] of lines.entries()) {
       if (line.trim() === '') continue;
       const row = arePairs ? pairOf(line) : rowOf(line);
-      if (typeof row === 'string') problems.push(`  ${file}:${index + 1}: ${row}`);
+      if (typeof row === 'string') problems.push(`  ${file}:${index + 1}: ${tellsContent() ? row : 'another'}`);
       else rows.push(row);
     }
   }
   if (problems.length > 0) {
     const more = problems.length > problemsMax ? [`  … and ${problems.length - problemsMax} more lines`] : [];
     const received = ['', ...problems.slice(0, problemsMax), ...more].join('\n');
-    throw new Refused({ expected: `in each line ${shape}`, received });
+    const suggestion = tellsContent() ? {} : { suggestion: howToBeTold };
+    throw new Refused({ expected: `in each line ${shape}`, received, ...suggestion });
   }
   if (rows.length === 0) {
     throw new Refused({
@@ -144,6 +146,7 @@ async function readLines(
   const sizeBytes = bytes.byteLength;
   if (file.endsWith('.parquet')) {
     const lines = await linesOfParquet(bytes).catch((cause: unknown) => {
+      if (!tellsContent()) throw refuse('it is no Parquet that can be read here');
       throw refuse(`it is no Parquet that can be read here (${(cause as Error).message})`, cause);
     });
     return { lines, sizeBytes };

@@ -5,6 +5,7 @@ import { parseEndpoints } from '../../config/parse-endpoints.ts';
 import { formatProblems } from '../../config/problems.ts';
 import { grantByTrustedFile, linesOfServer } from '../../engine/grants.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
+import { quotingNothing } from '../configs/untold.ts';
 import { serverKeysOf, type ServerAddress } from './model-server.ts';
 import { readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
 
@@ -22,8 +23,16 @@ export function readEndpointModels(ref: EndpointsRef): (ServerAddress & { readon
   return replicasOf(ref);
 }
 
-function replicasOf({ path, id }: EndpointsRef): (ServerAddress & { readonly model: string })[] {
-  const parsed = parseEndpoints(readText(path), { file: path });
+function replicasOf(ref: EndpointsRef): (ServerAddress & { readonly model: string })[] {
+  const text = readText(ref.path);
+  const expected = `an endpoints.toml with the alias "${ref.id}" and servers that a run can train with`;
+  const servers = quotingNothing(ref.path, expected, () => replicasIn(text, ref));
+  grantByTrustedFile(servers.flatMap((server) => linesOfServer({ url: server.url, keys: serverKeysOf(server) })));
+  return servers;
+}
+
+function replicasIn(text: string, { path, id }: EndpointsRef): (ServerAddress & { readonly model: string })[] {
+  const parsed = parseEndpoints(text, { file: path });
   if (!parsed.ok) throw new RatchetError('ConfigInvalid', formatProblems(parsed.problems));
   const { endpoints } = parsed.spec;
   const found = endpoints.find((endpoint) => endpoint.id === id);
@@ -41,11 +50,9 @@ function replicasOf({ path, id }: EndpointsRef): (ServerAddress & { readonly mod
       `${path}: "${id}" has a server of type "${strange.clientType}", which gives no token ids: no run can train with it. Expected ${[...speaksOpenAi].join(', ')}.`,
     );
   }
-  const servers = found.replicas.map(({ model, baseUrl, apiKeyVar, headers }) => {
+  return found.replicas.map(({ model, baseUrl, apiKeyVar, headers }) => {
     return { url: baseUrl, apiKeyVar, headers, headersFromEnv: {}, model };
   });
-  grantByTrustedFile(servers.flatMap((server) => linesOfServer({ url: server.url, keys: serverKeysOf(server) })));
-  return servers;
 }
 
 const speaksOpenAi: ReadonlySet<string> = new Set([

@@ -90,7 +90,9 @@ export function withChatTemplate(
 /** The text files of a model with another chat template in place of all they have. */
 export function withTemplateFile(given: TextFiles, template: string): TextFiles {
   const { [toolTemplateFile]: _, ...kept } = given;
-  const config = z.record(z.string(), z.unknown()).parse(JSON.parse(kept['tokenizer_config.json'] ?? '{}'));
+  const config = z
+    .record(z.string(), z.unknown())
+    .parse(parseJson(kept['tokenizer_config.json'] ?? '{}', 'tokenizer_config.json', 'settings of a tokenizer'));
   return {
     ...kept,
     // Readers that know no file of its own look here.
@@ -188,7 +190,7 @@ function withGenerationConfig(config: ModelConfig, text: string | undefined, whe
 function withFloatType(files: TextFiles, dtype: FloatType): TextFiles {
   const text = files['config.json'];
   if (text === undefined) return files;
-  const config = z.record(z.string(), z.unknown()).parse(JSON.parse(text));
+  const config = z.record(z.string(), z.unknown()).parse(parseJson(text, 'config.json', 'settings of a model'));
   const stated = config['dtype'] ?? config['torch_dtype'] ?? 'float32';
   if (stated === dtype) return files;
   const { torch_dtype: _, ...rest } = config;

@@ -23,7 +23,13 @@ import { createOpenRun } from '../../activities/open-run.ts';
 import { grantByFile, grantNamed, namedIn } from '../../backends/configs/grant.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
 import { checkStore, linesOfStore, openRunStore, resolveStoreUri } from '../../backends/store/index.ts';
-import type { EvaluationResult } from '../../core/eval/evaluation.ts';
+import { createOpenEvaluation } from '../../activities/evaluation/open-evaluation.ts';
+import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
+import type { RunSpec } from '../../config/run-spec.ts';
+import type { EvaluationInput, EvaluationResult } from '../../core/eval/evaluation.ts';
+import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
+import { claimRun } from '../../runs/claim-run.ts';
+import { requireOwnFolder } from '../../runs/own-folder.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
 import { grantedAt } from '../../engine/grants.ts';
 import { requireStorePlace } from '../../engine/trusted-files.ts';
@@ -117,15 +123,16 @@ test('a run whose workflow names a store elsewhere is refused, with a trusted fi
   await openRunStore(uriOf(elsewhere), 'private').put('k', bytes('1'));
 });
 
-test('a store in the project needs no line; one that others can write to needs it', async (t) => {
+test('where runs usually lie needs no line; all else in the project needs it, and what others can write to', async (t) => {
   const { project } = await places(t);
   const outputs = path.join(project, 'outputs');
   await openRunStore(uriOf(outputs), 'run').put('k', bytes('1'));
-  await checkStore(uriOf(path.join(project, 'not/yet')));
+  await checkStore(uriOf(path.join(project, 'outputs/not/yet')));
+  await checkStore(uriOf(path.join(project, 'environments/own/outputs/evals')));
   grantNamed(project, linesOfStore(uriOf(outputs)));
   grantByFile(linesOfStore(uriOf(outputs)), true);
   assert.equal(await granted(project), '');
-  const shared = path.join(project, 'shared');
+  const shared = path.join(project, 'outputs/shared');
   await mkdir(path.join(shared, 'below'), { recursive: true });
   await chmod(shared, 0o777);
   const below = path.join(shared, 'below');
@@ -137,6 +144,72 @@ test('a store in the project needs no line; one that others can write to needs i
   assert.equal(await granted(project), `store ${shared}\n`);
   await openRunStore(uriOf(shared), 'run').put('k', bytes('1'));
   assert.equal(text(await openRunStore(uriOf(shared), 'run').read('k')), '1');
+});
+
+test('a folder of the project that nobody named as a store is none, whatever its run is called', async (t) => {
+  const { project } = await places(t);
+  await mkdir(path.join(project, 'outputs/base'), { recursive: true });
+  await writeFile(path.join(project, 'outputs/base/run.json'), '{}');
+  await symlink(project, path.join(project, 'outputs/up'));
+  for (const [below, run] of [
+    ['', 'src'],
+    ['src', 'run'],
+    ['environments', 'mine'],
+    ['environments/mine', 'outputs'],
+    ['node_modules/.bin', 'run'],
+    ['src/outputs', 'run'],
+    ['outputs/../src', 'run'],
+    ['outputs/up', 'src'],
+    ['outputs/base', 'specs'],
+    ['outputs/base/weights', 'run'],
+    ['outputsx', 'run'],
+  ] as const) {
+    const folder = path.join(project, below);
+    const refused = hasCode('ConfigInvalid', 'is not taken from Temporal', `"store ${folder.replace(/\/$/, '')}"`);
+    await assert.rejects(openRunStore(uriOf(folder), run).put('k', bytes('1')), refused, folder);
+    await assert.rejects(checkStore(uriOf(folder)), refused, folder);
+  }
+  assert.deepEqual((await readdir(project)).toSorted(), ['outputs']);
+  // As a command line that names it.
+  grantNamed(project, linesOfStore(uriOf(path.join(project, 'src'))));
+  await openRunStore(uriOf(path.join(project, 'src')), 'run').put('k', bytes('1'));
+});
+
+test('a run, an evaluation and a search begin in no folder that holds something else', async (t) => {
+  const { project } = await places(t);
+  const store = uriOf(path.join(project, 'outputs'));
+  const own = path.join(project, 'outputs/own');
+  await mkdir(path.join(own, 'deep/er'), { recursive: true });
+  await requireOwnFolder({ store, name: 'nowhere' });
+  await requireOwnFolder({ store, name: 'own' });
+  await writeFile(path.join(own, 'deep/er/.tmp-1'), '');
+  await requireOwnFolder({ store, name: 'own' });
+  await writeFile(path.join(own, 'deep/er/secret-name.txt'), 'ours');
+  await mkdir(path.join(own, 'specs'));
+  await writeFile(path.join(own, 'specs/api.json'), 'ours'); // no name of ours
+  await assert.rejects(requireOwnFolder({ store, name: 'own' }), hasCode('ConfigInvalid', own, 'found other files'));
+  const elsewhere = claimRun({ store: { uri: store }, name: 'own' } as RunSpec, 'w', () => Promise.resolve(false));
+  await assert.rejects(elsewhere, hasCode('ConfigInvalid', own, 'Nothing was written'));
+  const results = { store, name: 'own', prefix: '' };
+  const search = createOpenPromptSearch({ codeVersion: 'test', countRolloutWorkers: () => Promise.resolve(1) });
+  const evaluate = createOpenEvaluation({ codeVersion: 'test', countRolloutWorkers: () => Promise.resolve(1) });
+  const model = { kind: 'run', run: { name: 'own', store } };
+  for (const open of [
+    () => search({ input: { results } as unknown as PromptSearchInput }),
+    () => evaluate({ input: { results, model } as unknown as EvaluationInput, request: 'w/e' }),
+  ]) {
+    await assert.rejects(() => new MockActivityEnvironment().run(open), hasCode('ConfigInvalid', own));
+  }
+  assert.deepEqual((await readdir(own)).toSorted(), ['deep', 'specs']);
+  delete process.env[trustedRootsVariable]; // as the command line
+  await assert.rejects(requireOwnFolder({ store, name: 'own' }), hasCode('ConfigInvalid', 'found deep, specs'));
+  for (const landmark of ['run.json', 'claims/claim_1.json', 'evaluation/attempt_1.json', 'search/search.json']) {
+    const file = path.join(own, landmark);
+    await mkdir(path.dirname(file), { recursive: true });
+    await writeFile(file, '{}');
+    await requireOwnFolder({ store, name: 'own' });
+    await rm(file);
+  }
 });
 
 test('no run is written where the project keeps its grants and secrets', async (t) => {
@@ -151,7 +224,9 @@ test('a further root that was named where the server was started is one for stor
   const { project, elsewhere } = await places(t);
   await assert.rejects(requireStorePlace(elsewhere), hasCode('ConfigInvalid', 'is not taken'));
   process.env[trustedRootsVariable] = [project, elsewhere].join(path.delimiter);
-  assert.equal(await requireStorePlace(path.join(elsewhere, 'runs')), path.join(elsewhere, 'runs'));
+  const runs = path.join(elsewhere, 'outputs');
+  assert.equal(await requireStorePlace(runs), runs);
+  await assert.rejects(requireStorePlace(elsewhere), hasCode('ConfigInvalid', 'is not taken'));
 });
 
 test('what a user names at a command line is granted by its real path, and a link put there later is not', async (t) => {
@@ -190,8 +265,8 @@ test(
   { skip: process.getuid?.() === 0 ? false : 'only root can make files of another user' },
   async (t) => {
     const { project, elsewhere } = await places(t);
-    const inProject = path.join(project, 'given');
-    await mkdir(inProject);
+    const inProject = path.join(project, 'outputs/given');
+    await mkdir(inProject, { recursive: true });
     await chown(inProject, theirUid, theirUid);
     const ofUser = hasCode('ConfigInvalid', `belongs to user ${theirUid}`);
     await assert.rejects(openRunStore(uriOf(inProject), 'run').read('k'), ofUser);

@@ -59,10 +59,12 @@ async function untilRunning(name: string): Promise<number> {
   }
 }
 
-/** The engine is a process of its own, below the worker. */
+/** The engine is a process of its own, below the worker: built (`workers/built.mjs`), or from its source. */
 async function engineOf(worker: number): Promise<number> {
   const { stdout } = await promisify(execFile)('ps', ['-A', '-o', 'pid=,ppid=,args=']);
-  const line = stdout.split('\n').find((one) => new RegExp(`^\\s*\\d+\\s+${worker}\\s.*trainer-main`).test(one));
+  const line = stdout
+    .split('\n')
+    .find((one) => new RegExp(`^\\s*\\d+\\s+${worker}\\s.*/trainer(?:-main\\.ts|\\.mjs)`).test(one));
   assert.ok(line, `an engine runs below the train worker:\n${stdout}`);
   return Number.parseInt(line, 10);
 }

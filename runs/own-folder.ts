@@ -1,0 +1,70 @@
+import type { Dirent } from 'node:fs';
+import { readdir } from 'node:fs/promises';
+import path from 'node:path';
+import { RatchetError } from '../core/errors.ts';
+import { localRoot } from '../backends/store/index.ts';
+import { readsAnything } from '../engine/trusted-files.ts';
+import type { RunPlace } from './run-access.ts';
+
+/**
+ * Refuses to begin a run, an evaluation or a search in a folder that holds something else: its files would lie among those, and
+ * retention might remove some. The folder's names are told only where everything may be named.
+ */
+export async function requireOwnFolder({ store, name }: RunPlace): Promise<void> {
+  if (!store.startsWith('file:')) return;
+  const folder = path.join(localRoot(store), name);
+  const entries = await entriesOf(folder);
+  if (entries === null || (await isOurs(folder, entries)) || !(await holdsFile(folder, entries))) return;
+  const others = entries.map((entry) => entry.name).toSorted();
+  const shown = others.slice(0, namesShown).join(', ');
+  const more = others.length > namesShown ? ` and ${others.length - namesShown} more` : '';
+  const found = readsAnything() ? `${shown}${more}` : 'other files';
+  throw new RatchetError(
+    'ConfigInvalid',
+    `${folder}: expected no such folder, an empty one, or that of a run, an evaluation or a search, found ${found}. Nothing was written. Choose another name (--name NAME) or another store, or move what is there elsewhere.`,
+  );
+}
+
+const namesShown = 3;
+
+/** What is written first, and kept: by it an older or damaged run is known as well. */
+const landmarks: Readonly<Record<string, RegExp>> = {
+  '.': /^(?:run\.json|metadata\.json|results\.jsonl)$/,
+  specs: /^[0-9a-f]{16}(?:\.source)?\.json$/,
+  claims: /^claim_\d+\.json$/,
+  evaluation: /^attempt_\d+\.json$/,
+  search: /^search\.json$/,
+};
+
+async function isOurs(folder: string, entries: readonly Dirent[]): Promise<boolean> {
+  for (const [below, pattern] of Object.entries(landmarks)) {
+    const found = below === '.' ? entries : await entriesOf(path.join(folder, below));
+    if (found?.some((entry) => entry.isFile() && pattern.test(entry.name))) return true;
+  }
+  return false;
+}
+
+/** Whether anything but folders lies there. What a writer that was killed left behind is nobody's. */
+async function holdsFile(folder: string, entries: readonly Dirent[]): Promise<boolean> {
+  for (const entry of entries) {
+    if (!entry.isDirectory()) {
+      if (!entry.name.startsWith('.tmp-')) return true;
+      continue;
+    }
+    if (entry.name === 'lost+found') continue; // of the disk that is mounted there
+    const below = path.join(folder, entry.name);
+    if (await holdsFile(below, (await entriesOf(below)) ?? [])) return true;
+  }
+  return false;
+}
+
+/** Null where there is no folder. */
+async function entriesOf(folder: string): Promise<Dirent[] | null> {
+  try {
+    return await readdir(folder, { withFileTypes: true });
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === 'ENOENT' || code === 'ENOTDIR') return null;
+    throw error;
+  }
+}
