@@ -1,7 +1,15 @@
 import { hash } from 'node:crypto';
 import type { FileHandle } from 'node:fs/promises';
 import path from 'node:path';
-import { exampleOf, factsOf, isRow, promptIdentity, readRow, type ResultRow, type RowFacts } from '../../core/eval/result-rows.ts';
+import {
+  exampleOf,
+  factsOf,
+  isRow,
+  promptIdentity,
+  readRow,
+  type ResultRow,
+  type RowFacts,
+} from '../../core/eval/result-rows.ts';
 import { type RowExample, saysNoExample, tellExamples } from '../../core/eval/tell-examples.ts';
 import { openRegular } from '../../engine/regular-file.ts';
 import { isEpisode, rowOfEpisode } from './episodes.ts';

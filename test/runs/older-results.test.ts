@@ -93,7 +93,13 @@ describe('rows with `id`, of verifiers 0.1.3 to 0.1.5', () => {
     const old = await read(t, [row013(0, 0, 1), row013(0, 1, 0), row013(1, 0, 1), row013(1, 1, 0)], metadata013);
     const newer = await read(
       t,
-      [0, 1].map((i) => ({ example_id: i, prompt: asks(`Question ${i}?`), completion: says('b'), reward: 1, metrics: {} })),
+      [0, 1].map((i) => ({
+        example_id: i,
+        prompt: asks(`Question ${i}?`),
+        completion: says('b'),
+        reward: 1,
+        metrics: {},
+      })),
       { env_id: 'words', model: 'org/m', rollouts_per_example: 1 },
     );
     const { examples, leftOut } = compareEvaluations(old.file.rows, newer.file.rows);
@@ -128,7 +134,10 @@ describe('rows without any id', () => {
 
   test('and without a prompt are refused by name', async (t) => {
     const rows = [{ completion: says('a'), reward: 1 }, row013(0, 0, 1)];
-    await assert.rejects(read(t, rows, {}), /1 of 2 rows in results\.jsonl have neither example_id nor id nor a prompt/);
+    await assert.rejects(
+      read(t, rows, {}),
+      /1 of 2 rows in results\.jsonl have neither example_id nor id nor a prompt/,
+    );
     await assert.rejects(read(t, [{ reward: 1 }], {}), /1 of 1 rows .* neither example_id nor id nor a prompt/);
   });
 });
