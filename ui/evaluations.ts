@@ -91,7 +91,7 @@ export class Evaluations {
 }
 
 async function read(one: Found, id: string): Promise<Known> {
-  const file = await new ResultFile(await one.rows()).read();
+  const file = await new ResultFile(await one.rows(), one.metadata.rolloutsPerExample).read();
   const byExample = new Map<string, number[]>();
   for (const { exampleId, reward } of file.rows)
     if (reward !== null) byExample.set(exampleId, [...(byExample.get(exampleId) ?? []), reward]);

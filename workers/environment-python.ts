@@ -10,8 +10,7 @@ import {
   readEnvironmentManifest,
   sitePackages,
 } from '../backends/environments/packages/installed.ts';
-import { isSameName } from '../backends/environments/packages/package.ts';
-import { type VerifiersApi, verifiersVersions } from '../backends/environments/packages/requirement.ts';
+import { isSameName, type VerifiersApi, verifiersVersions } from '../backends/environments/packages/requirement.ts';
 import {
   type FoundPython,
   findPython,

@@ -163,7 +163,12 @@ function isPackage(
 }
 
 function installs(what: string): string {
-  return `npx ratchet env install ${what} installs it`;
+  return `npx ratchet env install ${inShell(what)} installs it`;
+}
+
+/** Brackets and comparisons mean something to a shell. */
+function inShell(what: string): string {
+  return /[[\]<>!*~ ]/.test(what) && !what.startsWith('~/') ? `'${what}'` : what;
 }
 
 function ofProject(written: string, { version }: EnvironmentId, where: string, entry: string): FoundEnvironment {

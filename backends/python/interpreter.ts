@@ -125,19 +125,22 @@ interface InstallerRun {
 export class InstallerFailed extends RatchetError {
   /** All that it printed. */
   readonly output: string;
-  constructor(message: string, output: string) {
+  /** What of it says why, whole. */
+  readonly reason: string;
+  constructor(message: string, { output, reason }: { readonly output: string; readonly reason: string }) {
     super('ServerUnavailable', message);
     this.output = output;
+    this.reason = reason;
   }
 }
 
-/** Runs venv, pip or uv to its end; throws `InstallerFailed` with its last lines. */
+/** Runs venv, pip or uv to its end; throws `InstallerFailed` with what it gave as its reason. */
 export async function runInstaller(
   command: string,
   args: readonly string[],
   { env, cwd, onLine }: InstallerRun,
 ): Promise<void> {
-  const lines: string[] = [];
+  const [printed, failed]: [string[], string[]] = [[], []];
   const child = spawn(command, args, {
     env,
     ...(cwd === undefined ? {} : { cwd }),
@@ -149,7 +152,11 @@ export async function runInstaller(
     givenUp = why;
     child.kill();
   });
-  for (const stream of [child.stdout, child.stderr]) {
+  for (const [stream, lines] of [
+    [child.stdout, printed],
+    [child.stderr, failed],
+  ] as const) {
+    // prettier-ignore
     createInterface(stream).on('line', (line) => {
       lines.push(line);
       watch.heard();
@@ -164,9 +171,32 @@ export async function runInstaller(
   });
   watch.end();
   if (ended === null) return;
-  const output = lines.join('\n');
-  const errors = lines.filter((line) => /^\s*(error|×|╰)/i.test(line) || line.includes('ERROR:'));
-  const said = (errors.length > 0 ? errors : lines).slice(-4).join('\n  ').trim() || ended;
-  const why = givenUp === null ? said : `${said} (${givenUp as string})`;
-  throw new InstallerFailed(`${path.basename(command)} ${args.slice(0, 3).join(' ')} failed: ${why}`, output);
+  const said = reasonIn(printed, failed) || ended;
+  const reason = givenUp === null ? said : `${said} (${givenUp as string})`;
+  const output = [...printed, ...failed].join('\n');
+  throw new InstallerFailed(`${reason}\n(${path.basename(command)} ${args.slice(0, 3).join(' ')} failed)`, {
+    output,
+    reason,
+  });
+}
+
+/** A build that fails may print megabytes. */
+const reasonLinesMax = 60;
+
+/**
+ * Why pip or uv failed: from the first line of an error to the end, and before it what pip prints elsewhere, its account of a conflict. uv explains
+ * itself in the lines that follow; of pip, advice about pip itself is left out.
+ */
+function reasonIn(printed: readonly string[], failed: readonly string[]): string {
+  const isError = (line: string) => /^\s*(?:error\b|×|╰)/i.test(line);
+  const plain = failed.filter((line) => !/^\s*(?:\[notice\]|WARNING: (?:Running pip as|You are using pip|There was an error checking))|ResolutionImpossible: for help/.test(line)); // prettier-ignore
+  const first = plain.findIndex(isError);
+  const conflict = printed.findIndex((line) => line.startsWith('The conflict is caused by'));
+  const advice = printed.findIndex((line, i) => i > conflict && line.startsWith('To fix this'));
+  const account = conflict < 0 ? [] : printed.slice(conflict, advice < 0 ? undefined : advice);
+  const errors = first < 0 ? plain.slice(-4) : plain.slice(first);
+  const lines = [...errors, ...account].filter((line) => line.trim() !== '');
+  if (lines.length === 0) return printed.filter((line) => line.trim() !== '').slice(-4).join('\n').trim(); // prettier-ignore
+  const shown = lines.slice(0, reasonLinesMax);
+  return [...shown, ...(lines.length > shown.length ? [`… and ${lines.length - shown.length} more lines`] : [])].join('\n').trim(); // prettier-ignore
 }

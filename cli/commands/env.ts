@@ -61,9 +61,12 @@ interface InfoFlags {
 
 const installHelp = `
 NAME              the folder ./environments/NAME (with _ for -), and nothing else
-./FOLDER          a Python package on this machine, by its path
+./FOLDER          a Python package on this machine, by its path; ./FILE.whl a wheel
 OWNER/NAME[@V]    of the Environments Hub, fetched by the prime CLI
-pypi:NAME[==V]    of the package index; on it, some environments' names belong to unrelated packages, so it has to be written
+pypi:NAME[==V]    of the package index, ==V or other versions as in '>=0.1,<0.3'; on it, some environments' names belong to
+                  unrelated packages, so it has to be written
+
+Extras stand behind the name: 'pypi:NAME[EXTRA,…]==V', './FOLDER[EXTRA]'. A repository is fetched first, and installed by its folder.
 
 Packages go into a virtual environment of this project, .ratchet/python/<api>-<verifiers>: made with uv where it is found, else
 with python3 -m venv. Python from 3.11, before 3.14; RATCHET_PYTHON names one. Folders are installed editable.
@@ -71,7 +74,10 @@ with python3 -m venv. Python from 3.11, before 3.14; RATCHET_PYTHON names one. F
 
 const install = new Command('install')
   .description('install a Python environment (verifiers) into a virtual environment of this project')
-  .argument('<environment>', 'NAME, ./FOLDER, OWNER/NAME, OWNER/NAME@VERSION, pypi:PACKAGE or pypi:PACKAGE==VERSION')
+  .argument(
+    '<environment>',
+    'NAME, ./FOLDER, ./FILE.whl, OWNER/NAME, OWNER/NAME@VERSION, pypi:PACKAGE or pypi:PACKAGE==VERSION, each with [EXTRA]',
+  )
   .option('--api <v0|v1>', 'where the package does not show it: v0 has load_environment, v1 a Taskset')
   .option('--set <name>', 'a virtual environment of its own, for packages that do not go together with the others')
   .option('--json', 'as one JSON object; progress goes to stderr')
@@ -142,7 +148,8 @@ export const envCommand = new Command('env')
 function saysInstalled(installed: Installed & { readonly done: true }, projectFolder: string): string {
   const { package: one, api, verifiers, folder } = installed;
   const { name, version, from } = one;
-  const editable = from.kind === 'pypi' ? '' : '; its files are used where they are, so changes count at once';
+  const isBuilt = from.kind === 'pypi' || from.kind === 'wheel';
+  const editable = isBuilt ? '' : '; its files are used where they are, so changes count at once';
   return [
     `installed ${name} ${version} (${api}, verifiers ${verifiers}) in ${path.relative(projectFolder, folder)}${editable}`,
     `  npx ratchet env info ${name}    describes it`,

@@ -6,17 +6,29 @@ import {
   mkdirSync,
   mkdtempSync,
   readdirSync,
+  readFileSync,
   renameSync,
   rmSync,
   statSync,
+  writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { z } from 'zod';
 import { metadataOf, pythonFolder } from '../../backends/environments/packages/installed.ts';
-import { isSameName, moduleCode, moduleOf } from '../../backends/environments/packages/package.ts';
-import { verifiersRequirement } from '../../backends/environments/packages/requirement.ts';
+import { moduleCode, moduleIn } from '../../backends/environments/packages/package.ts';
+import {
+  applicableRequirements,
+  extrasWithVerifiers,
+  isSameName,
+  pythonsThatFit,
+  readRequirement,
+  verifiersRequirement,
+} from '../../backends/environments/packages/requirement.ts';
 import {
   findPython,
+  type FoundPython,
   InstallerFailed,
   pythonForVerifiers,
   pythonVariables,
@@ -24,10 +36,10 @@ import {
 } from '../../backends/python/interpreter.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { ensureVerifiers } from '../../workers/environment-python.ts';
-import type { InstallSource } from './install-source.ts';
+import { extrasText, type InstallSource } from './install-source.ts';
 
-/** A package of the index, looked at before anything of it is installed. */
-interface IndexPackage {
+/** A package that is built already, looked at before anything of it is installed. */
+interface BuiltPackage {
   readonly name: string;
   readonly version: string;
   readonly module: string;
@@ -36,49 +48,171 @@ interface IndexPackage {
 }
 
 /**
- * Fetches a package of the index, without what it depends on, into a folder that is removed again, and says what it is. Throws ConfigInvalid
- * where it is no environment: on the index several names of environments belong to unrelated packages.
+ * Fetches a package of the index, or takes a wheel, without what it depends on, into a folder that is removed again, and says what it is. Throws
+ * ConfigInvalid where it is no environment: on the index several names of environments belong to unrelated packages.
  */
-export async function fetchFromIndex(
-  { name, requirement }: InstallSource & { readonly kind: 'pypi' },
+export async function lookAtBuilt(
+  source: InstallSource & { readonly kind: 'pypi' | 'wheel' },
   { log }: { readonly log: (line: string) => void },
-): Promise<IndexPackage> {
+): Promise<BuiltPackage> {
+  const { extras } = source;
   const found = await findPython(pythonForVerifiers);
+  const wanted = source.kind === 'pypi' ? source.requirement : source.file;
+  const where = source.kind === 'pypi' ? 'of the package index' : `in ${source.file}`;
   const scratch = mkdtempSync(path.join(tmpdir(), 'ratchet-look-'));
   try {
-    log(`looking at ${requirement} on the package index`);
+    log(`looking at ${source.kind === 'pypi' ? `${wanted} on the package index` : wanted}`);
     // Only what is built: to build a source distribution is to run it, before anybody has looked at it.
-    const target = ['--no-deps', '--only-binary', ':all:', '--target', scratch, requirement];
-    const [command, ...args] = found.uv
-      ? ['uv', 'pip', 'install', '--quiet', '--python', found.command, ...target]
-      : [await ensureVerifiers('v0', { log }), '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '--no-input', ...target]; // prettier-ignore
+    const target = ['--no-deps', '--only-binary', ':all:', '--target', scratch, wanted];
+    const [command, ...args] = await installerOf(found, log);
     try {
-      await runInstaller(command, args, { env: pythonVariables(process.env) });
+      await runInstaller(command, [...args, 'install', '--quiet', ...pythonOf(found), ...target], {
+        env: pythonVariables(process.env),
+      });
     } catch (cause) {
-      if (!(cause instanceof InstallerFailed)) throw cause;
-      throw new RatchetError(
-        'ConfigInvalid',
-        `The package index has no wheel of ${requirement} that installs here: ${cause.message}\nWhere it has only a source distribution, building that would run its code before it is looked at: take its file from the index, unpack it, read it, and install its folder: npx ratchet env install ./FOLDER`,
-        { cause },
-      );
+      throw withReason(cause, wanted, { found, advice: source.kind === 'pypi' ? sourceOnly : '' });
     }
     const about = readdirSync(scratch).find(
-      (entry) => entry.endsWith('.dist-info') && isSameName(metadataOf(path.join(scratch, entry)).name ?? '', name),
+      (entry) =>
+        entry.endsWith('.dist-info') && isSameName(metadataOf(path.join(scratch, entry)).name ?? '', source.name),
     );
     const metadata = metadataOf(path.join(scratch, about ?? ''));
-    const requires = verifiersRequirement(metadata.requires);
-    const named = metadata.name ?? name;
-    if (requires === null || metadata.version === null) {
-      throw new RatchetError(
-        'ConfigInvalid',
-        `${named} ${metadata.version ?? ''} of the package index is not an environment: it does not need verifiers. Packages there may have an environment's name and be something else; nothing was installed. Of the Environments Hub: npx ratchet env install OWNER/${named}`,
-      );
+    const named = metadata.name ?? source.name;
+    const unknown = extras.find((extra) => !metadata.extras.some((known) => isSameName(known, extra)));
+    if (unknown !== undefined) {
+      const known = metadata.extras.join(', ') || 'none';
+      throw new RatchetError('ConfigInvalid', `${named} ${metadata.version ?? ''} ${where} has no extra "${unknown}"; it has ${known}. Nothing was installed.`); // prettier-ignore
     }
-    const module = moduleOf(named);
+    const asked = { name: named, extras, python: found.version };
+    const requires =
+      verifiersRequirement(metadata.requires, asked) ??
+      (applicableRequirements(metadata.requires, asked).length === 0
+        ? null
+        : await throughOthers(withExtras(source), found, log));
+    if (requires === null || metadata.version === null)
+      throw new RatchetError('ConfigInvalid', notAnEnvironment(source, metadata, asked));
+    const module = moduleIn(scratch, named);
     return { name: named, version: metadata.version, module, requires, code: moduleCode(scratch, module) };
   } finally {
     rmSync(scratch, { recursive: true, force: true });
   }
+}
+
+/** As pip and uv resolve it. */
+function withExtras(source: InstallSource & { readonly kind: 'pypi' | 'wheel' }): string {
+  if (source.kind === 'pypi') return source.requirement;
+  return `${source.name}${extrasText(source.extras)} @ ${pathToFileURL(source.file).href}`;
+}
+
+const sourceOnly =
+  'Where the index has only a source distribution, building that would run its code before it is looked at: take its file from the index, unpack it, read it, and install its folder: npx ratchet env install ./FOLDER';
+
+/** uv, or the pip of an environment that is there. */
+async function installerOf({ uv }: FoundPython, log: (line: string) => void): Promise<[string, ...string[]]> {
+  if (uv) return ['uv', 'pip'];
+  return [await ensureVerifiers('v0', { log }), '-m', 'pip', '--disable-pip-version-check', '--no-input'];
+}
+
+function pythonOf({ uv, command }: FoundPython): string[] {
+  return uv ? ['--python', command] : [];
+}
+
+/** Why it is no environment, and the extra or the Python with which it would be one. */
+function notAnEnvironment(
+  source: InstallSource & { readonly kind: 'pypi' | 'wheel' },
+  { version, requires }: { readonly version: string | null; readonly requires: readonly string[] },
+  asked: { readonly name: string; readonly extras: readonly string[]; readonly python: string },
+): string {
+  const { name } = asked;
+  const where = source.kind === 'pypi' ? `${name} ${version ?? ''} of the package index` : source.file;
+  const again = (extra: string) =>
+    source.kind === 'pypi'
+      ? `'pypi:${name}[${[...asked.extras, extra].join(',')}]${source.requirement.replace(/^[\w.-]+(?:\[[^\]]*\])?/, '')}'`
+      : `'${source.file}[${[...asked.extras, extra].join(',')}]'`;
+  const [extra] = extrasWithVerifiers(requires, asked);
+  if (extra !== undefined) {
+    return `${where} needs verifiers only with its extra "${extra}": npx ratchet env install ${again(extra)}. Without it nothing was installed.`;
+  }
+  const conditional = requires.find((one) => isSameName(readRequirement(one)?.name ?? '', 'verifiers'));
+  if (conditional !== undefined) {
+    return `${where} asks for ${conditional.trim()}, which does not hold here (Python ${asked.python}, ${process.platform}): without verifiers it is not an environment. Nothing was installed. RATCHET_PYTHON names another Python.`;
+  }
+  return `${where} is not an environment: it does not need verifiers, nor does anything that it depends on. Packages there may have an environment's name and be something else; nothing was installed. Of the Environments Hub: npx ratchet env install OWNER/${name}`;
+}
+
+const Report = z.object({
+  install: z.array(
+    z.object({ metadata: z.object({ name: z.string(), requires_dist: z.array(z.string()).default([]) }) }),
+  ),
+});
+
+/**
+ * What asks for verifiers in a package's place, one of those that it depends on: all of them are resolved, and none is installed. null where none
+ * does.
+ */
+async function throughOthers(wanted: string, found: FoundPython, log: (line: string) => void): Promise<string | null> {
+  log(`looking at what ${wanted} depends on`);
+  const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-resolve-'));
+  const written = path.join(folder, 'resolved');
+  try {
+    const [command, ...args] = await installerOf(found, log);
+    const built = ['--only-binary', ':all:'];
+    if (found.uv) {
+      const input = path.join(folder, 'wanted.in');
+      writeFileSync(input, `${wanted}\n`);
+      const compile = ['compile', '--quiet', '--no-header', '--no-annotate', '--output-file', written];
+      await runInstaller(command, [...args, ...compile, ...pythonOf(found), ...built, input], { env: pythonVariables(process.env) }); // prettier-ignore
+      const names = readFileSync(written, 'utf8').split('\n').flatMap((line) => readRequirement(line)?.name ?? []); // prettier-ignore
+      return names.some((name) => isSameName(name, 'verifiers')) ? '' : null;
+    }
+    const resolve = ['install', '--dry-run', '--ignore-installed', '--report', written, ...built, wanted];
+    await runInstaller(command, [...args, ...resolve], { env: pythonVariables(process.env) });
+    const { install } = Report.parse(JSON.parse(readFileSync(written, 'utf8')));
+    const asking = install.flatMap(
+      ({ metadata }) =>
+        verifiersRequirement(metadata.requires_dist, { name: metadata.name, python: found.version }) ?? [],
+    );
+    if (!install.some(({ metadata }) => isSameName(metadata.name, 'verifiers'))) return null;
+    return asking.filter((specifier) => specifier !== '').join(',');
+  } catch (cause) {
+    throw withReason(cause, wanted, { found, advice: 'It does not ask for verifiers itself, and what it depends on cannot be looked at. Nothing was installed.' }); // prettier-ignore
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+/** The installer's reason, whole and first, then what to do. */
+export function withReason(
+  cause: unknown,
+  name: string,
+  { found, advice, again = '' }: { readonly found: FoundPython; readonly advice: string; readonly again?: string },
+): unknown {
+  if (!(cause instanceof InstallerFailed)) return cause;
+  const isOffline =
+    /Failed to establish a new connection|NewConnectionError|dns error|Could not fetch URL|tcp connect error|network was disabled/i;
+  const what =
+    pythonAdvice(cause.output, found, again) ??
+    (isOffline.test(cause.output) ? 'The package index cannot be reached, or does not know it: see to the network or to the index (PIP_INDEX_URL, UV_INDEX_URL), and install again.' : advice); // prettier-ignore
+  return new RatchetError('ConfigInvalid', `${name} cannot be installed: ${cause.reason}${what === '' ? '' : `\n${what}`}`, { cause }); // prettier-ignore
+}
+
+/** Where the reason is the version of Python: which ones will do, by name. */
+function pythonAdvice(output: string, { version, command }: FoundPython, again: string): string | undefined {
+  const asked = [
+    ...output.matchAll(/requires a different Python: \S+ not in '([^']+)'/g),
+    ...output.matchAll(/Requires-Python ([<>=!~][^;\n]*)/g),
+    ...output.matchAll(/(?:requires|satisfy) Python\s?((?:[<>=!~]=?\s?[\d.*]+(?:,\s?)?)+)/g),
+  ].map(([, specifier = '']) => specifier.replaceAll(/\s/g, '').replace(/,$/, ''));
+  if (asked.length === 0) return undefined;
+  const wanted = [...new Set(asked)];
+  const fitting = wanted.map(pythonsThatFit);
+  const fit = [...new Set(fitting.flat())].toSorted();
+  const here = /^\d/.test(version) ? `the Python here is ${version} (${command})` : `Python ${version} was looked for`;
+  const start = `It asks for Python ${wanted.join(' or ')}, and ${here}.`;
+  if (fit.length === 0)
+    return `${start} verifiers runs on Python 3.11, 3.12 and 3.13: no Python runs both. Ask for another version of it.`;
+  const suggested = `python${fit.at(-1)!}`;
+  return `${start} Python ${fit.join(' or ')} will do: install it, and name it: RATCHET_PYTHON=${suggested} npx ratchet env install …${again}`;
 }
 
 /** The folder that the `prime` CLI fetched a package of the Environments Hub into; null where there is no such CLI, or it failed. */

@@ -1,23 +1,30 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { listEnvironments } from '../../backends/environments/load.ts';
 import {
   type InstalledPackage,
   installedVersion,
+  isEditable,
   managedEnvironments,
   pyprojectDigest,
   requirementsOf,
 } from '../../backends/environments/packages/installed.ts';
-import {
-  apisOf,
-  folderDigest,
-  isSameName,
-  moduleCode,
-  readPackage,
-} from '../../backends/environments/packages/package.ts';
+import { apisOf, folderDigest, moduleCode, readPackage } from '../../backends/environments/packages/package.ts';
 import { type ImportFailure, type Probe, probeModule } from '../../backends/environments/packages/probe.ts';
-import { type VerifiersApi, verifiersVersions } from '../../backends/environments/packages/requirement.ts';
-import { findPython, InstallerFailed, pythonForVerifiers, pythonIn } from '../../backends/python/interpreter.ts';
+import {
+  applicableRequirements,
+  isSameName,
+  type VerifiersApi,
+  verifiersVersions,
+} from '../../backends/environments/packages/requirement.ts';
+import {
+  findPython,
+  type FoundPython,
+  InstallerFailed,
+  pythonForVerifiers,
+  pythonIn,
+} from '../../backends/python/interpreter.ts';
 import { RatchetError } from '../../core/errors.ts';
 import {
   alone,
@@ -30,8 +37,8 @@ import {
   uninstallFrom,
 } from '../../workers/environment-python.ts';
 import { sayEvery } from '../../workers/long-wait.ts';
-import { fetchFromHub, fetchFromIndex } from './fetch-package.ts';
-import { type InstallSource, readInstallSource } from './install-source.ts';
+import { fetchFromHub, lookAtBuilt, withReason } from './fetch-package.ts';
+import { extrasText, type InstallSource, readInstallSource } from './install-source.ts';
 
 interface InstallOptions {
   readonly projectFolder: string;
@@ -97,6 +104,7 @@ interface Found {
   readonly requires: string | null;
   readonly code: string | null;
   readonly from: InstalledPackage['from'];
+  readonly extras: readonly string[];
   /** What pip is given. */
   readonly arguments: readonly string[];
   /** Where its requirements can be changed. */
@@ -104,28 +112,29 @@ interface Found {
 }
 
 async function look(source: InstallSource, options: InstallOptions): Promise<Found | null> {
+  const { extras } = source;
   switch (source.kind) {
     case 'name': {
-      const found = local({ kind: 'folder', path: source.folder });
+      const found = await local({ kind: 'folder', path: source.folder }, extras);
       return withName(found, { name: source.name, version: source.version, where: `environments/${source.module}` });
     }
     case 'path':
-      return local({ kind: 'folder', path: source.folder });
-    case 'pypi': {
-      const found = await fetchFromIndex(source, options);
+      return local({ kind: 'folder', path: source.folder }, extras);
+    case 'pypi':
+    case 'wheel': {
+      const found = await lookAtBuilt(source, options);
       const { name, version } = found;
-      const from = { kind: 'pypi', requirement: source.requirement } as const;
-      return {
-        ...found,
-        from,
-        arguments: [`${name}==${version}`],
-        pyproject: `its pyproject.toml (${name} ${version})`,
-      };
+      const asked = `${name}${extrasText(extras)}`;
+      const [from, wanted] =
+        source.kind === 'pypi'
+          ? [{ kind: 'pypi', requirement: source.requirement } as const, `${asked}==${version}`]
+          : [{ kind: 'wheel', path: source.file } as const, `${asked} @ ${pathToFileURL(source.file).href}`];
+      return { ...found, from, extras, arguments: [wanted], pyproject: `its pyproject.toml (${name} ${version})` };
     }
     case 'hub': {
       const folder = await fetchFromHub(source, options);
       if (folder === null) return null;
-      const found = local({ kind: 'hub', id: source.id, path: folder });
+      const found = await local({ kind: 'hub', id: source.id, path: folder }, extras);
       return withName(found, { name: source.name, version: null, where: source.id });
     }
     default:
@@ -133,12 +142,26 @@ async function look(source: InstallSource, options: InstallOptions): Promise<Fou
   }
 }
 
-function local(from: InstalledPackage['from'] & { readonly path: string }): Found {
+async function local(
+  from: InstalledPackage['from'] & { readonly path: string },
+  extras: readonly string[],
+): Promise<Found> {
   const { path: folder } = from;
-  const { name, module, version, requires } = readPackage(folder);
+  const python = (await findPython(pythonForVerifiers)).version;
+  const { name, module, version, requires } = readPackage(folder, { extras, python });
   const code = moduleCode(folder, module);
   const pyproject = path.join(folder, 'pyproject.toml');
-  return { name, module, version, requires, code, from, arguments: ['-e', folder], pyproject };
+  return {
+    name,
+    module,
+    version,
+    requires,
+    code,
+    from,
+    extras,
+    arguments: ['-e', `${folder}${extrasText(extras)}`],
+    pyproject,
+  };
 }
 
 function withName(
@@ -159,8 +182,8 @@ function withName(
 
 async function install(found: Found, options: InstallOptions): Promise<Installed> {
   const { projectFolder, log, set = null } = options;
-  const { name, module, from, requires } = found;
-  await findPython(pythonForVerifiers); // before anything is asked for
+  const { name, module, from, requires, extras } = found;
+  const python = await findPython(pythonForVerifiers); // before anything is asked for
   const api = await apiFor(found, options);
   const verifiers = verifiersVersions[api];
   const wants = requires === null ? 'does not say that it needs verifiers' : `needs verifiers${requires === '' ? ' of any version' : requires}`; // prettier-ignore
@@ -172,7 +195,7 @@ async function install(found: Found, options: InstallOptions): Promise<Installed
     const alsoWanted = wantedByOthers(target, name);
     await installInto(target, [`verifiers==${verifiers}`, ...alsoWanted, ...found.arguments], { what: name, log });
   } catch (cause) {
-    throw withAdvice(cause, found);
+    throw withAdvice(cause, found, { ...python, version: target.manifest.python });
   }
   log(`importing ${module}`);
   const wait = sayEvery(log, () => `importing ${module}`);
@@ -182,12 +205,12 @@ async function install(found: Found, options: InstallOptions): Promise<Installed
     await remove(target, name);
     throw new RatchetError('ConfigInvalid', wrong);
   }
-  const digests =
-    from.kind === 'pypi' ? {} : { sha256: folderDigest(from.path), pyproject: pyprojectDigest(from.path) };
+  const digests = !isEditable(from) ? {} : { sha256: folderDigest(from.path), pyproject: pyprojectDigest(from.path) };
   const version = installedVersion(target.folder, module) ?? found.version ?? 'unknown';
   for (const line of await conflictsIn(target))
     log(`warning: ${line}. Where it matters, give ${name} a set of its own: --set NAME`);
-  const one: InstalledPackage = { name, module, version, from, ...digests };
+  const asked = extras.length === 0 ? {} : { extras: [...extras] };
+  const one: InstalledPackage = { name, module, version, from, ...asked, ...digests };
   recordPackage(target.folder, one);
   await removeElsewhere(projectFolder, target.folder, name);
   return { done: true, package: one, api, verifiers, folder: target.folder };
@@ -216,19 +239,25 @@ async function apiFor({ name, requires, code, pyproject }: Found, { api, ask }: 
 /** What the other environments of this virtual environment ask for; without what is fetched by an address, which would be fetched again. */
 function wantedByOthers({ folder, manifest }: EnvironmentPython, name: string): string[] {
   const others = manifest.packages.filter((one) => !isSameName(one.name, name));
-  const wanted = others.flatMap(({ module }) => requirementsOf(folder, module));
-  return [...new Set(wanted)].filter((one) => !/[@]|\bextra\s*==/.test(one));
+  const wanted = others.flatMap((one) => {
+    const asked = { name: one.name, extras: one.extras ?? [], python: manifest.python };
+    return applicableRequirements(requirementsOf(folder, one.module), asked);
+  });
+  const written = wanted
+    .filter(({ address }) => address === null)
+    .map((one) => `${one.name}${extrasText(one.extras)}${one.specifier}`);
+  return [...new Set(written)];
 }
 
 /** What pip and uv say of packages that cannot be together. */
 const conflicts = /ResolutionImpossible|conflicting dependencies|No solution found/;
 
-function withAdvice(cause: unknown, { name, pyproject }: Found): unknown {
+function withAdvice(cause: unknown, { name, pyproject }: Found, found: FoundPython): unknown {
   if (!(cause instanceof InstallerFailed)) return cause;
   const advice = conflicts.test(cause.output)
     ? `What it depends on does not go together. Loosen a requirement in ${pyproject}; or, where it is at odds with another environment here, give it a set of its own: --set NAME`
     : `Nothing was recorded: correct ${pyproject}, or see that the package index can be reached, and install again.`;
-  return new RatchetError('ConfigInvalid', `${name} cannot be installed: ${cause.message}\n${advice}`, { cause });
+  return withReason(cause, name, { found, advice, again: ' --set NAME, since the virtual environment that is here has the Python that it was made with' }); // prettier-ignore
 }
 
 function whatIsWrong(probe: Probe, found: Found, api: VerifiersApi): string | null {

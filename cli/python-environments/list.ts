@@ -9,8 +9,8 @@ import {
   type Staleness,
   packageStaleness,
 } from '../../backends/environments/packages/installed.ts';
-import { isSameName, readPackage } from '../../backends/environments/packages/package.ts';
-import type { VerifiersApi } from '../../backends/environments/packages/requirement.ts';
+import { readPackage } from '../../backends/environments/packages/package.ts';
+import { isSameName, type VerifiersApi } from '../../backends/environments/packages/requirement.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { readRegularSync } from '../../engine/regular-file.ts';
 

@@ -37,6 +37,8 @@ const settingNames = [
   'version_info',
 ];
 
+const olderNames: Readonly<Record<string, string>> = { env_id: 'env' };
+
 /** Null where it is no object. */
 export function readMetadata(value: unknown): ResultMetadata | null {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return null;
@@ -44,8 +46,10 @@ export function readMetadata(value: unknown): ResultMetadata | null {
   const number = (name: string): number | null => (typeof metadata[name] === 'number' ? metadata[name] : null);
   const text = (name: string): string => (typeof metadata[name] === 'string' ? metadata[name] : '');
   const cost = metadata['cost'];
+  // verifiers before 0.1.6 writes the day into `date` or `time`, and `env` for `env_id`.
+  const milliseconds = number('time_ms');
   return {
-    environment: text('env_id'),
+    environment: text('env_id') || text('env'),
     model: text('model'),
     numExamples: number('num_examples'),
     rolloutsPerExample: number('rollouts_per_example'),
@@ -53,10 +57,10 @@ export function readMetadata(value: unknown): ResultMetadata | null {
     avgReward: number('avg_error') === 1 ? null : number('avg_reward'),
     passAtK: numbersOf(metadata['pass_at_k']),
     passAllK: numbersOf(metadata['pass_all_k']),
-    seconds: number('time'),
+    seconds: number('time') ?? (milliseconds === null ? null : milliseconds / 1000),
     cost: typeof cost === 'number' ? cost : (numbersOf(cost)['total_usd'] ?? null),
     step: number('step'),
-    settings: Object.fromEntries(settingNames.flatMap((name) => flat(name, metadata[name]))),
+    settings: Object.fromEntries(settingNames.flatMap((name) => flat(name, metadata[name] ?? metadata[olderNames[name] ?? '']))),
   };
 }
 

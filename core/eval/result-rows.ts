@@ -1,4 +1,5 @@
 import type { JsonValue } from '../../config/run-spec.ts';
+import type { RowExample } from './tell-examples.ts';
 
 /**
  * Rows of `results.jsonl` as readers need them. Whoever wrote a row (verifiers of any version, Ratchet, a program that somebody
@@ -30,7 +31,7 @@ interface RowNote {
 
 /** What is kept of every row of a file, however large its texts are. */
 export interface RowFacts {
-  /** verifiers' number as text, or the key of a v1 task. */
+  /** verifiers' number as text, or the key of a v1 task; of files whose rows have no sound id, as `tellExamples` names it. */
   readonly exampleId: string;
   /** Null: none in the row, or the rollout failed and what stands there is no reward. */
   readonly reward: number | null;
@@ -70,7 +71,7 @@ type Json = { readonly [key: string]: unknown };
 const startChars = 100;
 
 export function isRow(value: unknown): value is Json {
-  return isObject(value) && ('example_id' in value || 'completion' in value || 'prompt' in value);
+  return isObject(value) && ['example_id', 'completion', 'prompt', 'reward'].some((name) => name in value);
 }
 
 /** The facts of a parsed line that `isRow`. */
@@ -84,7 +85,7 @@ export function factsOf(row: Json): RowFacts {
     givenReward,
     error,
     notes: notesOf(row['ratchet']),
-    metrics: numbersIn(row['metrics']),
+    metrics: isObject(row['metrics']) ? numbersIn(row['metrics']) : metricColumns(row),
     inputTokens: numberIn(usage, 'input_tokens'),
     outputTokens: numberIn(usage, 'output_tokens'),
     isTruncated: row['is_truncated'] === true,
@@ -100,10 +101,37 @@ export function promptIdentity(row: Json): string {
     .join('\u0001');
 }
 
+/** What a row says of the example that it is of; `digest` makes a short name of a text. */
+export function exampleOf(row: Json, digest: (text: string) => string): RowExample {
+  const [says, id] = isId(row['example_id'])
+    ? (['example_id', String(row['example_id'])] as const)
+    : isId(row['id'])
+      ? (['id', String(row['id'])] as const)
+      : (['nothing', ''] as const);
+  const prompt = promptIdentity(row);
+  return {
+    says,
+    id,
+    task: typeof row['task'] === 'string' ? row['task'] : '',
+    prompt: prompt === '' ? null : digest(prompt),
+    answer: row['answer'] == null ? '' : digest(textOf(row['answer'])),
+  };
+}
+
+function isId(value: unknown): value is string | number {
+  return typeof value === 'string' || typeof value === 'number';
+}
+
 const known = new Set(
-  `example_id prompt completion reward error error_chain long_error_chain metrics token_usage is_truncated is_completed
-  answer info stop_condition timing tool_defs trajectory`.split(/\s+/),
+  `example_id id task prompt completion reward error error_chain long_error_chain metrics token_usage is_truncated is_completed
+  answer info stop_condition timing generation_ms scoring_ms total_ms tool_defs trajectory`.split(/\s+/),
 );
+
+/** verifiers before 0.1.10 wrote metrics as columns and nowhere else. */
+function metricColumns(row: Json): Record<string, number> {
+  const rest = Object.entries(row).filter(([name]) => !known.has(name));
+  return 'reward' in row ? numbersIn(Object.fromEntries(rest)) : {};
+}
 
 /** A parsed line that `isRow`, whole. */
 export function readRow(row: Json): ResultRow {
@@ -117,11 +145,16 @@ export function readRow(row: Json): ResultRow {
     answer: answer == null || answer === '' ? null : textOf(answer),
     info: (row['info'] ?? null) as JsonValue,
     stopCondition: typeof row['stop_condition'] === 'string' ? row['stop_condition'] : null,
-    // Where nothing was measured verifiers' columns hold 0.
-    seconds: isObject(timing) ? numberIn(timing, 'total') || null : null,
+    seconds: secondsOf(isObject(timing) ? timing : row),
     tools: Array.isArray(tools) ? tools.flatMap((tool) => toolName(tool)) : [],
     columns: Object.fromEntries(rest) as Record<string, JsonValue>,
   };
+}
+
+/** verifiers before 0.2 counts milliseconds. Where nothing was measured its columns hold 0. */
+function secondsOf(timing: Json): number | null {
+  const milliseconds = numberIn(timing, 'total_ms');
+  return (milliseconds === null ? numberIn(timing, 'total') : milliseconds / 1000) || null;
 }
 
 function toolName(tool: unknown): string[] {
@@ -220,9 +253,8 @@ function notesOf(ratchet: unknown): readonly RowNote[] {
   return [...threw, { what: 'played anew', message: textOf(again['first'] ?? '') }];
 }
 
-function exampleIdOf(row: Json): string {
-  const id = row['example_id'];
-  return typeof id === 'string' || typeof id === 'number' ? String(id) : '?';
+function exampleIdOf({ example_id: exampleId, id }: Json): string {
+  return String([exampleId, id].find(isId) ?? '?');
 }
 
 /** Without making messages of all: lists of 100,000 rows need one text of each. */

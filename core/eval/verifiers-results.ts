@@ -27,6 +27,9 @@ export function differencesFromMetadata(
     const [one, other] = [canonical(before), canonical(now)];
     return one === other ? [] : [`${name} was ${one}, is ${other}`];
   });
+  if (!('env_id' in metadata) && 'env' in metadata) {
+    return ['its results are of verifiers before 0.1.6, whose rows do not say which example they are of'];
+  }
   const before = Number(metadata['num_examples']);
   if (examples < before) differences.push(`num_examples was ${before}, is ${examples} (it may only grow)`);
   return differences;

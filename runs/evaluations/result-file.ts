@@ -1,7 +1,16 @@
 import { hash } from 'node:crypto';
 import type { FileHandle } from 'node:fs/promises';
 import path from 'node:path';
-import { factsOf, isRow, promptIdentity, readRow, type ResultRow, type RowFacts } from '../../core/eval/result-rows.ts';
+import {
+  exampleOf,
+  factsOf,
+  isRow,
+  promptIdentity,
+  readRow,
+  type ResultRow,
+  type RowFacts,
+} from '../../core/eval/result-rows.ts';
+import { type RowExample, saysNoExample, tellExamples } from '../../core/eval/tell-examples.ts';
 import { openRegular } from '../../engine/regular-file.ts';
 import { isEpisode, rowOfEpisode } from './episodes.ts';
 
@@ -32,12 +41,18 @@ export class ResultFile {
   readonly rows: IndexedRow[] = [];
   /** Lines that are no rows. */
   unreadable = 0;
+  /** Rows that have neither an id nor a prompt: each is taken for an example of its own. */
+  withoutExample = 0;
+  readonly #rolloutsPerExample: number | null;
+  #examples: RowExample[] = [];
 
-  constructor(file: string) {
+  /** @param rolloutsPerExample As metadata.json says; null where it does not. */
+  constructor(file: string, rolloutsPerExample: number | null = null) {
     this.file = file;
+    this.#rolloutsPerExample = rolloutsPerExample;
   }
 
-  /** Reads all lines from the beginning. Rows can be used as they come; `onRows` is told of each piece. */
+  /** Reads all lines from the beginning. Rows can be used as they come; which are of one example is settled at the end. `onRows` is told of each piece. */
   async read(onRows: (progress: ReadProgress) => void = () => undefined, signal?: AbortSignal): Promise<this> {
     const handle = await this.#open();
     try {
@@ -54,6 +69,7 @@ export class ResultFile {
       }
       lines.end();
       this.unreadable += lines.tooLong;
+      this.#settleExamples();
       return this;
     } finally {
       await handle.close();
@@ -69,7 +85,7 @@ export class ResultFile {
       const line = Buffer.allocUnsafe(bytes);
       const { bytesRead } = await handle.read(line, 0, bytes, offset);
       const row = bytesRead === bytes ? rowIn(line) : null;
-      return row && readRow(row);
+      return row && { ...readRow(row), exampleId: this.rows[index]!.exampleId };
     } finally {
       await handle?.close();
     }
@@ -117,9 +133,20 @@ export class ResultFile {
       if (line.length > 0) this.unreadable += 1;
       return;
     }
-    const promptDigest = hash('sha256', promptIdentity(row), 'base64').slice(0, 22);
-    this.rows.push({ ...factsOf(row), promptDigest, offset, bytes: line.length });
+    this.#examples.push(exampleOf(row, digestOf));
+    this.rows.push({ ...factsOf(row), promptDigest: digestOf(promptIdentity(row)), offset, bytes: line.length });
   }
+
+  #settleExamples(): void {
+    this.withoutExample = this.#examples.filter(saysNoExample).length;
+    for (const [i, exampleId] of tellExamples(this.#examples, this.#rolloutsPerExample).entries())
+      if (this.rows[i]!.exampleId !== exampleId) this.rows[i] = { ...this.rows[i]!, exampleId };
+    this.#examples = [];
+  }
+}
+
+function digestOf(text: string): string {
+  return hash('sha256', text, 'base64').slice(0, 22);
 }
 
 function endOf({ offset, bytes }: IndexedRow): number {

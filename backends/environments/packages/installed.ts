@@ -6,13 +6,14 @@ import { z } from 'zod';
 import { RatchetError } from '../../../core/errors.ts';
 import type { PythonEnvironmentSpec } from '../../../config/run-spec.ts';
 import { apisOf, folderDigest, moduleCode } from './package.ts';
-import { apisOfVersion, verifiersRequirement } from './requirement.ts';
+import { apisOfVersion, isSameName, verifiersRequirement } from './requirement.ts';
 
-/** Where a package came from: a folder (editable), the Environments Hub (its files lie in `path`, editable), the package index. */
+/** Where a package came from: a folder (editable), the Environments Hub (its files lie in `path`, editable), the package index, a wheel. */
 const From = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('folder'), path: z.string() }),
   z.strictObject({ kind: z.literal('hub'), id: z.string(), path: z.string() }),
   z.strictObject({ kind: z.literal('pypi'), requirement: z.string() }),
+  z.strictObject({ kind: z.literal('wheel'), path: z.string() }),
 ]);
 
 const Package = z.strictObject({
@@ -20,6 +21,8 @@ const Package = z.strictObject({
   module: z.string(),
   version: z.string(),
   from: From,
+  /** What it was asked for with: `name[env]`. */
+  extras: z.array(z.string()).optional(),
   /** Of a local folder: `folderDigest` at its installation, and that of pyproject.toml alone. */
   sha256: z.string().optional(),
   pyproject: z.string().optional(),
@@ -91,10 +94,17 @@ export type Staleness = 'none' | 'files' | 'pyproject' | 'gone';
 
 /** Files of an editable package are imported as they are; what pyproject.toml asks for is installed once. */
 export function packageStaleness({ from, sha256, pyproject }: InstalledPackage): Staleness {
-  if (from.kind === 'pypi' || sha256 === undefined) return 'none';
+  if (!isEditable(from) || sha256 === undefined) return 'none';
   if (!existsSync(path.join(from.path, 'pyproject.toml'))) return 'gone';
   if (pyproject !== undefined && pyprojectDigest(from.path) !== pyproject) return 'pyproject';
   return folderDigest(from.path) === sha256 ? 'none' : 'files';
+}
+
+/** Its files are used where they are. */
+export function isEditable(
+  from: InstalledPackage['from'],
+): from is Extract<InstalledPackage['from'], { kind: 'folder' | 'hub' }> {
+  return from.kind === 'folder' || from.kind === 'hub';
 }
 
 /** Hex, of its text: whoever changes what a package asks for installs it again. */
@@ -110,7 +120,7 @@ export function resolvedPackage(
   one: InstalledPackage,
 ): PythonEnvironmentSpec {
   const { module, version, from } = one;
-  const source = from.kind === 'pypi' ? {} : { source: from.path, sha256: folderDigest(from.path) };
+  const source = !isEditable(from) ? {} : { source: from.path, sha256: folderDigest(from.path) };
   return { module, api: manifest.api, folder, verifiers: manifest.verifiers, version, ...source };
 }
 
@@ -123,9 +133,10 @@ export function fromWhere({ from }: InstalledPackage, projectFolder: string): st
 
 /** What `ratchet env install` takes to install a package once more. */
 export function installArgument(one: InstalledPackage, projectFolder: string): string {
-  const { name, module, from } = one;
+  const { name, module, from, extras = [] } = one;
   const isOwn = from.kind === 'folder' && from.path === path.join(projectFolder, 'environments', module);
-  return isOwn ? name : fromWhere(one, projectFolder);
+  const asked = isOwn ? name : fromWhere(one, projectFolder);
+  return from.kind === 'pypi' || extras.length === 0 ? asked : `${asked}[${extras.join(',')}]`;
 }
 
 function shortPath(folder: string, projectFolder: string): string {
@@ -150,11 +161,13 @@ export function foreignPackage(environment: string, module: string): ForeignPack
     const about = distInfo(folder, module);
     if (about === undefined) continue;
     const metadata = metadataOf(path.join(folder, about));
-    const requires = verifiersRequirement(metadata.requires);
-    if (requires === null) continue;
-    const version = about.slice(module.length + 1, -'.dist-info'.length);
     const installed = distInfo(folder, 'verifiers');
-    const verifiers = installed?.slice('verifiers-'.length, -'.dist-info'.length) ?? null;
+    const verifiers = installed === undefined ? null : versionIn(installed);
+    // Which extras it was installed with is not written anywhere; verifiers beside it says enough.
+    const extras = verifiers === null ? [] : 'any';
+    const requires = verifiersRequirement(metadata.requires, { name: metadata.name ?? module, extras });
+    if (requires === null) continue;
+    const version = versionIn(about);
     const source = editableSource(path.join(folder, about));
     const possible = verifiers === null ? [] : apisOfVersion(verifiers);
     const wanted = apisOf(requires, moduleCode(source ?? folder, module));
@@ -172,7 +185,7 @@ export function foreignPackage(environment: string, module: string): ForeignPack
 /** The version of a package in a virtual environment, as its name of a folder has it. */
 export function installedVersion(environment: string, module: string): string | undefined {
   const about = sitePackages(environment).flatMap((folder) => distInfo(folder, module) ?? []);
-  return about[0]?.slice(module.length + 1, -'.dist-info'.length);
+  return about[0] === undefined ? undefined : versionIn(about[0]);
 }
 
 /** What a package of a virtual environment asks for, as its wheel says it. */
@@ -191,8 +204,14 @@ export function sitePackages(environment: string): string[] {
     .map((name) => path.join(lib, name, 'site-packages'));
 }
 
+/** Build tools write the name with or without its capitals: `Wiki_Search-0.1.dist-info`, `wiki_search-0.1.dist-info`. */
 function distInfo(folder: string, module: string): string | undefined {
-  return namesIn(folder).find((name) => name.startsWith(`${module}-`) && name.endsWith('.dist-info'));
+  return namesIn(folder).find((name) => name.endsWith('.dist-info') && isSameName(name.split('-', 1)[0]!, module));
+}
+
+/** `wiki_search-0.1.dist-info` → `0.1` */
+function versionIn(about: string): string {
+  return about.slice(about.indexOf('-') + 1, -'.dist-info'.length);
 }
 
 /** Name and requirements of what was installed, as its wheel says them. */
@@ -200,12 +219,14 @@ export function metadataOf(about: string): {
   readonly name: string | null;
   readonly version: string | null;
   readonly requires: string[];
+  readonly extras: string[];
 } {
   const file = path.join(about, 'METADATA');
   const [head = ''] = existsSync(file) ? readFileSync(file, 'utf8').split('\n\n', 1) : [];
   const field = (name: string) => new RegExp(`^${name}: *(.*)$`, 'm').exec(head)?.[1]?.trim() ?? null;
   const requires = [...head.matchAll(/^Requires-Dist: *(.*)$/gm)].map(([, requirement]) => requirement!.trim());
-  return { name: field('Name'), version: field('Version'), requires };
+  const extras = [...head.matchAll(/^Provides-Extra: *(.*)$/gm)].map(([, extra]) => extra!.trim());
+  return { name: field('Name'), version: field('Version'), requires, extras };
 }
 
 /** The folder of a package that was installed editable. */

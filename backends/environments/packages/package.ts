@@ -4,7 +4,7 @@ import path from 'node:path';
 import { z } from 'zod';
 import { RatchetError } from '../../../core/errors.ts';
 import { parseToml } from '../../../config/parse-toml.ts';
-import { apisThatFit, type VerifiersApi, verifiersRequirement } from './requirement.ts';
+import { apisThatFit, type InstalledWith, isSameName, type VerifiersApi, verifiersRequirement } from './requirement.ts';
 
 /** A Python package as its files tell, without running any of them. */
 interface PackageSource {
@@ -24,11 +24,15 @@ const PyProject = z.object({
     name: z.string().min(1),
     version: z.string().optional(),
     dependencies: z.array(z.string()).default([]),
+    'optional-dependencies': z.record(z.string(), z.array(z.string())).default({}),
   }),
 });
 
-/** Reads `pyproject.toml` of a folder; throws ConfigInvalid with what is missing in it. */
-export function readPackage(folder: string): PackageSource {
+/** Reads `pyproject.toml` of a folder; throws ConfigInvalid with what is missing in it, also where it has none of these extras. */
+export function readPackage(
+  folder: string,
+  asked: Omit<InstalledWith, 'name'> & { readonly extras?: readonly string[] } = {},
+): PackageSource {
   const file = path.join(folder, 'pyproject.toml');
   const refuse = (received: string, cause?: unknown): RatchetError =>
     new RatchetError('ConfigInvalid', `${file}: expected a Python package with [project] name, ${received}`, { cause });
@@ -49,19 +53,44 @@ export function readPackage(folder: string): PackageSource {
     const { path: at = [], message = '' } = parsed.error.issues[0] ?? {};
     throw refuse(`received none that will do: ${at.join('.')}: ${message}`);
   }
-  const { name, version = null, dependencies } = parsed.data.project;
-  return { folder, name, module: moduleOf(name), version, requires: verifiersRequirement(dependencies) };
+  const { name, version = null, dependencies, 'optional-dependencies': optional } = parsed.data.project;
+  const { extras = [] } = asked;
+  const unknown = extras.find((extra) => !Object.keys(optional).some((known) => isSameName(known, extra)));
+  if (unknown !== undefined) {
+    const known = Object.keys(optional).join(', ') || 'none';
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${file}: expected the extra "${unknown}" in [project.optional-dependencies]; it has ${known}.`,
+    );
+  }
+  const withExtras = Object.entries(optional).flatMap(([extra, of]) => of.map((one) => withMarker(one, extra)));
+  const requires = verifiersRequirement([...dependencies, ...withExtras], { ...asked, name });
+  return { folder, name, module: moduleIn(folder, name), version, requires };
+}
+
+/** A requirement of an extra as a wheel has it. */
+function withMarker(requirement: string, extra: string): string {
+  const at = requirement.indexOf(';');
+  if (at < 0) return `${requirement} ; extra == "${extra}"`;
+  return `${requirement.slice(0, at)} ; (${requirement.slice(at + 1)}) and extra == "${extra}"`;
+}
+
+/** The module of a package by what lies in a folder: `Wiki-Search` may be built from `wiki_search.py`. */
+export function moduleIn(folder: string, name: string): string {
+  const usual = moduleOf(name);
+  const there = ['', 'src'].flatMap((below) => {
+    const place = path.join(folder, below);
+    return existsSync(place) ? readdirSync(place) : [];
+  });
+  const modules = there.filter((entry) => !entry.endsWith('.dist-info')).map((entry) => entry.replace(/\.py$/, ''));
+  return modules.includes(usual)
+    ? usual
+    : (modules.find((one) => /^\w+$/.test(one) && isSameName(one, usual)) ?? usual);
 }
 
 /** `wiki-search` → `wiki_search`: verifiers imports an environment by its id, with underscores. */
 export function moduleOf(name: string): string {
   return name.replaceAll(/[-.]/g, '_');
-}
-
-/** Whether two names are of one package: `Wiki_Search`, `wiki-search`. */
-export function isSameName(a: string, b: string): boolean {
-  const plain = (name: string) => name.toLowerCase().replaceAll(/[-_.]+/g, '-');
-  return plain(a) === plain(b);
 }
 
 /**

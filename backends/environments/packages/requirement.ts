@@ -5,18 +5,186 @@ export type VerifiersApi = PythonEnvironmentSpec['api'];
 /** The version of verifiers that each API is spoken with: the last that has v0, and the newest. */
 export const verifiersVersions = { v0: '0.3.1', v1: '0.4.0' } as const satisfies Record<VerifiersApi, string>;
 
+/** One thing that a package asks for, as PEP 508 writes it. */
+export interface Requirement {
+  readonly name: string;
+  readonly extras: readonly string[];
+  /** `>=1,<2`; '' = any version, and where an address is named. */
+  readonly specifier: string;
+  /** What `@` names; null = the package index. */
+  readonly address: string | null;
+  /** Behind the semicolon; null = always. */
+  readonly marker: string | null;
+}
+
+const requirementParts = /^([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[([^\]]*)\])?\s*([^]*)$/;
+
+/** null for what is no requirement. */
+export function readRequirement(text: string): Requirement | null {
+  const [, name, extras = '', rest = ''] = requirementParts.exec(text.trim()) ?? [];
+  if (name === undefined) return null;
+  // An address may have a semicolon of its own: its marker has a blank before it.
+  const isAddress = rest.startsWith('@');
+  const at = isAddress ? rest.search(/\s;/) : rest.indexOf(';');
+  const [asked, marker] = at < 0 ? [rest, null] : [rest.slice(0, at), rest.slice(rest.indexOf(';', at) + 1).trim()];
+  const wanted = asked.trim().replace(/^\((.*)\)$/, '$1').trim(); // prettier-ignore
+  return {
+    name,
+    extras: namesOfExtras(extras),
+    specifier: isAddress ? '' : wanted,
+    address: isAddress ? wanted.slice(1).trim() : null,
+    marker,
+  };
+}
+
+/** `a, b` → [a, b] */
+export function namesOfExtras(written: string): string[] {
+  return written.split(',').map((extra) => extra.trim()).filter((extra) => extra !== ''); // prettier-ignore
+}
+
+/** Whether two names are of one package, or of one extra: `Wiki_Search`, `wiki-search`. */
+export function isSameName(a: string, b: string): boolean {
+  const plain = (name: string) => name.toLowerCase().replaceAll(/[-_.]+/g, '-');
+  return plain(a) === plain(b);
+}
+
+/** What a package is installed with, which decides what of its requirements applies. */
+export interface InstalledWith {
+  /** The package's own name: `name[a]` among its requirements adds that extra. */
+  readonly name?: string;
+  /** 'any': which ones were asked for is not known, so each may have been. */
+  readonly extras?: readonly string[] | 'any';
+  /** Of Python: `3.11.7`. */
+  readonly python?: string;
+}
+
+/** The requirements of a package that apply to this machine, without their markers. */
+export function applicableRequirements(dependencies: readonly string[], asked: InstalledWith = {}): Requirement[] {
+  const all = dependencies.flatMap((dependency) => readRequirement(dependency) ?? []);
+  const { name, extras = [] } = asked;
+  const applying = all.filter(({ marker }) => marker === null || markerHolds(marker, asked));
+  const own = applying.filter((one) => name !== undefined && isSameName(one.name, name));
+  const more = own.flatMap((one) => one.extras).filter((extra) => extras !== 'any' && !extras.some((known) => isSameName(known, extra))); // prettier-ignore
+  if (more.length > 0) return applicableRequirements(dependencies, { ...asked, extras: more.concat(extras) });
+  return applying.filter((one) => !own.includes(one)).map((one) => ({ ...one, marker: null }));
+}
+
 /**
  * What a package asks of verifiers: the version specifier of its requirement, '' where any version will do, null where it does not
- * need verifiers. A requirement by URL says nothing of versions: ''.
+ * need verifiers with these extras and this Python. A requirement by address says nothing of versions: ''.
  */
-export function verifiersRequirement(dependencies: readonly string[]): string | null {
-  for (const dependency of dependencies) {
-    const [, rest] = /^verifiers(?![\w.-])\s*(?:\[[^\]]*\])?([^]*)$/i.exec(dependency.trim()) ?? [];
-    if (rest === undefined) continue;
-    const specifier = rest.split(';', 1)[0]!.trim().replace(/^\((.*)\)$/, '$1').trim(); // prettier-ignore
-    return specifier.startsWith('@') ? '' : specifier;
+export function verifiersRequirement(dependencies: readonly string[], asked: InstalledWith = {}): string | null {
+  const found = applicableRequirements(dependencies, asked).filter(({ name }) => isSameName(name, 'verifiers'));
+  if (found.length === 0) return null;
+  return found.map(({ specifier }) => specifier).filter((specifier) => specifier !== '').join(','); // prettier-ignore
+}
+
+/** The extras of which any one makes a package need verifiers. */
+export function extrasWithVerifiers(dependencies: readonly string[], asked: InstalledWith = {}): string[] {
+  const named = dependencies.flatMap((dependency) =>
+    [...(readRequirement(dependency)?.marker ?? '').matchAll(/\bextra\s*==\s*["']([^"']+)["']/g)].map(
+      ([, name]) => name!,
+    ),
+  );
+  return [...new Set(named)].filter(
+    (extra) => verifiersRequirement(dependencies, { ...asked, extras: [extra] }) !== null,
+  );
+}
+
+type MarkerToken = string;
+
+/** A marker of PEP 508: `python_version >= "3.11" and extra == "env"`. What cannot be read, or names what is not known here, holds. */
+export function markerHolds(marker: string, asked: InstalledWith = {}): boolean {
+  const tokens = marker.match(/"[^"]*"|'[^']*'|[()]|[<>=!~]{1,3}|[\w.]+/g) ?? [];
+  const reader = { tokens, at: 0 };
+  const holds = anyOf(reader, asked);
+  return reader.at === tokens.length ? holds : true;
+}
+
+interface MarkerReader {
+  readonly tokens: readonly MarkerToken[];
+  at: number;
+}
+
+function anyOf(reader: MarkerReader, asked: InstalledWith): boolean {
+  let holds = allOf(reader, asked);
+  while (reader.tokens[reader.at] === 'or') {
+    reader.at += 1;
+    const next = allOf(reader, asked);
+    holds ||= next;
   }
-  return null;
+  return holds;
+}
+
+function allOf(reader: MarkerReader, asked: InstalledWith): boolean {
+  let holds = oneOf(reader, asked);
+  while (reader.tokens[reader.at] === 'and') {
+    reader.at += 1;
+    const next = oneOf(reader, asked);
+    holds &&= next;
+  }
+  return holds;
+}
+
+function oneOf(reader: MarkerReader, asked: InstalledWith): boolean {
+  if (reader.tokens[reader.at] === '(') {
+    reader.at += 1;
+    const holds = anyOf(reader, asked);
+    reader.at += 1; // the bracket that closes
+    return holds;
+  }
+  const left = reader.tokens[reader.at++] ?? '';
+  const not = reader.tokens[reader.at] === 'not' ? (reader.at++, 'not ') : '';
+  const operator = `${not}${reader.tokens[reader.at++] ?? ''}`;
+  return compared(left, operator, reader.tokens[reader.at++] ?? '', asked);
+}
+
+function compared(left: MarkerToken, operator: string, right: MarkerToken, asked: InstalledWith): boolean {
+  if (left === 'extra' || right === 'extra') {
+    const { extras = [] } = asked;
+    const extra = unquoted(left === 'extra' ? right : left);
+    const isAsked = extras === 'any' || extras.some((one) => isSameName(one, extra));
+    return operator === '!=' ? extras === 'any' || !isAsked : isAsked;
+  }
+  const [a, b] = [markerValue(left, asked), markerValue(right, asked)];
+  if (a === undefined || b === undefined) return true;
+  if (operator === 'in' || operator === 'not in') return b.includes(a) === (operator === 'in');
+  if ([left, right].some((one) => /^(?:python_version|python_full_version|implementation_version)$/.test(one)))
+    return satisfies(a, `${operator}${b}`);
+  return operator === '!=' ? a !== b : operator === '==' || operator === '===' ? a === b : true;
+}
+
+function unquoted(token: MarkerToken): string {
+  return token.replaceAll(/^["']|["']$/g, '');
+}
+
+/** undefined for what is not known here. */
+function markerValue(token: MarkerToken, { python = '3.11.0' }: InstalledWith): string | undefined {
+  if (/^["']/.test(token)) return unquoted(token);
+  const full = /^\d+\.\d+/.test(python) ? python : '3.11.0';
+  const known: Readonly<Record<string, string>> = {
+    python_version: full.split('.').slice(0, 2).join('.'),
+    python_full_version: full,
+    implementation_version: full,
+    sys_platform: process.platform,
+    platform_system: process.platform === 'darwin' ? 'Darwin' : 'Linux',
+    platform_machine: machineName(),
+    os_name: 'posix',
+    implementation_name: 'cpython',
+    platform_python_implementation: 'CPython',
+  };
+  return known[token];
+}
+
+/** As Python's `platform.machine()` calls it. */
+function machineName(): string {
+  if (process.arch === 'x64') return 'x86_64';
+  return process.arch === 'arm64' && process.platform === 'linux' ? 'aarch64' : process.arch;
+}
+
+/** Of the versions of Python that verifiers runs on, those that a `requires-python` lets through. */
+export function pythonsThatFit(specifier: string): string[] {
+  return ['3.11', '3.12', '3.13'].filter((version) => satisfies(`${version}.99`, specifier) || satisfies(`${version}.0`, specifier)); // prettier-ignore
 }
 
 /** The APIs whose version a specifier lets through. */

@@ -105,9 +105,10 @@ export class EvaluationData implements BrowserData {
   }
 
   async #read(evaluation: number, held: Held): Promise<void> {
-    const file = new ResultFile(await this.evaluations[evaluation]!.rows());
+    const { metadata, rows } = this.evaluations[evaluation]!;
+    const file = new ResultFile(await rows(), metadata.rolloutsPerExample);
     held.file = file;
-    const summing = new Summing(this.evaluations[evaluation]!.metadata.passThreshold);
+    let summing = new Summing(metadata.passThreshold);
     let [summed, summedAt] = [0, 0];
     const tell = (progress: number): void => {
       for (; summed < file.rows.length; summed++) summing.add(file.rows[summed]!);
@@ -118,6 +119,7 @@ export class EvaluationData implements BrowserData {
     await file.read(({ bytesRead, bytesTotal }) => {
       if (performance.now() - summedAt > summedEveryMs) tell(Math.min(0.99, bytesRead / bytesTotal));
     }, this.#stop.signal);
+    [summing, summed] = [new Summing(metadata.passThreshold), 0]; // which rows are of one example is settled only now
     tell(1);
   }
 }
