@@ -45,6 +45,6 @@ export function withoutResume(command: TypedCommand): TypedCommand {
   return { ...command, overrides: settingsWithoutResume(command.overrides) };
 }
 
-function quote(word: string): string {
+export function quote(word: string): string {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }

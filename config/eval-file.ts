@@ -14,6 +14,7 @@ import {
   flag,
   passedVariables,
   positive,
+  prompt,
   text,
   texts,
   whole,
@@ -31,6 +32,11 @@ export const evaluated = {
     neutral: {},
     as: 'extraKwargs',
   }),
+  system_prompt: setting(
+    prompt(),
+    'in place of the system prompt of its examples: a text, or a file with it, as in `[[env]]`; "" = none',
+    { isLeftOut: true },
+  ),
   env_vars: setting(passedVariables(), 'names of environment variables that it sees beside the usual ones', {
     neutral: [],
     as: 'variables',

@@ -9,6 +9,10 @@ import { anyNumber, choice, countOrAll, flag, text, texts, whole } from './value
 
 export const search = {
   max_calls: setting(whole(1), 'rollouts that may be scored in all', { default: 500 }),
+  max_reflections: setting(
+    whole(1),
+    'texts that the reflection model may write in all; as many as `max_calls` when missing',
+  ),
   minibatch_size: setting(whole(1), 'examples of one reflection', { default: 3 }),
   perfect_score: setting(anyNumber(), 'minibatches that score this much are not reflected on'),
   state_columns: setting(texts(), 'columns of the rollout’s state that reflection sees as well', { default: [] }),

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { isKeptFromEnvironments } from '../core/child-environment.ts';
+import { systemPromptCharsMax } from '../core/limits.ts';
 import { isEnvironmentFile } from '../core/names.ts';
 
 /** Kinds of values that fields of run files take. Each says what it expects (`meta.expected`), which is the text of its errors. */
@@ -30,6 +31,12 @@ export const resumeStep = () =>
   z.int().min(-1).meta({ expected: 'a committed step (an integer ≥ 0), or -1 for the latest' });
 export const flag = () => z.boolean().meta({ expected: 'true or false' });
 export const text = () => z.string().regex(/\S/).meta({ expected: 'a text that is not empty' });
+/** A prompt, or a file with it; '' is none. */
+export const prompt = () =>
+  z
+    .string()
+    .max(systemPromptCharsMax)
+    .meta({ expected: `a text of at most ${systemPromptCharsMax} characters, or the name of a file with one` });
 export const texts = () => z.array(text()).meta({ expected: 'a list of texts' });
 export const choice = <const T extends readonly string[]>(...options: T) =>
   z.enum(options).meta({ expected: `one of ${options.map((option) => `"${option}"`).join(', ')}` });

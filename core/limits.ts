@@ -189,6 +189,9 @@ export const inferencePatienceMs = 20_000;
 /** Of one request to an inference server, where a run does not say: as long as generation_timeout gives an attempt. */
 export const inferenceTimeoutDefaultS = 600;
 
+/** Of `system_prompt`: it is in the run's spec, and so in Temporal's history whenever that is handed on. */
+export const systemPromptCharsMax = 32 * 1024;
+
 /** Prompts in flight at one inference server, where a run does not say: more wait for their turn here and not there. */
 export const inferenceConcurrencyDefault = 2_048;
 

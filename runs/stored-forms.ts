@@ -25,6 +25,9 @@ const chunk = String.raw`chunk_[^/]+?_of_\d+(?:_from_\d+)?`;
 /** Evaluations also store rollouts in chunk folders. */
 const ofChunk = String.raw`(?:${round}${chunk}|rollouts\/chunk_\d+)`;
 
+/** A version that only adds fields that may be missing. */
+const withNewOptions = (value: Loose): Loose => value;
+
 /**
  * All forms in which a run, an evaluation or a search stores JSON, with their present versions and upgrades from older ones. Objects carry
  * their version as `schemaVersion`; without one they are version 1. The first form whose `keys` match an object's key applies. To change a
@@ -94,11 +97,17 @@ export const storedForms = {
   webhook: form('the state of the webhook', /notices\/webhook\/state\.json$/),
   notice: form('a notice', /notices\/[^/]+\.json$/),
   sinks: form('the progress of sinks', /sinks\/state\.json$/, { saysNone: true }),
-  evaluation: form('an evaluation', /evaluation\/attempt_\d+\.json$/, { tellsVersion: true }),
+  evaluation: form('an evaluation', /evaluation\/attempt_\d+\.json$/, {
+    tellsVersion: true,
+    upgrades: [withNewOptions],
+  }),
   evaluationSummary: form('the summary of an evaluation', /evaluation\/summary_\d+\.json$/),
-  checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/),
-  search: form('a search for a prompt', /search\/search\.json$/, { tellsVersion: true }),
-  searchSummary: form('the summary of a search', /search\/summary\.json$/),
+  checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/, { upgrades: [withNewOptions] }),
+  search: form('a search for a prompt', /search\/search\.json$/, {
+    tellsVersion: true,
+    upgrades: [withNewOptions],
+  }),
+  searchSummary: form('the summary of a search', /search\/summary\.json$/, { upgrades: [withNewOptions] }),
   answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/, { upgrades: [turnsOfTextAlone] }),
   promptTrial: form('the trial of a prompt', /trial\.json$/),
 } as const satisfies Readonly<Record<string, FormOfKeys>>;

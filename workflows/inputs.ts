@@ -134,6 +134,7 @@ const searchFields = {
   model,
   reflection: fieldsOf({ model: text, servers: listOf(server), fields }),
   maxCalls: whole,
+  maxReflections: optional(whole),
   minibatchSize: whole,
   perfectScore: orNull(number),
   stateColumns: listOf(text),

@@ -83,6 +83,7 @@ async function drawSearch(
   input: PromptSearchInput,
 ): Promise<StoredPromptSearch> {
   const { seed, numTrain, numVal, numTest, maxCalls, minibatchSize, perfectScore, isClassic, isBranch = false } = input;
+  const { maxReflections = maxCalls } = input;
   const opened = await Promise.all(input.environments.map((entry) => environments.open(entry)));
   const sizes = opened.map(({ dataset, evalDataset }) => ({
     dataset: dataset.length,
@@ -105,6 +106,7 @@ async function drawSearch(
       ...tunedSettings(input.tuning ?? {}),
       seed,
       maxCalls,
+      maxReflections,
       minibatchSize,
       perfectScore,
       ...sized,

@@ -15,6 +15,8 @@ import type { JsonValue } from '../../config/run-spec.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
 import { grantByFile, namedByServers } from './grant.ts';
 import { environmentFinder } from '../environments/find.ts';
+import { readPrompt } from './prompt-files.ts';
+import { Refused } from './refused.ts';
 import { evaluationDefaultsOf } from './evaluation-defaults.ts';
 import { readRegular, readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 import { howToBeTold, tellsContent, withoutContent } from './untold.ts';
@@ -86,7 +88,8 @@ async function loadEvaluations(
   for (const spec of parsed.spec.evaluations) {
     const { name } = spec.environment;
     try {
-      const { environment, said } = await findEvaluatedEnvironment(spec, { projectFolder, builtin });
+      const { environment: found, said } = await findEvaluatedEnvironment(spec, { projectFolder, builtin });
+      const environment = await withPrompt(found, spec.environment.systemPrompt, projectFolder);
       const endpointsPath = path.resolve(projectFolder, spec.model.endpointsPath);
       if (!registries.has(endpointsPath)) registries.set(endpointsPath, await readRegistry(endpointsPath));
       const servers = serversOfModel(spec.model, registries.get(endpointsPath) ?? null, isSet);
@@ -101,6 +104,19 @@ async function loadEvaluations(
   }
   if (problems.length > 0) throw new RatchetError('ConfigInvalid', [...new Set(problems)].join('\n'));
   return { evaluations: planned, warnings: [...new Set(warnings)] };
+}
+
+async function withPrompt(
+  environment: EvaluatedEnvironment,
+  written: string | undefined,
+  projectFolder: string,
+): Promise<EvaluatedEnvironment> {
+  if (written === undefined) return environment;
+  const { text } = await readPrompt(written, (name) => path.resolve(projectFolder, name)).catch((error: unknown) => {
+    if (!(error instanceof Refused)) throw error;
+    throw new RatchetError('ConfigInvalid', `${environment.name}: system_prompt: ${error.message}.`, { cause: error });
+  });
+  return { ...environment, systemPrompt: text };
 }
 
 async function inputOf(

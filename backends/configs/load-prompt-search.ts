@@ -103,6 +103,7 @@ export async function loadPromptSearch(
     model: { kind: 'endpoint', model, servers, sampling: spec.sampling },
     reflection: { model: reflection.model, servers: reflection.servers, fields: {} },
     maxCalls: spec.maxCalls,
+    ...(spec.maxReflections === null ? {} : { maxReflections: spec.maxReflections }),
     minibatchSize: spec.minibatchSize,
     perfectScore: spec.perfectScore,
     stateColumns: spec.stateColumns,

@@ -37,7 +37,11 @@ interface ReadEnvironments {
 }
 
 /** Environments that are files: where they are, and what is in them now. */
-export async function readEnvironments(spec: RunSpec, folder: string, tried: Tried): Promise<ReadEnvironments> {
+export async function readEnvironments(
+  { trained, evaluated }: Omit<ReadEnvironments, 'files'>,
+  folder: string,
+  tried: Tried,
+): Promise<ReadEnvironments> {
   const files = new Map<string, CodeRef>();
   const withFile = async <Entry extends { readonly id: string; readonly sha256?: string | undefined }>(
     entry: Entry,
@@ -49,9 +53,8 @@ export async function readEnvironments(spec: RunSpec, folder: string, tried: Tri
     files.set(found.path, found);
     return { ...entry, id: found.path, ...(found.sha256 === null ? {} : { sha256: found.sha256 }) };
   };
-  const evaluated = spec.eval?.environments ?? [];
   return {
-    trained: await Promise.all(spec.environments.map((entry, i) => withFile(entry, ['env', i, 'id']))),
+    trained: await Promise.all(trained.map((entry, i) => withFile(entry, ['env', i, 'id']))),
     // Those that are trained on, where none are named.
     evaluated: await Promise.all(
       evaluated.map((entry, i) => withFile(entry, ['eval', 'env', i, 'id'], ['env', i, 'id'])),

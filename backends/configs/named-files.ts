@@ -6,6 +6,7 @@ import { lateRolloutWarnings } from './late-rollouts.ts';
 import { resolveModel } from './model-of-hub.ts';
 import { readCodeOf, readEnvironments, runsCode, withCode } from './named-code.ts';
 import { readServers, readTeacher } from './named-servers.ts';
+import { readPrompts } from './prompt-files.ts';
 import { trying } from './refused.ts';
 import { digestsOf, refuseOthers } from './sent-files.ts';
 import { requireStoreFolder } from './store-folder.ts';
@@ -22,7 +23,8 @@ export async function withFiles(
   const { tried, problems } = trying(placeOf);
   await tried([['store', 'uri'], ['output_dir']], () => requireStoreFolder(spec.store.uri));
   const code = await readCodeOf(spec, folder, tried);
-  const environments = await readEnvironments(spec, folder, tried);
+  const prompts = await readPrompts(spec, folders, tried);
+  const environments = await readEnvironments(prompts, folder, tried);
   const variables = await locateVariableFiles(spec, [folder, projectFolder], (look) => tried([['env_files']], look));
   const mayLook = reachesStore || spec.store.uri.startsWith('file:');
   const inference = await readServers(spec.inference, folders, tried);
@@ -31,7 +33,7 @@ export async function withFiles(
   const { data, template } = await readKept(spec, { folders, mayLook }, tried);
   if (problems.size > 0 && !isOnlyLookedAt) throw new ConfigProblems([...problems.values()], readAs);
   const refs = [...Object.values(code), ...environments.files];
-  const beside = digestsOf(folder, [...refs, data?.found ?? null, template?.found ?? null]);
+  const beside = digestsOf(folder, [...refs, ...prompts.files, data?.found ?? null, template?.found ?? null]);
   if (sent) refuseOthers(beside, sent, folder);
   return {
     spec: {

@@ -4,13 +4,14 @@ import type { Environment } from './types.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { givenVariables, variablesFor } from './variables.ts';
 import { requireNamed } from './named.ts';
+import { underSystemPrompt } from './own-prompt.ts';
 import { openVerifiers } from './verifiers/open.ts';
 
 export type { Environment, Policy, RolloutRecord } from './types.ts';
 
 export type EnvironmentEntry = Pick<
   EnvironmentSpec,
-  'id' | 'args' | 'sha256' | 'python' | 'variables' | 'limits' | 'agent' | 'episode'
+  'id' | 'args' | 'sha256' | 'python' | 'variables' | 'limits' | 'systemPrompt' | 'agent' | 'episode'
 > & {
   /** Set on a verifiers environment once it is loaded (`set_kwargs`). */
   readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
@@ -29,8 +30,23 @@ export interface Environments {
 
 export function createEnvironments(load: (entry: Entry) => Promise<Environment>): Environments {
   const opened = new Map<string, Promise<Environment>>();
-  const keyOf = ({ id, args, sha256, python, variables, limits, agent, episode, extra, stateColumns }: Entry) =>
-    JSON.stringify([id, args, sha256, python, variables, agent, episode, python ? limits : null, extra, stateColumns]);
+  const keyOf = ({ limits, ...entry }: Entry): string => {
+    const { id, args, sha256, python, variables, systemPrompt, agent, episode, extra, stateColumns } = entry;
+    const own = python ? limits : null;
+    return JSON.stringify([
+      id,
+      args,
+      sha256,
+      python,
+      variables,
+      systemPrompt,
+      agent,
+      episode,
+      own,
+      extra,
+      stateColumns,
+    ]);
+  };
   const open = (entry: Entry): Promise<Environment> => {
     const key = keyOf(entry);
     const known = opened.get(key);
@@ -55,7 +71,7 @@ export function createEnvironments(load: (entry: Entry) => Promise<Environment>)
 
 /** Those of this process. */
 export const environments: Environments = createEnvironments(async (entry) => {
-  const { id, args, sha256, python, variables, agent, episode } = entry;
+  const { id, args, sha256, python, variables, systemPrompt, agent, episode } = entry;
   requireNamed(entry);
   const { values } = givenVariables(variablesFor({ python, variables }));
   // One in TypeScript works in this process, which has them.
@@ -65,7 +81,8 @@ export const environments: Environments = createEnvironments(async (entry) => {
       `${id}: expected no agent (nor harness, nor episode) beside it, which environments of verifiers v1 have; it is ${python ? 'one of v0' : 'in TypeScript'}.`,
     );
   }
-  return python ? openVerifiers({ ...entry, python, given: values }) : loadEnvironment(id, args, { sha256 });
+  const opened = python ? openVerifiers({ ...entry, python, given: values }) : loadEnvironment(id, args, { sha256 });
+  return underSystemPrompt(await opened, systemPrompt);
 });
 
 /** An environment by id and arguments; the same arguments give the same instance. */

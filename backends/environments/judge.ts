@@ -8,6 +8,7 @@ import { unlike } from '../answer-words.ts';
 import { causeOf } from '../fetch-cause.ts';
 import { lazily } from '../../core/lazily.ts';
 import type { ChatMessage } from '../../core/rl/rollout.ts';
+import { requireKnownOptions } from './known-options.ts';
 import { lastNumber } from './parsers.ts';
 import type { RewardFunction, RewardInput } from './types.ts';
 
@@ -113,8 +114,7 @@ export function openJudge(args: JudgeArgs): Judge {
   };
 }
 
-/** A reward function that asks a judge. An answer it can make nothing of, like a judge that fails, is a `judge_failure`. */
-export function judgeReward<State = unknown>(options: {
+interface JudgeRewardOptions<State> {
   readonly name: string;
   readonly weight: number;
   readonly judge: Judge;
@@ -122,7 +122,17 @@ export function judgeReward<State = unknown>(options: {
   readonly prompt: (rollout: RewardInput<State>) => string | readonly ChatMessage[];
   /** The score an answer means; undefined when it means none. By default the last number in it. */
   readonly parse?: (answer: string) => number | undefined;
-}): RewardFunction<State> {
+}
+
+/** A reward function that asks a judge. An answer it can make nothing of, like a judge that fails, is a `judge_failure`. */
+export function judgeReward<State = unknown>(options: JudgeRewardOptions<State>): RewardFunction<State> {
+  requireKnownOptions<JudgeRewardOptions<State>>('judgeReward(…)', options, {
+    name: true,
+    weight: true,
+    judge: true,
+    prompt: true,
+    parse: true,
+  });
   const { name, weight, judge, prompt, parse = lastNumber } = options;
   return {
     name,

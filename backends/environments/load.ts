@@ -12,6 +12,7 @@ import { nearestName } from '../../core/suggest.ts';
 import { readTypeScript } from '../../engine/read-typescript.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
 import type * as OwnCode from './own-code.mjs';
+import { requireKnownOptions } from './known-options.ts';
 import type { Environment } from './types.ts';
 import { readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
 
@@ -216,11 +217,34 @@ function complete(environment: Environment, file: string): Environment {
     ...(Array.isArray((given.rubric as { functions?: unknown } | undefined)?.functions) ? [] : ['rubric']),
     ...(typeof given.rollout === 'function' ? [] : ['rollout']),
   ];
-  if (missing.length === 0) return environment;
+  if (missing.length === 0) return withKnownKeys(environment, file);
   throw new RatchetError(
     'ConfigInvalid',
     `${file}: loadEnvironment(args) must give an environment, as singleTurn(…), multiTurn(…) and toolEnvironment(…) do; missing: ${missing.join(', ')}.`,
   );
+}
+
+function withKnownKeys(environment: Environment, file: string): Environment {
+  requireKnownOptions<Environment>(`${file}: what loadEnvironment(args) gives`, environment, {
+    name: true,
+    dataset: true,
+    evalDataset: true,
+    rubric: true,
+    isDeterministic: true,
+    isSingleTurn: true,
+    warnings: true,
+    tools: true,
+    rollout: true,
+    withdraw: true,
+    judge: true,
+    scoring: true,
+    scoresGroups: true,
+    isComparing: true,
+    sampling: true,
+    stateAfter: true,
+    demonstrate: true,
+  });
+  return environment;
 }
 
 function requireLength(file: string, name: string, { length }: { readonly length: number }): void {

@@ -1,9 +1,16 @@
+import { requireKnownOptions } from './known-options.ts';
 import type { RewardFunction, Rubric } from './types.ts';
 
 /** Reward functions with distinct names and finite weights; weight 0 reports a metric without rewarding it. */
 export function rubric<State = unknown>(functions: readonly RewardFunction<State>[]): Rubric<State> {
   const names = new Set<string>();
-  for (const { name, weight } of functions) {
+  for (const each of functions) {
+    const { name, weight } = each;
+    requireKnownOptions<RewardFunction<State>>(`Reward function "${name}"`, each, {
+      name: true,
+      weight: true,
+      score: true,
+    });
     if (names.has(name)) throw new TypeError(`Two reward functions are called "${name}".`);
     if (!Number.isFinite(weight)) throw new TypeError(`The weight of reward function "${name}" is ${weight}.`);
     names.add(name);
@@ -24,7 +31,13 @@ export interface RubricPart<State = unknown> {
 export function combineRubrics<State = unknown>(parts: readonly (Rubric<State> | RubricPart<State>)[]): Rubric<State> {
   return rubric(
     parts.flatMap((part) => {
-      const { rubric: own, weight = 1, name } = 'functions' in part ? { rubric: part } : part;
+      const given: RubricPart<State> = 'functions' in part ? { rubric: part } : part;
+      requireKnownOptions<RubricPart<State>>('combineRubrics([…]): a part', given, {
+        rubric: true,
+        weight: true,
+        name: true,
+      });
+      const { rubric: own, weight = 1, name } = given;
       return own.functions.map((judge) => ({
         name: name === undefined ? judge.name : `${name}/${judge.name}`,
         weight: weight * judge.weight,

@@ -1,5 +1,6 @@
 import type { ChatMessage, Example, ToolSchema, Turn } from '../../core/rl/rollout.ts';
 import { readToolCalls } from '../../engine/speech/speech.ts';
+import { requireKnownOptions } from './known-options.ts';
 import { conversationOf } from './score.ts';
 import type { Dataset, Demonstration, Environment, Policy, RolloutRecord, Rubric } from './types.ts';
 
@@ -16,6 +17,13 @@ export interface SingleTurnOptions {
 
 /** An environment where the policy is asked once and answers once. */
 export function singleTurn(options: SingleTurnOptions): Environment {
+  requireKnownOptions<SingleTurnOptions>('singleTurn(…)', options, {
+    name: true,
+    dataset: true,
+    evalDataset: true,
+    rubric: true,
+    demonstrate: true,
+  });
   return {
     ...options,
     isDeterministic: true,
@@ -73,6 +81,18 @@ export interface MultiTurnOptions<State> {
  * reached. Every rollout has a state of its own.
  */
 export function multiTurn<State>(options: MultiTurnOptions<State>): Environment {
+  requireKnownOptions<MultiTurnOptions<State>>('multiTurn(…)', options, {
+    name: true,
+    dataset: true,
+    evalDataset: true,
+    rubric: true,
+    maxTurns: true,
+    setup: true,
+    respond: true,
+    demonstrate: true,
+    isDeterministic: true,
+    tools: true,
+  });
   const { name, dataset, evalDataset, maxTurns, isDeterministic = true, tools, setup, demonstrate } = options;
   if (!Number.isInteger(maxTurns) || maxTurns < 1) {
     throw new TypeError(`Environment "${name}": expected maxTurns to be a whole number from 1, received ${maxTurns}.`);

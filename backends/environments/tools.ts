@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import type { ChatMessage, Example, ToolCall, ToolSchema, Turn } from '../../core/rl/rollout.ts';
+import { requireKnownOptions } from './known-options.ts';
 import { type Conversation, multiTurn, type Reply } from './shapes.ts';
 import type { Dataset, Environment, Rubric } from './types.ts';
 
@@ -26,13 +27,21 @@ export class ToolError extends Error {
   override readonly name = 'ToolError';
 }
 
-/** A tool from a typed function. The model is told the names, types and descriptions of its parameters. */
-export function tool<Parameters extends z.ZodObject>(options: {
+interface ToolOptions<Parameters extends z.ZodObject> {
   readonly name: string;
   readonly description: string;
   readonly parameters: Parameters;
   readonly run: (args: z.infer<Parameters>, context: ToolContext) => string | Promise<string>;
-}): Tool {
+}
+
+/** A tool from a typed function. The model is told the names, types and descriptions of its parameters. */
+export function tool<Parameters extends z.ZodObject>(options: ToolOptions<Parameters>): Tool {
+  requireKnownOptions<ToolOptions<Parameters>>('tool(…)', options, {
+    name: true,
+    description: true,
+    parameters: true,
+    run: true,
+  });
   const { name, description, parameters, run } = options;
   const { $schema: _, ...jsonSchema } = z.toJSONSchema(parameters, { io: 'input' });
   return {
@@ -70,6 +79,16 @@ export interface ToolEnvironmentOptions {
  * without a call is the final answer. A tool that does not exist and arguments that do not fit are told to the model.
  */
 export function toolEnvironment(options: ToolEnvironmentOptions): Environment {
+  requireKnownOptions<ToolEnvironmentOptions>('toolEnvironment(…)', options, {
+    name: true,
+    dataset: true,
+    evalDataset: true,
+    rubric: true,
+    tools: true,
+    maxTurns: true,
+    demonstrate: true,
+    isDeterministic: true,
+  });
   const { tools, maxTurns } = options;
   const byName = new Map(tools.map((each) => [each.schema.function.name, each]));
   if (byName.size < tools.length) throw new TypeError(`Environment "${options.name}" has two tools of one name.`);

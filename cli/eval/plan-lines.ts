@@ -1,3 +1,4 @@
+import { onOneLine } from '../plain-text.ts';
 import type { PlannedEvaluation } from '../../backends/configs/load-evaluations.ts';
 
 /** What would be evaluated, for `--dry-run`. */
@@ -13,6 +14,9 @@ export function describePlan(planned: readonly PlannedEvaluation[]): string[] {
       `${environment.name} with ${model.model}: ${examples} × ${rolloutsPerExample} rollouts, ${maxConcurrent < 0 ? 'all' : maxConcurrent} at once${shuffleSeed === null ? '' : `, shuffled by ${shuffleSeed}`}`,
       `  asked at ${asked.join(', ') || 'a server that is started for it'}`,
       ...(Object.keys(environment.args).length === 0 ? [] : [`  env_args ${JSON.stringify(environment.args)}`]),
+      ...(environment.systemPrompt === undefined
+        ? []
+        : [`  system_prompt ${onOneLine(JSON.stringify(environment.systemPrompt))}`]),
       ...(Object.keys(model.sampling).length === 0 ? [] : [`  sampling ${JSON.stringify(model.sampling)}`]),
     ];
   });

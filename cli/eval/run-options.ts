@@ -10,6 +10,7 @@ import { namesOf } from '../names-of.ts';
 export interface EvalRunOptions {
   readonly envArgs?: string;
   readonly extraEnvKwargs?: string;
+  readonly systemPrompt?: string;
   readonly passEnv?: string;
   readonly envDirPath?: string;
   readonly envPath?: string;
@@ -75,6 +76,10 @@ export function evalRunCommand(): Command {
     .option('-S, --sampling-args <json>', 'further request fields; they override -t and -T')
     .option('-a, --env-args <json>', "the environment's arguments")
     .option('-x, --extra-env-kwargs <json>', 'set on a verifiers environment once it is loaded')
+    .option(
+      '--system-prompt <file>',
+      "in place of the system prompt of the environment's examples: a file, such as one that `ratchet gepa run` wrote, or a text of several words",
+    )
     .option('--pass-env <names>', 'variables that it may see beside the usual ones, as in OPENAI_API_KEY,HF_TOKEN')
     .option('--env-dir-path <folder>', 'where environments of the project are (default: ./environments)')
     .addOption(new Option('--env-path <folder>', 'the same').hideHelp())
@@ -124,6 +129,7 @@ export function settingsOf(options: EvalRunOptions): Record<string, JsonValue> {
   const given: Record<string, JsonValue | undefined> = {
     env_args: readTable('-a', options.envArgs),
     extra_env_kwargs: readTable('-x', options.extraEnvKwargs),
+    system_prompt: options.systemPrompt,
     env_vars: options.passEnv === undefined ? undefined : namesOf(options.passEnv),
     env_dir_path: options.envDirPath ?? options.envPath,
     endpoints_path: options.endpointsPath,

@@ -5,13 +5,14 @@ import type { PlannedPromptSearch } from '../../backends/configs/load-prompt-sea
 /** What will be done, and what it may cost. */
 export function planLines({ spec, input }: PlannedPromptSearch): string[] {
   const { environments, model, reflection, maxCalls, minibatchSize, numTrain, numVal, numTest } = input;
+  const { maxReflections = maxCalls } = input;
   const asked = (servers: readonly EvaluatedServer[]) => [...new Set(servers.map(({ baseUrl }) => baseUrl))].join(', ');
   const count = (n: number) => (n < 0 ? 'all' : String(n));
   const names = environments.map(({ name }) => name).join(', ');
   const least = numVal < 0 ? null : leastBudget({ valSize: numVal, minibatchSize }).calls;
   return [
     `${names}: ${whatOf(spec)} of ${model.model} (${model.kind === 'endpoint' ? asked(model.servers) : 'a version of a run'}), reflected on by ${reflection.model} (${asked(reflection.servers)})`,
-    `at most ${maxCalls} rollouts${numTest === 0 ? '' : ` and 2 × ${count(numTest)} to compare`}; ${count(numTrain)} examples to reflect on, ${count(numVal)} to choose by, minibatches of ${minibatchSize}${spec.classic ? ', classic search' : ''}${spec.merge ? ', with merges' : ''}${least !== null && maxCalls < least ? ` (little is tried below ${least})` : ''}`,
+    `at most ${maxCalls} rollouts and ${maxReflections} reflections${numTest === 0 ? '' : `, and 2 × ${count(numTest)} rollouts to compare`}; ${count(numTrain)} examples to reflect on, ${count(numVal)} to choose by, minibatches of ${minibatchSize}${spec.classic ? ', classic search' : ''}${spec.merge ? ', with merges' : ''}${least !== null && maxCalls < least ? ` (little is tried below ${least})` : ''}`,
   ];
 }
 

@@ -17,6 +17,7 @@ export interface GepaRunOptions {
   readonly apiBaseUrl?: string;
   readonly apiKeyVar?: string;
   readonly maxCalls?: string;
+  readonly maxReflections?: string;
   readonly numTrain?: string;
   readonly numVal?: string;
   readonly minibatchSize?: string;
@@ -56,7 +57,14 @@ export function gepaRunCommand(): Command {
     .option('-k, --api-key-var <name>', 'the environment variable with the key')
     .option('--provider <name>', 'whose API: prime, openrouter, openai, anthropic, deepseek, …, local, vllm')
     .option('-e, --endpoints-path <file>', 'aliases of models (default: ./configs/endpoints.toml)')
-    .option('-B, --max-calls <n>', 'rollouts that are scored in all, never exceeded (default: 500)')
+    .option(
+      '-B, --max-calls <n>',
+      'rollouts that are scored in all, never exceeded; reflections are not among them (default: 500)',
+    )
+    .option(
+      '--max-reflections <n>',
+      'prompts that the reflection model writes in all, never exceeded (default: as many as --max-calls)',
+    )
     .option('-n, --num-train <n>', 'examples to reflect on, -1 = all (default: 100)')
     .option('-N, --num-val <n>', 'held-out examples to choose by, -1 = all (default: 50)')
     .option('--minibatch-size <n>', 'examples of one reflection (default: 3)')
@@ -126,6 +134,7 @@ export function overridesOf(options: GepaRunOptions): Record<string, string> {
     api_base_url: options.apiBaseUrl,
     api_key_var: options.apiKeyVar,
     'gepa.max_calls': options.maxCalls,
+    'gepa.max_reflections': options.maxReflections,
     'gepa.num_train': options.numTrain,
     'gepa.num_val': options.numVal,
     'gepa.minibatch_size': options.minibatchSize,

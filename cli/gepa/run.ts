@@ -16,6 +16,7 @@ import { openTeller } from '../teller.ts';
 import { gepaRunCommand, type GepaRunOptions } from './run-options.ts';
 import { type PromptSearchLine, watchSearch } from './watch-search.ts';
 import { planLines } from './plan-lines.ts';
+import { howToUse } from './use-prompt.ts';
 import { load } from './load-search.ts';
 
 const help = `
@@ -24,7 +25,7 @@ Examples:
   ratchet gepa run reverse-text -m small -M large -b http://localhost:8000/v1 --eval
   ratchet gepa run configs/gepa/wiki-search.toml -B 200                a file; options override it
 
-A call is a rollout that is scored; reflections are not counted. What is finished is never paid for again: the same command continues
+A call is a rollout that is scored; reflections are counted apart, and bounded by --max-reflections. What is finished is never paid for again: the same command continues
 with a search that was interrupted, and finds what it would have found. ratchet gepa show ENV shows its result.
 `;
 
@@ -73,7 +74,14 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
     });
     if (goesOn) teller.say(`continues where it was interrupted: ${folder}`);
     if (uiUrl) teller.say(uiLine(uiUrl, handle));
-    return watchSearch(handle, { teller, hasOwnStack: stack !== null, interrupted: interrupted.signal, gone });
+    const ids = planned.spec.environments.map(({ id }) => id);
+    return watchSearch(handle, {
+      teller,
+      hasOwnStack: stack !== null,
+      interrupted: interrupted.signal,
+      gone,
+      toUse: (result) => howToUse(result, planned.input, { ids, options }),
+    });
   });
   return exitCode ?? 130;
 }

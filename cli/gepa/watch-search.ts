@@ -34,8 +34,11 @@ const silenceMs = 10_000;
 type Handle = WorkflowHandle<typeof optimizePrompt>;
 
 /** Tells of a search until it ends or is left, and what came of it; the exit code. */
-export function watchSearch(handle: Handle, options: WatchOptions<PromptSearchLine>): Promise<number> {
-  const { teller } = options;
+export function watchSearch(
+  handle: Handle,
+  options: WatchOptions<PromptSearchLine> & { readonly toUse: (result: PromptSearchResult) => readonly string[] },
+): Promise<number> {
+  const { teller, toUse } = options;
   const follower = new Follower(handle, teller);
   return watchWorkflow(handle, options, {
     noun: 'search',
@@ -45,6 +48,7 @@ export function watchSearch(handle: Handle, options: WatchOptions<PromptSearchLi
       await follower.look();
       teller.tell({ type: 'result', time: now(), ...result });
       await sayResult(result, teller);
+      for (const line of toUse(result)) teller.say(line);
       return 0;
     },
   });

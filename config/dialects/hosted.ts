@@ -93,7 +93,7 @@ function ofEnvironment(table: string): Record<string, Field> {
     ),
     [`${table}.retries`]: together(`\`${table}.max_retries\`; rules are refused`, args()),
     [`${table}.max_retries`]: becomes(`${table}.max_retries`, whole(0)),
-    ...sameIn(table, 'max_turns', 'max_input_tokens', 'max_output_tokens', 'max_total_tokens'),
+    ...sameIn(table, 'system_prompt', 'max_turns', 'max_input_tokens', 'max_output_tokens', 'max_total_tokens'),
   };
 }
 const onlyBefore = 'only Hosted Training before prime 0.6 had it: --dialect hosted-0.5.61';

@@ -43,9 +43,9 @@ const asNow: Readonly<Record<string, string>> = {
   'orchestrator.optim': 'lr',
   'orchestrator.sampling': 'repetition_penalty min_tokens seed extra_body',
   'orchestrator.sampling.temp_scheduler': 'type start_temperature end_temperature total_steps',
-  'orchestrator.env[]': 'args name',
+  'orchestrator.env[]': 'args name system_prompt',
   'orchestrator.eval': `interval num_examples rollouts_per_example eval_base_model skip_eval_on_resume skip_eval_on_restart`,
-  'orchestrator.eval.env[]': 'args name num_examples rollouts_per_example skip_first',
+  'orchestrator.eval.env[]': 'args name system_prompt num_examples rollouts_per_example skip_first',
   'orchestrator.eval.sampling': `repetition_penalty top_p top_k min_p max_tokens min_tokens reasoning_effort seed
     extra_body!`,
   'orchestrator.buffer': `online_difficulty_filtering seed env_ratios easy_threshold hard_threshold easy_fraction

@@ -221,7 +221,7 @@ const source = (table: string): Rows => ({
     `\`${table}\`: \`taskset.id\` and the taskset's further keys as arguments, the rest as \`agent\``,
     args(),
   ),
-  ...into(table, 'id args name?'),
+  ...into(table, 'id args name? system_prompt'),
   'timeout?': together(
     `\`${table}.timeout\`: seconds, or a table of stages, whose \`rollout\` it is`,
     z.union([args(), positive()]).meta({ expected: 'a number > 0, or a table of stages' }),

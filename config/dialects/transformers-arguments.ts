@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { nearestName } from '../../core/suggest.ts';
 import type { KeyPath } from '../positions.ts';
 import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
-import { args, atLeastZero, choice, environmentId, flag, fraction, positive, text, whole } from '../values.ts';
+import { args, atLeastZero, choice, environmentId, flag, fraction, positive, prompt, text, whole } from '../values.ts';
 import { setRunName } from './common-words.ts';
 import { becomes, converted, type Field, ignored, only, type Own, refused, together } from './dialect.ts';
 import { all, into, type Rows, under, wordsOf } from './ours.ts';
@@ -123,6 +123,7 @@ export function verifiersFields(
     model: becomes('model', text(), { isRequired: true }),
     'env.id': becomes('env[].id', environmentId(), { isRequired: true }),
     'env.args': becomes('env[].args', args()),
+    'env.system_prompt': becomes('env[].system_prompt', prompt()),
     'inference.gpus': becomes('inference.gpus', whole(1), { isRequired }),
     'inference.args': together('`inference.vllm`', args()),
     ...Object.fromEntries(vllmArguments.map((name) => [`inference.${name}`, ofServer])),

@@ -10,6 +10,7 @@ import {
   flag,
   passedVariables,
   positive,
+  prompt,
   texts,
   whole,
 } from '../values.ts';
@@ -77,6 +78,13 @@ export const limits = {
     'how often a rollout that its environment spoiled is played again, in a fresh one; twice when missing',
   ),
 };
+const ownPrompt = {
+  system_prompt: setting(
+    prompt(),
+    'in place of the system prompt of its examples: a text; or a file with it, which is one word, or a line that ends with `.txt` or `.md`; "" = none',
+    { isLeftOut: true },
+  ),
+};
 const agent = {
   agent: setting(
     args(),
@@ -122,6 +130,7 @@ export const environments = listOf(
     buffer: optionalTable(meaning(pools, () => 'of this environment, in place of `[buffer]`')),
     ...variables,
     ...limits,
+    ...ownPrompt,
     ...agent,
     sampling: optionalTable({
       ...samplingSettings({
@@ -136,8 +145,8 @@ export const environments = listOf(
 );
 
 /** What evaluations say of an environment as those that are trained on do. */
-export const alsoEvaluated = meaning({ ...variables, ...limits, ...agent }, (key) =>
-  ['env_vars', 'max_turns'].includes(key) ? 'as in `[[env]]`' : 'the same',
+export const alsoEvaluated = meaning({ ...variables, ...limits, ...ownPrompt, ...agent }, (key) =>
+  ['env_vars', 'max_turns', 'system_prompt'].includes(key) ? 'as in `[[env]]`' : 'the same',
 );
 
 export const environmentFiles = {
@@ -205,6 +214,8 @@ export const EnvironmentSpec = z.strictObject({
   python: PythonEnvironmentSpec.optional(),
   variables: EnvironmentVariables.optional(),
   limits: RolloutLimits.optional(),
+  /** The text itself: a file is read when the config is. */
+  ...specFields(ownPrompt),
   ...specFields(agent),
   /** Rollouts of its groups, in place of the run's; missing = the run's. */
   rolloutsPerExample: z.int().positive().optional(),
@@ -254,13 +265,14 @@ function ownGroupSize(
 export function ofEnvironment(
   { env_files: files }: RatchetConfig,
   entry: WrittenIn<typeof alsoEvaluated>,
-): Pick<EnvironmentSpec, 'variables' | 'limits' | 'agent' | 'episode'> {
+): Pick<EnvironmentSpec, 'variables' | 'limits' | 'systemPrompt' | 'agent' | 'episode'> {
   const names = [...new Set(entry.env_vars)];
   const bounds = inSpec(limits, entry);
   const isBounded = Object.values(bounds).some((bound) => bound !== null);
   return {
     ...(names.length + files.length > 0 && { variables: { names, files } }),
     ...(isBounded && { limits: bounds }),
+    ...inSpec(ownPrompt, entry),
     ...inSpec(agent, entry),
   };
 }

@@ -47,6 +47,8 @@ export interface EvaluatedEnvironment {
   /** As in a run file. */
   readonly variables?: EnvironmentSpec['variables'];
   readonly limits?: EnvironmentSpec['limits'];
+  /** In place of its examples' own. */
+  readonly systemPrompt?: EnvironmentSpec['systemPrompt'];
   readonly agent?: EnvironmentSpec['agent'];
   /** Set on a verifiers environment once it is loaded (`set_kwargs`). */
   readonly extra?: Readonly<Record<string, JsonValue>> | undefined;

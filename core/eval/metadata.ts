@@ -40,6 +40,7 @@ export function evaluationMetadata({
   return {
     env_id: python ? environmentId(environment.id) : environmentName(environment.id),
     env_args: environment.args,
+    ...(environment.systemPrompt === undefined ? {} : { system_prompt: environment.systemPrompt }),
     model: model.model,
     base_url: baseUrlOf(input),
     num_examples: examples,

@@ -26,6 +26,7 @@ export interface ResultMetadata {
 const settingNames = [
   'env_id',
   'env_args',
+  'system_prompt',
   'model',
   'base_url',
   'num_examples',
@@ -64,9 +65,9 @@ export function readMetadata(value: unknown): ResultMetadata | null {
   };
 }
 
-/** An object's leaves under dotted names; empty objects and nulls are left out: nobody chose them. */
+/** An object's leaves under dotted names; empty objects, texts and nulls are left out: nobody chose them. An empty system prompt is chosen. */
 function flat(name: string, value: JsonValue | undefined): [string, JsonValue][] {
-  if (value == null || value === '') return [];
+  if (value == null || (value === '' && name !== 'system_prompt')) return [];
   if (typeof value !== 'object' || Array.isArray(value)) return [[name, value]];
   return Object.keys(value)
     .sort()

@@ -11,7 +11,7 @@ const identity: Readonly<Record<string, (input: EvaluationInput) => unknown>> = 
   sampling_args: ({ model }) => samplingOf(model),
   rollouts_per_example: (input) => input.rolloutsPerExample,
   skip_first: (input) => input.skipExamples ?? 0,
-  system_prompt: ({ systemPrompt }) => systemPrompt?.sha256 ?? null,
+  system_prompt: ({ systemPrompt, environment }) => systemPrompt?.sha256 ?? environment.systemPrompt ?? null,
   shuffle_seed: (input) => input.shuffleSeed,
   independent_scoring: (input) => input.independentScoring,
   seed: (input) => (input.model.kind === 'version' ? input.seed : null),

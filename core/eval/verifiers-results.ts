@@ -18,6 +18,7 @@ export function differencesFromMetadata(
   const pairs: [name: string, before: unknown, now: unknown][] = [
     ['env_id', plainId(textOf(metadata['env_id'])), plainId(environment.id)],
     ['env_args', metadata['env_args'] ?? {}, environment.args],
+    ['system_prompt', metadata['system_prompt'] ?? null, environment.systemPrompt ?? null],
     ['model', metadata['model'], model.model],
     ['rollouts_per_example', metadata['rollouts_per_example'], rolloutsPerExample],
     ['shuffle_seed', metadata['shuffle'] === true ? metadata['shuffle_seed'] : null, shuffleSeed],

@@ -1,6 +1,6 @@
 import { randomStream } from '../random.ts';
 import { total } from './acceptance.ts';
-import { callsFree, callsMade } from './budget.ts';
+import { callsFree, callsMade, reflectionsFree } from './budget.ts';
 import { selectComponents } from './components.ts';
 import { knownEvaluation, newEvaluation } from './evaluation.ts';
 import { withoutDominated } from './fronts.ts';
@@ -26,6 +26,11 @@ export function beginIteration(state: SearchState): boolean {
   const parent: Candidate | Child = validated ?? candidates[selected]!;
   const texts = parent.texts!;
   const { components, turn } = selectComponents(settings.componentSelection, { texts, turn: parent.turn });
+  const proposals = Math.min(settings.proposals, Math.floor(reflectionsFree(state) / components.length));
+  if (proposals < 1) {
+    state.stopReason = 'max_reflections';
+    return false;
+  }
   const known = isWorthReflecting(state, parent.minibatch) ? parent.minibatch : null;
   const before =
     known === null
@@ -38,6 +43,7 @@ export function beginIteration(state: SearchState): boolean {
     components,
     before,
     mergeFloor: null,
+    ...(proposals < settings.proposals ? { proposals } : {}),
   });
   if (!setAside(state, iteration)) return false;
   parent.turn = turn;
@@ -107,7 +113,7 @@ function beginMerge(state: SearchState): boolean | null {
 
 function newIteration(
   state: SearchState,
-  given: Pick<Iteration, 'kind' | 'parents' | 'texts' | 'components' | 'before' | 'mergeFloor'>,
+  given: Pick<Iteration, 'kind' | 'parents' | 'texts' | 'components' | 'before' | 'mergeFloor' | 'proposals'>,
 ): Iteration {
   return {
     ...given,

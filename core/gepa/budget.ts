@@ -5,6 +5,19 @@ export function callsMade({ spent, iterations }: SearchState): number {
   return iterations.reduce((sum, { paid }) => sum + paid, spent);
 }
 
+/**
+ * Texts that a new iteration may ask for. Each iteration under way counts with all that it may take, whatever of it has come: else
+ * the search would depend on the order of answers.
+ */
+export function reflectionsFree({ settings, reflections, iterations }: SearchState): number {
+  const { maxReflections = Infinity } = settings;
+  const aside = iterations.map(({ components, children, proposals = settings.proposals }) => {
+    const written = children.flatMap((child) => child.reflections).filter(({ text }) => text !== null);
+    return proposals * components.length - written.length;
+  });
+  return maxReflections - reflections - aside.reduce((sum, count) => sum + count, 0);
+}
+
 /** Calls that are neither made nor set aside: for requests that are out, and for validating the best at the end. */
 export function callsFree(state: SearchState): number {
   const { settings, spent, start, iterations, finals, phase } = state;

@@ -93,7 +93,8 @@ function afterParent(iteration: Iteration, { settings, emit }: Around): void {
     finish(iteration, 'perfect');
     return;
   }
-  for (let child = 0; child < settings.proposals; child++) {
+  const { proposals = settings.proposals } = iteration;
+  for (let child = 0; child < proposals; child++) {
     const reflections = components.map((component) =>
       newReflection(`${number}.reflect.${child}.${component}`, component),
     );

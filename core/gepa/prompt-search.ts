@@ -24,6 +24,8 @@ export interface PromptSearchInput {
   readonly reflection: ReflectionModel;
   /** Rollouts that are scored in all; never exceeded. */
   readonly maxCalls: number;
+  /** Texts that the reflection model writes in all; missing = as many as `maxCalls`. */
+  readonly maxReflections?: number | undefined;
   readonly minibatchSize: number;
   /** Minibatches whose every reward is at least this are not reflected on; null = all are. */
   readonly perfectScore: number | null;

@@ -58,6 +58,8 @@ export interface SearchSettings {
   readonly seed: number;
   /** Metric calls (an example scored under a candidate) that are never exceeded. */
   readonly maxCalls: number;
+  /** Texts that the reflection model writes, never exceeded; missing = as many as it takes. */
+  readonly maxReflections?: number;
   readonly trainSize: number;
   readonly valSize: number;
   readonly minibatchSize: number;
@@ -219,6 +221,8 @@ export interface Iteration {
   paidBeforeValidation: number;
   /** How many texts had been tried when it began: what it may know of. */
   readonly known: number;
+  /** Children that the reflections left allow; missing = as the settings say. */
+  readonly proposals?: number;
   stage: 'before' | 'reflect' | 'after' | 'validate' | 'done';
   /** The parent on the minibatch; null for a merge. */
   readonly before: Evaluation | null;
@@ -235,6 +239,7 @@ export type StopReason =
   | 'start_not_evaluated'
   | 'asked'
   | 'max_proposals'
+  | 'max_reflections'
   | 'score_threshold'
   | 'no_improvement'
   | 'max_candidates'

@@ -89,8 +89,15 @@ export function askToStop(state: SearchState): SearchState {
 /** Another budget, at least what is spent and set aside. A search that had used its budget up goes on. */
 export function changeBudget(state: SearchState, maxCalls: number): SearchState {
   const after = copy(state);
-  after.settings = { ...after.settings, maxCalls: Math.max(maxCalls, after.settings.maxCalls - callsFree(after)) };
-  if (after.stopReason === 'budget' && after.phase === 'done') {
+  const { maxCalls: before, maxReflections } = after.settings;
+  const changed = Math.max(maxCalls, before - callsFree(after));
+  after.settings = {
+    ...after.settings,
+    maxCalls: changed,
+    // More calls are for more texts to be tried.
+    ...(maxReflections === undefined ? {} : { maxReflections: maxReflections + Math.max(0, changed - before) }),
+  };
+  if ((after.stopReason === 'budget' || after.stopReason === 'max_reflections') && after.phase === 'done') {
     after.phase = 'search';
     after.stopReason = null;
     after.finals = [];

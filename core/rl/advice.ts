@@ -1,3 +1,4 @@
+import { type Draft, moving, withoutContradiction } from './advice-items.ts';
 import { byUrgency, type Finding, rules } from './rules-of-thumb.ts';
 import {
   seriesOf,
@@ -46,70 +47,112 @@ export function advise(input: AdviceInput): Finding[] {
   const trained = input.steps.filter(({ metrics }) => 'train/loss' in metrics || 'train/reward' in metrics);
   if (trained.length < rules.stepsMin) {
     const evidence = `${trained.length} trained steps; trends are judged from ${rules.stepsMin} on`;
-    return byUrgency([
-      { level: 'note', symptom: 'settings', about: 'the run', evidence, causes: [], change: [] },
-      ...present(input, trained),
-    ]);
+    const young: Draft = { level: 'note', symptom: 'settings', about, evidence, causes: [], change: [] };
+    return withoutContradiction(byUrgency([young, ...present(input, trained)]));
   }
   const trends = [rewardTrend, entropyCollapse, klBlowUp, gradientSpikes, clippedTokens, offPolicy];
-  return byUrgency([...trends.flatMap((judge) => judge(input, trained) ?? []), ...present(input, trained)]);
+  const found = [...trends.flatMap((judge) => judge(input, trained) ?? []), ...present(input, trained)];
+  return withoutContradiction(byUrgency(found));
 }
 
 /** What needs no trend. */
-function present(input: AdviceInput, steps: readonly StepFigures[]): Finding[] {
+function present(input: AdviceInput, steps: readonly StepFigures[]): Draft[] {
   return [fruitlessGroups, truncated, failed, bottleneck, lostTime].flatMap((judge) => judge(input, steps) ?? []);
 }
 
-type AdviceRule = (input: AdviceInput, steps: readonly StepFigures[]) => Finding | null;
+type AdviceRule = (input: AdviceInput, steps: readonly StepFigures[]) => Draft | null;
 
 const about = 'the run';
+
+const rateTooHigh = moving('learning rate', 'lower', 'the learning rate is too high');
+
+/** Every finding names the same lower rate: two of them ask for one change, not for two. */
+function lowerRate({ learningRate }: AdviceSettings): ReturnType<typeof moving> {
+  const says = `npx ratchet set RUN learning_rate=${threeDigits(learningRate / 2)} (now ${threeDigits(learningRate)})`;
+  return moving('learning rate', 'lower', says);
+}
 
 const rewardTrend: AdviceRule = ({ settings }, all) => {
   const reward = seriesOf(all, 'train/reward');
   if (reward.values.length < rules.stepsMin) return null;
   const [first, last] = [head(reward), tail(reward)];
   const best = bestStretch(reward, last.values.length);
-  const fall = mean(best.values) - mean(last.values);
-  if (differs(best.values, last.values) && fall > rules.fallShare * Math.abs(mean(best.values))) {
+  const now = mean(last.values);
+  const fall = mean(best.values) - now;
+  const gain = now - mean(first.values);
+  const isLarge = fall > rules.fallShare * Math.abs(mean(best.values));
+  const isCertain = differs(best.values, last.values);
+  const hasFallen = isLarge && (isCertain || gain <= 0);
+  if (!hasFallen && (now >= rules.tooEasyReward || (gain > 0 && differs(first.values, last.values)))) return null;
+  if (hasFallen && isCertain) {
     return {
       level: 'look',
       symptom: 'unstable',
       about,
-      evidence: `reward fell from ${threeDigits(mean(best.values))} (${span(best)}) to ${threeDigits(mean(last.values))} (${span(last)})`,
-      causes: [
-        'the learning rate is too high',
-        'few rollouts per gradient',
-        'nothing keeps the policy near where it was good',
-      ],
+      evidence: `reward fell from ${threeDigits(mean(best.values))} (${span(best)}) to ${threeDigits(now)} (${span(last)})`,
+      causes: [rateTooHigh, 'few rollouts per gradient', 'nothing keeps the policy near where it was good'],
       change: [
-        `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate / 2)} (now ${threeDigits(settings.learningRate)})`,
-        `npx ratchet rewind RUN --step ${best.steps.at(-1)}: continues from where it was good`,
-        `rollouts_per_example 16 to 32 (now ${settings.rolloutsPerExample}), batch_size above ${settings.batchSize}: a fork`,
+        lowerRate(settings),
+        backTo(best.steps.at(-1)!),
+        moving(
+          'rollouts_per_example',
+          'higher',
+          `rollouts_per_example 16 to 32 (now ${settings.rolloutsPerExample}): a fork`,
+        ),
+        moving('batch_size', 'higher', `batch_size above ${settings.batchSize}: a fork`),
         '[kl_penalty] enabled = true, target_kl = 0.01, beta = 0.1',
-        `[trainer] num_iterations = 1; groups of ${rules.groupSizeStable.low} to ${rules.groupSizeStable.high} for all weights; a larger model (${rules.calmModelParameters / 1e9}B and more)`,
+        '[trainer] num_iterations = 1',
+        moving(
+          'rollouts_per_example',
+          'higher',
+          `groups of ${rules.groupSizeStable.low} to ${rules.groupSizeStable.high} for all weights`,
+        ),
+        moving('model', 'larger', `a larger model (${rules.calmModelParameters / 1e9}B and more)`),
       ],
     };
   }
-  const gain = mean(last.values) - mean(first.values);
-  if (mean(last.values) >= rules.tooEasyReward || (gain > 0 && differs(first.values, last.values))) return null;
+  const stretches = `reward ${threeDigits(mean(first.values))} (${span(first)}) and ${threeDigits(now)} (${span(last)})`;
+  if (hasFallen) {
+    return {
+      level: 'look',
+      symptom: 'no learning',
+      about,
+      evidence: `${stretches}, with ${threeDigits(mean(best.values))} at its best (${span(best)}): lower than it was, though no difference beyond the noise`,
+      causes: [rateTooHigh, ...littleSignal],
+      change: [lowerRate(settings), backTo(best.steps.at(-1)!), ...moreSignal],
+    };
+  }
+  const raised = `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate * 3)} (now ${threeDigits(settings.learningRate)}; LoRA takes 1e-5 to 1e-4, all weights 1e-6 to 1e-5 of large models)`;
+  const hasGained = gain > 0;
   return {
     level: 'look',
     symptom: 'no learning',
     about,
-    evidence: `reward ${threeDigits(mean(first.values))} (${span(first)}) and ${threeDigits(mean(last.values))} (${span(last)}): no difference beyond the noise`,
+    evidence: `${stretches}: no difference beyond the noise`,
     causes: [
-      'the learning rate is too low',
-      'groups carry little signal',
-      'the task is too hard, or its reward does not measure what changes',
+      ...(hasGained ? [moving('learning rate', 'higher', 'the learning rate is too low')] : []),
+      ...littleSignal,
     ],
-    change: [
-      `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate * 3)} (now ${threeDigits(settings.learningRate)}; LoRA takes 1e-5 to 1e-4, all weights 1e-6 to 1e-5 of large models)`,
-      'continuous rewards in place of sparse ones; easier examples',
-      '[difficulty_filter] online_difficulty_filtering = true',
-      'npx ratchet rollouts RUN --sort reward: is the best what you wanted?',
-    ],
+    change: [...(hasGained ? [moving('learning rate', 'higher', raised)] : []), ...moreSignal],
   };
 };
+
+function backTo(step: number): ReturnType<typeof moving> {
+  return moving('the run', 'back', `npx ratchet rewind RUN --step ${step}: continues from where it was good`);
+}
+
+const littleSignal = [
+  'groups carry little signal',
+  moving('examples', 'easier', 'the task is too hard'),
+  'its reward does not measure what changes',
+];
+
+const moreSignal = [
+  'continuous rewards in place of sparse ones',
+  moving('examples', 'easier', 'easier examples'),
+  moving('[difficulty_filter]', 'narrower', '[difficulty_filter] online_difficulty_filtering = true'),
+  'npx ratchet rollouts RUN --sort reward: is the best what you wanted?',
+];
 
 const entropyCollapse: AdviceRule = ({ settings }, all) => {
   const entropy = seriesOf(all, 'entropy');
@@ -125,11 +168,11 @@ const entropyCollapse: AdviceRule = ({ settings }, all) => {
     evidence: `entropy ${threeDigits(first)} (${span(head(entropy))}) fell to ${threeDigits(last)} (${span(tail(entropy))}); below a tenth since step ${since}`,
     causes: [
       'the policy says the same whatever it is asked, so groups stop differing',
-      'the learning rate is too high',
+      rateTooHigh,
       'the upper clip bound is too tight for rare tokens',
     ],
     change: [
-      `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate / 2)}`,
+      lowerRate(settings),
       '[trainer.loss] a higher upper bound (clip_high), or type = "cispo"',
       `[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high} (now ${settings.temperature}): a fork`,
       '[kl_penalty] enabled = true',
@@ -156,7 +199,7 @@ const klBlowUp: AdviceRule = ({ settings }, all) => {
     ],
     change: [
       '[kl_penalty] enabled = true, target_kl = 0.01, beta = 0.1',
-      `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate / 2)}`,
+      lowerRate(settings),
       'ref_sync_steps, where the reference may move along',
       'npx ratchet rollouts RUN --sort reward: do the best ones deserve it?',
     ],
@@ -175,14 +218,10 @@ const gradientSpikes: AdviceRule = ({ settings }, all) => {
     symptom: 'unstable',
     about,
     evidence: `gradient norms above ${factor} times those before them at ${spikes.length} of ${norms.values.length} steps: ${spikes.slice(0, 8).join(', ')}${spikes.length > 8 ? ', …' : ''}`,
-    causes: [
-      'batches with very few rows that count',
-      'the learning rate is too high',
-      'rewards of very different size',
-    ],
+    causes: ['batches with very few rows that count', rateTooHigh, 'rewards of very different size'],
     change: [
       `npx ratchet set RUN max_grad_norm=${threeDigits(Math.min(settings.maxGradNorm, median(norms.values)))} (now ${threeDigits(settings.maxGradNorm)}; ${rules.maxGradNormStable.low} to ${rules.maxGradNormStable.high} where nothing else steadies it)`,
-      `batch_size above ${settings.batchSize}: a fork`,
+      moving('batch_size', 'higher', `batch_size above ${settings.batchSize}: a fork`),
       '[trainer] advantage = "std_normalized"',
     ],
   };
@@ -202,13 +241,14 @@ const clippedTokens: AdviceRule = ({ settings }, all) => {
       'samples are old',
       'sampler and trainer do not agree on probabilities',
     ],
-    change: [
-      `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate / 2)}`,
-      'num_iterations = 1',
-      'max_async_level = 0, max_off_policy_steps lower',
-    ],
+    change: [lowerRate(settings), 'num_iterations = 1', ...lessAsync(settings), 'max_off_policy_steps lower'],
   };
 };
+
+function lessAsync({ maxAsyncLevel }: AdviceSettings): ReturnType<typeof moving>[] {
+  if (maxAsyncLevel === 0) return [];
+  return [moving('max_async_level', 'lower', `max_async_level = 0 (now ${maxAsyncLevel})`)];
+}
 
 const offPolicy: AdviceRule = ({ settings }, all) => {
   const mismatch = tail(seriesOf(all, 'mismatch_kl'));
@@ -230,7 +270,7 @@ const offPolicy: AdviceRule = ({ settings }, all) => {
       'a server that samples in another precision, or from other weights',
     ],
     change: [
-      `max_async_level = 0 (now ${settings.maxAsyncLevel})`,
+      ...lessAsync(settings),
       `npx ratchet set RUN max_mismatch_kl=${rules.mismatchKlMax}`,
       'where it stays above 0.05 at level 0: look at the policy server',
     ],
@@ -261,24 +301,36 @@ const fruitlessGroups: AdviceRule = ({ settings }, all) => {
       areAlike
         ? 'the answers of a group get the same reward, neither all right nor all wrong: they are alike, or the reward is coarse'
         : isEasy
-          ? 'the examples have become too easy'
-          : 'the examples are too hard',
-      'the bounds of [difficulty_filter] are narrow',
+          ? moving('examples', 'harder', 'the examples have become too easy')
+          : moving('examples', 'easier', 'the examples are too hard'),
+      moving('[difficulty_filter]', 'wider', 'the bounds of [difficulty_filter] are narrow'),
     ],
     change: [
       ...(areAlike
         ? [
-            `[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high} (now ${settings.temperature}), more rollouts_per_example: a fork`,
+            `[sampling] temperature from ${rules.temperature.low} to ${rules.temperature.high} (now ${settings.temperature}): a fork`,
+            moving('rollouts_per_example', 'higher', 'more rollouts_per_example: a fork'),
             'a finer reward',
           ]
-        : [
-            isEasy
-              ? 'harder examples, or stop here: it has learned them'
-              : 'easier examples, or more rollouts_per_example',
-          ]),
-      'wider min_reward, max_reward and min_reward_variance in [difficulty_filter]',
+        : isEasy
+          ? [
+              moving('examples', 'harder', 'harder examples'),
+              moving('the run', 'done', 'stop here: it has learned these'),
+            ]
+          : [
+              moving('examples', 'easier', 'easier examples'),
+              moving('rollouts_per_example', 'higher', 'more rollouts_per_example: a fork'),
+            ]),
+      moving(
+        '[difficulty_filter]',
+        'wider',
+        'wider min_reward, max_reward and min_reward_variance in [difficulty_filter]',
+      ),
       ...(isStarving
-        ? ['on_starvation = "widen"', 'oversampling_factor higher: fewer rounds, one after the other']
+        ? [
+            moving('[difficulty_filter]', 'wider', 'on_starvation = "widen"'),
+            'oversampling_factor higher: fewer rounds, one after the other',
+          ]
         : []),
     ],
   };
@@ -294,11 +346,12 @@ const truncated: AdviceRule = ({ settings }, all) => {
     symptom: 'no learning',
     about,
     evidence: `${percent(now)} of the answers are cut off at max_tokens = ${settings.maxTokens} (${span(cut)}; ${threeDigits(mean(length.values))} tokens on average)`,
-    causes: ['answers need more room', 'length is rewarded by accident'],
+    causes: [moving('max_tokens', 'higher', 'answers need more room'), 'length is rewarded by accident'],
     change: [
-      `[sampling] max_tokens above ${settings.maxTokens}: a fork`,
+      moving('max_tokens', 'higher', `[sampling] max_tokens above ${settings.maxTokens}: a fork`),
       'a reward function that takes something off for length',
     ],
+    rulesOut: [{ of: 'learning rate', to: 'higher' }],
   };
 };
 
@@ -333,7 +386,7 @@ const bottleneck: AdviceRule = ({ settings }, all) => {
   const scoring = seconds('rollout/scoring_time');
   const train = seconds('time/train');
   const figures = `generation and scoring ${threeDigits(generate)} s, training ${threeDigits(train)} s, step ${threeDigits(step)} s (${between(last)})`;
-  const note = (evidence: string, causes: string[], change: string[]): Finding => ({
+  const note = (evidence: string, causes: Draft['causes'], change: Draft['change']): Draft => ({
     level: 'note',
     symptom: 'slow',
     about,
@@ -353,8 +406,12 @@ const bottleneck: AdviceRule = ({ settings }, all) => {
       'bound by generation',
       ['answers are long, groups large, or the policy server slow'],
       [
-        ...(settings.maxAsyncLevel === 0 ? ['max_async_level = 1: collects beside training'] : []),
-        '[sampling] max_tokens lower; rollouts_per_example 4 to 8; a smaller model',
+        ...(settings.maxAsyncLevel === 0
+          ? [moving('max_async_level', 'higher', 'max_async_level = 1: collects beside training')]
+          : []),
+        moving('max_tokens', 'lower', '[sampling] max_tokens lower'),
+        moving('rollouts_per_example', 'lower', 'rollouts_per_example 4 to 8'),
+        moving('model', 'smaller', 'a smaller model'),
         'a faster policy server ([inference] provider, or one elsewhere), more rollout workers',
       ],
     );
@@ -364,8 +421,11 @@ const bottleneck: AdviceRule = ({ settings }, all) => {
       'bound by training',
       ['the batch is large for this trainer'],
       [
-        ...(settings.batchSize > 256 ? [`batch_size lower (now ${settings.batchSize}; 128 to 256 is usual)`] : []),
-        '[lora]: trains adapters alone; or a smaller model',
+        ...(settings.batchSize > 256
+          ? [moving('batch_size', 'lower', `batch_size lower (now ${settings.batchSize}; 128 to 256 is usual)`)]
+          : []),
+        '[lora]: trains adapters alone',
+        moving('model', 'smaller', 'a smaller model'),
         '[trainer] threads or provider',
       ],
     );

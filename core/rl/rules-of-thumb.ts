@@ -126,7 +126,7 @@ export interface Finding {
 }
 
 /** Most urgent first. */
-export function byUrgency(findings: readonly Finding[]): Finding[] {
+export function byUrgency<F extends Pick<Finding, 'level'>>(findings: readonly F[]): F[] {
   const order = ['stop', 'look', 'note'];
   return findings.toSorted((a, b) => order.indexOf(a.level) - order.indexOf(b.level));
 }

@@ -8,6 +8,14 @@ export function withSystemPrompt(example: Example, systemPrompt: string | undefi
   return { ...example, prompt };
 }
 
+/**
+ * Whether a written `system_prompt` is the name of a file: one word in the letters of paths, or one line that ends with .txt or .md.
+ * Anything else is the prompt itself, and '' is none.
+ */
+export function isPromptFile(written: string): boolean {
+  return /^[\w./~@%+:\\-]+$/.test(written) || /^[^\n\r]*\.(?:txt|md)$/i.test(written);
+}
+
 /** What an example's conversation begins with as the system; '' where it does not. */
 export function systemPromptOf({ prompt }: Example): string {
   const [first] = prompt;

@@ -132,12 +132,28 @@ test("prime's gepa run, typed as it is, says what it would do and what it may co
   assert.equal(code, 0, err);
   assert.match(
     out,
-    /wiki-search: the prompt of m .* reflected on by n[^]*at most 300 rollouts; 100 examples to reflect on, 50 to choose by/,
+    /wiki-search: the prompt of m .* reflected on by n[^]*at most 300 rollouts and 300 reflections; 100 examples to reflect on, 50 to choose by/,
   );
+  const bounded = await typed(`gepa run wiki-search --max-calls 300 --max-reflections 40 --eval ${models} --dry-run`);
+  assert.match(bounded.out, /at most 300 rollouts and 40 reflections, and 2 × 50 rollouts to compare;/);
   const small = await typed(`gepa run wiki-search --max-calls 9 ${models} --dry-run`);
   assert.equal(small.code, 2);
   assert.match(small.err, /A budget of 9 calls tries next to nothing: 50 .* \+ 3 × \(3 .* \+ 50 .*\) = 209\./);
   assert.equal((await typed(`gepa run wiki-search --max-calls 9 ${models} --dry-run --yes`)).code, 0);
+});
+
+test('an evaluation under another system prompt says it, from a file or as it is typed', async () => {
+  const model = '-m m -b http://127.0.0.1:9/v1 --dry-run';
+  writeFileSync(path.join(folder, 'best_prompt.txt'), 'Be brief.\nAlways.');
+  const read = await typed(`eval run wiki-search ${model} --system-prompt best_prompt.txt`);
+  assert.equal(read.code, 0, read.err);
+  assert.match(read.out, /system_prompt "Be brief\.\\nAlways\."/);
+  const missing = await typed(`eval run wiki-search ${model} --system-prompt best.txt`);
+  assert.equal(missing.code, 2);
+  assert.match(
+    missing.err,
+    /wiki-search: system_prompt: expected a system prompt .* got there is no such file: .*best\.txt/,
+  );
 });
 
 test("where gepa's -p names a provider, that is asked", async () => {

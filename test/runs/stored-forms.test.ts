@@ -200,6 +200,13 @@ describe('recorded runs of 24, 25 and 26 November', () => {
       assert.deepEqual(decodeStoredRows(bytes, sampleKeys[id]), [JSON.parse(bytes.toString('utf8'))]);
       versions.set(id, (versions.get(id) ?? new Set()).add(1));
     }
+    for (const id of ['checkpointSubject', 'search', 'searchSummary'] as const) {
+      const bytes = await readFile(new URL(`../data/stored-forms/${id}-1.json`, import.meta.url));
+      const { schemaVersion: _, ...written } = JSON.parse(bytes.toString('utf8')) as Record<string, unknown>;
+      const { schemaVersion: __, ...read } = decodeStored<Record<string, unknown>>(bytes, sampleKeys[id]);
+      assert.deepEqual(read, written);
+      versions.set(id, (versions.get(id) ?? new Set()).add(1));
+    }
     // The teacher of a run is another server, so its rows are made below.
     for (const [id, { version }] of Object.entries(storedForms))
       for (let older = 1; older < version; older++)

@@ -7,6 +7,7 @@ import { noFailures, type RoundFailures } from '../../core/rl/failures.ts';
 import { decodeRanges, encodeRanges } from '../../core/rl/ledger.ts';
 import type { FilteredGroups } from '../../core/rl/filter-groups.ts';
 import { type FakeRun, Gate, type Input, refOf } from './fake-run.ts';
+import { evaluating } from './fake-evaluation.ts';
 import { filtering, groupsIn } from './fake-training.ts';
 import { aWhile, until } from './look.ts';
 import { begin, type BegunRun, closeServer } from './server.ts';
@@ -170,6 +171,38 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     await run.tell('resume');
     const { ledger } = await run.result();
     assert.deepEqual([ledger.isSound, ledger.counts['filtered'], ledger.counts['trained']], [true, 16, 2]);
+  });
+
+  test('a run that pauses for lack of signal names the version to go back to', async () => {
+    const flagged = new Gate();
+    const regression = {
+      isWorse: true,
+      best: { step: 0, name: 'v0', reward: 0.438 },
+      reward: 0,
+      difference: { mean: -0.438, low: -0.5, high: -0.4 },
+      examples: 4,
+    };
+    const run = await begin({
+      settings: { maxSteps: 3, eval: evaluating({ interval: 1, skipFirstStep: true }) },
+      fakes: {
+        recordEvaluation: async (_, { usual }) => ({ ...(await usual()), regression }),
+        ...filtering(async (input, call) => {
+          if (input.round.step === 1) return call.usual();
+          await flagged.pass();
+          return dropping(input, call);
+        }),
+      },
+    });
+    await until('the flag', async () => (await run.status().catch(() => null))?.regressions?.['words']?.step === 1);
+    flagged.open();
+    const reason = await run.paused();
+    assert.match(reason, /^no-signal: 8 sampling rounds for step 2 .* harder examples\. /);
+    assert.ok(
+      reason.endsWith(
+        `npx ratchet rewind ${run.name} --step 0 goes back to the best evaluated version (regression: words fell from 0.438 (v0, the best so far) to 0.000 with v1: -0.438 per example, 95 % between -0.500 and -0.400 over 4 examples).`,
+      ),
+      reason,
+    );
   });
 
   test('on_starvation = "widen" takes what the difficulty filter had left out, after four rounds', async () => {

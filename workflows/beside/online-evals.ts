@@ -322,7 +322,14 @@ export class OnlineEvals {
     const { spec, control } = this.#options;
     const { best, reward, difference } = regression;
     const text = describeRegression(environment, version, regression);
-    control.noteRegression(environment, { version, step, best: best.name, difference: difference.mean, text });
+    control.noteRegression(environment, {
+      version,
+      step,
+      best: best.name,
+      bestStep: best.step,
+      difference: difference.mean,
+      text,
+    });
     control.tell('regression', step, text, {
       environment,
       reward,

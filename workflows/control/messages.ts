@@ -109,6 +109,8 @@ export interface NotedRegression {
   readonly step: number;
   /** The version that was best. */
   readonly best: string;
+  /** Its step; missing in what a run carried from before this was noted. */
+  readonly bestStep?: number;
   /** Mean over examples, of rewards. */
   readonly difference: number;
   readonly text: string;

@@ -192,10 +192,21 @@ export class RunControl {
   /** A run that is stopping gives the step up instead that would wait for somebody. */
   pause(reason: string, by: 'run' | 'person' = 'run'): void {
     if (this.#isStopping && by === 'run') return this.#leave(`step abandoned, as the run is stopping: ${reason}`);
-    this.#pausedBecause = reason;
+    const said = by === 'run' ? reason + this.#wayBack(reason) : reason;
+    this.#pausedBecause = said;
     this.#isPausedByPerson = by === 'person';
     this.#noteAsked();
-    this.tell('paused', this.#step, `paused: ${reason}`);
+    this.tell('paused', this.#step, `paused: ${said}`);
+  }
+
+  /** The better versions that evaluations know of; nothing where the reason names a way back itself. */
+  #wayBack(reason: string): string {
+    if (reason.includes('npx ratchet rewind')) return '';
+    const known = Object.values(this.#figures.regressions).flatMap(
+      ({ bestStep, text }) =>
+      bestStep === undefined ? [] : [` npx ratchet rewind ${this.#options.spec.name} --step ${bestStep} goes back to the best evaluated version (${text}).`], // prettier-ignore
+    );
+    return known.join('');
   }
 
   /** Which prompts are in use; of a run that looks for none. */

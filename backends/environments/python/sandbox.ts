@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url';
 import PQueue from 'p-queue';
 import { RatchetError } from '../../../core/errors.ts';
 import { answerOf } from '../../child-progress.ts';
+import { requireKnownOptions } from '../known-options.ts';
 import { grants, requireGrant } from '../../../engine/grants.ts';
 import { trustedInterpreter } from '../../../engine/trusted-files.ts';
 
@@ -78,6 +79,13 @@ export function sandboxIsWanted(): boolean {
 
 /** Looks once whether the sandbox can be had here. Throws ConfigInvalid saying what is missing and what to do. */
 export async function openPython(given: Partial<PythonOptions> = {}): Promise<Python> {
+  requireKnownOptions<PythonOptions>('openPython(…)', given, {
+    sandbox: true,
+    timeoutS: true,
+    memoryMb: true,
+    outputCharsMax: true,
+    python: true,
+  });
   const options = { ...pythonDefaults, ...given };
   if (options.sandbox === 'namespaces') isSandboxWanted = true;
   else requireGrant(grants.noSandbox, 'Model-written Python without a sandbox (sandbox = "none")');

@@ -19,6 +19,7 @@ const someSettings: fc.Arbitrary<SearchSettings> = fc
     valSize: fc.integer({ min: 1, max: 12 }),
     parallel: fc.integer({ min: 1, max: 4 }),
     parallelMax: fc.integer({ min: 1, max: 5 }),
+    maxReflections: fc.integer({ min: 1, max: 40 }),
     proposals: fc.integer({ min: 1, max: 3 }),
     proposalSelection: fc.constantFrom('all' as const, 'best' as const, { top: 2 }),
     screen: fc.constantFrom(null, 1, 4),
@@ -53,9 +54,21 @@ describe('a search', () => {
         assert.equal(result(state).calls, paid);
         assert(paid <= toy.settings.maxCalls, `${paid} calls of ${toy.settings.maxCalls}`);
         assert(result(state).isFinished);
+        assert(state.reflections <= toy.settings.maxReflections!, `${state.reflections} reflections`);
       }),
       { numRuns: 150 },
     );
+  });
+
+  test('ends when the reflections that it may ask for are used up, though calls are left', () => {
+    const bounded = { start: { system_prompt: 'a' }, failing: 0, paidInVain: 0 };
+    for (const maxReflections of [1, 5, 1000]) {
+      const toy = { ...bounded, settings: defaultSettings({ ...sizes, maxReflections }) };
+      const { reflections, stopReason, calls } = result(drive(toy, atOnce).state);
+      const isShort = maxReflections < 1000;
+      assert.deepEqual([reflections <= maxReflections, stopReason], [true, isShort ? 'max_reflections' : 'budget']);
+      if (isShort) assert.ok(reflections === maxReflections && calls < sizes.maxCalls);
+    }
   });
 
   test('could not make more either if everything it has asked for were paid for', () => {

@@ -128,6 +128,94 @@ describe('advice on a run', () => {
     only(findings(healthy(() => scoring)), 'slow', /^bound by scoring: /);
   });
 
+  test('a rate is not raised where the reward did not rise, also where the fall is within the noise', () => {
+    // As of a run that collapsed after 14 steps: 0.18 with much noise, then next to nothing, most answers cut off.
+    const rewards = [0.18, 0.4, 0, 0.35, 0.02, 0.2, 0.3, 0, 0.1, 0.05, 0.02, 0, 0.03, 0.02];
+    const collapsed = healthy(
+      (step) => ({
+        'train/reward': rewards[step - 1]!,
+        'train/agg/all/is_truncated/mean': step > 9 ? 0.82 : 0.2,
+        grad_norm: [8, 11].includes(step) ? 60 : 1,
+      }),
+      rewards.length,
+    );
+    const found = findings(collapsed);
+    const [fall] = found;
+    assert.match(fall!.evidence, /lower than it was, though no difference beyond the noise/);
+    assert.match(fall!.change.join('\n'), /learning_rate=5e-4 .*\n.*rewind RUN --step \d/);
+    assert.deepEqual(ratesOf(found), [5e-4]);
+    assert.doesNotMatch(JSON.stringify(found), /too low/);
+  });
+
+  test('a rate is raised where a steady run rises too little to be sure', () => {
+    const rising = healthy((step) => ({ 'train/reward': 0.3 + step * 0.0005 + Math.sin(step * 7) * 0.05 }));
+    assert.deepEqual(ratesOf(findings(rising)), [0.003]);
+    const cutOff = rising.map(({ step, metrics }) => ({
+      step,
+      metrics: { ...metrics, 'train/agg/all/is_truncated/mean': 0.5 },
+    }));
+    assert.deepEqual(ratesOf(findings(cutOff)), []);
+  });
+
+  test('no answer contradicts itself, whatever the history', () => {
+    const axes: Record<string, ((step: number, count: number) => Record<string, number>)[]> = {
+      reward: [
+        () => ({}),
+        (step) => ({ 'train/reward': 0.3 + Math.sin(step * 7) * 0.05 }),
+        (step) => ({ 'train/reward': 0.3 + step * 0.0005 + Math.sin(step * 7) * 0.05 }),
+        (step, count) => ({ 'train/reward': 0.6 - (0.5 * step) / count }),
+        (step, count) => ({ 'train/reward': step > count / 2 ? 0.02 : 0.2 + Math.sin(step * 7) * 0.2 }),
+        (step) => ({ 'train/reward': 0.9 + Math.sin(step * 7) * 0.05 }),
+      ],
+      entropy: [() => ({}), (step, count) => ({ entropy: step < count / 2 ? 1 : 0.02 })],
+      gradients: [() => ({}), (step) => (step % 6 === 0 ? { grad_norm: 50 } : {})],
+      clipped: [() => ({}), () => ({ clip_fraction: 0.4 })],
+      mismatch: [() => ({}), () => ({ mismatch_kl: 0.2 })],
+      cutOff: [() => ({}), () => ({ 'train/agg/all/is_truncated/mean': 0.8 })],
+      groups: [
+        () => ({}),
+        () => ({ 'filter/too_easy': 90, 'train/agg/all/solved_all': 0.8 }),
+        () => ({ 'filter/too_hard': 90, 'train/agg/all/solved_none': 0.8 }),
+        () => ({ 'filter/no_signal': 90, 'train/agg/all/solved_all': 0 }),
+      ],
+      time: [
+        () => ({}),
+        () => ({ 'rollout/generation_time': 5, 'time/step': 6 }),
+        () => ({ 'time/train': 5, 'time/step': 6 }),
+      ],
+    };
+    const histories = Object.values(axes).reduce<((step: number, count: number) => Record<string, number>)[]>(
+      (all, choices) =>
+        all.flatMap((before) =>
+          choices.map((choice) => (step, count) => ({ ...before(step, count), ...choice(step, count) })),
+        ),
+      [() => ({})],
+    );
+    assert.equal(histories.length, 6 * 2 * 2 * 2 * 2 * 2 * 4 * 3);
+    let told = 0;
+    for (const history of histories) {
+      for (const [count, asked] of [
+        [14, settings],
+        [60, { ...settings, batchSize: 512, maxAsyncLevel: 2 }],
+      ] as const) {
+        const steps = healthy((step) => history(step, count), count);
+        const found = advise({ steps, settings: asked, ettr: 1 });
+        told += found.length;
+        const text = found.flatMap(({ causes, change }) => [...causes, ...change]).join('\n');
+        for (const [one, other] of opposites)
+          assert.ok(!(one.test(text) && other.test(text)), `${one} and ${other} in one answer:\n${text}`);
+        assert.ok(new Set(ratesOf(found)).size <= 1, text);
+        const isUnsteady = found.some(({ symptom, evidence }) => symptom === 'unstable' || /cut off/.test(evidence));
+        if (isUnsteady)
+          assert.ok(
+            ratesOf(found).every((rate) => rate < asked.learningRate),
+            text,
+          );
+      }
+    }
+    assert.ok(told > histories.length, 'the histories have something to tell');
+  });
+
   test('a run of a few steps has no trend yet, and a metric that is missing is not judged', () => {
     const young = findings(healthy(() => ({}), 4));
     assert.match(young[0]!.evidence, /^4 trained steps/);
@@ -138,3 +226,26 @@ describe('advice on a run', () => {
     assert.equal(findings([]).length, 1);
   });
 });
+
+/** Learning rates that are recommended. */
+function ratesOf(found: readonly Finding[]): number[] {
+  return found.flatMap(({ change }) =>
+    change.flatMap((what) => {
+      const rate = /learning_rate=(\S+)/.exec(what)?.[1];
+      return rate === undefined ? [] : [Number(rate)];
+    }),
+  );
+}
+
+/** Items that exclude each other, as a reader recognises them. */
+const opposites: readonly (readonly [RegExp, RegExp])[] = [
+  [/learning rate is too high/, /learning rate is too low/],
+  [/easier examples|too hard/, /harder examples|too easy/],
+  [/stop here/, /ratchet rewind/],
+  [/max_tokens above|more room/, /max_tokens lower/],
+  [/rollouts_per_example 16 to 32|more rollouts_per_example|groups of 32/, /rollouts_per_example 4 to 8/],
+  [/batch_size above/, /batch_size lower/],
+  [/max_async_level = 0/, /max_async_level = 1/],
+  [/online_difficulty_filtering = true/, /wider min_reward|on_starvation = "widen"/],
+  [/a larger model/, /a smaller model/],
+];

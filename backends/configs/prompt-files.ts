@@ -1,0 +1,66 @@
+import path from 'node:path';
+import type { CodeRef, RunSpec } from '../../config/run-spec.ts';
+import type { KeyPath } from '../../config/positions.ts';
+import { systemPromptCharsMax } from '../../core/limits.ts';
+import { isPromptFile } from '../../core/rl/system-prompt.ts';
+import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
+import { trustedData } from '../../engine/trusted-files.ts';
+import { sha256 } from '../store/file-store.ts';
+import { type Folders, resolvePath } from './paths.ts';
+import { Refused, type Tried } from './refused.ts';
+
+interface Prompt {
+  readonly text: string;
+  /** null where the text itself was written. */
+  readonly file: { readonly path: string; readonly sha256: string } | null;
+}
+
+/** A prompt that is written as `system_prompt`: the text, or what its file holds, to the last character. Throws `Refused`. */
+export async function readPrompt(written: string, resolve: (name: string) => string): Promise<Prompt> {
+  if (!isPromptFile(written)) return { text: written, file: null };
+  const expected = `a system prompt of at most ${systemPromptCharsMax} characters: its text, or a file with it`;
+  const named = resolve(written);
+  const file = trustedData(named, 'The system prompt');
+  let text: string;
+  try {
+    text = await readRegularText(file);
+  } catch (cause) {
+    const hint = '; one word is read as the name of a file, so end a text of one word with a line break';
+    const isWord = path.extname(written) === '';
+    throw new Refused({ expected, received: `${whyUnreadable(cause)}: ${file}${isWord ? hint : ''}` }, cause);
+  }
+  if (text.length > systemPromptCharsMax)
+    throw new Refused({ expected, received: `${file} with ${text.length} characters` });
+  return { text, file: { path: named, sha256: sha256(Buffer.from(text)) } };
+}
+
+interface ReadPrompts {
+  readonly trained: RunSpec['environments'];
+  readonly evaluated: NonNullable<RunSpec['eval']>['environments'];
+  /** Files that were read. */
+  readonly files: readonly Pick<CodeRef, 'path' | 'sha256'>[];
+}
+
+/** The environments of a run with the text of their system prompts. */
+export async function readPrompts(spec: RunSpec, folders: Folders, tried: Tried): Promise<ReadPrompts> {
+  const files: Pick<CodeRef, 'path' | 'sha256'>[] = [];
+  const withPrompt = async <Entry extends { readonly systemPrompt?: string | undefined }>(
+    entry: Entry,
+    ...names: KeyPath[]
+  ): Promise<Entry> => {
+    const { systemPrompt: written } = entry;
+    if (written === undefined) return entry;
+    const read = await tried(names, () => readPrompt(written, (name) => resolvePath(name, folders)));
+    if (read === null) return entry;
+    if (read.file !== null) files.push(read.file);
+    return { ...entry, systemPrompt: read.text };
+  };
+  const of = (...at: KeyPath): KeyPath => [...at, 'system_prompt'];
+  const evaluated = spec.eval?.environments ?? [];
+  return {
+    trained: await Promise.all(spec.environments.map((entry, i) => withPrompt(entry, of('env', i)))),
+    // Those that are trained on, where none are named.
+    evaluated: await Promise.all(evaluated.map((entry, i) => withPrompt(entry, of('eval', 'env', i), of('env', i)))),
+    files,
+  };
+}

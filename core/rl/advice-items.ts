@@ -1,0 +1,55 @@
+import type { Finding } from './rules-of-thumb.ts';
+
+/**
+ * Two moves of one thing in different directions exclude each other: "raise the learning rate" and "lower it" cannot
+ * both be right. `ratchet advise` names at most one direction for each thing.
+ */
+interface Move {
+  readonly of: string;
+  readonly to: string;
+}
+
+/** A cause or a change. With `move`, it asks that something is moved, or says that it stands too far the other way. */
+type Item = string | { readonly says: string; readonly move: Move };
+
+/** A finding before contradictions are taken out. */
+export interface Draft extends Omit<Finding, 'causes' | 'change'> {
+  readonly causes: readonly Item[];
+  readonly change: readonly Item[];
+  /** Moves that this finding speaks against, though it asks for none. */
+  readonly rulesOut?: readonly Move[];
+}
+
+export function moving(of: string, to: string, says: string): Item {
+  return { says, move: { of, to } };
+}
+
+/** Where the policy is already unstable, a higher rate is never the answer. */
+const ruledOutWhenUnstable: readonly Move[] = [{ of: 'learning rate', to: 'higher' }];
+
+/** Keeps the direction that the most urgent finding asks for; drops items that ask for another, or that a finding rules out. */
+export function withoutContradiction(drafts: readonly Draft[]): Finding[] {
+  const ruledOut = drafts.flatMap(({ symptom, rulesOut = [] }) => [
+    ...rulesOut,
+    ...(symptom === 'unstable' ? ruledOutWhenUnstable : []),
+  ]);
+  const directions = new Map<string, string>();
+  const isAllowed = ({ of, to }: Move): boolean => !ruledOut.some((move) => move.of === of && move.to === to);
+  for (const { causes, change } of drafts) {
+    for (const item of [...change, ...causes]) {
+      if (typeof item === 'string' || !isAllowed(item.move) || directions.has(item.move.of)) continue;
+      directions.set(item.move.of, item.move.to);
+    }
+  }
+  const kept = (items: readonly Item[]): string[] =>
+    items.flatMap((item) => {
+      if (typeof item === 'string') return [item];
+      const { says, move } = item;
+      return isAllowed(move) && directions.get(move.of) === move.to ? [says] : [];
+    });
+  return drafts.map(({ rulesOut: _, causes, change, ...finding }) => ({
+    ...finding,
+    causes: kept(causes),
+    change: kept(change),
+  }));
+}
