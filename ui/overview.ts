@@ -173,7 +173,7 @@ export async function seriesOf(
   const aside = others.filter((name) => !onTheWay.has(name)).map((name) => ({ name, rows: table.rowsOf(name) }));
   const stepsPerPoint = Math.max(1, Math.ceil(path.length / pointsMax));
   const leftOf = [...left, ...aside].filter(({ rows }) => rows.length > 1);
-  const lastRows = path.filter((_, i) => i % stepsPerPoint === stepsPerPoint - 1 || i === path.length - 1);
+  const lastRows = table.points(path, stepsPerPoint).map((rows) => rows.at(-1)!);
   const drawn = table.part(lineage, path, names, stepsPerPoint);
   return {
     path: { ...drawn, values: { ...drawn.values, ...spentBy(table, names, lastRows) } },

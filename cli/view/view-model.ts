@@ -1,4 +1,5 @@
 import { timeoutsIn } from '../../core/rl/metrics.ts';
+import type { Curves } from '../../runs/curves.ts';
 import type { RunStatus, StepTrend } from '../../workflows/control/messages.ts';
 import { type EvaluationProgress, versionIn } from '../eval/evaluation-progress.ts';
 import { type RunSnapshot, type WaitingOn, waitingOf } from '../follow-run.ts';
@@ -77,6 +78,8 @@ export const stepsOfMedian = 20;
 export function viewModel(
   { is, status, pending, evaluations = [], stuck = null }: RunSnapshot,
   nowMs: number,
+  /** Of the whole run, where they are known; a status holds its newest part alone. */
+  curves: Curves | null = status,
 ): ViewModel | null {
   if (status === null) return null;
   const { run, model, environments, lineage, attempt, phase, pausedBecause, step, maxSteps, policy, lost, latest } =
@@ -93,7 +96,7 @@ export function viewModel(
     maxSteps,
     elapsedS: Math.max(0, (nowMs - Date.parse(status.since)) / 1000),
     etaS: phase === 'training' ? etaOf(status) : null,
-    curves: curvesOf(status),
+    curves: shownCurves(curves ?? status),
     bars: [...barsOf(status, pending, nowMs), ...evalBarsOf(evaluations)],
     policy,
     figures: figuresOf(status),
@@ -139,7 +142,7 @@ export function medianStepSeconds(trend: RunStatus['trend']): number | null {
   return took.length < 2 ? null : median(took);
 }
 
-function curvesOf({ trend, evals }: RunStatus): Curve[] {
+function shownCurves({ trend, evals }: Curves): Curve[] {
   const of = (name: string, value: (entry: StepTrend) => number | null): Curve[] => {
     const values = trend.map(value);
     const last = values.findLast((one) => one !== null);
