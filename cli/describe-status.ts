@@ -141,7 +141,10 @@ function describeStatus(
     ...(status.pausedBecause
       ? [`paused because: ${status.pausedBecause}`, `continue with npx ratchet resume ${status.run}`]
       : []),
-    ...describeFigures({ ...status, ...(curves && joinedCurves(curves, status)) }, status.phase === 'training' && workflow === 'running'),
+    ...describeFigures(
+      { ...status, ...(curves && joinedCurves(curves, status)) },
+      status.phase === 'training' && workflow === 'running',
+    ),
     `policy        ${status.policyDigest?.slice(0, 12) ?? 'none yet'}`,
     `learning rate ${status.learningRate} (peak)`,
     `files         ${status.store}`,

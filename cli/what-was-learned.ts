@@ -116,12 +116,7 @@ async function rowsOf(run: RunPlace, environment: string, step: number, variant:
   const place = layout.evaluation(await lineageOfStep(run, step), environment, run.name, step, { variant });
   const bytes = await storeOf(run).read(`${place}results.jsonl`);
   if (!bytes) return [];
-  return Buffer.from(bytes)
-    .toString('utf8')
-    .split('\n')
-    .map(jsonOrNull)
-    .filter(isRow)
-    .map(readRow);
+  return Buffer.from(bytes).toString('utf8').split('\n').map(jsonOrNull).filter(isRow).map(readRow);
 }
 
 /** By example, of its rollouts' mean rewards. */

@@ -88,17 +88,30 @@ describe('the closing report', () => {
       return { step: 3 * i, sampled: all(0.2 + i / 100), greedy: all(0.25 + i / 100) };
     });
     const said = await textsOf(await storedRun(t, steps, evaluations));
-    assert.match(said[0]!, /^learned reverse-text, held out, v0 → v90: reward 0\.200 → 0\.500, greedy 0\.250 → 0\.550$/);
-    assert.ok(said.some((line) => /^curve {3}▁\S*█ {2}held-out reward, v0 0\.200 … v90 0\.500$/.test(line)), said.join('\n'));
-    assert.ok(said.some((line) => / {8}▁\S*█ {2}reward of batches, step 1 0\.300 … step 90 0\.745$/.test(line)), said.join('\n'));
+    assert.match(
+      said[0]!,
+      /^learned reverse-text, held out, v0 → v90: reward 0\.200 → 0\.500, greedy 0\.250 → 0\.550$/,
+    );
+    assert.ok(
+      said.some((line) => /^curve {3}▁\S*█ {2}held-out reward, v0 0\.200 … v90 0\.500$/.test(line)),
+      said.join('\n'),
+    );
+    assert.ok(
+      said.some((line) => / {8}▁\S*█ {2}reward of batches, step 1 0\.300 … step 90 0\.745$/.test(line)),
+      said.join('\n'),
+    );
   });
 
   test('says that the reward fell where it fell', async (t) => {
     const said = await textsOf(
-      await storedRun(t, [0.3, 0.2], [
-        { step: 0, sampled: all(0.252), greedy: all(0.3) },
-        { step: 2, sampled: all(0.165), greedy: all(0.2) },
-      ]),
+      await storedRun(
+        t,
+        [0.3, 0.2],
+        [
+          { step: 0, sampled: all(0.252), greedy: all(0.3) },
+          { step: 2, sampled: all(0.165), greedy: all(0.2) },
+        ],
+      ),
     );
     assert.match(said[0]!, /^fell {4}reverse-text, .*: reward fell 0\.252 → 0\.165, greedy fell 0\.300 → 0\.200$/);
     assert.ok(!said.join('\n').includes('learned'));
@@ -106,12 +119,19 @@ describe('the closing report', () => {
 
   test('is of two minds where sampled answers rose and greedy ones fell', async (t) => {
     const said = await textsOf(
-      await storedRun(t, [0.3, 0.4], [
-        { step: 0, sampled: all(0.221), greedy: all(0.408) },
-        { step: 66, sampled: all(0.369), greedy: all(0.356) },
-      ]),
+      await storedRun(
+        t,
+        [0.3, 0.4],
+        [
+          { step: 0, sampled: all(0.221), greedy: all(0.408) },
+          { step: 66, sampled: all(0.369), greedy: all(0.356) },
+        ],
+      ),
     );
-    assert.match(said[0]!, /^mixed {3}.*reward 0\.221 → 0\.369, greedy fell 0\.408 → 0\.356: one rose, the other fell$/);
+    assert.match(
+      said[0]!,
+      /^mixed {3}.*reward 0\.221 → 0\.369, greedy fell 0\.408 → 0\.356: one rose, the other fell$/,
+    );
   });
 
   test('calls nothing learned that may be chance, that has too few examples, or whose rows are gone', async (t) => {
@@ -125,11 +145,17 @@ describe('the closing report', () => {
       return (await textsOf(await storedRun(t, [0.3, 0.4], ends)))[0]!;
     };
     const chance = { sampled: noisy(3), greedy: noisy(3) };
-    assert.match(await first({ sampled: noisy(0), greedy: noisy(0) }, chance), /^evals .*: no difference beyond chance$/);
+    assert.match(
+      await first({ sampled: noisy(0), greedy: noisy(0) }, chance),
+      /^evals .*: no difference beyond chance$/,
+    );
     const few = { sampled: all(0.9, 4), greedy: all(0.9, 4) };
     const fewBefore = { sampled: all(0.2, 4), greedy: all(0.2, 4) };
     assert.match(await first(fewBefore, few), /^evals .*: too few examples to tell from chance$/);
-    assert.match(await first({ hasRows: false }, { sampled: all(0.9) }), /^evals .*\(their rows are not stored: this may be chance\)$/);
+    assert.match(
+      await first({ hasRows: false }, { sampled: all(0.9) }),
+      /^evals .*\(their rows are not stored: this may be chance\)$/,
+    );
   });
 
   test('of an unchanging model it is right in 98 of 100 runs', () => {
@@ -148,10 +174,14 @@ describe('the closing report', () => {
     const after = before.map((text) => text.replace('old', 'new'));
     const better = Array.from({ length: 20 }, (_, i) => (i === 15 || i === 16 ? 1 : i === 17 ? 0 : 0.5));
     const said = await textsOf(
-      await storedRun(t, [0.3, 0.4], [
-        { step: 0, sampled: all(0.5, 20), greedy: all(0.5, 20), says: before },
-        { step: 9, sampled: all(0.5, 20), greedy: better, says: after },
-      ]),
+      await storedRun(
+        t,
+        [0.3, 0.4],
+        [
+          { step: 0, sampled: all(0.5, 20), greedy: all(0.5, 20), says: before },
+          { step: 9, sampled: all(0.5, 20), greedy: better, says: after },
+        ],
+      ),
     );
     assert.equal(said[1], '        greedy answers: 5 of 20 changed, 2 for the better, 1 for the worse');
     assert.equal(said[2], '        "word 15"  before: "old 15"  after: "new 15"');
@@ -160,10 +190,14 @@ describe('the closing report', () => {
 
   test('leaves a falling curve of batches out below learned', async (t) => {
     const said = await textsOf(
-      await storedRun(t, [0.34, 0.3, 0.26], [
-        { step: 0, sampled: all(0.3), greedy: all(0.3) },
-        { step: 3, sampled: all(0.5), greedy: all(0.5) },
-      ]),
+      await storedRun(
+        t,
+        [0.34, 0.3, 0.26],
+        [
+          { step: 0, sampled: all(0.3), greedy: all(0.3) },
+          { step: 3, sampled: all(0.5), greedy: all(0.5) },
+        ],
+      ),
     );
     assert.match(said[0]!, /^learned/);
     assert.ok(!said.join('\n').includes('batches'), said.join('\n'));
@@ -172,12 +206,16 @@ describe('the closing report', () => {
 
   test('judges each environment', async (t) => {
     const said = await textsOf(
-      await storedRun(t, [0.3, 0.4], [
-        { step: 0, environment: 'short', sampled: all(0.3), greedy: all(0.3) },
-        { step: 0, environment: 'long', sampled: all(0.5), greedy: all(0.5) },
-        { step: 3, environment: 'short', sampled: all(0.5), greedy: all(0.5) },
-        { step: 3, environment: 'long', sampled: all(0.3), greedy: all(0.3) },
-      ]),
+      await storedRun(
+        t,
+        [0.3, 0.4],
+        [
+          { step: 0, environment: 'short', sampled: all(0.3), greedy: all(0.3) },
+          { step: 0, environment: 'long', sampled: all(0.5), greedy: all(0.5) },
+          { step: 3, environment: 'short', sampled: all(0.5), greedy: all(0.5) },
+          { step: 3, environment: 'long', sampled: all(0.3), greedy: all(0.3) },
+        ],
+      ),
     );
     assert.ok(said.some((line) => line.startsWith('learned short')));
     assert.ok(said.some((line) => line.startsWith('fell    long')));
@@ -186,7 +224,11 @@ describe('the closing report', () => {
   test('its figure is bold on a terminal with colors, and nowhere else', () => {
     const written = (hasColor: boolean): string => {
       const lines: string[] = [];
-      startClock((text) => void lines.push(text), () => 80, hasColor).say('learned words: reward 0.2 → 0.5', '0.2 → 0.5');
+      startClock(
+        (text) => void lines.push(text),
+        () => 80,
+        hasColor,
+      ).say('learned words: reward 0.2 → 0.5', '0.2 → 0.5');
       return lines.join('');
     };
     assert.ok(written(true).includes('\u001b[1m0.2 → 0.5\u001b[22m'));
@@ -196,18 +238,31 @@ describe('the closing report', () => {
 
 describe('what else is told from the store', () => {
   test('the events and the status of a stored run have every evaluation, from v0 on', async (t) => {
-    const evaluations = Array.from({ length: 31 }, (_, i) => ({ step: 3 * i, sampled: all(0.2, 2), greedy: all(0.2, 2) }));
-    const run = await storedRun(t, Array.from({ length: 90 }, () => 0.5), evaluations);
+    const evaluations = Array.from({ length: 31 }, (_, i) => ({
+      step: 3 * i,
+      sampled: all(0.2, 2),
+      greedy: all(0.2, 2),
+    }));
+    const run = await storedRun(
+      t,
+      Array.from({ length: 90 }, () => 0.5),
+      evaluations,
+    );
     const evals = (await storedEvents(run)).filter(({ kind }) => kind === 'eval');
     assert.deepEqual([evals.length, evals[0]!.step], [31, 0]);
     const curves = await curvesOf({ ...run, lineage: 'main' }, Infinity);
-    assert.match(describeFigures({ step: 90, maxSteps: 90, ...curves }, false).join('\n'), /reverse-text: v0 0\.200 · …/);
+    assert.match(
+      describeFigures({ step: 90, maxSteps: 90, ...curves }, false).join('\n'),
+      /reverse-text: v0 0\.200 · …/,
+    );
   });
 
   test('what a run remembers is bounded, and stands behind what is stored', async (t) => {
-    const run = await storedRun(t, Array.from({ length: 90 }, (_, i) => i / 100), [
-      { step: 0, sampled: all(0.2, 2), greedy: all(0.2, 2) },
-    ]);
+    const run = await storedRun(
+      t,
+      Array.from({ length: 90 }, (_, i) => i / 100),
+      [{ step: 0, sampled: all(0.2, 2), greedy: all(0.2, 2) }],
+    );
     const stored = await curvesOf({ ...run, lineage: 'main' }, Infinity);
     const remembered = rememberedOf(stored);
     assert.deepEqual([stored.trend.length, remembered.trend.length], [90, trendKept]);
