@@ -1,4 +1,10 @@
-import { type Effectiveness, effectivenessOf, timeMetrics, type TimedCommit } from '../core/rl/effectiveness.ts';
+import {
+  describeRest,
+  type Effectiveness,
+  effectivenessOf,
+  timeMetrics,
+  type TimedCommit,
+} from '../core/rl/effectiveness.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { firstLineage } from '../core/names.ts';
 import {
@@ -73,6 +79,7 @@ export async function overviewOf(
     stepSeconds,
     etaSeconds: stepSeconds === null || step >= maxSteps ? null : (maxSteps - step) * stepSeconds,
     ettr: effect.ettr,
+    rest: describeRest(effect),
     wallSeconds: effect.wallSeconds,
     pausedSeconds: effect.pausedSeconds,
     lost: effect.lost,
@@ -110,7 +117,7 @@ export async function effectOf(place: RunPlace, table: MetricsTable, lineage: st
   ]);
 }
 
-function stateOf({ phase }: RunStatus): string {
+export function stateOf({ phase }: RunStatus): string {
   return phase === 'training' ? 'running' : phase;
 }
 
