@@ -1,6 +1,7 @@
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import { orIfDamaged } from '../backends/store/objects.ts';
 import { flat } from '../config/changed-settings.ts';
+import { nameInFile } from '../config/setting-names.ts';
 import { FollowedHead } from '../runs/followed-head.ts';
 import { Notices } from '../runs/notices.ts';
 import { storedSpec } from '../runs/stored-spec.ts';
@@ -172,9 +173,10 @@ export class RunSource {
     return this.#timeline.told(minutes);
   }
 
-  /** Every setting by its path. */
+  /** Every setting by its name in a run file. */
   async settings(): Promise<Readonly<Record<string, string>>> {
-    return Object.fromEntries(flat((await storedSpec(this.place)).spec));
+    const { spec } = await storedSpec(this.place);
+    return Object.fromEntries([...flat(spec)].map(([path, value]) => [nameInFile(path), value]));
   }
 
   async markers(): Promise<Marker[]> {
