@@ -14,7 +14,7 @@ import {
 import { type ConfigLayer, loadRunConfig } from '../backends/configs/load-run-config.ts';
 import type { SentFiles } from '../backends/configs/sent-files.ts';
 import { checkStore, openRunStore } from '../backends/store/index.ts';
-import { type Curves, curvesOf } from '../runs/curves.ts';
+import { type Curves, curvesOf, rememberedOf } from '../runs/curves.ts';
 import { isWholeHere } from '../runs/lineages.ts';
 import { recordMissing } from '../runs/record-metrics.ts';
 import { refuseUnfinishedFork } from '../runs/unfinished-fork.ts';
@@ -142,7 +142,7 @@ export const createOpenRun =
       hadEnded: head !== null && (await isLastStep(store, head.commit)),
       ...(takesOver && isAskedBack && refused.length === 0 ? { isRewound: true } : {}),
       weightsAreGone: head?.commit.origin !== undefined && !(await isWholeHere(place, head.commit)),
-      ...(head === null ? {} : { curves: await curvesOf(handle, head.commit.step) }),
+      ...(head === null ? {} : { curves: rememberedOf(await curvesOf(handle, head.commit.step)) }),
       datasets,
       warnings: hasSearchAttributes ? warnings : [...warnings, searchAttributesMissing],
       hasSearchAttributes,

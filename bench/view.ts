@@ -52,7 +52,7 @@ async function measure(bench: Bench, { seconds }: { readonly seconds: number }):
         } as never,
         shows: { hasColor: true, hasUnicode: true, reflows: true },
         leaving: 'detach',
-        rollouts: () => new StoredRollouts(openRunStore(resolveStoreUri('file:outputs', folder), 'watched')),
+        rollouts: () => new StoredRollouts({ name: 'watched', store: resolveStoreUri('file:outputs', folder) }),
         onLeave: () => left.abort(),
         asLine: (line) => `${line}\n`,
       });

@@ -56,7 +56,7 @@ export function openAudience(telling: Telling): Audience {
     case 'lines':
       return linesAudience(startClock());
     case 'json':
-      return jsonAudience(startClock((text) => void process.stderr.write(text)));
+      return jsonAudience(startClock((text) => void process.stderr.write(text), undefined, false));
     case 'view':
       return viewAudience(startClock());
     default:
@@ -103,7 +103,7 @@ function jsonAudience({ say, part }: Clock): Audience {
 
 function viewAudience(clock: Clock): Audience {
   let view: TerminalView | null = null;
-  const say = (line: string): void => (view ? view.say(line) : clock.say(line));
+  const say: Clock['say'] = (line, bold) => (view ? view.say(line) : clock.say(line, bold));
   return {
     say,
     part: clock.part,

@@ -2,11 +2,13 @@ import { describeSink, type SinkStates } from '../runs/sink-states.ts';
 import { moneyText, partName, type RunCost, usedLines } from '../core/rl/cost.ts';
 import { environmentRewards, timeoutsIn } from '../core/rl/metrics.ts';
 import { describePools } from '../core/rl/pools.ts';
+import type { Curves } from '../runs/curves.ts';
 import type { StoredNotice } from '../runs/notices.ts';
 import type { RunStatus } from '../workflows/control/messages.ts';
 import { type BranchFigures, describePrompts } from './describe-prompts.ts';
 import { describeFigures } from './describe-figures.ts';
 import { describeInPlay } from './describe-in-play.ts';
+import { joinedCurves } from './joined-curves.ts';
 import type { StoredRun } from './stored-runs.ts';
 
 /** `ratchet status RUN --json`. */
@@ -42,6 +44,8 @@ export interface StatusReport {
   readonly webhook: string | null;
   /** What it has cost so far; null where nothing was counted, or that cannot be read from here. */
   readonly cost: RunCost | null;
+  /** All its steps and evaluations that are stored; `status` has the newest alone. Null where they cannot be read from here. */
+  readonly curves: Curves | null;
   /** Why neither could be read; null when they could. */
   readonly sinksError: string | null;
 }
@@ -124,7 +128,7 @@ function describeEnvironments(figures: Readonly<Record<string, number | string>>
 function describeStatus(
   status: RunStatus,
   workflow: string,
-  { retries, branches }: Pick<StatusReport, 'retries' | 'branches'>,
+  { retries, branches, curves }: Pick<StatusReport, 'retries' | 'branches' | 'curves'>,
 ): string[] {
   const waiting = [
     ...status.waitingOn.map(({ what, since }) => `  ${what}, since ${since}`),
@@ -137,7 +141,10 @@ function describeStatus(
     ...(status.pausedBecause
       ? [`paused because: ${status.pausedBecause}`, `continue with npx ratchet resume ${status.run}`]
       : []),
-    ...describeFigures(status, status.phase === 'training' && workflow === 'running'),
+    ...describeFigures(
+      { ...status, ...(curves && joinedCurves(curves, status)) },
+      status.phase === 'training' && workflow === 'running',
+    ),
     `policy        ${status.policyDigest?.slice(0, 12) ?? 'none yet'}`,
     `learning rate ${status.learningRate} (peak)`,
     `files         ${status.store}`,

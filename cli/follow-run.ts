@@ -27,8 +27,8 @@ const pauseCharsShown = 100;
 
 /** Whom a followed run is told to: lines, NDJSON, or a live view. */
 export interface Follower {
-  /** One line for people. */
-  readonly say: (line: string) => void;
+  /** One line for people, and a part of it that stands out. */
+  readonly say: (line: string, bold?: string) => void;
   readonly event: (event: RunEvent) => void;
   /** Events from before one attached, that are not told. */
   readonly earlier?: (events: readonly RunEvent[]) => void;

@@ -8,7 +8,7 @@ import { rootMessage } from './root-message.ts';
 import { readRegular } from '../engine/regular-file.ts';
 import type { StatusReport } from './describe-status.ts';
 
-type Sinks = Pick<StatusReport, 'sinks' | 'sinksError' | 'notices' | 'damagedNotices' | 'webhook' | 'cost'>;
+type Sinks = Pick<StatusReport, 'sinks' | 'sinksError' | 'notices' | 'damagedNotices' | 'webhook' | 'cost' | 'curves'>;
 
 /** Of a folder read as a plain file: opening stores takes longer than all else here. */
 export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sinks> {
@@ -24,16 +24,18 @@ export async function sinksOf(run: string, store = 'file:outputs'): Promise<Sink
       ? sinkStatesIn(await readRegular(file, undefined, { within: [path.resolve(folder, run)] }), file)
       : {};
     const hasMetrics = existsSync(path.resolve(folder, run, layout.metrics()));
-    const cost = hasMetrics ? await costIn(`${pathToFileURL(path.resolve(folder)).href}/`, run) : null;
-    return { sinks, sinksError: null, cost, ...noticed };
+    const measured = hasMetrics ? await measuredIn(`${pathToFileURL(path.resolve(folder)).href}/`, run) : notMeasured;
+    return { sinks, sinksError: null, ...measured, ...noticed };
   } catch (error) {
     return nothingTold(rootMessage(error)); // it is made again by whoever feeds them
   }
 }
 
 function nothingTold(sinksError: string): Sinks {
-  return { sinks: {}, sinksError, notices: [], damagedNotices: [], webhook: null, cost: null };
+  return { sinks: {}, sinksError, notices: [], damagedNotices: [], webhook: null, ...notMeasured };
 }
+
+const notMeasured = { cost: null, curves: null };
 
 async function noticesIn(
   uri: string,
@@ -50,14 +52,20 @@ async function noticesIn(
 }
 
 /** Of a run whose records are damaged nothing is told, and all else of it is. */
-async function costIn(store: string, name: string): Promise<StatusReport['cost']> {
-  const [{ costOfRun }, { orIfDamaged }] = await Promise.all([
+async function measuredIn(store: string, name: string): Promise<Pick<StatusReport, 'cost' | 'curves'>> {
+  const [{ costOfRun }, { curvesOf }, { currentLineage }, { orIfDamaged }] = await Promise.all([
     import('../runs/cost.ts'),
+    import('../runs/curves.ts'),
+    import('../runs/run-access.ts'),
     import('../backends/store/objects.ts'),
   ]);
-  return orIfDamaged(
-    () => costOfRun({ store, name }),
-    () => null,
+  const place = { store, name };
+  return orIfDamaged<Pick<StatusReport, 'cost' | 'curves'>>(
+    async () => ({
+      cost: await costOfRun(place),
+      curves: await curvesOf({ ...place, lineage: await currentLineage(place) }, Infinity),
+    }),
+    () => Promise.resolve(notMeasured),
   );
 }
 
@@ -71,8 +79,8 @@ async function sinksInBucket(run: string, uri: string): Promise<Sinks> {
   ]);
   const store = openRunStore(uri, run);
   const patience = new AbortController();
-  const reading = Promise.all([readSinkStates(store), noticesIn(uri, run), costIn(uri, run)]).then(
-    ([sinks, noticed, cost]): Sinks => ({ sinks, sinksError: null, cost, ...noticed }),
+  const reading = Promise.all([readSinkStates(store), noticesIn(uri, run), measuredIn(uri, run)]).then(
+    ([sinks, noticed, measured]): Sinks => ({ sinks, sinksError: null, ...measured, ...noticed }),
     (error: unknown): Sinks => nothingTold(rootMessage(error)),
   );
   const late = delay(bucketPatienceMs, undefined, { signal: patience.signal }).then((): Sinks =>

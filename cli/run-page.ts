@@ -18,9 +18,9 @@ export async function openRunPage(
   projectFolder: string,
   say: (line: string) => void,
 ): Promise<{ readonly close: () => Promise<void> }> {
-  const { ask, close } = askForPage(projectFolder);
+  const { ask, running, close } = askForPage(projectFolder);
   try {
-    const page = await servePage({ ...place, port: 0, ask });
+    const page = await servePage({ ...place, port: 0, ask, running });
     say(`page         ${page.url}`);
     return {
       close: async () => {

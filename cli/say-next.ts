@@ -21,8 +21,9 @@ export async function sayNext(
   const place = { name, store: store.uri };
   const afresh = `${trainAgain(command)} --fresh`;
   if (maxSteps === 0) return say(`next    afresh: ${afresh}`);
+  for (const { text, bold } of await whatWasLearned(place)) say(text, bold);
   // The embedded engine's weights are here to be talked to.
-  if (spec.trainer.kind === 'onnx') for (const line of await whatWasLearned(place)) say(line);
+  if (spec.trainer.kind === 'onnx') say(`chat    talk to it: npx ratchet chat ${name}`);
   const stand = (await standOfRun(place)) ?? { maxSteps, state: 'finished' };
   const steps = await stepRecords(place);
   const solved = solvedShare(steps.map(({ metrics }) => metrics));

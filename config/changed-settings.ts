@@ -1,10 +1,12 @@
-/** Which settings two specs differ in, by their path, each with what it was and is: `learningRate 0.001 → 0.002`. */
+import { nameInFile } from './setting-names.ts';
+
+/** Which settings two specs differ in, by their names in a run file, each with what it was and is: `learning_rate 0.001 → 0.002`. */
 export function changedSettings(before: object, after: object): string[] {
   const [was, is] = [flat(before), flat(after)];
   return [...new Set([...was.keys(), ...is.keys()])]
     .sort()
     .filter((name) => was.get(name) !== is.get(name))
-    .map((name) => `${name} ${was.get(name) ?? '–'} → ${is.get(name) ?? '–'}`);
+    .map((name) => `${nameInFile(name)} ${was.get(name) ?? '–'} → ${is.get(name) ?? '–'}`);
 }
 
 /** Every value by its path. */

@@ -170,6 +170,14 @@ export function modelName(model: string): string {
   return commit === undefined ? model : `${owner}/${name}@${commit}`;
 }
 
+/** Without where its files are: a preset's name, a package's, `OWNER/NAME` of the Hub, the last part of a path. */
+export function shortModelName(model: string): string {
+  const named = modelName(model);
+  if (named !== model) return named.replace(/@[0-9a-f]+$/, '');
+  const isPath = /^(?:\/|\.{1,2}[\\/]|~|[A-Za-z]:[\\/]|file:)/.test(model);
+  return isPath ? (model.split(/[\\/]/).findLast((part) => part !== '') ?? model) : model.replace(/^preset:/, '');
+}
+
 const environmentFilePattern = /^(?:\.{1,2}\/|\/).*[^/]\.m?[jt]s$/;
 
 /**

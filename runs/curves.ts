@@ -3,15 +3,15 @@ import { evalsKept, trendKept } from '../core/limits.ts';
 import type { EvalFigures, StepTrend } from '../workflows/control/messages.ts';
 import { type LineagePlace, storeOf, stretchesOf } from './run-access.ts';
 
-/** What the curves of a run are drawn from when it is opened again: they go on where an attempt before left them. */
+/** What the curves of a run are drawn from. */
 export interface Curves {
-  /** Oldest first, `trendKept` at most. */
+  /** Oldest first. */
   readonly trend: readonly StepTrend[];
-  /** Oldest first, `evalsKept` at most. */
+  /** Oldest first. */
   readonly evals: readonly EvalFigures[];
 }
 
-/** The newest steps and evaluations up to a committed step, of the lineages that led to it; read from `metrics.jsonl`. */
+/** All steps and evaluations up to a committed step, of the lineages that led to it; read from `metrics.jsonl`. */
 export async function curvesOf(place: LineagePlace, upToStep: number): Promise<Curves> {
   const stretches = await stretchesOf(place);
   const isOnTheWay = ({ lineage, step }: MetricsRow): boolean => {
@@ -20,7 +20,12 @@ export async function curvesOf(place: LineagePlace, upToStep: number): Promise<C
   };
   const rows = (await readMetrics(storeOf(place))).filter(isOnTheWay).sort((a, b) => a.step - b.step);
   const trend = rows.filter((row) => row.step > 0 && 'train/reward' in row).map(trendOf);
-  return { trend: trend.slice(-trendKept), evals: rows.flatMap(evaluationsIn).slice(-evalsKept) };
+  return { trend, evals: rows.flatMap(evaluationsIn) };
+}
+
+/** The newest of them: a workflow's memory, which travels through history, is bounded. */
+export function rememberedOf({ trend, evals }: Curves): Curves {
+  return { trend: trend.slice(-trendKept), evals: evals.slice(-evalsKept) };
 }
 
 function trendOf(row: MetricsRow): StepTrend {

@@ -4,10 +4,8 @@ import { codeOfAdvantage } from '../core/rl/advantage.ts';
 import { type Baselines, isRoleAdvantage } from '../core/rl/agents.ts';
 import { type GroupAdvantages, Packer } from '../core/rl/pack.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
-import { decodeStoredRows } from '../runs/stored-forms.ts';
-import { readCommit, type RunPlace, storeOf } from '../runs/run-access.ts';
-import { rolloutsOfStep } from '../runs/rollout-index/write-index.ts';
-import { scoredShape } from '../runs/scored-groups.ts';
+import { readCommit, type RunPlace } from '../runs/run-access.ts';
+import { groupsOfBatch, trainedAdvantages } from '../runs/trained-advantages.ts';
 
 /** What the rollouts of a group got, as its batch was packed. */
 export interface ShownAdvantages {
@@ -29,7 +27,7 @@ interface GroupEnd {
 /** By the ordinal of the group, of a batch whose running means are those of its commit; or why they are not known. */
 type OfBatch = ReadonlyMap<number, GroupAdvantages> | string;
 
-/** Advantages by the settings of a run. Those of `rae` depend on the groups before in the batch, which is read once for all of its groups. */
+/** Advantages by the settings of a run, or as a function of the user's gave them. Those of `rae` depend on the groups before in the batch, which is read once for all of its groups. */
 export class Advantages {
   readonly #place: RunPlace;
   #batch: { readonly of: string; readonly told: Promise<OfBatch> } | null = null;
@@ -42,7 +40,7 @@ export class Advantages {
     const entry = spec.environments.find(({ name }) => name === group.environment);
     if (entry?.objective !== undefined) return none('this environment is learned from a teacher, without advantages');
     const kind = entry?.advantage ?? spec.advantage;
-    if (!isKnown(kind)) return none('a function of your own gives them, which the page does not run');
+    if (!isKnown(kind)) return this.#ofOwn(group, at);
     if (!isRoleAdvantage(kind) || kind.type !== 'rae') return shown(packerOf(spec).credit(group));
     if (at.end !== 'trained')
       return none('a reward is compared with the running mean of its role, and only a batch moves that');
@@ -52,9 +50,24 @@ export class Advantages {
     return own === undefined ? none('the group is not among those that its batch still has') : shown(own);
   }
 
-  #batchOf({ lineage, step }: GroupEnd, spec: RunSpec): Promise<OfBatch> {
+  /** What a function of the user's gave stands in the batch alone: the page runs no code of theirs. */
+  async #ofOwn(group: ScoredGroup, at: GroupEnd): Promise<ShownAdvantages> {
+    if (at.end !== 'trained')
+      return none('a function of your own gives them, and it was not asked for this group, which is in no batch');
+    const found = await this.#held(at, () => trainedAdvantages({ ...this.#place, lineage: at.lineage }, at.step));
+    if (typeof found === 'string') return none(`a function of your own gave them, and ${found}`);
+    const own = found.get(group.ordinal);
+    return own === undefined ? none('the group is not among those that its batch still has') : shown(own);
+  }
+
+  #batchOf(at: GroupEnd, spec: RunSpec): Promise<OfBatch> {
+    return this.#held(at, () => this.#credited(at.lineage, at.step, spec));
+  }
+
+  /** Of the batch that was asked for last: siblings are looked at one after another. */
+  #held({ lineage, step }: GroupEnd, read: () => Promise<OfBatch>): Promise<OfBatch> {
     const of = `${lineage} ${step}`;
-    if (this.#batch?.of !== of) this.#batch = { of, told: this.#credited(lineage, step, spec) };
+    if (this.#batch?.of !== of) this.#batch = { of, told: read() };
     const { told } = this.#batch;
     told.catch(() => (this.#batch = null));
     return told;
@@ -67,24 +80,10 @@ export class Advantages {
     if (before === null || after === null) return `the commit before step ${step} is gone`;
     const packer = packerOf(spec, before.commit.state.baselines);
     const told = new Map<number, GroupAdvantages>();
-    for (const group of await this.#batchInOrder(place, step)) told.set(group.ordinal, packer.credit(group));
+    for (const group of await groupsOfBatch(place, step)) told.set(group.ordinal, packer.credit(group));
     if (!isDeepStrictEqual(packer.baselines, after.commit.state.baselines))
       return `the running means of step ${step} are not those that its groups lead to: another batch came between, or some groups were removed`;
     return told;
-  }
-
-  async #batchInOrder(place: RunPlace & { readonly lineage: string }, step: number): Promise<readonly ScoredGroup[]> {
-    const rows = (await rolloutsOfStep(place, step)).filter(({ end }) => end === 'trained');
-    const wanted = new Set(rows.map(({ group }) => group));
-    const groups: ScoredGroup[] = [];
-    for (const key of new Set(rows.map(({ object }) => object))) {
-      const bytes = await storeOf(place).read(key);
-      if (bytes === null) continue; // removed meanwhile: the means will not fit
-      const found = decodeStoredRows<ScoredGroup>(bytes, storeOf(place).uri + key, scoredShape);
-      // Of what was said nothing is held: a batch may be large.
-      for (const group of found) if (wanted.has(group.ordinal)) groups.push(withoutTurns(group));
-    }
-    return groups.sort((a, b) => a.ordinal - b.ordinal);
   }
 }
 
@@ -93,10 +92,6 @@ type Known = Exclude<AdvantageSpec, { readonly import: unknown }>;
 
 function isKnown(kind: AdvantageSpec): kind is Known {
   return codeOfAdvantage(kind) === null;
-}
-
-function withoutTurns(group: ScoredGroup): ScoredGroup {
-  return { ...group, rollouts: group.rollouts.map((rollout) => ({ ...rollout, turns: [] })) };
 }
 
 /** Where a function of the user's gives the others, those of environments with one of ours. */

@@ -86,6 +86,8 @@ export interface RunOverview {
   /** Until `maxSteps`, at that pace; null where nothing is to come, or nothing is known. */
   readonly etaSeconds: number | null;
   readonly ettr: number | null;
+  /** Where the time went that was not effective, in words; null where nothing is to be told. */
+  readonly rest: string | null;
   readonly wallSeconds: number;
   readonly pausedSeconds: number;
   readonly lost: Lost;

@@ -1,15 +1,29 @@
 import { fileURLToPath } from 'node:url';
 import { standingsIn } from '../runs/standing.ts';
+import type { ListedRun } from './answers.ts';
 import { Evaluations } from './evaluations.ts';
+import { type AskRun, type ListRunning, stateBy } from './run-source.ts';
 
 /** What lies in a folder of runs: the runs, and evaluations beside them; or in a folder of evaluations alone. */
 export class Folder {
   readonly #store: string;
+  readonly #ask: AskRun;
+  readonly #running: ListRunning;
   readonly #evaluations: Evaluations | null;
 
   /** `store`: its absolute URI. What lies in a bucket is not listed. */
-  constructor(store: string) {
+  constructor({
+    store,
+    ask,
+    running,
+  }: {
+    readonly store: string;
+    readonly ask: AskRun;
+    readonly running: ListRunning;
+  }) {
     this.#store = store;
+    this.#ask = ask;
+    this.#running = running;
     this.#evaluations = store.startsWith('file:') ? Evaluations.inFolder(fileURLToPath(store)) : null;
   }
 
@@ -17,7 +31,7 @@ export class Folder {
   async answer(name: string, asked: URLSearchParams): Promise<unknown> {
     switch (name) {
       case 'runs':
-        return standingsIn(this.#store);
+        return this.#runs();
       case 'evals':
         return (await this.#evaluations?.list()) ?? { evaluations: [], incomplete: [] };
       case 'eval':
@@ -25,5 +39,20 @@ export class Folder {
       default:
         return null;
     }
+  }
+
+  /** Their folders tell where they stand, and those that are running tell it themselves. */
+  async #runs(): Promise<ListedRun[]> {
+    const [stored, running] = await Promise.all([standingsIn(this.#store), this.#running()]);
+    return Promise.all(
+      stored.map(async (one): Promise<ListedRun> => {
+        if (running === 'no answer') return { ...one, state: stateBy('no answer', one.state) };
+        if (!running.includes(one.run)) return one;
+        const told = await this.#ask(one.run);
+        const status = told !== null && typeof told === 'object' ? told.status : null;
+        const { step, maxSteps, pausedBecause } = status ?? { ...one, pausedBecause: null };
+        return { ...one, step, maxSteps, note: pausedBecause ?? one.note, state: stateBy(told, one.state) };
+      }),
+    );
   }
 }

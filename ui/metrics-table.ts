@@ -71,9 +71,7 @@ export class MetricsTable {
 
   /** Rows that are chosen, in ascending steps; null where there is no value. */
   part(lineage: string, chosen: readonly number[], names: readonly string[], perPoint = 1): SeriesPart {
-    const buckets = Array.from({ length: Math.ceil(chosen.length / perPoint) }, (_, i) =>
-      chosen.slice(i * perPoint, (i + 1) * perPoint),
-    );
+    const buckets = this.points(chosen, perPoint);
     const last = buckets.map((bucket) => bucket.at(-1)!);
     return {
       lineage,
@@ -86,6 +84,18 @@ export class MetricsTable {
         }),
       ),
     };
+  }
+
+  /** The rows of each point. Step 0 is one by itself: the mean with later steps would hide where a run began. */
+  points(chosen: readonly number[], perPoint: number): number[][] {
+    const alone = chosen.length > 0 && this.stepOf(chosen[0]!) === 0 ? 1 : 0;
+    const rest = chosen.slice(alone);
+    return [
+      ...(alone === 0 ? [] : [[chosen[0]!]]),
+      ...Array.from({ length: Math.ceil(rest.length / perPoint) }, (_, i) =>
+        rest.slice(i * perPoint, (i + 1) * perPoint),
+      ),
+    ];
   }
 
   /** Rows of a lineage, ascending by step, from one step to another. */

@@ -1,4 +1,10 @@
-import { type Effectiveness, effectivenessOf, timeMetrics, type TimedCommit } from '../core/rl/effectiveness.ts';
+import {
+  describeRest,
+  type Effectiveness,
+  effectivenessOf,
+  timeMetrics,
+  type TimedCommit,
+} from '../core/rl/effectiveness.ts';
 import type { RunSpec } from '../config/run-spec.ts';
 import { firstLineage } from '../core/names.ts';
 import {
@@ -73,6 +79,7 @@ export async function overviewOf(
     stepSeconds,
     etaSeconds: stepSeconds === null || step >= maxSteps ? null : (maxSteps - step) * stepSeconds,
     ettr: effect.ettr,
+    rest: describeRest(effect),
     wallSeconds: effect.wallSeconds,
     pausedSeconds: effect.pausedSeconds,
     lost: effect.lost,
@@ -110,7 +117,7 @@ export async function effectOf(place: RunPlace, table: MetricsTable, lineage: st
   ]);
 }
 
-function stateOf({ phase }: RunStatus): string {
+export function stateOf({ phase }: RunStatus): string {
   return phase === 'training' ? 'running' : phase;
 }
 
@@ -173,7 +180,7 @@ export async function seriesOf(
   const aside = others.filter((name) => !onTheWay.has(name)).map((name) => ({ name, rows: table.rowsOf(name) }));
   const stepsPerPoint = Math.max(1, Math.ceil(path.length / pointsMax));
   const leftOf = [...left, ...aside].filter(({ rows }) => rows.length > 1);
-  const lastRows = path.filter((_, i) => i % stepsPerPoint === stepsPerPoint - 1 || i === path.length - 1);
+  const lastRows = table.points(path, stepsPerPoint).map((rows) => rows.at(-1)!);
   const drawn = table.part(lineage, path, names, stepsPerPoint);
   return {
     path: { ...drawn, values: { ...drawn.values, ...spentBy(table, names, lastRows) } },

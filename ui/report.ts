@@ -14,8 +14,8 @@ export interface ReportLimits {
 
 export const usualLimits: ReportLimits = { groups: 200, bytes: 12_000_000 };
 
-/** Evaluations of one environment whose rows are in a report. */
-const evaluationsInFull = 4;
+/** Evaluations of one environment whose rows are in a report: the first ones, which say where the run began, and the newest. */
+const evaluationsInFull = { first: 2, newest: 4 };
 
 /** Which rollouts somebody who has only the report wants to look at: the newest, the best, the worst, the longest, and what went wrong. */
 const wanted: readonly { readonly filter: RolloutFilter; readonly order: RolloutOrder; readonly share: number }[] = [
@@ -97,14 +97,19 @@ async function histogramsOf(source: RunSource, environments: readonly string[]):
   return all;
 }
 
-/** Of each environment the rows of the newest ones. */
+/** Of each environment the rows of the first and of the newest ones, each sampled and greedy. */
 async function evaluationsOf(source: RunSource): Promise<Pick<ReportData, 'evals' | 'evalRows'>> {
   const evals = await source.evaluations.list();
   const evalRows: Record<string, ReportData['evalRows'][string]> = {};
   for (const name of new Set(evals.evaluations.map(({ environment }) => environment)))
-    for (const { id } of evals.evaluations.filter(({ environment }) => environment === name).slice(-evaluationsInFull))
+    for (const { id } of endsOf(evals.evaluations.filter(({ environment }) => environment === name)))
       evalRows[id] = await source.evaluations.rows(id);
   return { evals, evalRows };
+}
+
+function endsOf<One>(all: readonly One[]): readonly One[] {
+  const { first, newest } = evaluationsInFull;
+  return all.filter((_, i) => i < first || i >= all.length - newest);
 }
 
 const searchesInFull = 8;

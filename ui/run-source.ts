@@ -1,6 +1,7 @@
 import type { Effectiveness } from '../core/rl/effectiveness.ts';
 import { orIfDamaged } from '../backends/store/objects.ts';
 import { flat } from '../config/changed-settings.ts';
+import { nameInFile } from '../config/setting-names.ts';
 import { FollowedHead } from '../runs/followed-head.ts';
 import { Notices } from '../runs/notices.ts';
 import { storedSpec } from '../runs/stored-spec.ts';
@@ -11,16 +12,42 @@ import { Evaluations } from './evaluations.ts';
 import { History } from './history.ts';
 import { Markers } from './markers.ts';
 import { MetricsTable } from './metrics-table.ts';
-import { type CommittedStand, effectOf, overviewOf, seriesOf, type ToldByRun, type ToldOverview } from './overview.ts';
+import {
+  type CommittedStand,
+  effectOf,
+  overviewOf,
+  seriesOf,
+  stateOf,
+  type ToldByRun,
+  type ToldOverview,
+} from './overview.ts';
 import { RolloutSource } from './rollout-source.ts';
 import { Searches } from './searches.ts';
 import { Timeline } from './timeline.ts';
 
-/** Asks a run: null where it has ended, or no Temporal is there; `silent` where it is running and nobody answers for it. */
-export type AskRun = (run: string) => Promise<ToldByRun | 'silent' | null>;
+/**
+ * Asks a run: null where it has ended, or no Temporal is there; `silent` where it is running and nobody answers for it; `no answer` where the
+ * server that would know does not.
+ */
+export type AskRun = (run: string) => Promise<ToldByRun | 'silent' | 'no answer' | null>;
+
+/** The runs that are running; `no answer` where the server that would know does not. */
+export type ListRunning = () => Promise<readonly string[] | 'no answer'>;
 
 /** What stands in place of its folder's word on a run that may be running. */
 const unheard = { asking: 'asking it', silent: 'running, but its orchestrator does not answer' } as const;
+
+/** Its folder tells what has ended, and not whether somebody works on the rest. */
+function whileNoAnswer(stored: string): string {
+  return stored === 'not running' ? 'not known: its Temporal server does not answer' : stored;
+}
+
+/** In one word where a run stands, by what it says and what its folder says. */
+export function stateBy(told: Awaited<ReturnType<AskRun>>, stored: string): string {
+  if (told === null) return stored;
+  if (told === 'no answer') return whileNoAnswer(stored);
+  return told === 'silent' ? unheard.silent : stateOf(told.status);
+}
 
 /** Points of a curve that a page is given at most. */
 export const pointsMax = 2_000;
@@ -46,7 +73,7 @@ export class RunSource {
   #effect: { readonly of: string; readonly effect: Promise<Effectiveness> } | null = null;
   #told: ToldByRun | null = null;
   /** `asking`: for the first time. */
-  #asked: 'not yet' | 'asking' | 'silent' | 'heard' = 'not yet';
+  #asked: 'not yet' | 'asking' | 'silent' | 'no answer' | 'heard' = 'not yet';
   /** The number of the newest event that the run told. */
   #lastEvent = 0;
   #saidAt = 0;
@@ -79,9 +106,9 @@ export class RunSource {
     try {
       told = await this.#ask(this.place.name);
     } finally {
-      this.#asked = told === 'silent' ? 'silent' : 'heard';
+      this.#asked = typeof told === 'string' ? told : 'heard';
     }
-    this.#told = told === 'silent' ? null : told;
+    this.#told = typeof told === 'string' ? null : told;
     this.#lastEvent = this.#told?.events.at(-1)?.sequence ?? this.#lastEvent;
   }
 
@@ -101,10 +128,16 @@ export class RunSource {
       .map(({ id, kind, step, time, text }) => ({ id, kind, step, time, text }));
     const { damaged: damagedNotices } = this.#notices;
     const told = await overview;
-    const instead = this.#asked === 'asking' || this.#asked === 'silent' ? unheard[this.#asked] : null;
+    const asked = this.#asked;
+    const instead =
+      asked === 'asking' || asked === 'silent'
+        ? unheard[asked]
+        : asked === 'no answer'
+          ? whileNoAnswer(told.state)
+          : told.state;
     return {
       ...told,
-      ...(instead === null || told.damage !== null ? {} : { state: instead }),
+      ...(told.damage === null ? { state: instead } : {}),
       notices: shown,
       noticesOf: notices.length,
       damagedNotices,
@@ -140,9 +173,10 @@ export class RunSource {
     return this.#timeline.told(minutes);
   }
 
-  /** Every setting by its path. */
+  /** Every setting by its name in a run file. */
   async settings(): Promise<Readonly<Record<string, string>>> {
-    return Object.fromEntries(flat((await storedSpec(this.place)).spec));
+    const { spec } = await storedSpec(this.place);
+    return Object.fromEntries([...flat(spec)].map(([path, value]) => [nameInFile(path), value]));
   }
 
   async markers(): Promise<Marker[]> {

@@ -12,7 +12,7 @@ import { KnownAnswers } from './known-answers.ts';
 import { pageFiles, pageHtml, policy } from './page-files.ts';
 import { chatIn, steeringIn } from './posted.ts';
 import { answerRoute, BadRequest } from './routes.ts';
-import { type AskRun, RunSource } from './run-source.ts';
+import { type AskRun, type ListRunning, RunSource } from './run-source.ts';
 import { Viewers } from './viewers.ts';
 
 export interface PageOptions {
@@ -23,6 +23,8 @@ export interface PageOptions {
   /** 0 = one that is free. */
   readonly port: number;
   readonly ask: AskRun;
+  /** Absent: none is. */
+  readonly running?: ListRunning;
   /** Absent: the page only shows. */
   readonly steer?: SteerRun;
   /** Absent: nobody can be talked to. */
@@ -105,7 +107,8 @@ class Site {
 
   constructor(options: PageOptions) {
     this.#options = options;
-    this.#folder = new Folder(options.store);
+    const { store, ask, running = () => Promise.resolve([]) } = options;
+    this.#folder = new Folder({ store, ask, running });
   }
 
   prepare(): void {

@@ -17,6 +17,12 @@ export interface RolloutTableRow {
   readonly policy_step: number;
   readonly outcome: string;
   readonly reward: number | null;
+  /** What it was trained with: the mean over its tokens that count; null where it was not trained, or its batch is not stored any more. */
+  readonly advantage: number | null;
+  /** How its group ended: `trained`, `filtered:too_easy`, `stale`, …; null while that is open. */
+  readonly end: string | null;
+  /** The step that it ended with. */
+  readonly end_step: number | null;
   readonly turns: number;
   /** Sampled, over all turns. */
   readonly tokens: number;
@@ -41,6 +47,9 @@ const columnTypes: Readonly<Record<keyof RolloutTableRow, BasicType>> = {
   policy_step: 'INT32',
   outcome: 'STRING',
   reward: 'DOUBLE',
+  advantage: 'DOUBLE',
+  end: 'STRING',
+  end_step: 'INT32',
   turns: 'INT32',
   tokens: 'INT32',
   prompt: 'STRING',
@@ -48,7 +57,7 @@ const columnTypes: Readonly<Record<keyof RolloutTableRow, BasicType>> = {
   metrics: 'STRING',
   error: 'STRING',
 };
-const mayBeMissing: readonly (keyof RolloutTableRow)[] = ['reward', 'prompt', 'error'];
+const mayBeMissing: readonly (keyof RolloutTableRow)[] = ['reward', 'advantage', 'end', 'end_step', 'prompt', 'error'];
 
 /** Rows of a row group of Parquet: a reader holds one of them at least. */
 const rowsOfRowGroup = 5_000;
@@ -81,6 +90,7 @@ export function tableRow(
   of: Pick<RolloutTableRow, 'run' | 'lineage' | 'step'>,
   { ordinal, environment, exampleId, policyStep, example }: ScoredGroup,
   { index, outcome, reward, turns, metrics, error }: ScoredRollout,
+  became: Pick<RolloutTableRow, 'advantage' | 'end' | 'end_step'>,
 ): RolloutTableRow {
   const said = turns.flatMap(({ heard = [], text, toolCalls }) => [
     ...heard,
@@ -95,6 +105,7 @@ export function tableRow(
     policy_step: policyStep,
     outcome,
     reward,
+    ...became,
     turns: turns.length,
     tokens: turns.reduce((sum, { tokenIds }) => sum + tokenIds.length, 0),
     prompt: example?.prompt ?? null,

@@ -88,7 +88,7 @@ async function tellStored(run: string, store: string | undefined, audience: Audi
 
 /** A folder that the run names is read where it is here; an S3 store needs what its URI says, so it has to be given. */
 function rolloutsOf({ run, store }: RunStatus, given: string | null): StoredRollouts | null {
-  if (given !== null) return new StoredRollouts(openRunStore(given, run));
+  if (given !== null) return new StoredRollouts({ name: run, store: given });
   if (!store.startsWith('file:') || !existsSync(fileURLToPath(store))) return null;
-  return new StoredRollouts(openRunStore(store.slice(0, -`${run}/`.length), run));
+  return new StoredRollouts({ name: run, store: store.slice(0, -`${run}/`.length) });
 }

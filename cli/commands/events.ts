@@ -2,6 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { WorkflowHandle } from '@temporalio/client';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
+import { eventsKept } from '../../core/limits.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 import { findRun, temporalHere } from '../connection.ts';
 import { withoutControls } from '../plain-text.ts';
@@ -42,7 +43,7 @@ async function printFromServer(run: string, options: EventsOptions): Promise<boo
       if (error instanceof RatchetError && error.code === 'RunNotFound') return null;
       throw error;
     });
-    if (handle) await follow(handle, options);
+    if (handle) await follow(run, handle, options);
     return handle !== null;
   });
 }
@@ -58,12 +59,19 @@ const pollMs = 500;
 /** A run that has ended is replayed to answer. */
 const answerWithinMs = 30_000;
 
-async function follow(handle: WorkflowHandle, options: EventsOptions): Promise<void> {
+async function follow(run: string, handle: WorkflowHandle, options: EventsOptions): Promise<void> {
   let seen = Number(options.since);
+  let isFirst = true;
   for (;;) {
     // Asked before its events: those of its last moment are then among them.
     const isRunning = options.follow ? await runs(handle) : false;
     const fresh = await eventsAfter(handle, seen, options.follow === true);
+    const [oldest] = fresh;
+    if (isFirst && oldest && oldest.sequence > seen + 1)
+      printAside(
+        `A workflow keeps its newest ${eventsKept} events: ${seen + 1} to ${oldest.sequence - 1} are not among them. Every step and evaluation: npx ratchet metrics ${run} --all`,
+      );
+    isFirst = false;
     printEvents(fresh, options);
     seen = fresh.at(-1)?.sequence ?? seen;
     if (!isRunning) return;

@@ -2,7 +2,14 @@ import { once } from 'node:events';
 import path from 'node:path';
 import { Command } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
-import { committedSteps, currentLineage, type RunPlace, stretchesOf } from '../../runs/run-access.ts';
+import {
+  committedSteps,
+  currentLineage,
+  type LineagePlace,
+  type RunPlace,
+  stretchesOf,
+} from '../../runs/run-access.ts';
+import { endsOfStep, type GroupEnd, trainedAdvantages } from '../../runs/trained-advantages.ts';
 import { type RolloutTableRow, type TableFormat, tableRow, writeTable } from '../../backends/rollouts/table.ts';
 import { outputFile } from '../output-file.ts';
 import { print, writeText } from '../print.ts';
@@ -19,7 +26,7 @@ interface ExportOptions {
 
 const rollouts = new Command('rollouts')
   .description(
-    'every rollout that was sampled to train, a row each, for notebooks: prompt, completion, reward and its parts, step, group, version',
+    'every rollout that was sampled to train, a row each, for notebooks: prompt, completion, reward and its parts, advantage, how its group ended, step, group, version',
   )
   .argument('<run>')
   .option('--parquet <file>', 'as Parquet: messages and parts of the reward are JSON in a column')
@@ -58,11 +65,66 @@ export const exportCommand = new Command('export')
 
 /** All that was sampled for these steps, a step at a time. */
 export async function* tableOf(place: RunPlace, steps: readonly number[]): AsyncGenerator<RolloutTableRow[]> {
+  const ends = new GroupEnds(place);
   for (const step of steps) {
     const groups = await scoredGroups(place, step);
     if (groups.length === 0) continue;
     const of = { run: place.name, lineage: await lineageOfStep(place, step), step };
-    yield groups.flatMap((group) => group.rollouts.map((rollout) => tableRow(of, group, rollout)));
+    const rows: RolloutTableRow[] = [];
+    for (const group of groups) {
+      const { end, advantages } = await ends.of(group.ordinal, step);
+      const became = { end: end?.end ?? null, end_step: end?.step ?? null };
+      for (const rollout of group.rollouts) {
+        const advantage = rollout.reward === null ? null : (advantages?.get(rollout.index) ?? null);
+        rows.push(tableRow(of, group, rollout, { ...became, advantage }));
+      }
+    }
+    yield rows;
+  }
+}
+
+/** Batches whose advantages are held: groups of one step end with it or with one of the next. */
+const batchesHeld = 4;
+
+/** What became of groups, as the commits of the steps that led to where the run stands have it. */
+class GroupEnds {
+  readonly #place: RunPlace;
+  readonly #ends = new Map<number, GroupEnd>();
+  readonly #batches = new Map<number, ReturnType<typeof trainedAdvantages>>();
+  #readUpTo = 0;
+  #steps: readonly number[] | null = null;
+
+  constructor(place: RunPlace) {
+    this.#place = place;
+  }
+
+  /** Of a group that was sampled for this step. */
+  async of(
+    ordinal: number,
+    step: number,
+  ): Promise<{ readonly end: GroupEnd | null; readonly advantages: ReadonlyMap<number, number> | null }> {
+    this.#steps ??= await stepsOf(this.#place);
+    for (const next of this.#steps) {
+      if (next >= step && this.#ends.has(ordinal)) break;
+      if (next <= this.#readUpTo) continue;
+      this.#readUpTo = next;
+      for (const [group, end] of await endsOfStep(await this.#at(next), next)) this.#ends.set(group, end);
+    }
+    const end = this.#ends.get(ordinal) ?? null;
+    if (end?.end !== 'trained') return { end, advantages: null };
+    const trained = await this.#batch(end.step);
+    return { end, advantages: typeof trained === 'string' ? null : (trained.get(ordinal)?.advantages ?? null) };
+  }
+
+  #batch(step: number): ReturnType<typeof trainedAdvantages> {
+    const batch = this.#batches.get(step) ?? this.#at(step).then((place) => trainedAdvantages(place, step));
+    this.#batches.set(step, batch);
+    if (this.#batches.size > batchesHeld) this.#batches.delete(this.#batches.keys().next().value!);
+    return batch;
+  }
+
+  async #at(step: number): Promise<LineagePlace> {
+    return { ...this.#place, lineage: await lineageOfStep(this.#place, step) };
   }
 }
 

@@ -12,24 +12,60 @@ import { print, printAside } from '../print.ts';
 import { jsonText } from '../plain-text.ts';
 
 export const metricsCommand = new Command('metrics')
-  .description("a run's committed metrics, one row per step; without names, those one looks at first")
+  .description(
+    "a run's committed metrics, one row per step; without names, those one looks at first. Of several runs, metric by metric beside one another",
+  )
   .argument('<run>')
-  .argument('[names...]', "names, * for any part of one: 'train/*' '*/reward/mean'")
+  .argument('[names...]', "further runs, then names, * for any part of one: 'train/*' '*/reward/mean'")
   .option('--last <n>', 'the last n steps (default: 20 in the table, every step with --csv or --json)')
   .option('--all', 'every step')
   .option('--names', 'only the names there are')
   .option('--csv', 'comma-separated, every matching name')
   .option('--json', 'one JSON object per step and line, every matching name')
   .option(...storeOption)
-  .action(async (run: string, names: string[], options: MetricsOptions) => {
-    const place = await findRunFolder(run, options.store);
-    const records = await stepRecords(place);
-    const unreadable = await unreadableRows(storeOf(place));
-    if (records.length === 0) await refuseWithoutRows(place, unreadable);
-    if (unreadable > 0)
-      printAside(`${unreadable} lines of metrics.jsonl cannot be read: npx ratchet fsck ${run} --repair`);
-    print(show(records, names, options).join('\n'));
+  .action(async (run: string, further: string[], options: MetricsOptions) => {
+    const first = await measuredRun(await findRunFolder(run, options.store));
+    const { others, names } = await runsAndNames(first, further, options.store);
+    const runs = [first, ...others];
+    print((others.length === 0 ? show(first.records, names, options) : showSeveral(runs, names, options)).join('\n'));
   });
+
+/** A run with its steps. */
+export interface MeasuredRun {
+  readonly run: string;
+  readonly records: readonly StepRecord[];
+}
+
+async function measuredRun(place: RunPlace): Promise<MeasuredRun> {
+  const records = await stepRecords(place);
+  const unreadable = await unreadableRows(storeOf(place));
+  if (records.length === 0) await refuseWithoutRows(place, unreadable);
+  if (unreadable > 0)
+    printAside(`${unreadable} lines of metrics.jsonl cannot be read: npx ratchet fsck ${place.name} --repair`);
+  return { run: place.name, records };
+}
+
+/** What is a metric of the first run, or has a star, begins the names; what stands before are runs. */
+export async function runsAndNames(
+  { records }: MeasuredRun,
+  further: readonly string[],
+  store: string | undefined,
+): Promise<{ readonly others: readonly MeasuredRun[]; readonly names: readonly string[] }> {
+  const known = knownNames(records);
+  const others: MeasuredRun[] = [];
+  for (const [i, word] of further.entries()) {
+    const isName = word.includes('*') || known.includes(word);
+    const place = isName ? null : await findRunFolder(word, store).catch(noSuchRun);
+    if (place === null) return { others, names: further.slice(i) };
+    others.push(await measuredRun(place));
+  }
+  return { others, names: [] };
+}
+
+function noSuchRun(error: unknown): null {
+  if (error instanceof RatchetError && error.code === 'RunNotFound') return null;
+  throw error;
+}
 
 /** The commits have metrics and the file has none: it is not that there are none yet. */
 async function refuseWithoutRows(place: RunPlace, unreadable: number): Promise<void> {
@@ -67,7 +103,7 @@ const headline = [
 ];
 
 export function show(records: readonly StepRecord[], patterns: readonly string[], options: MetricsOptions): string[] {
-  const known = [...new Set(records.flatMap(({ metrics }) => Object.keys(metrics)))].sort();
+  const known = knownNames(records);
   if (known.length === 0) return ['no metrics yet: the first step is not committed'];
   const isAll = patterns.length === 0 && (options.names || options.json || options.csv);
   const names = isAll ? known : matching(known, patterns.length === 0 ? headline : patterns, patterns.length > 0);
@@ -80,6 +116,57 @@ export function show(records: readonly StepRecord[], patterns: readonly string[]
   return [
     ...tableOf(shown, names, process.stdout.isTTY ? process.stdout.columns : Number.POSITIVE_INFINITY),
     ...(left > 0 && options.last === undefined ? [`${left} earlier steps: --all`] : []),
+  ];
+}
+
+function knownNames(records: readonly StepRecord[]): string[] {
+  return [...new Set(records.flatMap(({ metrics }) => Object.keys(metrics)))].sort();
+}
+
+/** Of several runs: a table for each metric, with a column for each run. */
+const headlineOfSeveral = ['train/reward', 'eval/*/reward/mean', 'eval/*/greedy/reward/mean'];
+
+export function showSeveral(
+  runs: readonly MeasuredRun[],
+  patterns: readonly string[],
+  options: MetricsOptions,
+): string[] {
+  const known = [...new Set(runs.flatMap(({ records }) => knownNames(records)))].sort();
+  const isAll = patterns.length === 0 && (options.names || options.json || options.csv);
+  const wanted = patterns.length === 0 ? headlineOfSeveral : patterns;
+  const names = isAll ? known : matching(known, wanted, patterns.length > 0);
+  if (options.names) return names;
+  const each = runs.flatMap(({ run, records }) => chosen(records, options).map((record) => ({ run, record })));
+  if (options.json)
+    return each.map(({ run, record }) => jsonText({ run, ...record, metrics: pick(record.metrics, names) }));
+  if (options.csv)
+    return [
+      ['run', 'step', 'lineage', ...names].map(csvCell).join(','),
+      ...each.map(({ run, record }) => `${csvCell(run)},${csvRow(record, names)}`),
+    ];
+  return names.flatMap((name, i) => [...(i === 0 ? [] : ['']), name, ...besideOneAnother(runs, name, options)]);
+}
+
+/** The steps at which any of the runs has the metric. */
+function besideOneAnother(runs: readonly MeasuredRun[], name: string, options: MetricsOptions): string[] {
+  const values = runs.map(
+    ({ records }) =>
+      new Map(records.flatMap(({ step, metrics }) => (name in metrics ? [[step, metrics[name]!] as const] : []))),
+  );
+  const all = [...new Set(values.flatMap((of) => [...of.keys()]))].sort((a, b) => a - b);
+  const steps = options.all ? all : all.slice(-readCount('--last', options.last ?? lastInTable));
+  const columns = [
+    ['step', ...steps.map(String)],
+    ...runs.map(({ run }, i) => [run, ...steps.map((step) => figure(values[i]!.get(step)))]),
+  ];
+  const widths = columns.map((cells) => Math.max(...cells.map(({ length }) => length)));
+  return [
+    ...Array.from({ length: steps.length + 1 }, (_, row) =>
+      columns.map((cells, i) => cells[row]!.padStart(widths[i]!)).join('  '),
+    ),
+    ...(steps.length < all.length && options.last === undefined
+      ? [`${all.length - steps.length} earlier steps: --all`]
+      : []),
   ];
 }
 
@@ -99,7 +186,7 @@ export function matching(known: readonly string[], patterns: readonly string[], 
     if (found.length === 0 && mustMatch) {
       const near = nearestName(pattern, known);
       const advice = near === undefined ? '`ratchet metrics RUN --names` lists them.' : `Did you mean ${near}?`;
-      throw new RatchetError('ConfigInvalid', `No metric of this run is called ${pattern}. ${advice}`);
+      throw new RatchetError('ConfigInvalid', `No run, and no metric of this run, is called ${pattern}. ${advice}`);
     }
     for (const name of found) names.add(name);
   }

@@ -113,7 +113,7 @@ export async function train(
         audience,
         stack,
         wasRunning: isAttached,
-        rollouts: () => new StoredRollouts(openRunStore(spec.store.uri, run)),
+        rollouts: () => new StoredRollouts({ name: run, store: spec.store.uri }),
         known: { maxSteps: spec.maxSteps, store: `${spec.store.uri}${run}/` },
         // A rewind applies only to the execution it was requested for, so the new start goes without it.
         ...(isAttached && { startAnew: async () => (await attachOrStart(client, again, wanted, audience)).handle }),

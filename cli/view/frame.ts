@@ -1,3 +1,4 @@
+import { shortModelName } from '../../core/names.ts';
 import type { EvalFigures, RunEvent } from '../../workflows/control/messages.ts';
 import { onOneLine } from '../plain-text.ts';
 import type { ViewPosition } from './keys.ts';
@@ -31,8 +32,8 @@ export interface FrameInput {
 /** Rows that stay free above the live part, so that events are seen going by. */
 const rowsAbove = 3;
 const linesMax = 30;
-/** Two of a step, two of evaluations. */
-const barRowsMax = 4;
+/** One of groups, one of training and an evaluation, one of evaluations. */
+const barRowsMax = 3;
 /** What one wait, and the reason of a pause, may take. */
 const waitsShown = { narrow: 2, tall: 5 };
 
@@ -108,7 +109,7 @@ function titleOf(model: ViewModel, columns: number): Line {
     `attempt ${attempt}`,
     `lineage ${lineage}`,
     onOneLine(environments.join(', ')),
-    onOneLine(model.model.replace(/^preset:/, '')),
+    onOneLine(shortModelName(model.model)),
   ];
   const text = ` · ${left.join(' · ')}`;
   const recovered =
@@ -152,21 +153,27 @@ function curvesOf({ curves }: ViewModel, columns: number): Line[] {
   ];
 }
 
-/** Two by two: those of the step, and of evaluations beside it. */
+/** The step's groups in a row of their own, which has much to say; the others two by two. */
 function barsOf({ bars }: ViewModel, columns: number): Line[] {
   const half = Math.floor(columns / 2);
-  const one = ({ name, share, note, isActive }: Bar): Span[] => {
-    const blocks = Math.min(24, Math.max(4, half - 44));
-    const label = ` ${name.padEnd(9)}`;
+  const one = ({ name, share, note, isActive }: Bar, width: number, noteColumns: number): Span[] => {
+    const blocks = Math.min(24, Math.max(4, width - noteColumns));
+    const label = ` ${name.padEnd(7)}`;
     const text = ` ${note}`;
     return [
       { text: label, ...(isActive ? { style: 'bold' } : {}) },
       { text: bar(share, blocks), style: isActive ? 'cyan' : 'dim' },
-      { text: padded(text, half - widthOf(label) - blocks) },
+      { text: padded(text, width - widthOf(label) - blocks) },
     ];
   };
-  const rows = Math.min(barRowsMax, Math.ceil(bars.length / 2));
-  return Array.from({ length: rows }, (_, row) => bars.slice(2 * row, 2 * row + 2).flatMap(one));
+  const [groups, ...others] = bars;
+  const rows = Math.min(barRowsMax - 1, Math.ceil(others.length / 2));
+  return [
+    ...(groups === undefined ? [] : [one(groups, columns, 84)]),
+    ...Array.from({ length: rows }, (_, row) =>
+      others.slice(2 * row, 2 * row + 2).flatMap((bar) => one(bar, half, 44)),
+    ),
+  ];
 }
 
 function policyOf({ policy, figures }: ViewModel): Line {

@@ -1,6 +1,8 @@
 import { layout } from '../../runs/layout.ts';
 import { firstLineage } from '../../core/names.ts';
 import type { ScoredGroup, Turn } from '../../core/rl/rollout.ts';
+import { type Curves, curvesOf } from '../../runs/curves.ts';
+import { type RunPlace, storeOf } from '../../runs/run-access.ts';
 import type { Store } from '../../backends/store/index.ts';
 import { unpacked } from '../../backends/store/objects.ts';
 import { ChatTokenizer } from '../../engine/model/tokenizer.ts';
@@ -29,13 +31,20 @@ const groupsMax = 40;
 /** Characters of one turn, of prompt and of completion; more are left out, and that is said. */
 const charsMax = 20_000;
 
-/** Reads scored rollouts out of a run's store. */
+/** Reads scored rollouts and curves out of a run's store. */
 export class StoredRollouts {
+  readonly #place: RunPlace;
   readonly #store: Store;
   #tokenizer: Promise<ChatTokenizer | null> | null = null;
 
-  constructor(store: Store) {
-    this.#store = store;
+  constructor(place: RunPlace) {
+    this.#place = place;
+    this.#store = storeOf(place);
+  }
+
+  /** Of all steps that led to where the lineage stands. */
+  curves(lineage: string): Promise<Curves> {
+    return curvesOf({ ...this.#place, lineage }, Infinity);
   }
 
   /** The groups of a step, of all its sampling rounds; the newest ones where they are many, none when they are not (any more) there. */

@@ -1,5 +1,7 @@
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
+import type { Curves } from '../../runs/curves.ts';
 import { type Follower, lineOf, type RunSnapshot, troubleOf } from '../follow-run.ts';
+import { joinedCurves } from '../joined-curves.ts';
 import { frame } from './frame.ts';
 import { afterKey, home, type ViewPosition, type TypedKey } from './keys.ts';
 import { inAscii } from './lines.ts';
@@ -23,6 +25,7 @@ export interface ViewOptions extends Pick<TerminalOptions, 'screen' | 'keyboard'
 const sampleMs = 4_000;
 const sampleShare = 0.01;
 const faultsKept = 200;
+const noCurves: Curves = { trend: [], evals: [] };
 const faultKinds: readonly RunEvent['kind'][] = [
   'recovery',
   'refused',
@@ -57,6 +60,10 @@ export class TerminalView implements Follower {
   /** Who reads on after the run's end goes on with this. */
   #onRead: (() => void) | null = null;
   #storeProblem: string | null = null;
+  /** Of the whole run: a status holds its newest part alone. */
+  #curves: Curves = noCurves;
+  /** The lineage that they are of. */
+  #curvesOf: string | null = null;
   #sampled = { step: -1, atMs: -Infinity, tookMs: 0, isLoading: false };
   #isOpen = false;
   #warningListeners: ((warning: Error) => void)[] = [];
@@ -107,6 +114,7 @@ export class TerminalView implements Follower {
 
   readonly snapshot = (snapshot: RunSnapshot): void => {
     this.#snapshot = snapshot;
+    if (snapshot.status) this.#growCurves(snapshot.status);
     this.#flush();
     this.#readSample();
   };
@@ -135,14 +143,14 @@ export class TerminalView implements Follower {
   #draw(hasFooter = true): void {
     const { run, leaving } = this.#options;
     const lines = frame({
-      model: viewModel(this.#snapshot, Date.now()),
+      model: viewModel(this.#snapshot, Date.now(), this.#curves),
       trouble: troubleOf(this.#snapshot),
       run,
       place: this.#place,
       groupsStep: this.#groupsStep,
       groups: this.#rollouts === null || this.#storeProblem !== null ? null : this.#groups,
       storeProblem: this.#storeProblem,
-      evals: this.#snapshot.status?.evals ?? [],
+      evals: this.#curves.evals,
       faults: this.#faults,
       leaving,
       ...this.#terminal.size,
@@ -169,11 +177,31 @@ export class TerminalView implements Follower {
     this.#readSample();
   };
 
+  /** Once for each lineage they are read from the store; from then on every status brings what is new. */
+  #growCurves(status: RunStatus): void {
+    if (this.#curvesOf !== status.lineage) {
+      [this.#curves, this.#curvesOf] = [noCurves, status.lineage];
+      void this.#openStore(status)
+        ?.curves(status.lineage)
+        .then(
+          (stored) => {
+            if (this.#curvesOf === status.lineage) this.#curves = joinedCurves(stored, this.#curves);
+          },
+          (error: unknown) => void (this.#storeProblem = error instanceof Error ? error.message : String(error)),
+        );
+    }
+    this.#curves = joinedCurves(this.#curves, status);
+  }
+
+  #openStore(status: RunStatus): StoredRollouts | null {
+    if (this.#rollouts === undefined) this.#rollouts = this.#options.rollouts(status);
+    return this.#rollouts;
+  }
+
   /** Beside everything else; what is being looked at stays. */
   #readSample(): void {
     const { status } = this.#snapshot;
-    if (status && this.#rollouts === undefined) this.#rollouts = this.#options.rollouts(status);
-    const rollouts = this.#rollouts;
+    const rollouts = status && this.#openStore(status);
     const { step, atMs, tookMs, isLoading } = this.#sampled;
     if (!rollouts || status === null || status.step < 1 || isLoading) return;
     if (status.step === step || this.#place.rollout !== null) return;

@@ -1,4 +1,5 @@
 import { timeoutsIn } from '../../core/rl/metrics.ts';
+import type { Curves } from '../../runs/curves.ts';
 import type { RunStatus, StepTrend } from '../../workflows/control/messages.ts';
 import { type EvaluationProgress, versionIn } from '../eval/evaluation-progress.ts';
 import { type RunSnapshot, type WaitingOn, waitingOf } from '../follow-run.ts';
@@ -53,7 +54,7 @@ interface Curve {
 
 /** One stage of a step: how much of it is finished. */
 export interface Bar {
-  readonly name: 'generate' | 'score' | 'filter' | 'train' | 'eval';
+  readonly name: 'groups' | 'train' | 'eval';
   /** From 0 to 1; null when there is nothing to show. */
   readonly share: number | null;
   readonly note: string;
@@ -77,6 +78,8 @@ export const stepsOfMedian = 20;
 export function viewModel(
   { is, status, pending, evaluations = [], stuck = null }: RunSnapshot,
   nowMs: number,
+  /** Of the whole run, where they are known; a status holds its newest part alone. */
+  curves: Curves | null = status,
 ): ViewModel | null {
   if (status === null) return null;
   const { run, model, environments, lineage, attempt, phase, pausedBecause, step, maxSteps, policy, lost, latest } =
@@ -93,7 +96,7 @@ export function viewModel(
     maxSteps,
     elapsedS: Math.max(0, (nowMs - Date.parse(status.since)) / 1000),
     etaS: phase === 'training' ? etaOf(status) : null,
-    curves: curvesOf(status),
+    curves: shownCurves(curves ?? status),
     bars: [...barsOf(status, pending, nowMs), ...evalBarsOf(evaluations)],
     policy,
     figures: figuresOf(status),
@@ -139,7 +142,7 @@ export function medianStepSeconds(trend: RunStatus['trend']): number | null {
   return took.length < 2 ? null : median(took);
 }
 
-function curvesOf({ trend, evals }: RunStatus): Curve[] {
+function shownCurves({ trend, evals }: Curves): Curve[] {
   const of = (name: string, value: (entry: StepTrend) => number | null): Curve[] => {
     const values = trend.map(value);
     const last = values.findLast((one) => one !== null);
@@ -156,44 +159,27 @@ function curvesOf({ trend, evals }: RunStatus): Curve[] {
   ];
 }
 
+/** `groups` compares with what a whole batch needs, which stays the same however many rounds are sampled for it. */
 function barsOf(
   { progress, latest, step: committed }: RunStatus,
   pending: RunSnapshot['pending'],
   nowMs: number,
 ): Bar[] {
   const { collecting, training } = progress;
-  const finishedIn = (name: string): number =>
-    (pending ?? []).reduce((sum, activity) => sum + (activity.name === name ? (activity.done ?? 0) : 0), 0);
+  const underWay = (pending ?? []).reduce((sum, { name, done }) => sum + (name === 'playGroups' ? (done ?? 0) : 0), 0);
   const bars: Bar[] = [];
   if (collecting === null) {
-    bars.push(idle('generate'), idle('score'), idle('filter'));
+    bars.push(idle('groups'));
   } else {
-    const { doing, rollouts, policyStep, step, kept, needed, dropped, round } = collecting;
-    const isCollected = doing === 'nothing';
-    const generated = Math.min(rollouts.of, rollouts.done + finishedIn('playGroups'));
-    const scored = Math.min(rollouts.of, rollouts.done);
-    const share = (count: number): number | null => (rollouts.of === 0 ? null : count / rollouts.of);
-    const rounds = round > 1 ? `, round ${round}` : '';
-    bars.push(
-      {
-        name: 'generate',
-        share: share(generated),
-        note: `${generated}/${rollouts.of} v${policyStep}${rounds}`,
-        isActive: !isCollected && generated < rollouts.of,
-      },
-      {
-        name: 'score',
-        share: share(scored),
-        note: `${scored}/${rollouts.of} for step ${step}`,
-        isActive: !isCollected && scored < generated,
-      },
-      {
-        name: 'filter',
-        share: Math.min(1, kept / needed),
-        note: [`${kept}/${needed} kept`, ...describeDropped(dropped)].join(' · '),
-        isActive: doing === 'filter',
-      },
-    );
+    const { doing, rollouts, step, kept, needed, dropped, round } = collecting;
+    const played = Math.min(rollouts.of, rollouts.done + underWay);
+    const rounds = round > 1 ? `, ${ordinal(round)} round` : '';
+    const note = [
+      `kept ${kept}/${needed} for step ${step}${rounds}`,
+      ...describeDropped(dropped),
+      `${played} rollouts played`,
+    ].join(' · ');
+    bars.push({ name: 'groups', share: Math.min(1, kept / needed), note, isActive: doing !== 'nothing' });
   }
   const tookS = numberIn(latest, 'train_s');
   if (training === null) {
@@ -227,6 +213,12 @@ function evalBarsOf(evaluations: readonly EvaluationProgress[]): Bar[] {
       isActive: true,
     };
   });
+}
+
+/** `1st`, `2nd`, `3rd`, `4th`, `11th`, `21st`. */
+function ordinal(number: number): string {
+  const isTeen = Math.floor(number / 10) % 10 === 1;
+  return `${number}${(isTeen ? undefined : ['th', 'st', 'nd', 'rd'][number % 10]) ?? 'th'}`;
 }
 
 function idle(name: Bar['name']): Bar {

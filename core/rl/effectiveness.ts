@@ -29,6 +29,19 @@ export interface Effectiveness {
   readonly stepSeconds: number | null;
   /** Of all commits, that of the first version included. */
   readonly lost: LostWork;
+  /** Where the time went that was not effective. Absent in what an older Ratchet told. */
+  readonly rest?: readonly IneffectiveTime[];
+}
+
+/** Why a step took longer than an undisturbed one. */
+type Disturbance = 'recovered' | 'restarted' | 'waited';
+
+/** Seconds beyond what its steps were worth. */
+interface IneffectiveTime {
+  readonly because: Disturbance;
+  readonly seconds: number;
+  /** Those that took most of it first. */
+  readonly steps: readonly number[];
 }
 
 /** What a lineage's commit says of its step. */
@@ -57,27 +70,29 @@ const restFactor = 3;
 const restSlackS = 2;
 
 interface TimedStep {
+  readonly step: number;
   /** Wall time without pauses. */
   readonly seconds: number;
   readonly paused: number;
   /** Of which generation, scoring and training. */
   readonly atWork: number;
   readonly rest: number;
-  /** It says itself that something happened. */
-  readonly isReported: boolean;
+  /** Why it took longer, where it says so itself. */
+  readonly reported: Disturbance | null;
 }
 
 /** `commits`: a lineage's own, ascending. One that it took over from another (`origin`) only says when it began. */
 export function effectivenessOf(commits: readonly TimedCommit[]): Effectiveness {
   const steps = commits.slice(1).map((commit, i) => timedStep(commits[i]!, commit));
   // The first step also brings the servers to their first version, for as long as that takes.
-  const usualRest = lowerMedian(steps.filter(({ isReported }) => !isReported).map(({ rest }) => rest)) ?? Infinity;
-  const isDisturbed = ({ isReported, rest }: TimedStep, i: number): boolean =>
-    isReported || (i > 0 && rest > usualRest * restFactor + restSlackS);
+  const usualRest = lowerMedian(steps.filter(({ reported }) => reported === null).map(({ rest }) => rest)) ?? Infinity;
+  const isDisturbed = ({ reported, rest }: TimedStep, i: number): boolean =>
+    reported !== null || (i > 0 && rest > usualRest * restFactor + restSlackS);
   const stepSeconds = lowerMedian(steps.filter((step, i) => !isDisturbed(step, i)).map(({ seconds }) => seconds));
-  const useful = sum(
-    steps.map((step, i) => (isDisturbed(step, i) ? Math.min(step.seconds, stepSeconds ?? step.atWork) : step.seconds)),
+  const worth = steps.map((step, i) =>
+    isDisturbed(step, i) ? Math.min(step.seconds, stepSeconds ?? step.atWork) : step.seconds,
   );
+  const useful = sum(worth);
   const wallSeconds = sum(steps.map(({ seconds }) => seconds));
   const pausedSeconds = sum(steps.map(({ paused }) => paused));
   return {
@@ -91,10 +106,20 @@ export function effectivenessOf(commits: readonly TimedCommit[]): Effectiveness 
       .filter(({ origin }) => origin === undefined)
       .map(({ metrics }) => lostOf(metrics))
       .reduce(addLost, nothingLost),
+    rest: ineffectiveTimes(steps.map((step, i) => ({ ...step, beyond: step.seconds - worth[i]! }))),
   };
 }
 
-function timedStep(before: TimedCommit, { committedAt, metrics }: TimedCommit): TimedStep {
+function ineffectiveTimes(steps: readonly (TimedStep & { readonly beyond: number })[]): IneffectiveTime[] {
+  const longer = steps.filter(({ beyond }) => beyond > 0).sort((a, b) => b.beyond - a.beyond || a.step - b.step);
+  return (['recovered', 'restarted', 'waited'] as const).flatMap((because) => {
+    const own = longer.filter(({ reported }) => (reported ?? 'waited') === because);
+    if (own.length === 0) return [];
+    return [{ because, seconds: sum(own.map(({ beyond }) => beyond)), steps: own.map(({ step }) => step) }];
+  });
+}
+
+function timedStep(before: TimedCommit, { step, committedAt, metrics }: TimedCommit): TimedStep {
   const value = (name: keyof typeof timeMetrics): number => metrics[timeMetrics[name]] ?? 0;
   const between = Math.max(0, (Date.parse(committedAt) - Date.parse(before.committedAt)) / 1000);
   // A lineage that was begun somewhere may have been left alone before its first step.
@@ -105,12 +130,33 @@ function timedStep(before: TimedCommit, { committedAt, metrics }: TimedCommit): 
   const waited = metrics[timeMetrics.waitForBatch] ?? collecting;
   const atWork = Math.min(seconds, Math.min(waited, collecting) + value('train'));
   const { recoveries, seconds: lostSeconds } = lostOf(metrics);
-  const isReported = recoveries > 0 || lostSeconds > 0 || value('restarts') > 0;
-  return { seconds, paused, atWork, rest: seconds - atWork, isReported };
+  const reported = recoveries > 0 || lostSeconds > 0 ? 'recovered' : value('restarts') > 0 ? 'restarted' : null;
+  return { step, seconds, paused, atWork, rest: seconds - atWork, reported };
 }
 
-/** `effective training time (ETTR) 0.97 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s` */
-export function describeEffectiveness({ ettr, ettrWithPauses, pausedSeconds, lost }: Effectiveness): string {
+const stepsNamed = 3;
+const becauseText: Readonly<Record<Disturbance, string>> = {
+  recovered: 'that did work again',
+  restarted: 'whose orchestrator was started anew',
+  waited:
+    'that waited beside sampling and training: for a worker, a server, an evaluation, a checkpoint or a busy machine',
+};
+
+/** `14.2 s in 2 steps (41, 12) that waited …`; null where no time was lost, or where it went is not told. */
+export function describeRest({ ettr, rest = [] }: Pick<Effectiveness, 'ettr' | 'rest'>): string | null {
+  if (ettr === null || rest.length === 0 || ettr.toFixed(2) === '1.00') return null;
+  return rest
+    .map(({ because, seconds, steps }) => {
+      const named = `${steps.slice(0, stepsNamed).join(', ')}${steps.length > stepsNamed ? ', …' : ''}`;
+      return `${grouped(seconds, 1)} s in ${counted(steps.length, 'step', 'steps')} (${named}) ${becauseText[because]}`;
+    })
+    .join('; ');
+}
+
+/** `effective training time (ETTR) 0.97 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s · the rest: 8.1 s in 1 step (7) …` */
+export function describeEffectiveness(effectiveness: Effectiveness): string {
+  const { ettr, ettrWithPauses, pausedSeconds, lost } = effectiveness;
+  const rest = describeRest(effectiveness);
   const { recoveries, rollouts, tokens, seconds } = lost;
   const isPaused = pausedSeconds > 0 && ettrWithPauses !== null;
   const isAnythingLost = rollouts > 0 || tokens > 0 || seconds > 0;
@@ -123,6 +169,7 @@ export function describeEffectiveness({ ettr, ettrWithPauses, pausedSeconds, los
           `lost in flight: ${counted(rollouts, 'rollout', 'rollouts')}, ${counted(tokens, 'token', 'tokens')}, ${grouped(seconds, 1)} s`,
         ]
       : []),
+    ...(rest === null ? [] : [`the rest: ${rest}`]),
   ].join(' · ');
 }
 

@@ -150,14 +150,14 @@ export class Packer {
       rows: inOrder.flatMap((rollout, i) =>
         this.#rowsOf(rollout, { own, credit: credits[i]!, filters, echo: entry?.echo }),
       ),
-      ...told(inOrder, credits),
+      ...creditsInTotal(inOrder, credits),
     };
   }
 
   /** What `pack` says of the next group, without its rows: its turns may be missing. Baselines move on as they do there. */
   credit(group: ScoredGroup): GroupAdvantages {
     const { inOrder, credits } = this.#credited(group);
-    return told(inOrder, credits);
+    return creditsInTotal(inOrder, credits);
   }
 
   #entryOf({ environment }: ScoredGroup): RunSpec['environments'][number] | undefined {
@@ -251,12 +251,12 @@ export function advantagesOf(
   options: CreditOptions = {},
 ): number[] {
   const samples = groupOfSamples(group);
-  const found = told(samples.rollouts, creditsOf(samples, kind, options)).advantages;
+  const found = creditsInTotal(samples.rollouts, creditsOf(samples, kind, options)).advantages;
   return group.rollouts.map(({ index }) => found.get(index)!);
 }
 
 /** Of several agents a rollout has the mean of what is not 0. */
-function told(samples: readonly Sample[], credits: readonly Credit[]): GroupAdvantages {
+export function creditsInTotal(samples: readonly Sample[], credits: readonly Credit[]): GroupAdvantages {
   const ofAgents = new Map<number, number[]>();
   for (const [i, { index }] of samples.entries()) {
     ofAgents.set(index, [...(ofAgents.get(index) ?? []), scalarOf(credits[i]!)]);

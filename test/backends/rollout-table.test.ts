@@ -7,6 +7,8 @@ import { asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects } from 'h
 import { type RolloutTableRow, writeTable } from '../../backends/rollouts/table.ts';
 import { tableOf } from '../../cli/commands/export.ts';
 import { scoredGroups } from '../../cli/run-records.ts';
+import type { GroupAdvantages } from '../../core/rl/pack.ts';
+import { trainedAdvantages } from '../../runs/trained-advantages.ts';
 import { advance, commitFirst, makeRun, openRoles } from '../activities/runs.ts';
 
 test('every rollout is a row of the exported table, in JSON lines and in Parquet alike', async (t) => {
@@ -37,6 +39,13 @@ test('every rollout is a row of the exported table, in JSON lines and in Parquet
     assert.deepEqual(row.prompt, group.example!.prompt);
     assert.deepEqual(row.completion, [{ role: 'assistant', content: rollout.turns[0]!.text }]);
     assert.deepEqual(row.metrics, rollout.metrics);
+  }
+  for (const step of steps) {
+    const trained = (await trainedAdvantages(run, step)) as ReadonlyMap<number, GroupAdvantages>;
+    const own = rows.filter((row) => row.end_step === step && row.end === 'trained');
+    assert.ok(own.length > 0);
+    for (const { group, index, advantage } of own)
+      assert.equal(advantage, trained.get(group as number)!.advantages.get(index as number));
   }
 
   const file = await asyncBufferFromFile(parquet);

@@ -95,6 +95,7 @@ for (const level of [0, 2]) {
       damagedNotices: [],
       webhook: null,
       cost: null,
+      curves: null,
       sinks: {},
       sinksError: null,
     };

@@ -40,7 +40,7 @@ test('the live view of a real run, resized and left by Ctrl-C: every event it to
     keyboard: keys.keyboard,
     shows: { hasColor: true, hasUnicode: true, reflows: true },
     leaving: 'detach',
-    rollouts: () => new StoredRollouts(openRunStore(store, 'words')),
+    rollouts: () => new StoredRollouts({ name: 'words', store }),
     onLeave: () => left.abort(),
     asLine: (line) => `${line}\n`,
   });

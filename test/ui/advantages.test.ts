@@ -1,6 +1,11 @@
 /** The advantages that the page shows are those that a batch was packed with, also where they depend on the groups before. */
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { test, type TestContext } from 'node:test';
+import type { RunSpec } from '../../config/run-spec.ts';
 import type { AdvantageKind } from '../../core/rl/advantage.ts';
 import { rowsOfEpisode } from '../../core/rl/agents.ts';
 import { Packer } from '../../core/rl/pack.ts';
@@ -20,9 +25,14 @@ async function trained(
   t: TestContext,
   overrides: Readonly<Record<string, string>>,
   own: { readonly advantage?: AdvantageKind } = {},
+  settings: Partial<RunSpec> = {},
 ): Promise<TestRun> {
   const plain = await makeRun(t, overrides);
-  const spec = { ...plain.spec, environments: plain.spec.environments.map((entry) => ({ ...entry, ...own })) };
+  const spec = {
+    ...plain.spec,
+    ...settings,
+    environments: plain.spec.environments.map((entry) => ({ ...entry, ...own })),
+  };
   const made = { ...plain, spec, run: { ...plain.run, spec: await putJson(plain.store, 'specs/own.json', spec) } };
   await made.store.put(layout.run(), Buffer.from(JSON.stringify({ schemaVersion: 1, name: 'words', spec: made.spec })));
   const roles = openRoles();
@@ -103,4 +113,29 @@ test('each agent of an episode has its own advantage and its own tokens, also wh
     [[0], [1], null],
   );
   assert.match(turns[1]!.agent!, /^proposer 2, reward -1, advantage -/);
+});
+
+test('the advantage of a function of the user’s is read from the batch, and not asked for again', async (t) => {
+  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-own-advantage-'));
+  t.after(() => rm(folder, { recursive: true, force: true }));
+  const file = path.join(folder, 'advantage.mjs');
+  const code = 'export default (rewards) => rewards.map((reward, i) => (reward ?? 0) * 10 + i);\n';
+  await writeFile(file, code);
+  const sha256 = createHash('sha256').update(code).digest('hex');
+  const made = await trained(t, {}, {}, { advantage: { import: { path: file, sha256 } } });
+  await writeFile(file, 'throw new Error("the page runs no code of a run");\n');
+  const source = new RolloutSource(made.run);
+  const groups = await Promise.all([3, 4].map((group) => source.group({ step: 2, group })));
+  const batch = await inBatch(made, 2);
+  assert.deepEqual(groups.flatMap(shown), batch);
+  assert.ok(
+    batch.some((advantage) => advantage >= 3),
+    batch.join(),
+  );
+  assert.equal(groups[0]!.withoutAdvantages, null);
+
+  // A batch that was removed gave them, and nobody asks the function in its place.
+  for (const key of await made.store.list('batches/')) await made.store.removeAll(key);
+  const later = await new RolloutSource(made.run).group({ step: 2, group: 3 });
+  assert.match(later.withoutAdvantages ?? '', /a function of your own gave them, and /);
 });

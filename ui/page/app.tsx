@@ -5,7 +5,7 @@ import { CompareView } from './compare-view.tsx';
 import { Evaluated, EvalsView } from './evals-view.tsx';
 import { clock, figure } from './figures.ts';
 import { HistoryView } from './history-view.tsx';
-import { addressOf, useAnswer, useRoute } from './hooks.ts';
+import { addressOf, useAnswer, useRoute, useTick } from './hooks.ts';
 import { RolloutsView } from './rollouts-view.tsx';
 import { RunView } from './run-view.tsx';
 import { SearchesView } from './searches-view.tsx';
@@ -118,8 +118,11 @@ function RunPage({
   );
 }
 
+/** Every folder of a run is looked at for it. */
+const listedAgainMs = 4_000;
+
 function RunList({ source }: { readonly source: Source }): JSX.Element {
-  const { answer, error } = useAnswer<readonly ListedRun[]>(source, '/api/runs');
+  const { answer, error } = useAnswer<readonly ListedRun[]>(source, '/api/runs', useTick(listedAgainMs));
   return (
     <>
       <header class="top">

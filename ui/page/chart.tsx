@@ -23,7 +23,9 @@ export interface ChartProps {
 
 const stepName = (step: number): string => `step ${step}`;
 const height = 150;
-const lineColors = ['--line-1', '--line-2', '--line-3', '--line-4'];
+const lineColors = Array.from({ length: 12 }, (_, i) => `--line-${i + 1}`);
+/** The second half of the colors is dashed as well: twelve colors alone are hard to tell apart. */
+const dashedFrom = 6;
 const markerColors: Readonly<Record<MarkerKind, string>> = {
   fault: '--fault',
   settings: '--settings',
@@ -78,7 +80,7 @@ export function Chart({ title, unit, lines, series, markers, by, nameOf = stepNa
         <span class="values">
           {shown.map(({ metric, label }, i) => (
             <span key={metric}>
-              <i class={`dot line-${i + 1}`} aria-hidden="true" />
+              <i class={`dot line-${(i % lineColors.length) + 1}`} aria-hidden="true" />
               {shown.length > 1 && `${label} `}
               {figure(valueAt(series, metric, index))}
             </span>
@@ -171,6 +173,7 @@ function optionsOf(
         label: line.label,
         stroke: colorOf(lineColors[i % lineColors.length]!),
         width: 1.6,
+        ...(i % lineColors.length >= dashedFrom ? { dash: [6, 3] } : {}),
         spanGaps: true,
         points: { size: 4 },
       })),

@@ -3,15 +3,22 @@ import type { JSX } from 'preact';
 import type { ListedRun, RunOverview, SeriesAnswer } from '../answers.ts';
 import type { ViewProps } from './app.tsx';
 import { Chart } from './chart.tsx';
+import {
+  type Compared,
+  comparedMax,
+  differingSettings,
+  evaluationMetrics,
+  experimentsOf,
+  linesOf,
+  mergedSeries,
+} from './compared-runs.ts';
 import { duration, figure } from './figures.ts';
 import { addressOf, useAnswer } from './hooks.ts';
 import { seriesPath } from './run-view.tsx';
+import { Scrolls } from './scrolls.tsx';
 
-/** Runs beside the one that is open. */
-const othersMax = 3;
-
-const compared = [
-  { title: 'reward', metric: 'train/reward' },
+const reward = { title: 'reward', metric: 'train/reward' };
+const others = [
   { title: 'exact answers', metric: 'train/agg/all/metrics/exact_match' },
   { title: 'entropy', metric: 'entropy' },
   { title: 'KL from the reference', metric: 'train/kl_divergence' },
@@ -30,30 +37,24 @@ const axisNames: Readonly<Record<By, string>> = {
   'spent/money': 'cost',
 };
 
-interface Compared {
-  readonly run: string;
-  readonly overview: RunOverview;
-  readonly series: SeriesAnswer;
-  readonly settings: Readonly<Record<string, string>>;
-}
-
 /** Runs of the same folder: settings in which they differ, and their curves in one picture. */
 export function CompareView({ source, run, asked, isReport, news }: ViewProps): JSX.Element {
   const list = useAnswer<readonly ListedRun[]>(source, isReport ? null : '/api/runs');
-  const others = asked
-    .getAll('with')
-    .flatMap((text) => text.split(','))
-    .filter((name) => name !== '' && name !== run)
-    .slice(0, othersMax);
-  const runs = [run, ...others];
+  const named = [...new Set(asked.getAll('with').flatMap((text) => text.split(',')))].filter(
+    (name) => name !== '' && name !== run,
+  );
+  const beside = named.slice(0, comparedMax - 1);
+  const runs = [run, ...beside];
   const { found, error } = useCompared(source, runs, news);
   const [by, setBy] = useState<By>('step');
+  const [isMean, setMean] = useState(true);
   if (isReport) return <p>A report is of one run. `ratchet ui FOLDER` compares those of a folder.</p>;
   const choices = (list.answer ?? []).filter((one) => one.run !== run && one.step !== null);
-  const choose = (name: string, isChosen: boolean): void => {
-    const next = isChosen ? [...others, name].slice(-othersMax) : others.filter((other) => other !== name);
+  const choose = (next: readonly string[]): void => {
     location.hash = addressOf(run, 'compare', { with: next.join(',') });
   };
+  const isFull = runs.length >= comparedMax;
+  const hasSeeds = experimentsOf(found).length < found.length;
   return (
     <>
       <div class="bar">
@@ -71,6 +72,17 @@ export function CompareView({ source, run, asked, isReport, news }: ViewProps): 
             ))}
           </select>
         </label>
+        {hasSeeds && (
+          <label>
+            <input
+              type="checkbox"
+              checked={isMean && by === 'step'}
+              disabled={by !== 'step'}
+              onChange={({ currentTarget }) => setMean(currentTarget.checked)}
+            />{' '}
+            mean over seeds
+          </label>
+        )}
       </div>
       {choices.length === 0 && (
         <p>
@@ -82,13 +94,23 @@ export function CompareView({ source, run, asked, isReport, news }: ViewProps): 
           <label key={one.run}>
             <input
               type="checkbox"
-              checked={others.includes(one.run)}
-              onChange={({ currentTarget }) => choose(one.run, currentTarget.checked)}
+              checked={beside.includes(one.run)}
+              disabled={isFull && !beside.includes(one.run)}
+              onChange={({ currentTarget }) =>
+                choose(currentTarget.checked ? [...beside, one.run] : beside.filter((other) => other !== one.run))
+              }
             />{' '}
             {one.run}
           </label>
         ))}
       </div>
+      {isFull && (
+        <p class="note" role="status">
+          {comparedMax} runs are compared at most
+          {named.length > beside.length && `; not shown: ${named.slice(beside.length).join(', ')}`}
+          {choices.length > beside.length && '. Untick one to choose another'}.
+        </p>
+      )}
       {error !== null && (
         <p class="trouble" role="alert">
           {error}
@@ -97,26 +119,35 @@ export function CompareView({ source, run, asked, isReport, news }: ViewProps): 
       {found.length > 1 && (
         <>
           <Differences runs={found} />
-          <Curves runs={found} by={by} />
+          <Curves runs={found} by={by} isMean={hasSeeds && isMean && by === 'step'} />
         </>
       )}
     </>
   );
 }
 
-function Curves({ runs, by }: { readonly runs: readonly Compared[]; readonly by: By }): JSX.Element {
+function Curves({
+  runs,
+  by,
+  isMean,
+}: {
+  readonly runs: readonly Compared[];
+  readonly by: By;
+  readonly isMean: boolean;
+}): JSX.Element {
+  const lines = linesOf(runs, isMean);
   const costs = runs.flatMap(({ overview }) => overview.cost ?? []);
   return (
     <>
       {by.startsWith('spent/') && costs[0] && <p class="note">Not counted in what was spent: {costs[0].notCounted}.</p>}
       <div class="charts">
-        {compared.map(({ title, metric }) => (
+        {[reward, ...evaluationMetrics(runs), ...others].map(({ title, metric }) => (
           <Chart
-            key={title}
+            key={metric}
             title={title}
             unit={by === 'step' ? '' : `by ${axisNames[by]}`}
-            lines={runs.map(({ run }) => ({ metric: run, label: run }))}
-            series={merged(runs, metric, by)}
+            lines={lines.map(({ label }) => ({ metric: label, label }))}
+            series={mergedSeries(lines, metric, (path) => axisOf(path, by))}
             markers={[]}
             by="step"
             nameOf={(at) => pointName(by, at, costs[0]?.currency ?? '')}
@@ -155,29 +186,31 @@ function useCompared(
 
 async function read(source: ViewProps['source'], run: string): Promise<Compared> {
   const path = `/api/runs/${encodeURIComponent(run)}`;
-  const [overview, series, settings] = await Promise.all([
+  const [overview, settings] = await Promise.all([
     source.get<RunOverview>(path),
-    source.get<SeriesAnswer>(
-      seriesPath(run, [...compared.map(({ metric }) => metric), ...axes.filter((one) => one.startsWith('spent/'))]),
-    ),
     source.get<Readonly<Record<string, string>>>(`${path}/settings`),
   ]);
+  const metrics = [reward, ...evaluationMetrics([{ overview }]), ...others].map(({ metric }) => metric);
+  const series = await source.get<SeriesAnswer>(
+    seriesPath(run, [...metrics, ...axes.filter((one) => one.startsWith('spent/'))]),
+  );
   return { run, overview, series, settings };
 }
 
 function Differences({ runs }: { readonly runs: readonly Compared[] }): JSX.Element {
-  const names = [...new Set(runs.flatMap(({ settings }) => Object.keys(settings)))].sort();
-  const different = names.filter(
-    (name) => name !== 'name' && new Set(runs.map(({ settings }) => settings[name])).size > 1,
-  );
+  const different = differingSettings(runs);
   const facts: readonly [string, (one: Compared) => string][] = [
     ['step', ({ overview }) => `${overview.step} of ${overview.maxSteps}`],
     ['a step takes', ({ overview }) => duration(overview.stepSeconds)],
     ['ETTR', ({ overview }) => figure(overview.ettr)],
     ['cost', ({ overview }) => overview.cost?.money ?? '–'],
+    ...[reward, ...evaluationMetrics(runs)].map(({ title, metric }): [string, (one: Compared) => string] => [
+      `${title}, first → last`,
+      ({ series }) => endsOf(series.path.values[metric] ?? []),
+    ]),
   ];
   return (
-    <div class="scrolls" role="region" aria-label="settings that differ" tabIndex={0}>
+    <Scrolls label="settings that differ">
       <table>
         <thead>
           <tr>
@@ -210,8 +243,13 @@ function Differences({ runs }: { readonly runs: readonly Compared[] }): JSX.Elem
           ))}
         </tbody>
       </table>
-    </div>
+    </Scrolls>
   );
+}
+
+function endsOf(values: readonly (number | null)[]): string {
+  const known = values.filter((value) => value !== null);
+  return known.length === 0 ? '–' : `${figure(known[0])} → ${figure(known.at(-1))}`;
 }
 
 /** `step 12`, `4 min`, `0.00676 EUR`. */
@@ -241,25 +279,4 @@ function axisOf(path: SeriesAnswer['path'], by: By): readonly (number | null)[] 
   if (by !== 'time') return path.values[by] ?? [];
   const begin = path.time.find((at) => Number.isFinite(at)) ?? 0;
   return path.time.map((at) => Math.round((at - begin) / 600) / 100);
-}
-
-/** One metric of several runs, each a line by its name. */
-function merged(runs: readonly Compared[], metric: string, by: By): SeriesAnswer {
-  const points = runs.map(({ run, series: { path } }) => {
-    const values = axisOf(path, by).flatMap((at, i): [number, number | null][] =>
-      at === null ? [] : [[at, path.values[metric]?.[i] ?? null]],
-    );
-    return { run, values: new Map(values) };
-  });
-  const all = [...new Set(points.flatMap(({ values }) => [...values.keys()]))].sort((a, b) => a - b);
-  return {
-    path: {
-      lineage: '',
-      step: all,
-      time: all,
-      values: Object.fromEntries(points.map(({ run, values }) => [run, all.map((at) => values.get(at) ?? null)])),
-    },
-    left: [],
-    stepsPerPoint: 1,
-  };
 }

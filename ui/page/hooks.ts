@@ -34,6 +34,18 @@ export function useAnswer<Answer>(source: Source, path: string | null, again: un
   return path === null ? { answer: null, error: null, isAsking: false } : asked;
 }
 
+/** Another number every so often, while somebody looks at the page. */
+export function useTick(everyMs: number): number {
+  const [tick, setTick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => {
+      if (document.visibilityState === 'visible') setTick((before) => before + 1);
+    }, everyMs);
+    return () => clearInterval(timer);
+  }, [everyMs]);
+  return tick;
+}
+
 /** The part of the address behind `#`: which view, of which run, and what it shows. */
 export interface Route {
   readonly run: string | null;

@@ -95,7 +95,7 @@ export function evalLine(summary: EvaluationSummary, cost: Readonly<Record<strin
   return [
     `eval v${step} ${environment} (${rollouts} ${passAtK === undefined ? 'held-out' : 'rollouts, held-out'}): reward ${rewardText(sampled.reward)}${exact(sampled.exact)}`,
     `greedy ${rewardText(greedy.reward)}${exact(greedy.exact)}`,
-    `"${says.prompt}" → "${says.completion}" (right: "${says.answer}", reward ${says.reward?.toFixed(2) ?? '–'})`,
+    `sampled: "${says.prompt}" → "${says.completion}" (right: "${says.answer}", reward ${says.reward?.toFixed(2) ?? '–'})`,
     ...(prompt === undefined
       ? []
       : [

@@ -71,7 +71,7 @@ export async function collectStep(
       const collected = await collection.pack(ready);
       if (collected !== null) return collected;
     } else if (collection.isToBeWidened) {
-      await collection.widen();
+      await collection.widen(ready);
     } else {
       await collection.pauseIfFruitless(ready);
       await collection.sampleOn(ready);
@@ -199,12 +199,30 @@ class Collection {
   }
 
   /** Takes of all rounds what the difficulty filter had left out. */
-  async widen(): Promise<void> {
+  async widen({ groups, selection: { groupsPerBatch } }: Ready): Promise<void> {
     const { run } = this.#context;
     const { harvest } = this.#window;
+    const { all, none } = harvest.solved;
     this.#window.isWidened = true;
     await harvest.judge(({ round, scored }) => eager.filterGroups({ run, round, scored, widened: true }));
-    this.#tellWarning(`[difficulty_filter] widened after ${Math.round(harvest.fruitlessRounds)} sampling rounds`);
+    const rounds = Math.round(harvest.fruitlessRounds);
+    const kept = `they kept ${groups} of the ${groupsPerBatch} groups a batch needs (${all} groups all right, ${none} all wrong)`;
+    const isFirst = !this.#window.hasExplainedWidening;
+    this.#window.hasExplainedWidening = true;
+    this.#tellWarning(
+      `[difficulty_filter] widened after ${rounds} sampling rounds: ${kept}${isFirst ? `. ${this.#widenedMeans(groups)}` : ''}`,
+    );
+  }
+
+  #widenedMeans(kept: number): string {
+    const { all, none } = this.#window.harvest.solved;
+    const { name } = this.#context.run;
+    const means = 'This step now takes every group whose rewards differ, and an eighth of a batch is enough.';
+    if (all > kept + none)
+      return `${means} The policy solves nearly all of these examples, so more steps teach little: end the run with its evaluations (npx ratchet stop ${name}), or train on harder examples.`;
+    if (none > kept + all)
+      return `${means} The policy solves hardly any of these examples: take easier ones, or a reward that tells wrong answers apart.`;
+    return `${means} If many steps say this, widen the bounds in [difficulty_filter] or change the examples.`;
   }
 
   async pauseIfFruitless({ groups, selection: { groupsPerBatch } }: Ready): Promise<void> {

@@ -112,6 +112,8 @@ export class SamplingWindow {
   readonly #age = new StaleShare();
   /** What rounds are filtered with from here on. */
   isWidened = false;
+  /** The first widening is explained; later ones are only told. */
+  hasExplainedWidening = false;
 
   constructor(
     context: WindowContext,

@@ -1,7 +1,10 @@
 /** What the live view leaves on a terminal: every event once in the scroll-back, whatever is drawn below and however it is resized. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
 import { TerminalView } from '../../../cli/view/terminal-view.ts';
+import type { StoredRollouts } from '../../../cli/view/stored-rollouts.ts';
+import type { Curves } from '../../../runs/curves.ts';
 import type { RunEvent, RunStatus } from '../../../workflows/control/messages.ts';
 import { SmallKeyboard, SmallTerminal } from './small-terminal.ts';
 
@@ -39,7 +42,7 @@ function eventAt(step: number): RunEvent {
   return { sequence: step, time: '2026-11-21T12:00:00Z', kind: 'step', step, text, values: {} };
 }
 
-function open(columns = 60, rows = 24) {
+function open(columns = 60, rows = 24, rollouts: StoredRollouts | null = null) {
   const terminal = new SmallTerminal(columns, rows);
   const keys = new SmallKeyboard();
   let isLeft = false;
@@ -49,7 +52,7 @@ function open(columns = 60, rows = 24) {
     keyboard: keys.keyboard,
     shows: { hasColor: true, hasUnicode: true, reflows: true },
     leaving: 'detach',
-    rollouts: () => null,
+    rollouts: () => rollouts,
     onLeave: () => (isLeft = true),
     asLine: (line) => `${line}\n`,
   });
@@ -161,5 +164,41 @@ test('who reads a page when the run ends reads on until they go back; on the fir
   keys.type('escape');
   await reading;
   assert.equal(isLeft(), false);
+  view.close();
+});
+
+test('curves begin with the first step and v0, however late one attaches; a rewind begins them anew', async () => {
+  const evalOf = (step: number, reward: number) => {
+    return { step, environment: 'e', reward, exact: null, greedyReward: null, greedyExact: null };
+  };
+  const stored: Readonly<Record<string, Curves>> = {
+    main: {
+      trend: Array.from({ length: 100 }, (_, i) => [i + 1, i < 50 ? 0.1 : 0.9, null, 1] as const),
+      evals: Array.from({ length: 10 }, (_, i) => evalOf(10 * i, i === 0 ? 0.125 : 0.5)),
+    },
+    l2: { trend: [[1, 0.2, null, 1]], evals: [evalOf(0, 0.25)] },
+  };
+  const rollouts = {
+    curves: (lineage: string) => Promise.resolve(stored[lineage]!),
+    ofStep: () => Promise.resolve([]),
+  } as unknown as StoredRollouts;
+  const { terminal, keys, view } = open(100, 60, rollouts);
+  const remembered = { trend: stored['main']!.trend.slice(-60), evals: stored['main']!.evals.slice(-5) };
+  view.snapshot({ is: 'answer', status: { ...statusAt(100), ...remembered }, pending: [] });
+  await delay(0);
+  view.snapshot({
+    is: 'answer',
+    status: { ...statusAt(101), ...remembered, trend: [[101, 0.95, null, 1]] },
+    pending: [],
+  });
+  const half = '▁'.repeat(5);
+  assert.match(terminal.text(), new RegExp(`reward 0\\.950 ${half}`));
+  keys.type('e');
+  assert.match(terminal.text(), /v0 +e +0\.125/);
+  view.snapshot({ is: 'answer', status: { ...statusAt(1), lineage: 'l2' }, pending: [] });
+  await delay(0);
+  view.snapshot({ is: 'answer', status: { ...statusAt(1), lineage: 'l2' }, pending: [] });
+  assert.match(terminal.text(), /v0 +e +0\.250/);
+  assert.doesNotMatch(terminal.text(), /0\.125/);
   view.close();
 });

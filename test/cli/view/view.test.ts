@@ -9,6 +9,7 @@ import { afterKey, home, type ViewPosition } from '../../../cli/view/keys.ts';
 import { folded, type Line, sparkline, widthOf, written } from '../../../cli/view/lines.ts';
 import type { ShownGroup } from '../../../cli/view/stored-rollouts.ts';
 import { viewModel } from '../../../cli/view/view-model.ts';
+import { shortModelName } from '../../../core/names.ts';
 import type { RunEvent, RunStatus } from '../../../workflows/control/messages.ts';
 
 const nowMs = Date.parse('2026-11-21T12:10:00Z');
@@ -130,26 +131,56 @@ describe('what the view says of a run', () => {
     assert.match(line, /reward 0\.612 ▁▄█ .* exact 0\.300 ▁▅█ .* eval 0\.250 v30 ▄/);
   });
 
-  test('bars: what is finished of generation, scoring and filtering of one step, and of the training of another', () => {
+  test('the model has its name, wherever its files are', () => {
+    const models = {
+      '/root/.cache/ratchet/models/packaged--smollm2-135m-instruct--b179c952': 'smollm2-135m-instruct',
+      '/root/.cache/huggingface/hub/models--Qwen--Qwen3-4B/snapshots/0123456789012345678901234567890123456789':
+        'Qwen/Qwen3-4B',
+      '../models/mine/': 'mine',
+      'preset:reverse-text-0.2m': 'reverse-text-0.2m',
+      'Qwen/Qwen3-4B': 'Qwen/Qwen3-4B',
+    };
+    for (const [model, name] of Object.entries(models)) {
+      assert.equal(shortModelName(model), name);
+      assert.ok(
+        rows({ columns: 159 }, look({ model })).some((row) => row.includes(` · ${name}`)),
+        name,
+      );
+    }
+  });
+
+  test('bars: how many groups of a batch are kept, and the training of the step before', () => {
     const { bars } = viewModel(look({}, { pending: [activity('playGroups', { done: 31 })] }), nowMs)!;
     const shown = bars.map(({ name, share, note }) => [name, share, note]);
     assert.deepEqual(shown, [
-      ['generate', 1, '128/128 v37, round 2'],
-      ['score', 97 / 128, '97/128 for step 39'],
-      ['filter', 11 / 16, '11/16 kept · 3 easy · 1 hard · 2 failed'],
+      ['groups', 11 / 16, 'kept 11/16 for step 39, 2nd round · 3 easy · 1 hard · 2 failed · 128 rollouts played'],
       ['train', 0.5, 'v38 3.0s, last 6.0s'],
     ]);
   });
 
   test('rollouts that running chunks say they have finished count as well as those of finished chunks, and never beyond all', () => {
     const collecting = { ...status.progress.collecting!, doing: 'generate' as const, rollouts: { done: 64, of: 128 } };
-    const generated = (done: number): string => {
+    const played = (done: number): string => {
       const pending = [activity('playGroups', { done }), activity('saveCheckpoint', { done: 500 })];
       return viewModel(look({ progress: { collecting, inPlay: [], training: null } }, { pending }), nowMs)!.bars[0]!
         .note;
     };
-    assert.match(generated(30), /^94\/128 /);
-    assert.match(generated(100), /^128\/128 /);
+    assert.match(played(30), /· 94 rollouts played$/);
+    assert.match(played(100), /· 128 rollouts played$/);
+  });
+
+  test('a bar compares with a batch, whose size stays the same from round to round', () => {
+    const bar = (round: number, kept: number, of: number) => {
+      const collecting = { ...status.progress.collecting!, round, kept, needed: 80, rollouts: { done: of, of } };
+      return viewModel(look({ progress: { collecting, inPlay: [], training: null } }), nowMs)!.bars[0]!;
+    };
+    const rounds = [bar(1, 10, 640), bar(3, 30, 1144), bar(4, 38, 1768)];
+    assert.deepEqual(
+      rounds.map(({ share }) => share),
+      [10 / 80, 30 / 80, 38 / 80],
+    );
+    assert.match(rounds[2]!.note, /^kept 38\/80 for step 39, 4th round /);
+    for (const { note } of rounds) assert.doesNotMatch(note, /\d\/(?!80)/);
   });
 
   test('an evaluation beside the step has a bar, of its sampled and its greedy rollouts together', () => {
@@ -170,7 +201,7 @@ describe('what the view says of a run', () => {
     ];
     const model = viewModel(look({}, { evaluations }), nowMs)!;
     assert.deepEqual(
-      model.bars.slice(4).map(({ name, share, note }) => [name, share, note]),
+      model.bars.slice(2).map(({ name, share, note }) => [name, share, note]),
       [
         ['eval', 0.2, '128/640 v30 reverse-text'],
         ['eval', null, 'v30 long'],
@@ -178,7 +209,7 @@ describe('what the view says of a run', () => {
     );
     assert.match(
       rows({}, look({}, { evaluations })).join('\n'),
-      /eval +█+░+ 128\/640 v30 reverse-text +eval +░+ v30 long/,
+      /^ train .* eval +█+░+ 128\/640 v30 reverse-text *\n eval +░+ v30 long/m,
     );
   });
 
@@ -283,7 +314,7 @@ describe('what fits on the terminal', () => {
     const collecting = { ...status.progress.collecting!, rollouts: { done: 512, of: 512 }, kept: 9, dropped: {} };
     const training = { ...status.progress.training!, step: 101, from: 'v100' };
     const shown = rows({}, look({ progress: { collecting, inPlay: [], training } })).filter((row) =>
-      /^ (generate|filter)/.test(row),
+      /^ (groups|train)/.test(row),
     );
     assert.equal(shown.length, 2);
     for (const row of shown) assert.doesNotMatch(row, /…/);

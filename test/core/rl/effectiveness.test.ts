@@ -150,9 +150,37 @@ describe('effective training time', () => {
     const line = describeEffectiveness(effectivenessOf(lineage([usual(200), late(usual(200), 8.1, metrics)])));
     assert.equal(
       line,
-      'effective training time (ETTR) 0.98 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s',
+      'effective training time (ETTR) 0.98 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s · the rest: 8.1 s in 1 step (2) that did work again',
     );
   });
+
+  test('where nothing was lost it says where the rest of the time went, by cause, the longest steps first', () => {
+    const steps = [usual(4), usual(4), late(usual(4), 9), usual(4), late(usual(4), 12), usual(4)];
+    const waited = describeEffectiveness(effectivenessOf(lineage(steps)));
+    assert.match(
+      waited,
+      /^effective training time \(ETTR\) 0\.53 · no recoveries · the rest: 21\.0 s in 2 steps \(5, 3\) that waited beside /,
+    );
+    const restarted = [usual(4), late(usual(4), 30, { 'recovery/restarts': 1 }), usual(4)];
+    assert.match(
+      describeEffectiveness(effectivenessOf(lineage(restarted))),
+      /no recoveries · the rest: 30\.0 s in 1 step \(2\) whose orchestrator was started anew$/,
+    );
+    const { rest: _, ...older } = effectivenessOf(lineage(steps));
+    assert.match(describeEffectiveness(older), /no recoveries$/, 'as an older Ratchet told it');
+    assert.match(describeEffectiveness(effectivenessOf(lineage([usual(4), usual(4)]))), /1\.00 · no recoveries$/);
+  });
+
+  test('the rest and the effective time are all of the time', () =>
+    fc.assert(
+      fc.property(fc.array(fc.tuple(duration, fc.nat(40)), { minLength: 1, maxLength: 9 }), (drawn) => {
+        const steps = drawn.map(([seconds, more]) =>
+          late(usual(seconds), more, more > 30 ? { 'recovery/count': 1 } : {}),
+        );
+        const { ettr, wallSeconds, rest = [] } = effectivenessOf(lineage(steps));
+        near(ettr! + rest.reduce((sum, { seconds }) => sum + seconds, 0) / wallSeconds, 1);
+      }),
+    ));
 });
 
 describe('work lost', () => {

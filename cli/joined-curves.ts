@@ -1,0 +1,13 @@
+import type { Curves } from '../runs/curves.ts';
+import type { EvalFigures } from '../workflows/control/messages.ts';
+
+/** What the store has, and behind it what the run remembers of steps and evaluations that are not stored yet. */
+export function joinedCurves(stored: Curves, remembered: Curves): Curves {
+  const last = stored.trend.at(-1)?.[0] ?? -Infinity;
+  const isStored = (one: EvalFigures): boolean =>
+    stored.evals.some(({ step, environment }) => step === one.step && environment === one.environment);
+  return {
+    trend: [...stored.trend, ...remembered.trend.filter(([step]) => step > last)],
+    evals: [...stored.evals, ...remembered.evals.filter((one) => !isStored(one))],
+  };
+}
