@@ -30,7 +30,7 @@ import {
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import { damaged } from './objects.ts';
 import { foldTail, isLog, isTailPart, readLog, tailNameOf } from './log-tail.ts';
-import type { Staging, Store } from './types.ts';
+import type { StagedFolder, Staging, Store } from './types.ts';
 
 interface FileStoreOptions {
   /** False: the store was created before, so a missing root is not recreated. */
@@ -218,11 +218,11 @@ export class FileStore implements Store {
     return this.#inside(prefix);
   }
 
-  async #newFolder(prefix: string): Promise<string> {
+  async #newFolder(prefix: string): Promise<StagedFolder> {
     const folder = this.#pathOf(prefix);
     try {
-      await (await this.#openMaking(folder, prefix)).close();
-      return folder;
+      const opened = await this.#openMaking(folder, prefix);
+      return { at: opened.atForOthers, path: folder, close: () => opened.close() };
     } catch (error) {
       throw await this.#whatIsWrong(prefix, error);
     }
