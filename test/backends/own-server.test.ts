@@ -1,5 +1,6 @@
 /** Which servers the project's secret is told to: those that prove to have it, at their own address, on the connection that is used. */
 import assert from 'node:assert/strict';
+import dns, { type LookupOptions } from 'node:dns';
 import { once } from 'node:events';
 import { createServer, type IncomingHttpHeaders, request, type RequestListener } from 'node:http';
 import { type AddressInfo, connect, createServer as createTcpServer } from 'node:net';
@@ -205,6 +206,51 @@ test('a server with a key of its own, and one on another host, is asked for no p
     const asked = client(t, url, true).ask({ ...get, timeoutMs: 50 });
     await assert.rejects(asked, (error: Error) => !error.message.includes('prove'), url);
   }
+});
+
+test('a server that is not on the loopback is asked for no proof, and is not told the secret', async (t) => {
+  work();
+  const server = await listen(t, plain);
+  // An address that leads here, and is none of the loopback's as it is written.
+  const mapped = `http://[::ffff:127.0.0.1]:${server.port}`;
+  const isHere = await new Promise<boolean>((resolve) => {
+    const socket = connect(server.port, '::ffff:127.0.0.1', () => resolve(true)).on('error', () => resolve(false));
+    t.after(() => socket.destroy());
+  });
+  if (!isHere) return t.skip('this machine has no IPv6');
+  for (const isOwn of [false, true]) assert.equal((await client(t, mapped, isOwn).ask(get)).status, 200);
+  assert.deepEqual(server.heard.map(({ route, headers }) => [route, headers.authorization]), [['/v1/models', undefined], ['/v1/models', undefined]]); // prettier-ignore
+});
+
+test('a name that only begins or ends as one of the loopback is another host', async (t) => {
+  work();
+  const server = await listen(t, plain);
+  t.mock.method(dns, 'lookup', (_: string, options: LookupOptions, done: (...found: unknown[]) => void) =>
+    options.all === true ? done(null, [{ address: '127.0.0.1', family: 4 }]) : done(null, '127.0.0.1', 4),
+  );
+  for (const host of ['127.0.0.1.example', 'localhost.example', 'my-localhost'])
+    assert.equal((await client(t, `http://${host}:${server.port}`, true).ask(get)).status, 200, host);
+  assert.deepEqual(new Set(server.heard.map(({ route }) => route)), new Set(['/v1/models']));
+  assert.deepEqual(secretsHeard(server), []);
+});
+
+test('a server on the loopback that is asked by https is never spoken to in clear', async (t) => {
+  work();
+  const heard: number[] = [];
+  const server = createTcpServer((socket) => {
+    socket.on('error', () => undefined);
+    socket.on('data', (chunk) => {
+      heard.push(chunk[0]!);
+      socket.destroy();
+    });
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => server.close());
+  const { port } = server.address() as AddressInfo;
+  for (const isOwn of [false, true]) await assert.rejects(client(t, `https://127.0.0.1:${port}`, isOwn).ask(get));
+  const handshake = 0x16;
+  assert.ok(heard.length >= 2 && heard.every((first) => first === handshake), heard.join());
 });
 
 test('a process without a secret asks nobody that should prove to be ours, and others without one', async (t) => {
