@@ -433,7 +433,11 @@ export class FileStore implements Store {
    */
   async #realRoot(key: string): Promise<string> {
     const place = await this.#requirePlace();
-    const real = await realpath(this.#root);
+    const real = await realpath(this.#root).catch((error: unknown) => {
+      if (isErrno(error, 'ELOOP'))
+        throw damaged(this.#root, 'expected a folder, found a link that leads to itself', error);
+      throw error;
+    });
     if (real === (place === null ? this.#root : path.join(place, path.basename(this.#root)))) return real;
     const folder = await realpath(path.dirname(this.#root));
     if (real === path.join(folder, path.basename(this.#root)) && place === null) return real;

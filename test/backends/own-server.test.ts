@@ -12,6 +12,7 @@ import { InferenceSpec } from '../../config/run-spec.ts';
 import { startPolicyServer } from '../../engine/index.ts';
 import { holdSecret } from '../../engine/project-secret.ts';
 import { addressOf, proofOf } from '../../engine/server/gate.ts';
+import { until } from '../eventually.ts';
 
 const secret = 'secret-of-this-project';
 const key = { kind: 'secret', value: secret } as const;
@@ -251,6 +252,57 @@ test('a server on the loopback that is asked by https is never spoken to in clea
   for (const isOwn of [false, true]) await assert.rejects(client(t, `https://127.0.0.1:${port}`, isOwn).ask(get));
   const handshake = 0x16;
   assert.ok(heard.length >= 2 && heard.every((first) => first === handshake), heard.join());
+});
+
+test('a secret that is replaced is proven anew', async (t) => {
+  const server = await openOwn(t);
+  let held = 'that-of-before';
+  const to = { what: 'The server', url: server.url, keys: [], environment: {} };
+  const http = new HttpClient(to, { isOwn: true, secret: () => held });
+  t.after(() => http.close());
+  await assert.rejects(http.ask(get), /does not prove/);
+  held = secret;
+  assert.equal((await http.ask(get)).status, 200);
+});
+
+test('a server that is ours and breaks off is not asked again as a stranger', async (t) => {
+  work();
+  const server = await listen(t, (asked, reply) => {
+    if (asked.url !== '/health') return void asked.socket.destroy();
+    const { port } = asked.socket.address() as AddressInfo;
+    const proof = proofOf(secret, String(asked.headers['ratchet-challenge']), addressOf('127.0.0.1', port));
+    reply.writeHead(200, { 'ratchet-proof': proof, 'content-length': 0 }).end();
+  });
+  await assert.rejects(client(t, server.url).ask(get), NoAnswer);
+  const asked = server.heard.filter(({ route }) => route === get.route);
+  assert.ok(asked.length > 0 && asked.every(({ headers }) => headers.authorization !== undefined));
+});
+
+test('a connection to a server that is not ours is closed', async (t) => {
+  work();
+  let closed = 0;
+  const thief = createTcpServer((socket) => {
+    socket.on('error', () => undefined).on('close', () => closed++);
+    socket.on('data', () => void socket.write('HTTP/1.1 200 OK\r\nratchet-proof: no\r\ncontent-length: 0\r\n\r\n'));
+  });
+  thief.listen(0, '127.0.0.1');
+  await once(thief, 'listening');
+  t.after(() => thief.close());
+  const http = client(t, `http://127.0.0.1:${(thief.address() as AddressInfo).port}`, true);
+  await assert.rejects(http.ask(get), /does not prove/);
+  await until('the connection is closed', () => closed === 1);
+});
+
+test('each connection is asked for a proof of its own, and a head without end for no more', async (t) => {
+  work();
+  const challenges: unknown[] = [];
+  const thief = await listen(t, (asked, reply) => {
+    challenges.push(asked.headers['ratchet-challenge']);
+    reply.socket!.write(`HTTP/1.1 200 OK\r\nx: ${'a'.repeat(20_000)}`); // and no more, nor an end
+  });
+  for (let i = 0; i < 2; i++) await assert.rejects(client(t, thief.url, true).ask(get), /does not prove/);
+  assert.equal(new Set(challenges).size, 2);
+  assert.match(String(challenges[0]), /^[\w-]{32}$/);
 });
 
 test('a process without a secret asks nobody that should prove to be ours, and others without one', async (t) => {

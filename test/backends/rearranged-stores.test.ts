@@ -308,6 +308,24 @@ test('a link that is put above a store while a version is written has nothing wr
   );
 });
 
+test('a run whose folder is a link to itself is damage, whatever is asked of it', async (t) => {
+  const { root } = await places(t);
+  const loop = path.join(path.dirname(root), 'loop');
+  await symlink(loop, loop);
+  const store = new FileStore(loop);
+  const wrong = hasCode('CheckpointDamaged', loop, 'found a link that leads to itself');
+  for (const work of [
+    () => store.read('k'),
+    () => store.list(''),
+    () => store.put('k', bytes('1')),
+    () => store.removeAll(''),
+    () => store.leftovers(0),
+    () => store.localFolder(''),
+    () => store.staging.folder('a/'),
+  ])
+    await assert.rejects(work, wrong, work.toString());
+});
+
 test('removing goes into no folder that becomes a link meanwhile, and listing into none either', async (t) => {
   const { root, store, home } = await places(t);
   const before = await contentOf(home);
