@@ -7,6 +7,8 @@ import {
   readFileSync,
   readlinkSync,
   rmSync,
+  statSync,
+  utimesSync,
   writeFileSync,
 } from 'node:fs';
 import path from 'node:path';
@@ -70,7 +72,29 @@ function stageIn(folder: string): Stage {
   mkdirSync(stage.here, { recursive: true });
   mkdirSync(path.dirname(stage.secret), { recursive: true });
   writeFileSync(stage.secret, secretText);
+  forgetReads(stage);
+  readFileSync(stage.secret);
+  if (readOf(stage) === null)
+    throw new Error(
+      `${folder} keeps no times of reading, which show that a link was followed; set TMPDIR to another disk`,
+    );
   return stage;
+}
+
+/*
+ * What a link leads to may be read without being told, since it is seldom what a command expects there. The system notes when a file or a
+ * folder was last read, if that is older than its last change, or than a day.
+ */
+const longAgo = new Date('2001-01-01T00:00:00Z');
+
+function forgetReads({ secret }: Stage): void {
+  for (const place of [secret, path.dirname(secret)]) utimesSync(place, longAgo, longAgo);
+}
+
+/** What of ours was read since then. */
+function readOf({ secret }: Stage): string | null {
+  const read = [secret, path.dirname(secret)].find((place) => statSync(place).atimeMs > longAgo.getTime());
+  return read === undefined ? null : path.basename(read);
 }
 
 /** Runs that somebody else made. */
@@ -223,6 +247,7 @@ async function tryAll(
       mkdirSync(stage.here);
       if (existsSync(path.join(folder, 'good')))
         cpSync(path.join(folder, 'good'), path.join(stage.here, 'good'), { recursive: true });
+      forgetReads(stage);
       const outcome = await answered(stage.here, args);
       const shown = args.filter((arg) => !arg.startsWith('/') && arg !== '--store').join(' ');
       const found = faultIn(outcome, names) ?? harmIn(stage, before, outcome);
@@ -232,12 +257,11 @@ async function tryAll(
 }
 
 /** What was told, copied or written that should not have been. */
-function harmIn(
-  { here, theirs, secret }: Stage,
-  before: ReadonlyMap<string, string>,
-  outcome: Outcome,
-): Judged['found'] {
+function harmIn(stage: Stage, before: ReadonlyMap<string, string>, outcome: Outcome): Judged['found'] {
+  const { here, theirs, secret } = stage;
   const silent = (why: string): Judged['found'] => ({ fault: 'silent', why });
+  const read = readOf(stage);
+  if (read !== null) return silent(`it reads what a link leads to: ${read} of ours`);
   if (outcome?.text.includes(canary)) return silent('it tells what a link leads to');
   for (const [file, content] of contentOf(here))
     if (content.includes(canary)) return silent(`it copies what a link leads to into ${path.relative(here, file)}`);

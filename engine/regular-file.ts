@@ -153,6 +153,11 @@ export class OpenedFolder {
     return name === undefined ? this.#at : `${this.#at}${path.sep}${name}`;
   }
 
+  /** The same for other processes of this user, while it is open. */
+  get atForOthers(): string {
+    return this.#at === this.path ? this.path : `/proc/${process.pid}/fd/${this.#handle.fd}`;
+  }
+
   /** Makes its names durable. */
   sync(): Promise<void> {
     return this.#handle.sync();

@@ -1,9 +1,8 @@
 import { RatchetError } from '../core/errors.ts';
 import { layout } from './layout.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import { openRunStore, type Store } from '../backends/store/index.ts';
+import { openRunStore, requireOwnFolder, type Store } from '../backends/store/index.ts';
 import { encodeStored } from './stored-forms.ts';
-import { requireOwnFolder } from './own-folder.ts';
 import { claimIn } from './record-shapes.ts';
 
 export async function nextAttempt(store: Store): Promise<number> {

@@ -8,11 +8,10 @@ import type { ObjectRef, PolicyVersion, Prompts, RunState, StepCommit } from '..
 import type { RunSpec } from '../config/run-spec.ts';
 import { putSums, type ReadAnew, sumsName, verifyVersion } from '../backends/store/version-files.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import type { Store } from '../backends/store/index.ts';
+import { requireOwnFolder, type Store } from '../backends/store/index.ts';
 import { decodeStored, encodeSettings, encodeStored } from './stored-forms.ts';
 import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
-import { requireOwnFolder } from './own-folder.ts';
 import type { SpecSource } from './spec-source.ts';
 import { commitIn, forkOriginIn, runRecordIn } from './record-shapes.ts';
 import {

@@ -43,6 +43,14 @@ interface PendingInput {
   readonly canary: () => Promise<Canary | null>;
 }
 
+/** Where a version is written. */
+interface PendingPlace {
+  readonly folder: string;
+  /** As programs name it while they write. */
+  readonly at: string;
+  readonly pendingAt: string | null;
+}
+
 interface Entry extends PendingVersion {
   readonly owner: string;
   readonly folder: string;
@@ -78,18 +86,22 @@ export class PendingVersions {
       staging && !this.#isElsewhere
         ? layout.pending(run.lineage, step, `${digest.slice(0, 16)}.${randomUUID().slice(0, 8)}`)
         : null;
-    const folder = pendingAt === null ? path.join(this.#root, String(this.#count++)) : await staging!.folder(pendingAt);
+    const staged = pendingAt === null ? null : await staging!.folder(pendingAt);
+    const folder = staged?.path ?? path.join(this.#root, String(this.#count++));
+    const place = { folder, at: staged?.at ?? folder, pendingAt };
     try {
-      const entry = await this.#write(run, { folder, pendingAt }, input);
+      const entry = await this.#write(run, place, input);
       const known = this.#find(run, entry.policy);
       const kept = [...this.#entries.filter((other) => other !== known), entry];
       const over = [...(known ? [known] : []), ...kept.slice(0, -versionsPendingMax)];
       this.#entries = kept.slice(-versionsPendingMax);
-      for (const { folder: old } of over) await rm(old, { recursive: true, force: true });
+      for (const old of over) await removePending(run, old);
       return versionOf(entry);
     } catch (error) {
-      await rm(folder, { recursive: true, force: true });
-      throw fullDisk(error, folder);
+      await removePending(run, place);
+      throw fullDisk(named(error, place), folder);
+    } finally {
+      await staged?.close();
     }
   }
 
@@ -110,11 +122,11 @@ export class PendingVersions {
 
   async #write(
     run: RunHandle,
-    { folder, pendingAt }: { readonly folder: string; readonly pendingAt: string | null },
+    { folder, at, pendingAt }: PendingPlace,
     { version, write, optimizer, canary }: PendingInput,
   ): Promise<Entry> {
     const { staging } = storeOf(run);
-    const exported = path.join(folder, pendingNames.weights);
+    const exported = path.join(at, pendingNames.weights);
     await mkdir(exported, { recursive: true, mode: 0o700 });
     const prefix = version.weights ?? layout.weights(run.lineage, version.step, version.replay);
     await write(exported, { base: pathToBase(prefix) });
@@ -129,9 +141,8 @@ export class PendingVersions {
     const policy: PolicyVersion = { ...version, weights: prefix, file, sums };
     const beside: { key: string; file: string }[] = [];
     const add = async (name: string, key: string, content: Uint8Array): Promise<ObjectRef> => {
-      const file = path.join(folder, name);
-      await writeFile(file, content);
-      beside.push({ key, file });
+      await writeFile(path.join(at, name), content);
+      beside.push({ key, file: path.join(folder, name) });
       return { key, sha256: sha256(content), bytes: content.byteLength };
     };
     const state =
@@ -146,7 +157,8 @@ export class PendingVersions {
       await add(pendingNames.canary, key, encodeStored(key, scored));
     }
     await seal('');
-    const files = [...beside, ...names.map((name) => ({ key: prefix + name, file: path.join(exported, name) }))];
+    const weights = path.join(folder, pendingNames.weights);
+    const files = [...beside, ...names.map((name) => ({ key: prefix + name, file: path.join(weights, name) }))];
     return { policy, optimizer: state, pendingAt, owner: ownerOf(run), folder, files };
   }
 
@@ -156,6 +168,21 @@ export class PendingVersions {
       owner === ownerOf(run) && policy.step === step && policy.digest === digest;
     return this.#entries.find(isIt) ?? null;
   }
+}
+
+/** Through the store where it waits in that: another user may have put a link on the way to it. */
+async function removePending(
+  run: RunHandle,
+  { folder, pendingAt }: Pick<PendingPlace, 'folder' | 'pendingAt'>,
+): Promise<void> {
+  if (pendingAt === null) await rm(folder, { recursive: true, force: true });
+  else await storeOf(run).removeAll(pendingAt);
+}
+
+/** An error of a program that wrote through `at`, with the folder's name. */
+function named(error: unknown, { folder, at }: PendingPlace): unknown {
+  if (error instanceof Error && at !== folder) error.message = error.message.replaceAll(`${at}/`, `${folder}/`);
+  return error;
 }
 
 function versionOf({ policy, optimizer, pendingAt }: Entry): PendingVersion {

@@ -1,12 +1,11 @@
 import path from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
-import { openRunStore } from '../backends/store/index.ts';
+import { openRunStore, requireOwnFolder } from '../backends/store/index.ts';
 import { RatchetError } from '../core/errors.ts';
 import { modelName } from '../core/names.ts';
 import { codeOfAdvantage } from '../core/rl/advantage.ts';
 import type { LiveSetting } from '../core/rl/live-settings.ts';
 import { layout } from './layout.ts';
-import { requireOwnFolder } from './own-folder.ts';
 import type { EnvironmentSpec, RunSpec } from '../config/run-spec.ts';
 import { runRecordIn } from './record-shapes.ts';
 import { refuseUnfinishedFork } from './unfinished-fork.ts';

@@ -18,10 +18,9 @@ import { loadPromptSearchFile, tooSmallBudget } from '../../backends/configs/loa
 import { differencesOfSearches, placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
 import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
 import type { Environment } from '../../backends/environments/types.ts';
-import { linesOfStore, showStoreUri } from '../../backends/store/index.ts';
+import { linesOfStore, requireOwnFolder, showStoreUri } from '../../backends/store/index.ts';
 import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
-import { requireOwnFolder } from '../../runs/own-folder.ts';
 import { storeOf } from '../../runs/run-access.ts';
 import { handleOf, searchKeys, textName } from '../../runs/search-store.ts';
 

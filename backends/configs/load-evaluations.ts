@@ -7,7 +7,6 @@ import { evaluationStandstillS } from '../../core/limits.ts';
 import { isEnvironmentFile } from '../../core/names.ts';
 import type { EndpointsSpec } from '../../config/endpoints-spec.ts';
 import { evaluationDefaults, type EvaluationSpec } from '../../config/eval-file.ts';
-import type { ModelAccessSpec } from '../../config/model-access.ts';
 import { parseEndpoints } from '../../config/parse-endpoints.ts';
 import { parseEvalFile } from '../../config/parse-eval-file.ts';
 import { ConfigProblems } from '../../config/problems.ts';
@@ -203,7 +202,7 @@ function v1Args(
 }
 
 /** What is wrong with the servers of a model: it names aliases of the registry, which may be any file of the project. */
-export function ofRegistry(problem: string, { endpointId, endpointsPath }: ModelAccessSpec): string {
+export function ofRegistry(problem: string, { endpointId, endpointsPath }: EvaluationSpec['model']): string {
   if (tellsContent()) return problem;
   const expected = endpointId === null ? 'servers that are spoken to here' : `the alias "${endpointId}"`;
   return `expected ${expected} in its settings or in ${endpointsPath}, found none; ${howToBeTold}`;

@@ -30,7 +30,7 @@ import {
 import type { ObjectRef } from '../../core/rl/run-state.ts';
 import { damaged } from './objects.ts';
 import { foldTail, isLog, isTailPart, readLog, tailNameOf } from './log-tail.ts';
-import type { Staging, Store } from './types.ts';
+import type { StagedFolder, Staging, Store } from './types.ts';
 
 interface FileStoreOptions {
   /** False: the store was created before, so a missing root is not recreated. */
@@ -218,11 +218,11 @@ export class FileStore implements Store {
     return this.#inside(prefix);
   }
 
-  async #newFolder(prefix: string): Promise<string> {
+  async #newFolder(prefix: string): Promise<StagedFolder> {
     const folder = this.#pathOf(prefix);
     try {
-      await (await this.#openMaking(folder, prefix)).close();
-      return folder;
+      const opened = await this.#openMaking(folder, prefix);
+      return { at: opened.atForOthers, path: folder, close: () => opened.close() };
     } catch (error) {
       throw await this.#whatIsWrong(prefix, error);
     }
@@ -433,7 +433,11 @@ export class FileStore implements Store {
    */
   async #realRoot(key: string): Promise<string> {
     const place = await this.#requirePlace();
-    const real = await realpath(this.#root);
+    const real = await realpath(this.#root).catch((error: unknown) => {
+      if (isErrno(error, 'ELOOP'))
+        throw damaged(this.#root, 'expected a folder, found a link that leads to itself', error);
+      throw error;
+    });
     if (real === (place === null ? this.#root : path.join(place, path.basename(this.#root)))) return real;
     const folder = await realpath(path.dirname(this.#root));
     if (real === path.join(folder, path.basename(this.#root)) && place === null) return real;

@@ -15,6 +15,7 @@ export { type Landmark, requireSeen } from './seen-store.ts';
 export { linesOfStore, resolveStoreUri, showStoreUri } from './store-uri.ts';
 export { takeStoreCredentials } from './s3-credentials.ts';
 export { allCopies } from './s3-local-copies.ts';
+export { requireOwnFolder } from './own-folder.ts';
 
 /** The store of one run. `uri` is where all runs lie, absolute (`resolveStoreUri`); the run's own objects are below its name. */
 export function openRunStore(uri: string, run: string, options: OpenOptions = {}): Store {

@@ -34,10 +34,18 @@ export interface Store {
   readonly staging?: Staging;
 }
 
+/** Another user may put a link in the place of a folder on the way. So programs write through `at`, which leads to this one until it is closed. */
+export interface StagedFolder {
+  readonly at: string;
+  /** Where it was when it was opened, for people. */
+  readonly path: string;
+  close(): Promise<void>;
+}
+
 /** Files of programs, written into the store's own folder. */
 export interface Staging {
-  /** A new folder on this machine for what will lie below a prefix. */
-  folder(prefix: string): Promise<string>;
+  /** A new folder on this machine for what will lie below a prefix, opened. */
+  folder(prefix: string): Promise<StagedFolder>;
   /** Makes what was written below a prefix durable. */
   seal(prefix: string): Promise<void>;
   /**

@@ -22,14 +22,19 @@ import { judgeEvaluation } from '../../activities/evaluation/judge-evaluation.ts
 import { createOpenRun } from '../../activities/open-run.ts';
 import { grantByFile, grantNamed, namedIn } from '../../backends/configs/grant.ts';
 import { loadRunConfig } from '../../backends/configs/load-run-config.ts';
-import { checkStore, linesOfStore, openRunStore, resolveStoreUri } from '../../backends/store/index.ts';
+import {
+  checkStore,
+  linesOfStore,
+  openRunStore,
+  requireOwnFolder,
+  resolveStoreUri,
+} from '../../backends/store/index.ts';
 import { createOpenEvaluation } from '../../activities/evaluation/open-evaluation.ts';
 import { createOpenPromptSearch } from '../../activities/prompt-search/open-search.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import type { EvaluationInput, EvaluationResult } from '../../core/eval/evaluation.ts';
 import type { PromptSearchInput } from '../../core/gepa/prompt-search.ts';
 import { claimRun } from '../../runs/claim-run.ts';
-import { requireOwnFolder } from '../../runs/own-folder.ts';
 import { trustedRootsVariable } from '../../core/child-environment.ts';
 import { grantedAt } from '../../engine/grants.ts';
 import { requireStorePlace } from '../../engine/trusted-files.ts';

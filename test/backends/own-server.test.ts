@@ -1,5 +1,6 @@
 /** Which servers the project's secret is told to: those that prove to have it, at their own address, on the connection that is used. */
 import assert from 'node:assert/strict';
+import dns, { type LookupOptions } from 'node:dns';
 import { once } from 'node:events';
 import { createServer, type IncomingHttpHeaders, request, type RequestListener } from 'node:http';
 import { type AddressInfo, connect, createServer as createTcpServer } from 'node:net';
@@ -11,6 +12,7 @@ import { InferenceSpec } from '../../config/run-spec.ts';
 import { startPolicyServer } from '../../engine/index.ts';
 import { holdSecret } from '../../engine/project-secret.ts';
 import { addressOf, proofOf } from '../../engine/server/gate.ts';
+import { until } from '../eventually.ts';
 
 const secret = 'secret-of-this-project';
 const key = { kind: 'secret', value: secret } as const;
@@ -205,6 +207,102 @@ test('a server with a key of its own, and one on another host, is asked for no p
     const asked = client(t, url, true).ask({ ...get, timeoutMs: 50 });
     await assert.rejects(asked, (error: Error) => !error.message.includes('prove'), url);
   }
+});
+
+test('a server that is not on the loopback is asked for no proof, and is not told the secret', async (t) => {
+  work();
+  const server = await listen(t, plain);
+  // An address that leads here, and is none of the loopback's as it is written.
+  const mapped = `http://[::ffff:127.0.0.1]:${server.port}`;
+  const isHere = await new Promise<boolean>((resolve) => {
+    const socket = connect(server.port, '::ffff:127.0.0.1', () => resolve(true)).on('error', () => resolve(false));
+    t.after(() => socket.destroy());
+  });
+  if (!isHere) return t.skip('this machine has no IPv6');
+  for (const isOwn of [false, true]) assert.equal((await client(t, mapped, isOwn).ask(get)).status, 200);
+  assert.deepEqual(server.heard.map(({ route, headers }) => [route, headers.authorization]), [['/v1/models', undefined], ['/v1/models', undefined]]); // prettier-ignore
+});
+
+test('a name that only begins or ends as one of the loopback is another host', async (t) => {
+  work();
+  const server = await listen(t, plain);
+  t.mock.method(dns, 'lookup', (_: string, options: LookupOptions, done: (...found: unknown[]) => void) =>
+    options.all === true ? done(null, [{ address: '127.0.0.1', family: 4 }]) : done(null, '127.0.0.1', 4),
+  );
+  for (const host of ['127.0.0.1.example', 'localhost.example', 'my-localhost'])
+    assert.equal((await client(t, `http://${host}:${server.port}`, true).ask(get)).status, 200, host);
+  assert.deepEqual(new Set(server.heard.map(({ route }) => route)), new Set(['/v1/models']));
+  assert.deepEqual(secretsHeard(server), []);
+});
+
+test('a server on the loopback that is asked by https is never spoken to in clear', async (t) => {
+  work();
+  const heard: number[] = [];
+  const server = createTcpServer((socket) => {
+    socket.on('error', () => undefined);
+    socket.on('data', (chunk) => {
+      heard.push(chunk[0]!);
+      socket.destroy();
+    });
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => server.close());
+  const { port } = server.address() as AddressInfo;
+  for (const isOwn of [false, true]) await assert.rejects(client(t, `https://127.0.0.1:${port}`, isOwn).ask(get));
+  const handshake = 0x16;
+  assert.ok(heard.length >= 2 && heard.every((first) => first === handshake), heard.join());
+});
+
+test('a secret that is replaced is proven anew', async (t) => {
+  const server = await openOwn(t);
+  let held = 'that-of-before';
+  const to = { what: 'The server', url: server.url, keys: [], environment: {} };
+  const http = new HttpClient(to, { isOwn: true, secret: () => held });
+  t.after(() => http.close());
+  await assert.rejects(http.ask(get), /does not prove/);
+  held = secret;
+  assert.equal((await http.ask(get)).status, 200);
+});
+
+test('a server that is ours and breaks off is not asked again as a stranger', async (t) => {
+  work();
+  const server = await listen(t, (asked, reply) => {
+    if (asked.url !== '/health') return void asked.socket.destroy();
+    const { port } = asked.socket.address() as AddressInfo;
+    const proof = proofOf(secret, String(asked.headers['ratchet-challenge']), addressOf('127.0.0.1', port));
+    reply.writeHead(200, { 'ratchet-proof': proof, 'content-length': 0 }).end();
+  });
+  await assert.rejects(client(t, server.url).ask(get), NoAnswer);
+  const asked = server.heard.filter(({ route }) => route === get.route);
+  assert.ok(asked.length > 0 && asked.every(({ headers }) => headers.authorization !== undefined));
+});
+
+test('a connection to a server that is not ours is closed', async (t) => {
+  work();
+  let closed = 0;
+  const thief = createTcpServer((socket) => {
+    socket.on('error', () => undefined).on('close', () => closed++);
+    socket.on('data', () => void socket.write('HTTP/1.1 200 OK\r\nratchet-proof: no\r\ncontent-length: 0\r\n\r\n'));
+  });
+  thief.listen(0, '127.0.0.1');
+  await once(thief, 'listening');
+  t.after(() => thief.close());
+  const http = client(t, `http://127.0.0.1:${(thief.address() as AddressInfo).port}`, true);
+  await assert.rejects(http.ask(get), /does not prove/);
+  await until('the connection is closed', () => closed === 1);
+});
+
+test('each connection is asked for a proof of its own, and a head without end for no more', async (t) => {
+  work();
+  const challenges: unknown[] = [];
+  const thief = await listen(t, (asked, reply) => {
+    challenges.push(asked.headers['ratchet-challenge']);
+    reply.socket!.write(`HTTP/1.1 200 OK\r\nx: ${'a'.repeat(20_000)}`); // and no more, nor an end
+  });
+  for (let i = 0; i < 2; i++) await assert.rejects(client(t, thief.url, true).ask(get), /does not prove/);
+  assert.equal(new Set(challenges).size, 2);
+  assert.match(String(challenges[0]), /^[\w-]{32}$/);
 });
 
 test('a process without a secret asks nobody that should prove to be ours, and others without one', async (t) => {

@@ -23,6 +23,8 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { FileStore } from '../../backends/store/file-store.ts';
+import type { RunHandle } from '../../core/rl/run-state.ts';
+import { type MadeVersion, PendingVersions } from '../../runs/pending-versions.ts';
 import { sumFolder, verifyVersion } from '../../backends/store/version-files.ts';
 import { withFileSource } from '../../backends/store/s3-upload.ts';
 import { weightsFolder } from '../../backends/store/weights-folder.ts';
@@ -255,6 +257,73 @@ test('a folder that becomes a link between the look and the opening leads nowher
     );
     assert.deepEqual(await contentOf(home), before, work.toString());
   }
+});
+
+test('a folder for a program stays the one that was opened, whatever takes its place while weights are written', async (t) => {
+  const { root, store, home } = await places(t);
+  const before = await contentOf(home);
+  const staged = await store.staging.folder('pending/step_1.a/');
+  assert.equal(staged.path, path.join(root, 'pending/step_1.a'));
+  await mkdir(path.join(home, 'private', 'step_1.a'));
+  await rename(root, `${root}.theirs`);
+  await mkdir(root);
+  await symlink(path.join(home, 'private'), path.join(root, 'pending'));
+  await mkdir(path.join(staged.at, 'weights'), { recursive: true });
+  // Another process of this user, as an engine is.
+  execFileSync('sh', ['-c', 'echo ours > "$1/weights/secret"', 'sh', staged.at]);
+  await staged.close();
+  assert.deepEqual(await contentOf(home), { ...before, 'private/step_1.a': 'folder' });
+  assert.equal(await readFile(`${root}.theirs/pending/step_1.a/weights/secret`, 'utf8'), 'ours\n');
+});
+
+test('a link that is put above a store while a version is written has nothing written or removed elsewhere', async (t) => {
+  const { root, home } = await places(t);
+  let before: Record<string, string> = {};
+  const run = {
+    name: 'run',
+    store: `file://${path.dirname(root)}/`,
+    lineage: 'main',
+    spec: { key: 'specs/a.json', sha256: '', bytes: 0 },
+    attempt: 1,
+  } as unknown as RunHandle;
+  const spec = await new FileStore(root).put('specs/a.json', bytes('{}'));
+  const pending = new PendingVersions(path.join(home, 'unused'));
+  const swap = async (folder: string): Promise<void> => {
+    const [name] = await readdir(path.join(root, 'pending'));
+    await mkdir(path.join(home, 'private', name!, 'weights'), { recursive: true });
+    await writeFile(path.join(home, 'private', name!, 'weights', 'notes'), 'of the user');
+    before = await contentOf(home);
+    await rename(root, `${root}.theirs`);
+    await mkdir(root);
+    await symlink(path.join(home, 'private'), path.join(root, 'pending'));
+    for (const file of ['config.json', 'model.safetensors']) await writeFile(path.join(folder, file), 'ours');
+  };
+  const version = { step: 1, digest: '0'.repeat(64) } as unknown as MadeVersion;
+  const input = { version, write: swap, optimizer: null, canary: () => Promise.resolve(null) };
+  await assert.rejects(pending.add({ ...run, spec }, input));
+  const after = Object.entries(await contentOf(home)).filter(([, what]) => what !== 'folder');
+  assert.deepEqual(
+    after,
+    Object.entries(before).filter(([, what]) => what !== 'folder'),
+  );
+});
+
+test('a run whose folder is a link to itself is damage, whatever is asked of it', async (t) => {
+  const { root } = await places(t);
+  const loop = path.join(path.dirname(root), 'loop');
+  await symlink(loop, loop);
+  const store = new FileStore(loop);
+  const wrong = hasCode('CheckpointDamaged', loop, 'found a link that leads to itself');
+  for (const work of [
+    () => store.read('k'),
+    () => store.list(''),
+    () => store.put('k', bytes('1')),
+    () => store.removeAll(''),
+    () => store.leftovers(0),
+    () => store.localFolder(''),
+    () => store.staging.folder('a/'),
+  ])
+    await assert.rejects(work, wrong, work.toString());
 });
 
 test('removing goes into no folder that becomes a link meanwhile, and listing into none either', async (t) => {

@@ -11,6 +11,7 @@ import {
   readFileSync,
   realpathSync,
   rmSync,
+  statSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -560,6 +561,70 @@ test('a file that others can change is granted as it was, and asked for again on
   chmodSync(venv, 0o777);
   await assert.rejects(askGrants(place, { lines: [venv], environments: [] }, {}, nobody), /venv \(a folder\)/);
 });
+
+test(
+  'the run of another user whose settings and run file name code: fork and rewind ask, a note does not, and nothing runs',
+  { skip: process.getuid?.() !== 0 && 'only root can make files of another user' },
+  async (t) => {
+    const { project, strange, mark, code, write } = stage(t);
+    const own = path.join(strange, 'base');
+    const evil = path.join(own, 'evil.mjs');
+    const quoted = JSON.stringify(evil);
+    const venv = path.join(own, 'venv');
+    const plant = (): void => {
+      code(evil);
+      for (const name of ['vllm', 'venv/bin/python', 'venv/bin/python3']) {
+        write(path.join(own, name), `#!/bin/sh\necho ran > ${mark}\n`);
+        chmodSync(path.join(own, name), 0o755);
+      }
+    };
+    const kinds: Readonly<Record<string, readonly [file: string, change: (spec: RunSpec) => object, names: RegExp]>> = {
+      modules: [
+        `[trainer]\nkind = "module"\nimport = ${quoted}\n[inference]\nkind = "module"\nimport = ${quoted}\n[[env]]\nid = ${quoted}\n`,
+        onEvil(evil),
+        /names what you have not granted: .*evil\.mjs/,
+      ],
+      programs: [
+        `[inference]\nkind = "vllm"\nprogram = ${JSON.stringify(path.join(own, 'vllm'))}\n${words}`,
+        (spec) => ({ eval: { ...spec.eval!, environments: [evaluated('toy', { python: python(venv) })] } }),
+        /names what you have not granted: .*vllm/,
+      ],
+    };
+    for (const [kind, [file, change, names]] of Object.entries(kinds)) {
+      plant();
+      const config = write(path.join(own, 'evil.toml'), runFile(file));
+      const { trainer, inference } = (await loadRunConfig(config, { projectFolder: strange })).spec;
+      const { run, store } = await makeRun(strange, (spec) => ({ ...change(spec), trainer, inference }));
+      const key = layout.source(run.spec.key);
+      await store.put(key, encodeStored(key, { config, overrides: {}, attempt: 1 }));
+      spawnSync('chown', ['-R', '54321:54321', strange]);
+      assert.equal(statSync(config).uid, 54_321);
+      const at = ['--store', strange];
+      for (const asking of [
+        ['fork', 'base', '--step', '0', '--name', 'mine', ...at],
+        ['rewind', 'base', '--step', '0', ...at],
+      ]) {
+        const { code: exit, said } = typed(project, ...asking);
+        assert.equal(exit, 2, `${kind} ${asking.join(' ')}\n${said}`);
+        assert.match(said, names, `${kind} ${asking.join(' ')}`);
+      }
+      for (const looking of [
+        ['note', 'base', 'looked at', ...at],
+        ['chat', 'base', ...at],
+        ['attach', 'base', ...at],
+        ['index-run', 'base', ...at],
+        ['fsck', 'base', ...at],
+      ]) {
+        const { code: exit, said } = typed(project, ...looking);
+        if (looking[0] === 'note') assert.equal(exit, 0, said);
+      }
+      assert.equal(existsSync(mark), false, kind);
+      assert.equal(granted(project), '', kind);
+      assert.equal(existsSync(path.join(project, 'outputs')), false, kind);
+      rmSync(own, { recursive: true });
+    }
+  },
+);
 
 test('a store that nobody typed is asked for: a run that says it may be anybody’s', async (t) => {
   const { project } = stage(t);

@@ -1,18 +1,24 @@
 import type { Dirent } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import path from 'node:path';
-import { RatchetError } from '../core/errors.ts';
-import { localRoot } from '../backends/store/index.ts';
-import { readsAnything } from '../engine/trusted-files.ts';
-import type { RunPlace } from './run-access.ts';
+import { RatchetError } from '../../core/errors.ts';
+import { readsAnything } from '../../engine/trusted-files.ts';
+import { parseStoreUri } from './store-uri.ts';
 
 /**
  * Refuses to begin a run, an evaluation or a search in a folder that holds something else: its files would lie among those, and
  * retention might remove some. The folder's names are told only where everything may be named.
  */
-export async function requireOwnFolder({ store, name }: RunPlace): Promise<void> {
-  if (!store.startsWith('file:')) return;
-  const folder = path.join(localRoot(store), name);
+export async function requireOwnFolder({
+  store,
+  name,
+}: {
+  readonly store: string;
+  readonly name: string;
+}): Promise<void> {
+  const location = parseStoreUri(store);
+  if (location.kind !== 'file') return;
+  const folder = path.join(location.folder, name);
   const entries = await entriesOf(folder);
   if (entries === null || (await isOurs(folder, entries)) || !(await holdsFile(folder, entries))) return;
   const others = entries.map((entry) => entry.name).toSorted();
