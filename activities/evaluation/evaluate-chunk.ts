@@ -10,7 +10,8 @@ import { chunkLeftSignalName } from '../../core/names.ts';
 import { resultRow } from '../../core/rl/results.ts';
 import { isRewardedOutcome, type Rollout } from '../../core/rl/rollout.ts';
 import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
-import { environments as allEnvironments } from '../../backends/environments/index.ts';
+import type { Environments } from '../../backends/environments/index.ts';
+import { environmentsOfEvaluation } from '../../backends/rollouts/environment-users.ts';
 import { failedRollout } from '../../backends/environments/score.ts';
 import { scoreGroup } from '../../backends/environments/score-group.ts';
 import type { Environment } from '../../backends/environments/types.ts';
@@ -102,7 +103,7 @@ class ChunkWork {
     const store = storeOf(handle.place);
     const own = evaluationKeys.ofAttempt(handle.place, chunk, handle.attempt);
     const { input } = await storedEvaluation(handle);
-    const { environments = allEnvironments } = dependencies;
+    const environments = environmentsOfEvaluation(dependencies.environments, handle);
     const environment = await environments.open(input.environment);
     const { systemPrompt: ref } = input;
     const systemPrompt = ref && Buffer.from(await store.get(ref)).toString('utf8');
@@ -323,7 +324,7 @@ type Place = Pick<Rollout, 'group' | 'index' | 'exampleId'>;
 
 interface Opened extends EvaluateChunkInput {
   readonly dependencies: AskDependencies;
-  readonly environments: typeof allEnvironments;
+  readonly environments: Environments;
   readonly store: Store;
   readonly input: Awaited<ReturnType<typeof storedEvaluation>>['input'];
   readonly environment: Environment;

@@ -12,8 +12,9 @@ import { evaluationMetadata } from '../../core/eval/metadata.ts';
 import { passFigures } from '../../core/eval/pass-at-k.ts';
 import { describeFailures } from '../../core/rl/failures.ts';
 import type { RolloutRow } from '../../core/rl/rollout.ts';
-import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
+import type { Environments } from '../../backends/environments/index.ts';
 import type { Environment } from '../../backends/environments/types.ts';
+import { environmentsOfEvaluation } from '../../backends/rollouts/environment-users.ts';
 import { showStoreUri } from '../../backends/store/index.ts';
 import { encodeJson, encodeRows } from '../../backends/store/objects.ts';
 import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
@@ -94,10 +95,11 @@ interface ProgressInput {
 
 /** Figures so far, for whoever looks into the folder meanwhile. */
 export const createNoteProgress =
-  ({ environments = allEnvironments }: { readonly environments?: Environments }) =>
+  ({ environments }: { readonly environments?: Environments }) =>
   async ({ handle, tally, seconds }: ProgressInput): Promise<void> => {
     const { input } = await storedEvaluation(handle);
-    await writeMetadata(handle, { environment: await environments.open(input.environment), tally, seconds });
+    const environment = await environmentsOfEvaluation(environments, handle).open(input.environment);
+    await writeMetadata(handle, { environment, tally, seconds });
   };
 
 interface CloseEvaluationInput {
@@ -109,7 +111,7 @@ interface CloseEvaluationInput {
 
 /** Brings results and metadata into their final form. Whoever closes an attempt first decides what came of it. */
 export const createCloseEvaluation =
-  ({ environments = allEnvironments }: { readonly environments?: Environments }) =>
+  ({ environments }: { readonly environments?: Environments }) =>
   async (closing: CloseEvaluationInput): Promise<EvaluationResult> =>
     withHeartbeat(async () => {
       const { handle, adopted, seconds } = closing;
@@ -117,7 +119,7 @@ export const createCloseEvaluation =
       const store = storeOf(place);
       const key = evaluationKeys.summary(place, attempt);
       const { input } = await storedEvaluation(handle);
-      const environment = await environments.open(input.environment);
+      const environment = await environmentsOfEvaluation(environments, handle).open(input.environment);
       const { tally, says } = await writeResults(handle);
       await writeMetadata(handle, { environment, seconds, tally });
       const { atK, allK } = passFigures(rolloutsPerExample, tally.examplesByRight);

@@ -16,11 +16,13 @@ import {
   foreignPackage,
   fromWhere,
   installArgument,
+  installedVersion,
   type InstalledPackage,
   managedEnvironments,
   type ManagedEnvironment,
   resolvedPackage,
   packageStaleness,
+  sitePackages,
 } from './packages/installed.ts';
 import { builtInEnvironmentsFolder, environmentEntry, listEnvironments } from './load.ts';
 
@@ -131,14 +133,18 @@ function ofPackage(asked: Asked, environment: ManagedEnvironment, one: Installed
   if (id.owner !== null && owner !== null && owner !== id.owner) {
     return again(`installed is ${one.name} of ${owner}`, written);
   }
-  if (id.version !== null && id.version !== 'latest' && id.version !== one.version) {
-    return again(`installed is version ${one.version}`, written);
+  const version = installedVersion(environment.folder, one.module) ?? one.version;
+  if (id.version !== null && id.version !== 'latest' && id.version !== version) {
+    return again(`installed is version ${version}`, written);
   }
+  if (sitePackages(environment.folder).length > 0 && installedVersion(environment.folder, one.module) === undefined)
+    return again(`${one.name} was taken out of its virtual environment, ${environment.folder}`, what);
   const stale = packageStaleness(one);
   if (stale === 'gone') return again(`the folder it was installed from, ${from}, is gone`, what);
   const python = resolvedPackage(environment, one);
   const changed = stale === 'pyproject' ? `; its pyproject.toml has changed since: ${installs(what)}` : '';
-  return { ok: true, id: one.name, python, said: `${isPackage(written, one, python)}, from ${from}${changed}` };
+  const there = { name: one.name, version: python.version ?? one.version };
+  return { ok: true, id: one.name, python, said: `${isPackage(written, there, python)}, from ${from}${changed}` };
 }
 
 function ofForeignPackage({ written, expected }: Asked, found: ForeignPackage): FoundEnvironment {

@@ -14,9 +14,10 @@ import { inferenceTimeoutDefaultS } from '../../core/limits.ts';
 import type { Rollout, Turn } from '../../core/rl/rollout.ts';
 import type { PolicyVersion } from '../../core/rl/run-state.ts';
 import { withSystemPrompt } from '../../core/rl/system-prompt.ts';
-import { environments as allEnvironments, type Environments } from '../environments/index.ts';
+import type { Environments } from '../environments/index.ts';
 import { scoreGroup } from '../environments/score-group.ts';
 import { tracebackOf } from '../environments/score.ts';
+import { environmentsOfSearch } from './environment-users.ts';
 import { sharedEndpoint } from '../inference/index.ts';
 import type { AskDependencies } from './asked-model.ts';
 import { playRollout } from './play-rollout.ts';
@@ -72,13 +73,13 @@ export class OpenedSearch {
     },
     players: readonly PromptPlayer[],
   ) {
-    const { environments = allEnvironments, endpoint = sharedEndpoint } = dependencies;
+    const { environments, endpoint = sharedEndpoint } = dependencies;
     const { handle, stored, journal, signal } = opened;
     this.model = stored.input.model;
     this.#handle = handle;
     this.#stored = stored;
     this.#journal = journal;
-    this.#environments = environments;
+    this.#environments = environmentsOfSearch(environments, handle);
     this.#endpoint = endpoint;
     this.#players = players;
     this.#queue = queueOf(`${handle.place.store}${handle.place.name}`, stored.input.maxConcurrent);

@@ -11,7 +11,8 @@ import { storeChunkResults, withoutRecord } from '../../runs/results.ts';
 import { readRows, specOf, storeOf } from '../../runs/run-access.ts';
 import { scoredWithRound, storeScored } from '../../runs/scored-groups.ts';
 import { vocabularySizeOf } from '../../runs/vocabulary.ts';
-import { environments as allEnvironments, type Environments } from '../environments/index.ts';
+import type { Environments } from '../environments/index.ts';
+import { environmentsOfRun } from './environment-users.ts';
 import { scoreGroup } from '../environments/score-group.ts';
 import { demonstrationOf } from '../environments/what-is-lacking.ts';
 import { readLeases } from '../../runs/leases.ts';
@@ -46,7 +47,7 @@ export interface ChunkScorer {
 
 /** It needs nothing of the process that generates the rollouts. All groups of a chunk are of one environment. */
 export async function openScorer(
-  { environments = allEnvironments }: { readonly environments?: Environments },
+  { environments }: { readonly environments?: Environments },
   { run, round, chunk }: OfChunk,
   signal: AbortSignal,
 ): Promise<ChunkScorer> {
@@ -58,7 +59,7 @@ export async function openScorer(
   const systemPrompts = await textsOfPrompts(run, prompts);
   const name = leases[0]!.environment;
   const entry = spec.environments.find((one) => one.name === name)!;
-  const environment = await environments.open(entry);
+  const environment = await environmentsOfRun(environments, run).open(entry);
   const timeoutMs = spec.generationTimeoutS * 1000;
   const vocabulary = once(() => (needsVocabulary(spec) ? vocabularySizeOf(run, policy) : Promise.resolve(0)));
   // A judge may be slow.

@@ -7,7 +7,7 @@ import type { RolloutJournal } from '../../runs/rollout-journal.ts';
 import { specOf } from '../../runs/run-access.ts';
 import { newestServed } from '../../runs/served-version.ts';
 import { policyTokenizer } from '../../runs/stored-template.ts';
-import { environments as allEnvironments } from '../environments/index.ts';
+import { environmentsOfRun } from './environment-users.ts';
 import type { Inference, ServedPolicy } from '../inference/index.ts';
 import { sha256 } from '../store/file-store.ts';
 import type { GenerateDependencies } from './asked-model.ts';
@@ -55,7 +55,7 @@ export async function openPlayers(
   const ages = newest && new RolloutAges(newest, spec.maxOffPolicySteps);
   const systemPrompts = await textsOfPrompts(run, around.prompts);
   const entries = new Map(spec.environments.map((entry) => [entry.name, entry]));
-  const { environments = allEnvironments } = dependencies;
+  const environments = environmentsOfRun(dependencies.environments, run);
   return {
     async play(lease, place, together) {
       const { group, index } = place;

@@ -15,7 +15,6 @@ import {
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { z } from 'zod';
 import { metadataOf, pythonFolder } from '../../backends/environments/packages/installed.ts';
 import { moduleCode, moduleIn } from '../../backends/environments/packages/package.ts';
 import {
@@ -26,6 +25,7 @@ import {
   readRequirement,
   verifiersRequirement,
 } from '../../backends/environments/packages/requirement.ts';
+import { verifiersOfResolution } from '../../backends/environments/packages/resolution.ts';
 import {
   findPython,
   type FoundPython,
@@ -140,12 +140,6 @@ function notAnEnvironment(
   return `${where} is not an environment: it does not need verifiers, nor does anything that it depends on. Packages there may have an environment's name and be something else; nothing was installed. Of the Environments Hub: npx ratchet env install OWNER/${name}`;
 }
 
-const Report = z.object({
-  install: z.array(
-    z.object({ metadata: z.object({ name: z.string(), requires_dist: z.array(z.string()).default([]) }) }),
-  ),
-});
-
 /**
  * What asks for verifiers in a package's place, one of those that it depends on: all of them are resolved, and none is installed. null where none
  * does.
@@ -167,13 +161,7 @@ async function throughOthers(wanted: string, found: FoundPython, log: (line: str
     }
     const resolve = ['install', '--dry-run', '--ignore-installed', '--report', written, ...built, wanted];
     await runInstaller(command, [...args, ...resolve], { env: pythonVariables(process.env) });
-    const { install } = Report.parse(JSON.parse(readFileSync(written, 'utf8')));
-    const asking = install.flatMap(
-      ({ metadata }) =>
-        verifiersRequirement(metadata.requires_dist, { name: metadata.name, python: found.version }) ?? [],
-    );
-    if (!install.some(({ metadata }) => isSameName(metadata.name, 'verifiers'))) return null;
-    return asking.filter((specifier) => specifier !== '').join(',');
+    return verifiersOfResolution(readFileSync(written, 'utf8'), found.version);
   } catch (cause) {
     throw withReason(cause, wanted, { found, advice: 'It does not ask for verifiers itself, and what it depends on cannot be looked at. Nothing was installed.' }); // prettier-ignore
   } finally {

@@ -119,9 +119,28 @@ export function resolvedPackage(
   { folder, manifest }: ManagedEnvironment,
   one: InstalledPackage,
 ): PythonEnvironmentSpec {
-  const { module, version, from } = one;
+  const { module, from } = one;
+  const version = installedVersion(folder, module) ?? one.version;
   const source = !isEditable(from) ? {} : { source: from.path, sha256: folderDigest(from.path) };
   return { module, api: manifest.api, folder, verifiers: manifest.verifiers, version, ...source };
+}
+
+/** The package is the one that the config was read with: another environment under the same name would be another run. */
+export function requireSamePackage({ source, sha256, module, folder, version }: PythonEnvironmentSpec): void {
+  const there = installedVersion(folder, module);
+  if (there !== undefined && version !== null && there !== version) {
+    throw new RatchetError(
+      'ConfigInvalid',
+      `${module} was exchanged in the middle of its run: expected version ${version}, and ${folder} has ${there} now. Install ${version} again, or train the run's file again (ratchet train), which continues with what is installed then.`,
+    );
+  }
+  if (source === undefined || sha256 === undefined) return;
+  const found = folderDigest(source);
+  if (found === sha256) return;
+  throw new RatchetError(
+    'ConfigInvalid',
+    `The files of ${module} in ${source} were changed in the middle of its run: expected sha256 ${sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…. Put them back, or train the run's file again (ratchet train), which continues with the environment as it is then.`,
+  );
 }
 
 /** For people. */
@@ -230,7 +249,7 @@ export function metadataOf(about: string): {
 }
 
 /** The folder of a package that was installed editable. */
-function editableSource(about: string): string | undefined {
+export function editableSource(about: string): string | undefined {
   const file = path.join(about, 'direct_url.json');
   if (!existsSync(file)) return undefined;
   const Url = z.object({ url: z.string(), dir_info: z.object({ editable: z.boolean().optional() }).optional() });

@@ -170,8 +170,8 @@ export function folderDigest(folder: string): string {
   return digest.digest('hex');
 }
 
-/** Relative, in the order of their names. Links are not followed. */
-function filesIn(root: string, below: string): string[] {
+/** Relative, in the order of their names, without what tools make. Links are not followed. */
+export function filesIn(root: string, below: string): string[] {
   const entries = readdirSync(path.join(root, below), { withFileTypes: true });
   return entries
     .filter(({ name }) => !name.startsWith('.') && !madeFolders.has(name) && !name.endsWith('.egg-info'))

@@ -75,6 +75,10 @@ export interface Bridge {
   about(): Promise<Ready>;
   /** Process ids of the children that live. */
   readonly pids: readonly number[];
+  /** A child works on something, or keeps a state for whoever scores it. */
+  readonly isBusy: boolean;
+  /** Ends the children that live; the next call starts others. */
+  rest(): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -186,6 +190,14 @@ class ChildrenBridge implements Bridge {
 
   get pids(): readonly number[] {
     return this.#allSlots.flatMap(({ child }) => (child?.pid === undefined ? [] : [child.pid]));
+  }
+
+  get isBusy(): boolean {
+    return this.#live.size > 0 || this.#allSlots.some(({ busy }) => busy > 0);
+  }
+
+  async rest(): Promise<void> {
+    await Promise.all(this.#allSlots.flatMap(({ child }) => (child ? [child.close()] : [])));
   }
 
   async about(): Promise<Ready> {

@@ -6,7 +6,7 @@ import { variablesOfEnvironments } from '../../../core/child-environment.ts';
 import { pythonChildrenDefault } from '../../../core/limits.ts';
 import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../config/run-spec.ts';
 import { trustedFile } from '../../../engine/trusted-files.ts';
-import { folderDigest } from '../packages/package.ts';
+import { requireSamePackage } from '../packages/installed.ts';
 import { processesOpen } from '../../processes-open.ts';
 import type { Environment } from '../types.ts';
 import { type Bridge, openBridge } from './bridge.ts';
@@ -22,12 +22,15 @@ interface PythonEntry extends Pick<EnvironmentSpec, 'id' | 'args' | 'limits' | '
   readonly given: Readonly<Record<string, string>>;
   /** Columns of its rollouts' state that go into their rows. */
   readonly stateColumns?: readonly string[] | undefined;
+  /** Digest of what is installed beside it (`installedState`): a process remembers what was there when it began. */
+  readonly state?: string;
   /** For its `set_kwargs`. */
   readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
 }
 
 /** Children of one virtual environment that see the same, and the packages they have imported, by the digest of their files. */
 interface OpenedBridge {
+  readonly state: string;
   readonly given: Readonly<Record<string, string>>;
   readonly bridge: Promise<Bridge>;
   readonly modules: Map<string, string | undefined>;
@@ -43,8 +46,8 @@ const bridges = new Map<string, OpenedBridge[]>();
  * one, in a new child where the one before is gone.
  */
 export async function openVerifiers(entry: PythonEntry): Promise<Environment> {
-  const { id, args, python, given, limits, agent, stateColumns = [], extra = {} } = entry;
-  const opened = bridgeOf(python, given);
+  const { id, args, python, given, limits, agent, stateColumns = [], extra = {}, state = '' } = entry;
+  const opened = bridgeOf(python, { given, state });
   const key = `${python.module}-${createHash('sha256')
     .update(JSON.stringify([args, agent, limits?.maxTurns, extra, stateColumns]))
     .digest('hex')
@@ -79,7 +82,7 @@ async function forget(folder: string, gone: OpenedBridge): Promise<void> {
 
 async function load({ bridge: opening }: OpenedBridge, env: string, entry: PythonEntry): Promise<LoadedVerifiers> {
   const { id, python, stateColumns: columns = [] } = entry;
-  requireSameFiles(python);
+  requireSamePackage(python);
   const bridge = await opening;
   const loaded = await bridge.load(loadRequest(env, entry));
   const notes = new Set<string>();
@@ -94,14 +97,23 @@ function closeInputs({ dataset, evalDataset }: LoadedVerifiers): void {
   evalDataset.close();
 }
 
-function bridgeOf({ folder, module, sha256 }: PythonEnvironmentSpec, given: PythonEntry['given']): OpenedBridge {
+function bridgeOf(
+  { folder, module, sha256 }: PythonEnvironmentSpec,
+  { given, state }: Pick<OpenedBridge, 'given' | 'state'>,
+): OpenedBridge {
   const known = bridges.get(folder) ?? [];
   bridges.set(folder, known);
   const fitting = known.findLast(
-    (one) => (!one.modules.has(module) || one.modules.get(module) === sha256) && isDeepStrictEqual(one.given, given),
+    (one) =>
+      one.state === state &&
+      (!one.modules.has(module) || one.modules.get(module) === sha256) &&
+      isDeepStrictEqual(one.given, given),
   );
-  const opened = fitting ?? { bridge: startBridge(folder, given), modules: new Map(), loaded: new Map(), given };
-  if (!fitting) known.push(opened);
+  const opened = fitting ?? { bridge: startBridge(folder, given), modules: new Map(), loaded: new Map(), given, state };
+  if (!fitting) {
+    for (const older of known) if (older.state !== state) void restWhenIdle(older);
+    known.push(opened);
+  }
   opened.modules.set(module, sha256);
   return opened;
 }
@@ -121,6 +133,23 @@ function startBridge(folder: string, given: PythonEntry['given']): Promise<Bridg
   return opening;
 }
 
+/** How long nothing is asked of processes whose packages are no longer what is installed, until they end. */
+const idleMs = 5 * 60_000;
+
+/** What still plays with them goes on; asked again later, they start anew. */
+async function restWhenIdle({ bridge: opening }: OpenedBridge): Promise<void> {
+  const bridge = await opening.catch(() => null);
+  if (bridge === null) return;
+  let idleSince = Date.now();
+  const timer = setInterval(() => {
+    if (bridge.isBusy) idleSince = Date.now();
+    else if (Date.now() - idleSince >= idleMs) {
+      clearInterval(timer);
+      void bridge.rest();
+    }
+  }, idleMs / 10).unref();
+}
+
 function childrenOf(written: string | undefined): number {
   if (written === undefined || written === '') return pythonChildrenDefault;
   const count = Number(written);
@@ -128,16 +157,5 @@ function childrenOf(written: string | undefined): number {
   throw new RatchetError(
     'ConfigInvalid',
     `RATCHET_PYTHON_CHILDREN: expected a whole number from 1 to 256, received ${JSON.stringify(written)}.`,
-  );
-}
-
-/** The package's files are those the config was read with: another environment under the same name would be another run. */
-function requireSameFiles({ source, sha256, module }: PythonEnvironmentSpec): void {
-  if (source === undefined || sha256 === undefined) return;
-  const found = folderDigest(source);
-  if (found === sha256) return;
-  throw new RatchetError(
-    'ConfigInvalid',
-    `The files of ${module} in ${source} were changed in the middle of its run: expected sha256 ${sha256.slice(0, 12)}…, found ${found.slice(0, 12)}…. Put them back, or train the run's file again (ratchet train), which continues with the environment as it is then.`,
   );
 }

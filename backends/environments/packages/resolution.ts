@@ -1,0 +1,19 @@
+import { z } from 'zod';
+import { isSameName, verifiersRequirement } from './requirement.ts';
+
+/** What pip would install, as `pip install --dry-run --report` tells it. */
+const Report = z.object({
+  install: z.array(
+    z.object({ metadata: z.object({ name: z.string(), requires_dist: z.array(z.string()).default([]) }) }),
+  ),
+});
+
+/** What all the packages of a resolution ask of verifiers together; null where verifiers is none of them. */
+export function verifiersOfResolution(report: string, python: string): string | null {
+  const { install } = Report.parse(JSON.parse(report));
+  if (!install.some(({ metadata }) => isSameName(metadata.name, 'verifiers'))) return null;
+  return install
+    .map(({ metadata }) => verifiersRequirement(metadata.requires_dist, { name: metadata.name, python }) ?? '')
+    .filter((specifier) => specifier !== '')
+    .join(',');
+}
