@@ -10,6 +10,9 @@ import { openRunStore } from '../backends/store/index.ts';
 import { grantNamed, namedIn } from '../backends/configs/grant.ts';
 import { chooseSampler, type ChosenSampler, notYetBeside } from './choose-sampler.ts';
 import { readAsLines } from './read-as.ts';
+import { runOfFile } from './run-of-file.ts';
+import { trainAgain } from './typed-command.ts';
+import { present } from '../core/present.ts';
 import { refuseOneOfMany } from './one-of-many.ts';
 import { notYetLine, obstacleLines } from './describe-run-file.ts';
 import { toldWhenSlow } from './told-when-slow.ts';
@@ -41,10 +44,12 @@ export async function openTraining(
   const load = { ...asked, overrides: sampler.overrides };
   const usual = await loadForTraining(file, load);
   const usualName = usual.spec.name;
-  const run = fresh ? await freshName(name, usual.spec) : (name ?? usualName);
+  const meant = fresh || name !== undefined ? null : await runOfFile(usual.spec, (other) => trainAgain({ file, over: load.over, name: other, overrides: load.overrides, ...present({ dialect: load.dialect }) })); // prettier-ignore
+  const run = fresh ? await freshName(name, usual.spec) : (meant?.run ?? name ?? usualName);
   const loaded = run === usualName ? usual : await loadRunConfig(file, { ...load, run });
   for (const line of readAsLines(file, loaded.readAs)) say(line);
   if (sampler.says !== null) say(sampler.says);
+  if (meant !== null && meant.says !== null) say(meant.says);
   for (const field of notYetBeside(loaded.notYet, sampler)) say(`not yet honoured: ${notYetLine(field)}`);
   for (const warning of usual.before) say(`warning: ${warning}`);
   if (allow) await allow(loaded.spec);
