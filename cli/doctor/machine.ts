@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import { findPython, pythonForVerifiers } from '../../backends/python/interpreter.ts';
 import { hubToken } from '../../backends/hub/hub-settings.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { runtimePackage } from '../../engine/onnx/runtime-package.ts';
+import { cudaInstall, runtimePackage } from '../../engine/onnx/runtime-package.ts';
 import { findOnPath, ensureTemporalCli, placesOnThisMachine } from '../../workers/temporal-cli.ts';
 
 /** One line of `ratchet doctor`. */
@@ -263,11 +263,10 @@ export async function checkGpu({ cuda }: Pick<Needs, 'cuda'>): Promise<Check[]> 
 function cudaProvider(): { readonly isThere: boolean; readonly fix: string } {
   const otherwise = 'or use provider = "cpu"';
   try {
-    const { folder, libraries } = runtimePackage();
-    const script = path.join(path.relative('', folder), 'script', 'install.js');
+    const { libraries } = runtimePackage();
     return {
       isThere: existsSync(path.join(libraries, 'libonnxruntime_providers_cuda.so')),
-      fix: `it is downloaded by: ONNXRUNTIME_NODE_INSTALL=cuda12 node ${script}; ${otherwise}`,
+      fix: `it is downloaded by: ${cudaInstall()}; ${otherwise}`,
     };
   } catch {
     return { isThere: false, fix: `npm ci brings onnxruntime-node, which is not here; ${otherwise}` };

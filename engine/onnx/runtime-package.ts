@@ -1,5 +1,5 @@
 import { createRequire } from 'node:module';
-import { dirname, join } from 'node:path';
+import { dirname, join, relative } from 'node:path';
 
 interface RuntimePackage {
   /** Of the package onnxruntime-node. */
@@ -16,4 +16,10 @@ export function runtimePackage(): RuntimePackage {
   const { version } = require(manifest) as { version: string }; // npm demands one
   const folder = dirname(manifest);
   return { folder, version, libraries: join(folder, 'bin', 'napi-v6', process.platform, process.arch) };
+}
+
+/** The command that downloads ONNX Runtime's CUDA libraries into the package, as one types it in this folder. */
+export function cudaInstall(): string {
+  const script = join(relative('', runtimePackage().folder), 'script', 'install.js');
+  return `ONNXRUNTIME_NODE_INSTALL=cuda12 node ${script}`;
 }

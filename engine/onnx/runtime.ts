@@ -1,3 +1,4 @@
+import { cudaInstall } from './runtime-package.ts';
 import assert from 'node:assert/strict';
 import { RatchetError } from '../../core/errors.ts';
 import {
@@ -305,8 +306,7 @@ function appendCuda(options: Pointer): void {
     call('appendCudaProvider', options, cuda);
   } catch (cause) {
     const expected = 'an NVIDIA GPU, CUDA 12, cuDNN 9, and the CUDA libraries of ONNX Runtime beside its own';
-    const install = 'node node_modules/onnxruntime-node/script/install.js --onnxruntime-node-install=cuda12';
-    const remedy = `\`${install}\` fetches the last of them on Linux x64; provider = "cpu" needs none.`;
+    const remedy = `\`${cudaInstall()}\` fetches the last of them on Linux x64; provider = "cpu" needs none.`;
     throw new RatchetError('Unsupported', `provider = "cuda": expected ${expected}; got ${String(cause)}. ${remedy}`, {
       cause,
     });
