@@ -138,7 +138,11 @@ export async function examineRunFile(
   const turns = turnsOf(spec, opened);
   const slow = tooSlowHere(spec, model, turns);
   if (slow !== null)
-    obstacles.push({ about: 'machine', says: slow, remedies: ['to train all the same: npx ratchet train FILE --yes'] });
+    obstacles.push({
+      about: 'machine',
+      says: slow,
+      remedies: [`to train all the same: npx ratchet train ${file} --yes`],
+    });
   const report = { file, readAs: loaded.readAs, notYet: loaded.notYet, advice: loaded.advice };
   return {
     ...report,
