@@ -1,3 +1,4 @@
+import { withOlderNamesTogether } from '../config/older-names.ts';
 import { RatchetError } from '../core/errors.ts';
 import { workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, RunHandle, StepCommit } from '../core/rl/run-state.ts';
@@ -124,7 +125,8 @@ export const createOpenRun =
         ? await openLineageAsAsked(place, takesOver.asked)
         : { lineage: await openLineage(place, { ...settings, rewind: asked.rewind, request }), refused: [] };
     const isAskedBack = pending || (!takesOver?.handle && asked.rewind !== undefined);
-    const warnings = [...settings.warnings, ...told, ...(recorded?.changed ?? []), ...refused];
+    const said = [...settings.warnings, ...told, ...(recorded?.changed ?? []), ...refused];
+    const warnings = withOlderNamesTogether(said);
     const hasSearchAttributes = await dependencies.hasSearchAttributes();
     const handle: RunHandle = {
       ...place,

@@ -2,8 +2,9 @@ import type { RunFileReport } from '../backends/configs/examine-run-file.ts';
 import { loadRunConfig, type LoadedConfig, type LoadOptions } from '../backends/configs/load-run-config.ts';
 import type { NotYet } from '../config/parse-run-config.ts';
 import { ConfigProblems } from '../config/problems.ts';
-import { vllmFeature } from '../config/settings/later.ts';
+import { oneGpuFeature, vllmFeature } from '../config/settings/later.ts';
 import { gpusHere } from '../workers/gpus-here.ts';
+import { chooseTrainer } from './choose-trainer.ts';
 import { readRunningStack } from '../workers/project-lock.ts';
 import { pythonWithVllm } from '../workers/vllm-role.ts';
 
@@ -13,9 +14,14 @@ export interface ChosenSampler {
   readonly overrides: Readonly<Record<string, string>>;
   /** Who samples and why, in a line; null where the file says it itself, or says nothing of vLLM. */
   readonly says: string | null;
+  /** The same of where it is trained (`chooseTrainer`). */
+  readonly trainerSays: string | null;
 }
 
+type Sampler = Omit<ChosenSampler, 'trainerSays'>;
+
 const setting = 'ratchet.inference.kind';
+const trainerSetting = 'ratchet.trainer.provider';
 
 /**
  * vLLM, where the file names GPUs for it and both are on this machine; else the embedded engine. Looks for programs, and starts nothing. What
@@ -23,16 +29,29 @@ const setting = 'ratchet.inference.kind';
  */
 export async function chooseSampler(file: string, options: LoadOptions): Promise<ChosenSampler> {
   const { overrides = {}, projectFolder } = options;
-  const nothing = { overrides, says: null };
   const loaded = await loadRunConfig(file, { ...options, isOnlyLookedAt: true }).catch((error: unknown) => {
     if (error instanceof ConfigProblems) return null; // told by who reads it next
     throw error;
   });
-  if (loaded === null || !leavesItOpen(loaded)) return nothing;
+  if (loaded === null) return { overrides, says: null, trainerSays: null };
+  const { provider, says: trainerSays } = await chooseTrainer(loaded, await othersWork(projectFolder));
+  const trained = provider === null ? overrides : { ...overrides, [trainerSetting]: provider };
+  return { ...(await samplerOf(loaded, { overrides: trained, projectFolder })), trainerSays };
+}
+
+async function samplerOf(
+  loaded: LoadedConfig,
+  {
+    overrides,
+    projectFolder,
+  }: { readonly overrides: Readonly<Record<string, string>>; readonly projectFolder: string },
+): Promise<Sampler> {
+  const nothing = { overrides, says: null };
+  if (!leavesItOpen(loaded)) return nothing;
   const { later } = loaded.spec;
   const gpus = Number(later['inference.gpus'] ?? 0);
   const settings = Object.keys((later['inference.vllm'] as object | undefined) ?? {});
-  const embedded = (why: string): ChosenSampler => ({
+  const embedded = (why: string): Sampler => ({
     overrides,
     says: `the embedded engine samples, and not the vLLM that the file has ${gpus > 0 ? counted(gpus) : `settings (${settings.join(', ')})`} for: ${why}`,
   });
@@ -57,15 +76,21 @@ export async function chooseSampler(file: string, options: LoadOptions): Promise
 }
 
 /** What is read and not honoured, without what the line on the sampler says. */
-export function notYetBeside(notYet: readonly NotYet[], { says }: Pick<ChosenSampler, 'says'>): readonly NotYet[] {
-  return says === null ? notYet : notYet.filter(({ feature }) => feature !== vllmFeature);
+export function notYetBeside(
+  notYet: readonly NotYet[],
+  { says, trainerSays }: Pick<ChosenSampler, 'says' | 'trainerSays'>,
+): readonly NotYet[] {
+  return notYet.filter(
+    ({ feature }) =>
+      !(says !== null && feature === vllmFeature) && !(trainerSays !== null && feature === oneGpuFeature),
+  );
 }
 
 /** A report of what is done with the file, with who samples among its warnings. */
 export function withSampler(report: RunFileReport, sampler: ChosenSampler): RunFileReport {
-  const { says } = sampler;
-  if (says === null) return report;
-  return { ...report, notYet: notYetBeside(report.notYet, sampler), warnings: [...report.warnings, says] };
+  const said = [sampler.says, sampler.trainerSays].filter((line) => line !== null);
+  if (said.length === 0) return report;
+  return { ...report, notYet: notYetBeside(report.notYet, sampler), warnings: [...report.warnings, ...said] };
 }
 
 /** Who plays the run in place of processes that `train` would start, and may have no vLLM; null where it starts them. */

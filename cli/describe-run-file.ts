@@ -6,6 +6,7 @@ import type { ModelSize, TrainingMemory } from '../backends/configs/check-model.
 import { showStoreUri } from '../backends/store/store-uri.ts';
 import { modelName, namedServers } from '../core/names.ts';
 import type { Advice, NotYet, ReadAs } from '../config/parse-run-config.ts';
+import { withOlderNamesTogether } from '../config/older-names.ts';
 import { whenHonoured } from '../config/settings/later.ts';
 import { formatPlace, formatProblems } from '../config/problems.ts';
 import type { PythonEnvironmentSpec, RowsSpec, RunSpec } from '../config/run-spec.ts';
@@ -40,7 +41,7 @@ function remarks({ warnings, notYet, obstacles, advice, notImported }: Omit<RunF
       'not checked, since reading a run file runs no code that it names (--import does; read that code first):',
       notImported.map(({ name, runs, unchecked }) => `environment ${name}: ${unchecked}. It would run ${runs}`),
     ),
-    ...warnings.map((warning) => `warning: ${warning}`),
+    ...withOlderNamesTogether(warnings).map((warning) => `warning: ${warning}`),
     ...section('not yet honoured (read, checked and stored with the run):', notYet.map(notYetLine)),
     ...section('in the way of training here:', obstacles.flatMap(obstacleLines)),
     ...section('advice (rules of thumb, no errors):', advice.flatMap(adviceLines)),

@@ -4,7 +4,7 @@ import { TerminatedFailure } from '@temporalio/common';
 import { memoKeys } from '../core/names.ts';
 import type { RunEvent, RunStatus } from '../workflows/control/messages.ts';
 import type { evaluate } from '../workflows/evaluate.ts';
-import { onOneLine, withoutControls } from './plain-text.ts';
+import { onOneLine } from './plain-text.ts';
 import { type EvaluationProgress, evaluationProgress } from './eval/evaluation-progress.ts';
 import { type PendingActivity, pendingActivities, pendingWork } from './pending-activities.ts';
 import { whyStuck } from './why-stuck.ts';
@@ -285,5 +285,5 @@ async function ask<T>(
 
 /** An event as one line. */
 export function lineOf({ kind, text }: RunEvent): string {
-  return withoutControls(kind === 'warning' ? `warning: ${text}` : text);
+  return onOneLine(kind === 'warning' ? `warning: ${text}` : text);
 }

@@ -1,5 +1,7 @@
 import { checkConfigText } from '../backends/configs/check-model.ts';
 import { loadRunConfig, type LoadOptions } from '../backends/configs/load-run-config.ts';
+import { tooSlowHere } from '../backends/configs/examine-run-file.ts';
+import { turnsOf } from '../backends/configs/turns-of.ts';
 import { partsFor } from '../backends/configs/model-of-hub.ts';
 import { findCachedDataset, getDataset, type GotDataset, partName } from '../backends/hub/get-dataset.ts';
 import { getModel } from '../backends/hub/get-model.ts';
@@ -24,7 +26,12 @@ export async function getMissing(file: string, options: LoadOptions, isAsked: bo
   const log = print;
   for (const environment of wanted)
     await installEnvironment(environment, { projectFolder: options.projectFolder, log });
-  if (isHubId(spec.model)) await fetchModelOf(spec);
+  if (isHubId(spec.model)) {
+    // Known before gigabytes are fetched for it.
+    const slow = tooSlowHere(spec, null, turnsOf(spec, new Map()));
+    if (slow !== null) print(`warning: ${slow}`);
+    await fetchModelOf(spec);
+  }
   const data = keptRows(spec);
   if (data?.hub && findCachedDataset(hubSettings(), { id: data.path, ...data.hub }) === null)
     await fetchDataset({ id: data.path, ...data.hub });

@@ -7,19 +7,60 @@ const perThreadPerSecond = 3e10;
 const operations = { sampled: 2, trained: 6, adapted: 4 };
 /** Quicker steps speak for themselves. */
 const toldFromSeconds = 120;
+/** Nobody means a step that takes longer: three times less is still an hour and more. */
+const refusedFromSeconds = 4 * 3600;
 
-/** Said before a run whose steps take long on this machine's processor; null where a step is quick, or computed elsewhere. */
-export function slowStepWarning(spec: RunSpec, { parameterCount, adapterCount }: ModelCounts): string | null {
-  const { trainer, inference, batchSize, oversamplingFactor, sampling, data } = spec;
-  const answers = data ? data.batchSize * data.seqLen : batchSize * sampling.maxTokens;
+/** Turns of the policy in a rollout of each environment, by its name; 1 where it is not there. */
+export type TurnsOf = ReadonlyMap<string, number>;
+
+interface StepCost {
+  readonly seconds: number;
+  /** For people, with what it is made of. */
+  readonly says: string;
+}
+
+/** How long a step takes on this machine's processor, as far as it computes; seconds are 0 where all of it is computed elsewhere. */
+function stepCost(spec: RunSpec, { parameterCount, adapterCount }: ModelCounts, turns: TurnsOf): StepCost {
+  const { trainer, inference, batchSize, oversamplingFactor, data } = spec;
+  const answers = data ? data.batchSize * data.seqLen : batchSize * tokensOfRollout(spec, turns);
   const each = adapterCount === null ? operations.trained : operations.adapted;
   const trains = trainer.kind === 'onnx' && trainer.provider === 'cpu' ? (each * answers) / trainer.threads : 0;
   const isHere = inference.kind === 'embedded' && inference.provider === 'cpu' && inference.url === null;
   const samples = isHere && !data ? operations.sampled * answers * oversamplingFactor : 0;
-  const seconds = (parameterCount * (trains + samples)) / perThreadPerSecond;
-  if (spec.maxSteps === 0 || seconds < toldFromSeconds) return null;
+  const seconds = spec.maxSteps === 0 ? 0 : (parameterCount * (trains + samples)) / perThreadPerSecond;
   const parts = [trains > 0 ? 'training' : null, samples > 0 ? 'sampling' : null].filter((part) => part !== null);
-  return `${parts.join(' and ')} on this machine's processor: a step may take about ${duration(seconds)}, where ${data ? 'sequences are full' : 'answers are as long as they may be'} (${data ? `${data.batchSize} sequences of ${data.seqLen}` : `${batchSize} rollouts of ${sampling.maxTokens}`} tokens, ${millions(parameterCount)} parameters; within a factor of three). Smaller ${data ? '[data] seq_len' : 'max_tokens'} and batch_size, or a GPU (provider = "cuda", vLLM, Tinker), make it less; \`ratchet train FILE --dry-run\` says what memory it takes`;
+  const most = Math.max(1, ...turns.values());
+  const size = data
+    ? `${data.batchSize} sequences of ${data.seqLen}`
+    : `${batchSize} rollouts of ${most === 1 ? '' : `up to ${most} turns of `}${spec.sampling.maxTokens}`;
+  const says = `${parts.join(' and ')} on this machine's processor: a step may take about ${duration(seconds)}, where ${data ? 'sequences are full' : 'answers are as long as they may be'} (${size} tokens, ${millions(parameterCount)} parameters; within a factor of three${most === 1 ? '' : ', what tools answer not counted'})`;
+  return { seconds, says };
+}
+
+/** Tokens that the policy may say in a rollout, as a mean over the environments by their weights. */
+function tokensOfRollout({ environments, sampling }: RunSpec, turns: TurnsOf): number {
+  const weight = environments.reduce((sum, entry) => sum + entry.weight, 0);
+  if (weight === 0) return sampling.maxTokens;
+  const tokens = environments.map(
+    (entry) => entry.weight * (turns.get(entry.name) ?? 1) * (entry.sampling ?? sampling).maxTokens,
+  );
+  return tokens.reduce((sum, each) => sum + each, 0) / weight;
+}
+
+const instead = ({ data }: RunSpec): string =>
+  `Smaller ${data ? '[data] seq_len' : 'max_tokens'} and batch_size, or a GPU (provider = "cuda", vLLM, Tinker), make it less`;
+
+/** Said before a run whose steps take long on this machine's processor; null where a step is quick, or computed elsewhere. */
+export function slowStepWarning(spec: RunSpec, counts: ModelCounts, turns: TurnsOf = new Map()): string | null {
+  const { seconds, says } = stepCost(spec, counts, turns);
+  if (seconds < toldFromSeconds) return null;
+  return `${says}. ${instead(spec)}; \`ratchet train FILE --dry-run\` says what memory it takes`;
+}
+
+/** Why a run is not begun unless somebody means it: its steps take hours; null where they do not. */
+export function slowStepRefusal(spec: RunSpec, counts: ModelCounts, turns: TurnsOf = new Map()): string | null {
+  const { seconds, says } = stepCost(spec, counts, turns);
+  return seconds < refusedFromSeconds ? null : `${says}. ${instead(spec)}.`;
 }
 
 function duration(seconds: number): string {

@@ -9,6 +9,11 @@ export function withoutControls(text: string): string {
   return text.replaceAll('\t', ' ').replaceAll(steering, '�');
 }
 
+/** The same in one line: a line break is shown as ⏎. */
+export function onOneLine(text: string): string {
+  return withoutControls(text.replaceAll('\r\n', '\n')).replaceAll('\n', '⏎');
+}
+
 /** Text within quotes, of JSON or TOML, that no terminal obeys and every program reads as it was. */
 export function escaped(text: string): string {
   return text.replaceAll(steering, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, '0')}`);

@@ -3,14 +3,15 @@ import { isEnvironmentFile, isHubId } from '../../core/names.ts';
 import type { Advice, MissingEnvironment, NotYet, ReadAs } from '../../config/parse-run-config.ts';
 import { ConfigProblems, type Problem } from '../../config/problems.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
-import { slowStepWarning } from '../../config/step-cost.ts';
+import { slowStepRefusal, slowStepWarning, type TurnsOf } from '../../config/step-cost.ts';
 import { MemoryTooSmall } from '../../engine/sample/server-memory.ts';
 import { openEnvironment } from '../environments/index.ts';
 import { whatIsLacking } from '../environments/what-is-lacking.ts';
 import { missingVariables, variablesFor } from '../environments/variables.ts';
 import type { Environment } from '../environments/types.ts';
 import { whyNotTracked } from '../metrics/tracking-server.ts';
-import { notHere } from './model-of-hub.ts';
+import { countsOfMissing, notHere } from './model-of-hub.ts';
+import { turnsOf } from './turns-of.ts';
 import { checkModel, contextWarning, type ModelSize } from './check-model.ts';
 import { checkTemplate } from './check-template.ts';
 import { type LoadedConfig, loadRunConfig, type LoadOptions } from './load-run-config.ts';
@@ -18,7 +19,7 @@ import { aboutPackaged } from '../hub/packaged-models.ts';
 
 /** What keeps a run from being trained here, though its file is right. */
 export interface Obstacle {
-  readonly about: 'model' | 'environment';
+  readonly about: 'model' | 'environment' | 'machine';
   readonly says: string;
   /** What to do, in the order in which it is done. */
   readonly remedies: readonly string[];
@@ -58,9 +59,20 @@ interface ExamineOptions extends LoadOptions {
 }
 
 /** What is said wherever the run is to be trained from here: how long a step may take, and that its metrics would go nowhere. */
-export function warningsBefore(spec: RunSpec, model: ModelSize | null): string[] {
-  const ofModel = model ? [slowStepWarning(spec, model), contextWarning(spec, model)] : [];
-  return [...ofModel, whyNotTracked(spec)].filter((warning) => warning !== null);
+export function warningsBefore(spec: RunSpec, model: ModelSize | null, turns: TurnsOf): string[] {
+  const counts = model ?? countsOfMissing(spec);
+  // One that is refused is told there.
+  const isTold = tooSlowHere(spec, model, turns) !== null;
+  const slow = isTold ? null : counts && slowStepWarning(spec, counts, turns);
+  const context = model && contextWarning(spec, model);
+  return [slow, context, whyNotTracked(spec)].filter((warning) => warning !== null);
+}
+
+/** A step that takes hours here is in the way unless it is meant; null where it does not, or where others compute. */
+export function tooSlowHere(spec: RunSpec, model: ModelSize | null, turns: TurnsOf): string | null {
+  const counts = model ?? countsOfMissing(spec);
+  if (counts === null || (process.env['TEMPORAL_ADDRESS'] ?? '') !== '') return null;
+  return slowStepRefusal(spec, counts, turns);
 }
 
 /** What of the file an environment would run once it is opened; null for those that come with Ratchet. */
@@ -123,10 +135,20 @@ export async function examineRunFile(
   obstacles.push(...template.obstacles.map(templateObstacle));
   const ofEnvironments = [...opened.values()].flatMap((environment) => environment.warnings ?? []);
   const warnings = [...ofEnvironments, ...lacking.warnings];
+  const turns = turnsOf(spec, opened);
+  const slow = tooSlowHere(spec, model, turns);
+  if (slow !== null)
+    obstacles.push({
+      about: 'machine',
+      says: slow,
+      remedies: [`to train all the same: npx ratchet train ${file} --yes`],
+    });
   const report = { file, readAs: loaded.readAs, notYet: loaded.notYet, advice: loaded.advice };
   return {
     ...report,
-    warnings: [...new Set([...loaded.warnings, ...warnings, ...template.warnings].concat(warningsBefore(spec, model)))],
+    warnings: [
+      ...new Set([...loaded.warnings, ...warnings, ...template.warnings].concat(warningsBefore(spec, model, turns))),
+    ],
     problems: problems.toSorted((a, b) => (a.line ?? 0) - (b.line ?? 0)),
     obstacles,
     loaded: problems.length === 0 ? loaded : null,

@@ -2,6 +2,7 @@ import { isHubId } from '../../core/names.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { knownModel } from '../../config/known-models.ts';
 import { loraParameterCount, parameterCountOf } from '../../config/model-shape.ts';
+import type { ModelCounts } from '../../config/run-plan.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { copiesForPasses, copiesInTraining, requireMemory } from '../../engine/model/memory.ts';
 import { findCached } from '../hub/hub-cache.ts';
@@ -79,6 +80,26 @@ function sizeOf(model: string): string {
   if (known === undefined) return '';
   const count = parameterCountOf(known.shape);
   return ` (${known.name}, ${(count / 1e9).toFixed(2)} billion parameters, ${((2 * count) / 2 ** 30).toFixed(1)} GiB in bfloat16)`;
+}
+
+/** A number and B or M, as in Qwen3-4B or SmolLM2-135M. */
+const sizeInName = /(?:^|[^a-z0-9.])(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])/gi;
+
+/** How large a model is that is not here: by what is known of it, or by the size in its name; null where neither says it. */
+export function countsOfMissing({ model, lora }: Pick<RunSpec, 'model' | 'lora'>): ModelCounts | null {
+  const known = knownModel(model);
+  if (known !== undefined) {
+    const adapterCount = lora && loraParameterCount(known.shape, lora);
+    return { parameterCount: parameterCountOf(known.shape), adapterCount };
+  }
+  const sizes = [...model.matchAll(sizeInName)];
+  const [, number, unit] = sizes.at(-1) ?? [];
+  if (number === undefined) return null;
+  // That there are adapters counts, and not how large they are.
+  return {
+    parameterCount: Number(number) * (unit!.toLowerCase() === 'b' ? 1e9 : 1e6),
+    adapterCount: lora && 0,
+  };
 }
 
 /** null where the embedded engine can, or where the model's shape is known only from its config.json. */

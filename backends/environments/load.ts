@@ -232,6 +232,7 @@ function withKnownKeys(environment: Environment, file: string): Environment {
     rubric: true,
     isDeterministic: true,
     isSingleTurn: true,
+    maxTurns: true,
     warnings: true,
     tools: true,
     rollout: true,

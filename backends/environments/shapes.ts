@@ -127,6 +127,7 @@ export function multiTurn<State>(options: MultiTurnOptions<State>): Environment 
     rubric: options.rubric,
     isDeterministic,
     isSingleTurn: maxTurns === 1,
+    maxTurns,
     ...(tools === undefined ? {} : { tools }),
     async rollout(example: Example, policy: Policy): Promise<RolloutRecord> {
       const { turns, outcome } = await converse(example, ({ messages }) => policy.sample(messages, tools && { tools }));

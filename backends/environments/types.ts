@@ -25,6 +25,8 @@ export interface Environment {
   readonly isDeterministic: boolean;
   /** True when the policy is asked once per rollout: there are no finished turns of an unfinished rollout to keep. */
   readonly isSingleTurn?: boolean;
+  /** How often the policy is asked in a rollout at most; missing = not known. */
+  readonly maxTurns?: number;
   /** What whoever starts a run with it has to know; said at the run's start, and by `ratchet check` and `ratchet env info`. */
   readonly warnings?: readonly string[];
   /** What the policy may call in every turn; told to the model by its chat template. */

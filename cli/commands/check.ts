@@ -6,6 +6,7 @@ import { ConfigProblems, type Problem } from '../../config/problems.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { describeVllmStart, programOf } from '../../workers/vllm-role.ts';
 import { chooseSampler, withSampler } from '../choose-sampler.ts';
+import { cudaObstacles } from '../cuda-lacks.ts';
 import { readConfigLine } from '../config-line.ts';
 import {
   examineReflection,
@@ -69,7 +70,8 @@ export const checkCommand = new Command('check')
       const asked = { ...load, ...(read && { read }) };
       const sampler = await chooseSampler(file, asked);
       const examined = { ...asked, overrides: sampler.overrides, imports };
-      reports.push(await reportOf(withSampler(await examineRunFile(file, examined, toldWhenSlow), sampler), imports));
+      const report = await withCuda(await examineRunFile(file, examined, toldWhenSlow));
+      reports.push(await reportOf(withSampler(report, sampler), imports));
     }
     const isOk = reports.every(({ problems }) => problems.length === 0);
     const trainsHere = reports.every(({ obstacles = 0 }) => obstacles === 0);
@@ -83,6 +85,12 @@ export const checkCommand = new Command('check')
 function toldLater(error: unknown): null {
   if (error instanceof ConfigProblems) return null;
   throw error;
+}
+
+/** With what this machine lacks for the provider that the file names. */
+async function withCuda(report: RunFileReport): Promise<RunFileReport> {
+  if (report.loaded === null) return report;
+  return { ...report, obstacles: [...report.obstacles, ...(await cudaObstacles(report.loaded.spec))] };
 }
 
 interface Report {

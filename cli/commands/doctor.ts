@@ -16,6 +16,7 @@ import {
   checkTemporalCli,
 } from '../doctor/machine.ts';
 import { checkRunFile, checkTemporalServer, usualOutputs } from '../doctor/services.ts';
+import { needsCuda } from '../cuda-lacks.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';
 import { print } from '../print.ts';
 
@@ -52,9 +53,8 @@ export const doctorCommand = new Command('doctor')
 async function allChecks(line: ConfigLine | null, dialect: string | undefined, imports: boolean): Promise<Check[]> {
   const { spec, checks: ofFile } =
     line === null ? { spec: null, checks: [] } : await checkRunFile(line, dialect, imports);
-  const providers = [spec?.trainer, spec?.inference].map((part) => (part && 'provider' in part ? part.provider : null));
   const needs = {
-    cuda: providers.includes('cuda'),
+    cuda: spec !== null && needsCuda(spec),
     sandbox: sandboxIsWanted(),
   };
   const outputs = spec ? localRoot(spec.store.uri) : usualOutputs();

@@ -5,7 +5,7 @@ import { RatchetError } from '../../core/errors.ts';
 import { eventsKept } from '../../core/limits.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 import { findRun, temporalHere } from '../connection.ts';
-import { withoutControls } from '../plain-text.ts';
+import { onOneLine } from '../plain-text.ts';
 import { rootMessage } from '../root-message.ts';
 import { storeOption } from '../store-option.ts';
 import { withTemporal } from '../with-temporal.ts';
@@ -111,6 +111,7 @@ async function runs(handle: WorkflowHandle): Promise<boolean> {
   }
 }
 
-function lineOf({ sequence, time, kind, text }: RunEvent): string {
-  return `${String(sequence).padStart(5)}  ${time.slice(0, 19).replace('T', ' ')}  ${kind.padEnd(10)}  ${withoutControls(text).replaceAll('\n', '\n' + ' '.repeat(40))}`;
+/** An event is one line, so that the lines are as many as the events. */
+export function lineOf({ sequence, time, kind, text }: RunEvent): string {
+  return `${String(sequence).padStart(5)}  ${time.slice(0, 19).replace('T', ' ')}  ${kind.padEnd(10)}  ${onOneLine(text)}`;
 }

@@ -42,7 +42,7 @@ export function trainingCommand(name: string, description: string): Command {
     .option('--fresh', 'start over under a new name; with --name, under that one if it is free')
     .option(
       '--yes',
-      'get what is not here: Python environments, of the project or the Environments Hub (ratchet env install), and the model (ratchet model get)',
+      'get what is not here: Python environments, of the project or the Environments Hub (ratchet env install), and the model (ratchet model get); and train where a step takes hours',
     )
     .option('--dialect <name>', 'the words that the file is written in; default: as its keys show')
     .option(...dryRunOptions.dryRun)

@@ -39,19 +39,19 @@ export const vllmFeature = 'vLLM';
 
 const severalGpus = 'a trainer on several GPUs';
 /** Of one GPU that trains: there is such a trainer, and a file says itself that it is to be used. */
-const oneGpu = '--trainer.provider cuda';
+export const oneGpuFeature = '--trainer.provider cuda';
 
 /** How it is said that a field waits for something. */
 export function whenHonoured(feature: string): string {
   if (feature === vllmFeature) return 'where vLLM samples';
-  if (feature === oneGpu) return `the embedded engine trains on the CPU; on one GPU: ${oneGpu}`;
+  if (feature === oneGpuFeature) return `the embedded engine trains on the CPU; on one GPU: ${oneGpuFeature}`;
   return feature === severalGpus ? `needs ${severalGpus}` : `to come: ${feature}`;
 }
 
 /** What a field that a file has waits for. `trainer`: the kind of trainer that the file asks for. */
 export function waitsFor(field: string, value: unknown, trainer: string): Pick<LaterSetting, 'feature' | 'here'> {
   const { feature, here } = settingsToCome[field]!;
-  if (field === 'trainer.gpus' && value === 1 && trainer === 'onnx') return { feature: oneGpu };
+  if (field === 'trainer.gpus' && value === 1 && trainer === 'onnx') return { feature: oneGpuFeature };
   if (here === undefined) return { feature };
   return { feature, here: trainer === 'onnx' ? here : `trainer.kind = "${trainer}" decides` };
 }

@@ -109,6 +109,46 @@ turns = "returns"
     assert.deepEqual([untold.code, pinned.code], [2, 2]);
   });
 
+  test('hours of a step are known and in the way before the model is downloaded, with all turns', async (t) => {
+    const big = `model = "Qwen/Qwen3-4B"\nmax_steps = 5\nbatch_size = 128\nrollouts_per_example = 8\n[sampling]\nmax_tokens = 512\n`;
+    const files = {
+      'single.toml': `${big}[[env]]\nid = "reverse-text"\n`,
+      'turns.toml': `${big}[[env]]\nid = "wiki-search"\nargs = { max_turns = 10 }\n`,
+      'named.toml': `${big.replace('Qwen/Qwen3-4B', 'owner/new-7b-instruct')}[[env]]\nid = "reverse-text"\n`,
+    };
+    const { folder, ratchet } = await project(t, files);
+    const hours = async (file: string): Promise<string> => {
+      const { code, stdout } = await ratchet('check', file);
+      assert.equal(code, 1, stdout);
+      return /^ {2}machine: training and sampling .* a step may take about (\d+ \w+), .*\n {4}→ to train all the same: npx ratchet train \w+\.toml --yes$/m.exec(stdout)![1]!; // prettier-ignore
+    };
+    assert.deepEqual(
+      [await hours('single.toml'), await hours('turns.toml'), await hours('named.toml')],
+      ['15 hours', '6 days', '25 hours'],
+    );
+    // The same where the model is here, as far as its size goes: nothing is begun.
+    const { code, stderr } = await ratchet('train', 'single.toml', '--plain');
+    assert.equal(code, 2, stderr);
+    assert.deepEqual((await readdir(folder)).sort(), ['named.toml', 'single.toml', 'turns.toml']);
+  });
+
+  test('what a GPU needs and is not here is in the way, in the words of doctor and of train', async (t) => {
+    const { ratchet } = await project(t, { 'words.toml': words });
+    const [checked, doctored, trained] = [
+      await ratchet('check', 'words.toml', '--trainer.provider', 'cuda'),
+      await ratchet('doctor', 'words.toml', '--trainer.provider', 'cuda'),
+      await ratchet('train', 'words.toml', '--trainer.provider', 'cuda', '--plain'),
+    ];
+    if (!/✗ CUDA provider/.test(doctored.stdout)) return t.skip('this machine has a GPU and its libraries');
+    assert.deepEqual([checked.code, doctored.code, trained.code], [1, 1, 2]);
+    const fix = /it is downloaded by: (ONNXRUNTIME_NODE_INSTALL=cuda12 node \S+);/.exec(doctored.stdout)![1]!;
+    for (const said of [checked.stdout, trained.stderr]) {
+      assert.match(said, /in the way of training here:\n/);
+      assert.match(said, /machine: CUDA provider: onnxruntime-node has no libonnxruntime_providers_cuda\.so/);
+      assert.ok(said.includes(fix), said);
+    }
+  });
+
   test('a longer context than the model has is warned of: vLLM would not start', async (t) => {
     const vllm = (tokens: number) => `${words}[inference.vllm]\nmax_model_len = ${tokens}\n`;
     const { ratchet } = await project(t, { 'fits.toml': vllm(64), 'long.toml': vllm(100_000) });

@@ -4,7 +4,8 @@ import { test } from 'node:test';
 import { WorkflowFailedError, type WorkflowHandle } from '@temporalio/client';
 import { RetryState, TerminatedFailure } from '@temporalio/common';
 import { startClock } from '../../cli/clock.ts';
-import { followRun, isTakenOver, waitingLine, waitingOf } from '../../cli/follow-run.ts';
+import { lineOf as eventLine } from '../../cli/commands/events.ts';
+import { followRun, isTakenOver, lineOf, waitingLine, waitingOf } from '../../cli/follow-run.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 
 test('who attaches to a running run is told its last five events, whether or not anything keeps the earlier ones', async () => {
@@ -75,4 +76,13 @@ test("who watches a run whose workflow is reset continues watching the execution
     }) as unknown as WorkflowHandle;
   assert.equal(await isTakenOver(nowIs('RUNNING'), terminated), true);
   assert.equal(await isTakenOver(nowIs('TERMINATED'), terminated), false);
+});
+
+test('what a model says never splits the line of an event, nor steers the terminal', () => {
+  const text = 'eval v3: "A\r\nB\nC\rD\u2028E\u001b[2JF\u0085G\vH" → "I"';
+  const event: RunEvent = { sequence: 7, time: '2026-11-28T10:00:00.000Z', kind: 'eval', step: 3, text, values: {} };
+  const shown = 'eval v3: "A⏎B⏎C�D�E�[2JF�G�H" → "I"';
+  assert.equal(lineOf(event), shown);
+  assert.equal(eventLine(event), `    7  2026-11-28 10:00:00  eval        ${shown}`);
+  assert.equal(lineOf({ ...event, kind: 'warning', text: 'a\nb' }), 'warning: a⏎b');
 });

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
-import { slowStepWarning } from '../../config/step-cost.ts';
+import { slowStepRefusal, slowStepWarning } from '../../config/step-cost.ts';
 
 const text = `model = "models/small"
 max_steps = 100
@@ -26,6 +26,26 @@ test('a model of 0.6B on a processor: what a step takes is said before it begins
   assert.match(warn({}, { ...small, adapterCount: 1_000_000 }) ?? '', /about 2 hours/);
   assert.match(warn({ 'trainer.threads': '4' }) ?? '', /about 76 minutes/);
   assert.equal(warn({}, { parameterCount: 206_176, adapterCount: null }), null);
+});
+
+test('all turns of a rollout are counted, of each environment by its weight', () => {
+  const parsed = parseRunConfig(`${text}[[env]]\nid = "wiki"\nweight = 3\n`, { file: 'run.toml' });
+  assert(parsed.ok, JSON.stringify(parsed));
+  const quick = { parameterCount: 10_000_000, adapterCount: null };
+  assert.match(
+    slowStepWarning(parsed.spec, quick) ?? '',
+    /about 3 minutes, .*\(128 rollouts of 512 tokens, 10 million/,
+  );
+  // 1 part of one turn, 3 parts of ten: 7.75 times as long.
+  const turns = new Map([['wiki', 10]]);
+  assert.match(slowStepWarning(parsed.spec, quick, turns) ?? '', /about 23 minutes, .*\(128 rollouts of up to 10 turns of 512 tokens, .* what tools answer not counted\)/); // prettier-ignore
+});
+
+test('steps of hours are refused, with what makes them less; an hour is only told', () => {
+  const parsed = parseRunConfig(text, { file: 'run.toml' });
+  assert(parsed.ok);
+  assert.equal(slowStepRefusal(parsed.spec, small), null);
+  assert.match(slowStepRefusal(parsed.spec, { ...small, parameterCount: 4e9 }) ?? '', /about 19 hours, .*or a GPU \(/);
 });
 
 test('what is computed elsewhere is not counted', () => {

@@ -152,6 +152,21 @@ for (const name of units) {
   });
 }
 
+for (const document of ['deploy/README.md', 'docs/guide/several-machines.md']) {
+  test(`the recipe of ${document} enables all that a run waits for, by units that are there`, () => {
+    const said = readFileSync(path.join(repositoryFolder, document), 'utf8');
+    const enabled = /systemctl enable --now (.+)/.exec(said)![1]!.split(' ');
+    for (const unit of enabled) {
+      const [template, role] = unit.split('@');
+      const file = role === undefined ? `${template}.service` : `${template}@.service`;
+      assert.ok(units.includes(file), file);
+    }
+    const started = enabled.flatMap((unit) => /^ratchet-worker@(.+)$/.exec(unit)?.[1] ?? []);
+    assert.deepEqual(started.toSorted(), workerRoles.toSorted(), 'a run needs each role');
+    assert.ok(enabled.includes('ratchet-policy'));
+  });
+}
+
 test('systemd itself finds nothing wrong with the units', { skip: !hasSystemd() }, () => {
   const files = units.map((name) => path.join(folder, 'systemd', name));
   const { stderr } = spawnSync('systemd-analyze', ['verify', ...files], { encoding: 'utf8' });

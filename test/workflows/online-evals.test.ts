@@ -50,6 +50,22 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     );
   });
 
+  test('an answer of several lines stays one line in its event', async () => {
+    const says = { prompt: 'one\ntwo', completion: 'three\r\nfour\u001b[1m', answer: 'five\n', reward: 1 };
+    const run = await begin({
+      settings: { maxSteps: 1, eval: evaluating({ skipFirstStep: true }) },
+      fakes: {
+        recordEvaluation: async (_, { usual }) => {
+          const recorded = await usual();
+          return { ...recorded, summary: { ...recorded.summary, says } };
+        },
+      },
+    });
+    await run.result();
+    const [line] = await run.told('eval');
+    assert.match(line!, /"one⏎two" → "three⏎four�\[1m" \(right: "five⏎", reward 1\.00\)/);
+  });
+
   test('a version is evaluated as it is sampled, and greedily beside that', async () => {
     const [environment] = evaluating().environments;
     const settings = {

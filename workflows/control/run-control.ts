@@ -11,6 +11,7 @@ import {
   type RewindRequest,
   type RunHandle,
 } from '../../core/rl/run-state.ts';
+import { onOneLine } from '../../core/steering.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { type RunFigures, figuresAfter, withRegression } from './figures.ts';
 import { storyOf } from './lines.ts';
@@ -170,9 +171,10 @@ export class RunControl {
   }
 
   /** Without a step it is of the one committed last. */
+  /** An event is one line, whatever a model, an environment or an error said in it. */
   tell(kind: RunEvent['kind'], step: number | null, text: string, values: RunEvent['values'] = {}): void {
     const sequence = (this.#events.at(-1)?.sequence ?? 0) + 1;
-    const event = { sequence, time: now(), kind, step: step ?? this.#step, text, values };
+    const event = { sequence, time: now(), kind, step: step ?? this.#step, text: onOneLine(text), values };
     this.#events.push(event);
     this.#figures = figuresAfter(this.#figures, event);
     if (this.#events.length > eventsKept) this.#events = this.#events.slice(-eventsKept);
