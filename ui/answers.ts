@@ -72,6 +72,8 @@ export interface LiveStatus {
 export interface RunOverview {
   readonly run: string;
   readonly model: string;
+  /** Without where its files are. */
+  readonly modelName: string;
   readonly environments: readonly string[];
   /** `running`, or as its folder tells. */
   readonly state: string;

@@ -4,6 +4,7 @@ import type { ExampleAnswer, GroupAnswer, RolloutAnswer } from '../answers.ts';
 import { Chat } from './chat.tsx';
 import { counted, figure } from './figures.ts';
 import { useAnswer } from './hooks.ts';
+import { Scrolls } from './scrolls.tsx';
 import type { Source } from './source.ts';
 import { Tokens } from './tokens-figure.tsx';
 
@@ -196,7 +197,7 @@ function OverTraining({
   return (
     <>
       <p>{counted(answer.attempts.length, 'attempt')} at this example so far:</p>
-      <div class="scrolls">
+      <Scrolls label="attempts">
         <table>
           <thead>
             <tr>
@@ -225,7 +226,7 @@ function OverTraining({
             ))}
           </tbody>
         </table>
-      </div>
+      </Scrolls>
     </>
   );
 }

@@ -1,7 +1,8 @@
 import { useState } from 'preact/hooks';
 import type { JSX } from 'preact';
 import type { Marker, Span, TimelineAnswer } from '../answers.ts';
-import { clock, duration } from './figures.ts';
+import { whatItDoes } from './activity-words.ts';
+import { clock, counted, duration } from './figures.ts';
 import { useAnswer } from './hooks.ts';
 import type { Source } from './source.ts';
 
@@ -16,6 +17,8 @@ const rowHeight = 14;
 const rowsMax = 4;
 /** More lines than these would hide what lies between them. */
 const weightsMax = 60;
+/** Below this share a lane says `0 %`. */
+const usedMin = 0.005;
 
 /** What each worker did, and when: a lane for each activity, the share of the time beside it; what was tried again is hatched, what failed is red. */
 export function TimelineFigure({
@@ -32,8 +35,13 @@ export function TimelineFigure({
 }): JSX.Element {
   const [minutes, setMinutes] = useState('');
   const [told, setTold] = useState<string | null>(null);
+  const [isAll, setAll] = useState(false);
   const path = `/api/runs/${encodeURIComponent(run)}/timeline${minutes === '' ? '' : `?minutes=${minutes}`}`;
   const { answer, error } = useAnswer<TimelineAnswer>(source, path, news);
+  const busy = (answer?.lanes ?? []).filter(
+    ({ used, spans }) => used >= usedMin || spans.some(({ end }) => end === 'failed'),
+  );
+  const hidden = (answer?.lanes.length ?? 0) - busy.length;
   return (
     <section aria-labelledby="timeline">
       <div class="bar">
@@ -70,10 +78,10 @@ export function TimelineFigure({
               </tr>
             </thead>
             <tbody>
-              {answer.lanes.map((lane) => (
+              {(isAll ? answer.lanes : busy).map((lane) => (
                 <tr key={`${lane.worker} ${lane.activity}`}>
                   <th scope="row">
-                    <small>{lane.worker}</small> {lane.activity}
+                    <small>{lane.worker}</small> <span title={lane.activity}>{whatItDoes(lane.activity)}</span>
                   </th>
                   <td class="number">{Math.round(lane.used * 100)} %</td>
                   <td class="lane">
@@ -86,6 +94,14 @@ export function TimelineFigure({
           <p class="told" aria-live="polite">
             {told ?? `${clock(answer.from)} to ${clock(answer.to)}, ${duration((answer.to - answer.from) / 1000)}`}
           </p>
+          {hidden > 0 && (
+            <p class="note">
+              {isAll ? '' : `${counted(hidden, 'activity', 'activities')} took less than half a percent of the time. `}
+              <button type="button" class="link" onClick={() => setAll(!isAll)}>
+                {isAll ? 'hide what took no time' : 'show all'}
+              </button>
+            </p>
+          )}
           {answer.leftOut > 0 && <p class="note">{answer.leftOut} of the shortest are left out.</p>}
         </>
       )}
@@ -112,7 +128,7 @@ function Lane({
   const taken = weights.filter(({ time }) => Date.parse(time) >= from && Date.parse(time) <= to);
   const inside = taken.length > weightsMax ? [] : taken;
   const failed = lane.spans.filter(({ end }) => end === 'failed').length;
-  const label = `${lane.worker} ${lane.activity}: ${lane.spans.length} times, busy ${Math.round(lane.used * 100)} % of the time, ${failed} failed`;
+  const label = `${lane.worker} ${whatItDoes(lane.activity)}: ${lane.spans.length} times, busy ${Math.round(lane.used * 100)} % of the time, ${failed} failed`;
   return (
     <svg viewBox={`0 0 1000 ${height}`} preserveAspectRatio="none" height={height} role="img" aria-label={label}>
       {inside.map(({ time, text }) => (
