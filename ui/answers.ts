@@ -210,6 +210,8 @@ export interface RolloutLine {
   readonly turns: number;
   readonly asked: string;
   readonly said: string;
+  /** What was to be said; absent where its example has none, or it was not looked up. */
+  readonly expected?: string;
 }
 
 /** `/api/runs/RUN/rollouts?…` */
