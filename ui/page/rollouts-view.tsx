@@ -213,8 +213,8 @@ function ResultList({
             </span>
             <span class="asked">{shortened(one.asked)}</span>
             <span class="said-short">
-              {shortened(one.said)}
-              {one.expected !== undefined && <small> · expected: {shortened(one.expected)}</small>}
+              <span>{shortened(one.said)}</span>
+              {one.expected !== undefined && <small>expected: {shortened(one.expected)}</small>}
             </span>
           </button>
         </li>
