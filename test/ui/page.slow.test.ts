@@ -563,12 +563,12 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
     await page.getByLabel('mean over seeds').uncheck();
     await page.locator('.values', { hasText: 'run-02' }).first().waitFor();
     for (const name of ['05', '06', '07', '08', '09', '10', '11', '12']) {
-      await page.getByLabel(`run-${name}`).check();
+      await page.getByRole('checkbox', { name: `run-${name}` }).check();
       await page.waitForFunction(`location.hash.includes('run-${name}')`);
     }
     await page.getByText('12 runs are compared at most').waitFor();
-    assert.equal(await page.getByLabel('run-02').isChecked(), true, 'the first is not unticked');
-    assert.equal(await page.getByLabel('run-13').isDisabled(), true);
+    assert.equal(await page.getByRole('checkbox', { name: 'run-02' }).isChecked(), true, 'the first is not unticked');
+    assert.equal(await page.getByRole('checkbox', { name: 'run-13' }).isDisabled(), true);
     await page.locator('.values', { hasText: 'run-12' }).first().waitFor();
     await picture(page, 'compare-12');
     assert.deepEqual(await seriousFindings(page), []);
