@@ -66,31 +66,7 @@ export function TimelineFigure({
               <rect width="3" height="6" class="hatch" />
             </pattern>
           </svg>
-          <table class="timeline" onMouseLeave={() => setTold(null)}>
-            <caption class="hidden">
-              What workers did from {clock(answer.from)} to {clock(answer.to)}
-            </caption>
-            <thead class="hidden">
-              <tr>
-                <th scope="col">worker and activity</th>
-                <th scope="col">busy</th>
-                <th scope="col">when</th>
-              </tr>
-            </thead>
-            <tbody>
-              {(isAll ? answer.lanes : busy).map((lane) => (
-                <tr key={`${lane.worker} ${lane.activity}`}>
-                  <th scope="row">
-                    <small>{lane.worker}</small> <span title={lane.activity}>{whatItDoes(lane.activity)}</span>
-                  </th>
-                  <td class="number">{Math.round(lane.used * 100)} %</td>
-                  <td class="lane">
-                    <Lane lane={lane} from={answer.from} to={answer.to} weights={weights} tell={setTold} />
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
+          <Lanes answer={answer} lanes={isAll ? answer.lanes : busy} weights={weights} tell={setTold} />
           <p class="told" aria-live="polite">
             {told ?? `${clock(answer.from)} to ${clock(answer.to)}, ${duration((answer.to - answer.from) / 1000)}`}
           </p>
@@ -106,6 +82,46 @@ export function TimelineFigure({
         </>
       )}
     </section>
+  );
+}
+
+function Lanes({
+  answer,
+  lanes,
+  weights,
+  tell,
+}: {
+  readonly answer: TimelineAnswer;
+  readonly lanes: TimelineAnswer['lanes'];
+  readonly weights: readonly Marker[];
+  readonly tell: (text: string | null) => void;
+}): JSX.Element {
+  return (
+    <table class="timeline" onMouseLeave={() => tell(null)}>
+      <caption class="hidden">
+        What workers did from {clock(answer.from)} to {clock(answer.to)}
+      </caption>
+      <thead class="hidden">
+        <tr>
+          <th scope="col">worker and activity</th>
+          <th scope="col">busy</th>
+          <th scope="col">when</th>
+        </tr>
+      </thead>
+      <tbody>
+        {lanes.map((lane) => (
+          <tr key={`${lane.worker} ${lane.activity}`}>
+            <th scope="row">
+              <small>{lane.worker}</small> <span title={lane.activity}>{whatItDoes(lane.activity)}</span>
+            </th>
+            <td class="number">{Math.round(lane.used * 100)} %</td>
+            <td class="lane">
+              <Lane lane={lane} from={answer.from} to={answer.to} weights={weights} tell={tell} />
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
   );
 }
 
