@@ -5,7 +5,7 @@ import { StoredRollouts } from '../cli/view/stored-rollouts.ts';
 import type { TerminalOutput } from '../cli/view/terminal.ts';
 import { TerminalView } from '../cli/view/terminal-view.ts';
 import { taskQueues } from '../core/names.ts';
-import { openRunStore, resolveStoreUri } from '../backends/store/index.ts';
+import { resolveStoreUri } from '../backends/store/index.ts';
 import type { trainRun } from '../workflows/train-run.ts';
 import { type Bench, type Figures, measurement } from './measurement.ts';
 import { demoConfig, newestStep, withProject, withStack } from './run-project.ts';

@@ -6,7 +6,6 @@ import { ConfigProblems } from '../config/problems.ts';
 import { describeDryRun } from './describe-dry-run.ts';
 import { describeRunFile } from './describe-run-file.ts';
 import { toldWhenSlow } from './told-when-slow.ts';
-import { jsonText } from './plain-text.ts';
 import { print, printJson } from './print.ts';
 
 export interface DryRunFlags {
@@ -19,7 +18,7 @@ export interface DryRunFlags {
 
 /** For commander: the flags of a dry run. */
 export const dryRunOptions = {
-  dryRun: ['--dry-run', 'print the resolved run (with --json that alone) and what it would take; start nothing'],
+  dryRun: ['--dry-run', 'say what the run would be and take, or with --json print the resolved run; start nothing'],
   import: ['--import', 'with --dry-run: run what the file names, such as environments of your own, to look at it'],
   modelConfig: [
     '--model-config <file>',
@@ -39,7 +38,8 @@ export async function dryRun(file: string, options: LoadOptions, flags: DryRunFl
     return 0;
   }
   const run = await planDryRun(report, spec, flags.modelConfig);
-  const lines = [jsonText(spec, 2), ...describeDryRun(spec, run), '', ...describeRunFile(report)];
+  const whole = 'every setting, as resolved: the same command with --json';
+  const lines = [...describeDryRun(spec, run), '', ...describeRunFile(report), '', whole];
   print(lines.join('\n'));
   return 0;
 }

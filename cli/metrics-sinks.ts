@@ -60,13 +60,16 @@ async function measuredIn(store: string, name: string): Promise<Pick<StatusRepor
     import('../backends/store/objects.ts'),
   ]);
   const place = { store, name };
-  return orIfDamaged<Pick<StatusReport, 'cost' | 'curves'>>(
-    async () => ({
-      cost: await costOfRun(place),
-      curves: await curvesOf({ ...place, lineage: await currentLineage(place) }, Infinity),
-    }),
-    () => Promise.resolve(notMeasured),
-  );
+  return {
+    cost: await orIfDamaged(
+      () => costOfRun(place),
+      () => null,
+    ),
+    curves: await orIfDamaged<StatusReport['curves']>(
+      async () => curvesOf({ ...place, lineage: await currentLineage(place) }, Infinity),
+      () => null,
+    ),
+  };
 }
 
 /** What is asked beside the run itself must not keep anybody from its answer. */

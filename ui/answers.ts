@@ -72,6 +72,8 @@ export interface LiveStatus {
 export interface RunOverview {
   readonly run: string;
   readonly model: string;
+  /** Without where its files are. */
+  readonly modelName: string;
   readonly environments: readonly string[];
   /** `running`, or as its folder tells. */
   readonly state: string;
@@ -208,6 +210,8 @@ export interface RolloutLine {
   readonly turns: number;
   readonly asked: string;
   readonly said: string;
+  /** What was to be said; absent where its example has none, or it was not looked up. */
+  readonly expected?: string;
 }
 
 /** `/api/runs/RUN/rollouts?…` */

@@ -6,7 +6,7 @@ import {
   type TimedCommit,
 } from '../core/rl/effectiveness.ts';
 import type { RunSpec } from '../config/run-spec.ts';
-import { firstLineage } from '../core/names.ts';
+import { firstLineage, shortModelName } from '../core/names.ts';
 import {
   begunLineages,
   currentLineage,
@@ -67,6 +67,7 @@ export async function overviewOf(
   return {
     run: place.name,
     model: spec.model,
+    modelName: shortModelName(spec.model),
     environments: spec.environments.map(({ name }) => name),
     state: told ? stateOf(told.status) : damage === null ? stand.state : 'damaged',
     damage,

@@ -4,6 +4,7 @@ import type { AgentTrace, ScoredGroup, ScoredRollout, Turn } from '../core/rl/ro
 import { RatchetError } from '../core/errors.ts';
 import { present } from '../core/present.ts';
 import { tokenizerOf } from '../backends/rollouts/stored-tokenizer.ts';
+import { orIfDamaged } from '../backends/store/objects.ts';
 import { decodeStoredRows } from '../runs/stored-forms.ts';
 import type { ChatTokenizer } from '../engine/index.ts';
 import { type RunPlace, storeOf } from '../runs/run-access.ts';
@@ -17,6 +18,7 @@ import type {
   GroupAnswer,
   HistogramAnswer,
   RolloutAnswer,
+  RolloutLine,
   RolloutsAnswer,
   RunOverview,
   TokensAnswer,
@@ -34,6 +36,11 @@ export interface GroupPlace {
 /** Objects with scored groups that are held as they were read: siblings are looked at one after another. */
 const objectsHeld = 3;
 
+/** Objects whose expected answers are read for one list, and held for the next. */
+const expectedReadsMax = 8;
+const expectedHeld = 256;
+const expectedCharsMax = 240;
+
 const firstLookMs = 2_000;
 const histogramColumns = 80;
 const histogramBins = 20;
@@ -44,6 +51,7 @@ export class RolloutSource {
   readonly #index: RolloutIndex;
   readonly #advantages: Advantages;
   readonly #objects = new Map<string, Promise<ScoredGroup[]>>();
+  readonly #expected = new Map<string, ReadonlyMap<number, string>>();
   #indexing: Promise<void> | null = null;
   #error: string | null = null;
   #tokenizer: Promise<ChatTokenizer | null> | null = null;
@@ -86,7 +94,43 @@ export class RolloutSource {
 
   async find(filter: RolloutFilter, looked: Looked): Promise<RolloutsAnswer> {
     await this.#ready();
-    return this.#index.find(filter, looked);
+    const found = await this.#index.find(filter, looked);
+    return { ...found, rollouts: await this.#withExpected(found.rollouts) };
+  }
+
+  /** The index has no expected answers: they are looked up in the objects that the first of these lie in, each of which is read once. */
+  async #withExpected(lines: readonly (RolloutLine & { readonly object: string })[]): Promise<RolloutLine[]> {
+    const objects = [...new Set(lines.map(({ object }) => object))];
+    let reads = 0;
+    for (const object of objects) {
+      if (this.#expected.has(object) || reads === expectedReadsMax) continue;
+      reads += 1;
+      this.#expected.set(object, await this.#expectedIn(object));
+      if (this.#expected.size > expectedHeld) this.#expected.delete(this.#expected.keys().next().value!);
+    }
+    return lines.map((line) => {
+      const expected = this.#expected.get(line.object)?.get(line.group);
+      return expected === undefined ? line : { ...line, expected };
+    });
+  }
+
+  /** By the ordinal of the group; none of what retention has removed, or cannot be read: who opens a group is told. */
+  async #expectedIn(object: string): Promise<ReadonlyMap<number, string>> {
+    const groups = await orIfDamaged<readonly ScoredGroup[]>(
+      async () => {
+        const bytes = await storeOf(this.#place).read(object);
+        return bytes === null
+          ? []
+          : decodeStoredRows<ScoredGroup>(bytes, storeOf(this.#place).uri + object, scoredShape);
+      },
+      () => Promise.resolve([]),
+    );
+    return new Map(
+      groups.flatMap(({ ordinal, example }) => {
+        const answer = example?.answer ?? '';
+        return answer === '' ? [] : [[ordinal, answer.slice(0, expectedCharsMax)] as const];
+      }),
+    );
   }
 
   async example(environment: string, exampleId: number): Promise<ExampleAnswer> {

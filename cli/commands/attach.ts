@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { Command } from 'commander';
-import { openRunStore, resolveStoreUri } from '../../backends/store/index.ts';
+import { resolveStoreUri } from '../../backends/store/index.ts';
 import { readRunningStack } from '../../workers/project-lock.ts';
 import type { RunStatus } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';

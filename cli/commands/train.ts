@@ -2,7 +2,6 @@ import { Command } from 'commander';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { readRunFile } from '../../backends/configs/load-run-config.ts';
 import { untilOthersEnd } from '../others-here.ts';
-import { openRunStore } from '../../backends/store/index.ts';
 import { type Audience, chooseTelling, openAudience, type TellingOptions, tellingOptions } from '../audience.ts';
 import { dryRun, type DryRunFlags, dryRunOptions } from '../dry-run.ts';
 import { type ConfigLine, readConfigLine } from '../config-line.ts';

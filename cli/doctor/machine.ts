@@ -223,7 +223,8 @@ function wandbLogin(environment: Readonly<NodeJS.ProcessEnv>, home: string): str
 }
 
 export async function checkGpu({ cuda }: Pick<Needs, 'cuda'>): Promise<Check[]> {
-  const gpu = await firstLine('nvidia-smi', ['--query-gpu=name,memory.total,driver_version', '--format=csv,noheader']);
+  const gpus = await linesOf('nvidia-smi', ['--query-gpu=name,memory.total,driver_version', '--format=csv,noheader']);
+  const gpu = gpus.length > 1 ? gpus.map((one, i) => `${i}: ${one}`).join('; ') : (gpus[0] ?? null);
   const provider = cudaProvider();
   const missing = cuda ? 'bad' : 'warn';
   if (!gpu && !cuda) return [{ name: 'GPU', state: 'ok', says: 'none; the embedded engine computes on the CPU' }];
@@ -327,10 +328,16 @@ async function run(command: string, args: readonly string[]): Promise<string> {
 }
 
 async function firstLine(command: string, args: readonly string[]): Promise<string | null> {
-  if ((await findOnPath(command, process.env['PATH'] ?? '')) === null) return null;
+  return (await linesOf(command, args))[0] ?? null;
+}
+
+/** None where the command is not there, or does not work. */
+async function linesOf(command: string, args: readonly string[]): Promise<readonly string[]> {
+  if ((await findOnPath(command, process.env['PATH'] ?? '')) === null) return [];
   try {
-    return (await run(command, args)).trim().split('\n')[0] || null;
+    const lines = (await run(command, args)).split('\n');
+    return lines.map((line) => line.trim()).filter((line) => line !== '');
   } catch {
-    return null; // it is there and does not work
+    return [];
   }
 }

@@ -91,12 +91,19 @@ function exampleOf({ file: { rows } }: ReadEvaluation): number {
   );
 }
 
-function exampleLines({ exampleId, prompt, completion, reward, answer, error }: ResultRow): string[] {
-  const said = completion.map(messageText).filter((text) => text !== '');
+/** What the model said stands behind `<`, a tool's answer behind `~`, what it was asked behind `>`. */
+export function exampleLines({ exampleId, prompt, completion, reward, answer, error }: ResultRow): string[] {
+  const said = completion
+    .map((message) => ({ role: message.role, text: messageText(message) }))
+    .filter(({ text }) => text !== '')
+    .map(({ role, text }) => {
+      if (role === 'tool') return `~ tool: ${short(text)}`;
+      return `${role === 'assistant' ? '<' : '>'} ${short(text)}`;
+    });
   return [
     line('example', `#${exampleId}, reward ${figure(reward)}`),
     line('', `> ${short(prompt.at(-1)?.text ?? '')}`),
-    ...said.map((text) => line('', `< ${short(text)}`)),
+    ...said.map((text) => line('', text)),
     ...(answer === null ? [] : [line('', `= ${short(answer)}`)]),
     ...(error === null ? [] : [line('', `! ${short(error.message)}`)]),
   ];

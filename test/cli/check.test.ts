@@ -265,12 +265,15 @@ turns = "returns"
 });
 
 describe('ratchet train --dry-run', () => {
-  test('prints the resolved run and what it would take, and starts nothing', async (t) => {
+  test('says first what the run would take, where to read every setting, and starts nothing', async (t) => {
     const { ratchet, folder } = await project(t, { 'words.toml': words });
     const { code, stdout } = await ratchet('train', 'words.toml', '--dry-run', '--max-steps', '5');
     assert.equal(code, 0);
-    const [json = '', rest = ''] = stdout.split('\nplan (nothing was started):\n');
-    assert.equal(RunSpec.parse(JSON.parse(json)).maxSteps, 5);
+    const [before = '', rest = ''] = stdout.split('plan (nothing was started):\n');
+    assert.equal(before, '');
+    assert.match(rest, /^ {2}steps +5, /m);
+    assert.match(rest, /the same command with --json\n$/);
+    assert.ok(!rest.includes('"learningRate"'));
     for (const line of ['workers', 'steps', 'rollouts', 'tokens', 'disk', 'memory']) assert.match(rest, new RegExp(`^  ${line} `, 'm')); // prettier-ignore
     assert.deepEqual(await readdir(folder), ['words.toml']);
   });
@@ -329,7 +332,7 @@ describe('files of other kinds and files that are laid over one another', () => 
     const { stdout, code } = await ratchet('check', ...tables);
     assert.equal(code, 0, stdout);
     assert.match(stdout, /t\.toml is a run named t, read as prime-rl 0\.4/);
-    const planned = await ratchet('rl', ...tables, '--dry-run');
+    const planned = await ratchet('rl', ...tables, '--dry-run', '--json');
     assert.match(planned.stdout, /"learningRate": 0\.00002/);
     const wrong = await ratchet('check', ...tables, '--orchestrator.batch_size', '30');
     assert.match(wrong.stdout, /orchestrator\.batch_size\n {4}expected {2}a multiple of rollouts_per_example \(8\)/);

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { type Check, checkKeys } from '../../cli/doctor/machine.ts';
+import { type Check, checkGpu, checkKeys } from '../../cli/doctor/machine.ts';
 
 const program = fileURLToPath(new URL('../../cli/ratchet.mjs', import.meta.url));
 const folder = mkdtempSync(path.join(tmpdir(), 'ratchet-doctor-'));
@@ -65,6 +65,22 @@ test('a login of W&B or of the Hub counts as a key, and is named by its file', (
   assert.doesNotMatch(says, /secret/);
   assert.match(checkKeys({ WANDB_BASE_URL: 'https://wandb.example.com' }, home).says, /absent: .*WANDB_API_KEY/);
   assert.match(checkKeys({ HF_TOKEN: 'x' }, home).says, /HF_TOKEN; absent/);
+});
+
+test('every GPU that the driver names is told', async (t) => {
+  const bin = mkdtempSync(path.join(tmpdir(), 'ratchet-gpus-'));
+  t.after(() => rmSync(bin, { recursive: true }));
+  const before = process.env['PATH'];
+  t.after(() => (process.env['PATH'] = before));
+  process.env['PATH'] = `${bin}:${before}`;
+  const named = async (...lines: string[]): Promise<string> => {
+    const text = lines.map((line) => `echo "${line}"`).join('\n');
+    writeFileSync(path.join(bin, 'nvidia-smi'), `#!/bin/sh\n${text}\n`, { mode: 0o755 });
+    return (await checkGpu({ cuda: false })).find(({ name }) => name === 'GPU')!.says;
+  };
+  const [one, two] = ['NVIDIA H100 80GB HBM3, 81559 MiB, 550.54', 'NVIDIA A100, 40960 MiB, 550.54'];
+  assert.equal(await named(one), one);
+  assert.equal(await named(one, two), `0: ${one}; 1: ${two}`);
 });
 
 describe('doctor', () => {

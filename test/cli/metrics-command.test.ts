@@ -27,7 +27,9 @@ const several = [
   { run: 'slow', records: records.slice(0, 2) },
   {
     run: 'quick',
-    records: records.slice(0, 3).map((record) => ({ ...record, metrics: { 'train/reward': record.step / 2, loss: 1 } })),
+    records: records
+      .slice(0, 3)
+      .map((record) => ({ ...record, metrics: { 'train/reward': record.step / 2, loss: 1 } })),
   },
 ];
 
@@ -40,7 +42,10 @@ test('several runs stand beside one another, a table for each metric', () => {
     '   3          1.5',
   ]);
   const both = showSeveral(several, ['*'], {});
-  assert.deepEqual(both.filter((line) => !/\d/.test(line)), ['loss', 'step  slow  quick', '', 'train/reward', 'step  slow  quick']);
+  assert.deepEqual(
+    both.filter((line) => !/\d/.test(line)),
+    ['loss', 'step  slow  quick', '', 'train/reward', 'step  slow  quick'],
+  );
   const csv = showSeveral(several, [], { csv: true });
   assert.equal(csv[0], 'run,step,lineage,loss,train/reward');
   assert.equal(csv.length, 6);

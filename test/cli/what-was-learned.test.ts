@@ -7,7 +7,9 @@ import { describe, test, type TestContext } from 'node:test';
 import { pathToFileURL } from 'node:url';
 import { startClock } from '../../cli/clock.ts';
 import { describeFigures } from '../../cli/describe-figures.ts';
+import { describe as describeStatus, type StatusReport } from '../../cli/describe-status.ts';
 import { joinedCurves } from '../../cli/joined-curves.ts';
+import { sinksOf } from '../../cli/metrics-sinks.ts';
 import { storedEvents } from '../../cli/stored-runs.ts';
 import { whatWasLearned } from '../../cli/what-was-learned.ts';
 import { judgeChange } from '../../core/eval/held-out-change.ts';
@@ -16,6 +18,8 @@ import { randomStream } from '../../core/random.ts';
 import { curvesOf, rememberedOf } from '../../runs/curves.ts';
 import { layout } from '../../runs/layout.ts';
 import { type RunPlace, storeOf } from '../../runs/run-access.ts';
+import { specOf } from '../activities/runs.ts';
+import type { RunStatus } from '../../workflows/control/messages.ts';
 
 type Rewards = readonly number[];
 
@@ -38,6 +42,7 @@ async function storedRun(
   t.after(() => rm(folder, { recursive: true, force: true }));
   const run = { name: 'words', store: pathToFileURL(`${folder}/`).href };
   const store = storeOf(run);
+  await store.put(layout.run(), Buffer.from(JSON.stringify({ schemaVersion: 1, name: run.name, spec: specOf() })));
   const rows = [
     ...steps.map((reward, i) => ({ step: i + 1, lineage: 'main', 'train/reward': reward, 'time/step': 1 })),
     ...evaluations.map(({ step, environment = 'reverse-text', sampled, greedy }) => ({
@@ -255,6 +260,34 @@ describe('what else is told from the store', () => {
       describeFigures({ step: 90, maxSteps: 90, ...curves }, false).join('\n'),
       /reverse-text: v0 0\.200 · …/,
     );
+  });
+
+  test('the status of a running run begins with its first evaluation, which the run itself does not remember', async (t) => {
+    const evaluations = Array.from({ length: 31 }, (_, i) => {
+      return { step: 3 * i, sampled: all(i === 0 ? 0.125 : 0.5, 2), greedy: all(0.2, 2) };
+    });
+    const run = await storedRun(
+      t,
+      Array.from({ length: 90 }, () => 0.5),
+      evaluations,
+    );
+    const stored = await curvesOf({ ...run, lineage: 'main' }, Infinity);
+    const status = {
+      ...rememberedOf(stored),
+      run: run.name,
+      phase: 'training',
+      step: 90,
+      maxSteps: 100,
+      waitingOn: [],
+      regressions: {},
+      prompts: [],
+      latest: {},
+      progress: { collecting: null, inPlay: [], training: null },
+    } as unknown as RunStatus;
+    const { curves } = await sinksOf(run.name, run.store);
+    const untold = { retries: [], branches: {}, otherVersions: [], sinks: {}, notices: [], damagedNotices: [] };
+    const report = { ...untold, run: run.name, workflow: 'running', status, curves } as unknown as StatusReport;
+    assert.match((await describeStatus(report)).join('\n'), /^evals +reverse-text: v0 0\.125 · … · v84 0\.500/m);
   });
 
   test('what a run remembers is bounded, and stands behind what is stored', async (t) => {

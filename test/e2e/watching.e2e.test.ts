@@ -6,7 +6,7 @@ import { followRun } from '../../cli/follow-run.ts';
 import { NdjsonLine } from '../../cli/ndjson.ts';
 import { StoredRollouts } from '../../cli/view/stored-rollouts.ts';
 import { TerminalView } from '../../cli/view/terminal-view.ts';
-import { openRunStore, resolveStoreUri } from '../../backends/store/index.ts';
+import { resolveStoreUri } from '../../backends/store/index.ts';
 import type { RunEvent } from '../../workflows/control/messages.ts';
 import type { trainRun } from '../../workflows/train-run.ts';
 import { SmallKeyboard, SmallTerminal } from '../cli/view/small-terminal.ts';

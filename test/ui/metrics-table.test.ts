@@ -54,3 +54,18 @@ test('whatever the order of rows, of their metrics and of readings, each has the
     { numRuns: 60 },
   );
 });
+
+test('a curve of few points begins with v0 by itself, and its points have all the other steps', async (t) => {
+  const folder = await mkdtemp(path.join(tmpdir(), 'ratchet-table-'));
+  t.after(() => rm(folder, { recursive: true, force: true }));
+  const store = openRunStore(pathToFileURL(`${folder}/`).href, 'long');
+  const rows = Array.from({ length: 41 }, (_, step) => ({ step, lineage: 'main', evaluated: step === 0 ? 0.2 : 0.8 }));
+  await store.append(layout.metrics(), rows.map((one) => `${JSON.stringify(one)}\n`).join(''));
+  const table = new MetricsTable(store);
+  await table.refresh();
+  const { step, values } = table.part('main', table.rowsOf('main'), ['evaluated'], 20);
+  assert.deepEqual(step, [0, 20, 40]);
+  assert.deepEqual(values['evaluated'], [0.2, 0.8, 0.8]);
+  const later = table.part('main', table.rowsOf('main', 1), ['evaluated'], 20);
+  assert.deepEqual(later.step, [20, 40]);
+});

@@ -10,6 +10,8 @@ import type { Browser, Page } from 'playwright-core';
 import { makeReport } from '../../ui/report.ts';
 import { servePage } from '../../ui/serve.ts';
 import { writeNote, writePause } from '../../runs/notices.ts';
+import { decodeRows } from '../../backends/store/objects.ts';
+import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import { layout } from '../../runs/layout.ts';
 import { openBrowser, openPage, picture, seriousFindings, withoutChromium } from './browser.ts';
 import type { RunEvent, RunStatus } from '../../workflows/control/messages.ts';
@@ -409,6 +411,7 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
         await check(view.toLowerCase());
       }
       await page.getByRole('link', { name: 'Rollouts', exact: true }).click();
+      await page.getByLabel('its group').selectOption('any');
       await page.getByLabel('order').selectOption('reward');
       await page.getByLabel('step', { exact: true }).fill('..3');
       await page.getByText(/^24 of \d+ rollouts match/).waitFor();
@@ -453,6 +456,126 @@ describe('the page in a browser', { skip: withoutChromium }, () => {
       assert.deepEqual(complaints, []);
       await context.close();
     }
+  });
+
+  test('opens on what one looks at first, with the rest behind more', async (t) => {
+    const { run, url } = await served(t, { isRewound: false });
+    const broadcasts = Array.from({ length: 40 }, (_, i) => {
+      const time = new Date(Date.parse('2026-11-26T10:00:00Z') + i * 1000).toISOString();
+      return `${time} broadcastWeights v${i + 1}: done in 0.01 s\n`;
+    });
+    const audit = '2026-11-26T10:00:00.000Z auditRun : done in 0.00 s\n';
+    await run.store.append(layout.log(1, 'orchestrator'), broadcasts.join('') + audit);
+    const groups = await Promise.all(
+      (await run.store.list(layout.rounds('main', 6)))
+        .filter((key) => layout.isScored(key))
+        .map(async (key) => decodeRows<ScoredGroup>((await run.store.read(key))!, key)),
+    );
+    const answer = groups.flat().find(({ example }) => (example?.answer ?? '') !== '')!.example!.answer;
+    for (const look of [looks[0], looks[3]]) {
+      const { page, context, complaints } = await openPage(browser, url, look);
+      await page.getByRole('link', { name: 'recorded' }).click();
+      await page.locator('.charts.large .chart canvas').first().waitFor();
+      const titles = await page.locator('.chart .title b').allTextContents();
+      assert.ok(
+        titles.includes('reward') && titles.every((title) => /^(?:reward|evaluations)$/.test(title)),
+        titles.join(),
+      );
+      await page.locator('details.more summary').click();
+      await page.locator('details.more .chart canvas').first().waitFor();
+      await picture(page, `more-${look.width}`);
+      assert.deepEqual(await seriousFindings(page), []);
+      assert.equal(await page.getByRole('checkbox', { name: 'new weights' }).isChecked(), false, '40 are a band');
+      await page.getByText('send weights to servers').waitFor();
+      assert.equal(await page.getByText('audit the ledger').count(), 0, 'it took no time');
+      await page.getByRole('button', { name: 'show all' }).click();
+      await page.getByText('audit the ledger').waitFor();
+      await page.locator('#timeline').scrollIntoViewIfNeeded();
+      await picture(page, `workers-${look.width}`);
+      await page.getByRole('link', { name: 'Rollouts', exact: true }).click();
+      await page.locator('.results button').first().waitFor();
+      assert.equal(await page.getByLabel('its group').inputValue(), 'trained');
+      assert.equal(await page.locator('.results', { hasText: 'filtered' }).count(), 0);
+      await page.getByText(`expected: ${answer}`).first().waitFor();
+      assert.ok((await page.getByRole('img', { name: /^(?:right|wrong)$/ }).count()) > 0);
+      await page.locator('.results button').first().click();
+      await page.locator('.message.expected').waitFor();
+      await picture(page, `expected-${look.width}`);
+      assert.deepEqual(await seriousFindings(page), []);
+      await page.getByLabel('its group').selectOption('any');
+      await page.waitForFunction('location.hash.includes("end=any")');
+      assert.deepEqual(complaints, []);
+      await context.close();
+    }
+  });
+
+  test('says on a narrow screen that a table goes on sideways', async (t) => {
+    const { run, url } = await served(t, { isRewound: false });
+    for (const step of [0, 2, 4, 6]) {
+      const place = layout.evaluation('main', 'reverse-text', 'recorded', step);
+      const rows = Array.from({ length: 12 }, (_, i) => {
+        const [asked, said] = ['user', 'assistant'].map((role) => ({ role, content: 'abc' }));
+        return JSON.stringify({ example_id: i, prompt: [asked], completion: [said], reward: (i * step) % 3 ? 1 : 0 });
+      });
+      await run.store.put(`${place}results.jsonl`, Buffer.from(`${rows.join('\n')}\n`));
+      await run.store.put(`${place}metadata.json`, Buffer.from(JSON.stringify({ env_id: 'reverse-text', model: 'm' })));
+    }
+    for (const look of [looks[0], looks[3]]) {
+      const { page, context, complaints } = await openPage(browser, url, look);
+      await page.goto(`${new URL(url).origin}/#/recorded/evals`);
+      const results = page.getByRole('region', { name: 'results' });
+      await results.locator('svg').first().waitFor();
+      const isWider = await results.evaluate((element) => element.scrollWidth > element.clientWidth + 1);
+      await page.getByText('scroll it sideways').waitFor({ state: isWider ? 'visible' : 'detached' });
+      // The marks themselves are in sight without it.
+      const right = await results
+        .locator('svg')
+        .evaluateAll((all) => Math.max(...all.map((one) => one.getBoundingClientRect().right)));
+      assert.ok(right <= look.width, `${right} of ${look.width}`);
+      await picture(page, `evals-${look.width}`);
+      assert.deepEqual(await seriousFindings(page), []);
+      await page.setViewportSize({ width: 240, height: 844 });
+      await page.getByText('scroll it sideways').waitFor();
+      assert.deepEqual(complaints, []);
+      await context.close();
+    }
+  });
+
+  test('compares up to twelve runs, says so there, and draws runs that differ by seed as their mean', async (t) => {
+    const run = await recordedRun(t);
+    const folder = path.dirname(run.folder);
+    for (let i = 1; i <= 13; i++) {
+      const name = `run-${String(i).padStart(2, '0')}`;
+      await cp(run.folder, path.join(folder, name), { recursive: true });
+    }
+    const server = await servePage({ store: run.run.store, run: null, port: 0, ask: () => Promise.resolve(null) });
+    t.after(() => server.close());
+    const { page, context, complaints } = await openPage(browser, server.url, looks[0]);
+    // Their stored settings are the same: they are copies.
+    await page.route('**/api/runs/*/settings', async (route) => {
+      const [, i] = /run-(\d+)/.exec(route.request().url())!;
+      const settings = (await (await route.fetch()).json()) as Record<string, string>;
+      const own = Number(i) <= 3 ? {} : { learning_rate: String(Number(i) / 1000) };
+      await route.fulfill({ json: { ...settings, seed: i, ...own } });
+    });
+    await page.goto(`${new URL(server.url).origin}/#/run-01/compare?with=run-02,run-03,run-04`);
+    await page.locator('.chart canvas').first().waitFor();
+    await page.getByText('run-01, mean of 3 seeds').first().waitFor();
+    await page.getByRole('rowheader', { name: 'learning_rate' }).waitFor();
+    await page.getByLabel('mean over seeds').uncheck();
+    await page.locator('.values', { hasText: 'run-02' }).first().waitFor();
+    for (const name of ['05', '06', '07', '08', '09', '10', '11', '12']) {
+      await page.getByRole('checkbox', { name: `run-${name}` }).check();
+      await page.waitForFunction(`location.hash.includes('run-${name}')`);
+    }
+    await page.getByText('12 runs are compared at most').waitFor();
+    assert.equal(await page.getByRole('checkbox', { name: 'run-02' }).isChecked(), true, 'the first is not unticked');
+    assert.equal(await page.getByRole('checkbox', { name: 'run-13' }).isDisabled(), true);
+    await page.locator('.values', { hasText: 'run-12' }).first().waitFor();
+    await picture(page, 'compare-12');
+    assert.deepEqual(await seriousFindings(page), []);
+    assert.deepEqual(complaints, []);
+    await context.close();
   });
 
   test('goes on by itself while a run goes on', async (t) => {

@@ -8,6 +8,7 @@ import { HistoryView } from './history-view.tsx';
 import { addressOf, useAnswer, useRoute, useTick } from './hooks.ts';
 import { RolloutsView } from './rollouts-view.tsx';
 import { RunView } from './run-view.tsx';
+import { Scrolls } from './scrolls.tsx';
 import { SearchesView } from './searches-view.tsx';
 import type { Source } from './source.ts';
 
@@ -136,7 +137,7 @@ function RunList({ source }: { readonly source: Source }): JSX.Element {
         )}
         {answer?.length === 0 && <p>There are no runs here.</p>}
         {answer !== null && answer.length > 0 && (
-          <div class="scrolls">
+          <Scrolls label="runs">
             <table>
               <thead>
                 <tr>
@@ -166,7 +167,7 @@ function RunList({ source }: { readonly source: Source }): JSX.Element {
                 ))}
               </tbody>
             </table>
-          </div>
+          </Scrolls>
         )}
         <Evaluated source={source} path="/api" news={0} none={null} />
       </main>

@@ -19,10 +19,11 @@ export interface ChartProps {
   readonly by: 'step' | 'time';
   /** What a point of it is called: `step 12` unless it says another thing. */
   readonly nameOf?: (step: number) => string;
+  readonly isLarge?: boolean;
 }
 
 const stepName = (step: number): string => `step ${step}`;
-const height = 150;
+const heights = { usual: 150, large: 260 };
 const lineColors = Array.from({ length: 12 }, (_, i) => `--line-${i + 1}`);
 /** The second half of the colors is dashed as well: twelve colors alone are hard to tell apart. */
 const dashedFrom = 6;
@@ -39,7 +40,17 @@ const tickHeight = 6;
 type Points = [x: number[], ...y: (number | null)[][]];
 
 /** One small picture of some metrics. What its line says stands in words above it, for those who do not see it. */
-export function Chart({ title, unit, lines, series, markers, by, nameOf = stepName }: ChartProps): JSX.Element | null {
+export function Chart({
+  title,
+  unit,
+  lines,
+  series,
+  markers,
+  by,
+  nameOf = stepName,
+  isLarge = false,
+}: ChartProps): JSX.Element | null {
+  const height = isLarge ? heights.large : heights.usual;
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const isDark = useIsDark();
@@ -54,7 +65,7 @@ export function Chart({ title, unit, lines, series, markers, by, nameOf = stepNa
     if (!element) return undefined;
     const options = optionsOf(
       element,
-      { shown, by, left: points.length - 1 - shown.length },
+      { shown, by, height, left: points.length - 1 - shown.length },
       () => drawn.current,
       setAt,
     );
@@ -146,7 +157,17 @@ function colorOf(name: string): string {
 
 function optionsOf(
   element: HTMLElement,
-  { shown, by, left }: { readonly shown: readonly Line[]; readonly by: 'step' | 'time'; readonly left: number },
+  {
+    shown,
+    by,
+    height,
+    left,
+  }: {
+    readonly shown: readonly Line[];
+    readonly by: 'step' | 'time';
+    readonly height: number;
+    readonly left: number;
+  },
   markers: () => readonly Marker[],
   told: (index: number | null) => void,
 ): uPlot.Options {

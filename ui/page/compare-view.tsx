@@ -53,7 +53,6 @@ export function CompareView({ source, run, asked, isReport, news }: ViewProps): 
   const choose = (next: readonly string[]): void => {
     location.hash = addressOf(run, 'compare', { with: next.join(',') });
   };
-  const isFull = runs.length >= comparedMax;
   const hasSeeds = experimentsOf(found).length < found.length;
   return (
     <>
@@ -89,28 +88,7 @@ export function CompareView({ source, run, asked, isReport, news }: ViewProps): 
           There is no other run here. Opened with the folder that holds several (`ratchet ui FOLDER`), they are listed.
         </p>
       )}
-      <div class="choice" role="group" aria-label="runs to compare with">
-        {choices.map((one) => (
-          <label key={one.run}>
-            <input
-              type="checkbox"
-              checked={beside.includes(one.run)}
-              disabled={isFull && !beside.includes(one.run)}
-              onChange={({ currentTarget }) =>
-                choose(currentTarget.checked ? [...beside, one.run] : beside.filter((other) => other !== one.run))
-              }
-            />{' '}
-            {one.run}
-          </label>
-        ))}
-      </div>
-      {isFull && (
-        <p class="note" role="status">
-          {comparedMax} runs are compared at most
-          {named.length > beside.length && `; not shown: ${named.slice(beside.length).join(', ')}`}
-          {choices.length > beside.length && '. Untick one to choose another'}.
-        </p>
-      )}
+      <Choice choices={choices.map((one) => one.run)} named={named} choose={choose} />
       {error !== null && (
         <p class="trouble" role="alert">
           {error}
@@ -121,6 +99,46 @@ export function CompareView({ source, run, asked, isReport, news }: ViewProps): 
           <Differences runs={found} />
           <Curves runs={found} by={by} isMean={hasSeeds && isMean && by === 'step'} />
         </>
+      )}
+    </>
+  );
+}
+
+/** Which runs are compared. At the bound no other can be chosen, and none is left out without a word. */
+function Choice({
+  choices,
+  named,
+  choose,
+}: {
+  readonly choices: readonly string[];
+  readonly named: readonly string[];
+  readonly choose: (next: readonly string[]) => void;
+}): JSX.Element {
+  const beside = named.slice(0, comparedMax - 1);
+  const isFull = beside.length === comparedMax - 1;
+  return (
+    <>
+      <div class="choice" role="group" aria-label="runs to compare with">
+        {choices.map((name) => (
+          <label key={name}>
+            <input
+              type="checkbox"
+              checked={beside.includes(name)}
+              disabled={isFull && !beside.includes(name)}
+              onChange={({ currentTarget }) =>
+                choose(currentTarget.checked ? [...beside, name] : beside.filter((other) => other !== name))
+              }
+            />{' '}
+            {name}
+          </label>
+        ))}
+      </div>
+      {isFull && (
+        <p class="note" role="status">
+          {comparedMax} runs are compared at most
+          {named.length > beside.length && `; not shown: ${named.slice(beside.length).join(', ')}`}
+          {choices.length > beside.length && '. Untick one to choose another'}.
+        </p>
       )}
     </>
   );

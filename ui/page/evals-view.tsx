@@ -4,6 +4,7 @@ import type { EvaluationAnswer, EvaluationsAnswer } from '../answers.ts';
 import type { ViewProps } from './app.tsx';
 import { counted, figure } from './figures.ts';
 import { useAnswer } from './hooks.ts';
+import { Scrolls } from './scrolls.tsx';
 
 type Listed = EvaluationsAnswer['evaluations'][number];
 
@@ -78,7 +79,7 @@ function EvalTable({
   const [least, most] = [Math.min(0, ...ends), Math.max(1e-9, ...ends)];
   const x = (value: number): number => ((value - least) / (most - least)) * 200;
   return (
-    <div class="scrolls" role="region" aria-label="results" tabIndex={0}>
+    <Scrolls label="results">
       <table>
         <thead>
           <tr>
@@ -109,7 +110,7 @@ function EvalTable({
               <td>
                 {one.interval && (
                   <span class="interval">
-                    <svg width="200" height="12" aria-hidden="true">
+                    <svg viewBox="0 0 200 12" preserveAspectRatio="none" height="12" aria-hidden="true">
                       <rect
                         x={x(one.interval[0])}
                         y="3"
@@ -132,7 +133,7 @@ function EvalTable({
           ))}
         </tbody>
       </table>
-    </div>
+    </Scrolls>
   );
 }
 

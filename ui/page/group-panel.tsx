@@ -4,7 +4,9 @@ import type { ExampleAnswer, GroupAnswer, RolloutAnswer } from '../answers.ts';
 import { Chat } from './chat.tsx';
 import { counted, figure } from './figures.ts';
 import { useAnswer } from './hooks.ts';
+import { Scrolls } from './scrolls.tsx';
 import type { Source } from './source.ts';
+import { Verdict } from './verdict.tsx';
 import { Tokens } from './tokens-figure.tsx';
 
 interface Place {
@@ -112,7 +114,9 @@ function Siblings({
             title={[outcome, ...flags].join(', ')}
             onClick={() => choose(index)}
           >
-            <b>{reward === null ? outcome.replaceAll('_', ' ') : figure(reward)}</b>
+            <b>
+              {reward === null ? outcome.replaceAll('_', ' ') : figure(reward)} <Verdict reward={reward} />
+            </b>
             <small>{advantage === null ? 'no advantage' : signed(advantage)}</small>
             <meter
               class={(advantage ?? 0) < 0 ? 'below' : 'above'}
@@ -132,14 +136,19 @@ function InFull({ rollout, answer }: { readonly rollout: RolloutAnswer; readonly
   return (
     <>
       <Parts rollout={rollout} />
-      {answer !== null && answer !== '' && (
-        <details>
-          <summary>the answer that was looked for</summary>
-          <pre class="said">{answer}</pre>
-        </details>
-      )}
+      <Expected answer={answer} />
       <Chat rollout={rollout} />
     </>
+  );
+}
+
+function Expected({ answer }: { readonly answer: string | null }): JSX.Element | null {
+  if (answer === null || answer === '') return null;
+  return (
+    <div class="message expected">
+      <span class="role">expected</span>
+      <pre class="said">{answer}</pre>
+    </div>
   );
 }
 
@@ -163,18 +172,22 @@ function Parts({ rollout }: { readonly rollout: RolloutAnswer }): JSX.Element {
 
 function Beside({ group }: { readonly group: GroupAnswer }): JSX.Element {
   return (
-    <div class="beside" role="region" aria-label="all rollouts of the group" tabIndex={0}>
-      {group.rollouts.map((rollout) => (
-        <article key={rollout.index} aria-label={`rollout ${rollout.index}`}>
-          <h3>
-            {rollout.reward === null ? rollout.outcome.replaceAll('_', ' ') : figure(rollout.reward)}{' '}
-            <small>{rollout.advantage === null ? 'no advantage' : `advantage ${signed(rollout.advantage)}`}</small>
-          </h3>
-          <Parts rollout={rollout} />
-          <Chat rollout={rollout} withoutPrompt />
-        </article>
-      ))}
-    </div>
+    <>
+      <Expected answer={group.answer} />
+      <div class="beside" role="region" aria-label="all rollouts of the group" tabIndex={0}>
+        {group.rollouts.map((rollout) => (
+          <article key={rollout.index} aria-label={`rollout ${rollout.index}`}>
+            <h3>
+              {rollout.reward === null ? rollout.outcome.replaceAll('_', ' ') : figure(rollout.reward)}{' '}
+              <Verdict reward={rollout.reward} />{' '}
+              <small>{rollout.advantage === null ? 'no advantage' : `advantage ${signed(rollout.advantage)}`}</small>
+            </h3>
+            <Parts rollout={rollout} />
+            <Chat rollout={rollout} withoutPrompt />
+          </article>
+        ))}
+      </div>
+    </>
   );
 }
 
@@ -196,7 +209,7 @@ function OverTraining({
   return (
     <>
       <p>{counted(answer.attempts.length, 'attempt')} at this example so far:</p>
-      <div class="scrolls">
+      <Scrolls label="attempts">
         <table>
           <thead>
             <tr>
@@ -225,7 +238,7 @@ function OverTraining({
             ))}
           </tbody>
         </table>
-      </div>
+      </Scrolls>
     </>
   );
 }

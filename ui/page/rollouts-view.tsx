@@ -5,10 +5,16 @@ import type { ViewProps } from './app.tsx';
 import { counted, figure } from './figures.ts';
 import { GroupPanel } from './group-panel.tsx';
 import { addressOf, useAnswer } from './hooks.ts';
+import { Verdict } from './verdict.tsx';
 
 const pageSize = 100;
 /** A filter is asked for so long after the last key. */
 const settleMs = 150;
+
+/** What a list shows until somebody asks for other groups: those that the policy learned from. */
+const usualEnd = 'trained';
+/** Asked for instead: groups of whatever end. */
+const anyEnd = 'any';
 
 const fields = ['step', 'environment', 'outcome', 'end', 'reward', 'version', 'text', 'order'] as const;
 type Field = (typeof fields)[number];
@@ -26,11 +32,24 @@ export function RolloutsView({ source, run, overview, news, asked, isReport }: V
   const filter = Object.fromEntries(fields.map((name) => [name, asked.get(name) ?? ''])) as Filter;
   const chosen = { step: asked.get('at') ?? '', group: asked.get('group') ?? '', index: asked.get('index') ?? '' };
   const [limit, setLimit] = useState(pageSize);
-  const path = `/api/runs/${encodeURIComponent(run)}/rollouts?${new URLSearchParams([
-    ...Object.entries(filter).filter(([, value]) => value !== ''),
-    ['limit', String(limit)],
-  ]).toString()}`;
-  const { answer, error, isAsking } = useAnswer<RolloutsAnswer>(source, path, `${news} ${overview.index.step}`);
+  const again = `${news} ${overview.index.step}`;
+  const pathOf = (end: string): string => {
+    const words = Object.entries({ ...filter, end }).filter(([, value]) => value !== '');
+    const query = new URLSearchParams([...words, ['limit', String(limit)]]).toString();
+    return `/api/runs/${encodeURIComponent(run)}/rollouts?${query}`;
+  };
+  const usual = useAnswer<RolloutsAnswer>(source, filter.end === '' ? pathOf(usualEnd) : null, again);
+  // A run that has trained on nothing yet has others to show.
+  const isUsual = filter.end === '' && (usual.answer?.matches !== 0 || usual.answer.searched !== undefined);
+  const wider = useAnswer<RolloutsAnswer>(
+    source,
+    isUsual ? null : pathOf(filter.end === anyEnd ? '' : filter.end),
+    again,
+  );
+  const { answer, error, isAsking } = isUsual ? usual : wider;
+  const shownFilter = isUsual
+    ? { ...filter, end: usualEnd }
+    : { ...filter, end: filter.end === '' ? anyEnd : filter.end };
   const go = (more: Readonly<Record<string, string>>): void => {
     location.hash = addressOf(run, 'rollouts', { ...Object.fromEntries(asked), ...more });
   };
@@ -40,7 +59,7 @@ export function RolloutsView({ source, run, overview, news, asked, isReport }: V
   return (
     <div class={`rollouts${chosen.group === '' ? '' : ' with-group'}`}>
       <section class="finder" aria-label="find rollouts">
-        <FilterForm filter={filter} counts={answer?.counts ?? null} change={go} />
+        <FilterForm filter={shownFilter} counts={answer?.counts ?? null} change={go} />
         {index.error !== null && <p class="trouble">The index cannot be brought up to date: {index.error}</p>}
         {index.step !== null && index.step < overview.step && (
           <p class="note">
@@ -113,12 +132,13 @@ function FilterForm({
   );
   const choice = (name: 'environment' | 'outcome' | 'end', title: string): JSX.Element => {
     const found = Object.entries(counts?.[name] ?? {});
-    const missing = filter[name] !== '' && !found.some(([value]) => value === filter[name]);
+    const any = name === 'end' ? anyEnd : '';
+    const missing = filter[name] !== any && !found.some(([value]) => value === filter[name]);
     return (
       <label>
         {title}
         <select value={filter[name]} onChange={({ currentTarget }) => change({ [name]: currentTarget.value })}>
-          <option value="">any</option>
+          <option value={any}>any</option>
           {missing && <option value={filter[name]}>{filter[name]}</option>}
           {found.map(([value, count]) => (
             <option key={value} value={value}>
@@ -179,7 +199,10 @@ function ResultList({
         <li key={`${one.lineage} ${one.step} ${one.group} ${one.index}`}>
           <button type="button" aria-current={isChosen(one) ? 'true' : undefined} onClick={() => choose(one)}>
             <span class="line">
-              <b class="reward">{one.reward === null ? one.outcome.replaceAll('_', ' ') : figure(one.reward)}</b>
+              <b class="reward">
+                {one.reward === null ? one.outcome.replaceAll('_', ' ') : figure(one.reward)}{' '}
+                <Verdict reward={one.reward} />
+              </b>
               <small>
                 step {one.step} · group {one.group}.{one.index} · v{one.version}
                 {one.versionEnd > one.version && `–${one.versionEnd}`} · {counted(one.tokens, 'token')}
@@ -189,7 +212,10 @@ function ResultList({
               </small>
             </span>
             <span class="asked">{shortened(one.asked)}</span>
-            <span class="said-short">{shortened(one.said)}</span>
+            <span class="said-short">
+              <span>{shortened(one.said)}</span>
+              {one.expected !== undefined && <small>expected: {shortened(one.expected)}</small>}
+            </span>
           </button>
         </li>
       ))}

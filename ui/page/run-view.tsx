@@ -12,6 +12,8 @@ import { TalkPanel } from './talk-panel.tsx';
 import { TimelineFigure } from './timeline-figure.tsx';
 
 interface ChartSpec {
+  /** What one looks at first. */
+  readonly isMain?: true;
   readonly title: string;
   readonly unit: string;
   readonly lines: readonly Line[];
@@ -31,18 +33,19 @@ function chartsOf({
   const exact = metrics.filter((name) => /^eval\/.+\/metrics\/exact_match$/.test(name));
   const rewards = environments.length > 1 ? environments.map((name) => line(`reward/${name}/mean`, name)) : [];
   const all: ChartSpec[] = [
-    { title: 'reward', unit: 'mean of all that was sampled', lines: [line('train/reward', 'reward')] },
-    { title: 'reward by environment', unit: '', lines: rewards.slice(0, 4) },
+    { isMain: true, title: 'reward', unit: 'mean of all that was sampled', lines: [line('train/reward', 'reward')] },
+    { title: 'reward by environment', unit: '', lines: rewards },
     { title: 'exact answers', unit: 'share', lines: [line('train/agg/all/metrics/exact_match', 'exact')] },
     {
+      isMain: true,
       title: 'evaluations',
       unit: 'mean reward',
-      lines: evals.slice(0, 4).map((name) => line(name, name.replace(/^eval\/|\/reward\/mean$/g, ''))),
+      lines: evals.map((name) => line(name, name.replace(/^eval\/|\/reward\/mean$/g, ''))),
     },
     {
       title: 'evaluations, exact',
       unit: 'share',
-      lines: exact.slice(0, 4).map((name) => line(name, name.replace(/^eval\/|\/metrics\/exact_match$/g, ''))),
+      lines: exact.map((name) => line(name, name.replace(/^eval\/|\/metrics\/exact_match$/g, ''))),
     },
     { title: 'loss', unit: '', lines: [line(metrics.includes('train/loss') ? 'train/loss' : 'loss', 'loss')] },
     { title: 'entropy', unit: 'nats per token', lines: [line('entropy', 'entropy')] },
@@ -68,7 +71,7 @@ function chartsOf({
     {
       title: 'not finished in time',
       unit: 'rollouts of a step',
-      lines: environments.slice(0, 4).map((name) => line(`timed_out/${name}`, name)),
+      lines: environments.map((name) => line(`timed_out/${name}`, name)),
     },
     {
       title: 'age of what is trained',
@@ -131,8 +134,21 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
   const series = useAnswer<SeriesAnswer>(source, names.length === 0 ? null : seriesPath(run, names), news);
   const markers = useAnswer<readonly Marker[]>(source, `/api/runs/${encodeURIComponent(run)}/markers`, news);
   const [by, setBy] = useState<'step' | 'time'>('step');
-  const [shown, setShown] = useState<ReadonlySet<MarkerKind>>(new Set(markerKinds));
+  const [chosen, setChosen] = useState<ReadonlySet<MarkerKind> | null>(null);
+  const shown = useMemo(() => chosen ?? usualMarkers(markers.answer ?? []), [chosen, markers.answer]);
   const marked = useMemo(() => (markers.answer ?? []).filter(({ kind }) => shown.has(kind)), [markers.answer, shown]);
+  const [isMore, setMore] = useState(false);
+  const [main, more] = [charts.filter(({ isMain }) => isMain), charts.filter(({ isMain }) => !isMain)];
+  const chartOf = (chart: ChartSpec): JSX.Element => (
+    <Chart
+      key={chart.title}
+      {...chart}
+      isLarge={chart.isMain === true}
+      series={series.answer!}
+      markers={marked}
+      by={by}
+    />
+  );
   return (
     <>
       {overview.damage !== null && (
@@ -163,16 +179,16 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
               <option value="time">time</option>
             </select>
           </label>
-          <MarkerChoice markers={markers.answer ?? []} shown={shown} choose={setShown} />
+          <MarkerChoice markers={markers.answer ?? []} shown={shown} choose={setChosen} />
         </div>
         {series.error !== null && <p class="trouble">{series.error}</p>}
         {charts.length === 0 && <p>It has made no step of its own yet: there is nothing to draw.</p>}
-        {series.answer !== null && (
-          <div class="charts">
-            {charts.map((chart) => (
-              <Chart key={chart.title} {...chart} series={series.answer!} markers={marked} by={by} />
-            ))}
-          </div>
+        {series.answer !== null && <div class="charts large">{main.map(chartOf)}</div>}
+        {series.answer !== null && more.length > 0 && (
+          <details class="more" onToggle={({ currentTarget }) => setMore(currentTarget.open)}>
+            <summary>more: {counted(more.length, 'chart')}</summary>
+            {isMore && <div class="charts">{more.map(chartOf)}</div>}
+          </details>
         )}
         {(series.answer?.stepsPerPoint ?? 1) > 1 && (
           <p class="note">Each point is the mean of {series.answer!.stepsPerPoint} steps.</p>
@@ -183,6 +199,14 @@ export function RunView({ source, run, overview, news, canSteer }: ViewProps): J
       <WhatHappened markers={(markers.answer ?? []).filter((one) => !isWeights(one))} />
     </>
   );
+}
+
+/** New weights come with every step: so many marks are a band. */
+const weightsMarked = 30;
+
+function usualMarkers(markers: readonly Marker[]): ReadonlySet<MarkerKind> {
+  const isBand = markers.filter(isWeights).length > weightsMarked;
+  return new Set(markerKinds.filter((kind) => kind !== 'weights' || !isBand));
 }
 
 const isWeights = ({ kind }: Marker): boolean => kind === 'weights';
@@ -208,10 +232,13 @@ function Standing({ overview, run }: { readonly overview: RunOverview; readonly 
             ? 'nothing'
             : `${counted(lost.rollouts, 'rollout')}, ${duration(lost.seconds)} in ${counted(lost.recoveries, 'recovery', 'recoveries')}`}
         </Fact>
+        {overview.rest !== null && <Fact name="the rest of the time">{overview.rest}</Fact>}
         {overview.cost !== null && <Fact name="cost">{costText(overview.cost)}</Fact>}
         <Fact name="lineage">{overview.lineage}</Fact>
         <Fact name="last commit">{clock(overview.committedAt)}</Fact>
-        <Fact name="model">{overview.model}</Fact>
+        <Fact name="model">
+          <span title={overview.model}>{overview.modelName}</span>
+        </Fact>
         <Fact name="environments">{overview.environments.join(', ') || '–'}</Fact>
         <Fact name="store">{overview.store}</Fact>
         {overview.temporalUrl !== null && (

@@ -24,7 +24,7 @@ export function Scrolls({
   return (
     <>
       {isWider && <p class="note">This table is wider than the screen: scroll it sideways →</p>}
-      <div class="scrolls" ref={place} role="region" aria-label={label} tabIndex={0}>
+      <div class="scrolls" ref={place} role="region" aria-label={label} tabIndex={isWider ? 0 : undefined}>
         {children}
       </div>
     </>

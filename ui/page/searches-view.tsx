@@ -2,6 +2,7 @@ import { useState } from 'preact/hooks';
 import type { JSX } from 'preact';
 import type { ListedSearch, SearchAnswer, SearchesAnswer } from '../answers.ts';
 import type { ViewProps } from './app.tsx';
+import { Scrolls } from './scrolls.tsx';
 import { counted, figure } from './figures.ts';
 import { addressOf, useAnswer } from './hooks.ts';
 
@@ -63,7 +64,7 @@ function SearchTable({
     <section aria-labelledby="searches">
       <h2 id="searches">Prompt searches</h2>
       {damaged}
-      <div class="scrolls">
+      <Scrolls label="prompt searches">
         <table>
           <thead>
             <tr>
@@ -101,7 +102,7 @@ function SearchTable({
             ))}
           </tbody>
         </table>
-      </div>
+      </Scrolls>
     </section>
   );
 }

@@ -1,7 +1,8 @@
 import { useState } from 'preact/hooks';
 import type { JSX } from 'preact';
 import type { Marker, Span, TimelineAnswer } from '../answers.ts';
-import { clock, duration } from './figures.ts';
+import { whatItDoes } from './activity-words.ts';
+import { clock, counted, duration } from './figures.ts';
 import { useAnswer } from './hooks.ts';
 import type { Source } from './source.ts';
 
@@ -16,6 +17,8 @@ const rowHeight = 14;
 const rowsMax = 4;
 /** More lines than these would hide what lies between them. */
 const weightsMax = 60;
+/** Below this share a lane says `0 %`. */
+const usedMin = 0.005;
 
 /** What each worker did, and when: a lane for each activity, the share of the time beside it; what was tried again is hatched, what failed is red. */
 export function TimelineFigure({
@@ -32,8 +35,13 @@ export function TimelineFigure({
 }): JSX.Element {
   const [minutes, setMinutes] = useState('');
   const [told, setTold] = useState<string | null>(null);
+  const [isAll, setAll] = useState(false);
   const path = `/api/runs/${encodeURIComponent(run)}/timeline${minutes === '' ? '' : `?minutes=${minutes}`}`;
   const { answer, error } = useAnswer<TimelineAnswer>(source, path, news);
+  const busy = (answer?.lanes ?? []).filter(
+    ({ used, spans }) => used >= usedMin || spans.some(({ end }) => end === 'failed'),
+  );
+  const hidden = (answer?.lanes.length ?? 0) - busy.length;
   return (
     <section aria-labelledby="timeline">
       <div class="bar">
@@ -58,38 +66,62 @@ export function TimelineFigure({
               <rect width="3" height="6" class="hatch" />
             </pattern>
           </svg>
-          <table class="timeline" onMouseLeave={() => setTold(null)}>
-            <caption class="hidden">
-              What workers did from {clock(answer.from)} to {clock(answer.to)}
-            </caption>
-            <thead class="hidden">
-              <tr>
-                <th scope="col">worker and activity</th>
-                <th scope="col">busy</th>
-                <th scope="col">when</th>
-              </tr>
-            </thead>
-            <tbody>
-              {answer.lanes.map((lane) => (
-                <tr key={`${lane.worker} ${lane.activity}`}>
-                  <th scope="row">
-                    <small>{lane.worker}</small> {lane.activity}
-                  </th>
-                  <td class="number">{Math.round(lane.used * 100)} %</td>
-                  <td class="lane">
-                    <Lane lane={lane} from={answer.from} to={answer.to} weights={weights} tell={setTold} />
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
+          <Lanes answer={answer} lanes={isAll ? answer.lanes : busy} weights={weights} tell={setTold} />
           <p class="told" aria-live="polite">
             {told ?? `${clock(answer.from)} to ${clock(answer.to)}, ${duration((answer.to - answer.from) / 1000)}`}
           </p>
+          {hidden > 0 && (
+            <p class="note">
+              {isAll ? '' : `${counted(hidden, 'activity', 'activities')} took less than half a percent of the time. `}
+              <button type="button" class="link" onClick={() => setAll(!isAll)}>
+                {isAll ? 'hide what took no time' : 'show all'}
+              </button>
+            </p>
+          )}
           {answer.leftOut > 0 && <p class="note">{answer.leftOut} of the shortest are left out.</p>}
         </>
       )}
     </section>
+  );
+}
+
+function Lanes({
+  answer,
+  lanes,
+  weights,
+  tell,
+}: {
+  readonly answer: TimelineAnswer;
+  readonly lanes: TimelineAnswer['lanes'];
+  readonly weights: readonly Marker[];
+  readonly tell: (text: string | null) => void;
+}): JSX.Element {
+  return (
+    <table class="timeline" onMouseLeave={() => tell(null)}>
+      <caption class="hidden">
+        What workers did from {clock(answer.from)} to {clock(answer.to)}
+      </caption>
+      <thead class="hidden">
+        <tr>
+          <th scope="col">worker and activity</th>
+          <th scope="col">busy</th>
+          <th scope="col">when</th>
+        </tr>
+      </thead>
+      <tbody>
+        {lanes.map((lane) => (
+          <tr key={`${lane.worker} ${lane.activity}`}>
+            <th scope="row">
+              <small>{lane.worker}</small> <span title={lane.activity}>{whatItDoes(lane.activity)}</span>
+            </th>
+            <td class="number">{Math.round(lane.used * 100)} %</td>
+            <td class="lane">
+              <Lane lane={lane} from={answer.from} to={answer.to} weights={weights} tell={tell} />
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
   );
 }
 
@@ -112,7 +144,7 @@ function Lane({
   const taken = weights.filter(({ time }) => Date.parse(time) >= from && Date.parse(time) <= to);
   const inside = taken.length > weightsMax ? [] : taken;
   const failed = lane.spans.filter(({ end }) => end === 'failed').length;
-  const label = `${lane.worker} ${lane.activity}: ${lane.spans.length} times, busy ${Math.round(lane.used * 100)} % of the time, ${failed} failed`;
+  const label = `${lane.worker} ${whatItDoes(lane.activity)}: ${lane.spans.length} times, busy ${Math.round(lane.used * 100)} % of the time, ${failed} failed`;
   return (
     <svg viewBox={`0 0 1000 ${height}`} preserveAspectRatio="none" height={height} role="img" aria-label={label}>
       {inside.map(({ time, text }) => (
