@@ -56,7 +56,7 @@ function valueOf(written: WrittenJson): unknown {
     case 'text':
       return written.text;
     default:
-      return JSON.parse(written.word);
+      return (parsed(`[${written.word}]`) as unknown[])[0];
   }
 }
 

@@ -7,6 +7,7 @@ import { type Destination, requestOf } from '../../engine/ask-server.ts';
 import { ownSecret, secretFileName } from '../../engine/project-secret.ts';
 import { mayFollow, redirectsMax, redirectTo } from '../../engine/redirects.ts';
 import { asItIs } from '../../engine/read-body.ts';
+import { stringifyExact } from '../../engine/speech/exact-json.ts';
 import { bearer } from '../../engine/server/gate.ts';
 import { NotOurs, OwnServerAgent } from './own-server.ts';
 
@@ -145,7 +146,7 @@ export class HttpClient {
     const { signal, timeoutMs } = call;
     return new Promise((resolve, reject) => {
       signal?.throwIfAborted();
-      const body = call.body === undefined ? null : JSON.stringify(call.body);
+      const body = call.body === undefined ? null : stringifyExact(call.body);
       const outgoing = requestOf(this.#server, {
         agent,
         method: call.method,
