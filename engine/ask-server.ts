@@ -2,6 +2,7 @@ import { type ClientRequest, type OutgoingHttpHeaders, request as requestPlain, 
 import { request as requestTls } from 'node:https';
 import { RatchetError } from '../core/errors.ts';
 import { type AskedServer, requireServer } from './grants.ts';
+import { describeRedirect, isBelow, mayFollow, redirectsMax, redirectTo } from './redirects.ts';
 
 /** A server that is asked, and the keys that it is told. */
 export interface Destination extends AskedServer {
@@ -18,14 +19,12 @@ export interface Asking {
   readonly secrets?: () => Readonly<Record<string, string>>;
   readonly body?: string | Buffer | undefined;
   /**
-   * What becomes of a redirect: it is an error, it is returned as any answer, or it is followed, also to another server. Only a request
-   * without a body is followed.
+   * What becomes of a redirect that leaves the server: it is an error, it is returned as any answer, or it is followed. Only a request without
+   * a body is followed to another server. `refused` follows what stays within the server and keeps the method (`mayFollow`).
    */
   readonly redirects?: 'refused' | 'returned' | 'followed';
   readonly signal?: AbortSignal | undefined;
 }
-
-const redirectsMax = 5;
 
 /**
  * The door through which the requests of this program leave: nothing goes to a server that was not granted, and no key to one that it was not
@@ -43,15 +42,25 @@ export async function askServer(server: Destination, url: string | URL, asking: 
     const answer = await fetch(at, {
       method,
       headers: { ...headers, ...(isOwn && server.keys.length > 0 ? secrets?.() : {}) },
-      redirect: redirects === 'refused' ? 'error' : 'manual',
+      redirect: 'manual',
       ...(body === undefined ? {} : { body }),
       ...(signal === undefined ? {} : { signal }),
     });
-    const next = answer.status >= 300 && answer.status < 400 ? answer.headers.get('location') : null;
-    if (!mayLeave || next === null || !URL.canParse(next, at.href)) return answer;
+    const { status } = answer;
+    const redirecting = { status, location: answer.headers.get('location'), from: at };
+    const to = redirectTo(redirecting);
+    const isFollowed =
+      to !== null &&
+      (mayLeave || (redirects === 'refused' && mayFollow(status, { method, to, server: new URL(server.url) })));
+    if (!isFollowed) {
+      const said = redirects === 'refused' ? describeRedirect(redirecting) : null;
+      if (said === null) return answer;
+      await answer.body?.cancel();
+      throw new TypeError('fetch failed', { cause: new Error(`${at.origin}${at.pathname} answered ${status}${said}`) });
+    }
     await answer.body?.cancel();
     if (followed === redirectsMax) throw new Error(`${server.url} sends on more than ${redirectsMax} times`);
-    at = new URL(next, at);
+    at = to;
     if (!/^https?:$/.test(at.protocol)) throw elsewhere(at, server);
   }
 }
@@ -70,12 +79,6 @@ export function requestOf(
 /** Whether a request was not sent, because nobody had named its server or its key. */
 export function isRefusal(error: unknown): boolean {
   return error instanceof RatchetError && error.code === 'ConfigInvalid';
-}
-
-/** Whether it is of the same server, and below its path: not one whose name begins with the same letters. */
-function isBelow(asked: URL, server: URL): boolean {
-  const folder = server.pathname.endsWith('/') ? server.pathname : `${server.pathname}/`;
-  return asked.origin === server.origin && (asked.pathname === server.pathname || asked.pathname.startsWith(folder));
 }
 
 function elsewhere(at: URL, { what, url }: Destination): Error {

@@ -4,8 +4,12 @@ import { askServer, type Destination } from '../../engine/ask-server.ts';
 import { grantHere, linesOfServer } from '../../engine/grants.ts';
 import { asItIs, readBodyText } from '../../engine/read-body.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { unlike } from '../answer-words.ts';
+import { quoted } from '../../core/steering.ts';
+import { errorIn, wordsOfPage } from '../answer-words.ts';
 import { causeOf } from '../fetch-cause.ts';
+import { answerJson } from '../inference/answer-json.ts';
+import { turnIn } from '../inference/chat-answer.ts';
+import { serverRoot } from '../inference/model-server.ts';
 import { lazily } from '../../core/lazily.ts';
 import type { ChatMessage } from '../../core/rl/rollout.ts';
 import { requireKnownOptions } from './known-options.ts';
@@ -91,11 +95,10 @@ export function openJudge(args: JudgeArgs): Judge {
     const completion: unknown = await asking.catch((cause: unknown) => {
       throw cause instanceof RatchetError ? cause : new Error(`The judge at ${url}: ${whyOf(cause)}`, { cause });
     });
-    const read = Completion.safeParse(completion);
-    if (read.success) return read.data.choices[0]!.message.content;
-    throw new Error(
-      `The judge at ${url}: expected ${model}'s answer as a text, got ${unlike(read.error, completion)}. Is it an OpenAI-compatible API?`,
-    );
+    const { text, isRefusal } = turnIn(completion, { tokens: 'none' }, serverRoot(url));
+    if (text !== '' && !isRefusal) return text;
+    const came = isRefusal ? `a refusal: ${quoted(text, wordsMax)}` : 'an answer without one';
+    throw new Error(`The judge at ${url}: expected ${model}'s answer as a text, got ${came}.`);
   }
 
   return {
@@ -146,8 +149,6 @@ export function judgeReward<State = unknown>(options: JudgeRewardOptions<State>)
   };
 }
 
-const Completion = z.object({ choices: z.array(z.object({ message: z.object({ content: z.string() }) })).min(1) });
-
 const wordsMax = 500;
 
 /** Its client says "Connection error." of whatever went wrong before an answer came. */
@@ -196,9 +197,19 @@ async function fetchWhole(
     body: init?.body as string,
     signal,
   });
-  const { status, statusText, headers } = response;
+  const { status, statusText } = response;
   const text = await readBodyText(response, 'The judge', judgeBytesMax);
-  if (status >= 600 || text === '')
-    throw new Error(`expected an answer in JSON, got status ${status}${text === '' ? ' and nothing' : ''}`);
-  return new Response(text, { status, statusText, headers });
+  const json = answerJson(text);
+  if (status >= 600 || text === '' || (status < 300 && json === undefined)) {
+    const came = text === '' ? ' and nothing' : `: ${quoted(wordsOfPage(text), wordsMax)}`;
+    throw new Error(`expected an answer in JSON, got status ${status}${came}`);
+  }
+  const error = errorIn(json);
+  const retryAfter = response.headers.get('retry-after');
+  // Its client asks again by the status, which is that of the error where a gateway answers 200.
+  return Response.json(error === null ? (json ?? {}) : { error: { message: error.words } }, {
+    status: status < 300 && error !== null ? (error.status ?? 500) : status,
+    statusText,
+    headers: retryAfter === null ? {} : { 'retry-after': retryAfter },
+  });
 }

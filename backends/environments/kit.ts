@@ -1,7 +1,15 @@
 /** What an environment's author imports, and all of it: `ratchet-rl/environments`. */
 export { z } from 'zod';
 export { hash32, permutation, randomStream, uniform } from '../../core/random.ts';
-export type { AgentTrace, ChatMessage, Example, ToolCall, ToolSchema, Turn } from '../../core/rl/rollout.ts';
+export {
+  type AgentTrace,
+  type ChatMessage,
+  contentOf,
+  type Example,
+  type ToolCall,
+  type ToolSchema,
+  type Turn,
+} from '../../core/rl/rollout.ts';
 export { parseArgs } from './args.ts';
 export { type DatasetRow, listDataset } from './datasets.ts';
 export { type Judge, judgeArgs, type JudgeArgs, judgeReward, openJudge } from './judge.ts';

@@ -1,7 +1,7 @@
 import { present } from '../../core/present.ts';
 import { setTimeout as delay } from 'node:timers/promises';
 import { judgeAttemptsMax, judgeRetryMs, tracebackCharsMax } from '../../core/limits.ts';
-import { isRewardedOutcome } from '../../core/rl/rollout.ts';
+import { contentOf, isRewardedOutcome } from '../../core/rl/rollout.ts';
 import type { ChatMessage, Example, FailedOutcome, Rollout, ScoredRollout, Turn } from '../../core/rl/rollout.ts';
 import { withoutSecrets } from '../../config/secrets.ts';
 import { secretsHere } from './variables.ts';
@@ -30,8 +30,8 @@ export async function scoreRollout(
     const input = {
       example,
       turns,
-      completion: turns.at(-1)?.text ?? '',
-      messages: conversationOf(example, turns),
+      completion: turns.length === 0 ? '' : contentOf(turns.at(-1)!),
+      messages: conversationOf(example, turns, contentOf),
       state,
     };
     for (const judge of environment.rubric.functions) {
@@ -58,9 +58,15 @@ export interface ScoreOptions {
   readonly signal?: AbortSignal;
 }
 
-/** The conversation of a rollout: its prompt, then what the policy heard and said. */
-export function conversationOf(example: Example, turns: readonly Pick<Turn, 'heard' | 'text'>[]): ChatMessage[] {
-  const said = turns.flatMap(({ heard = [], text }) => [...heard, { role: 'assistant' as const, content: text }]);
+type SaidTurn = Pick<Turn, 'heard' | 'text' | 'content'>;
+
+/** The conversation of a rollout: its prompt, then what the policy heard and said, all of it or the part that `read` gives. */
+export function conversationOf(
+  example: Example,
+  turns: readonly SaidTurn[],
+  read: (turn: SaidTurn) => string = ({ text }) => text,
+): ChatMessage[] {
+  const said = turns.flatMap((turn) => [...(turn.heard ?? []), { role: 'assistant' as const, content: read(turn) }]);
   return [...example.prompt, ...said];
 }
 

@@ -151,4 +151,4 @@ export function multiTurn<State>(options: MultiTurnOptions<State>): Environment 
   };
 }
 
-type SpokenTurn = Pick<Turn, 'text' | 'toolCalls' | 'finishReason'>;
+type SpokenTurn = Pick<Turn, 'text' | 'content' | 'toolCalls' | 'finishReason'>;

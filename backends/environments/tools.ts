@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { contentOf } from '../../core/rl/rollout.ts';
 import type { ChatMessage, Example, ToolCall, ToolSchema, Turn } from '../../core/rl/rollout.ts';
 import { requireKnownOptions } from './known-options.ts';
 import { type Conversation, multiTurn, type Reply } from './shapes.ts';
@@ -104,10 +105,11 @@ export function toolEnvironment(options: ToolEnvironmentOptions): Environment {
     tools: tools.map(({ schema }) => schema),
     setup: () => undefined,
     async respond({ example, turns }): Promise<Reply<undefined>> {
-      const { toolCalls = [], text } = turns.at(-1)!;
+      const turn = turns.at(-1)!;
+      const { toolCalls = [] } = turn;
       const state = undefined;
       if (toolCalls.length === 0) {
-        if (!isBrokenCall(text)) return { state, end: 'ok' };
+        if (!isBrokenCall(contentOf(turn))) return { state, end: 'ok' };
         return { state, say: [{ role: 'tool', content: brokenCall }] };
       }
       if (turns.length >= maxTurns) return { state, end: 'ok' };

@@ -156,9 +156,9 @@ export interface RewardFunction<State = unknown> {
 export interface RewardInput<State = unknown> {
   readonly example: Example;
   readonly turns: readonly Turn[];
-  /** What the model said last; empty when it said nothing. */
+  /** What the model said last, without thoughts and calls: `turns` have those. Empty when it said nothing. */
   readonly completion: string;
-  /** The whole conversation: the example's prompt, then what was heard and said. */
+  /** The whole conversation: the example's prompt, then what was heard and said, without thoughts and calls. */
   readonly messages: readonly ChatMessage[];
   /** Of environments that rebuild it, see `stateAfter`; undefined in others. */
   readonly state: State;

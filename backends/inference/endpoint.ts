@@ -4,8 +4,9 @@ import type { JsonValue } from '../../config/run-spec.ts';
 import type { ChatMessage, ToolSchema } from '../../core/rl/rollout.ts';
 import type { ServerAddress } from './model-server.ts';
 import { ServerPool } from './pool.ts';
+import { ServerConflict, UnusableAnswer } from './refusal.ts';
 import type { ChatSample, SamplePlace } from './types.ts';
-import { turnIn } from './openai-bodies.ts';
+import { callIdsIn, turnIn } from './chat-answer.ts';
 
 /** A server that is asked by messages, for the model that it names itself. */
 export interface EndpointServer {
@@ -25,10 +26,15 @@ export interface EndpointRequest extends SamplePlace {
   readonly signal?: AbortSignal | undefined;
 }
 
+export interface EndpointTurn extends ChatSample {
+  /** The server's own ids of `toolCalls`, where it gives them: some servers take no others back. */
+  readonly callIds?: readonly (string | undefined)[];
+}
+
 /** Models behind an API, as evaluations ask them: what they said, without ids. */
 export interface Endpoint {
   /** Throws `InferenceUnavailable` (ask again later), or `PromptTooLong` and `InferenceRejected`, which asking again does not help. */
-  chat(request: EndpointRequest): Promise<ChatSample>;
+  chat(request: EndpointRequest): Promise<EndpointTurn>;
   /** Why no server can be asked at the moment; null while one can. */
   silence(): string | null;
   close(): void;
@@ -60,13 +66,18 @@ export function openEndpoint(servers: readonly EndpointServer[], options: Endpoi
   );
   return {
     chat: ({ messages, tools, fields, ...call }) =>
-      pool.use(call, async ({ server }) => {
-        const { route, body } = chatCall(server.address, { messages, tools, fields });
-        const answer = await server.post(route, body, call).catch((error: unknown) => {
-          throw asRefusal(error, server.address.model, server.root);
-        });
-        return turnIn(answer, { tokens: 'none' }, server.root);
-      }),
+      pool
+        .use(call, async ({ server }) => {
+          const { route, body } = chatCall(server.address, { messages, tools, fields });
+          const answer = await server.post(route, body, call).catch((error: unknown) => {
+            throw asRefusal(error, server.address.model, server.root);
+          });
+          const turn = turnIn(answer, { tokens: 'none' }, server.root);
+          return turn.toolCalls ? { ...turn, callIds: callIdsIn(answer) } : turn;
+        })
+        .catch((error: unknown) => {
+          throw asFinal(error);
+        }),
     silence: () => pool.silence(),
     close: () => pool.close(),
   };
@@ -115,9 +126,16 @@ function requestFields({
   return { ...Object.fromEntries(given), ...(typeof extra === 'object' && !Array.isArray(extra) ? extra : {}) };
 }
 
+/** A server that answered, each time in the same useless way, will not do better later: waiting for it would never end. */
+function asFinal(error: unknown): unknown {
+  const isFinal = error instanceof UnusableAnswer || error instanceof ServerConflict;
+  return isFinal ? new RatchetError('InferenceRejected', error.message, { cause: error }) : error;
+}
+
 /** A server that is given no versions, and does not know the model, will not know it later. */
 function asRefusal(error: unknown, model: string | null, root: string): unknown {
-  if (!(error instanceof RatchetError) || error.code !== 'VersionNotHeld') return error;
+  const isUnknown = error instanceof RatchetError && error.code === 'VersionNotHeld';
+  if (!isUnknown || error instanceof ServerConflict) return error;
   return new RatchetError(
     'InferenceRejected',
     `${root} does not know the model "${model ?? ''}", or has no chat completions: ${error.message}`,

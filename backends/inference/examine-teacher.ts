@@ -5,7 +5,8 @@ import { chatCall } from './endpoint.ts';
 import { serverKeysOf, ModelServer } from './model-server.ts';
 import { type NamedServer, teacherServers } from './teacher.ts';
 import { hasSameTokenizer, policyTokens } from './teacher-tokens.ts';
-import { promptLogprobsIn, turnIn } from './openai-bodies.ts';
+import { turnIn } from './chat-answer.ts';
+import { promptLogprobsIn } from './openai-bodies.ts';
 
 /** What could be learned of a run's teacher before the run asks it. null = it could not be told, or was not asked. */
 export interface TeacherReport {

@@ -1,8 +1,13 @@
 import { Agent as HttpAgent, type IncomingHttpHeaders, type IncomingMessage } from 'node:http';
 import { Agent as HttpsAgent } from 'node:https';
+import { promisify } from 'node:util';
+import { brotliDecompress, gunzip, inflate } from 'node:zlib';
 import { onAbort } from '../../core/on-abort.ts';
 import { type Destination, requestOf } from '../../engine/ask-server.ts';
 import { ownSecret, secretFileName } from '../../engine/project-secret.ts';
+import { mayFollow, redirectsMax, redirectTo } from '../../engine/redirects.ts';
+import { asItIs } from '../../engine/read-body.ts';
+import { stringifyExact } from '../../engine/speech/exact-json.ts';
 import { bearer } from '../../engine/server/gate.ts';
 import { NotOurs, OwnServerAgent } from './own-server.ts';
 
@@ -25,6 +30,9 @@ export interface HttpAnswer {
   readonly headers: IncomingHttpHeaders;
   readonly text: string;
 }
+
+/** A whole answer came that cannot be read: it is too long, or packed in a way that is not known. */
+export class UnreadAnswer extends Error {}
 
 /** No whole answer came: nobody listens, the connection broke, or it took too long. Knows nothing of what was sent. */
 export class NoAnswer extends Error {
@@ -118,16 +126,33 @@ export class HttpClient {
     return this.#ask({ ...call, headers }, this.#own.agent);
   }
 
-  #ask(call: HttpCall, agent: HttpAgent): Promise<HttpAnswer> {
+  /** Follows redirects that stay within the server and keep the method; any other is an answer. */
+  async #ask(call: HttpCall, agent: HttpAgent): Promise<HttpAnswer> {
+    const server = new URL(this.#server.url);
+    const endsAt = performance.now() + call.timeoutMs;
+    let path = this.#path + call.route;
+    for (let followed = 0; ; followed += 1) {
+      const timeoutMs = Math.max(1, endsAt - performance.now());
+      const answer = await this.#askOnce({ ...call, timeoutMs }, path, agent, call.timeoutMs);
+      const { status, headers } = answer;
+      const to = redirectTo({ status, location: headers.location, from: new URL(path, server.origin) });
+      const isFollowed = to !== null && mayFollow(status, { method: call.method, to, server });
+      if (!isFollowed || followed === redirectsMax) return answer;
+      path = to.pathname + to.search;
+    }
+  }
+
+  #askOnce(call: HttpCall, path: string, agent: HttpAgent, wholeMs: number): Promise<HttpAnswer> {
     const { signal, timeoutMs } = call;
     return new Promise((resolve, reject) => {
       signal?.throwIfAborted();
-      const body = call.body === undefined ? null : JSON.stringify(call.body);
+      const body = call.body === undefined ? null : stringifyExact(call.body);
       const outgoing = requestOf(this.#server, {
         agent,
         method: call.method,
-        path: this.#path + call.route,
+        path,
         headers: () => ({
+          ...asItIs,
           ...(body === null ? {} : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }),
           ...call.headers?.(),
         }),
@@ -142,7 +167,7 @@ export class HttpClient {
         if (!isWhole) outgoing.destroy();
         settle();
       };
-      const tooLate = (): void => end(() => reject(new NoAnswer(`no answer within ${timeoutMs / 1000} s`)));
+      const tooLate = (): void => end(() => reject(new NoAnswer(`no answer within ${wholeMs / 1000} s`)));
       const timer = setTimeout(tooLate, timeoutMs);
       const forget = onAbort(signal, () => end(() => reject(signal!.reason as Error)));
       let isAnswered = false;
@@ -155,7 +180,8 @@ export class HttpClient {
         const { statusCode: status = 0, headers } = incoming;
         readText(incoming).then(
           (text) => end(() => resolve({ status, headers, text }), true),
-          (cause: unknown) => end(() => reject(new NoAnswer(wordsFor(cause), { cause }))),
+          (cause: unknown) =>
+            end(() => reject(cause instanceof UnreadAnswer ? cause : new NoAnswer(wordsFor(cause), { cause }))),
         );
       });
       outgoing.end(body);
@@ -174,16 +200,54 @@ function noSecretYet(): never {
   );
 }
 
-function readText(incoming: IncomingMessage): Promise<string> {
+async function readText(incoming: IncomingMessage): Promise<string> {
+  const bytes = await readBytes(incoming);
+  const packing = (incoming.headers['content-encoding'] ?? 'identity').trim().toLowerCase();
+  const isPacked = packing !== 'identity' || (bytes[0] === 0x1f && bytes[1] === 0x8b);
+  return (isPacked ? await unpacked(bytes, packing) : bytes).toString();
+}
+
+const unpackers: Readonly<Record<string, (bytes: Buffer, options: { maxOutputLength: number }) => Promise<Buffer>>> = {
+  gzip: promisify(gunzip),
+  'x-gzip': promisify(gunzip),
+  identity: promisify(gunzip), // its first bytes say so
+  deflate: promisify(inflate),
+  br: promisify(brotliDecompress),
+};
+
+/** Packed answers are not asked for; some gateways send them all the same, or say of a plain one that it is packed. */
+async function unpacked(bytes: Buffer, packing: string): Promise<Buffer> {
+  const isPlain = /^\s*[{[]/.test(bytes.subarray(0, 64).toString('latin1'));
+  if (isPlain) return bytes;
+  const unpack = unpackers[packing];
+  if (unpack === undefined) {
+    throw new UnreadAnswer(
+      `expected a plain answer, or one packed by gzip, deflate or br, got content-encoding ${JSON.stringify(packing.slice(0, 40))}`,
+    );
+  }
+  try {
+    return await unpack(bytes, { maxOutputLength: answerBytesMax });
+  } catch (cause) {
+    const isLong = (cause as NodeJS.ErrnoException).code === 'ERR_BUFFER_TOO_LARGE';
+    throw new UnreadAnswer(
+      isLong ? tooLong : `the answer is not packed by ${packing}, as it says (${(cause as Error).message})`,
+      { cause },
+    );
+  }
+}
+
+const tooLong = `expected an answer of at most ${answerBytesMax} bytes, got a longer one`;
+
+function readBytes(incoming: IncomingMessage): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const chunks: Buffer[] = [];
-    let bytes = 0;
+    let length = 0;
     incoming.on('data', (chunk: Buffer) => {
       chunks.push(chunk);
-      bytes += chunk.byteLength;
-      if (bytes > answerBytesMax) incoming.destroy(new Error(`the answer has more than ${answerBytesMax} bytes`));
+      length += chunk.byteLength;
+      if (length > answerBytesMax) incoming.destroy(new UnreadAnswer(tooLong));
     });
-    incoming.on('end', () => resolve(chunks.length === 1 ? chunks[0]!.toString() : Buffer.concat(chunks).toString()));
+    incoming.on('end', () => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)));
     incoming.on('error', reject);
     incoming.on('close', () => reject(new Error('the connection broke in the middle of the answer')));
   });

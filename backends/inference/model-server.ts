@@ -1,10 +1,11 @@
-import { z } from 'zod';
-import { errorIn } from '../answer-words.ts';
+import { errorIn, wordsOfPage } from '../answer-words.ts';
 import { RatchetError } from '../../core/errors.ts';
-import { ncclRemedy, saysEngineDied, saysNcclFailed, saysOutOfMemory, saysOverlong } from '../../core/rl/failures.ts';
+import { quoted } from '../../core/steering.ts';
 import { withoutSecrets } from '../../config/secrets.ts';
 import type { Quantization } from '../../engine/index.ts';
-import { type HttpAnswer, type HttpCall, HttpClient, NoAnswer } from './http-client.ts';
+import { answerJson } from './answer-json.ts';
+import { type HttpAnswer, type HttpCall, HttpClient, NoAnswer, UnreadAnswer } from './http-client.ts';
+import { refusalOf, reportedRefusal, UnusableAnswer } from './refusal.ts';
 import type { ServedPolicy } from './types.ts';
 
 /** Where a server is and what it is told with every request. Keys are named, never held. */
@@ -46,13 +47,6 @@ interface PostOptions {
   readonly session?: string | undefined;
 }
 
-/** The server takes no more at the moment; not that it is sick. */
-export class ServerBusy extends RatchetError {
-  constructor(message: string, retryAfterMs: number | undefined) {
-    super('InferenceUnavailable', message, retryAfterMs === undefined ? {} : { retryAfterMs });
-  }
-}
-
 /** The request never reached the server: its connection had been closed there while nothing was asked. */
 export class ConnectionStale extends RatchetError {
   constructor(message: string, cause: unknown) {
@@ -64,8 +58,8 @@ export class ConnectionStale extends RatchetError {
 export const usualRemedy = 'Is it running? `ratchet dev` starts one; [inference] url names others.';
 
 const probeTimeoutMs = 5_000;
-/** A server that asks to be left alone for longer is asked again after this. */
-const retryAfterMaxMs = 60_000;
+/** Letters of an answer that cannot be used, in a message. */
+const shownMax = 200;
 
 /** One OpenAI-compatible server: its routes, and what its refusals mean. Who is asked when is the pool's. */
 export class ModelServer {
@@ -91,18 +85,13 @@ export class ModelServer {
   async post(route: string, body: unknown, options: PostOptions = {}): Promise<unknown> {
     const answer = await this.#ask('POST', route, body, options);
     if (answer.status >= 300) throw this.#refusal(route, answer);
-    const said = parseJson(answer.text);
-    const trouble = errorIn(said);
+    const said = answerJson(answer.text);
     // A gateway may report with status 200 that the server behind it failed.
-    if (trouble !== null)
-      throw new RatchetError(
-        'InferenceUnavailable',
-        `${this.root}${route} answered ${answer.status} with an error: ${trouble}`,
-      );
+    const reported = errorIn(said);
+    if (reported !== null) throw reportedRefusal(`${this.root}${route}`, this.#withoutSecrets(answer), reported);
     if (said !== undefined) return said;
-    throw new RatchetError(
-      'InferenceUnavailable',
-      `${this.root}${route} answered ${answer.status} with what is not JSON: ${JSON.stringify(answer.text.slice(0, 200))}. Is it an inference server, and the whole of its answer?`,
+    throw new UnusableAnswer(
+      `${this.root}${route} answered ${answer.status} with what is not JSON: ${quoted(wordsOfPage(answer.text), shownMax)}. Is it an inference server, and the whole of its answer?`,
     );
   }
 
@@ -155,7 +144,7 @@ export class ModelServer {
   /** The status of an answer, whatever it is, and its JSON. Throws `InferenceUnavailable` where none comes. */
   async get(route: string): Promise<{ readonly status: number; readonly body: unknown }> {
     const { status, text } = await this.#ask('GET', route, undefined, {});
-    return { status, body: parseJson(text) };
+    return { status, body: answerJson(text) };
   }
 
   /**
@@ -174,7 +163,7 @@ export class ModelServer {
     options: PostOptions & { readonly timeoutMs?: number } = {},
   ): Promise<HttpAnswer & { readonly json: unknown }> {
     const answer = await this.#ask(method, route, body, options);
-    return { ...answer, json: parseJson(answer.text) };
+    return { ...answer, json: answerJson(answer.text) };
   }
 
   /** What a refusal means, in the server's words. */
@@ -242,6 +231,7 @@ export class ModelServer {
           `The inference server at ${this.root} cannot be asked: ${error.message}. Names of headers are letters, digits and "-"; values are one line of ASCII, also those in environment variables (a key with a line break at its end?).`,
         );
       }
+      if (error instanceof UnreadAnswer) throw new UnusableAnswer(`${this.root}${route}: ${error.message}.`);
       if (!(error instanceof NoAnswer)) throw error;
       const message = `The inference server at ${this.root} does not answer ${route}: ${error.message}. ${this.#options.remedy ?? usualRemedy}`;
       if (error.isStale) throw new ConnectionStale(message, error);
@@ -262,14 +252,17 @@ export class ModelServer {
   /** In the server's words, without what we told it in secret: some repeat the key that they refuse. */
   #refusal(route: string, answer: HttpAnswer): RatchetError {
     const { apiKeyVar } = this.address;
-    const secrets = serverKeysOf(this.address).flatMap((name) => process.env[name] || []);
     const asked =
       apiKeyVar === null
         ? 'it was asked without a key: api_key_var names the variable that has one'
         : `the key in ${apiKeyVar} was sent`;
     const isAboutKey = answer.status === 401 || answer.status === 403;
-    const text = withoutSecrets(answer.text, secrets);
-    return refusalOf(`${this.root}${route}`, { ...answer, text }, isAboutKey ? ` (${asked})` : '');
+    return refusalOf(`${this.root}${route}`, this.#withoutSecrets(answer), isAboutKey ? ` (${asked})` : '');
+  }
+
+  #withoutSecrets(answer: HttpAnswer): HttpAnswer {
+    const secrets = serverKeysOf(this.address).flatMap((name) => process.env[name] || []);
+    return { ...answer, text: withoutSecrets(answer.text, secrets) };
   }
 
   #variable(name: string): string {
@@ -299,46 +292,4 @@ function isUnsendable(error: unknown): error is TypeError {
 /** A base URL as people write it, without `/v1`. */
 export function serverRoot(url: string): string {
   return url.replace(/(?<!\/)\/+$/, '').replace(/\/v1$/, '');
-}
-
-/** What a refusal means: for this prompt, for all, or for now. */
-function refusalOf(where: string, { status, headers, text }: HttpAnswer, note: string): RatchetError {
-  const message = `${where} answered ${status}: ${errorMessage(text)}${note}`;
-  if (status === 507 || (status >= 500 && saysOutOfMemory(text))) return new RatchetError('OutOfMemory', message);
-  if (status >= 500 && saysNcclFailed(text))
-    return new RatchetError('NcclFailed', `${message} Remedies: ${ncclRemedy}.`);
-  if (status >= 500 && saysEngineDied(text)) {
-    const remedy =
-      'Its engine is gone, and it must be started again; its log says why: out of memory wants a smaller gpu-memory-utilization or max-model-len.';
-    return new RatchetError('InferenceUnavailable', `${message} ${remedy}`);
-  }
-  if (status === 409 || status === 404) return new RatchetError('VersionNotHeld', message);
-  if (status < 500 && saysOverlong(text)) return new RatchetError('PromptTooLong', message);
-  const retryAfterMs = retryAfter(headers['retry-after']);
-  if (status === 429 || (status === 503 && retryAfterMs !== undefined)) return new ServerBusy(message, retryAfterMs);
-  const isRefusal = status < 500 || status === 501; // not implemented there: asking again does not help
-  return new RatchetError(isRefusal && status !== 408 ? 'InferenceRejected' : 'InferenceUnavailable', message);
-}
-
-/** Seconds, or a date (RFC 9110, 10.2.3). */
-function retryAfter(value: string | undefined): number | undefined {
-  if (value === undefined) return undefined;
-  const ms = /^\d+(?:\.\d+)?$/.test(value.trim()) ? Number(value) * 1000 : Date.parse(value) - Date.now();
-  return Number.isNaN(ms) ? undefined : Math.min(Math.max(0, ms), retryAfterMaxMs);
-}
-
-const ErrorBody = z.object({ error: z.object({ message: z.string() }) });
-
-function errorMessage(text: string): string {
-  const parsed = ErrorBody.safeParse(parseJson(text));
-  return (parsed.success ? parsed.data.error.message : text).slice(0, 500);
-}
-
-/** Undefined where it is no JSON: a page of a proxy's, an answer that was cut. */
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text) as unknown;
-  } catch {
-    return undefined;
-  }
 }

@@ -20,9 +20,9 @@ import {
   promptLogprobsIn,
   samplesIn,
   samplingBody,
-  turnIn,
   withTokenIds,
 } from './openai-bodies.ts';
+import { turnIn } from './chat-answer.ts';
 import { requireLogprobsAt } from './raw-logprobs.ts';
 
 interface OpenAiOptions {

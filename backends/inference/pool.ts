@@ -6,11 +6,11 @@ import {
   ModelServer,
   serverRoot,
   type ServerAddress,
-  ServerBusy,
   type ServerOptions,
   usualRemedy,
 } from './model-server.ts';
 import { PoolMember } from './pool-member.ts';
+import { ServerBusy } from './refusal.ts';
 import { Sticky } from './sticky.ts';
 import { type TurnstileAnswer, Turnstile } from './turnstile.ts';
 

@@ -100,6 +100,8 @@ export interface ChatSample {
   /** What it thought before, where the server tells it apart. */
   readonly reasoning?: string;
   readonly toolCalls?: readonly ToolCall[];
+  /** The text is a refusal, which the server tells apart from content. */
+  readonly isRefusal?: true;
   readonly finishReason: 'stop' | 'length';
   /** null where the server gives none, as are the two below. */
   readonly promptTokenIds: readonly number[] | null;

@@ -21,6 +21,7 @@ interface ChatPolicyOptions {
  */
 export function chatPolicy({ endpoint, fields, signal, place, onTurn }: ChatPolicyOptions): PlayedPolicy {
   const turns: Turn[] = [];
+  const callIds: (readonly (string | undefined)[])[] = [];
   let failure: unknown = undefined;
   let asked = 0;
   return {
@@ -33,12 +34,13 @@ export function chatPolicy({ endpoint, fields, signal, place, onTurn }: ChatPoli
       const position = asked++;
       try {
         const said = await endpoint.chat({
-          messages: withCalls(messages, turns),
+          messages: withCalls(messages, turns, callIds),
           tools,
           fields: sampling ?? fields,
           signal,
           ...place,
         });
+        callIds[position] = said.callIds ?? [];
         const turn: Turn = {
           promptTokenIds: said.promptTokenIds ?? [],
           tokenIds: said.tokenIds ?? [],
@@ -64,7 +66,11 @@ export function chatPolicy({ endpoint, fields, signal, place, onTurn }: ChatPoli
  * An API wants calls in the assistant's message and their ids in the answers. Environments of ours repeat the text alone, so both are
  * put back: the calls of the turn that was said in that place, its answers in the order of the calls.
  */
-function withCalls(messages: readonly ChatMessage[], turns: readonly Turn[]): ChatMessage[] {
+function withCalls(
+  messages: readonly ChatMessage[],
+  turns: readonly Turn[],
+  callIds: readonly (readonly (string | undefined)[])[],
+): ChatMessage[] {
   let next = 0;
   let unanswered: MessageToolCall[] = [];
   return messages.map((message) => {
@@ -72,7 +78,7 @@ function withCalls(messages: readonly ChatMessage[], turns: readonly Turn[]): Ch
       const at = turns.findIndex(({ text }, i) => i >= next && text === message.content);
       if (at < 0) return message;
       next = at + 1;
-      const calls = message.tool_calls ?? callsOf(turns[at]!, at);
+      const calls = message.tool_calls ?? callsOf(turns[at]!, at, callIds[at]);
       unanswered = [...calls];
       return calls.length === 0 ? message : { ...message, tool_calls: calls };
     }
@@ -82,6 +88,11 @@ function withCalls(messages: readonly ChatMessage[], turns: readonly Turn[]): Ch
   });
 }
 
-function callsOf({ toolCalls = [] }: Turn, position: number): MessageToolCall[] {
-  return toolCalls.map((call, i) => ({ id: `call_${position}_${i}`, type: 'function', function: call }));
+/** With the ids that the server gave them: Mistral's takes no others back. */
+function callsOf(
+  { toolCalls = [] }: Turn,
+  position: number,
+  ids: readonly (string | undefined)[] = [],
+): MessageToolCall[] {
+  return toolCalls.map((call, i) => ({ id: ids[i] ?? `call_${position}_${i}`, type: 'function', function: call }));
 }

@@ -292,10 +292,14 @@ export function saysEngineDied(text: string): boolean {
 }
 
 const overlongShapes: readonly RegExp[] = [
-  /context_length_exceeded/,
-  /maximum context length/i, // vLLM, OpenAI
-  /longer than the (?:maximum )?(?:model length|context)/i,
-  /prompt (?:is|was) too long/i,
+  /context_length_exceeded|exceed_context_size|ContextWindowExceeded/,
+  /maximum (?:context|prompt|model) length/i, // vLLM, OpenAI, Mistral, xAI
+  /longer than the (?:maximum )?(?:model['’]?s? (?:context )?length|context)/i, // SGLang
+  /exceeds? (?:the )?(?:model['’]s |available |maximum )?(?:context|sequence)[ -]?(?:length|size|window)/i, // llama.cpp
+  /(?:prompt|input) (?:is|was) too long/i, // Anthropic, Bedrock
+  /input token count .{0,40}exceeds the maximum/i, // Gemini
+  /`?inputs`? tokens \+ `?max_new_tokens`? must be|`?inputs`? must have less than/i, // TGI
+  /range of input length should be/i, // DashScope
 ];
 
 /** Whether a server's refusal says that the prompt is longer than it takes. */

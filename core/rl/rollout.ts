@@ -88,6 +88,11 @@ export interface Turn {
   readonly policyStepEnd?: number;
 }
 
+/** What a turn says: its text without thoughts and calls, as a server that tells them apart has it. Rewards and replies depend on it. */
+export function contentOf({ content, text }: Pick<Turn, 'content' | 'text'>): string {
+  return content ?? text;
+}
+
 /** What the policy brought about itself: only these carry a reward. */
 export const rewardedOutcomes = ['ok', 'policy_failure', 'truncated'] as const;
 export type RewardedOutcome = (typeof rewardedOutcomes)[number];

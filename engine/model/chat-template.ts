@@ -3,7 +3,9 @@ import { RatchetError } from '../../core/errors.ts';
 import { problemsIn } from '../../core/problems-in.ts';
 import { received } from '../../core/shape.ts';
 import { shortened } from '../../core/steering.ts';
+import { objectOf, parseWritten } from '../speech/written-json.ts';
 import { compileTemplate, renderBounded, type Template } from './bounded-template.ts';
+import { type Dict, valueAsWritten } from './jinja/values.ts';
 
 /** A message as OpenAI's API has it. Further fields reach the template untouched. */
 export interface TemplateMessage {
@@ -144,7 +146,7 @@ function specialTokens(rawConfig: Record<string, unknown>): Record<string, strin
   return Object.fromEntries(tokens);
 }
 
-function withParsedArguments(message: TemplateMessage): TemplateMessage {
+function withParsedArguments(message: TemplateMessage): object {
   if (typeof message !== 'object' || message === null)
     throw new RatchetError('InferenceRejected', `Expected messages with role and content, got ${received(message)}.`);
   if (!message.tool_calls) return message;
@@ -165,19 +167,13 @@ function isCall(call: unknown): boolean {
   return typeof named === 'object' && named !== null;
 }
 
-const Arguments = z.record(z.string(), z.unknown());
-
-function parsedArguments({
-  function: { name, arguments: given },
-}: TemplateToolCall): Readonly<Record<string, unknown>> {
+/** A text of JSON as Python reads it; an object is taken as it is. */
+function parsedArguments({ function: { name, arguments: given } }: TemplateToolCall): object {
   if (typeof given !== 'string') return given;
-  try {
-    return Arguments.parse(given === '' ? {} : JSON.parse(given));
-  } catch (cause) {
-    const of = typeof name === 'string' ? ` "${shortened(name)}"` : '';
-    const message = `The arguments of the tool call${of} must be the JSON of an object.`;
-    throw new RatchetError('InferenceRejected', message, { cause });
-  }
+  const written = given === '' ? objectOf([]) : parseWritten(given);
+  if (written?.kind === 'object') return valueAsWritten(written) as Dict;
+  const of = typeof name === 'string' ? ` "${shortened(name)}"` : '';
+  throw new RatchetError('InferenceRejected', `The arguments of the tool call${of} must be the JSON of an object.`);
 }
 
 function noTemplate(hasOther: boolean): RatchetError {

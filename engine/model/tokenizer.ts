@@ -2,6 +2,7 @@ import { Tokenizer } from '@huggingface/tokenizers';
 import { z } from 'zod';
 import { RatchetError } from '../../core/errors.ts';
 import { tokenizerMs } from '../limits.ts';
+import { stringifyExact } from '../speech/exact-json.ts';
 import { additionalSpecialTokens, type ChatOptions, ChatTemplates, type TemplateMessage } from './chat-template.ts';
 import { hasUnknownExpression } from './pre-tokenizing.ts';
 import { TookTooLong, withinTime } from './within-time.ts';
@@ -137,7 +138,7 @@ export class ChatTokenizer {
 
   /** The same, with its text. */
   renderPrompt(messages: readonly TemplateMessage[], options: ChatOptions = {}): { text: string; tokenIds: number[] } {
-    const key = JSON.stringify([messages, options.tools ?? null, options.templateArguments ?? null]);
+    const key = stringifyExact([messages, options.tools ?? null, options.templateArguments ?? null]);
     const known = this.#rendered.get(key);
     if (known) return known;
     const text = this.renderChatText(messages, { ...options, addGenerationPrompt: true });

@@ -1,6 +1,6 @@
 import type { ToolSchema } from '../../core/rl/rollout.ts';
 import { thoughtTokens } from '../speech/families.ts';
-import { isThoughtOpen, parsersOf, type SpeechPlace } from '../speech/speech.ts';
+import { isThoughtOpen, parsersOf, type SpeechParsers, type SpeechPlace } from '../speech/speech.ts';
 import type { Purse } from './admission.ts';
 import { chatForm, completionForm, generateForm } from './answers.ts';
 import type { AnswerForm } from './generation.ts';
@@ -42,7 +42,8 @@ export function completionOf(request: CompletionRequest): Generation {
   };
 }
 
-export function chatOf(request: ChatCompletionRequest): Generation {
+/** `chosen` names how the model writes calls and thoughts; otherwise its chat template decides. */
+export function chatOf(request: ChatCompletionRequest, chosen: Partial<SpeechParsers> = {}): Generation {
   const hasTools = (request.tools?.length ?? 0) > 0 && request.tool_choice !== 'none';
   const promptOf = (version: HeldVersion): number[] =>
     request.tokens ?? renderPrompt(version, { ...request, messages: request.messages! });
@@ -59,7 +60,7 @@ export function chatOf(request: ChatCompletionRequest): Generation {
           maxTokens: { asked: request.max_completion_tokens ?? request.max_tokens ?? null, otherwise: null },
           isStream: request.stream === true,
           tools: {
-            speech: speechOf(version, prompt, request, hasTools),
+            speech: speechOf(version, prompt, request, { hasTools, chosen }),
             singleToolCall: request.parallel_tool_calls === false,
           },
           purse,
@@ -93,12 +94,13 @@ function speechOf(
   { model: { tokenizer } }: HeldVersion,
   prompt: readonly number[],
   { tools, chat_template_kwargs: templateArguments }: ChatCompletionRequest,
-  hasTools: boolean,
+  { hasTools, chosen }: { readonly hasTools: boolean; readonly chosen: Partial<SpeechParsers> },
 ): SpeechPlace | null {
   const template = tokenizer.templateText(hasTools);
-  if (!hasTools && !thoughtTokens.some((token) => template.includes(token))) return null;
+  const isPlain = chosen.reasoning == null && !thoughtTokens.some((token) => template.includes(token));
+  if (!hasTools && isPlain) return null;
   return {
-    parsers: parsersOf(template),
+    parsers: parsersOf(template, chosen),
     isThoughtOpen: isThoughtOpen(tokenizer.decode(prompt.slice(-promptEndTokens), { skipSpecialTokens: false })),
     ...(hasTools && tools ? { tools: tools as readonly ToolSchema[] } : {}),
     ...(templateArguments ? { templateArguments } : {}),

@@ -1,4 +1,5 @@
 import { jsonDepthMax, jsonNodesMax } from '../limits.ts';
+import { parseExact } from '../speech/exact-json.ts';
 import { HttpError } from './http-error.ts';
 
 /**
@@ -14,11 +15,14 @@ export function parseBoundedJson(body: Buffer): unknown {
     throw new HttpError(400, 'The body is not JSON: expected UTF-8, got bytes that are none.', { cause });
   }
   try {
-    return JSON.parse(text);
+    // Chat templates write numbers and keys as they came; nothing else of a request depends on it.
+    return isForTemplate.test(text) ? parseExact(text) : JSON.parse(text);
   } catch (cause) {
     throw new HttpError(400, `The body is not JSON: ${shortened(String(cause))}`, { cause });
   }
 }
+
+const isForTemplate = /"(?:messages|tools|chat_template_kwargs)"/;
 
 /** Text of a client as an answer or the log may repeat it. */
 export function shortened(text: string, lengthMax = 200): string {

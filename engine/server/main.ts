@@ -6,11 +6,12 @@ import { RatchetError } from '../../core/errors.ts';
 import { policyVersionsHeld } from '../../core/limits.ts';
 import { secretVariable } from '../../core/child-environment.ts';
 import { bearer, type ServerKey } from './gate.ts';
+import { reasoningParserNames, toolParserNames } from '../speech/speech.ts';
 import { startPolicyServer, type PolicyServerOptions } from './policy-server.ts';
 
 const usage =
   'policy server: --allow-root DIR (repeatable) [--host 127.0.0.1] [--port 0] [--threads 1] [--provider cpu|cuda] ' +
-  '[--max-versions 8] [--memory-gb 1.5] [--api-key-env NAME] [--load NAME=FOLDER (repeatable): held from the start]\n' +
+  '[--max-versions 8] [--memory-gb 1.5] [--tool-call-parser NAME] [--reasoning-parser NAME] [--api-key-env NAME] [--load NAME=FOLDER (repeatable): held from the start]\n' +
   `It asks for the key in NAME, or without one for the secret of this folder, ${secretFileName}, which is made if it is missing.`;
 
 try {
@@ -44,6 +45,10 @@ function readOptions(args: readonly string[]): PolicyServerOptions & { readonly 
     allowRoots: values['allow-root'],
     maxVersions: readInteger('max-versions', values['max-versions'], 1, 1024),
     ...(values['memory-gb'] !== undefined && { memoryGb: readPositive('memory-gb', values['memory-gb']) }),
+    parsers: {
+      tools: readName('tool-call-parser', values['tool-call-parser'], toolParserNames),
+      reasoning: readName('reasoning-parser', values['reasoning-parser'], reasoningParserNames),
+    },
     key: readKey(values['api-key-env']),
     log: (line) => console.log(`${new Date().toISOString()} ${line}`),
   };
@@ -61,6 +66,8 @@ function parseOptions(args: readonly string[]) {
         'allow-root': { type: 'string', multiple: true, default: [] },
         'max-versions': { type: 'string', default: String(policyVersionsHeld) },
         'memory-gb': { type: 'string' },
+        'tool-call-parser': { type: 'string' },
+        'reasoning-parser': { type: 'string' },
         'api-key-env': { type: 'string' },
         load: { type: 'string', multiple: true, default: [] },
         help: { type: 'boolean', default: false },
@@ -98,6 +105,12 @@ function howToAsk(url: string): string {
 function readProvider(text: string): 'cpu' | 'cuda' {
   if (text === 'cpu' || text === 'cuda') return text;
   throw new RatchetError('ConfigInvalid', `--provider: expected cpu or cuda, got "${text}".\n${usage}`);
+}
+
+/** One of vLLM's names that are read here; null = the chat template decides. */
+function readName(option: string, name: string | undefined, known: readonly string[]): string | null {
+  if (name === undefined || known.includes(name)) return name ?? null;
+  throw new RatchetError('ConfigInvalid', `--${option}: expected one of ${known.join(', ')}, got "${name}".`);
 }
 
 function readPositive(name: string, text: string): number {

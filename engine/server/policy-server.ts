@@ -5,6 +5,7 @@ import type { Duplex } from 'node:stream';
 import { RatchetError } from '../../core/errors.ts';
 import type { Provider } from '../onnx/session.ts';
 import { connectionsMax, headersTimeoutMs, requestTimeoutMs } from '../limits.ts';
+import type { SpeechParsers } from '../speech/speech.ts';
 import type { ServerKey } from './gate.ts';
 import { errorBody, HttpError } from './http-error.ts';
 import { sendError } from './http.ts';
@@ -25,6 +26,8 @@ export interface PolicyServerOptions {
   readonly memoryGb?: number;
   /** Demanded on every route but /health, /liveness and /ping. Null: whoever is on this machine may sample, load and pause. */
   readonly key: ServerKey | null;
+  /** vLLM's names of the forms in which its models write calls and thoughts; where one is missing, the chat template decides. */
+  readonly parsers?: Partial<SpeechParsers>;
   /** Told of every version that is loaded and every request that is refused. */
   readonly log?: (line: string) => void;
 }

@@ -63,8 +63,11 @@ export const logitBias = z
   })
   .transform((biases) => new Map(Object.entries(biases).map(([id, bias]) => [Number(id), bias])));
 
-/** JSON objects as they come: the template reads them. */
-const looseRecord = z.record(z.string(), z.unknown());
+/** JSON objects as they come: the template reads them, and a copy would not know how its numbers were written. */
+const looseRecord = z.custom<Record<string, unknown>>(
+  (input) => typeof input === 'object' && input !== null && !Array.isArray(input),
+  { error: refusal('an object') },
+);
 
 const reservedVariables = new Set(['messages', 'tools', 'documents', 'add_generation_prompt']);
 

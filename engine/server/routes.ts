@@ -8,6 +8,7 @@ import { HttpError } from './http-error.ts';
 import { readJsonBody, sendError, sendJson, sendText } from './http.ts';
 import { shortened } from './json.ts';
 import type { SessionOptions } from '../onnx/session.ts';
+import type { SpeechParsers } from '../speech/speech.ts';
 import { metricsText, TokenRate } from './metrics.ts';
 import type { PolicyServerOptions } from './policy-server.ts';
 import { detokenize, tokenize } from './prompts.ts';
@@ -36,6 +37,7 @@ const openRoutes = new Set(['/health', '/liveness', '/ping']);
 /** Every route and what it does. */
 export class Routes {
   readonly #versions: PolicyVersions;
+  readonly #parsers: Partial<SpeechParsers>;
   readonly #admission = new Admission();
   readonly #generationRate = new TokenRate();
   readonly #promptRate = new TokenRate();
@@ -57,8 +59,8 @@ export class Routes {
     'GET /v1/models': (_, response) =>
       sendJson(response, 200, { object: 'list', data: this.#versions.list().map(describe) }),
     'POST /v1/completions': this.#generates((body) => completionOf(parseCompletion(body))),
-    'POST /v1/chat/completions': this.#generates((body) => chatOf(parseChat(body))),
-    'POST /v1/chat/completions/tokens': this.#generates((body) => chatOf(parseChatTokens(body))),
+    'POST /v1/chat/completions': this.#generates((body) => chatOf(parseChat(body), this.#parsers)),
+    'POST /v1/chat/completions/tokens': this.#generates((body) => chatOf(parseChatTokens(body), this.#parsers)),
     'POST /inference/v1/generate': this.#generates((body) => generateOf(parseGenerate(body))),
     'POST /tokenize': async (request, response, purse) => {
       const body = parseHonoured(TokenizeRequest, await readJsonBody(request, purse));
@@ -102,6 +104,7 @@ export class Routes {
     this.#log = options.log ?? (() => undefined);
     this.#versions = new PolicyVersions({ threads, provider, allowRoots, maxVersions, memoryGb }, this.#log);
     this.#gate = new Gate(options.key);
+    this.#parsers = options.parsers ?? {};
     this.#session = { threads, provider };
     this.#generating = new Generating(this.#versions, this.#session);
     this.#refusals = new RefusalLog(this.#log);

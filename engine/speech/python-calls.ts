@@ -3,16 +3,70 @@ import { objectOf, textOf, type WrittenJson, writeWritten } from './written-json
 
 /**
  * `[look(key=1, note='a'), stop()]`: calls as a list of Python, of literal arguments alone. Null where the text is anything else.
- * Unless strict, lines may end inside of texts, numbers begin with zeros, and arguments have no name, which reach no tool.
+ * Unless strict, lines may end inside of texts, numbers begin with zeros, arguments have no name, which reach no tool, and a text may have its
+ * own quotes in it (`'sed -n '1,9p' f.py'`) where only one of them can end it.
  */
 export function readPythonCalls(text: string, { isStrict = false } = {}): ToolCall[] | null {
-  const reader = new Reader(text.trimEnd(), isStrict);
+  const calls = callsIn(text.trimEnd(), isStrict);
+  return calls ?? (isStrict ? null : readRequoted(text.trimEnd()));
+}
+
+function callsIn(text: string, isStrict: boolean): ToolCall[] | null {
   try {
-    return reader.calls();
+    return new Reader(text, isStrict).calls();
   } catch (error) {
     if (error instanceof NoCalls) return null;
     throw error;
   }
+}
+
+/** Places where a text might end, each of which costs a reading of all. */
+const endingsMax = 256;
+
+/** Reads calls whose first broken text has quotes in it, if there is one way alone to do so, as vLLM does for LFM2. */
+function readRequoted(text: string): ToolCall[] | null {
+  const broken = firstBrokenText(text);
+  if (broken === null || broken.endings.length > endingsMax) return null;
+  const read = broken.endings.flatMap((end) => {
+    const inside = text
+      .slice(broken.start + 1, end)
+      .replaceAll(/\\[^]|['"]/g, (found) => (found === broken.quote ? `\\${found}` : found));
+    const calls = callsIn(text.slice(0, broken.start + 1) + inside + text.slice(end), false);
+    return calls === null ? [] : [calls];
+  });
+  return read.length === 1 ? read[0]! : null;
+}
+
+/** The first text that its first quote cannot end, and the quotes that might. */
+function firstBrokenText(
+  text: string,
+): { readonly start: number; readonly quote: string; readonly endings: readonly number[] } | null {
+  for (let start = 0; start < text.length; start++) {
+    const quote = text[start]!;
+    if (quote !== "'" && quote !== '"') continue;
+    const quotes = quotesAfter(text, start + 1, quote);
+    const first = quotes[0];
+    if (first === undefined) return null;
+    if (!mayEndAt(text, first)) return { start, quote, endings: quotes.filter((at) => mayEndAt(text, at)) };
+    start = first;
+  }
+  return null;
+}
+
+function quotesAfter(text: string, from: number, quote: string): number[] {
+  const found: number[] = [];
+  for (let at = from; at < text.length; at++) {
+    if (text[at] === '\\') at++;
+    else if (text[at] === quote) found.push(at);
+  }
+  return found;
+}
+
+const endPattern = /\s*[,)\]}:]/y;
+
+function mayEndAt(text: string, quoteAt: number): boolean {
+  endPattern.lastIndex = quoteAt + 1;
+  return endPattern.test(text);
 }
 
 class NoCalls extends Error {}
@@ -64,11 +118,16 @@ class Reader {
     let name = this.#word(namePattern);
     while (this.#takes('.')) name += `.${this.#word(namePattern)}`;
     this.#expect('(');
+    let isNamed = false;
     const given = this.#several(')', (): [string, WrittenJson] | null => {
       const start = this.#at;
       const key = this.#match(namePattern);
-      if (key !== '' && this.#takes('=')) return [key, this.#value(0)];
-      if (this.#isStrict) throw new NoCalls();
+      if (key !== '' && this.#takes('=')) {
+        isNamed = true;
+        return [key, this.#value(0)];
+      }
+      // Python has none behind one with a name.
+      if (this.#isStrict || isNamed) throw new NoCalls();
       this.#at = start;
       this.#value(0);
       return null;

@@ -3,7 +3,7 @@ export type WrittenJson =
   | { readonly kind: 'object'; readonly entries: Map<string, WrittenJson> }
   | { readonly kind: 'array'; readonly items: WrittenJson[] }
   | { readonly kind: 'text'; readonly text: string }
-  /** A number, true, false or null. */
+  /** A number (Python's NaN and infinities as well), true, false or null. */
   | { readonly kind: 'word'; readonly word: string };
 
 /** Python's own recursion ends about here, and a deeper value is no argument of a tool. */
@@ -67,7 +67,7 @@ export function readWritten(text: string, from = 0): { readonly value: WrittenJs
   return read === null ? null : { value: read, end: at };
 }
 
-const wordPattern = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null/y;
+const wordPattern = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null|NaN|-?Infinity/y;
 
 /** A text that is one value and blanks; null where it is not. */
 export function parseWritten(text: string): WrittenJson | null {
@@ -77,11 +77,21 @@ export function parseWritten(text: string): WrittenJson | null {
 
 /** Writes JSON like Python's json.dumps, which vLLM uses for arguments. */
 export function writeWritten(value: WrittenJson): string {
+  return writtenWith(value, ', ', ': ');
+}
+
+/** Writes JSON without blanks, like JSON.stringify. */
+export function writtenCompactly(value: WrittenJson): string {
+  return writtenWith(value, ',', ':');
+}
+
+function writtenWith(value: WrittenJson, comma: string, colon: string): string {
+  const write = (one: WrittenJson): string => writtenWith(one, comma, colon);
   switch (value.kind) {
     case 'object':
-      return `{${[...value.entries].map(([key, item]) => `${JSON.stringify(key)}: ${writeWritten(item)}`).join(', ')}}`;
+      return `{${[...value.entries].map(([key, item]) => JSON.stringify(key) + colon + write(item)).join(comma)}}`;
     case 'array':
-      return `[${value.items.map(writeWritten).join(', ')}]`;
+      return `[${value.items.map(write).join(comma)}]`;
     case 'text':
       return JSON.stringify(value.text);
     default:

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import {
+  contentOf,
   hash32,
   listDataset,
   multiTurn,
@@ -54,7 +55,7 @@ export function loadEnvironment(args: unknown): Environment {
   // A list of many times the right length has next to nothing in common with it, and comparing the two would take minutes.
   const similarities = ({ example, turns }: RewardInput): number[] =>
     answersOf(example).map((answer, i) => {
-      const said = words.listIn(turns[i]?.text ?? '', i);
+      const said = words.listIn(turns[i] ? contentOf(turns[i]) : '', i);
       const [list, right] = [said?.join('\n').toLowerCase() ?? '', answer.join('\n').toLowerCase()];
       return list === '' || list.length > 10 * right.length + 1_000 ? 0 : similarity(list, right);
     });

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import {
   combineRubrics,
+  contentOf,
   hash32,
   listDataset,
   multiTurn,
@@ -76,7 +77,9 @@ export function loadEnvironment(args: unknown): Environment {
       name: 'format_reward',
       weight: 0.2,
       score: ({ turns }) =>
-        mean(turns.map(({ text }) => (isPlain ? Number(/^[a-z]{5}$/.test(text)) : guessTag.formatReward(text)))),
+        mean(
+          turns.map(contentOf).map((said) => (isPlain ? Number(/^[a-z]{5}$/.test(said)) : guessTag.formatReward(said))),
+        ),
     },
   ]);
 
@@ -91,7 +94,7 @@ export function loadEnvironment(args: unknown): Environment {
     maxTurns: max_turns,
     setup: () => ({ guesses: [] }),
     respond({ example, state, turns }) {
-      const word = guessIn(turns.at(-1)!.text);
+      const word = guessIn(contentOf(turns.at(-1)!));
       const feedback = /^[a-z]{5}$/.test(word) ? feedbackOn(word, example.answer) : null;
       const next: Game = { guesses: [...state.guesses, { word, feedback }] };
       if (word === example.answer) return { state: next, end: 'ok' };

@@ -1,7 +1,8 @@
 /** Answers of servers that cannot be right are refused, with what came. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { samplesIn, turnIn } from '../../backends/inference/openai-bodies.ts';
+import { turnIn } from '../../backends/inference/chat-answer.ts';
+import { samplesIn } from '../../backends/inference/openai-bodies.ts';
 import { compileTemplate, renderBounded } from '../../engine/model/bounded-template.ts';
 
 const root = 'http://server';

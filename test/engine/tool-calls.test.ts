@@ -202,3 +202,18 @@ test('what would need enforced calls is refused by name', async (t) => {
     assert.match(message, /"auto" and "none"/);
   }
 });
+
+test('a policy server that is told how its models write calls and thoughts reads them so', async (t) => {
+  const said = ['hm', '</think>', '{"name": "look", ', '"parameters": {"at": ', '2512292042121000001}}'];
+  const { client, hold } = await openStage(t, { parsers: { tools: 'llama3_json', reasoning: 'deepseek_r1' } });
+  await hold('policy', chainModel(said));
+  const request = { model: 'policy', messages: [{ role: 'user' as const, content: 'cat?' }], tools, seed: 1 };
+  const { choices } = await client.chat.completions.create(request);
+  const { content, tool_calls: calls, ...message } = choices[0]!.message;
+  assert.equal(content, null);
+  assert.deepEqual(
+    (calls as OpenAI.ChatCompletionMessageFunctionToolCall[]).map((each) => each.function),
+    [{ name: 'look', arguments: '{"at": 2512292042121000001}' }],
+  );
+  assert.equal((message as { reasoning?: string }).reasoning, 'hm');
+});

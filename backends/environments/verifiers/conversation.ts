@@ -1,5 +1,6 @@
 import { present } from '../../../core/present.ts';
 import { RatchetError } from '../../../core/errors.ts';
+import { stringifyExact } from '../../../engine/speech/exact-json.ts';
 import type { ChatMessage, MessageToolCall, ToolSchema, Turn } from '../../../core/rl/rollout.ts';
 import type { SampledTurn, WireMessage } from './protocol.ts';
 
@@ -124,7 +125,7 @@ function textOf(content: WireMessage['content']): string {
 function toolCall(call: Readonly<Record<string, unknown>>): MessageToolCall {
   const called = (call['function'] ?? call) as Readonly<Record<string, unknown>>;
   const { arguments: given } = called;
-  const written = typeof given === 'string' ? given : JSON.stringify(given ?? {});
+  const written = typeof given === 'string' ? given : stringifyExact(given ?? {});
   return {
     id: stringOf(call['id']),
     type: 'function',

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { parseExact } from '../../../engine/speech/exact-json.ts';
 import type { JsonValue } from '../../../config/run-spec.ts';
 
 /**
@@ -74,7 +75,8 @@ export type ChildReply = z.infer<typeof ChildReply>;
 
 /** A line of a child's. Throws where it is none of the protocol's; rows and messages are looked at by those who use them. */
 export function readLine(line: string): Event | ChildReply {
-  const said: unknown = JSON.parse(line);
+  // Tools and messages go on to prompts and servers, with their numbers as Python wrote them.
+  const said: unknown = parseExact(line);
   const isEvent = typeof said === 'object' && said !== null && 'event' in said;
   return isEvent ? Event.parse(said) : ChildReply.parse(said);
 }

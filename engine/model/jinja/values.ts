@@ -1,3 +1,6 @@
+import { RatchetError } from '../../../core/errors.ts';
+import { writtenOf } from '../../speech/exact-json.ts';
+import type { WrittenJson } from '../../speech/written-json.ts';
 import type { TemplateMeter } from '../template-meter.ts';
 
 /** A value of the template language, which is Python's: whole numbers apart from floats, lists apart from tuples and generators. */
@@ -309,11 +312,13 @@ function compareTexts(left: string, right: string): number {
   return left.length - right.length;
 }
 
-/** A value of JavaScript as the template sees it. Whole numbers are ints, as in JSON without a point. */
+/** A value of JavaScript as the template sees it. Whole numbers are ints, as in JSON without a point, unless it is known how they were written. */
 export function valueOf(given: unknown): Value {
   if (given === null || typeof given === 'string' || typeof given === 'boolean') return given;
   if (typeof given === 'number') return Number.isInteger(given) ? intOf(BigInt(given)) : new Float(given);
   if (typeof given === 'bigint') return intOf(given);
+  const written = typeof given === 'object' ? writtenOf(given) : undefined;
+  if (written !== undefined) return valueAsWritten(written);
   if (Array.isArray(given)) return listOf(given.map((each) => valueOf(each === undefined ? null : each)));
   if (given instanceof Float || given instanceof Dict || given instanceof List) return given;
   if (typeof given !== 'object') throw new TypeError(`expected a value of JSON, got ${typeof given}`);
@@ -321,4 +326,33 @@ export function valueOf(given: unknown): Value {
   const pairs = given instanceof Map ? (given as Map<string, unknown>).entries() : Object.entries(given);
   for (const [key, each] of pairs) if (each !== undefined) entries.set(key, valueOf(each));
   return new Dict(entries);
+}
+
+/** Digits of the longest whole number that Python reads. */
+const digitsMax = 4_300;
+
+/** A value of JSON as Python reads it: a number is an int unless it has a point or an exponent. */
+export function valueAsWritten(written: WrittenJson): Value {
+  switch (written.kind) {
+    case 'object':
+      return new Dict(new Map([...written.entries].map(([key, item]) => [key, valueAsWritten(item)])));
+    case 'array':
+      return listOf(written.items.map(valueAsWritten));
+    case 'text':
+      return written.text;
+    default:
+      return wordValue(written.word);
+  }
+}
+
+function wordValue(word: string): Value {
+  if (word === 'null') return null;
+  if (word === 'true' || word === 'false') return word === 'true';
+  if (!/^-?\d+$/.test(word)) return new Float(Number(word));
+  if (word.length > digitsMax)
+    throw new RatchetError(
+      'InferenceRejected',
+      `Expected whole numbers of up to ${digitsMax} digits, got one of more.`,
+    );
+  return intOf(BigInt(word));
 }

@@ -160,6 +160,8 @@ def texts():
     yield "lfm2", [
         "<|tool_call_start|>[look(key=2512292042121000001)]<|tool_call_end|>", 'Let me look. <|tool_call_start|>[look(key=1, note="a"), stop()]<|tool_call_end|> and on', "<|tool_call_start|>[look(key=1)]", "<|tool_call_start|>[look(key=", "<|tool_call_start|>[]<|tool_call_end|>", "no call", "", "<|tool_call_start|>look(key=1)<|tool_call_end|>",
         "<|tool_call_start|>[look(deep=true, maybe=None, where={'x': 1})]<|tool_call_end|>", "<|tool_call_start|>[look(note='two\nlines')]<|tool_call_end|>", "<|tool_call_start|>[look(key=07)]<|tool_call_end|>", "<|tool_call_start|>[look(from=1)]<|tool_call_end|>", "<|tool_call_start|>[stop()]<|tool_call_end|>[stop()]<|tool_call_end|>fine",
+        "<|tool_call_start|>[look(note='sed -n '1,9p' f.py')]<|tool_call_end|>", "<|tool_call_start|>[look(note=\"say \"hi, you\" now\", key=2)]<|tool_call_end|>", "<|tool_call_start|>[look(note='python3 -c 'print('a')' done', key=1), stop()]<|tool_call_end|>",
+        "<|tool_call_start|>[look(note='a', 'b', key=1)]<|tool_call_end|>", "<|tool_call_start|>[look(note='a 'b', 'c' d')]<|tool_call_end|>", "<|tool_call_start|>[look(note='it's\nfine')]<|tool_call_end|>", "<|tool_call_start|>[look(note='say \\'a' 'b\\' now')]<|tool_call_end|>", "<|tool_call_start|>[look(note='echo 'x', key='y')]<|tool_call_end|>",
         "<think>hm <|tool_call_start|>[stop()]<|tool_call_end|></think>answer", "<think>hm</think><|tool_call_start|>[stop()]<|tool_call_end|>",
     ]
     yield "gemma4", [
