@@ -97,7 +97,11 @@ export const storedForms = {
   evaluation: form('an evaluation', /evaluation\/attempt_\d+\.json$/, { tellsVersion: true }),
   evaluationSummary: form('the summary of an evaluation', /evaluation\/summary_\d+\.json$/),
   checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/),
-  search: form('a search for a prompt', /search\/search\.json$/, { tellsVersion: true }),
+  /** Version 1 has no `settings.final`: such a search goes on to score its start on the screen alone. */
+  search: form('a search for a prompt', /search\/search\.json$/, {
+    tellsVersion: true,
+    upgrades: [(search: Loose) => search],
+  }),
   searchSummary: form('the summary of a search', /search\/summary\.json$/),
   answer: form('an answer of a search', /search\/answers\/part_\d+\.jsonl$/, { upgrades: [turnsOfTextAlone] }),
   promptTrial: form('the trial of a prompt', /trial\.json$/),
