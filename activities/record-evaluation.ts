@@ -68,13 +68,13 @@ async function recordRow({ run, policy, sampled, greedy }: RecordInput): Promise
   const store = storeOf(run);
   const { environment, rolloutsPerExample, passAtK } = sampled;
   const rows = await judgedRows(sampled.place);
-  const regression = await regressionOf(run, policy, sampled);
+  const { cost, eval: evaluating } = await specOf(run);
+  const regression = await regressionOf(run, policy, sampled, Math.max(1, evaluating?.environments.length ?? 1));
   const own = measuredMetrics(rows.map(measuredRow));
   const prompt = rows[0] && promptOf(rows[0]);
   const under = prompt === undefined ? {} : { prompt: { sha256: prompt, isHeldAgainst: regression !== null } };
   const summary = { ...summaryOf(policy, sampled, greedy), ...under };
   const all = greedy === null ? rows : [...rows, ...(await judgedRows(greedy.place))];
-  const { cost } = await specOf(run);
   const numbers: Record<string, number | null> = {
     policy_version: policy.step,
     ...own,

@@ -3,6 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import type { SearchSettings } from '../core/gepa/search-state.ts';
 import { classicSettings, defaultSettings, mergeDefaults } from '../core/gepa/settings.ts';
+import { editWorlds, searchByEdits } from './gepa-edits.ts';
 import { playAll, recordOf, searchInWorld } from './gepa-loop.ts';
 import { answerReflection, makeWorld, type World } from './gepa-world.ts';
 import { measureWallTime } from './gepa-workflow.ts';
@@ -22,6 +23,8 @@ const peerProgram = fileURLToPath(new URL('peers/gepa_search.py', import.meta.ur
  *   0.75 and ≥ 0.62, 0.84.
  * - `reflection_calls`: of the reflection model, which are not metric calls, for val 50 and 500 calls.
  * - `over_budget`: searches that made more calls than they were to.
+ * - `edits`: worlds that differ in what edits do (gepa-edits.ts), val 50, 500 and 200 calls: mean gain of the best prompt over the start, and how often
+ *   it is worse than the start. Goals for 500 calls: gains ≥ 0.1, 0.13, 0.35, and worse in ≤ 7 of 60.
  * - `rounds`: how often a search waits for models, one after the other, when all that is open is asked at once (val 50, 500).
  * - `seconds_val50_500`: wall time of a search through the workflow, files and durability included, at 50 ms a request (goal: gepa's 3.61 s
  *   plus 20 %, on a quiet machine); `…_classic` beside it, which waits for one thing after the other by its nature. Three seeds.
@@ -83,17 +86,41 @@ async function measure(bench: Bench, options: Options): Promise<Figures> {
     }
     figures[kind] = own;
   }
+  const edits = await measureEdits(bench, seeds);
   const reflections = { classic: figures['classic']?.['reflections'], default: figures['default']?.['reflections'] };
   const peer = await measurePeer(bench, seeds, options);
   const wall = options.wall ? await measureWallTime(bench, seeds.slice(0, seedsThroughWorkflow)) : {};
   return {
     seeds: options.seeds,
     ...figures,
+    edits,
     gepa: peer,
     reflection_calls: reflections,
     over_budget: overBudget,
     ...wall,
   };
+}
+
+/** Worlds where an edit is mostly harmful, neutral or helpful. */
+async function measureEdits(bench: Bench, seeds: readonly number[]): Promise<Figures> {
+  const figures: Record<string, Record<string, unknown>> = {};
+  for (const [kind, settingsOf] of Object.entries(kinds)) {
+    for (const maxCalls of [500, 200]) {
+      for (const { name, gain: _, ...world } of editWorlds) {
+        bench.signal.throwIfAborted();
+        bench.doing(`${kind}, ${name} edits, ${maxCalls} calls`);
+        const found = seeds.map((seed) =>
+          searchByEdits({ seed, ...world }, settingsOf({ seed, maxCalls, trainSize: 100, valSize: 50 })),
+        );
+        const own = (figures[`${kind}_${maxCalls}`] ??= {});
+        const worse = found.filter(({ gain }) => gain < 0).length;
+        own[name.replace(' ', '_')] = { gain: round(mean(found.map(({ gain }) => gain))), worse };
+        await new Promise(setImmediate);
+      }
+      bench.say(`${kind}, ${maxCalls} calls, by edits: ${JSON.stringify(figures[`${kind}_${maxCalls}`])}`);
+    }
+  }
+  return figures;
 }
 
 function makeWorldOf(seed: number, { train, val }: Case, { components }: Options): World {

@@ -103,6 +103,7 @@ export const storedForms = {
   }),
   evaluationSummary: form('the summary of an evaluation', /evaluation\/summary_\d+\.json$/),
   checkpointSubject: form('the evaluation of checkpoints', /evals\/checkpoints\.json$/, { upgrades: [withNewOptions] }),
+  /** Version 1 may lack `settings.final`: such a search goes on to score its start on the screen alone. */
   search: form('a search for a prompt', /search\/search\.json$/, {
     tellsVersion: true,
     upgrades: [withNewOptions],

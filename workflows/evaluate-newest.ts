@@ -75,7 +75,7 @@ export async function evaluateNewest(...given: [EvaluateNewestInput]): Promise<E
     for (const { result, version } of evaluated) {
       const { environment, model } = result;
       const regression = await evaluationParts.judgeEvaluation.executeWithOptions({ summary: environment }, [
-        { result, version },
+        { result, version, environments: evaluated.length },
       ]);
       if (regression?.isWorse !== true) continue;
       const name = version === null ? model : versionName(version.policy);

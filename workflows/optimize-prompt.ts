@@ -288,7 +288,7 @@ function lastLine({
   const [now, was] = [bestScore, startScore].map((score) => score?.toFixed(3) ?? 'none');
   const found =
     best === 0
-      ? `no prompt is better than the start, score ${was}`
+      ? `the start is kept, no other prompt scored clearly above it: score ${was} on ${bestCoverage} examples`
       : `best: candidate ${best}, score ${now} (the start: ${was}${fewer})`;
   return `finished: ${found}  calls ${calls} of ${maxCalls}  candidates ${candidates}  (${stopReason})`;
 }

@@ -1,7 +1,7 @@
 import { fileURLToPath } from 'node:url';
 import type { EvaluationPlace, EvaluationResult, StoredEvaluation } from '../../core/eval/evaluation.ts';
 import { rewardRow } from '../../core/eval/measured-row.ts';
-import { judgeRegression, type Regression, rewardsByExample } from '../../core/eval/regression.ts';
+import { judgeAgainst, referencesAmong, type Regression, rewardsByExample } from '../../core/eval/regression.ts';
 import { differencesOf } from '../../core/eval/same-evaluation.ts';
 import { layout, stepOf } from '../../runs/layout.ts';
 import type { RolloutRow } from '../../core/rl/rollout.ts';
@@ -18,12 +18,16 @@ interface JudgeInput {
   readonly result: EvaluationResult;
   /** The version that was evaluated; null = the model is the same each time, and what may have changed is what serves it. */
   readonly version: { readonly run: RunHandle; readonly policy: PolicyVersion } | null;
+  /** Evaluations that are judged beside this one, itself included; one when missing. */
+  readonly environments?: number;
 }
 
 /** Holds an evaluation against the best before it that was carried out in the same way; null where there is none. */
-export async function judgeEvaluation({ result, version }: JudgeInput): Promise<Regression | null> {
+export async function judgeEvaluation({ result, version, environments = 1 }: JudgeInput): Promise<Regression | null> {
   return withHeartbeat(async () =>
-    version === null ? regressionInFolder(result) : regressionOf(version.run, version.policy, result),
+    version === null
+      ? regressionInFolder(result, environments)
+      : regressionOf(version.run, version.policy, result, environments),
   );
 }
 
@@ -32,6 +36,7 @@ export async function regressionOf(
   run: RunHandle,
   policy: PolicyVersion,
   { environment, place }: EvaluationResult,
+  environments: number,
 ): Promise<Regression | null> {
   const variant = variantOf(place.prefix);
   const candidates: Candidate[] = [];
@@ -44,17 +49,21 @@ export async function regressionOf(
       candidates.push({ place: { ...place, prefix }, step, name: `v${step}` });
     }
   }
-  return judge(place, policy.step, candidates, [run.name, environment], ['policy']);
+  const key = [run.name, environment];
+  return judge(place, policy.step, candidates, { key, mayDiffer: ['policy'], environments });
 }
 
 /** Of a file's model: among the evaluations that lie beside it. */
-async function regressionInFolder({ place, environment, model }: EvaluationResult): Promise<Regression | null> {
+async function regressionInFolder(
+  { place, environment, model }: EvaluationResult,
+  environments: number,
+): Promise<Regression | null> {
   if (!place.store.startsWith('file:')) return null;
   const folder = fileURLToPath(place.store);
   await requireStorePlace(folder); // what lies beside is read by name
   const others = (await evaluationsIn(folder)).filter(({ id }) => id !== place.name);
   const candidates = others.map(({ id }, i) => ({ place: placeIn(folder, id), step: i, name: id }));
-  return judge(place, others.length, candidates, [model, environment], []);
+  return judge(place, others.length, candidates, { key: [model, environment], mayDiffer: [], environments });
 }
 
 interface Candidate {
@@ -63,12 +72,18 @@ interface Candidate {
   readonly name: string;
 }
 
+interface JudgedBy {
+  readonly key: readonly string[];
+  readonly mayDiffer: readonly string[];
+  /** Judged at once. */
+  readonly environments: number;
+}
+
 async function judge(
   place: EvaluationPlace,
   step: number,
   candidates: readonly Candidate[],
-  key: readonly string[],
-  mayDiffer: readonly string[],
+  { key, mayDiffer, environments }: JudgedBy,
 ): Promise<Regression | null> {
   const own = await newestAttempt(place);
   if (own === null) return null;
@@ -79,14 +94,16 @@ async function judge(
     const reward = (await resultOf(candidate.place, stored.attempt))?.avgReward ?? null;
     if (reward !== null) known.push({ ...candidate, reward });
   }
-  const best = known.sort((a, b) => b.reward - a.reward || a.step - b.step)[0];
-  if (best === undefined) return null;
+  const references = referencesAmong(known);
+  if (references === null) return null;
   const rewards = async (at: EvaluationPlace) => rewardsByExample((await judgedRows(at)).map(rewardRow));
-  return judgeRegression(
-    { step, rewards: await rewards(place) },
-    [{ ...best, rewards: await rewards(best.place) }],
-    key,
-  );
+  const withRewards = async (one: (typeof known)[number]) => ({ ...one, rewards: await rewards(one.place) });
+  const best = await withRewards(references.best);
+  const last = references.last === references.best ? best : await withRewards(references.last);
+  const window: Awaited<ReturnType<typeof withRewards>>[] = [];
+  for (const one of references.window) window.push(one === references.best ? best : await withRewards(one));
+  const { count } = references;
+  return judgeAgainst({ step, rewards: await rewards(place) }, { best, last, window, count }, { key, environments });
 }
 
 /** Whether the two differ in nothing but what they may, and the number of examples. */

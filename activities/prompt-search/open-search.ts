@@ -99,7 +99,7 @@ async function drawSearch(
   const startTexts = await startTextsOf(input, opened, drawn.train);
   const merge = input.merges === true ? { merge: mergeDefaults } : {};
   return {
-    schemaVersion: 1,
+    schemaVersion: 2,
     input,
     settings: settingsOf({
       ...tunedSettings(input.tuning ?? {}),

@@ -38,7 +38,7 @@ export const scheduleCommand: Command = new Command('schedule')
   .addOption(
     new Option(
       '--on-regression <action>',
-      'what the run does when an evaluation is worse than the best before it, beyond chance',
+      'what the run does when two evaluations in a row are worse than those before, beyond doubt',
     )
       .choices(regressionActions)
       .default('flag'),

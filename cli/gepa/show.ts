@@ -63,8 +63,14 @@ export function describeSearch(found: SearchFolder, candidate = found.best): str
   return [
     onOneLine(`${environment} · ${model} · reflected on by ${reflectionModel}`),
     [
-      `best candidate ${best}: ${figure(average(scored))} on ${scored.length} examples`,
-      `the start ${figure(average(beside))}${beside.length < scored.length ? ` on ${beside.length} of them` : ''}`,
+      ...(best === 0
+        ? [
+            `best: the start, no other prompt scored clearly above it: ${figure(average(scored))} on ${scored.length} examples`,
+          ]
+        : [
+            `best candidate ${best}: ${figure(average(scored))} on ${scored.length} examples`,
+            `the start ${figure(average(beside))}${beside.length < scored.length ? ` on ${beside.length} of them` : ''}`,
+          ]),
       ...budget,
       ...ended,
     ].join('  '),

@@ -31,7 +31,7 @@ const whenAndHow = {
   ),
   on_regression: setting(
     choice(...regressionActions),
-    'when one is worse than the best before it beyond chance: `flag` it, `pause` or `stop` the run',
+    'when a version is worse than those before it: `flag` it; `pause` or `stop` the run once two evaluations in a row are, beyond doubt and on at least ten examples. One alone is only marked',
     { default: 'flag' },
   ),
 };

@@ -27,6 +27,7 @@ export interface CheckpointRow extends CheckpointFigures {
 /** By environment, each with its checkpoints in order. */
 export function checkpointCurves(run: string, figures: readonly CheckpointFigures[]): Map<string, CheckpointRow[]> {
   const curves = new Map<string, CheckpointRow[]>();
+  const environments = new Set(figures.map(({ environment }) => environment)).size;
   for (const environment of new Set(figures.map((one) => one.environment))) {
     const own = figures.filter((one) => one.environment === environment).sort((a, b) => a.step - b.step);
     const best = Math.max(...own.map(({ reward }) => reward ?? Number.NEGATIVE_INFINITY));
@@ -35,7 +36,7 @@ export function checkpointCurves(run: string, figures: readonly CheckpointFigure
       own.map((one, i) => {
         const before = own.slice(0, i);
         const alike = before.filter(({ prompt }) => prompt === one.prompt);
-        const judged = judgeRegression(one, alike, [run, environment]);
+        const judged = judgeRegression(one, alike, [run, environment], { environments });
         const isBest = one.reward === best && own.findIndex(({ reward }) => reward === best) === i;
         const isPromptNew = i > 0 && before.at(-1)!.prompt !== one.prompt;
         return { ...one, isBest, worseThan: judged?.isWorse === true ? judged.best.step : null, isPromptNew };

@@ -1,4 +1,4 @@
-import type { SearchState } from './search-state.ts';
+import type { SearchSettings, SearchState } from './search-state.ts';
 
 /** Metric calls that were made. */
 export function callsMade({ spent, iterations }: SearchState): number {
@@ -21,8 +21,20 @@ export function reflectionsFree({ settings, reflections, iterations }: SearchSta
 /** Calls that are neither made nor set aside: for requests that are out, and for validating the best at the end. */
 export function callsFree(state: SearchState): number {
   const { settings, spent, start, iterations, finals, phase } = state;
-  const { maxCalls, valSize, screen } = settings;
-  const forTheBest = screen === null || phase === 'final' || phase === 'done' ? 0 : valSize - screen;
+  const { maxCalls } = settings;
+  const forTheBest = phase === 'final' || phase === 'done' ? 0 : callsOfTheEnd(settings);
   const aside = [...iterations, ...finals, start].reduce((sum, { reserved }) => sum + reserved, 0);
   return maxCalls - spent - aside - forTheBest;
+}
+
+/** Calls that the end takes: the best candidates beyond the screen, the best of them on all that is left. */
+export function callsOfTheEnd({
+  valSize,
+  screen,
+  final,
+}: Pick<SearchSettings, 'valSize' | 'screen' | 'final'>): number {
+  if (screen === null) return 0;
+  const rest = valSize - screen;
+  if (final === undefined) return rest;
+  return rest + (final.candidates - 1) * Math.min(final.examples, rest);
 }

@@ -2,11 +2,12 @@ import { beginIteration } from './begin-iteration.ts';
 import { callsFree, callsMade } from './budget.ts';
 import { addCandidate, commitIteration } from './commit.ts';
 import { isComplete, newEvaluation } from './evaluation.ts';
+import { average } from './fronts.ts';
 import { advance, evaluationsOf, isJudgeable, judge } from './iteration.ts';
 import { ofEquals, screenedAverages, screenedExamples } from './standing.ts';
 import { metCondition } from './stop.ts';
 import { callsShort, giveUp } from './take-answer.ts';
-import type { SearchEvent, SearchState } from './search-state.ts';
+import type { FinalSettings, SearchEvent, SearchState } from './search-state.ts';
 
 /**
  * Takes the search as far as its answers reach, in the state itself. An iteration begins only where another was committed,
@@ -103,30 +104,69 @@ function askForMore(state: SearchState): boolean {
   return true;
 }
 
-/** The best by what all were scored on get the rest, as many as the budget allows. */
+/** The best by what all were scored on are scored further: on some examples first where the search has a heat, else on the rest. */
 function beginFinals(state: SearchState): boolean {
+  const { settings } = state;
   state.stopReason ??= 'budget';
   state.phase = 'final';
   const averages = screenedAverages(state);
-  const order = ofEquals(state.settings);
+  const order = ofEquals(settings);
   const ranked = averages.map((_, i) => i).sort((a, b) => averages[b]! - averages[a]! || order(a, b));
-  for (const candidate of ranked) {
-    const rest = state.candidates[candidate]!.scores.flatMap((score, example) => (score === null ? [example] : []));
-    if (rest.length === 0) continue;
-    if (rest.length > callsFree(state)) break;
-    const evaluation = newEvaluation(`final.${candidate}.${callsMade(state)}`, 'val', rest);
-    state.finals.push({ candidate, evaluation, reserved: rest.length });
-  }
+  if (settings.final === undefined || settings.final.candidates === 1) scoreTheRest(state, ranked);
+  else beginHeat(state, ranked, settings.final);
   return true;
 }
 
+/** Leaves the best of the heat enough calls for the rest. */
+function beginHeat(state: SearchState, ranked: readonly number[], { candidates, examples }: FinalSettings): void {
+  const open = ranked.filter((candidate) => unscored(state, candidate).length > 0);
+  for (const candidate of open.slice(0, candidates)) {
+    const rest = unscored(state, candidate);
+    const some = rest.slice(0, examples);
+    const forTheBest = rest.length - some.length;
+    if (some.length + forTheBest > callsFree(state)) break;
+    addFinal(state, candidate, some, { isHeat: true });
+  }
+}
+
+/** As many as the budget allows. */
+function scoreTheRest(state: SearchState, ranked: readonly number[]): void {
+  for (const candidate of ranked) {
+    const rest = unscored(state, candidate);
+    if (rest.length === 0) continue;
+    if (rest.length > callsFree(state)) break;
+    addFinal(state, candidate, rest, {});
+  }
+}
+
+function addFinal(
+  state: SearchState,
+  candidate: number,
+  examples: readonly number[],
+  kind: { readonly isHeat?: true },
+): void {
+  const id = `final.${candidate}.${callsMade(state)}${kind.isHeat ? '.heat' : ''}`;
+  state.finals.push({ candidate, evaluation: newEvaluation(id, 'val', examples), reserved: examples.length, ...kind });
+}
+
+function unscored({ candidates }: SearchState, candidate: number): number[] {
+  return candidates[candidate]!.scores.flatMap((score, example) => (score === null ? [example] : []));
+}
+
 function afterFinals(state: SearchState): boolean {
-  if (state.finals.some(({ evaluation }) => evaluation.isOpen)) return false;
-  for (const { candidate, evaluation } of state.finals) {
-    const { scores } = state.candidates[candidate]!;
+  const { finals, candidates } = state;
+  if (finals.some(({ evaluation }) => evaluation.isOpen)) return false;
+  for (const { candidate, evaluation } of finals) {
+    const { scores } = candidates[candidate]!;
     for (const [i, example] of evaluation.examples.entries()) scores[example] = evaluation.scores[i]!;
   }
-  return end(state);
+  const heat = finals.filter(({ isHeat }) => isHeat);
+  if (heat.length === 0) return end(state);
+  const scoreOf = (candidate: number): number => average(candidates[candidate]!.scores);
+  const ranked = heat.map(({ candidate }) => candidate).toSorted((a, b) => scoreOf(b) - scoreOf(a));
+  state.finals = [];
+  scoreTheRest(state, ranked);
+  return true;
 }
 
 function end(state: SearchState): boolean {

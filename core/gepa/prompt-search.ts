@@ -79,7 +79,7 @@ export type ExampleRef = readonly [environment: number, dataset: 'dataset' | 'ev
 
 /** `search/search.json`: what a search is, with its examples drawn. Whoever opens it first decides. */
 export interface StoredPromptSearch {
-  readonly schemaVersion: 1;
+  readonly schemaVersion: 2;
   readonly input: PromptSearchInput;
   readonly settings: SearchSettings;
   /** Names of texts, see {@link PromptSearchHandle.start}. */

@@ -53,6 +53,19 @@ export interface MergeSettings {
   readonly subsample: number;
 }
 
+/**
+ * The start is scored on every validation example. At the end the best candidates of the screen are scored on some more, and the best of these
+ * on the rest: the screen is too small to tell the best, and who leads there was lucky as well.
+ */
+export interface FinalSettings {
+  /** How many of the screen's best are scored further. */
+  readonly candidates: number;
+  /** Examples beyond the screen that tell these apart. */
+  readonly examples: number;
+  /** Standard errors that the best must be above the start, example by example; else the start is the result. */
+  readonly lead: number;
+}
+
 /** All that decides a search besides what the models answer. */
 export interface SearchSettings {
   readonly seed: number;
@@ -80,6 +93,8 @@ export interface SearchSettings {
   readonly overlapsValidation: boolean;
   /** Validation examples that an accepted candidate is scored on, the same for all; null = every one. The best gets the rest at the end, from a reserve. */
   readonly screen: number | null;
+  /** How the best is told at the end. Missing: the start is scored on the screen alone, and the best of the screen gets the rest, as in a search of an earlier Ratchet. */
+  readonly final?: FinalSettings;
   readonly merge: MergeSettings | null;
   readonly stop: readonly StopCondition[];
   /** A child that equals its parent is not evaluated. */
@@ -304,7 +319,7 @@ export interface SearchState {
   fruitless: number;
   stopReason: StopReason | null;
   /** Whose validation is completed at the end, best first. */
-  finals: (SingleEvaluation & { readonly candidate: number })[];
+  finals: (SingleEvaluation & { readonly candidate: number; readonly isHeat?: true })[];
   events: SearchEvent[];
 }
 

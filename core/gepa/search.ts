@@ -3,7 +3,7 @@ import { callsFree, callsMade } from './budget.ts';
 import { goOn } from './drive.ts';
 import { evaluateRequest, newEvaluation } from './evaluation.ts';
 import { openRequests } from './iteration.ts';
-import { bestOf, screenedExamples } from './standing.ts';
+import { allExamples, bestOf, screenedExamples } from './standing.ts';
 import { takeAnswer } from './take-answer.ts';
 import type {
   EvaluateRequest,
@@ -19,14 +19,14 @@ import type {
 /** A search that has asked for nothing yet. */
 export function startSearch(settings: SearchSettings, start: Texts): SearchState {
   if (Object.keys(start).length === 0) throw new Error('A prompt search needs at least one component to write anew.');
-  const screened = screenedExamples(settings);
+  const first = settings.final === undefined ? screenedExamples(settings) : allExamples(settings);
   return {
     form: 1,
     settings,
     phase: 'start',
     spent: 0,
     candidates: [],
-    start: { texts: start, evaluation: newEvaluation('start', 'val', screened), reserved: screened.length },
+    start: { texts: start, evaluation: newEvaluation('start', 'val', first), reserved: first.length },
     iterations: [],
     begun: 0,
     drawn: 0,

@@ -1,5 +1,5 @@
 import { RatchetError } from '../errors.ts';
-import type { SearchSettings } from './search-state.ts';
+import type { FinalSettings, SearchSettings } from './search-state.ts';
 
 /** What has no default. */
 type SearchSizes = Pick<SearchSettings, 'seed' | 'maxCalls' | 'trainSize' | 'valSize'>;
@@ -35,23 +35,42 @@ export function classicSettings(options: SearchOptions): SearchSettings {
 
 /**
  * Ratchet's defaults: more is tried for the same calls. An accepted text is scored on part of the validation examples, the best
- * one on the rest at the end; texts that are known already are not scored again; of several children of one minibatch the best is
- * validated, and meanwhile the next iteration begins from it; where the budget is large, up to three iterations are side by side
- * while they bring nothing. Chosen by `bench gepa`.
+ * few on more of them at the end, and the best of these on the rest; texts that are known already are not scored again; of several children
+ * of one minibatch the best is validated, and meanwhile the next iteration begins from it; where the budget is large, up to three iterations
+ * are side by side while they bring nothing. Chosen by `bench gepa`.
  */
 export function defaultSettings(options: SearchOptions): SearchSettings {
+  const { valSize, maxCalls } = options;
+  const screen = options.screen === undefined ? Math.max(5, Math.ceil(valSize / 10)) : options.screen;
   return classicSettings({
-    screen: Math.max(5, Math.ceil(options.valSize / 10)),
+    screen,
+    final: finalOf({ screen, valSize, maxCalls }),
     skipsUnchanged: true,
     skipsTried: true,
     reusesMinibatch: true,
     seedsReflection: true,
-    proposals: Math.min(8, Math.max(2, Math.floor(options.maxCalls / 62))),
-    parallelMax: Math.min(3, Math.max(1, Math.floor(options.maxCalls / 160))),
+    proposals: proposalsOf(maxCalls),
+    parallelMax: Math.min(3, Math.max(1, Math.floor(maxCalls / 160))),
     proposalSelection: 'best',
     overlapsValidation: true,
     ...options,
   });
+}
+
+function finalOf({
+  screen,
+  valSize,
+  maxCalls,
+}: Pick<SearchSettings, 'screen' | 'valSize' | 'maxCalls'>): FinalSettings {
+  return {
+    candidates: Math.min(4, Math.max(1, Math.floor(maxCalls / 120))),
+    examples: Math.max(1, Math.ceil((valSize - (screen ?? valSize)) / 3)),
+    lead: 1,
+  };
+}
+
+function proposalsOf(maxCalls: number): number {
+  return Math.min(8, Math.max(2, Math.floor(maxCalls / 62)));
 }
 
 /** gepa's, when merging is asked for. */
@@ -83,7 +102,8 @@ function requireSound(settings: SearchSettings): SearchSettings {
     refuse('screen', 'a whole number ≥ 1, or null', screen);
   if (maxCalls < valSize && !overshoots)
     refuse('maxCalls', `at least ${valSize}, the validation examples that the best is scored on`, maxCalls);
-  return { ...settings, screen: screen !== null && screen < valSize ? screen : null };
+  if (screen === null || screen >= valSize) return { ...settings, screen: null };
+  return { ...settings, final: settings.final ?? finalOf(settings) };
 }
 
 function refuse(name: string, expected: string, received: unknown): never {

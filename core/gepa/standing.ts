@@ -1,6 +1,6 @@
 import { permutation } from '../random.ts';
 import { average, type Fronts, frontsOf } from './fronts.ts';
-import type { SearchSettings, SearchState } from './search-state.ts';
+import type { Candidate, SearchSettings, SearchState } from './search-state.ts';
 
 /** Validation examples that every candidate is scored on, ascending. */
 export function screenedExamples({
@@ -8,10 +8,14 @@ export function screenedExamples({
   valSize,
   screen,
 }: Pick<SearchSettings, 'seed' | 'valSize' | 'screen'>): number[] {
-  if (screen === null) return Array.from({ length: valSize }, (_, example) => example);
+  if (screen === null) return allExamples({ valSize });
   return permutation(valSize, seed, 'gepa', 'screen')
     .slice(0, screen)
     .sort((a, b) => a - b);
+}
+
+export function allExamples({ valSize }: Pick<SearchSettings, 'valSize'>): number[] {
+  return Array.from({ length: valSize }, (_, example) => example);
 }
 
 /** Each candidate's average over what all were scored on. */
@@ -26,23 +30,45 @@ export function screenedFronts({ settings, candidates }: SearchState): Fronts {
 }
 
 /**
- * Position of the best candidate: among those that were scored on every validation example; before there are such, among
- * all by what all were scored on.
+ * Position of the best candidate. Until the end all are compared by the screen; then those that were scored on most examples. The start is
+ * the best unless another one is above it, example by example, by more than the standard errors that the search asks for.
  */
 export function bestOf(state: SearchState): number {
-  const { settings, candidates } = state;
-  const scores = candidates.map((candidate) => candidate.scores);
-  const isWhole = scores.map((own) => own.every((score) => score !== null));
-  if (isWhole.includes(true))
-    return bestByAverage(
-      scores.map((own, i) => (isWhole[i] ? own : [])),
-      settings,
-    );
-  const screened = screenedExamples(settings);
-  return bestByAverage(
-    scores.map((own) => screened.map((example) => own[example] ?? null)),
-    settings,
+  const { settings, candidates, phase } = state;
+  const isEnd = phase === 'done';
+  const examples = isEnd ? allExamples(settings) : screenedExamples(settings);
+  const [start, ...others] = candidates;
+  const lead = isEnd ? (settings.final?.lead ?? 0) : 0;
+  const rivals = (isEnd ? fullyScored(others, settings) : others).filter((other) =>
+    isAbove(differencesOf(start!, other, examples), lead),
   );
+  if (rivals.length === 0) return 0;
+  const scores = candidates.map((candidate) =>
+    rivals.includes(candidate) ? examples.map((example) => candidate.scores[example] ?? null) : [],
+  );
+  return bestByAverage(scores, settings);
+}
+
+/** Those with the most examples: another one, whose last rollouts failed or were never asked for, would win by the luck of a few. */
+function fullyScored(candidates: readonly Candidate[], { valSize }: SearchSettings): Candidate[] {
+  const coverage = candidates.map(({ scores }) => scores.filter((score) => score !== null).length);
+  const most = Math.max(valSize / 2, ...coverage);
+  return candidates.filter((_, i) => coverage[i]! >= most);
+}
+
+function differencesOf(before: Candidate, after: Candidate, examples: readonly number[]): number[] {
+  return examples.flatMap((example) => {
+    const [was, is] = [before.scores[example] ?? null, after.scores[example] ?? null];
+    return was === null || is === null ? [] : [is - was];
+  });
+}
+
+/** Whether the mean of differences lies above 0 by more than so many standard errors. */
+function isAbove(differences: readonly number[], standardErrors: number): boolean {
+  const mean = average(differences);
+  const squares = differences.reduce((sum, difference) => sum + (difference - mean) ** 2, 0);
+  const count = differences.length;
+  return mean > standardErrors * Math.sqrt(squares / Math.max(1, count - 1) / count) && mean > 0;
 }
 
 /** Position of the highest average; of equals the one that was scored on more, then as {@link ofEquals} has it. */

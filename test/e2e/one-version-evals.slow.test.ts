@@ -169,6 +169,7 @@ test('a regression that a schedule found pauses the run, or stops it, as the sch
     difference: { mean: -0.25, low: -0.5, high: -0.125 },
     examples: 16,
     isWorse: true,
+    isRepeated: true,
   };
   const found = { environment: 'reverse-text', version: 'v1', step: 1, regression };
   const status = async () => (await handle.query(statusQuery).catch(() => null))?.phase;

@@ -6,6 +6,8 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, describe, test, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { next, startSearch } from '../../core/gepa/search.ts';
+import type { StoredPromptSearch } from '../../core/gepa/prompt-search.ts';
 import { decodeRanges } from '../../core/rl/ledger.ts';
 import type { ScoredGroup } from '../../core/rl/rollout.ts';
 import type { LeasedGroups, RunHandle, StepCommit, StepPlan } from '../../core/rl/run-state.ts';
@@ -207,6 +209,15 @@ describe('recorded runs of 24, 25 and 26 November', () => {
       assert.deepEqual(read, written);
       versions.set(id, (versions.get(id) ?? new Set()).add(1));
     }
+    const key = sampleKeys.search;
+    const search = await readFile(new URL('../data/stored-forms/search-1.json', import.meta.url));
+    const { settings, start } = decodeStored<StoredPromptSearch>(search, key);
+    const [first] = next(startSearch(settings, start));
+    assert.equal(
+      first?.kind === 'evaluate' && first.examples.length,
+      5,
+      'it scores its start on the screen, as it began',
+    );
     // The teacher of a run is another server, so its rows are made below.
     for (const [id, { version }] of Object.entries(storedForms))
       for (let older = 1; older < version; older++)

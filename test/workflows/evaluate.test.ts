@@ -244,6 +244,7 @@ describe('an evaluation', { concurrency: 8 }, () => {
 
 const worse: Regression = {
   isWorse: true,
+  isRepeated: true,
   best: { step: 2, name: 'v2', reward: 0.9 },
   reward: 0.1,
   difference: { mean: -0.8, low: -0.9, high: -0.7 },

@@ -13,6 +13,7 @@ after(closeServer);
 
 const worse: Regression = {
   isWorse: true,
+  isRepeated: true,
   best: { step: 0, name: 'v0', reward: 0.9 },
   reward: 0.1,
   difference: { mean: -0.8, low: -0.9, high: -0.7 },
@@ -167,6 +168,22 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     gate.open();
     await run.tell('resume');
     assert.equal((await run.result()).step, 3);
+  });
+
+  test('a mark that the evaluation before it does not bear out pauses and stops nothing', async () => {
+    for (const onRegression of ['pause', 'stop'] as const) {
+      const run = await begin({
+        settings: { maxSteps: 3, eval: evaluating({ interval: 1, skipFirstStep: true, onRegression }) },
+        fakes: {
+          recordEvaluation: async ({ policy }, { usual }) => ({
+            ...(await usual()),
+            regression: policy.step === 1 ? { ...worse, isRepeated: false } : null,
+          }),
+        },
+      });
+      assert.equal((await run.result()).step, 3);
+      assert.equal((await run.told('regression')).length, 1);
+    }
   });
 
   test('on_regression = "stop" ends the run after the step under way', async () => {

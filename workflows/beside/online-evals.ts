@@ -339,7 +339,8 @@ export class OnlineEvals {
       low: difference.low,
       high: difference.high,
     });
-    if (this.#isLastStepMade || action === 'flag') return;
+    // One evaluation alone is flagged too often: chance marks some in a hundred.
+    if (this.#isLastStepMade || action === 'flag' || regression.isRepeated !== true) return;
     if (action === 'stop') return control.stopBecause(text);
     control.pause(`${text}. Resume to continue, or go back: npx ratchet rewind ${spec.name} --step ${best.step}`);
   }

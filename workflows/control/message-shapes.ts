@@ -131,6 +131,7 @@ export const signalShapes = {
       step: whole,
       regression: fieldsOf({
         isWorse: flag,
+        isRepeated: optional(flag),
         best: fieldsOf({ step: whole, name: text, reward: number }),
         reward: number,
         difference: fieldsOf({ mean: number, low: number, high: number }),

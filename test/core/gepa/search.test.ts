@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { callsFree } from '../../../core/gepa/budget.ts';
 import { tellings } from '../../../core/gepa/figures.ts';
 import { askToStop, changeBudget, next, result, settle, startSearch } from '../../../core/gepa/search.ts';
-import type { SearchSettings, SearchState } from '../../../core/gepa/search-state.ts';
+import type { Candidate, SearchSettings, SearchState } from '../../../core/gepa/search-state.ts';
 import { classicSettings, defaultSettings, leastBudget, mergeDefaults } from '../../../core/gepa/settings.ts';
 import { anyOrder, answerOf, atOnce, drive, scoreOf, type Toy } from './toy-search.ts';
 
@@ -157,18 +157,78 @@ describe('a search', () => {
     fc.assert(
       fc.property(someToy, (toy) => {
         const { state } = drive({ ...toy, failing: 0 }, atOnce);
-        const { best, candidates, coverage, score } = result(state);
+        const { best, candidates, coverage } = result(state);
         assert.equal(coverage, toy.settings.valSize);
-        const whole = candidates.filter(({ scores }) => !scores.includes(null));
-        assert(
-          whole.every(({ scores }) => scores.reduce<number>((sum, s) => sum + s!, 0) / scores.length <= score! + 1e-12),
-        );
         assert(!candidates[best]!.scores.includes(null));
       }),
       { numRuns: 60 },
     );
   });
+
+  test('returns the start unless another one is above it by its own measurements, and the highest of those that are', () => {
+    fc.assert(
+      fc.property(someToy, fc.boolean(), fc.nat(), (toy, isOfEarlierRatchet, order) => {
+        const { final, ...others } = toy.settings;
+        const settings: SearchSettings = isOfEarlierRatchet || final === undefined ? others : { ...others, final };
+        const { state } = drive({ ...toy, settings }, anyOrder(order));
+        const { best, candidates } = result(state);
+        if (best === 0) return;
+        const [found, start] = [candidates[best]!, candidates[0]!];
+        assert.ok(leadOf(start, found) > 0, JSON.stringify([start.scores, found.scores]));
+        const isWhole = ({ scores }: Candidate) => !scores.includes(null);
+        if (!isWhole(start) || !isWhole(found)) return;
+        const [mean, error] = [leadOf(start, found), errorOf(start, found)];
+        assert.ok(mean > (settings.final?.lead ?? 0) * error, `${mean} ± ${error}`);
+        for (const other of candidates.filter(isWhole))
+          assert.ok(
+            leadOf(start, other) <= mean + 1e-12 ||
+              leadOf(start, other) <= (settings.final?.lead ?? 0) * errorOf(start, other) + 1e-12,
+          );
+      }),
+      { numRuns: 150 },
+    );
+  });
+
+  test('scores the start on every validation example, and the best of the screen by a heat', () => {
+    const settings = defaultSettings({ seed: 1, maxCalls: 500, trainSize: 20, valSize: 50 });
+    assert.deepEqual(settings.final, { candidates: 4, examples: 15, lead: 1 });
+    const { asked, state } = drive({ settings, start: { system_prompt: '' }, failing: 0, paidInVain: 0 }, atOnce);
+    const sizesOf = (purpose: string) =>
+      asked.flatMap((request) =>
+        request.kind === 'evaluate' && request.purpose === purpose ? [request.examples.length] : [],
+      );
+    assert.deepEqual(sizesOf('start'), [50]);
+    assert.deepEqual(sizesOf('final').slice(0, 5), [15, 15, 15, 15, 30]);
+    assert.ok(result(state).best > 0);
+  });
+
+  test('of an earlier Ratchet goes on as it began: the start on the screen alone, the rest for the best', () => {
+    const { final, ...settings } = defaultSettings({ seed: 1, maxCalls: 500, trainSize: 20, valSize: 50 });
+    assert.ok(final);
+    const { asked } = drive({ settings, start: { system_prompt: '' }, failing: 0, paidInVain: 0 }, atOnce);
+    const evaluated = asked.flatMap((request) => (request.kind === 'evaluate' ? [request] : []));
+    assert.deepEqual([evaluated[0]!.purpose, evaluated[0]!.examples.length], ['start', 5]);
+    const finals = evaluated.filter(({ purpose }) => purpose === 'final');
+    assert.ok(finals.length > 0 && finals.every(({ examples }) => examples.length === 45));
+    assert.match(finals[0]!.id, /^final\.\d+\.\d+$/);
+  });
 });
+
+/** Mean of the differences between two candidates, over the examples that both were scored on. */
+function leadOf(start: Candidate, other: Candidate): number {
+  const differences = differencesOf(start, other);
+  return differences.reduce((sum, difference) => sum + difference, 0) / differences.length;
+}
+
+function errorOf(start: Candidate, other: Candidate): number {
+  const [differences, mean] = [differencesOf(start, other), leadOf(start, other)];
+  const squares = differences.reduce((sum, difference) => sum + (difference - mean) ** 2, 0);
+  return Math.sqrt(squares / Math.max(1, differences.length - 1) / differences.length);
+}
+
+function differencesOf(start: Candidate, other: Candidate): number[] {
+  return start.scores.flatMap((was, i) => (was === null || other.scores[i] == null ? [] : [other.scores[i] - was]));
+}
 
 describe('what fails', () => {
   const toy = { settings: defaultSettings(sizes), start: { system_prompt: 'a' }, paidInVain: 0 };

@@ -10,7 +10,7 @@ describe('what a person sets of a search', () => {
   test('holds over what is chosen for the budget, and nothing else changes', () => {
     const usual = defaultSettings(sizes);
     const tuned = defaultSettings({ ...sizes, ...tunedSettings({ screen: 20, proposals: 2 }) });
-    assert.deepEqual(tuned, { ...usual, screen: 20, proposals: 2 });
+    assert.deepEqual(tuned, { ...usual, screen: 20, proposals: 2, final: { ...usual.final!, examples: 10 } });
     assert.deepEqual(defaultSettings({ ...sizes, ...tunedSettings({}) }), usual);
   });
 
