@@ -23,7 +23,8 @@ export async function withFiles(
   await tried([['store', 'uri'], ['output_dir']], () => requireStoreFolder(spec.store.uri));
   const code = await readCodeOf(spec, folder, tried);
   const environments = await readEnvironments(spec, folder, tried);
-  const variables = await locateVariableFiles(spec, [folder, projectFolder], (look) => tried([['env_files']], look));
+  const places = { folders: [folder, projectFolder], areAllHere: missing.length === 0 };
+  const variables = await locateVariableFiles(spec, places, (look) => tried([['env_files']], look));
   const mayLook = reachesStore || spec.store.uri.startsWith('file:');
   const inference = await readServers(spec.inference, folders, tried);
   const teacher = await readTeacher(spec.teacher, folders, tried);
