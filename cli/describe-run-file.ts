@@ -241,11 +241,13 @@ function trainedBy(trainer: RunSpec['trainer']): string {
 }
 
 function lossLine({ loss, advantage, environments, turnCredit: turns }: RunSpec): string {
-  const { type, clipLow, clipHigh, maskLow, maskHigh, klTau } = loss;
-  const moved = `, tokens whose probability moved from −${maskLow} to ${maskHigh ?? '∞'}, ${klTau} · (ln ρ)²`;
+  const { type, clipLow, clipHigh, maskLow, maskHigh, klTau, ratioMax } = loss;
+  const penalty = klTau === 0 ? '' : `, ${klTau} · (ln ρ)²`;
+  const cap = ratioMax === undefined ? '' : `, ratio ≤ ${ratioMax}`;
+  const moved = `, tokens whose probability moved from −${maskLow} to ${maskHigh ?? '∞'}${cap}${penalty}`;
   const bounds = {
     cispo: `, ratio ≤ ${clipHigh}`,
-    grpo: `, ratio from ${clipLow} to ${clipHigh}`,
+    grpo: `, ratio from ${clipLow} to ${clipHigh}${cap}`,
     importance_sampling:
       maskLow === 0 && maskHigh === null ? '' : `, tokens of a ratio from ${maskLow} to ${maskHigh ?? '∞'}`,
     dppo: moved,

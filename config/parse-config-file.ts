@@ -5,6 +5,7 @@ import { type ParsedGepaFile, parseGepaFile } from './parse-gepa-file.ts';
 import { type ParsedRunConfig, type ParseOptions, parseRunConfig } from './parse-run-config.ts';
 import { parseToml, type TomlFile } from './parse-toml.ts';
 import { isTable, type Table } from './tables.ts';
+import { shownAsVerifiersEval } from './verifiers-eval-file.ts';
 
 /** What a file is for. */
 export type ConfigKind = 'run' | 'eval' | 'gepa' | 'endpoints';
@@ -47,12 +48,14 @@ export function kindOf(source: string | TomlFile, file: string): { readonly kind
   const { eval: evaluation, env } = table;
   if (Array.isArray(evaluation)) return { kind: 'eval', why: '[[eval]]' };
   const isRun = runKeys.some((key) => key in table);
-  const named = isTable(evaluation) && ['id', 'env_id'].find((key) => key in evaluation);
+  const named = isTable(evaluation) && namesOfEnvironment.find((key) => typeof evaluation[key] === 'string');
   if (named && !isRun) return { kind: 'eval', why: `[eval] ${named}` };
   const gepa = gepaKeys.find((key) => key in table);
   // A run may say what branches of it look for.
   if (gepa !== undefined && !(isRun && gepa === 'gepa'))
     return { kind: 'gepa', why: isTable(table[gepa]) ? `[${gepa}]` : gepa };
+  const verifiers = isRun ? undefined : shownAsVerifiersEval(table);
+  if (verifiers !== undefined) return { kind: 'eval', why: verifiers };
   if (!isRun && environmentsOf(env).some((entry) => 'env_id' in entry)) return { kind: 'gepa', why: '[env] env_id' };
   return { kind: 'run', why: 'no other kind shows' };
 }
@@ -68,6 +71,8 @@ export function refuseRunFile(toml: TomlFile, expected: string): void {
   );
 }
 
+/** Of the environment of an evaluation, as people write it. */
+const namesOfEnvironment = ['id', 'env_id', 'environment', 'environment_id', 'env'];
 const gepaKeys = ['gepa', 'reflection_model'];
 /** Of runs in any dialect. */
 const runKeys = ['max_steps', 'batch_size', 'learning_rate', 'trainer', 'orchestrator', 'inference', 'rollouts_per_example', 'num_generations']; // prettier-ignore

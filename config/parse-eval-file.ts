@@ -16,7 +16,7 @@ import {
 import { accessSpec, headersFrom, reportSecretHeaders, secretHeadersIn } from './model-access.ts';
 import { formatPath, type KeyPath } from './positions.ts';
 import type { Problem } from './problems.ts';
-import type { TomlFile } from './parse-toml.ts';
+import { parseToml, type TomlFile } from './parse-toml.ts';
 import { type FileOptions, readFile } from './read-file.ts';
 import { reportSecrets, rotateTyped } from './report-secrets.ts';
 import { quoted, type Reporter } from './reporter.ts';
@@ -24,6 +24,7 @@ import { mergedSampling, type RequestSampling, samplingWarnings, withTemplateSwi
 import { findSecrets } from './secrets.ts';
 import { expectedAt } from './schema-reader.ts';
 import { isTable, type Table } from './tables.ts';
+import { fromVerifiersEval, shownAsVerifiersEval } from './verifiers-eval-file.ts';
 
 export type ParsedEvalFile =
   | { readonly ok: true; readonly spec: EvalRunSpec; readonly warnings: string[] }
@@ -42,12 +43,13 @@ export function parseEvalFile(
   source: string | TomlFile,
   { settings = {}, ...options }: EvalFileOptions,
 ): ParsedEvalFile {
-  const read = readFile(source, options, { schema: EvalFile, synonyms: evalSynonyms });
+  const { file, said } = inOwnWords(typeof source === 'string' ? parseToml(source, options.file) : source);
+  const read = readFile(file, options, { schema: EvalFile, synonyms: evalSynonyms });
   if (!read.ok) return read;
   const { table, written, reporter } = read;
   reportSecrets(written, reporter);
-  const file = table === undefined ? undefined : (table as EvalFile);
-  const combined = file === undefined ? [] : combine(file, reporter);
+  const evals = table === undefined ? undefined : (table as EvalFile);
+  const combined = evals === undefined ? [] : combine(evals, reporter);
   for (const { path, entry } of levelsOf(written)) {
     reportSecretHeaders(entry['headers'], [...path, 'headers'], reporter);
     reportSecretHeaders(entry['header'], [...path, 'header'], reporter);
@@ -56,7 +58,14 @@ export function parseEvalFile(
   if (reporter.problems.length > 0) return { ok: false, problems: reporter.inOrder() };
   const entries = combined.map((entry) => overruled(entry, typed));
   const evaluations = withNames(entries.map((entry) => ({ ...entry, id: idOf(entry)! }))).map(evaluationOf);
-  return { ok: true, spec: EvalRunSpec.parse({ schemaVersion: 1, evaluations }), warnings: warningsOf(written) };
+  return { ok: true, spec: EvalRunSpec.parse({ schemaVersion: 1, evaluations }), warnings: [...said, ...warningsOf(written)] };
+}
+
+/** A file of verifiers 0.4 or of prime-rl’s `eval` in our words. */
+function inOwnWords(file: TomlFile): { readonly file: TomlFile; readonly said: readonly string[] } {
+  if (file.table === undefined || shownAsVerifiersEval(file.table) === undefined) return { file, said: [] };
+  const { table, warnings } = fromVerifiersEval(file.table);
+  return { file: { ...file, table }, said: warnings };
 }
 
 type Entry = EvalEntry & { readonly [key: string]: unknown };

@@ -30,6 +30,11 @@ const ofSampler = ['rewards', 'rollout_path', 'prompt_batch_size', 'rl_config', 
 const oneFile =
   'its `rl` takes one file since November 2025, and so does `ratchet train`; or name them together: npx ratchet rl --trainer @ FILE --orchestrator @ FILE';
 
+/** Evaluations beside a training, which have an interval and a list of environments. */
+function isOfOrchestrator(evaluation: unknown): boolean {
+  return isTable(evaluation) && ['interval', 'env', 'source', 'benchmarks', 'environment_ids'].some((key) => key in evaluation);
+}
+
 const parts: readonly Part[] = [
   {
     what: 'a file of pretraining, as prime-rl’s repository had them until 2025',
@@ -49,7 +54,7 @@ const parts: readonly Part[] = [
       (has('rollouts_per_example', 'group_size', 'env')(table) === undefined
         ? undefined
         : tables('model', 'train')(table)) ??
-      (table['eval'] === undefined ? undefined : tables('model')(table)),
+      (isOfOrchestrator(table['eval']) ? tables('model')(table) : undefined),
   },
   {
     what: 'a file of prime-rl’s `trainer` alone',

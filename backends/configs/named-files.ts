@@ -25,7 +25,8 @@ export async function withFiles(
   const code = await readCodeOf(spec, folder, tried);
   const prompts = await readPrompts(spec, folders, tried);
   const environments = await readEnvironments(prompts, folder, tried);
-  const variables = await locateVariableFiles(spec, [folder, projectFolder], (look) => tried([['env_files']], look));
+  const places = { folders: [folder, projectFolder], areAllHere: missing.length === 0 };
+  const variables = await locateVariableFiles(spec, places, (look) => tried([['env_files']], look));
   const mayLook = reachesStore || spec.store.uri.startsWith('file:');
   const inference = await readServers(spec.inference, folders, tried);
   const teacher = await readTeacher(spec.teacher, folders, tried);

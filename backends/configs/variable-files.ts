@@ -19,7 +19,7 @@ interface VariableFiles {
  */
 export async function locateVariableFiles(
   spec: RunSpec,
-  folders: readonly string[],
+  { folders, areAllHere }: { readonly folders: readonly string[]; readonly areAllHere: boolean },
   tried: (look: () => Promise<readonly string[]>) => Promise<readonly string[] | null>,
 ): Promise<VariableFiles> {
   const entries = [...spec.environments, ...(spec.eval?.environments ?? [])];
@@ -38,7 +38,8 @@ export async function locateVariableFiles(
       );
     }
   }
-  if (written.size > 0 && entries.every(({ python }) => python === undefined)) {
+  // What an environment is that is not here is not known: most are Python packages.
+  if (areAllHere && written.size > 0 && entries.every(({ python }) => python === undefined)) {
     warnings.push('env_files has no effect: none of the environments is a Python package.');
   }
   return { paths, warnings };

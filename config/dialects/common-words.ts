@@ -24,6 +24,21 @@ export const prunedBatches: Table = {
   post_batch_filters: [{ type: 'zero_advantage' }],
 };
 
+/** Files with variables of the environments, in Hosted Training's two words for them. */
+export function setEnvFiles(written: Table, own: Own): void {
+  const [file, files] = [written['env_file'], written['env_files']];
+  const all = [file, files].flat().filter((one) => typeof one === 'string');
+  if (all.length > 0) own.set(['env_files'], all, [files === undefined ? 'env_file' : 'env_files']);
+}
+
+/** One file, or several. */
+export function filesOfVariables(): z.ZodType {
+  return z.union([z.string(), z.array(z.string())]).meta({ expected: 'a text or a list of texts' });
+}
+
+/** Batches of prime-rl since September 2026 (`constant_trainer_batch_size`): other groups take the place of what has no advantage. */
+export const replacedGroups: Table = { pre_batch_filters: [{ type: 'zero_advantage' }] };
+
 /** Where groups differ in their size. */
 export function sayWholeGroups(own: Own, at: KeyPath): void {
   own.warn(

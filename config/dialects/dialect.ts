@@ -122,17 +122,34 @@ export class Own {
   readonly warnings: string[] = [];
   readonly problems: TranslationProblem[] = [];
   readonly #written = new Map<string, KeyPath>();
+  readonly #moved = new Map<string, KeyPath>();
+  /** The file under the names that it has itself. */
+  readonly asWritten: Table;
   readonly #placeOf: (path: KeyPath) => KeyPath;
 
   /** `placeOf`: where a field was written whose name has changed since. */
-  constructor(placeOf: (path: KeyPath) => KeyPath = (path) => path) {
+  constructor(asWritten: Table = {}, placeOf: (path: KeyPath) => KeyPath = (path) => path) {
+    this.asWritten = asWritten;
     this.#placeOf = placeOf;
   }
 
   /** `from`: the written field. A later value replaces an earlier one. */
   set(path: KeyPath, value: unknown, from?: KeyPath): void {
     setAt(this.table, path, value);
-    if (from) this.#written.set(pathKey(path), this.#placeOf(from));
+    if (from) this.#written.set(pathKey(path), this.#placeOf(this.#beforeMove(from)));
+  }
+
+  /** A written field is looked for at another path. */
+  moved(from: KeyPath, to: KeyPath): void {
+    this.#moved.set(pathKey(to), from);
+  }
+
+  #beforeMove(path: KeyPath): KeyPath {
+    for (let length = path.length; length > 0; length--) {
+      const from = this.#moved.get(pathKey(path.slice(0, length)));
+      if (from) return [...from, ...path.slice(length)];
+    }
+    return path;
   }
 
   get(path: KeyPath): unknown {
@@ -145,7 +162,7 @@ export class Own {
 
   /** Something that is wrong with what was written; paths are the dialect's own. */
   refuse(problem: TranslationProblem): void {
-    this.problems.push({ ...problem, paths: problem.paths.map(this.#placeOf) });
+    this.problems.push({ ...problem, paths: problem.paths.map((path) => this.#placeOf(this.#beforeMove(path))) });
   }
 
   /** What only one value of a field can mean here. */
@@ -244,8 +261,8 @@ function strictObject({ children }: Node): z.ZodObject {
 function schemaOfNode(node: Node): { schema: z.ZodType; isRequired: boolean } {
   if (node.children.size === 0) return { schema: node.field!.schema, isRequired: node.field!.isRequired === true };
   const table = strictObject(node);
-  if (node.isList) return { schema: z.array(table), isRequired: false };
   const own = node.field;
+  if (node.isList) return { schema: own ? z.union([z.array(table), own.schema]) : z.array(table), isRequired: false };
   if (own?.schema instanceof z.ZodRecord) return { schema: table.catchall(z.json()), isRequired: requires(node) };
   return { schema: own ? z.union([table, own.schema]) : table, isRequired: requires(node) };
 }
@@ -260,7 +277,7 @@ function requires(node: Node): boolean {
 /** What was written, in our own words. `written` has passed the dialect's schema. */
 export function translate(dialect: Dialect, written: Table): Own {
   const { table, placeOf, warnings, problems } = withNewNames(dialect, written);
-  const own = new Own(placeOf);
+  const own = new Own(written, placeOf);
   for (const warning of warnings) own.warn(warning);
   for (const problem of problems) own.refuse(problem);
   if (dialect.schema) {

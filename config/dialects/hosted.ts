@@ -4,13 +4,15 @@ import { describe } from '../reporter.ts';
 import type { KeyPath } from '../positions.ts';
 import { serverUrls } from '../model-access.ts';
 import { isTable, type Table, valueAt } from '../tables.ts';
-import { args, atLeastZero, choice, countOrAll, environmentId, flag, positive, texts, text, whole } from '../values.ts';
+import { args, atLeastZero, choice, countOrAll, environmentId, flag, positive, text, whole } from '../values.ts';
 import {
   checkTemperatureCourse,
+  filesOfVariables,
   filters,
   maskedImportanceSampling,
   prunedBatches,
   sayWholeGroups,
+  setEnvFiles,
   setExtraBody,
   setRunName,
   wholeBatches,
@@ -38,8 +40,8 @@ const shared: Readonly<Record<string, Field>> = {
   oversampling_factor: together('`oversampling_factor`, at least 1', positive()),
   checkpoint_id: refused('warm start by checkpoint id; fetch its weights into a folder and point `model` at it'),
   cluster_name: ignored('there is no cluster to choose', text()),
-  env_file: together('`env_files`, the first of them', texts()),
-  env_files: together('`env_files`', texts()),
+  env_file: together('`env_files`, the first of them', filesOfVariables()),
+  env_files: together('`env_files`', filesOfVariables()),
   trajectory_strategy: ours('trajectory_strategy'),
   run_config: refused('settings of the hosted trainer; write what they mean in our words below [ratchet]'),
   'infrastructure.compute_size': ignored('it runs on the machines that its workers run on', text()),
@@ -193,12 +195,6 @@ function warnOfModel({ model }: Table, own: Own): void {
   own.warn(
     `model: ${model} is none of the seven that Hosted Training's documents name (Qwen3 2507 of 4B, 30B and 235B, Instruct and Thinking, and INTELLECT-3)`,
   );
-}
-
-function setEnvFiles(written: Table, own: Own): void {
-  const [file, files] = [written['env_file'], written['env_files']];
-  const all = [...(Array.isArray(file) ? file : []), ...(Array.isArray(files) ? files : [])];
-  if (all.length > 0) own.set(['env_files'], all, [files === undefined ? 'env_file' : 'env_files']);
 }
 
 function setOversampling(written: Table, own: Own): void {

@@ -6,7 +6,7 @@ import { grpo } from './grpo.ts';
 import { hosted, hosted0561, hosted0635 } from './hosted.ts';
 import { primeRl04 } from './prime-rl-04.ts';
 import { primeRlSft } from './prime-rl-sft.ts';
-import { primeRl } from './prime-rl.ts';
+import { primeRl, primeRl05, primeRl09 } from './prime-rl.ts';
 import { ratchet } from './ratchet-dialect.ts';
 import { vfRl } from './vf-rl.ts';
 
@@ -19,6 +19,8 @@ export const dialects: readonly Dialect[] = [
   vfRl,
   grpo,
   primeRl,
+  primeRl09,
+  primeRl05,
   primeRl04,
   primeRlSft,
   ratchet,

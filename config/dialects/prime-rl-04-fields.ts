@@ -14,7 +14,10 @@ const transport = 'type host port hwm';
 
 /** By table, in their order, what is as it is now or vLLM’s, under its name of that time. What has a `!` took no null. */
 const asNow: Readonly<Record<string, string>> = {
-  '': 'teacher_gpu_ids teacher_inference output_dir clean bench max_steps max_model_len seq_len max_async_level',
+  '': `teacher_gpu_ids teacher_inference output_dir clean clean_output_dir bench dry_run slurm max_steps max_model_len seq_len
+    max_async_level`,
+  // Of the three weeks behind 0.4.0.
+  deployment: 'type gpus_per_node num_train_gpus num_infer_gpus num_train_nodes num_infer_nodes num_infer_replicas',
   model: 'name',
   log,
   ckpt: 'interval keep_last keep_interval',
@@ -61,7 +64,7 @@ const asNow: Readonly<Record<string, string>> = {
   'orchestrator.heartbeat': 'url',
   orchestrator: `teacher_model reload_weights_on_start trajectory_strategy output_dir max_concurrent tasks_per_minute
     workers_per_env! max_env_worker_restarts! rollouts_per_example seq_len mask_env_responses num_train_workers! max_steps
-    max_off_policy_steps max_async_level strict_async_level bench seed`,
+    max_off_policy_steps max_async_level strict_async_level bench seed filters max_inflight_rollouts use_token_client`,
   'inference.server': 'host port',
   'inference.model': `name dtype! max_model_len enforce_eager! trust_remote_code! enable_auto_tool_choice tool_call_parser! reasoning_parser
     rope_scaling`,

@@ -1,7 +1,8 @@
-import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
+import { isTable, type Table, valueAt } from '../tables.ts';
 import { maskedImportanceSampling, setExtraBody, wholeBatches } from './common-words.ts';
 import type { Dialect, Found, Own } from './dialect.ts';
 import { primeRl04Fields, primeRl04Tables } from './prime-rl-04-fields.ts';
+import { ageOf, proofOf, sayAge } from './prime-rl-ages.ts';
 import { sayDifferences } from './prime-rl-differs.ts';
 import {
   advantageHint,
@@ -13,6 +14,7 @@ import {
   type Version,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
+import { setDeployment } from './prime-rl.ts';
 import { setScoringTeacher, teachesAlone } from './prime-rl-teacher.ts';
 import { setOptimizer } from './prime-rl-optimizer.ts';
 import { primeRl04Renames } from './prime-rl-renames.ts';
@@ -31,10 +33,8 @@ export const primeRl04: Dialect = {
   defaults: { ...usual, ...wholeBatches, trainer: { ...usualTrainer, loss: maskedImportanceSampling } },
   prepare: (table) => withoutNulls(table, primeRl04, primeRl04Tables),
   together,
-  proof: (table) =>
-    ['orchestrator.env', 'orchestrator.sampling', 'inference_gpu_ids', 'trainer_gpu_ids'].find(
-      (path) => valueAt(table, path.split('.')) !== undefined,
-    ),
+  proof: proofOf('0.4'),
+  mayBe: (table) => ageOf(table).age === '0.4',
   synonyms: {
     lr: 'lr',
     group_size: 'rollouts_per_example',
@@ -58,9 +58,12 @@ const version: Version = {
 };
 
 function together(written: Table, own: Own): void {
+  const said = sayAge(written, ageOf(own.asWritten));
+  if (said !== undefined) own.warn(said);
   setAlike(written, own, version);
   setModel(written, own);
   setGpus(written, own);
+  setDeployment(written, own);
   setExtraBody(own, written, { at: ['orchestrator', 'sampling'], ours: ['sampling'], sent: sentAnyway });
   setGroups(written, own);
   setEnvironments(written, own);
@@ -196,9 +199,5 @@ function setMasks(written: Table, own: Own): void {
   own.warn('the loss: its figure is a sum of −ρ·A; prime-rl logs −ρ·A·ln π, which has the same gradient.');
   own.warn(
     'failures: prime-rl 0.4 trains a rollout whose environment failed, with its reward of 0; here it is played again, and not trained where that does not help.',
-  );
-  if (Object.keys(tableOr(valueAt(written, ['trainer', 'loss']))).some((key) => /_mask_|ratio_type/.test(key))) return;
-  own.warn(
-    'trainer.loss: a file of March 2026 or later means dppo where it says nothing of it: --dialect prime-rl reads it so.',
   );
 }

@@ -44,14 +44,18 @@ interface Said {
 
 const runsPlace: KeyPath = ['orchestrator', 'algo'];
 
+/** How a group's mean is made and its tokens are weighed, since autumn 2026. */
+const usualOfGroups: Readonly<Record<string, unknown>> = { loss_aggregation: 'token', length_weighted_baseline: false };
+
 /** Without what says no more than its type does. */
 function algorithmIn(said: unknown): Algorithm {
   const { type = 'grpo', sampling, length_penalty: penalty, ...more } = tableOr(said);
   const samplesItself = sampling === undefined || JSON.stringify(sampling) === '{"source":"policy"}';
+  const others = Object.entries(more).filter(([key, value]) => usualOfGroups[key] !== value);
   return {
     type: typeof type === 'string' ? type : JSON.stringify(type),
     ...(penalty === undefined || penalty === null ? {} : { length_penalty: penalty }),
-    ...more,
+    ...Object.fromEntries(others),
     ...(samplesItself ? {} : { sampling }),
   };
 }

@@ -53,9 +53,11 @@ export function sayOlderDefaults(written: Table, own: Own): void {
   sayMasksOfAugust(written, own);
   const list = own.writtenAt(['env', 0, 'id'])?.join('.') ?? '';
   if (!/^orchestrator\.(?:train\.)?env\b/.test(list)) return;
-  if (valueAt(written, ['trainer', 'loss', 'type']) === undefined) {
+  const drawn = own.get(['env']);
+  const isRated = placesOf('orchestrator.train.source[].ratio', written).length > 0;
+  if (Array.isArray(drawn) && drawn.length > 1 && !isRated && own.get(['env', 0, 'weight']) === undefined) {
     own.warn(
-      'trainer.loss.type is not written: dppo, as since March 2026. A file from before has the loss of prime-rl 0.4, with its masks of whole sequences, and draws environments by the sizes of their datasets without buffer.env_ratios: --dialect prime-rl-0.4 reads it so.',
+      'ratio is not written: environments are drawn alike, as since July 2026; before, by the sizes of their datasets. Write the ratios to have others.',
     );
   }
   const filters = ['filters', 'post_batch_filters', 'pre_batch_filters'];

@@ -4,10 +4,11 @@ import { anyNumber, args, choice, flag, fraction, positive, text, texts, whole }
 import { filters } from './common-words.ts';
 import { becomes, converted, type Field, ignored, only, refused, together } from './dialect.ts';
 import { all, into, ours, type Rows, shared, under } from './ours.ts';
+import { hostedKeys } from './prime-rl-hosted.ts';
 import { optimizerRows, optimizerType } from './prime-rl-optimizer.ts';
 
 /**
- * Every field of `rl`'s files in prime-rl 0.8.1 (2026-08-21), and those that v0.5 to v0.8 had and it dropped. What was only
+ * Every field of `rl`'s files in prime-rl as of autumn 2026, and those that v0.5 to v0.9 had and it dropped. What was only
  * renamed stands in prime-rl-renames.ts. A name with a `?` may be "None", which is prime-rl's null.
  */
 
@@ -17,12 +18,13 @@ export const why = {
     'a server of the teacher’s own is not started here: start it, and name its client.base_url in orchestrator.teacher_model',
   processes: 'Ratchet starts and places its own processes',
   speed: 'it is about the speed or the memory of GPUs alone',
-  experts: 'models here have no experts',
+  experts: 'which experts compute a token is found anew in training; the engine keeps no record of it',
   logs: 'logs are kept by role, see `ratchet logs`',
   store: 'the run has one store: output_dir at the top',
   broadcast: 'weights reach the sampler through the store, as files that are named by their content',
   transport: 'rollouts reach the trainer through the store',
   checkpoints: 'a commit is the whole state of a run, and all of it comes back when the run goes on',
+  records: 'rollouts are kept whole, in files of the run’s own form',
   wandb: 'Weights & Biases is fed from the committed metrics',
   monitor: 'the run can be looked at with `ratchet status`, `ratchet metrics` and `ratchet attach`',
   heartbeat: 'Temporal hears from every worker, and names those that fell silent',
@@ -91,6 +93,9 @@ const common: Rows = {
   ...all('monitors.prime.frontend_url? monitors.prime.team_id? monitors.prime.api_key_var?', metrics(text())),
   'monitors.prime.log_extras?': metrics(args()),
   'monitors.file.path': ignored('metrics are in the run’s folder, as metrics.jsonl', text()),
+  'monitors.file.chunk_bytes': ignored(why.records, whole(1)),
+  'monitors.file.compress': ignored(why.records, flag()),
+  'monitors.file.float_decimals?': ignored(why.records, whole(0)),
   'weight_broadcast.type': ignored(why.broadcast, choice('filesystem', 'nccl', 'nixl')),
   ...all('weight_broadcast.host weight_broadcast.session_id', ignored(why.broadcast, text())),
   'weight_broadcast.port': ignored(why.broadcast, port()),
@@ -131,6 +136,7 @@ export const top: Rows = {
   dry_run: ignored('a run file does not say whether it is run; `--dry-run` does', flag()),
   'max_async_level?': asyncLevel,
   bench,
+  ...hostedKeys,
   ...common,
 };
 
@@ -142,8 +148,10 @@ export const trained: Rows = {
   ep: converted('trainer.ep', workers(), String),
   'ac.freq': together('`trainer.ac_freq`', whole(0), { usual: '1' }),
   'ac.mode': speed(choice('full', 'selective')),
-  'ac.targets': speed(texts()),
-  ...all('compile.fullgraph ac_offloading.pin_memory reshard_after_forward', speed(flag())),
+  'ac.targets?': speed(texts()),
+  ...all('compile.fullgraph ac_offloading.pin_memory reshard_after_forward fusions.shard_fused_on_dim1', speed(flag())),
+  'compile.mode?': speed(text()),
+  'fusions.enabled': speed(texts()),
   ...all('moe_use_grouped_mm moe_fused_kernel fp8', speed(flag())),
   'ac_offloading.max_inflight_activations': speed(whole(0)),
   ...all('deepep_num_sms deepep_token_chunk_size?', speed(whole(1))),
@@ -151,12 +159,14 @@ export const trained: Rows = {
   ...all('quantization? index_cache?', speed(args())),
   ep_comm_backend: speed(choice('torch', 'deepep')),
   cp_style: speed(choice('ring', 'ulysses')),
-  moe_router_dtype: speed(choice('bfloat16', 'float32')),
+  moe_router_dtype: speed(choice('bfloat16', 'float32', 'auto')),
+  ...all('moe.compute moe.dispatch', speed(args())),
   fused_lm_head_token_chunk_size: speed(
     z.union([whole(1), choice('auto', 'disabled')]).meta({ expected: 'an integer ≥ 1, or "disabled"' }),
   ),
   conversion_dir: processes(text()),
-  ...all('freeze_moe_router debug.force_balanced_routing', ignored(why.experts, flag())),
+  freeze_moe_router: only(false, 'routers are trained with their experts here, and no weight is left out', flag()),
+  'debug.force_balanced_routing': only(false, 'each token goes to the experts that its router picks', flag()),
   'lora.rank': 'lora.r',
   'lora.alpha': ours('lora.alpha', { usual: '32' }),
   'lora.dropout': 'lora.dropout',
@@ -171,20 +181,40 @@ export const trainer: Rows = {
   ...under('model', trained),
   'data.fake?': refused(madeUp),
   'loss.type': together(
-    '`trainer.loss.type`: dppo for "default", ipo; for "sft" `loss`',
-    choice('default', 'ipo', 'custom', 'sft'),
+    '`trainer.loss.type`: ipo; of "default" dppo, or ipo in March 2026; of "icepop" importance_sampling, of "ppo" grpo, of "cispo" cispo; for "sft" `loss`',
+    choice('ipo', 'icepop', 'ppo', 'cispo', 'default', 'custom', 'sft'),
+    { usual: 'ipo' },
+  ),
+  'loss.eps': together('`trainer.loss.mask_low` and `mask_high`', atLeastZero(), { usual: '0.3' }),
+  'loss.max_importance_ratio': together(
+    '`trainer.loss.max_ratio`',
+    z.number().min(1).meta({ expected: 'a number ≥ 1' }),
+    { usual: '10000' },
+  ),
+  'loss.ratio_low': together('the lower bound of the ratio, or of its mask', atLeastZero()),
+  'loss.ratio_high': together('the upper bound of the ratio, or of its mask', positive()),
+  'loss.score_centering': only(
+    false,
+    'it needs the probabilities of all tokens that a sampler could have picked, which are not kept',
+    flag(),
   ),
   'loss.dppo_mask_low': together('`trainer.loss.mask_low`', atLeastZero(), { usual: '0.2' }),
   'loss.dppo_mask_high': together('`trainer.loss.mask_high`', atLeastZero(), { usual: '0.2' }),
-  ...all('loss.ipo_mask_low loss.ipo_mask_high', together('refused unless 0.2', atLeastZero(), { usual: '0.2' })),
+  'loss.ipo_mask_low': together('`trainer.loss.mask_low`', atLeastZero(), { usual: '0.2' }),
+  'loss.ipo_mask_high': together('`trainer.loss.mask_high`', atLeastZero(), { usual: '0.2' }),
   'loss.ipo_threshold': together('`trainer.loss.mask_low` and `mask_high`', atLeastZero(), { usual: '0.1' }),
   'loss.adv_tau': ours('trainer.loss.adv_tau', { usual: '1' }),
-  'loss.kl_tau': ours('trainer.loss.kl_tau', { usual: '0.001' }),
+  'loss.kl_tau': ours('trainer.loss.kl_tau', { usual: '0' }),
   'loss.teacher_tau': ours('trainer.loss.teacher_tau', { usual: '0' }),
   ...all('loss.import_path loss.kwargs', python('a loss', 'trainer.loss')),
   'optim.type': optimizerType(choice('adamw', 'sgd', 'muon', 'sign_sgd')),
   'optim.lr': 'learning_rate',
-  'optim.weight_decay': 'trainer.weight_decay',
+  'optim.weight_decay': converted(
+    'trainer.weight_decay',
+    z.union([atLeastZero(), z.literal('auto')]).meta({ expected: 'a number ≥ 0, or "auto"' }),
+    (decay) => (decay === 'auto' ? undefined : decay),
+    { usual: '"auto": 0, in sft 0.01' },
+  ),
   'optim.max_norm': converted(
     'trainer.max_grad_norm',
     z.union([atLeastZero(), z.literal('None')]).meta({ expected: 'a number ≥ 0, or "None"' }),
@@ -243,6 +273,8 @@ const source = (table: string): Rows => ({
 });
 const sampling: Rows = {
   'temperature?': together('`sampling.temperature`', temperature(), { usual: '1' }),
+  top_p: together('`sampling.top_p`', positive(), { usual: '1' }),
+  'top_k?': together('`sampling.top_k`', whole(1)),
   'max_completion_tokens?': together('`sampling.max_tokens`', whole(1), { usual: 'seq_len' }),
   extra_body: together('`sampling`, or refused', args()),
 };
@@ -258,6 +290,19 @@ const rolloutFilters = filters(
   'a list of tables, each with type = "gibberish", "repetition" or "zero_advantage"',
 );
 
+/** Since autumn 2026 beside a source's environment, before in its curriculum. */
+const sampler: Rows = {
+  type: together('pools or none', choice('standard', 'difficulty_pool')),
+  seed: ignored(why.seed, whole(0)),
+  pools: together('`env[].buffer`', args()),
+};
+/** Which tasks of a taskset are played. */
+const selectOf = (what: 'training' | 'evaluations'): Field =>
+  together(
+    what === 'training' ? 'refused unless it is empty' : '`limit` is `num_examples`; the rest is refused unless it is empty',
+    args(),
+  );
+
 const train: Rows = {
   ...under('source[]', {
     ...source('env[]'),
@@ -269,9 +314,10 @@ const train: Rows = {
       args(),
     ),
     'advantage?': together('refused unless it is the default', args()),
-    'curriculum.sampler.type': together('pools or none', choice('standard', 'difficulty_pool')),
-    'curriculum.sampler.seed': ignored(why.seed, whole(0)),
-    'curriculum.sampler.pools': together('`env[].buffer`', args()),
+    ...under('sampler', sampler),
+    ...under('curriculum.sampler', sampler),
+    select: selectOf('training'),
+    min_abs_advantage: only(0, 'what has an advantage is trained, however small it is', atLeastZero()),
     'curriculum.gates': together(
       'advantage_range from 0 to 0: `difficulty_filter.keep_equal` = false; others are refused',
       args(),
@@ -285,6 +331,10 @@ const train: Rows = {
   filter_zero_advantages: together('`post_batch_filters`: zero_advantage, unless it is false', flag(), {
     usual: 'true',
   }),
+  group_size: together('`rollouts_per_example`', whole(1), { usual: '1' }),
+  algo: together('as `orchestrator.algo`', args()),
+  select: selectOf('training'),
+  env: together('what each source’s `env` says beside it', args()),
   max_retries: ignored(why.retry, whole(0)),
   num_workers: processes(workers()),
 };
@@ -295,7 +345,10 @@ export const evaluation: Rows = {
     'group_size?': 'eval.env[].rollouts_per_example',
     ...into('eval.env[]', 'num_examples? interval skip_first'),
     ...under('sampling', evalSampling('eval.env[].sampling')),
+    select: selectOf('evaluations'),
   }),
+  select: selectOf('evaluations'),
+  env: together('what each source’s `env` says beside it', args()),
   ...under('sampling', evalSampling('eval.sampling')),
   group_size: 'eval.rollouts_per_example',
   ...into('eval', 'num_examples interval skip_first_step eval_base_model'),
@@ -381,6 +434,11 @@ const orchestrator: Rows = {
   'tasks_per_minute?': 'tasks_per_minute',
   env_server_base_port: processes(port()),
   'batch_size?': together('`batch_size`', whole(1), { usual: '128' }),
+  constant_trainer_batch_size: together(
+    '`pre_batch_filters`: zero_advantage, so that other groups take the place of what has none; false is `post_batch_filters`',
+    flag(),
+    { usual: 'true' },
+  ),
   'token_batch_size?': together('`token_batch_size`, in whole groups', whole(1)),
   'concurrency.max_inflight': converted(
     'max_concurrent',

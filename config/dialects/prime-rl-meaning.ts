@@ -18,7 +18,7 @@ export const usual: Table = {
 };
 export const usualTrainer: Table = { weight_decay: 0.01 };
 /** Since 0.8 it takes care of memory by itself. */
-export const usualTrainerToday: Table = { ...usualTrainer, ac_freq: 1, ac_offloading: true, optim_cpu_offload: true };
+export const usualTrainerSince08: Table = { ...usualTrainer, ac_freq: 1, ac_offloading: true, optim_cpu_offload: true };
 
 export const advantageHint =
   'prime-rl would train on raw rewards; for that write a function of yours and name it in [ratchet.trainer.advantage] import';

@@ -70,7 +70,9 @@ export function setNoClipping(written: Table, own: Own, version: { readonly trai
   const at = (...names: readonly string[]) => ofTrainer(version, ...names).join('.');
   const full = found(written, at('model', 'full_offload'));
   const backend = found(written, at('model', 'ep_comm_backend'));
-  const cause = full && full.value !== false ? full : backend?.value === 'deepep' ? backend : undefined;
+  const dispatch = found(written, at('model', 'moe', 'dispatch', 'type'));
+  const sent = [backend, dispatch].find((one) => one?.value === 'deepep');
+  const cause = full && full.value !== false ? full : sent;
   if (!cause) return;
   own.set(['trainer', 'max_grad_norm'], Number.MAX_VALUE, cause.at);
   own.warn(`${formatPath(cause.at)}: gradients are not clipped (${at('optim', 'max_norm')}), as in prime-rl.`);

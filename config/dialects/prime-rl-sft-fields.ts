@@ -57,7 +57,8 @@ function without(rows: Rows, names: string): Rows {
   return Object.fromEntries(Object.entries(rows).filter(([name]) => !wordsOf(names).includes(name)));
 }
 
-const ofRollouts = `loss.type loss.dppo_mask_low loss.dppo_mask_high loss.ipo_mask_low loss.ipo_mask_high loss.ipo_threshold loss.adv_tau
+const ofRollouts = `loss.type loss.dppo_mask_low loss.dppo_mask_high loss.ipo_mask_low loss.ipo_mask_high loss.ipo_threshold loss.eps
+  loss.max_importance_ratio loss.ratio_low loss.ratio_high loss.score_centering loss.adv_tau
   loss.kl_tau loss.teacher_tau loss.import_path loss.kwargs data.fake? max_async_level enable_router_replay enable_token_export
   max_concurrent_runs bench?`;
 const ofRuns = `seq_len? inference_gpu_ids trainer_gpu_ids deployment.num_teacher_gpus? deployment.num_teacher_nodes? teacher_gpu_ids?

@@ -4,13 +4,14 @@ import { setExtraBody, setRunName } from './common-words.ts';
 import type { Dialect, Own, Rename } from './dialect.ts';
 import { placed, placesOf } from './places.ts';
 import { sayCheckpoints, sayPlayers } from './prime-rl-differs.ts';
-import { setMaxSteps, setTraining, usualTrainerToday, type Version, warnOfOtherModels } from './prime-rl-meaning.ts';
+import { setHosted } from './prime-rl-hosted.ts';
+import { setMaxSteps, setTraining, usualTrainerSince08, type Version, warnOfOtherModels } from './prime-rl-meaning.ts';
 import { setServerArguments } from './prime-rl.ts';
 import { setRecomputation, withSwitches } from './prime-rl-memory.ts';
 import { setNoClipping, setOptimizer } from './prime-rl-optimizer.ts';
 import { primeRlRenames } from './prime-rl-renames.ts';
 import { primeRlSftFields, primeRlSftTables } from './prime-rl-sft-fields.ts';
-import { sentAnyway, setEvaluated } from './prime-rl-sources.ts';
+import { sentAnyway, setEvaluated, withSharedEnv } from './prime-rl-sources.ts';
 import { found, hasTable, take, withoutNulls } from './prime-rl-words.ts';
 
 /**
@@ -26,7 +27,7 @@ export const primeRlSft: Dialect = {
     model: 'Qwen/Qwen3-0.6B',
     learning_rate: 1e-6,
     loss: 'sft',
-    trainer: usualTrainerToday,
+    trainer: usualTrainerSince08,
     data: { name: 'PrimeIntellect/Reverse-Text-SFT', seq_len: 128, batch_size: 128 },
   },
   prepare: (table) => withoutNulls(withSwitches(table, version), primeRlSft, primeRlSftTables),
@@ -69,8 +70,14 @@ function renames(): readonly Rename[] {
   ];
 }
 
-function together(written: Table, own: Own): void {
+function together(asWritten: Table, own: Own): void {
+  const written = withSharedEnv(asWritten, ['eval']);
   setRunName(own, (written['run'] as Table | undefined)?.['name'], ['run', 'name']);
+  setHosted(written, own);
+  if (own.get(['env_files']) !== undefined && !hasTable(written, 'eval')) {
+    own.set(['env_files'], undefined);
+    own.warn('env_files has no effect: a run on rows plays no environment.');
+  }
   setTraining(written, own, { ...version, maxSteps: setMaxSteps(own) });
   take(written, own, 'model.name', ['model']);
   warnOfOtherModels(written, own, ['tokenizer.name', 'inference.vllm.model']);

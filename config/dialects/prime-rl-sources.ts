@@ -1,6 +1,6 @@
 import { poolFractionMin } from '../../core/limits.ts';
 import { formatPath, type KeyPath } from '../positions.ts';
-import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
+import { copied, isTable, merged, setAt, type Table, tableOr, valueAt } from '../tables.ts';
 import type { Found, Own } from './dialect.ts';
 import { setAgent } from './limit-words.ts';
 import { sayWholeGroups, setExtraBody } from './common-words.ts';
@@ -25,6 +25,43 @@ export function setSources(written: Table, own: Own): void {
   setSamplings(written, own, train);
   setRatios(written, own, train.length, 'orchestrator.train.source');
   setEvaluated(written, own, 'orchestrator.eval');
+  for (const at of [['orchestrator', 'train'], ...train.map((source) => source.at)]) refuseSelection(own, written, at);
+}
+
+/** Which tasks of a taskset are trained is what the taskset gives. */
+function refuseSelection(own: Own, written: Table, at: KeyPath, understood: readonly string[] = []): void {
+  for (const [key, value] of Object.entries(tableOr(valueAt(written, [...at, 'select'])))) {
+    if (understood.includes(key) || isNothing(value)) continue;
+    own.refuse({
+      paths: [[...at, 'select']],
+      expected: 'nothing: the tasks of an environment are all those that it gives; choose among them in its arguments',
+      received: `${key} = ${JSON.stringify(value)}`,
+    });
+  }
+}
+
+/** What selects every task, in its order. */
+function isNothing(value: unknown): boolean {
+  return value === null || value === false || value === 0 || JSON.stringify(value) === '{}' || JSON.stringify(value) === '[]';
+}
+
+/** Of evaluations: as many tasks as `limit` says. */
+function setSelection(own: Own, written: Table, { at, ours }: { readonly at: KeyPath; readonly ours: KeyPath }): void {
+  refuseSelection(own, written, at, ['limit']);
+  const limit = valueAt(written, [...at, 'select', 'limit']);
+  if (typeof limit === 'number') own.set([...ours, 'num_examples'], limit, [...at, 'select', 'limit']);
+}
+
+/** A file whose sources have beside their own `env` what `[PATH.env]` says for all of them, as prime-rl has it since autumn 2026. */
+export function withSharedEnv(written: Table, path: readonly string[]): Table {
+  const { env, source } = tableOr(valueAt(written, path));
+  if (!isTable(env) || !Array.isArray(source)) return written;
+  const table = copied(written);
+  const each = source.map((one: unknown) =>
+    isTable(one) ? { ...one, env: merged(env, tableOr(one['env'])) } : one,
+  );
+  setAt(table, [...path, 'source'], each);
+  return table;
 }
 
 /** The sources of a table of evaluations. */
@@ -32,7 +69,11 @@ export function setEvaluated(written: Table, own: Own, table: string): void {
   const evaluation = found(written, table);
   if (!evaluation) return;
   const held = sourcesAt(written, [...evaluation.at, 'source']);
-  for (const [i, source] of held.entries()) setEnvironment(own, source, ['eval', 'env', i]);
+  setSelection(own, written, { at: evaluation.at, ours: ['eval'] });
+  for (const [i, source] of held.entries()) {
+    setEnvironment(own, source, ['eval', 'env', i]);
+    setSelection(own, written, { at: source.at, ours: ['eval', 'env', i] });
+  }
   if (held.length === 0) {
     const expected = `at least one [[${table}.source]], or no [${table}] at all`;
     own.refuse({ paths: [[...evaluation.at, 'source']], expected, received: 'nothing' });
@@ -183,10 +224,12 @@ function setSamplings(written: Table, own: Own, sources: readonly Found[]): void
   for (const [i, { value, at }] of sources.entries()) {
     const sampling = (value as Table)['sampling'];
     if (!isTable(sampling)) continue;
-    const { temperature, max_completion_tokens: tokens } = sampling;
+    const { max_completion_tokens: tokens } = sampling;
     const from = [...at, 'sampling'];
     const ours = sources.length === 1 ? ['sampling'] : ['env', i, 'sampling'];
-    if (temperature !== undefined) own.set([...ours, 'temperature'], temperature, [...from, 'temperature']);
+    for (const key of ['temperature', 'top_p', 'top_k']) {
+      if (sampling[key] !== undefined) own.set([...ours, key], sampling[key], [...from, key]);
+    }
     if (tokens !== undefined) setAnswerLimit(own, ours, tokens, [...from, 'max_completion_tokens']);
     setExtraBody(own, written, { at: from, ours, sent: sentAnyway });
   }
@@ -194,7 +237,8 @@ function setSamplings(written: Table, own: Own, sources: readonly Found[]): void
 
 /** Pools called hard, normal and easy are ours. Returns whether a gate rejects groups without any advantage. */
 function setCurriculum(own: Own, { value, at }: Found, ours: KeyPath): boolean {
-  const curriculum = (value as Table)['curriculum'];
+  const { curriculum, sampler: direct } = value as Table;
+  if (tableOr(direct)['type'] === 'difficulty_pool') setPools(own, tableOr(direct)['pools'], [...at, 'sampler'], ours);
   if (!isTable(curriculum)) return false;
   const place = [...at, 'curriculum'];
   const sampler = isTable(curriculum['sampler']) ? curriculum['sampler'] : {};
@@ -218,7 +262,12 @@ function setCurriculum(own: Own, { value, at }: Found, ours: KeyPath): boolean {
 
 /** Groups that a gate rejects leave their place in a batch to others; here those of one environment do as those of all. */
 function dropWithoutAdvantage(own: Own, { gated, count }: { gated: readonly KeyPath[]; count: number }): void {
-  own.set(['difficulty_filter', 'keep_equal'], false, [...gated[0]!, 'curriculum', 'gates']);
+  const at = [...gated[0]!, 'curriculum', 'gates'];
+  if (own.get(['difficulty_filter', 'keep_equal']) !== true) {
+    own.warn(`${formatPath(at)} has no effect: groups without any advantage leave their place in a batch to others anyway.`);
+    return;
+  }
+  own.set(['difficulty_filter', 'keep_equal'], false, at);
   if (gated.length === count) return;
   own.warn(
     `${formatPath(gated[0]!)} has a gate that rejects groups without any advantage: here such groups of every environment leave their place in a batch to others.`,

@@ -1,7 +1,8 @@
 import { describe } from '../reporter.ts';
-import type { KeyPath } from '../positions.ts';
+import { formatPath, type KeyPath } from '../positions.ts';
 import { isTable, type Table } from '../tables.ts';
 import type { Found, Own } from './dialect.ts';
+import type { Age } from './prime-rl-ages.ts';
 import { algorithmOfRun, taughtBy } from './prime-rl-algorithms.ts';
 import { found } from './prime-rl-words.ts';
 
@@ -36,7 +37,7 @@ export function teachesAlone(written: Table): boolean {
 }
 
 /** Since v0.5. Returns the kind of run. */
-export function setLearning(written: Table, own: Own): Kind {
+export function setLearning(written: Table, own: Own, age: Age): Kind {
   const mode = found(written, 'orchestrator.training_mode');
   const kind = kindOf(written);
   // Where sources differ the loss of the run is that of rewards, and who teaches is said with another one.
@@ -48,18 +49,29 @@ export function setLearning(written: Table, own: Own): Kind {
   if (algo && algorithm['type'] === 'opsd') setSelf(algo, own);
   else if (teacher) setTeacher(teacher, own);
   if (kind !== 'rl') dropLossSettings(written, own, kind);
+  if (age === 'today' && kind === 'opd') {
+    for (const [key, value] of Object.entries(distilledToday)) own.set(['trainer', 'loss', key], value);
+  }
+  if (age === 'today' && kind === 'rl' && taughtBy(written)) {
+    own.warn(
+      `${formatPath(taughtBy(written)!.at)}: where other sources learn from rewards, what its teacher teaches has 0.001 · (ln ρ)² beside it here, and no cap of ratios, as in prime-rl until September 2026.`,
+    );
+  }
   return kind;
 }
 
+/** prime-rl's opd since September 2026: without a KL term, its ratios capped. */
+const distilledToday = { kl_tau: 0, max_ratio: 1e4 };
+
 /**
  * The loss of distillation is its own, and reads nothing of `[trainer.loss]`: opd's bounds and weights are numbers in prime-rl's
- * source (0.2 and 1e-3, trainer/rl/loss.py, `opd_loss_fn` of 0.6, later `ref_kl_loss_fn`), sft has none.
+ * source (0.2, and 1e-3 until September 2026; trainer/rl/loss.py, `opd_loss_fn` of 0.6, later `ref_kl_loss_fn`), sft has none.
  */
 function dropLossSettings(written: Table, own: Own, kind: 'sft' | 'opd'): void {
   own.set(['trainer', 'loss', 'type'], undefined);
   const loss = found(written, 'trainer.loss');
   for (const key of Object.keys(isTable(loss?.value) ? loss.value : {})) {
-    if (!/^(?:dppo|ipo)_|_tau$/.test(key)) continue;
+    if (!/^(?:dppo|ipo|ratio)_|_tau$|^eps$|^max_importance_ratio$/.test(key)) continue;
     if (key.endsWith('_tau')) own.set(['trainer', 'loss', key], undefined);
     own.warn(`trainer.loss.${key} has no effect: it is no part of the loss of ${kind}.`);
   }

@@ -1,72 +1,30 @@
 import { formatPath, type KeyPath } from '../positions.ts';
-import { isTable, type Table, valueAt } from '../tables.ts';
-import { prunedBatches, setExtraBody, setRunName } from './common-words.ts';
+import { copied, isTable, merged, setAt, type Table, tableOr, valueAt } from '../tables.ts';
+import { prunedBatches, replacedGroups, setExtraBody, setRunName, wholeBatches } from './common-words.ts';
 import type { Dialect, Own } from './dialect.ts';
 import { placed, placesOf } from './places.ts';
 import { setAlgorithm } from './prime-rl-algorithms.ts';
+import { aboutAges, type Age, ageOf, proofOf, sayAge } from './prime-rl-ages.ts';
 import { sayDifferences, sayOlderDefaults } from './prime-rl-differs.ts';
 import { primeRlFields, primeRlTables } from './prime-rl-fields.ts';
+import { setHosted } from './prime-rl-hosted.ts';
+import { setLoss } from './prime-rl-losses.ts';
 import {
   advantageHint,
   setAlike,
   setAnswerLimit,
   usual,
-  usualTrainerToday,
+  usualTrainer,
+  usualTrainerSince08,
   type Version,
   warnOfOtherModels,
 } from './prime-rl-meaning.ts';
 import { setNoClipping, setOptimizer } from './prime-rl-optimizer.ts';
 import { setRecomputation, withSwitches } from './prime-rl-memory.ts';
 import { primeRlRenames } from './prime-rl-renames.ts';
-import { sentAnyway, setSources } from './prime-rl-sources.ts';
+import { sentAnyway, setSources, withSharedEnv } from './prime-rl-sources.ts';
 import { setLearning } from './prime-rl-teacher.ts';
 import { agreed, found, hasTable, take, withoutNulls } from './prime-rl-words.ts';
-
-/**
- * prime-rl since v0.5: today's names (0.8.1), and those that fields had before. A value at the top fills the tables below it;
- * another one there is refused. What is not written has today's defaults.
- */
-export const primeRl: Dialect = {
-  name: 'prime-rl',
-  title: 'prime-rl 0.8.1',
-  fields: primeRlFields,
-  renames: primeRlRenames,
-  defaults: {
-    ...usual,
-    batch_fill: 'once',
-    ...prunedBatches,
-    trainer: { ...usualTrainerToday, loss: { type: 'dppo' } },
-  },
-  prepare: (table) => withoutNulls(withSwitches(table, version), primeRl, primeRlTables),
-  together,
-  proof: (table) => {
-    if (!isTable(table['orchestrator'] ?? table['trainer'])) return undefined;
-    // Ours has [inference.vllm] as well, beside a model that is a text.
-    const served = typeof table['model'] === 'string' ? [] : ['inference.vllm'];
-    return [
-      'orchestrator.train',
-      'orchestrator.group_size',
-      'orchestrator.algo',
-      'deployment',
-      'monitors',
-      ...served,
-    ].find((path) => valueAt(table, path.split('.')) !== undefined);
-  },
-  synonyms: {
-    lr: 'lr',
-    learning_rate: 'lr',
-    max_tokens: 'max_completion_tokens',
-    group_size: 'group_size',
-    num_generations: 'group_size',
-    env: 'source',
-    weight: 'ratio',
-  },
-  hints: {
-    'trainer.model.ac':
-      'write a table of its own: [trainer.model.ac] with freq = 1, which is every layer; "None" turns it off',
-    'orchestrator.advantage': advantageHint,
-  },
-};
 
 const version: Version = {
   otherwise: 'refuse',
@@ -76,25 +34,121 @@ const version: Version = {
   answers: 'max_completion_tokens',
 };
 
-function together(written: Table, own: Own): void {
+const synonyms = {
+  lr: 'lr',
+  learning_rate: 'lr',
+  max_tokens: 'max_completion_tokens',
+  group_size: 'group_size',
+  num_generations: 'group_size',
+  env: 'source',
+  weight: 'ratio',
+};
+const hints = {
+  'trainer.model.ac':
+    'write a table of its own: [trainer.model.ac] with freq = 1, which is every layer; "None" turns it off',
+  'orchestrator.advantage': advantageHint,
+};
+
+/**
+ * prime-rl since v0.5, in three ages: today's names, and those that fields had before. A value at the top fills the tables below it; another
+ * one there is refused. What is not written has the defaults of the file's age (prime-rl-ages.ts).
+ */
+function primeRlOf(age: Exclude<Age, '0.4'>, title: string, defaults: Table): Dialect {
+  return {
+    name: aboutAges[age].dialect,
+    title,
+    fields: primeRlFields,
+    renames: primeRlRenames,
+    defaults: { ...usual, ...defaults },
+    prepare: (table) => withoutNulls(withSwitches(table, version), primeRl, primeRlTables),
+    together: (written, own) => together(withInherited(written, own), own, age),
+    proof: proofOf(age),
+    mayBe: (table) => ageOf(table).age === age,
+    synonyms,
+    hints,
+  };
+}
+
+export const primeRl: Dialect = primeRlOf('today', 'prime-rl since 27 August 2026', {
+  ...replacedGroups,
+  trainer: { ...usualTrainerSince08, weight_decay: 0 },
+});
+export const primeRl09: Dialect = primeRlOf('0.9', 'prime-rl 0.9.0', {
+  batch_fill: 'once',
+  ...prunedBatches,
+  trainer: usualTrainerSince08,
+});
+export const primeRl05: Dialect = primeRlOf('0.5', 'prime-rl 0.5.0', { ...wholeBatches, trainer: usualTrainer });
+
+
+function together(written: Table, own: Own, age: Age): void {
+  const said = sayAge(written, ageOf(own.asWritten));
+  if (said !== undefined) own.warn(said);
   setRunName(own, valueAt(written, ['run', 'name']), ['run', 'name']);
+  setHosted(written, own);
   setAlike(written, own, version);
   setModel(written, own);
   setGpus(written, own);
   setDeployment(written, own);
-  const pruned = found(written, 'orchestrator.train.filter_zero_advantages');
-  if (pruned?.value === false) own.set(['post_batch_filters'], [], pruned.at);
+  setFilters(written, own, age);
   setSampling(written, own);
   setSources(written, own);
   setBatch(written, own);
   setServerArguments(written, own);
-  if (setLearning(written, own) === 'rl') setLoss(written, own);
+  if (setLearning(written, own, age) === 'rl') setLoss(written, own, age);
   setAlgorithm(written, own);
   refuseLauncherVariables(written, own);
   setNoClipping(written, own, version);
   setOptimizer(written, own);
   sayDifferences(written, own, { ...version, evaluated: 'orchestrator.eval.source[]' });
   sayOlderDefaults(written, own);
+}
+
+/** Who takes the place of groups that teach nothing: others, or nobody. */
+function setFilters(written: Table, own: Own, age: Age): void {
+  const pruned = found(written, 'orchestrator.train.filter_zero_advantages');
+  if (pruned?.value === false) own.set(['post_batch_filters'], [], pruned.at);
+  const [pre, ...post] = ['pre_batch_filters', 'post_batch_filters', 'filters'].map((key) =>
+    found(written, `orchestrator.${key}`),
+  );
+  const constant = found(written, 'orchestrator.constant_trainer_batch_size');
+  const isFilledOnce = constant?.value === false || [pre, ...post].some((one) => one !== undefined);
+  if (age !== 'today' || !isFilledOnce) return;
+  if (pre === undefined) own.set(['pre_batch_filters'], [], constant?.at);
+  const { post_batch_filters: taken, ...batches } = prunedBatches;
+  if (post.every((one) => one === undefined)) own.set(['post_batch_filters'], taken, constant?.at);
+  for (const [key, value] of Object.entries({ batch_fill: 'once', ...batches })) own.set([key], value, constant?.at);
+}
+
+/**
+ * Since autumn 2026 `[orchestrator.train]` has what all its sources inherit: `group_size` and `algo`, which stood in `[orchestrator]`, and
+ * `env`, as `[orchestrator.eval]` has it.
+ */
+function withInherited(written: Table, own: Own): Table {
+  const table = copied(written);
+  const train = tableOr(valueAt(table, ['orchestrator', 'train']));
+  for (const key of ['group_size', 'algo']) {
+    const value = train[key];
+    const to = ['orchestrator', key];
+    if (value === undefined) continue;
+    if (valueAt(table, to) === undefined) {
+      own.moved(['orchestrator', 'train', key], to);
+      setAt(table, to, value);
+    } else {
+      const [at, other] = [['orchestrator', 'train', key], to];
+      own.agree({ value: valueAt(table, to), at: other }, { value, at });
+    }
+  }
+  const { algo, source } = train;
+  if (isTable(algo) && Array.isArray(source)) {
+    train['source'] = source.map((one: unknown) => {
+      const its = tableOr(tableOr(one)['algo']);
+      return isTable(one) && isTable(one['algo']) && its['type'] === undefined
+        ? { ...one, algo: merged(algo, its) }
+        : one;
+    });
+  }
+  return ['train', 'eval'].reduce((made, part) => withSharedEnv(made, ['orchestrator', part]), table);
 }
 
 function setModel(written: Table, own: Own): void {
@@ -124,7 +178,8 @@ function setGpus(written: Table, own: Own): void {
   setRecomputation(written, own, version);
 }
 
-function setDeployment(written: Table, own: Own): void {
+/** GPUs by their number, on one node or on several. */
+export function setDeployment(written: Table, own: Own): void {
   const at = (key: string): KeyPath => found(written, `deployment.${key}`)?.at ?? ['deployment'];
   const number = (key: string, usual: number): number => Number(found(written, `deployment.${key}`)?.value ?? usual);
   if (!hasTable(written, 'deployment')) return;
@@ -171,7 +226,7 @@ function setBatch(written: Table, own: Own): void {
 function setSampling(written: Table, own: Own): void {
   const at = version.sampling.split('.');
   const tokens = found(written, `${version.sampling}.${version.answers}`);
-  take(written, own, `${version.sampling}.temperature`, ['sampling', 'temperature']);
+  for (const key of ['temperature', 'top_p', 'top_k']) take(written, own, `${version.sampling}.${key}`, ['sampling', key]);
   if (tokens) setAnswerLimit(own, ['sampling'], tokens.value, tokens.at);
   setExtraBody(own, written, { at, ours: ['sampling'], sent: sentAnyway });
   for (const path of ['orchestrator.eval.sampling', 'orchestrator.eval.source[].sampling']) {
@@ -194,31 +249,6 @@ export function setServerArguments(written: Table, own: Own): void {
     own.warn(
       `inference.${table}: ${further.map(([key]) => key).join(', ')} ${further.length === 1 ? 'is' : 'are'} no argument that prime-rl knows; passed on to vLLM as written.`,
     );
-  }
-}
-
-/** prime-rl's losses are ours: its default is dppo. */
-function setLoss(written: Table, own: Own): void {
-  const at = (key: string) => ['trainer', 'loss', key];
-  const type = found(written, 'trainer.loss.type');
-  const meant = { ipo_mask_low: 0.2, ipo_mask_high: 0.2, ...(type?.value === 'ipo' ? {} : { type: 'default' }) };
-  for (const [key, value] of Object.entries(meant)) {
-    const said = found(written, `trainer.loss.${key}`);
-    if (said) own.refuseUnless(value, said, 'the embedded engine computes the losses "default" and "ipo"');
-  }
-  if (type?.value === 'ipo') own.set(at('type'), 'ipo', at('type'));
-  for (const [key, of, to] of [
-    ['dppo_mask_low', 'default', ['mask_low']],
-    ['dppo_mask_high', 'default', ['mask_high']],
-    ['ipo_threshold', 'ipo', ['mask_low', 'mask_high']],
-  ] as const) {
-    const bound = found(written, `trainer.loss.${key}`);
-    if (!bound) continue;
-    if ((type?.value ?? 'default') === of) for (const ours of to) own.set(at(ours), bound.value, at(key));
-    else {
-      const received = `type = ${JSON.stringify(type?.value ?? 'default')}`;
-      own.refuse({ paths: [at(key), at('type')], expected: `type = "${of}" beside it`, received });
-    }
   }
 }
 

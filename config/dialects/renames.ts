@@ -100,7 +100,7 @@ export function withNewNames(dialect: Dialect, written: Table): Newer {
 }
 
 function listsUnderBothNames(renames: readonly Rename[], written: Table): Rename[] {
-  const isWritten = (path: string): boolean => valueAt(written, plain(path).split('.')) !== undefined;
+  const isWritten = (path: string): boolean => Array.isArray(valueAt(written, plain(path).split('.')));
   return renames.filter(({ was, is }) => was.endsWith('[]') && isWritten(was) && isWritten(is));
 }
 

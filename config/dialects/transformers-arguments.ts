@@ -43,6 +43,7 @@ export function argumentsOf(
 }
 
 const noTrackers = 'metrics are in metrics.jsonl, whole and for every step';
+const noHub = 'nothing is uploaded while it trains: weights are exported with every checkpoint (`ratchet model export`)';
 const noLoader = 'examples are drawn by the run itself';
 const schedules = {
   constant: 'constant',
@@ -100,7 +101,12 @@ export const transformersArguments: Rows = {
   optim: ignored('it is AdamW', text()),
   deepspeed: refused('DeepSpeed'),
   fsdp: refused('FSDP settings of transformers'),
-  push_to_hub: refused('uploads to a hub; adapters and weights are exported with every checkpoint'),
+  ...all('push_to_hub hub_private_repo hub_always_push', ignored(noHub, flag())),
+  ...all(
+    'hub_model_id hub_strategy hub_revision push_to_hub_model_id push_to_hub_organization',
+    ignored(noHub, text()),
+  ),
+  ...all('hub_token push_to_hub_token', ignored(`${noHub}; a token does not belong into a file`, text())),
   vllm_server_host: ignored(noSearch, text()),
   vllm_server_port: ignored(noSearch, whole(1, 65_535)),
   vllm_server_timeout: ignored('the policy server is waited for', positive()),

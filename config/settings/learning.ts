@@ -40,6 +40,10 @@ export const loss = table({
   ),
   mask_high: setting(positive(), 'the same for tokens with a larger ratio, or whose probability rose by more'),
   kl_tau: setting(atLeastZero(), 'of dppo and ipo: weight of (ln ρ)², 0.001'),
+  max_ratio: setting(
+    z.number().min(1).meta({ expected: 'a number ≥ 1' }),
+    'of ipo and grpo: the largest weight that a ratio gives a token; one beyond it learns with this weight. None when missing',
+  ),
   beta: setting(atLeastZero(), 'of dro: −A · ℓ + β/2 · (ln ρ)²; 0.05'),
   adv_tau: setting(atLeastZero(), 'weight of the reward’s advantage; 1, and 0 with `loss = "opd"`'),
   teacher_tau: setting(
@@ -136,12 +140,14 @@ export function advantageSpec({ trainer: { advantage } }: RatchetConfig): Advant
  * The policy loss. Per token, with ρ = exp(ℓ − μ), advantage A and sg = stop-gradient:
  *
  *     cispo                −sg(min(ρ, clipHigh)) · A · ℓ               (MiniMax-M1, 2025, eq. 4)
- *     grpo                 −min(ρ·A, clip(ρ, clipLow, clipHigh)·A)     (PPO, Schulman et al. 2017, eq. 7)
+ *     grpo                 −min(ρ·A, clip(ρ, clipLow, clipHigh)·A)     (PPO, Schulman et al. 2017, eq. 7); with ratioMax as in ipo
  *     importance_sampling  −ρ · A where maskLow ≤ ρ ≤ maskHigh, else 0 (verifiers' RLTrainer); the token still counts in
  *                          what the aggregation divides by
  *     dppo                 −ρ · A, none where π − μ > maskHigh at A > 0 or π − μ < −maskLow at A ≤ 0 (probabilities, not their
- *                          logs), + klTau · (ln ρ)² of every token (prime-rl's default since v0.5)
- *     ipo                  the same, none where π − μ lies outside −maskLow … maskHigh, whatever A is (prime-rl's "ipo")
+ *                          logs), + klTau · (ln ρ)² of every token (prime-rl's default from April to August 2026)
+ *     ipo                  the same, none where π − μ lies outside −maskLow … maskHigh, whatever A is; with ratioMax a token beyond it
+ *                          has that weight: −min(ρ, ratioMax) · A, whose gradient is −min(ρ, ratioMax) · A · ∇ℓ (prime-rl's "ipo", its
+ *                          default since 27 August 2026)
  *     gspo                 −min(s·A, clip(s, clipLow, clipHigh)·A), where s = exp(mean over the row's tokens of ln ρ); its gradient
  *                          reaches each token through its own ρ: sg(s/ρ)·ρ (Zheng et al. 2025, Group Sequence Policy
  *                          Optimization, eq. 5–7 and, for advantages of tokens, 13–14)
@@ -171,6 +177,8 @@ export const LossSpec = z.strictObject({
   maskHigh: z.number().positive().nullable().default(null),
   /** Of dppo, ipo and dro, whose β it is half of. */
   klTau: z.number().min(0).default(0),
+  /** Of ipo and grpo: the largest weight that a ratio gives a token. Absent = none. */
+  ratioMax: z.number().min(1).optional(),
   /** Of the reward's advantage, and of the teacher's lead over the policy. */
   advantageTau: z.number().min(0).default(1),
   teacherTau: z.number().min(0).default(0),
@@ -265,7 +273,7 @@ export function lossSpec(config: RatchetConfig): LossSpec {
     aggregation: aggregation ?? (type === 'gspo' ? 'sequence' : 'token'),
     oldLogprobs: trainer.loss.old_logprobs ?? 'sampler',
     maxTokens: trainer.loss.dr_grpo_tokens ?? sampling.max_tokens,
-    ...present({ entropyCoef: trainer.loss.entropy_coef }),
+    ...present({ entropyCoef: trainer.loss.entropy_coef, ratioMax: trainer.loss.max_ratio }),
     correction: correctionSpec(trainer.correction),
     import: file === undefined ? null : codeRef(file),
   };

@@ -4,6 +4,7 @@ import { usualWeightMax } from '../../core/rl/correction.ts';
 import { floats, floatScalar, ints, longs } from '../onnx/session.ts';
 import type { Tensor } from '../onnx/runtime.ts';
 import { type Aggregation, aggregationOf } from './aggregate.ts';
+import { capsRatios } from './loss.ts';
 import { gather, maskTotal, type MicroBatch, requireAligned } from './micro-batches.ts';
 import type { PolicyLossOptions, SupervisedSample } from './types.ts';
 
@@ -140,7 +141,12 @@ function boundFeeds(loss: PolicyLossOptions['loss']): Record<string, Tensor> {
   const { low, high } = isMasked
     ? { low: loss.maskLow, high: loss.maskHigh ?? unbounded }
     : { low: loss.clipLow, high: loss.clipHigh };
-  return { clip_low: floatScalar(low ?? 0), clip_high: floatScalar(high), kl_tau: floatScalar(loss.klTau ?? 0) };
+  return {
+    clip_low: floatScalar(low ?? 0),
+    clip_high: floatScalar(high),
+    kl_tau: floatScalar(loss.klTau ?? 0),
+    ...(capsRatios(loss.type) ? { ratio_max: floatScalar(loss.ratioMax ?? unbounded) } : {}),
+  };
 }
 
 /** Throws unless a row has what the loss is computed from. */

@@ -32,6 +32,8 @@ export interface LossContext {
   readonly clipHigh: Value;
   /** Scalar: the weight of (ln ρ)² in dppo, ipo and dro. */
   readonly klTau: Value;
+  /** Scalar: the largest weight that a ratio gives a token; null in losses without such a cap. */
+  readonly ratioMax: Value | null;
   /** Of each token the mean of ℓ − μ over the tokens of its row, without gradient; null in losses that do not ask for it. */
   readonly rowDifferences: Value | null;
   /** Log probabilities under the reference policy; null when the step has none. Its KL term is added by the trainer. */
@@ -87,11 +89,11 @@ export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, Tok
    * ρ·A unless its clipped branch is the smaller one.
    */
   grpo(context) {
-    const { logprobs, behaviorLogprobs, advantages } = context;
-    const ratio = exponential(subtract(logprobs, behaviorLogprobs));
+    const { advantages, ratioMax } = context;
+    assert(ratioMax, 'the loss caps its ratios');
     const cut = isCut(context, ratioOf(context));
     const clipped = multiply(clippedRatio(context, ratioOf(context)), advantages);
-    const kept = multiply(subtract(cut, 1), multiply(ratio, advantages));
+    const kept = multiply(subtract(cut, 1), multiply(cappedRatio(context, ratioMax), advantages));
     return subtract(kept, multiply(cut, clipped));
   },
 
@@ -121,6 +123,11 @@ export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, Tok
     return subtract(multiply(klTau, multiply(difference, difference)), multiply(advantages, logprobs));
   },
 };
+
+/** Whether a loss asks for {@link LossContext.ratioMax}. */
+export function capsRatios(type: string): boolean {
+  return type === 'ipo' || type === 'grpo';
+}
 
 /** Whether a loss asks for {@link LossContext.rowDifferences}. */
 export function comparesRows(type: string): boolean {
@@ -176,6 +183,7 @@ export function policyLoss(
     clipLow: graph.input('clip_low', 'float32', []),
     clipHigh: graph.input('clip_high', 'float32', []),
     klTau: graph.input('kl_tau', 'float32', []),
+    ratioMax: capsRatios(type) ? graph.input('ratio_max', 'float32', []) : null,
     rowDifferences: comparesRows(type)
       ? seesRows
         ? meansOfRows(graph, stopGradient(subtract(logprobs.tokens, behaviorLogprobs)))
@@ -282,10 +290,17 @@ function movedApart(context: LossContext, type: 'dppo' | 'ipo'): { low: Value; h
 
 /** −ρ·A of the tokens that are kept, and τ (ln ρ)² of all. */
 function trustRegionLoss(context: LossContext, { low, high }: { low: Value; high: Value }): Value {
-  const { logprobs, behaviorLogprobs, advantages, klTau } = context;
+  const { logprobs, behaviorLogprobs, advantages, klTau, ratioMax } = context;
   const difference = subtract(logprobs, behaviorLogprobs);
-  const gain = multiply(subtract(add(low, high), 1), multiply(exponential(difference), advantages));
+  const ratio = ratioMax ? cappedRatio(context, ratioMax) : exponential(difference);
+  const gain = multiply(subtract(add(low, high), 1), multiply(ratio, advantages));
   return add(gain, multiply(klTau, multiply(difference, difference)));
+}
+
+/** min(ρ, cap), whose gradient is min(ρ, cap) · ∇ℓ: a token beyond the cap still learns, with the cap as its weight. */
+function cappedRatio(context: LossContext, ratioMax: Value): Value {
+  const { logprobs } = context;
+  return multiply(minimum(ratioOf(context), ratioMax), exponential(subtract(logprobs, stopGradient(logprobs))));
 }
 
 /** 1 for tokens that clipping or a mask acts on, from below and from above; null where the loss has no such clip. */

@@ -34,10 +34,10 @@ describe('which prime-rl a file is of', () => {
   test('is seen from the names that came and went', () => {
     assert.equal(accept(seed).readAs.dialect, 'prime-rl-0.4');
     assert.equal(accept(today).readAs.dialect, 'prime-rl');
-    assert.equal(accept(before).readAs.dialect, 'prime-rl');
-    // Between the two: the environments as in 0.4, the GPUs as since 0.5.
+    assert.equal(accept(before).readAs.dialect, 'prime-rl-0.9');
+    // Of the days before March: masks as in 0.4, the GPUs as since 0.5.
     const between = seed.replace(/inference_gpu_ids.*\ntrainer_gpu_ids.*\n/, '') + '[deployment]\nnum_train_gpus = 2\n';
-    assert.equal(accept(between).readAs.dialect, 'prime-rl');
+    assert.equal(accept(between).readAs.dialect, 'prime-rl-0.4');
   });
 
   test('may be said', () => {
@@ -49,24 +49,29 @@ describe('which prime-rl a file is of', () => {
 describe('the loss', () => {
   const lossOf = (settings: string) => accept(`${today}[trainer.loss]\n${settings}`).spec.loss;
 
-  test('of today is DPPO with its bounds, of 0.4 importance sampling over a mask', () => {
+  test('of today is IPO with its bound and its cap, of 0.9 DPPO, of 0.5 IPO with another bound, of 0.4 importance sampling over a mask', () => {
     assert.equal(accept(seed).spec.loss.type, 'importance_sampling');
-    const { type, maskLow, maskHigh, klTau, aggregation } = lossOf('');
-    assert.deepEqual([type, maskLow, maskHigh, klTau, aggregation], ['dppo', 0.2, 0.2, 0.001, 'token']);
+    const { type, maskLow, maskHigh, klTau, ratioMax, aggregation } = lossOf('');
+    assert.deepEqual([type, maskLow, maskHigh, klTau, ratioMax, aggregation], ['ipo', 0.3, 0.3, 0, 1e4, 'token']);
+    const byAge = (dialect: string) => accept(today, dialect).spec.loss;
+    assert.deepEqual([byAge('prime-rl-0.9').type, byAge('prime-rl-0.9').maskHigh], ['dppo', 0.2]);
+    assert.deepEqual([byAge('prime-rl-0.5').type, byAge('prime-rl-0.5').maskLow], ['ipo', 0.2]);
   });
 
   test('has the bounds that are written', () => {
     const moved = lossOf('dppo_mask_low = 0.3\ndppo_mask_high = 0.1\nkl_tau = 0.0\n');
-    assert.deepEqual([moved.maskLow, moved.maskHigh, moved.klTau], [0.3, 0.1, 0]);
+    assert.deepEqual([moved.type, moved.maskLow, moved.maskHigh, moved.klTau], ['dppo', 0.3, 0.1, 0]);
     const ipo = lossOf('type = "ipo"\nipo_threshold = 0.05\n');
     assert.deepEqual([ipo.type, ipo.maskLow, ipo.maskHigh, ipo.klTau], ['ipo', 0.05, 0.05, 0.001]);
-    assert.equal(lossOf('type = "ipo"\n').maskHigh, 0.1);
+    assert.equal(lossOf('type = "ipo"\n').maskHigh, 0.3);
+    const newer = lossOf('eps = 0.1\nkl_tau = 0.001\nmax_importance_ratio = 100\n');
+    assert.deepEqual([newer.maskLow, newer.maskHigh, newer.klTau, newer.ratioMax], [0.1, 0.1, 0.001, 100]);
   });
 });
 
 describe('older names', () => {
   test('mean what the newer ones mean, with one warning for each', () => {
-    const [old, now] = [accept(before), accept(today)];
+    const [old, now] = [accept(before), accept(today, 'prime-rl-0.9')];
     assert.deepEqual(old.spec, now.spec);
     const said = old.warnings.filter((warning) => !now.warnings.includes(warning));
     assert.deepEqual(
@@ -76,7 +81,6 @@ describe('older names', () => {
         'orchestrator.rollouts_per_example',
         'the',
         'orchestrator.train.source[0].id',
-        'trainer.loss.type',
         'orchestrator.filters',
       ],
     );
@@ -138,7 +142,9 @@ describe('optimizers', () => {
 
   test('are those of prime-rl, with its values where nothing is written', () => {
     const read = (optim: string) => accept(with_(optim)).spec.optimizer;
-    const adamw = { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weightDecay: 0.01, maxGradNorm: 1 };
+    const adamw = { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
+    assert.deepEqual(read('weight_decay = "auto"'), adamw);
+    assert.deepEqual(read('weight_decay = 0.02'), { ...adamw, weightDecay: 0.02 });
     assert.deepEqual(read('type = "adamw"\nbetas2 = 0.98'), { ...adamw, beta2: 0.98 });
     assert.deepEqual(read('type = "muon"'), { type: 'muon', ...adamw, beta2: 0.95, momentum: 0.95 });
     assert.deepEqual(read('type = "muon"\nmu = 0.9\nbetas2 = 0.99'), {
@@ -354,10 +360,25 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       'trainer.scheduler.decay_steps',
       /at most max_steps less warmup_steps/,
     ],
-    'a loss that the engine has not': [
+    'a bound of another version': [
       `${today}[trainer.loss]\nipo_mask_low = 0.5\n`,
       'trainer.loss.ipo_mask_low',
-      /0.2/,
+      /nothing: a loss of type = "default" has no ipo_mask_low/,
+    ],
+    'a router that is frozen': [
+      `${today}[trainer.model]\nfreeze_moe_router = true\n`,
+      'trainer.model.freeze_moe_router',
+      /routers are trained with their experts/,
+    ],
+    'a correction that needs what is not kept': [
+      `${today}[trainer.loss]\nscore_centering = true\n`,
+      'trainer.loss.score_centering',
+      /probabilities of all tokens/,
+    ],
+    'a part of the tasks of a training source': [
+      `${today}select = { limit = 5 }\n`,
+      'orchestrator.train.source[0].select.limit',
+      /choose among them in its arguments/,
     ],
     'a bound of another loss': [
       `${today}[trainer.loss]\nipo_threshold = 0.2\n`,
@@ -397,7 +418,7 @@ describe('algorithms', () => {
     const roles = '{ type = "echo", roles = { user = { alpha = 0.05 }, system = {} } }';
     const { spec } = accept(withAlgo(roles));
     assert.deepEqual(spec.environments[0]!.echo, { user: 0.05, system: 0.1 });
-    assert.deepEqual([spec.advantage, spec.loss.type], ['centered', 'dppo']);
+    assert.deepEqual([spec.advantage, spec.loss.type], ['centered', 'ipo']);
     assert.match(
       only(withAlgo('{ type = "echo", roles = {} }')).expected,
       /one of system, user, assistant, tool at least/,
@@ -411,7 +432,7 @@ describe('algorithms', () => {
       spec.environments.map(({ objective }) => objective),
       [undefined, 'ref_kl'],
     );
-    assert.deepEqual([spec.loss.type, spec.loss.teacherTau, spec.teacher?.model], ['dppo', 0, 't']);
+    assert.deepEqual([spec.loss.type, spec.loss.teacherTau, spec.teacher?.model], ['ipo', 0, 't']);
     const { type, maskLow, maskHigh, klTau, advantageTau, teacherTau, aggregation } = spec.distillation!;
     assert.deepEqual(
       [type, maskLow, maskHigh, klTau, advantageTau, teacherTau, aggregation],
@@ -422,7 +443,7 @@ describe('algorithms', () => {
       turned.spec.environments.map(({ objective }) => objective),
       ['ref_kl', undefined],
     );
-    assert.equal(turned.spec.loss.type, 'dppo');
+    assert.equal(turned.spec.loss.type, 'ipo');
     // What all of them have is the run's.
     const all = accept(`${today}${opd}${second}${opd}`).spec;
     assert.deepEqual([all.loss.type, all.distillation, all.environments[1]!.objective], ['ipo', undefined, undefined]);
@@ -486,14 +507,21 @@ test('checkpoints: none is written down, an empty table is one at the end, and w
   assert.deepEqual(of('[ckpt]\ninterval = 10\nkeep_interval = 50\n'), { interval: 10, keepLast: 1, keepInterval: 50 });
 });
 
-test('a batch is filled by groups without any advantage, too, and trained without them, as filter_zero_advantages has it', () => {
+test('groups without any advantage leave their place to others, or filled a batch and were taken out of it, as filter_zero_advantages had it', () => {
   const of = (text: string) => {
-    const { filter, rolloutFilters } = accept(today + text).spec;
-    return [filter.keepsEqual, rolloutFilters.post];
+    const { filter, rolloutFilters, batchFill } = accept(today + text).spec;
+    return [filter.keepsEqual, rolloutFilters.pre, rolloutFilters.post, batchFill];
   };
   const pruned = [{ type: 'zero_advantage', enforce: true }];
-  assert.deepEqual(of(''), [true, pruned]);
-  assert.deepEqual(of('[orchestrator.train]\nfilter_zero_advantages = false\n'), [true, []]);
+  assert.deepEqual(of(''), [false, pruned, [], 'full']);
+  const inTable = today.replace('group_size', 'constant_trainer_batch_size = false\ngroup_size');
+  const { filter, rolloutFilters, batchFill } = accept(inTable).spec;
+  assert.deepEqual(
+    [filter.keepsEqual, rolloutFilters.pre, rolloutFilters.post, batchFill],
+    [true, [], pruned, 'once'],
+  );
+  assert.deepEqual(of('[orchestrator.train]\nfilter_zero_advantages = true\n'), [true, [], pruned, 'once']);
+  assert.deepEqual(of('[orchestrator.train]\nfilter_zero_advantages = false\n'), [true, [], [], 'once']);
   assert.deepEqual(of('[[orchestrator.filters]]\ntype = "gibberish"\n')[0], true, 'as v0.5 had it');
   const gate =
     '[[orchestrator.train.source]]\nenv = { taskset = { id = "a" } }\n[orchestrator.train.source.curriculum.gates.any]\n';

@@ -9,6 +9,7 @@ import { aggregationOf, EngineOptimizer, type TrainMetrics, type TrainOptions } 
 import { floats, floatScalar, ints, longs, openSession } from '../../engine/onnx/session.ts';
 import { gather } from '../../engine/train/micro-batches.ts';
 import { buildTrainGraph, type GradientKind, gradientName, metricNames } from '../../engine/train/train-graph.ts';
+import { capsRatios } from '../../engine/train/loss.ts';
 import { microBatchesOf, optimizer, randomBatch, randomParameters, temporaryFolder, tinyConfig } from './models.ts';
 
 const config = { ...tinyConfig, layerCount: 1 };
@@ -39,10 +40,16 @@ const bounds = { clipLow: 0.8, clipHigh: 1.28 };
 /** Of dppo and ipo, in probability. */
 const moves = { clipLow: 0.01, clipHigh: 0.012 };
 const klTau = 0.3;
+/** Beyond some of the ratios below that are kept. */
+const ratioMax = 1.5;
 
-function trustRegion({ logprob, behavior, advantage }: Token, isOut: (moved: number) => boolean, tau = klTau): Plain {
+function trustRegion(
+  { logprob, behavior, advantage }: Token,
+  isOut: (moved: number) => boolean,
+  { tau = klTau, cap = Infinity } = {},
+): Plain {
   const d = logprob - behavior;
-  const gain = isOut(Math.exp(logprob) - Math.exp(behavior)) ? 0 : -Math.exp(d) * advantage;
+  const gain = isOut(Math.exp(logprob) - Math.exp(behavior)) ? 0 : -Math.min(Math.exp(d), cap) * advantage;
   return { loss: gain + tau * d * d, slope: gain + 2 * tau * d };
 }
 
@@ -54,7 +61,7 @@ const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling' | 'dppo' | 'i
     },
     /** As torch.minimum(ratio * A, ratio.clamp(low, high) * A): the smaller branch has the gradient, both halves if equal. */
     grpo({ logprob, behavior, advantage }) {
-      const ratio = Math.exp(logprob - behavior);
+      const ratio = Math.min(Math.exp(logprob - behavior), ratioMax);
       const clipped = Math.min(Math.max(ratio, bounds.clipLow), bounds.clipHigh);
       const inside = ratio >= bounds.clipLow && ratio <= bounds.clipHigh ? 1 : 0;
       const [first, second] = [ratio * advantage, clipped * advantage];
@@ -69,7 +76,8 @@ const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling' | 'dppo' | 'i
     },
     dppo: (token) =>
       trustRegion(token, (moved) => (token.advantage > 0 ? moved > moves.clipHigh : moved < -moves.clipLow)),
-    ipo: (token) => trustRegion(token, (moved) => moved > moves.clipHigh || moved < -moves.clipLow),
+    ipo: (token) =>
+      trustRegion(token, (moved) => moved > moves.clipHigh || moved < -moves.clipLow, { cap: ratioMax }),
     dro({ logprob, behavior, advantage }) {
       const d = logprob - behavior;
       return { loss: klTau * d * d - advantage * logprob, slope: 2 * klTau * d - advantage };
@@ -140,6 +148,7 @@ describe('losses agree with their formulas in double precision', () => {
             clip_low: floatScalar(boundsOf(type).clipLow),
             clip_high: floatScalar(boundsOf(type).clipHigh),
             kl_tau: floatScalar(klTau),
+            ...(capsRatios(type) ? { ratio_max: floatScalar(ratioMax) } : {}),
             teacher_tau: floatScalar(0),
             teacher_logprobs: vector(new Float32Array(logprobs.length)),
             ...(beta === null ? {} : { reference_logprobs: vector(reference), beta: floatScalar(beta) }),
@@ -200,7 +209,7 @@ test('dppo gives what prime-rl gives for the tokens of its check vector', () => 
     { logprob: -0.5, behavior: -0.55, advantage: -0.5 },
   ];
   const losses = tokens.map((token) =>
-    trustRegion(token, (moved) => (token.advantage > 0 ? moved > 0.2 : moved < -0.2), 0.001),
+    trustRegion(token, (moved) => (token.advantage > 0 ? moved > 0.2 : moved < -0.2), { tau: 0.001 }),
   );
   assert.ok(Math.abs(losses.reduce((sum, { loss }) => sum + loss, 0) - 0.36077251) < 1e-8);
 });

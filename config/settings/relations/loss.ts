@@ -78,6 +78,11 @@ function* maskRelations(loss: WrittenLoss): Relations {
       expected: 'type = "dppo" or "ipo" beside it; of other losses [kl_penalty] has the KL term',
     },
     {
+      keys: ['max_ratio'],
+      isOfIt: type === 'ipo' || type === 'grpo',
+      expected: 'type = "ipo" or "grpo" beside it; cispo caps its ratios by clip_high',
+    },
+    {
       keys: ['beta'],
       isOfIt: type === 'dro',
       expected: 'type = "dro" beside it; of other losses [kl_penalty] has a beta',
