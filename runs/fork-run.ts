@@ -8,7 +8,7 @@ import type { ObjectRef, PolicyVersion, Prompts, RunState, StepCommit } from '..
 import type { RunSpec } from '../config/run-spec.ts';
 import { putSums, type ReadAnew, sumsName, verifyVersion } from '../backends/store/version-files.ts';
 import { sha256 } from '../backends/store/file-store.ts';
-import { requireOwnFolder, type Store } from '../backends/store/index.ts';
+import type { Store } from '../backends/store/index.ts';
 import { decodeStored, encodeSettings, encodeStored } from './stored-forms.ts';
 import { manifestOf, readManifest, sealedFor } from './checkpoints.ts';
 import { firstCommit } from './lineages.ts';
@@ -19,6 +19,7 @@ import {
   currentLineage,
   type LineagePlace,
   requireNamedCommit,
+  requireOwnFolder,
   type RunPlace,
   storeOf,
 } from './run-access.ts';

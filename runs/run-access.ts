@@ -14,6 +14,8 @@ import { begunAtIn, commitIn, lineageRecordIn, specIn } from './record-shapes.ts
 import { decodeStored, decodeStoredRows, decodeStoredTexts } from './stored-forms.ts';
 import { weightsFolder } from '../backends/store/weights-folder.ts';
 
+export { requireOwnFolder } from '../backends/store/index.ts';
+
 /** Enough of a handle to find a run's folder. */
 export type RunPlace = Pick<RunHandle, 'name' | 'store'>;
 /** Enough of a handle to find a lineage's commits. */

@@ -9,7 +9,6 @@ import type { EndpointsSpec } from '../../config/endpoints-spec.ts';
 import { evaluationDefaults, type EvaluationSpec } from '../../config/eval-file.ts';
 import { parseEndpoints } from '../../config/parse-endpoints.ts';
 import { parseEvalFile } from '../../config/parse-eval-file.ts';
-import { ConfigProblems } from '../../config/problems.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
 import { grantByFile, namedByServers } from './grant.ts';
@@ -18,7 +17,7 @@ import { readPrompt } from './prompt-files.ts';
 import { Refused } from './refused.ts';
 import { evaluationDefaultsOf } from './evaluation-defaults.ts';
 import { readRegular, readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
-import { howToBeTold, tellsContent, withoutContent } from './untold.ts';
+import { howToBeTold, problemsToTell, tellsContent } from './untold.ts';
 
 interface LoadEvaluationsOptions {
   /** Relative paths start here. */
@@ -50,7 +49,8 @@ export async function loadEvaluationFile(file: string, options: LoadEvaluationsO
   const text = await readRegularText(trustedFile(absolute, 'The file of evaluations')).catch((cause: unknown) => {
     const place = { file, line: null, column: null, path: '' };
     const received = `${whyUnreadable(cause)}: ${absolute}`;
-    throw new ConfigProblems([{ ...place, expected: 'a TOML file with [[eval]]', received }]);
+    const expected = 'a TOML file with [[eval]]';
+    throw problemsToTell([{ ...place, expected, received }], expected, true);
   });
   return loadEvaluations(text, file, options);
 }
@@ -77,8 +77,8 @@ async function loadEvaluations(
 ): Promise<LoadedEvaluations> {
   const parsed = parseEvalFile(text, { file, settings: over });
   if (!parsed.ok) {
-    const isTold = tellsContent() || parseEvalFile(text, { file, settings: {} }).ok;
-    throw isTold ? new ConfigProblems(parsed.problems) : withoutContent(parsed.problems, 'a file of evaluations');
+    const isValid = parseEvalFile(text, { file, settings: {} }).ok;
+    throw problemsToTell(parsed.problems, 'a file of evaluations', isValid);
   }
   const problems: string[] = [];
   const warnings = [...parsed.warnings];
@@ -214,10 +214,7 @@ export async function readRegistry(file: string): Promise<EndpointsSpec | null> 
     const text = await readRegularText(trustedFile(candidate, 'The endpoints file')).catch(() => null);
     if (text === null) continue;
     const parsed = parseEndpoints(text, { file: candidate });
-    if (!parsed.ok) {
-      const expected = 'a registry of endpoints';
-      throw tellsContent() ? new ConfigProblems(parsed.problems) : withoutContent(parsed.problems, expected);
-    }
+    if (!parsed.ok) throw problemsToTell(parsed.problems, 'a registry of endpoints');
     grantByFile(
       parsed.spec.endpoints.flatMap(({ replicas }) => namedByServers(replicas)),
       true,

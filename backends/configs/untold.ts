@@ -15,6 +15,11 @@ export function tellsContent(): boolean {
 export const howToBeTold =
   'what a file holds is not told through Temporal: look at it in this folder, with npx ratchet check FILE';
 
+/** The problems of a file, in full where that may be told. `quotesNothing`: its content is not the reason, or it is sound by itself. */
+export function problemsToTell(problems: readonly Problem[], expected: string, quotesNothing = false): ConfigProblems {
+  return quotesNothing || tellsContent() ? new ConfigProblems(problems) : withoutContent(problems, expected);
+}
+
 /** The problems of files, with nothing of what is in these. */
 export function withoutContent(problems: readonly Problem[], expected: string): ConfigProblems {
   const files = [...new Set(problems.map(({ file }) => file))];

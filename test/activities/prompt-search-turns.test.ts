@@ -53,7 +53,7 @@ test('a rollout that was broken off as its worker went away goes on from the tur
       seed: 0,
       isClassic: true,
       initialPrompt: 'Say something.',
-      results: { store: run.store, name: 'search', prefix: `${name}/` },
+      results: { store: run.store, name, prefix: '' },
       savesResults: false,
       isSmallBudgetMeant: true,
     };

@@ -268,7 +268,10 @@ test('a secret that is replaced is proven anew', async (t) => {
 test('a server that is ours and breaks off is not asked again as a stranger', async (t) => {
   work();
   const server = await listen(t, (asked, reply) => {
-    if (asked.url !== '/health') return void asked.socket.destroy();
+    if (asked.url !== '/health') {
+      asked.socket.destroy();
+      return;
+    }
     const { port } = asked.socket.address() as AddressInfo;
     const proof = proofOf(secret, String(asked.headers['ratchet-challenge']), addressOf('127.0.0.1', port));
     reply.writeHead(200, { 'ratchet-proof': proof, 'content-length': 0 }).end();
