@@ -4,7 +4,7 @@ import type { Environment } from './types.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { givenVariables, variablesFor } from './variables.ts';
 import { requireNamed } from './named.ts';
-import { installedState } from './packages/installed-state.ts';
+import { type InstalledState, installedState } from './packages/installed-state.ts';
 import { openVerifiers } from './verifiers/open.ts';
 
 export type { Environment, Policy, RolloutRecord } from './types.ts';
@@ -107,9 +107,11 @@ export const environments: Environments = createEnvironments(
         `${id}: expected no agent (nor harness, nor episode) beside it, which environments of verifiers v1 have; it is ${python ? 'one of v0' : 'in TypeScript'}.`,
       );
     }
-    return python ? openVerifiers({ ...entry, python, given: values, state }) : loadEnvironment(id, args, { sha256 });
+    return python
+      ? openVerifiers({ ...entry, python, given: values, state: JSON.parse(state) as InstalledState })
+      : loadEnvironment(id, args, { sha256 });
   },
-  ({ python }) => (python ? installedState(python) : ''),
+  ({ python }) => (python ? JSON.stringify(installedState(python)) : ''),
 );
 
 /** An environment by id and arguments; the same arguments give the same instance. */
