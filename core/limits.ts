@@ -101,6 +101,11 @@ export const keptRowsBytesMax = sftDataBytesMax;
 /** A chat template is read into memory and stored with the run; those of models have a few thousand characters. */
 export const chatTemplateBytesMax = 1024 * 1024;
 
+/** A picture in a message, as a data URL: 15 MB of it. APIs take 20 MB at most, and each turn of a rollout sends it again. */
+export const messagePartCharsMax = 20 * 1024 * 1024;
+/** Of a picture in `results.jsonl`, which has a row for each rollout of an example: above this it is told in words. */
+export const storedPartCharsMax = 64 * 1024;
+
 /** Supervised warm-up steps in one activity: what a killed trainer loses at most. */
 export const warmUpStepsPerSegment = 50;
 

@@ -6,6 +6,7 @@ import type { ObjectRef } from '../../core/rl/run-state.ts';
 import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
 import type { Environment } from '../../backends/environments/types.ts';
 import { isPriced, type Prices, pricesAt } from '../../backends/inference/prices.ts';
+import { requireReadable } from '../../backends/rollouts/text-models.ts';
 import { requireOwnFolder, showStoreUri, type Store } from '../../backends/store/index.ts';
 import { sha256 } from '../../backends/store/file-store.ts';
 import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
@@ -51,6 +52,7 @@ export const createOpenEvaluation =
       const length = Math.max(0, environment.evalDataset.length - (input.skipExamples ?? 0));
       const examples = input.numExamples < 0 ? length : Math.min(input.numExamples, length);
       if (examples === 0) throw nothingToEvaluate(input, length);
+      await requireReadable(input.environment.name, environment.evalDataset, input.model);
       const workers = await countRolloutWorkers().catch(() => 1);
       const opening = { input, examples, request, codeVersion, workers };
       const { evaluation, ref } = await openAttempt(store, environment, opening);

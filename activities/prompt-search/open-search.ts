@@ -16,8 +16,8 @@ import { systemPromptOf } from '../../core/rl/system-prompt.ts';
 import { grantByFile, namedBySearch } from '../../backends/configs/grant.ts';
 import { loadPromptSearchFile, tooSmallBudget } from '../../backends/configs/load-prompt-search.ts';
 import { differencesOfSearches, placeOfPromptSearch } from '../../backends/configs/prompt-search-folders.ts';
-import { environments as allEnvironments, type Environments } from '../../backends/environments/index.ts';
-import type { Environment } from '../../backends/environments/types.ts';
+import type { Environment, Environments } from '../../backends/environments/index.ts';
+import { openReadable } from '../../backends/rollouts/text-models.ts';
 import { linesOfStore, requireOwnFolder, showStoreUri } from '../../backends/store/index.ts';
 import { decodeStored, encodeStored } from '../../runs/stored-forms.ts';
 import { withHeartbeat } from '../around/heartbeat.ts';
@@ -53,7 +53,7 @@ export const createPlanPromptSearch =
 interface OpenDependencies {
   readonly codeVersion: string;
   readonly countRolloutWorkers: () => Promise<number>;
-  readonly environments?: Environments;
+  readonly environments?: Environments | undefined;
 }
 
 /**
@@ -61,7 +61,7 @@ interface OpenDependencies {
  * with what it drew, and is refused where it is another one.
  */
 export const createOpenPromptSearch =
-  ({ codeVersion, countRolloutWorkers, environments = allEnvironments }: OpenDependencies) =>
+  ({ codeVersion, countRolloutWorkers, environments }: OpenDependencies) =>
   async ({ input }: { readonly input: PromptSearchInput }): Promise<PromptSearchHandle> =>
     withHeartbeat(async () => {
       const { results } = input;
@@ -78,12 +78,12 @@ export const createOpenPromptSearch =
     });
 
 async function drawSearch(
-  { codeVersion, environments }: Required<Omit<OpenDependencies, 'countRolloutWorkers'>>,
+  { codeVersion, environments }: Omit<OpenDependencies, 'countRolloutWorkers'>,
   input: PromptSearchInput,
 ): Promise<StoredPromptSearch> {
   const { seed, numTrain, numVal, numTest, maxCalls, minibatchSize, perfectScore, isClassic, isBranch = false } = input;
   const { maxReflections = maxCalls } = input;
-  const opened = await Promise.all(input.environments.map((entry) => environments.open(entry)));
+  const opened = await openReadable(environments, input);
   const sizes = opened.map(({ dataset, evalDataset }) => ({
     dataset: dataset.length,
     evalDataset: isBranch ? 0 : evalDataset.length,

@@ -1,5 +1,5 @@
 import { lazily } from '../../core/lazily.ts';
-import type { ChatMessage } from '../../core/rl/rollout.ts';
+import { otherPart, readMessage, type WrittenMessage } from '../../core/rl/message-parts.ts';
 import type { Dataset } from './types.ts';
 
 /** A dataset from rows in memory, or from a function that makes them when they are first needed; an example's id is its position. */
@@ -12,15 +12,23 @@ export function listDataset(given: readonly DatasetRow[] | (() => readonly Datas
     at(index) {
       const row = rows()[index];
       if (row === undefined) throw new RangeError(`Example ${index} of a dataset of ${rows().length}.`);
-      const prompt = typeof row.prompt === 'string' ? [{ role: 'user' as const, content: row.prompt }] : row.prompt;
+      const prompt =
+        typeof row.prompt === 'string' ? [{ role: 'user' as const, content: row.prompt }] : row.prompt.map(readMessage);
       return { id: index, prompt, answer: row.answer, ...(row.info === undefined ? {} : { info: row.info }) };
+    },
+    unlikeText() {
+      for (const [index, { prompt }] of rows().entries()) {
+        const type = typeof prompt === 'string' ? undefined : otherPart(prompt);
+        if (type !== undefined) return { index, type };
+      }
+      return null;
     },
   };
 }
 
-/** One row as its author writes it: a prompt that is plain text is one user message. */
+/** One row as its author writes it: a prompt that is plain text is one user message. A message's content may be parts, pictures among them. */
 export interface DatasetRow {
-  readonly prompt: string | readonly ChatMessage[];
+  readonly prompt: string | readonly WrittenMessage[];
   readonly answer: string;
   readonly info?: Readonly<Record<string, unknown>>;
 }

@@ -4,7 +4,7 @@ import type { Environment } from './types.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { givenVariables, variablesFor } from './variables.ts';
 import { requireNamed } from './named.ts';
-import { installedState } from './packages/installed-state.ts';
+import { type InstalledState, installedState } from './packages/installed-state.ts';
 import { underSystemPrompt } from './own-prompt.ts';
 import { openVerifiers } from './verifiers/open.ts';
 
@@ -124,11 +124,11 @@ export const environments: Environments = createEnvironments(
       );
     }
     const opened = python
-      ? openVerifiers({ ...entry, python, given: values, state })
+      ? openVerifiers({ ...entry, python, given: values, state: JSON.parse(state) as InstalledState })
       : loadEnvironment(id, args, { sha256 });
     return underSystemPrompt(await opened, systemPrompt);
   },
-  ({ python }) => (python ? installedState(python) : ''),
+  ({ python }) => (python ? JSON.stringify(installedState(python)) : ''),
 );
 
 /** An environment by id and arguments; the same arguments give the same instance. */

@@ -1,6 +1,7 @@
 /** What an environment's author imports, and all of it: `ratchet-rl/environments`. */
 export { z } from 'zod';
 export { hash32, permutation, randomStream, uniform } from '../../core/random.ts';
+export type { ContentPart, WrittenMessage } from '../../core/rl/message-parts.ts';
 export {
   type AgentTrace,
   type ChatMessage,

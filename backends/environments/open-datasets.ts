@@ -1,6 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import type { EnvironmentSpec, RunSpec } from '../../config/run-spec.ts';
 import { openEnvironment } from './index.ts';
+import { requireTextOf } from './unlike-text.ts';
 import { whatIsLacking } from './what-is-lacking.ts';
 
 /** All environments of a run, opened: how many examples each has to train on, and what they warn of. */
@@ -16,7 +17,9 @@ export async function openDatasets(spec: RunSpec): Promise<{
     return environment;
   };
   for (const entry of evaluation?.environments ?? []) {
-    if ((await open(entry)).evalDataset.length === 0) throw withoutExamples(entry, 'held-out examples');
+    const { evalDataset } = await open(entry);
+    if (evalDataset.length === 0) throw withoutExamples(entry, 'held-out examples');
+    requireTextOf(entry.name, evalDataset, 'The model that is trained');
   }
   const datasets = [];
   const opened = [];

@@ -1,3 +1,4 @@
+import { readMessage, type WrittenMessage } from '../../core/rl/message-parts.ts';
 import type { ChatMessage, Example, ToolSchema, Turn } from '../../core/rl/rollout.ts';
 import { readToolCalls } from '../../engine/speech/speech.ts';
 import { requireKnownOptions } from './known-options.ts';
@@ -46,9 +47,9 @@ export interface Conversation<State> {
   readonly messages: readonly ChatMessage[];
 }
 
-/** What the environment says to the newest turn. Text is one user message. */
+/** What the environment says to the newest turn. Text is one user message; a message's content may be parts, pictures among them. */
 export type Reply<State> = { readonly state: State } & (
-  | { readonly say: string | readonly ChatMessage[] }
+  | { readonly say: string | readonly WrittenMessage[] }
   /** The rollout is complete; `policy_failure` = the policy broke the rules. Both carry a reward. */
   | { readonly end: 'ok' | 'policy_failure' }
 );
@@ -116,7 +117,7 @@ export function multiTurn<State>(options: MultiTurnOptions<State>): Environment 
       ({ state } = reply);
       if ('end' in reply) return { turns, state, outcome: reply.end };
       if (turns.length >= maxTurns) return { turns, state, outcome: 'ok' };
-      heard = typeof reply.say === 'string' ? [{ role: 'user', content: reply.say }] : reply.say;
+      heard = typeof reply.say === 'string' ? [{ role: 'user', content: reply.say }] : reply.say.map(readMessage);
     }
   }
 

@@ -1,3 +1,4 @@
+import type { UnlikeText } from './unlike-text.ts';
 import type {
   ChatMessage,
   Example,
@@ -69,6 +70,8 @@ export interface Dataset {
   readonly length: number;
   /** Example by position; throws RangeError outside 0 … length−1. */
   at(index: number): Example;
+  /** The first example whose prompt has a picture or another part that is no text; null = none has. Missing: the first examples are looked at. */
+  unlikeText?(): UnlikeText | null;
 }
 
 /** What an environment may ask of the model. */

@@ -5,6 +5,7 @@ import type { Example, ScoredGroup } from '../../core/rl/rollout.ts';
 import type { EnvironmentSpec, JsonValue, RunSpec } from '../../config/run-spec.ts';
 import { whyNoDemonstrations } from './demonstrations.ts';
 import type { Environment } from './types.ts';
+import { unlikeText, whatIsShown } from './unlike-text.ts';
 
 /** What a run asks of the environments that it trains on. */
 type Asked = Pick<RunSpec, 'environments' | 'sft' | 'teacher' | 'distillation' | 'turnCredit' | 'lengthPenalty'>;
@@ -33,10 +34,22 @@ export function whatIsLacking(
       )
     : null;
   const untold = opened.map((one) => whyUntold(spec, one)).find((lack) => lack !== null);
+  const shown = opened.map(whatItShows).find((lack) => lack !== null);
   return {
-    problems: [...(noWarmUp ? [{ at: ['sft'], ...noWarmUp }] : []), ...(untold ? [untold] : [])],
+    problems: [
+      ...(noWarmUp ? [{ at: ['sft'], ...noWarmUp }] : []),
+      ...(untold ? [untold] : []),
+      ...(shown ? [shown] : []),
+    ],
     warnings: turnWarnings(spec, opened),
   };
+}
+
+/** A policy is trained on tokens of text. */
+function whatItShows({ entry, environment: { dataset } }: Opened): Lack | null {
+  const found = dataset.length === 0 ? null : unlikeText(dataset);
+  if (found === null) return null;
+  return { at: ['env'], expected: 'environments whose prompts are text', received: whatIsShown(entry.name, found) };
 }
 
 /** By its first example; an environment in Python may say it in its rollouts only. */

@@ -1,6 +1,7 @@
 import { RatchetError } from '../../core/errors.ts';
 import { inferenceConcurrencyDefault, inferenceTimeoutDefaultS } from '../../core/limits.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
+import { messageForApi } from '../../core/rl/message-parts.ts';
 import type { ChatMessage, ToolSchema } from '../../core/rl/rollout.ts';
 import type { ServerAddress } from './model-server.ts';
 import { ServerPool } from './pool.ts';
@@ -104,7 +105,12 @@ export function chatCall(
   { url, model }: Pick<ServerAddress, 'url' | 'model'>,
   { messages, tools = [], fields }: Pick<EndpointRequest, 'messages' | 'tools' | 'fields'>,
 ): { readonly route: string; readonly body: Readonly<Record<string, unknown>> } {
-  const body = { model, messages, ...requestFields(fields), ...(tools.length === 0 ? {} : { tools }) };
+  const body = {
+    model,
+    messages: messages.map(messageForApi),
+    ...requestFields(fields),
+    ...(tools.length === 0 ? {} : { tools }),
+  };
   return { route: chatRoute(url), body };
 }
 

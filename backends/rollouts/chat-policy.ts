@@ -1,3 +1,4 @@
+import { readMessage } from '../../core/rl/message-parts.ts';
 import type { ChatMessage, MessageToolCall, Turn } from '../../core/rl/rollout.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import type { SampleOptions } from '../environments/types.ts';
@@ -34,7 +35,7 @@ export function chatPolicy({ endpoint, fields, signal, place, onTurn }: ChatPoli
       const position = asked++;
       try {
         const said = await endpoint.chat({
-          messages: withCalls(messages, turns, callIds),
+          messages: withCalls(messages.map(readMessage), turns, callIds),
           tools,
           fields: sampling ?? fields,
           signal,

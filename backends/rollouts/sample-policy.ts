@@ -1,5 +1,6 @@
 import { RatchetError } from '../../core/errors.ts';
 import { hash32 } from '../../core/random.ts';
+import { requireText } from '../../core/rl/message-parts.ts';
 import type { ChatMessage, Turn } from '../../core/rl/rollout.ts';
 import type { RunSpec } from '../../config/run-spec.ts';
 import { ConversationPrompts } from '../../engine/model/conversation-prompts.ts';
@@ -90,6 +91,7 @@ export function samplePolicy(options: SamplePolicyOptions, seedOfTurn: (turn: nu
       const heardFrom = position === 0 ? messages.length : messagesBefore + 1;
       messagesBefore = messages.length;
       try {
+        requireText(messages);
         const template = { tools, templateArguments };
         const prompt = prompts.render(messages, template);
         const promptTokenIds = prompt.tokenIds;

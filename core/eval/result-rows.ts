@@ -1,4 +1,5 @@
 import type { JsonValue } from '../../config/run-spec.ts';
+import { partText } from '../rl/message-parts.ts';
 import type { RowExample } from './tell-examples.ts';
 
 /**
@@ -9,7 +10,7 @@ import type { RowExample } from './tell-examples.ts';
 /** A message of a prompt or of a completion. */
 export interface ResultMessage {
   readonly role: string;
-  /** What was said; parts that are no text stand as `[image_url]`. */
+  /** What was said; a picture stands as `[image image/png, 70 bytes, 1a2b3c4d]`. */
   readonly text: string;
   /** What the model thought before it, where the server told it apart. */
   readonly reasoning: string;
@@ -196,8 +197,7 @@ function contentOf(content: unknown): string {
   if (!Array.isArray(content)) return textOf(content);
   return content
     .map((part: unknown) => {
-      if (!isObject(part)) return textOf(part);
-      return typeof part['text'] === 'string' ? part['text'] : `[${textOf(part['type'] ?? 'part')}]`;
+      return isObject(part) ? partText(part) : textOf(part);
     })
     .join('');
 }

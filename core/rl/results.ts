@@ -1,5 +1,7 @@
+import { present } from '../present.ts';
 import { passAllK, passAtK, passCounts, passThreshold } from '../eval/pass-at-k.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
+import { boundedMessages, partsOf } from './message-parts.ts';
 import type { ChatMessage, Example, RolloutRow, ScoredGroup, ScoredRollout, ToolSchema, Turn } from './rollout.ts';
 
 /**
@@ -77,7 +79,8 @@ function toolOfRow({ name, description, parameters }: RolloutRow): ToolSchema {
 /** Columns that are there for scoring alone. */
 function withoutState(record: RolloutRow): RolloutRow {
   const { scoring_state: _, trajectory: __, state_columns: ___, ...row } = record;
-  return row;
+  const { prompt, completion } = row;
+  return { ...row, ...present({ prompt: boundedMessages(prompt), completion: boundedMessages(completion) }) };
 }
 
 /** Those that were asked for; they replace what a row has under their names, as in verifiers. */
@@ -92,7 +95,7 @@ function rowOf(
 ): RolloutRow {
   return {
     example_id: example.id,
-    prompt: example.prompt.map(messageRow),
+    prompt: boundedMessages(example.prompt.map(promptRow)),
     completion: turns.flatMap((turn) => [...(turn.heard ?? []).map(messageRow), saidBy(turn)]),
     ...(example.answer === '' ? {} : { answer: example.answer }),
     ...(example.info === undefined ? {} : { info: example.info as RolloutRow }),
@@ -109,6 +112,12 @@ function rowOf(
       parameters: parameters as RolloutRow,
     })),
   };
+}
+
+/** With its pictures. What is heard later is told in words: it may come from the store, which has those alone. */
+function promptRow(message: ChatMessage): { [key: string]: JsonValue } {
+  const parts = partsOf(message);
+  return { ...messageRow(message), ...(parts === undefined ? {} : { content: parts as unknown as JsonValue }) };
 }
 
 function messageRow(message: ChatMessage): { [key: string]: JsonValue } {

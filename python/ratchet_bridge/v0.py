@@ -19,6 +19,7 @@ from verifiers.utils.env_utils import env_module_name
 
 from . import check, fast, rows, rubrics, time_limit
 from .failures import Refused, chain_of, describe, explain_load, failed_rollout, is_outside, must_pass
+from .parts import FirstUnlikeText
 from .policy import Policy
 from .system_prompt import with_system_prompt
 from .v0_client import PipeClient, TurnUnavailable, to_openai_tool
@@ -77,11 +78,13 @@ class V0Environment:
         dataset = self.env.get_eval_dataset() if split == "eval" else self.env.get_dataset()
         changed: dict[str, None] = {}
         path = self._wire.new_file("jsonl")
+        first = FirstUnlikeText()
         with path.open("wb") as file:
             for row in dataset:
+                first.look(row.get("prompt"))
                 changed.update({key: None for key, value in row.items() if key not in changed and not survives_json(value)})
                 file.write(to_line(row) + b"\n")
-        return {"total": len(dataset), "file": str(path), "changed_columns": list(changed)}
+        return {"total": len(dataset), "file": str(path), "changed_columns": list(changed), **first.describe()}
 
     # --- playing
 

@@ -22,6 +22,7 @@ from verifiers.v1.utils.loaders import env_config_type, load_environment, resolv
 
 from . import check, v1_client
 from .failures import Refused, describe, explain_load, failed_rollout, must_pass
+from .parts import FirstUnlikeText
 from .policy import Policy
 from .system_prompt import with_system_prompt
 from .v1_client import ADDRESS, config_for, initial_messages
@@ -77,6 +78,7 @@ class V1Environment:
         total = 0
         began = time.monotonic()
         tasks = self.tasks if self.tasks.bounded else self.tasks.take(ENDLESS_TASKS)
+        first = FirstUnlikeText()
         with path.open("wb") as file:
             for task in tasks:
                 if total >= TASKS_MAX or time.monotonic() - began > TASKS_MAX_S:
@@ -92,9 +94,10 @@ class V1Environment:
                     "answer": str(getattr(data, "answer", "") or ""),
                     "task": data.model_dump(mode="json", exclude_none=True),
                 }
+                first.look(row["prompt"])
                 file.write(to_line(row) + b"\n")
                 total += 1
-        return {"total": total, "file": str(path), "changed_columns": [], "cut_off": not self.tasks.bounded}
+        return {"total": total, "file": str(path), "changed_columns": [], "cut_off": not self.tasks.bounded, **first.describe()}
 
     async def check(self) -> Message:
         """As `check` of the older API: what may be set of its taskset, and how it is described."""

@@ -39,8 +39,12 @@ describe('the state of a virtual environment', () => {
     write(path.join(source, 'shared.py'), '');
     const states: string[] = [];
     const look = (what: string): void => {
-      const state = installedState({ folder: venv, ...python });
-      assert.equal(state, installedState({ folder: venv, ...python }), `${what}: the same while nothing changes`);
+      const state = JSON.stringify(installedState({ folder: venv, ...python }));
+      assert.equal(
+        state,
+        JSON.stringify(installedState({ folder: venv, ...python })),
+        `${what}: the same while nothing changes`,
+      );
       assert(!states.includes(state), `${what} is noticed`);
       states.push(state);
     };
@@ -70,11 +74,15 @@ describe('the state of a virtual environment', () => {
     look('a module that became a folder');
   });
 
-  test('of no virtual environment is one as well', () => {
-    assert.equal(
-      installedState({ folder: '/nowhere', ...python }),
-      installedState({ folder: '/nowhere/else', ...python }),
-    );
+  test('is shared by its modules, but for the files of each', (t) => {
+    const venv = folder(t);
+    const site = path.join(venv, 'lib/python3.11/site-packages');
+    installed(site, 'my_env', '0.1.0');
+    installed(site, 'other', '0.1.0');
+    const [mine, other] = ['my_env', 'other'].map((module) => installedState({ folder: venv, module }));
+    assert.equal(mine!.shared, other!.shared);
+    assert.notEqual(mine!.own, other!.own);
+    assert.deepEqual(installedState({ folder: '/nowhere', ...python }), installedState({ folder: '/elsewhere', ...python })); // prettier-ignore
   });
 });
 

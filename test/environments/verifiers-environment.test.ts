@@ -12,6 +12,7 @@ import type { RolloutRequest, SampledTurn } from '../../backends/environments/ve
 import { playRollout } from '../../backends/rollouts/play-rollout.ts';
 import type { PlayedPolicy } from '../../backends/rollouts/sample-policy.ts';
 import { RatchetError } from '../../core/errors.ts';
+import { partsOf, requireText } from '../../core/rl/message-parts.ts';
 import { environmentOf, FakeBridge, prompt } from './fake-bridge.ts';
 import type { EnvironmentSpec } from '../../config/run-spec.ts';
 import type { ChatMessage, Rollout, Turn } from '../../core/rl/rollout.ts';
@@ -471,13 +472,30 @@ test('a prompt that outgrows the model ends a rollout that had begun as truncate
   assert.deepEqual([rollout.outcome, rollout.record, rollout.turns.length], ['truncated', { is_truncated: true }, 1]);
 });
 
-test('an image has no way to the model, and that is said rather than played on', async (t) => {
+test('a picture comes to the policy with its message; a policy of text refuses it, whatever the environment makes of that', async (t) => {
+  const part = { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } };
   const bridge = new FakeBridge({
     async play(say) {
-      await say([{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] }]);
+      await say([{ role: 'user', content: [part] }]).catch(() => undefined);
       return {};
     },
   });
   const environment = await environmentOf(t, bridge);
-  await assert.rejects(environment.rollout(environment.dataset.at(0), listening(['ab'])), /image_url.*only text/);
+  const heard: unknown[] = [];
+  const policy = scriptedPolicy(() => 'ab');
+  const sees: Policy = {
+    sample: (messages) => {
+      heard.push(messages.map(partsOf));
+      return policy.sample(messages);
+    },
+  };
+  await environment.rollout(environment.dataset.at(0), sees);
+  assert.deepEqual(heard, [[[part]]]);
+  const readsText: Policy = {
+    sample: async (messages) => {
+      requireText(messages);
+      return policy.sample(messages);
+    },
+  };
+  await assert.rejects(environment.rollout(environment.dataset.at(0), readsText), /"image_url", and this model is asked by tokens of text/); // prettier-ignore
 });

@@ -1,5 +1,6 @@
 import { present } from '../../../core/present.ts';
 import { RatchetError } from '../../../core/errors.ts';
+import { readMessage } from '../../../core/rl/message-parts.ts';
 import { stringifyExact } from '../../../engine/speech/exact-json.ts';
 import type { ChatMessage, MessageToolCall, ToolSchema, Turn } from '../../../core/rl/rollout.ts';
 import type { SampledTurn, WireMessage } from './protocol.ts';
@@ -86,12 +87,12 @@ function commonLength(a: readonly ChatMessage[], b: readonly ChatMessage[]): num
   return differs < 0 ? a.length : differs;
 }
 
-/** A message of OpenAI's API as the chat template takes it: text alone, `null` as no text. */
+/** A message of OpenAI's API as ours: `null` is no text, and parts that are no text stay with it. */
 export function chatMessage(message: WireMessage): ChatMessage {
   const { tool_calls: calls, tool_call_id: answers, name } = message;
+  const role = roleOf(message.role);
   return {
-    role: roleOf(message.role),
-    content: textOf(message.content),
+    ...readMessage({ role, content: message.content ?? null }),
     ...(calls == null || calls.length === 0 ? {} : { tool_calls: calls.map(toolCall) }),
     ...present({ tool_call_id: answers, name }),
   };
@@ -104,21 +105,6 @@ function roleOf(role: string): ChatMessage['role'] {
     'Unsupported',
     `A message of the environment has the role ${JSON.stringify(role)}; expected system, user, assistant or tool.`,
   );
-}
-
-/** Images and sound are for models that we do not serve. */
-function textOf(content: WireMessage['content']): string {
-  if (content == null) return '';
-  if (typeof content === 'string') return content;
-  return content
-    .map((part) => {
-      if (part['type'] === 'text' && typeof part['text'] === 'string') return part['text'];
-      throw new RatchetError(
-        'Unsupported',
-        `A message of the environment has a part of the type ${JSON.stringify(part['type'])}; only text reaches the model.`,
-      );
-    })
-    .join('');
 }
 
 /** verifiers keeps calls flat, OpenAI's API has them in `function`. */

@@ -2,6 +2,7 @@ import { closeSync, openSync, readSync } from 'node:fs';
 import { open, rm } from 'node:fs/promises';
 import type { Example } from '../../../core/rl/rollout.ts';
 import type { Dataset } from '../types.ts';
+import type { UnlikeText } from '../unlike-text.ts';
 import { chatMessage } from './conversation.ts';
 import type { WireInputs, WireMessage, WireRow } from './protocol.ts';
 import { RatchetError } from '../../../core/errors.ts';
@@ -40,7 +41,7 @@ export function whatIsOtherwise(
 const newline = 0x0a;
 
 /** Opens a file of JSON lines that nobody changes any more; it stays readable when it is removed. */
-export async function openInputs(file: string): Promise<Inputs> {
+export async function openInputs(file: string, unlike: UnlikeText | null = null): Promise<Inputs> {
   const ends = await lineEnds(file);
   const descriptor = openSync(file, 'r');
   const lineAt = (index: number): string => {
@@ -53,6 +54,7 @@ export async function openInputs(file: string): Promise<Inputs> {
   return {
     length: ends.length,
     isMissing: false,
+    unlikeText: () => unlike,
     lineAt,
     at: (index) => exampleOf(index, JSON.parse(lineAt(index)) as WireRow),
     close: () => closeSync(descriptor),
@@ -102,6 +104,7 @@ function unreadable(reason: Error): Inputs {
       return refuse();
     },
     isMissing: true,
+    unlikeText: () => null,
     at: refuse,
     lineAt: refuse,
     close: () => undefined,
@@ -127,7 +130,7 @@ export async function inputsOf(
     const written = await bridge.inputs({ env, split });
     const { file } = written;
     for (const said of whatIsOtherwise(id, written)) note(said);
-    const inputs = await openInputs(file);
+    const inputs = await openInputs(file, written.unlike_text ?? null);
     await rm(file); // what is open stays readable
     return inputs;
   } catch (cause) {

@@ -7,6 +7,7 @@ import { pythonChildrenDefault } from '../../../core/limits.ts';
 import type { EnvironmentSpec, JsonValue, PythonEnvironmentSpec } from '../../../config/run-spec.ts';
 import { trustedFile } from '../../../engine/trusted-files.ts';
 import { requireSamePackage } from '../packages/installed.ts';
+import type { InstalledState } from '../packages/installed-state.ts';
 import { processesOpen } from '../../processes-open.ts';
 import type { Environment } from '../types.ts';
 import { type Bridge, openBridge } from './bridge.ts';
@@ -22,18 +23,19 @@ interface PythonEntry extends Pick<EnvironmentSpec, 'id' | 'args' | 'limits' | '
   readonly given: Readonly<Record<string, string>>;
   /** Columns of its rollouts' state that go into their rows. */
   readonly stateColumns?: readonly string[] | undefined;
-  /** Digest of what is installed beside it (`installedState`): a process remembers what was there when it began. */
-  readonly state?: string;
+  /** A process remembers what was installed when it began; missing = whatever was. */
+  readonly state?: InstalledState | undefined;
   /** For its `set_kwargs`. */
   readonly extra?: Readonly<Record<string, JsonValue>> | undefined;
 }
 
 /** Children of one virtual environment that see the same, and the packages they have imported, by the digest of their files. */
 interface OpenedBridge {
-  readonly state: string;
+  /** Digest of what all that it imports was then. */
+  readonly shared: string;
   readonly given: Readonly<Record<string, string>>;
   readonly bridge: Promise<Bridge>;
-  readonly modules: Map<string, string | undefined>;
+  readonly modules: Map<string, string>;
   /** By module and arguments. */
   readonly loaded: Map<string, Promise<LoadedVerifiers>>;
 }
@@ -46,7 +48,7 @@ const bridges = new Map<string, OpenedBridge[]>();
  * one, in a new child where the one before is gone.
  */
 export async function openVerifiers(entry: PythonEntry): Promise<Environment> {
-  const { id, args, python, given, limits, agent, stateColumns = [], extra = {}, state = '' } = entry;
+  const { id, args, python, given, limits, agent, stateColumns = [], extra = {}, state } = entry;
   const opened = bridgeOf(python, { given, state });
   const key = `${python.module}-${createHash('sha256')
     .update(JSON.stringify([args, agent, limits?.maxTurns, extra, stateColumns]))
@@ -99,22 +101,29 @@ function closeInputs({ dataset, evalDataset }: LoadedVerifiers): void {
 
 function bridgeOf(
   { folder, module, sha256 }: PythonEnvironmentSpec,
-  { given, state }: Pick<OpenedBridge, 'given' | 'state'>,
+  { given, state: { shared, own } = { shared: '', own: '' } }: Pick<PythonEntry, 'given' | 'state'>,
 ): OpenedBridge {
+  const files = sha256 ?? own;
   const known = bridges.get(folder) ?? [];
   bridges.set(folder, known);
   const fitting = known.findLast(
     (one) =>
-      one.state === state &&
-      (!one.modules.has(module) || one.modules.get(module) === sha256) &&
+      one.shared === shared &&
+      (!one.modules.has(module) || one.modules.get(module) === files) &&
       isDeepStrictEqual(one.given, given),
   );
-  const opened = fitting ?? { bridge: startBridge(folder, given), modules: new Map(), loaded: new Map(), given, state };
+  const opened = fitting ?? {
+    bridge: startBridge(folder, given),
+    modules: new Map(),
+    loaded: new Map(),
+    given,
+    shared,
+  };
   if (!fitting) {
-    for (const older of known) if (older.state !== state) void restWhenIdle(older);
+    for (const older of known) if (older.shared !== shared || older.modules.has(module)) void restWhenIdle(older);
     known.push(opened);
   }
-  opened.modules.set(module, sha256);
+  opened.modules.set(module, files);
   return opened;
 }
 

@@ -172,6 +172,8 @@ export const WireInputs = z.object({
   file: z.string(),
   /** Columns whose values JSON has not as they are (dates, images); environments get what JSON has in their place. */
   changed_columns: z.array(z.string()),
+  /** The first row whose prompt has a part that is no text, and that part's type; missing where none has. */
+  unlike_text: z.object({ index: z.int().min(0), type: z.string() }).nullish(),
   /** Its tasks have no end: these are the first of them (v1). */
   cut_off: z.boolean().optional(),
 });
