@@ -175,6 +175,10 @@ export const commandGroups: Readonly<Record<string, Readonly<Record<string, { li
       line: 'what runs need on this machine, one line each with the fix',
       load: async () => (await import('./commands/doctor.ts')).doctorCommand,
     },
+    cache: {
+      line: 'what Ratchet keeps on this machine, with sizes',
+      load: async () => (await import('./commands/cache.ts')).cacheCommand,
+    },
     dev: {
       line: 'a Temporal server and all roles here, supervised, until Ctrl-C',
       load: async () => (await import('./commands/dev.ts')).devCommand,

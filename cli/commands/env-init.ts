@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
-import { Command } from 'commander';
+import { Command, Option } from 'commander';
 import { RatchetError } from '../../core/errors.ts';
 import { print } from '../print.ts';
 import { writePythonEnvironment } from '../python-environments/write.ts';
@@ -10,7 +10,9 @@ export const init = new Command('init')
   .description('write a small environment that works, and a run file that trains on it, into this folder')
   .argument('<name>', 'small letters, digits, dashes: the files are called NAME.ts and NAME.toml')
   .option('--python', 'a package of verifiers in ./environments/NAME, in place of NAME.ts')
-  .action(async (name: string, { python = false }: { python?: boolean }) => {
+  .addOption(new Option('--tools', 'with a tool that the model calls').conflicts(['python', 'multiTurn']))
+  .addOption(new Option('--multi-turn', 'a conversation of several turns').conflicts('python'))
+  .action(async (name: string, { python = false, tools = false, multiTurn = false }: InitOptions) => {
     if (python) {
       const files = await writePythonEnvironment(name, process.cwd());
       print(
@@ -25,7 +27,7 @@ export const init = new Command('init')
       );
       return;
     }
-    await writeEnvironment(name, process.cwd());
+    await writeEnvironment(name, process.cwd(), tools ? 'tools' : multiTurn ? 'multi-turn' : 'single-turn');
     print(
       [
         `wrote ${name}.ts and ${name}.toml`,
@@ -36,12 +38,22 @@ export const init = new Command('init')
     );
   });
 
-/** What a new environment is made of: a run that works as it is. */
-const templateFolder = new URL('../../configs/own-environment/', import.meta.url);
+interface InitOptions {
+  readonly python?: boolean;
+  readonly tools?: boolean;
+  readonly multiTurn?: boolean;
+}
+
+/** What a new environment is made of: a run that works as it is, in a folder for each shape. */
+const templateFolders = { 'single-turn': '', tools: 'tools/', 'multi-turn': 'multi-turn/' } as const;
 const templateName = 'my-env';
 
 /** Writes NAME.ts and NAME.toml; neither may be there. */
-export async function writeEnvironment(name: string, folder: string): Promise<void> {
+export async function writeEnvironment(
+  name: string,
+  folder: string,
+  shape: keyof typeof templateFolders = 'single-turn',
+): Promise<void> {
   if (!/^[a-z][a-z0-9-]{0,62}$/.test(name)) {
     throw new RatchetError(
       'ConfigInvalid',
@@ -57,7 +69,10 @@ export async function writeEnvironment(name: string, folder: string): Promise<vo
     );
   }
   for (const { ending, file } of files) {
-    const template = await readFile(new URL(`${templateName}${ending}`, templateFolder), 'utf8');
+    const template = await readFile(
+      new URL(`../../configs/own-environment/${templateFolders[shape]}${templateName}${ending}`, import.meta.url),
+      'utf8',
+    );
     await writeFile(file, template.replaceAll(templateName, name), { flag: 'wx' });
   }
 }

@@ -1,6 +1,7 @@
 import { Command } from 'commander';
 import { grantOption } from '../store-option.ts';
 import { compareCommand } from '../eval/compare.ts';
+import { listCommand } from '../eval/list.ts';
 import { showCommand } from '../eval/show.ts';
 import { tuiCommand } from '../eval/tui.ts';
 import { runCommand } from '../eval/run.ts';
@@ -56,6 +57,7 @@ export const evalCommand: Command = new Command('eval')
   .addCommand(checkpointsCommand)
   .addCommand(scheduleCommand)
   .addCommand(runCommand)
+  .addCommand(listCommand)
   .addCommand(showCommand)
   .addCommand(compareCommand)
   .addCommand(tuiCommand);

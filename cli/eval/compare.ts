@@ -17,7 +17,10 @@ export const compareCommand = new Command('compare')
   .description(
     'evaluations side by side: settings that differ, summaries, and example by example what changed, with its 95 % interval',
   )
-  .argument('<a>', "a folder (verifiers' own, too), or a version of a run: my-run, my-run@20")
+  .argument(
+    '<a>',
+    "a folder (verifiers' own, too), ENV--MODEL or an id of `ratchet eval list`, or a version of a run: my-run, my-run@20",
+  )
   .argument('<b...>', 'what is compared with it')
   .option('--env <name>', 'of this environment alone')
   .option('--examples <n>', 'how many of the most better and of the most worse', '5')

@@ -22,13 +22,51 @@ interface Wanted {
  * that was evaluated unless a step is given. Refused where there is none, with what was expected and what lies there.
  */
 export async function namedEvaluations(name: string, wanted: Wanted): Promise<FoundEvaluation[]> {
-  const kind = await kindOf(name.startsWith('file:') ? fileURLToPath(name) : name);
-  const found = 'run' in kind ? await ofRun(kind, wanted) : await ofFolder(kind.folder);
+  const found = (await byShortName(name, wanted)) ?? (await byPlace(name, wanted));
   if (wanted.env === undefined) return found;
   const chosen = found.filter(({ environment }) => environment === wanted.env);
   if (chosen.length > 0) return chosen;
   const environments = [...new Set(found.map(({ environment }) => environment))].join(', ');
   throw new RatchetError('ConfigInvalid', `--env ${wanted.env}: ${name} was evaluated on ${environments}.`);
+}
+
+async function byPlace(name: string, wanted: Wanted): Promise<FoundEvaluation[]> {
+  const kind = await kindOf(name.startsWith('file:') ? fileURLToPath(name) : name);
+  return 'run' in kind ? ofRun(kind, wanted) : ofFolder(kind.folder);
+}
+
+/**
+ * The evaluation with this id, or the newest of `ENV--MODEL`, in the usual folders; null where there is none, and where the name is that
+ * of a folder or a run of this place.
+ */
+async function byShortName(name: string, { store }: Wanted): Promise<FoundEvaluation[] | null> {
+  const isPlace = (await stat(path.resolve(name)).catch(() => null)) !== null;
+  if (store !== undefined || isPlace || (await isRun(path.resolve('outputs', name)))) return null;
+  const all = await Promise.all((await usualFolders(process.cwd())).map((folder) => findEvaluations(folder)));
+  const { evaluations } = joined(all);
+  const first = evaluations.find(({ id }) => id === name) ?? evaluations.find(({ where }) => groupOf(where) === name);
+  return first === undefined ? null : [first];
+}
+
+/** `ENV--MODEL` of `…/evals/ENV--MODEL/ID`. */
+function groupOf(where: string): string {
+  return path.basename(path.dirname(where));
+}
+
+/**
+ * The newest other evaluation of the same environment in the usual folders, of another model if there is one; both as they are named here.
+ * null where it is the only one.
+ */
+export async function besideEvaluation(
+  folder: string,
+): Promise<{ readonly own: string; readonly other: string } | null> {
+  const all = await Promise.all((await usualFolders(process.cwd())).map((usual) => findEvaluations(usual)));
+  const { evaluations } = joined(all);
+  const own = evaluations.find(({ where }) => path.resolve(where) === path.resolve(folder));
+  if (own === undefined) return null;
+  const others = evaluations.filter((one) => one !== own && one.environment === own.environment);
+  const other = others.find(({ model }) => model !== own.model) ?? others[0];
+  return other === undefined ? null : { own: own.where, other: other.where };
 }
 
 /** Everything there is to look through: in a folder, of a run, or where evaluations usually are. */
@@ -99,7 +137,7 @@ async function kindOf(name: string): Promise<Kind> {
   if (runNamePattern.test(run)) return { run, store: null, step };
   throw new RatchetError(
     'ConfigInvalid',
-    `${name} is not there. Expected a folder of an evaluation (outputs/evals/ENV--MODEL/ID), or a run with or without a step (my-run, my-run@20).`,
+    `${name} is not there. Expected a folder of an evaluation (outputs/evals/ENV--MODEL/ID), its ENV--MODEL or ID (npx ratchet eval list), or a run with or without a step (my-run, my-run@20).`,
   );
 }
 
@@ -111,7 +149,11 @@ async function runPlace({ run, store: known }: { run: string; store: string | nu
   if (known !== null) return { name: run, store: known };
   return findRunFolder(run, store).catch((error: unknown) => {
     if (!(error instanceof RatchetError) || error.code !== 'RunNotFound') throw error;
-    throw new RatchetError('RunNotFound', `${run} is no folder here, and no run: ${error.message}`, { cause: error });
+    throw new RatchetError(
+      'RunNotFound',
+      `${run} is no folder here, no evaluation (npx ratchet eval list), and no run: ${error.message}`,
+      { cause: error },
+    );
   });
 }
 

@@ -19,7 +19,10 @@ export const showCommand = new Command('show')
   .description(
     'what evaluations came to: reward and its distribution, metrics, pass@k, usage, failures by cause, an example',
   )
-  .argument('<path|run[@step]...>', "folders (verifiers' own, too), or versions of runs: my-run, my-run@20")
+  .argument(
+    '<path|run[@step]...>',
+    "folders (verifiers' own, too), ENV--MODEL or ids of `ratchet eval list`, or versions of runs: my-run, my-run@20",
+  )
   .option('--env <name>', 'of this environment alone')
   .option('--json', 'a JSON array, one object for each evaluation')
   .option(...storeOption)

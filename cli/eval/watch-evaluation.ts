@@ -13,7 +13,8 @@ import {
   evaluationProgress,
   progressOf,
 } from './evaluation-progress.ts';
-import { namedEvaluations } from './find.ts';
+import { quote } from '../typed-command.ts';
+import { besideEvaluation, namedEvaluations } from './find.ts';
 import { readEvaluation } from './read.ts';
 import { describeEvaluation } from './show.ts';
 
@@ -130,6 +131,8 @@ async function sayResult(result: EvaluationResult, { teller, abbreviated, toPlay
     for (const failure of failures) teller.say(`  ${onOneLine(failure.split('\n')[0]!)}`);
   }
   teller.say(`results  ${folder}`);
+  const beside = await besideEvaluation(folder);
+  if (beside !== null) teller.say(`compare  npx ratchet eval compare ${quote(beside.other)} ${quote(beside.own)}`);
 }
 
 /** Whether a workflow of this id is at work. */

@@ -1,0 +1,58 @@
+import { Command } from 'commander';
+import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
+import { onOneLine } from '../plain-text.ts';
+import { print, printAside, printJson } from '../print.ts';
+import { readCount } from '../read-count.ts';
+import { storeOption } from '../store-option.ts';
+import { figure } from './figures.ts';
+import { allEvaluations } from './find.ts';
+
+export const listCommand = new Command('list')
+  .description('evaluations that lie here, the newest first, by the names that show and compare take')
+  .argument('[path|run]', 'a folder, or a run; without one, ./outputs and environments/*/outputs')
+  .option('--env <name>', 'of this environment alone')
+  .option('-n, --limit <n>', 'how many', '20')
+  .option('--json', 'a JSON array, one object for each evaluation')
+  .option(...storeOption)
+  .action(async (name: string | undefined, options: ListOptions) => {
+    const limit = readCount('--limit', options.limit);
+    const found = await allEvaluations(name, options);
+    const asked = found.evaluations.filter(
+      ({ of, environment }) => of === 'evaluation' && (options.env === undefined || environment === options.env),
+    );
+    const listed = asked.slice(0, limit);
+    if (options.json) return printJson(listed.map(told), 2);
+    for (const { where, why } of found.incomplete) printAside(`${where} is left out: it has ${why}`);
+    if (listed.length === 0) return print('no evaluation here yet; npx ratchet eval run makes one');
+    const head = ['environment', 'model', 'reward', 'examples', 'id or step', 'where'];
+    print(inColumns([head, ...listed.map(row)]).join('\n'));
+    if (listed.length < asked.length) print(`${asked.length - listed.length} more: --limit ${asked.length}`);
+  });
+
+interface ListOptions {
+  readonly env?: string;
+  readonly limit: string;
+  readonly json?: boolean;
+  readonly store?: string;
+}
+
+function told({ environment, model, id, step, where, metadata }: FoundEvaluation) {
+  const { avgReward, numExamples, rolloutsPerExample } = metadata;
+  return { environment, model, id, step, where, avgReward, numExamples, rolloutsPerExample };
+}
+
+function row({ environment, model, id, step, where, metadata }: FoundEvaluation): string[] {
+  const { avgReward, numExamples, rolloutsPerExample } = metadata;
+  const size = numExamples === null ? '–' : `${numExamples} × ${rolloutsPerExample ?? '–'}`;
+  return [environment, model, figure(avgReward), size, step === null ? id : `v${step}`, where].map(onOneLine);
+}
+
+function inColumns(rows: readonly (readonly string[])[]): string[] {
+  const widths = rows[0]!.map((_, column) => Math.max(...rows.map((cells) => cells[column]!.length)));
+  return rows.map((cells) =>
+    cells
+      .map((cell, column) => cell.padEnd(widths[column]!))
+      .join('  ')
+      .trimEnd(),
+  );
+}
