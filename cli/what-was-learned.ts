@@ -9,7 +9,7 @@ import { onOneLine } from './plain-text.ts';
 import { lineageOfStep } from './run-records.ts';
 import { sparkline } from './view/lines.ts';
 
-/** What a run made of its model, for people: held-out rewards and answers before and after, and its whole curve. */
+/** Tells people how a run changed its model: held-out rewards and answers before and after, and the whole curve. */
 
 const examplesShown = 3;
 const textCharsShown = 70;
@@ -119,7 +119,7 @@ async function rowsOf(run: RunPlace, environment: string, step: number, variant:
   return Buffer.from(bytes).toString('utf8').split('\n').map(jsonOrNull).filter(isRow).map(readRow);
 }
 
-/** By example, of its rollouts' mean rewards. */
+/** One difference per example, between the mean rewards of its rollouts. */
 function differencesOf(pairs: readonly Pair[]): number[] {
   const examples = new Map<string, { before: number[]; after: number[] }>();
   for (const { before, after } of pairs) {

@@ -29,7 +29,7 @@ export interface Effectiveness {
   readonly stepSeconds: number | null;
   /** Of all commits, that of the first version included. */
   readonly lost: LostWork;
-  /** Where the time went that was not effective. Absent in what an older Ratchet told. */
+  /** Accounts for the time that was not effective. Absent in results of an older Ratchet. */
   readonly rest?: readonly IneffectiveTime[];
 }
 

@@ -28,7 +28,7 @@ interface Evaluated {
   readonly environment?: string;
   readonly sampled: Rewards;
   readonly greedy: Rewards;
-  /** What is said to each example, greedily. */
+  /** Answers to each example, of both variants. */
   readonly says?: readonly string[];
   readonly hasRows?: boolean;
 }

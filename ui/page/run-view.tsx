@@ -12,7 +12,7 @@ import { TalkPanel } from './talk-panel.tsx';
 import { TimelineFigure } from './timeline-figure.tsx';
 
 interface ChartSpec {
-  /** What one looks at first. */
+  /** Large, and not behind `more`. */
   readonly isMain?: true;
   readonly title: string;
   readonly unit: string;
