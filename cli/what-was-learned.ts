@@ -13,7 +13,7 @@ import { sparkline } from './view/lines.ts';
 
 const examplesShown = 3;
 const textCharsShown = 70;
-const curveColumns = 40;
+const curveColumns = 24;
 
 /** A line for people; `bold` is the part of it that one looks for. */
 export interface SaidLine {
@@ -195,7 +195,7 @@ function curveLines({ trend, evals }: Curves, change: EnvironmentChange | null):
           `${sparkline(
             evaluated.map(({ reward }) => reward),
             curveColumns,
-          )}  held-out reward, v${change.first.step} ${figure(change.first.reward)} … v${change.last.step} ${figure(change.last.reward)}`,
+          )}  held out, v${change.first.step} ${figure(change.first.reward)} … v${change.last.step} ${figure(change.last.reward)}`,
         ];
   const measured = trend.filter(([, reward]) => reward !== null);
   const [begin, end] = [measured[0], measured.at(-1)];
@@ -208,7 +208,7 @@ function curveLines({ trend, evals }: Curves, change: EnvironmentChange | null):
           `${sparkline(
             trend.map(([, reward]) => reward),
             curveColumns,
-          )}  reward of batches, step ${begin[0]} ${figure(begin[1])} … step ${end[0]} ${figure(end[1])}`,
+          )}  batches, step ${begin[0]} ${figure(begin[1])} … step ${end[0]} ${figure(end[1])}`,
         ];
   return [...heldOut, ...batches].map((text, i) => ({ text: `${i === 0 ? 'curve   ' : '        '}${text}` }));
 }

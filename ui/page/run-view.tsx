@@ -232,7 +232,7 @@ function Standing({ overview, run }: { readonly overview: RunOverview; readonly 
             ? 'nothing'
             : `${counted(lost.rollouts, 'rollout')}, ${duration(lost.seconds)} in ${counted(lost.recoveries, 'recovery', 'recoveries')}`}
         </Fact>
-        {overview.rest !== null && <Fact name="the rest of the time">{overview.rest}</Fact>}
+        {overview.rest !== null && <Fact name="time not effective">{overview.rest}</Fact>}
         {overview.cost !== null && <Fact name="cost">{costText(overview.cost)}</Fact>}
         <Fact name="lineage">{overview.lineage}</Fact>
         <Fact name="last commit">{clock(overview.committedAt)}</Fact>
