@@ -1,7 +1,7 @@
 import type { Curves } from '../runs/curves.ts';
 import type { EvalFigures } from '../workflows/control/messages.ts';
 
-/** What the store has, and behind it what the run remembers of steps and evaluations that are not stored yet. */
+/** Appends to stored curves the steps and evaluations that the run remembers and that are not stored yet. */
 export function joinedCurves(stored: Curves, remembered: Curves): Curves {
   const last = stored.trend.at(-1)?.[0] ?? -Infinity;
   const isStored = (one: EvalFigures): boolean =>

@@ -9,11 +9,11 @@ import { onOneLine } from './plain-text.ts';
 import { lineageOfStep } from './run-records.ts';
 import { sparkline } from './view/lines.ts';
 
-/** What a run made of its model, for people: held-out rewards and answers before and after, and its whole curve. */
+/** Tells people how a run changed its model: held-out rewards and answers before and after, and the whole curve. */
 
 const examplesShown = 3;
 const textCharsShown = 70;
-const curveColumns = 40;
+const curveColumns = 24;
 
 /** A line for people; `bold` is the part of it that one looks for. */
 export interface SaidLine {
@@ -119,7 +119,7 @@ async function rowsOf(run: RunPlace, environment: string, step: number, variant:
   return Buffer.from(bytes).toString('utf8').split('\n').map(jsonOrNull).filter(isRow).map(readRow);
 }
 
-/** By example, of its rollouts' mean rewards. */
+/** One difference per example, between the mean rewards of its rollouts. */
 function differencesOf(pairs: readonly Pair[]): number[] {
   const examples = new Map<string, { before: number[]; after: number[] }>();
   for (const { before, after } of pairs) {
@@ -195,7 +195,7 @@ function curveLines({ trend, evals }: Curves, change: EnvironmentChange | null):
           `${sparkline(
             evaluated.map(({ reward }) => reward),
             curveColumns,
-          )}  held-out reward, v${change.first.step} ${figure(change.first.reward)} … v${change.last.step} ${figure(change.last.reward)}`,
+          )}  held out, v${change.first.step} ${figure(change.first.reward)} … v${change.last.step} ${figure(change.last.reward)}`,
         ];
   const measured = trend.filter(([, reward]) => reward !== null);
   const [begin, end] = [measured[0], measured.at(-1)];
@@ -208,7 +208,7 @@ function curveLines({ trend, evals }: Curves, change: EnvironmentChange | null):
           `${sparkline(
             trend.map(([, reward]) => reward),
             curveColumns,
-          )}  reward of batches, step ${begin[0]} ${figure(begin[1])} … step ${end[0]} ${figure(end[1])}`,
+          )}  batches, step ${begin[0]} ${figure(begin[1])} … step ${end[0]} ${figure(end[1])}`,
         ];
   return [...heldOut, ...batches].map((text, i) => ({ text: `${i === 0 ? 'curve   ' : '        '}${text}` }));
 }

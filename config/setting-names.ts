@@ -30,7 +30,7 @@ const placesInFile: Readonly<Record<string, string>> = {
   kl: 'kl_penalty',
   'inference.vllm': 'inference',
   'inference.endpoints': 'inference.endpoint_id',
-  // What `ratchet set` changes stands beside the file's settings.
+  // Names of overrides that `ratchet set` makes.
   maxGradNorm: 'trainer.max_grad_norm',
   evalInterval: 'eval.interval',
   checkpointInterval: 'checkpoints.interval',
@@ -39,7 +39,7 @@ const placesInFile: Readonly<Record<string, string>> = {
 /** Keys below these are the user's own. */
 const ownKeys = ['args', 'options', 'headers', 'chatTemplateKwargs', 'extraBody'];
 
-/** What a run file calls a part of a run's spec: `learning_rate` of `learningRate`, `env[0].args.min_length`. */
+/** Name in a run file of a part of a run's spec: `learning_rate` of `learningRate`, `env[0].args.min_length`. */
 export function nameInFile(path: string): string {
   const parts = path.split('.');
   const fits = parts

@@ -15,11 +15,11 @@ import { decodeStoredRows } from './stored-forms.ts';
 /** How a group ended, and with which step. */
 export interface GroupEnd {
   readonly step: number;
-  /** As the ledger has it: `trained`, `filtered:too_easy`. */
+  /** The ledger's word: `trained`, `filtered:too_easy`. */
   readonly end: string;
 }
 
-/** Of the groups that ended with a step, by ordinal; none of a step that is not committed. */
+/** Ends of the groups that ended with a step, by ordinal. Empty if the step is not committed. */
 export async function endsOfStep(place: LineagePlace, step: number): Promise<ReadonlyMap<number, GroupEnd>> {
   const found = await readCommit(place, step);
   const ends = new Map<number, GroupEnd>();
@@ -66,7 +66,7 @@ export async function trainedAdvantages(
   );
 }
 
-/** By the rollout's number in the batch: the mean over its tokens that count. */
+/** Mean advantage over the tokens that count, keyed by the rollout's number in the batch. */
 async function ofRollouts(place: LineagePlace, plan: StepPlan): Promise<ReadonlyMap<number, number>> {
   const batch = await openBatch(place, plan);
   const sums = new Map<number, { sum: number; count: number }>();

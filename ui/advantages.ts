@@ -50,7 +50,7 @@ export class Advantages {
     return own === undefined ? none('the group is not among those that its batch still has') : shown(own);
   }
 
-  /** What a function of the user's gave stands in the batch alone: the page runs no code of theirs. */
+  /** Read from the batch, because the page runs no code of the user's. */
   async #ofOwn(group: ScoredGroup, at: GroupEnd): Promise<ShownAdvantages> {
     if (at.end !== 'trained')
       return none('a function of your own gives them, and it was not asked for this group, which is in no batch');
@@ -64,7 +64,7 @@ export class Advantages {
     return this.#held(at, () => this.#credited(at.lineage, at.step, spec));
   }
 
-  /** Of the batch that was asked for last: siblings are looked at one after another. */
+  /** Keeps the batch that was asked for last: siblings are looked at one after another. */
   #held({ lineage, step }: GroupEnd, read: () => Promise<OfBatch>): Promise<OfBatch> {
     const of = `${lineage} ${step}`;
     if (this.#batch?.of !== of) this.#batch = { of, told: read() };

@@ -88,7 +88,7 @@ export interface RunOverview {
   /** Until `maxSteps`, at that pace; null where nothing is to come, or nothing is known. */
   readonly etaSeconds: number | null;
   readonly ettr: number | null;
-  /** Where the time went that was not effective, in words; null where nothing is to be told. */
+  /** Accounts for the time that was not effective, in words; null if there is nothing to tell. */
   readonly rest: string | null;
   readonly wallSeconds: number;
   readonly pausedSeconds: number;
@@ -210,7 +210,7 @@ export interface RolloutLine {
   readonly turns: number;
   readonly asked: string;
   readonly said: string;
-  /** What was to be said; absent where its example has none, or it was not looked up. */
+  /** The example's right answer. Absent if it has none, or if it was not looked up. */
   readonly expected?: string;
 }
 

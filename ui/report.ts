@@ -97,7 +97,7 @@ async function histogramsOf(source: RunSource, environments: readonly string[]):
   return all;
 }
 
-/** Of each environment the rows of the first and of the newest ones, each sampled and greedy. */
+/** Rows of the first and of the newest evaluations of each environment. */
 async function evaluationsOf(source: RunSource): Promise<Pick<ReportData, 'evals' | 'evalRows'>> {
   const evals = await source.evaluations.list();
   const evalRows: Record<string, ReportData['evalRows'][string]> = {};

@@ -114,7 +114,7 @@ export class RolloutSource {
     });
   }
 
-  /** By the ordinal of the group; none of what retention has removed, or cannot be read: who opens a group is told. */
+  /** Right answers by the group's ordinal. Empty if the object was removed or cannot be read: opening a group says so. */
   async #expectedIn(object: string): Promise<ReadonlyMap<number, string>> {
     const groups = await orIfDamaged<readonly ScoredGroup[]>(
       async () => {

@@ -17,7 +17,7 @@ export interface RolloutTableRow {
   readonly policy_step: number;
   readonly outcome: string;
   readonly reward: number | null;
-  /** What it was trained with: the mean over its tokens that count; null where it was not trained, or its batch is not stored any more. */
+  /** The advantage it was trained with, as the mean over its tokens that count; null where it was not trained, or its batch is not stored any more. */
   readonly advantage: number | null;
   /** How its group ended: `trained`, `filtered:too_easy`, `stale`, …; null while that is open. */
   readonly end: string | null;

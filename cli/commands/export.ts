@@ -86,7 +86,7 @@ export async function* tableOf(place: RunPlace, steps: readonly number[]): Async
 /** Batches whose advantages are held: groups of one step end with it or with one of the next. */
 const batchesHeld = 4;
 
-/** What became of groups, as the commits of the steps that led to where the run stands have it. */
+/** Tells how groups ended. Reads it from the commits of the steps that led to where the run stands. */
 class GroupEnds {
   readonly #place: RunPlace;
   readonly #ends = new Map<number, GroupEnd>();
@@ -98,7 +98,7 @@ class GroupEnds {
     this.#place = place;
   }
 
-  /** Of a group that was sampled for this step. */
+  /** `step`: the one that the group was sampled for. */
   async of(
     ordinal: number,
     step: number,

@@ -45,7 +45,7 @@ async function measuredRun(place: RunPlace): Promise<MeasuredRun> {
   return { run: place.name, records };
 }
 
-/** What is a metric of the first run, or has a star, begins the names; what stands before are runs. */
+/** A word that is a metric of the first run, or has a star, begins the names. The words before it are runs. */
 export async function runsAndNames(
   { records }: MeasuredRun,
   further: readonly string[],
@@ -123,7 +123,7 @@ function knownNames(records: readonly StepRecord[]): string[] {
   return [...new Set(records.flatMap(({ metrics }) => Object.keys(metrics)))].sort();
 }
 
-/** Of several runs: a table for each metric, with a column for each run. */
+/** Shown of several runs: a table for each metric, with a column for each run. */
 const headlineOfSeveral = ['train/reward', 'eval/*/reward/mean', 'eval/*/greedy/reward/mean'];
 
 export function showSeveral(

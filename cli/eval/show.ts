@@ -94,7 +94,7 @@ function exampleOf({ file: { rows } }: ReadEvaluation): number {
   );
 }
 
-/** What the model said stands behind `<`, a tool's answer behind `~`, what it was asked behind `>`. */
+/** Marks who speaks: `<` the model, `~` a tool, `>` the one who asks. */
 export function exampleLines({ exampleId, prompt, completion, reward, answer, error }: ResultRow): string[] {
   const said = completion
     .map((message) => ({ role: message.role, text: messageText(message) }))

@@ -169,7 +169,7 @@ function barsOf({ bars }: ViewModel, columns: number): Line[] {
   const [groups, ...others] = bars;
   const rows = Math.min(barRowsMax - 1, Math.ceil(others.length / 2));
   return [
-    ...(groups === undefined ? [] : [one(groups, columns, 84)]),
+    ...(groups === undefined ? [] : [one(groups, columns, 70)]),
     ...Array.from({ length: rows }, (_, row) =>
       others.slice(2 * row, 2 * row + 2).flatMap((bar) => one(bar, half, 44)),
     ),

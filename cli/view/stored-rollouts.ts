@@ -42,7 +42,7 @@ export class StoredRollouts {
     this.#store = storeOf(place);
   }
 
-  /** Of all steps that led to where the lineage stands. */
+  /** Reads the curves of all steps that led to where the lineage stands. */
   curves(lineage: string): Promise<Curves> {
     return curvesOf({ ...this.#place, lineage }, Infinity);
   }

@@ -60,7 +60,7 @@ export class TerminalView implements Follower {
   /** Who reads on after the run's end goes on with this. */
   #onRead: (() => void) | null = null;
   #storeProblem: string | null = null;
-  /** Of the whole run: a status holds its newest part alone. */
+  /** Curves of the whole run. A status holds their newest part alone. */
   #curves: Curves = noCurves;
   /** The lineage that they are of. */
   #curvesOf: string | null = null;

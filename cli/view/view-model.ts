@@ -78,7 +78,7 @@ export const stepsOfMedian = 20;
 export function viewModel(
   { is, status, pending, evaluations = [], stuck = null }: RunSnapshot,
   nowMs: number,
-  /** Of the whole run, where they are known; a status holds its newest part alone. */
+  /** Curves of the whole run, if known. A status holds their newest part alone. */
   curves: Curves | null = status,
 ): ViewModel | null {
   if (status === null) return null;

@@ -29,7 +29,7 @@ export interface Effectiveness {
   readonly stepSeconds: number | null;
   /** Of all commits, that of the first version included. */
   readonly lost: LostWork;
-  /** Where the time went that was not effective. Absent in what an older Ratchet told. */
+  /** Accounts for the time that was not effective. Absent in results of an older Ratchet. */
   readonly rest?: readonly IneffectiveTime[];
 }
 
@@ -153,7 +153,7 @@ export function describeRest({ ettr, rest = [] }: Pick<Effectiveness, 'ettr' | '
     .join('; ');
 }
 
-/** `effective training time (ETTR) 0.97 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s · the rest: 8.1 s in 1 step (7) …` */
+/** `effective training time (ETTR) 0.97 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s · not effective: 8.1 s in 1 step (7) …` */
 export function describeEffectiveness(effectiveness: Effectiveness): string {
   const { ettr, ettrWithPauses, pausedSeconds, lost } = effectiveness;
   const rest = describeRest(effectiveness);
@@ -169,7 +169,7 @@ export function describeEffectiveness(effectiveness: Effectiveness): string {
           `lost in flight: ${counted(rollouts, 'rollout', 'rollouts')}, ${counted(tokens, 'token', 'tokens')}, ${grouped(seconds, 1)} s`,
         ]
       : []),
-    ...(rest === null ? [] : [`the rest: ${rest}`]),
+    ...(rest === null ? [] : [`not effective: ${rest}`]),
   ].join(' · ');
 }
 

@@ -28,7 +28,7 @@ interface Evaluated {
   readonly environment?: string;
   readonly sampled: Rewards;
   readonly greedy: Rewards;
-  /** What is said to each example, greedily. */
+  /** Answers to each example, of both variants. */
   readonly says?: readonly string[];
   readonly hasRows?: boolean;
 }
@@ -98,11 +98,11 @@ describe('the closing report', () => {
       /^learned reverse-text, held out, v0 → v90: reward 0\.200 → 0\.500, greedy 0\.250 → 0\.550$/,
     );
     assert.ok(
-      said.some((line) => /^curve {3}▁\S*█ {2}held-out reward, v0 0\.200 … v90 0\.500$/.test(line)),
+      said.some((line) => /^curve {3}▁\S*█ {2}held out, v0 0\.200 … v90 0\.500$/.test(line)),
       said.join('\n'),
     );
     assert.ok(
-      said.some((line) => / {8}▁\S*█ {2}reward of batches, step 1 0\.300 … step 90 0\.745$/.test(line)),
+      said.some((line) => / {8}▁\S*█ {2}batches, step 1 0\.300 … step 90 0\.745$/.test(line)),
       said.join('\n'),
     );
   });

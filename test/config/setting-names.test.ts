@@ -1,4 +1,4 @@
-/** What people read of a run's settings has the names that they wrote. */
+/** Settings that are shown have the names that people wrote. */
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
@@ -31,7 +31,7 @@ test('settings have the names of the run file', () => {
   assert.deepEqual(changedSettings({ learningRate: 1e-3 }, { learningRate: 2e-3 }), ['learning_rate 0.001 → 0.002']);
 });
 
-/** Of a spec alone: no file says them. */
+/** Fields that only a spec has, or that are null where a file leaves them out. */
 const ofSpecs = ['schema_version', 'later', 'teacher', 'sft', 'wandb', 'eval', 'data', 'lora', 'name', 'model'];
 
 test('of every run file here each setting that has no table of its own is one of the settings, and none is in camel case', () => {

@@ -1,4 +1,4 @@
-/** What the page compares of several runs. */
+/** Comparing several runs on the page. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import {

@@ -66,3 +66,20 @@ test('a report of a damaged run says what is missing of it and has the rest', as
     assert.equal(data.history.issued, 12);
   });
 });
+
+test('a report has the rows of the first evaluation, however many came since', async (t) => {
+  const run = await recordedRun(t);
+  for (let step = 0; step <= 9; step++) {
+    const place = layout.evaluation('main', 'reverse-text', run.run.name, step);
+    const row = { example_id: 0, prompt: [{ role: 'user', content: 'abc' }], completion: [], reward: step / 9 };
+    await run.store.put(`${place}results.jsonl`, Buffer.from(`${JSON.stringify(row)}\n`));
+    await run.store.put(`${place}metadata.json`, Buffer.from(JSON.stringify({ env_id: 'reverse-text', model: 'm' })));
+  }
+  const { data } = await reported(run);
+  assert.equal(data.evals.evaluations.length, 10);
+  const steps = Object.keys(data.evalRows).map((id) => Number(/step_(\d+)/.exec(id)![1]));
+  assert.deepEqual(
+    steps.toSorted((a, b) => a - b),
+    [0, 1, 6, 7, 8, 9],
+  );
+});

@@ -260,7 +260,7 @@ test('the page of a run', async (t) => {
     const rewarded = columns.flatMap(({ counts }) => counts).reduce((a, b) => a + b, 0);
     assert.equal(rewarded, of - 1); // one has failed
     assert.deepEqual((await get<EvaluationsAnswer>('/api/runs/recorded/evals')).evaluations, []);
-    assert.equal((await get<Record<string, string>>('/api/runs/recorded/settings'))['maxSteps'], '12');
+    assert.equal((await get<Record<string, string>>('/api/runs/recorded/settings'))['max_steps'], '12');
     await rewound(run);
     await new Promise((resolve) => setTimeout(resolve, 3_100)); // so long an overview holds
     assert.match((await get<RunOverview>('/api/runs/recorded')).cost!.leftBehind!, /EUR$/, 'steps 5 and 6 stay paid');

@@ -1,4 +1,4 @@
-/** What a page says of runs that somebody may be working on: their folders cannot tell that. */
+/** The page tells runs that somebody works on from those that stand still. Their folders cannot tell that. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { askForPage, type PageServer } from '../../cli/ask-for-page.ts';

@@ -1,4 +1,4 @@
-/** What each activity does, for people. test/ui/activity-words.test.ts does not compile while one is missing. */
+/** Says what each activity does, for people. test/ui/activity-words.test.ts does not compile while one is missing. */
 export const activityWords = {
   openRun: 'open the run',
   readSpec: 'read the settings',

@@ -1,6 +1,6 @@
 import type { RunOverview, SeriesAnswer } from '../answers.ts';
 
-/** What a comparison of runs shows, as data. */
+/** A comparison of runs, as data. */
 
 /** The run that is open and others beside it: more lines than these in one chart are told apart by nobody. */
 export const comparedMax = 12;

@@ -11,7 +11,7 @@ const pageSize = 100;
 /** A filter is asked for so long after the last key. */
 const settleMs = 150;
 
-/** What a list shows until somebody asks for other groups: those that the policy learned from. */
+/** Groups that a list shows until somebody asks for others: those that the policy learned from. */
 const usualEnd = 'trained';
 /** Asked for instead: groups of whatever end. */
 const anyEnd = 'any';

@@ -12,7 +12,7 @@ import { TalkPanel } from './talk-panel.tsx';
 import { TimelineFigure } from './timeline-figure.tsx';
 
 interface ChartSpec {
-  /** What one looks at first. */
+  /** Large, and not behind `more`. */
   readonly isMain?: true;
   readonly title: string;
   readonly unit: string;
@@ -232,7 +232,7 @@ function Standing({ overview, run }: { readonly overview: RunOverview; readonly 
             ? 'nothing'
             : `${counted(lost.rollouts, 'rollout')}, ${duration(lost.seconds)} in ${counted(lost.recoveries, 'recovery', 'recoveries')}`}
         </Fact>
-        {overview.rest !== null && <Fact name="the rest of the time">{overview.rest}</Fact>}
+        {overview.rest !== null && <Fact name="time not effective">{overview.rest}</Fact>}
         {overview.cost !== null && <Fact name="cost">{costText(overview.cost)}</Fact>}
         <Fact name="lineage">{overview.lineage}</Fact>
         <Fact name="last commit">{clock(overview.committedAt)}</Fact>

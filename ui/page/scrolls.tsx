@@ -1,7 +1,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { ComponentChildren, JSX } from 'preact';
 
-/** What may be wider than the screen: then it scrolls by itself, and says so. */
+/** Holds a table that may be wider than the screen. It then scrolls by itself, and says so. */
 export function Scrolls({
   label,
   children,

@@ -133,8 +133,8 @@ describe('what the view says of a run', () => {
 
   test('the model has its name, wherever its files are', () => {
     const models = {
-      '/home/ann/.cache/ratchet/models/packaged--smollm2-135m-instruct--b179c952': 'smollm2-135m-instruct',
-      '/home/ann/.cache/huggingface/hub/models--Qwen--Qwen3-4B/snapshots/0123456789012345678901234567890123456789':
+      '/home/a/.cache/ratchet/models/packaged--smollm2-135m-instruct--b179c952': 'smollm2-135m-instruct',
+      '/home/a/.cache/huggingface/hub/models--Qwen--Qwen3-4B/snapshots/0123456789012345678901234567890123456789':
         'Qwen/Qwen3-4B',
       '../models/mine/': 'mine',
       'preset:reverse-text-0.2m': 'reverse-text-0.2m',

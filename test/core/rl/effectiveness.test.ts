@@ -150,7 +150,7 @@ describe('effective training time', () => {
     const line = describeEffectiveness(effectivenessOf(lineage([usual(200), late(usual(200), 8.1, metrics)])));
     assert.equal(
       line,
-      'effective training time (ETTR) 0.98 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s · the rest: 8.1 s in 1 step (2) that did work again',
+      'effective training time (ETTR) 0.98 · 2 recoveries · lost in flight: 12 rollouts, 3,400 tokens, 8.1 s · not effective: 8.1 s in 1 step (2) that did work again',
     );
   });
 
@@ -159,12 +159,12 @@ describe('effective training time', () => {
     const waited = describeEffectiveness(effectivenessOf(lineage(steps)));
     assert.match(
       waited,
-      /^effective training time \(ETTR\) 0\.53 · no recoveries · the rest: 21\.0 s in 2 steps \(5, 3\) that waited beside /,
+      /^effective training time \(ETTR\) 0\.53 · no recoveries · not effective: 21\.0 s in 2 steps \(5, 3\) that waited beside /,
     );
     const restarted = [usual(4), late(usual(4), 30, { 'recovery/restarts': 1 }), usual(4)];
     assert.match(
       describeEffectiveness(effectivenessOf(lineage(restarted))),
-      /no recoveries · the rest: 30\.0 s in 1 step \(2\) whose orchestrator was started anew$/,
+      /no recoveries · not effective: 30\.0 s in 1 step \(2\) whose orchestrator was started anew$/,
     );
     const { rest: _, ...older } = effectivenessOf(lineage(steps));
     assert.match(describeEffectiveness(older), /no recoveries$/, 'as an older Ratchet told it');
