@@ -231,7 +231,12 @@ export class ModelServer {
           `The inference server at ${this.root} cannot be asked: ${error.message}. Names of headers are letters, digits and "-"; values are one line of ASCII, also those in environment variables (a key with a line break at its end?).`,
         );
       }
-      if (error instanceof UnreadAnswer) throw new UnusableAnswer(`${this.root}${route}: ${error.message}.`);
+      if (error instanceof UnreadAnswer) {
+        const message = `${this.root}${route}: ${error.message}.`;
+        throw error.isBroken
+          ? new UnusableAnswer(message)
+          : new RatchetError('InferenceRejected', message, { cause: error });
+      }
       if (!(error instanceof NoAnswer)) throw error;
       const message = `The inference server at ${this.root} does not answer ${route}: ${error.message}. ${this.#options.remedy ?? usualRemedy}`;
       if (error.isStale) throw new ConnectionStale(message, error);
