@@ -214,7 +214,7 @@ async function readText(incoming: IncomingMessage): Promise<string> {
   const bytes = await readBytes(incoming);
   const packing = (incoming.headers['content-encoding'] ?? 'identity').trim().toLowerCase();
   const isPacked = packing !== 'identity' || (bytes[0] === 0x1f && bytes[1] === 0x8b);
-  return (isPacked ? await unpacked(bytes, packing) : bytes).toString();
+  return (isPacked && bytes.length > 0 ? await unpacked(bytes, packing) : bytes).toString();
 }
 
 const unpackers: Readonly<Record<string, (bytes: Buffer, options: { maxOutputLength: number }) => Promise<Buffer>>> = {
