@@ -31,8 +31,18 @@ export interface HttpAnswer {
   readonly text: string;
 }
 
-/** A whole answer came that cannot be read: it is too long, or packed in a way that is not known. */
-export class UnreadAnswer extends Error {}
+/** An answer came that cannot be read: it is too long, or packed in a way that is not known. Another one may be readable where this one `isBroken`. */
+export class UnreadAnswer extends Error {
+  readonly isBroken: boolean;
+
+  constructor(
+    message: string,
+    { isBroken = false, cause }: { readonly isBroken?: boolean; readonly cause?: unknown } = {},
+  ) {
+    super(message, cause === undefined ? undefined : { cause });
+    this.isBroken = isBroken;
+  }
+}
 
 /** No whole answer came: nobody listens, the connection broke, or it took too long. Knows nothing of what was sent. */
 export class NoAnswer extends Error {
@@ -204,7 +214,7 @@ async function readText(incoming: IncomingMessage): Promise<string> {
   const bytes = await readBytes(incoming);
   const packing = (incoming.headers['content-encoding'] ?? 'identity').trim().toLowerCase();
   const isPacked = packing !== 'identity' || (bytes[0] === 0x1f && bytes[1] === 0x8b);
-  return (isPacked ? await unpacked(bytes, packing) : bytes).toString();
+  return (isPacked && bytes.length > 0 ? await unpacked(bytes, packing) : bytes).toString();
 }
 
 const unpackers: Readonly<Record<string, (bytes: Buffer, options: { maxOutputLength: number }) => Promise<Buffer>>> = {
@@ -228,11 +238,9 @@ async function unpacked(bytes: Buffer, packing: string): Promise<Buffer> {
   try {
     return await unpack(bytes, { maxOutputLength: answerBytesMax });
   } catch (cause) {
-    const isLong = (cause as NodeJS.ErrnoException).code === 'ERR_BUFFER_TOO_LARGE';
-    throw new UnreadAnswer(
-      isLong ? tooLong : `the answer is not packed by ${packing}, as it says (${(cause as Error).message})`,
-      { cause },
-    );
+    if ((cause as NodeJS.ErrnoException).code === 'ERR_BUFFER_TOO_LARGE') throw new UnreadAnswer(tooLong, { cause });
+    const why = `the answer is not packed by ${packing}, as it says (${(cause as Error).message})`;
+    throw new UnreadAnswer(why, { isBroken: true, cause });
   }
 }
 

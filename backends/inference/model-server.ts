@@ -86,12 +86,13 @@ export class ModelServer {
     const answer = await this.#ask('POST', route, body, options);
     if (answer.status >= 300) throw this.#refusal(route, answer);
     const said = answerJson(answer.text);
+    if (said !== undefined && errorIn(said) === null) return said;
+    const { text } = this.#withoutSecrets(answer);
     // A gateway may report with status 200 that the server behind it failed.
-    const reported = errorIn(said);
-    if (reported !== null) throw reportedRefusal(`${this.root}${route}`, this.#withoutSecrets(answer), reported);
-    if (said !== undefined) return said;
+    const reported = errorIn(answerJson(text));
+    if (reported !== null) throw reportedRefusal(`${this.root}${route}`, answer, reported);
     throw new UnusableAnswer(
-      `${this.root}${route} answered ${answer.status} with what is not JSON: ${quoted(wordsOfPage(answer.text), shownMax)}. Is it an inference server, and the whole of its answer?`,
+      `${this.root}${route} answered ${answer.status} with what is not JSON: ${quoted(wordsOfPage(text), shownMax)}. Is it an inference server, and the whole of its answer?`,
     );
   }
 
@@ -231,7 +232,12 @@ export class ModelServer {
           `The inference server at ${this.root} cannot be asked: ${error.message}. Names of headers are letters, digits and "-"; values are one line of ASCII, also those in environment variables (a key with a line break at its end?).`,
         );
       }
-      if (error instanceof UnreadAnswer) throw new UnusableAnswer(`${this.root}${route}: ${error.message}.`);
+      if (error instanceof UnreadAnswer) {
+        const message = `${this.root}${route}: ${error.message}.`;
+        throw error.isBroken
+          ? new UnusableAnswer(message)
+          : new RatchetError('InferenceRejected', message, { cause: error });
+      }
       if (!(error instanceof NoAnswer)) throw error;
       const message = `The inference server at ${this.root} does not answer ${route}: ${error.message}. ${this.#options.remedy ?? usualRemedy}`;
       if (error.isStale) throw new ConnectionStale(message, error);

@@ -455,6 +455,20 @@ describe('an error in an answer that went well', () => {
     }
   });
 
+  test('is told without the key that it repeats', async (t) => {
+    process.env['RATCHET_ODD_ANSWERS_KEY'] = 'a-key-of-a-test';
+    for (const body of ['{"error":{"code":401,"message":"wrong key a-key-of-a-test"}}', 'wrong key a-key-of-a-test']) {
+      const server = await answering(t, { body });
+      await assert.rejects(asking(t, server.url, { key: 'RATCHET_ODD_ANSWERS_KEY' }), (error: Error) => {
+        assert.match(error.message, /wrong key/);
+        assert.doesNotMatch(error.message, /a-key-of-a-test/);
+        return true;
+      });
+    }
+    const empty = await answering(t, { status: 502, body: '', headers: { 'content-encoding': 'gzip' } }, {});
+    assert.equal((await asking(t, empty.url)).text, '42');
+  });
+
   test('means the same to a judge', async (t) => {
     const limited = reports['OpenRouter, rate limit']![0];
     const server = await answering(t, { body: JSON.stringify(limited), headers: { 'retry-after': '0' } }, {});
@@ -494,13 +508,13 @@ test('a conflict is asked again, and is final when it stays', async (t) => {
 
 describe('a redirect', () => {
   test('that keeps the method is followed within the server, with body and key', async (t) => {
-    process.env['RATCHET_ODD_ANSWERS_KEY'] = 'k';
+    process.env['RATCHET_ODD_ANSWERS_KEY'] = 'key-of-a-test';
     for (const status of [307, 308]) {
       const server = await answering(t, { status, headers: { location: '/v1/chat/completions/' }, body: '' }, {});
       assert.equal((await asking(t, server.url, { key: 'RATCHET_ODD_ANSWERS_KEY' })).text, '42');
       const [first, second] = server.asked;
       assert.deepEqual(second, { ...first, url: '/v1/chat/completions/' });
-      assert.equal(second?.authorization, 'Bearer k');
+      assert.equal(second?.authorization, 'Bearer key-of-a-test');
       const judge = openJudge({ base_url: `${server.url}/v1`, model: 'm' });
       assert.equal(await judge.ask('?'), '42');
     }

@@ -42,7 +42,7 @@ test('a reward function is told the content, and finds thoughts and calls in the
     name: 'thinking',
     dataset,
     evalDataset: dataset,
-    rubric: judging as never,
+    rubric: judging,
     maxTurns: 1,
     setup: () => undefined,
     respond: () => ({ state: undefined, end: 'ok' as const }),
@@ -63,7 +63,7 @@ test('a call that is only thought of is neither made nor broken', async () => {
     name: 'looking',
     dataset,
     evalDataset: dataset,
-    rubric: judging as never,
+    rubric: judging,
     tools: [look],
     maxTurns: 3,
   });
@@ -77,7 +77,7 @@ test('a call that is only thought of is neither made nor broken', async () => {
 });
 
 test('a guess in a thought is no guess', async () => {
-  const environment = await wordle({});
+  const environment = wordle({});
   const guesses = '<guess>crane</guess>';
   const state = (turn: Turn) => environment.stateAfter!(environment.dataset.at(0), [turn]);
   const thinking = said(`<think><guess>slate</guess></think>${guesses}`, { content: guesses });
