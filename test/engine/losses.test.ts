@@ -140,7 +140,8 @@ describe('losses agree with their formulas in double precision', () => {
             clip_low: floatScalar(boundsOf(type).clipLow),
             clip_high: floatScalar(boundsOf(type).clipHigh),
             kl_tau: floatScalar(klTau),
-            teacher_tau: floatScalar(0),
+            sampled_logprobs: vector(behavior),
+            teacher_weights: vector(new Float32Array(logprobs.length)),
             teacher_logprobs: vector(new Float32Array(logprobs.length)),
             ...(beta === null ? {} : { reference_logprobs: vector(reference), beta: floatScalar(beta) }),
           });
