@@ -43,6 +43,12 @@ function* adviceOn(spec: RunSpec): Iterable<SettingAdvice> {
     const why = 'later passes train on what another policy sampled';
     yield advice(['trainer.num_iterations', 'num_iterations'], numIterations, range, why, ruleSources.G);
   }
+  const { numMiniBatches: parts, learningRate } = spec;
+  if (parts > 1) {
+    const range = `a learning_rate for ${parts} steps per batch: ${Number((learningRate / parts).toPrecision(3))}, if ${learningRate} was tuned for one`;
+    const why = `each batch is ${parts} optimizer steps, which move the weights about ${parts} times as far as one: the effective rate is that much higher`;
+    yield advice(['trainer.num_mini_batches', 'num_mini_batches'], parts, range, why, ruleSources.arithmetic);
+  }
   if (tokenBatchSize === null && batchSize < rules.batchSizeMin) {
     const range = `at least ${rules.batchSizeMin}; 512 to 1024 for stability`;
     yield advice('batch_size', batchSize, range, 'gradients of few rollouts are noisy', ruleSources.P);

@@ -2,7 +2,7 @@ import { lstat, readdir } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 import { Command } from 'commander';
-import { cacheFolder } from '../../backends/cache-folder.ts';
+import { cacheFolder } from '../../engine/cache-folder.ts';
 import { hubSettings } from '../../backends/hub/hub-settings.ts';
 import { onOneLine } from '../plain-text.ts';
 import { print, printJson } from '../print.ts';

@@ -15,7 +15,7 @@ export const passes = {
   }),
   num_mini_batches: setting(
     whole(1),
-    'parts of a batch that are an optimizer step each, one after the other, in every pass (verl’s batch ÷ `ppo_mini_batch_size`, tinker-cookbook’s `num_substeps`)',
+    'parts of a batch that are an optimizer step each, one after the other, in every pass (verl’s batch ÷ `ppo_mini_batch_size`, tinker-cookbook’s `num_substeps`). n steps of Adam move the weights about n times as far as one: divide a `learning_rate` that was tuned for one step by n',
     { default: 1, most: [batchRolloutsMax, 'no batch has more rollouts', 'fewer, each of some groups'] },
   ),
   micro_batch_size: setting(

@@ -17,13 +17,14 @@ const stdEpsilon = 1e-4;
  *                                                                  orchestrator/algo/max_rl.py); for rewards that are not negative
  *
  * The deviation is the sample's, over n − 1, as TRL (trainer/grpo_trainer.py) and verifiers take it with torch's `std`.
- * A rollout without a reward (null) is not part of the baseline and has advantage 0.
+ * A rollout without a reward (null, or no finite number) is not part of the baseline and has advantage 0.
  */
 export function groupAdvantages(rewards: readonly (number | null)[], kind: AdvantageKind): number[] {
   const { count, mean, variance } = rewardMoments(rewards);
+  if (variance === 0) return rewards.map(() => 0);
   const deviation = Math.sqrt((variance * count) / Math.max(1, count - 1));
   const scale = { centered: 1, std_normalized: 1 / (deviation + stdEpsilon), max_rl: mean > 0 ? 1 / mean : 0 }[kind];
-  return rewards.map((reward) => (reward === null ? 0 : (reward - mean) * scale));
+  return rewards.map((reward) => (isReward(reward) ? (reward - mean) * scale : 0));
 }
 
 export type AdvantageKind = Extract<AdvantageSpec, string>;
@@ -83,15 +84,28 @@ function called(advantage: () => unknown, of: string): unknown {
   }
 }
 
-/** Mean and population variance of the rewards there are; exactly the common value and 0 when all are equal. */
+/** Rewards are equal where they differ by less than this, as a share of the largest: sums in another order differ by rounding. */
+const equalShare = 1e-9;
+/** Rounding leaves so much where parts of a reward cancel out. */
+const equalAmount = 1e-12;
+
+function isReward(reward: number | null): reward is number {
+  return reward !== null && Number.isFinite(reward);
+}
+
+/** Mean and population variance of the rewards there are; exactly the first value and 0 when all are equal but for rounding. */
 export function rewardMoments(rewards: readonly (number | null)[]): {
   readonly count: number;
   readonly mean: number;
   readonly variance: number;
 } {
-  const present = rewards.filter((reward) => reward !== null);
+  const present = rewards.filter(isReward);
   const [first] = present;
   if (first === undefined) return { count: 0, mean: 0, variance: 0 };
+  const largest = present.reduce((most, reward) => Math.max(most, Math.abs(reward)), 0);
+  const equal = Math.max(equalAmount, equalShare * largest);
+  if (present.every((reward) => Math.abs(reward - first) <= equal))
+    return { count: present.length, mean: first, variance: 0 };
   // Summing differences from the first keeps a group of equal rewards free of rounding.
   const mean = first + present.reduce((sum, reward) => sum + (reward - first), 0) / present.length;
   const variance = present.reduce((sum, reward) => sum + (reward - mean) ** 2, 0) / present.length;

@@ -58,7 +58,12 @@ export interface RolloutOfRow {
 
 /** One row as a trainer gets it: what no server told of the policy is the trainer's own, of the weights that the step begins from. */
 export interface TrainSample extends PackedRow {
+  /** What the ratio of the loss is taken to. */
   readonly behaviorLogprobs: readonly number[];
+  /** What the token was sampled with: the policy's log probability then, else the sampler's. Absent where that is `behaviorLogprobs`. */
+  readonly sampledLogprobs?: readonly number[];
+  /** What the correction multiplied the advantage by, 0 where it masked the token; the teacher's lead gets it as well. Absent where the engine corrects. */
+  readonly correctionWeights?: readonly number[];
 }
 
 /**

@@ -45,7 +45,8 @@ export function asksForProximal(correction: Correction): boolean {
  * With q the sampler's probability of a token, π the policy's at the start of the step (the proximal one), and π_old the one that the
  * ratio of the loss is taken to (`oldLogprobs`: π, or the policy's as its server told it):
  *
- *     weight     w = π_old / q, of a token or the product over its row, cut to weightMin … weightMax; the advantage is multiplied by it
+ *     weight     w = π_old / q, of a token or the product over its row, cut to weightMin … weightMax; the advantage and a teacher's lead are
+ *                multiplied by it
  *     token      tokens whose π / q lies outside the bounds get the weight 0
  *     sequence   rows whose product of π / q does
  *     geometric  rows whose exp(mean of ln π − ln q) does
@@ -58,21 +59,25 @@ export function asksForProximal(correction: Correction): boolean {
  */
 export function correctRow(row: PackedRow, proximal: ArrayLike<number> | null, correction: Correction): CorrectedRow {
   const old = oldLogprobs(row, proximal, correction);
-  if (isUsual(correction)) return { sample: { ...row, behaviorLogprobs: old }, tally: null };
+  const told = row.behaviorLogprobs ?? row.samplingLogprobs;
+  const sampled = told === undefined || told === old ? {} : { sampledLogprobs: told };
+  if (isUsual(correction)) return { sample: { ...row, behaviorLogprobs: old, ...sampled }, tally: null };
   const { samplingLogprobs, ...rest } = row; // their part is in the advantages now
   const drawn = samplingLogprobs ?? row.behaviorLogprobs ?? old;
   const counted = row.lossMask.flatMap((mask, t) => (mask > 0 ? [t] : []));
   const weights = weightsOf(old, drawn, counted, correction);
   const kept = proximal === null ? null : keptTokens(proximal, drawn, counted, correction);
   const advantages = row.lossMask.map(() => 0);
+  const correctionWeights = row.lossMask.map(() => 0);
   let sum = 0;
   for (const t of counted) {
     const weight = kept === null || kept.has(t) ? weights(t) : 0;
     advantages[t] = row.advantages[t]! * weight;
+    correctionWeights[t] = weight;
     sum += weight;
   }
   return {
-    sample: { ...rest, behaviorLogprobs: old, advantages },
+    sample: { ...rest, behaviorLogprobs: old, ...sampled, advantages, correctionWeights },
     tally: { tokens: counted.length, weight: sum, masked: kept === null ? 0 : counted.length - kept.size },
   };
 }

@@ -17,7 +17,7 @@ type Verdict = { readonly kept: true } | { readonly kept: false; readonly reason
  *     min_reward ≤ mean ≤ max_reward   and   population variance ≥ min_reward_variance
  *
  * and, with online_difficulty_filtering, when its mean is neither exactly 0 nor exactly 1 (prime-rl v0.4,
- * orchestrator/buffer.py). A group whose rewards are all equal has no advantage: it is kept where the filter keeps such groups. The mean is
+ * orchestrator/buffer.py). A group whose rewards are all equal, but for rounding, has no advantage: it is kept where the filter keeps such groups. The mean is
  * judged first, because "too easy" tells the reader more than "no variance". Rewards so large that their mean or
  * variance overflows are not compared with anything: nothing that is not finite enters a batch.
  */

@@ -8,11 +8,15 @@ export type SettleSettings = Pick<RunSpec, 'zeroTruncated' | 'trajectoryStrategy
 
 /**
  * What training makes of a rollout that has its rewards. Without the token ids of its turns it is `rejected`, which is no
- * reward: it is not trained, and the cause counted. One that was cut gets the reward 0 where the config says so, as
+ * reward: it is not trained, and the cause counted. The same goes for a reward that is no finite number; its group goes on without it. One that was cut gets the reward 0 where the config says so, as
  * verifiers' trainer does it; its metrics stay. Filters that look at it by itself leave their flags.
  */
 export function settleRollout(rollout: ScoredRollout, settings: SettleSettings, vocabularySize: number): ScoredRollout {
   if (rollout.reward === null) return rollout;
+  if (!Number.isFinite(rollout.reward)) {
+    const error = `The reward is ${rollout.reward}: expected a finite number.`;
+    return { ...rollout, outcome: 'judge_failure', reward: null, error };
+  }
   const missing = missingTokens(rollout);
   if (missing !== null) return { ...rollout, outcome: 'rejected', reward: null, error: missing };
   const flags = ownFlags(rollout, settings.rolloutFilters, vocabularySize);

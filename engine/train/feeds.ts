@@ -72,6 +72,10 @@ export function policyFeeds(facts: readonly RowFacts[], options: PolicyLossOptio
     ...teacherFeeds(micro, loss),
     advantages: vectorTensor(micro, (row) => correctedAdvantages(micro.samples.get(row)!, loss.advantageTau ?? 1)),
     behavior_logprobs: vectorTensor(micro, (row) => micro.samples.get(row)!.behaviorLogprobs),
+    sampled_logprobs: vectorTensor(micro, (row) => {
+      const { sampledLogprobs, behaviorLogprobs } = micro.samples.get(row)!;
+      return sampledLogprobs ?? behaviorLogprobs;
+    }),
     ...(referenceLogprobs && {
       reference_logprobs: vectorTensor(micro, (row) => referenceLogprobs[row]!),
       beta: floatScalar(klBeta),
@@ -79,18 +83,20 @@ export function policyFeeds(facts: readonly RowFacts[], options: PolicyLossOptio
   });
 }
 
-/** A teacher's log probabilities; where a row has none, they are as far from the policy's as a weight of 0 makes them. */
+/** A teacher's log probabilities and what their lead over the policy's weighs: nothing without a teacher, else τ times the row's correction. */
 function teacherFeeds(
   micro: MicroBatch<TrainSample>,
   { teacherTau = 0 }: PolicyLossOptions['loss'],
 ): Record<string, Tensor> {
-  const without = new Float32Array(micro.sourceRow.length);
+  if (teacherTau === 0) {
+    const without = floats(new Float32Array(micro.sourceRow.length), [micro.sourceRow.length]);
+    return { teacher_weights: without, teacher_logprobs: without };
+  }
   return {
-    teacher_tau: floatScalar(teacherTau),
-    teacher_logprobs:
-      teacherTau === 0
-        ? floats(without, [without.length])
-        : vectorTensor(micro, (row) => micro.samples.get(row)!.teacherLogprobs ?? []),
+    teacher_weights: vectorTensor(micro, (row) =>
+      samplingWeights(micro.samples.get(row)!).map((weight) => teacherTau * weight),
+    ),
+    teacher_logprobs: vectorTensor(micro, (row) => micro.samples.get(row)!.teacherLogprobs ?? []),
   };
 }
 
@@ -157,6 +163,9 @@ export function requirePolicyRow(
 ): void {
   requireAligned(sample.behaviorLogprobs, sample, `behaviour logprobs in row ${row}`);
   requireAligned(sample.advantages, sample, `advantages in row ${row}`);
+  const { sampledLogprobs, correctionWeights } = sample;
+  if (sampledLogprobs) requireAligned(sampledLogprobs, sample, `sampled logprobs in row ${row}`);
+  if (correctionWeights) requireAligned(correctionWeights, sample, `correction weights in row ${row}`);
   if (sample.samplingLogprobs) requireAligned(sample.samplingLogprobs, sample, `sampling logprobs in row ${row}`);
   if (referenceLogprobs) requireAligned(referenceLogprobs[row], sample, `reference logprobs in row ${row}`);
   if (loss.teacherTau) requireAligned(sample.teacherLogprobs, sample, `teacher logprobs in row ${row}`);
@@ -180,16 +189,19 @@ export function requirePolicyInputs(given: Rows<TrainSample>, options: PolicyLos
  * A token that was drawn from q rather than from the behaviour policy μ weighs μ/q: the expectation over q is then the
  * one over μ, and the ratio of the loss stays π/μ (decoupled objective, Hilton et al. 2022, Batch size-invariance, §3).
  */
-export function correctedAdvantages(
-  { advantages: given, behaviorLogprobs, samplingLogprobs }: TrainSample,
-  advantageTau = 1,
-): readonly number[] {
+export function correctedAdvantages(sample: TrainSample, advantageTau = 1): readonly number[] {
+  const { advantages: given, samplingLogprobs } = sample;
   const advantages = advantageTau === 1 ? given : given.map((advantage) => advantage * advantageTau);
   if (!samplingLogprobs) return advantages;
-  return advantages.map((advantage, t) => {
-    const weight = Math.exp(behaviorLogprobs[t]! - samplingLogprobs[t]!);
-    return advantage * Math.min(usualWeightMax, weight);
-  });
+  const weights = samplingWeights(sample);
+  return advantages.map((advantage, t) => advantage * weights[t]!);
+}
+
+/** What a token weighs for having been drawn from q; the advantages of a row with `correctionWeights` have theirs already. */
+function samplingWeights({ behaviorLogprobs, samplingLogprobs, correctionWeights }: TrainSample): readonly number[] {
+  if (correctionWeights) return correctionWeights;
+  if (!samplingLogprobs) return behaviorLogprobs.map(() => 1);
+  return behaviorLogprobs.map((logprob, t) => Math.min(usualWeightMax, Math.exp(logprob - samplingLogprobs[t]!)));
 }
 
 function weightFeeds(micro: MicroBatch, { factors, normalizer }: Aggregation): Record<string, Tensor> {

@@ -80,7 +80,7 @@ export type PolicyLossType = (typeof policyLossTypes)[number];
 /** The policy gradient losses we have; their formulas stand at LossSpec. */
 export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, TokenLoss>> = {
   cispo({ logprobs, behaviorLogprobs, advantages, clipHigh }) {
-    const ratio = exponential(stopGradient(subtract(logprobs, behaviorLogprobs)));
+    const ratio = boundedExponential(stopGradient(subtract(logprobs, behaviorLogprobs)));
     return negate(multiply(multiply(minimum(ratio, clipHigh), advantages), logprobs));
   },
 
@@ -93,16 +93,15 @@ export const tokenLosses: Readonly<Record<Exclude<PolicyLossType, 'custom'>, Tok
     assert(ratioMax, 'the loss caps its ratios');
     const cut = isCut(context, ratioOf(context));
     const clipped = multiply(clippedRatio(context, ratioOf(context)), advantages);
-    const kept = multiply(subtract(cut, 1), multiply(cappedRatio(context, ratioMax), advantages));
+    const kept = multiply(subtract(cut, 1), multiply(cappedRatio(context, { isLeftOut: cut, ratioMax }), advantages));
     return subtract(kept, multiply(cut, clipped));
   },
 
   /** Tokens outside the mask keep their place in what the aggregation divides by. */
   importance_sampling(context) {
-    const { logprobs, behaviorLogprobs, advantages } = context;
     const { low, high } = outsideMask(context);
-    const kept = subtract(add(low, high), 1);
-    return multiply(kept, multiply(exponential(subtract(logprobs, behaviorLogprobs)), advantages));
+    const isLeftOut = add(low, high);
+    return multiply(subtract(isLeftOut, 1), multiply(ratioWhereKept(context, isLeftOut), context.advantages));
   },
 
   dppo: (context) => trustRegionLoss(context, movedApart(context, 'dppo')),
@@ -258,8 +257,8 @@ function policyMetrics(
   negativeEntropies: Value | null,
 ): Value[] {
   const { mask } = context;
-  const difference = stopGradient(subtract(context.logprobs, context.behaviorLogprobs));
-  const ratio = exponential(difference);
+  const difference = stopGradient(subtract(context.logprobs, vector(graph, 'sampled_logprobs')));
+  const ratio = boundedExponential(difference);
   const masked = (value: Value): Value => sum(multiply(mask, value), [0]);
   const { low, high } = clippedTokens(context, type);
   return [
@@ -292,15 +291,17 @@ function movedApart(context: LossContext, type: 'dppo' | 'ipo'): { low: Value; h
 function trustRegionLoss(context: LossContext, { low, high }: { low: Value; high: Value }): Value {
   const { logprobs, behaviorLogprobs, advantages, klTau, ratioMax } = context;
   const difference = subtract(logprobs, behaviorLogprobs);
-  const ratio = ratioMax ? cappedRatio(context, ratioMax) : exponential(difference);
-  const gain = multiply(subtract(add(low, high), 1), multiply(ratio, advantages));
+  const isLeftOut = add(low, high);
+  const ratio = ratioMax ? cappedRatio(context, { isLeftOut, ratioMax }) : ratioWhereKept(context, isLeftOut);
+  const gain = multiply(subtract(isLeftOut, 1), multiply(ratio, advantages));
   return add(gain, multiply(klTau, multiply(difference, difference)));
 }
 
 /** min(ρ, cap), whose gradient is min(ρ, cap) · ∇ℓ: a token beyond the cap still learns, with the cap as its weight. */
-function cappedRatio(context: LossContext, ratioMax: Value): Value {
+function cappedRatio(context: LossContext, { isLeftOut, ratioMax }: { isLeftOut: Value; ratioMax: Value }): Value {
   const { logprobs } = context;
-  return multiply(minimum(ratioOf(context), ratioMax), exponential(subtract(logprobs, stopGradient(logprobs))));
+  const weight = minimum(stopGradient(ratioWhereKept(context, isLeftOut)), ratioMax);
+  return multiply(weight, exponential(subtract(logprobs, stopGradient(logprobs))));
 }
 
 /** 1 for tokens that clipping or a mask acts on, from below and from above; null where the loss has no such clip. */
@@ -324,7 +325,7 @@ function isCut(context: LossContext, ratio: Value): Value {
 /** s = exp(mean over the row of ℓ − μ). */
 function rowRatio({ rowDifferences }: LossContext): Value {
   assert(rowDifferences, 'the loss compares rows');
-  return exponential(rowDifferences);
+  return boundedExponential(rowDifferences);
 }
 
 /** Of each token the mean over its row: `row_shares` [rows, selected] are the shares of a row's tokens in it, `row_of` [selected] says whose they are. */
@@ -335,15 +336,27 @@ function meansOfRows(graph: Graph, values: Value): Value {
   return reshape(selectRows(means, rowOf), ['selected']);
 }
 
-/** advantage_tau · A + teacher_tau · sg(log π_T − ℓ), with a teacher's log probabilities. */
+/** advantage_tau · A + teacher_tau · w · sg(log π_T − ℓ), with a teacher's log probabilities and the correction w for the sampler, which A has already. */
 function taughtAdvantages(graph: Graph, logprobs: Value): Value {
   const own = vector(graph, 'advantages');
   const lead = subtract(vector(graph, 'teacher_logprobs'), stopGradient(logprobs));
-  return add(own, multiply(graph.input('teacher_tau', 'float32', []), lead));
+  return add(own, multiply(vector(graph, 'teacher_weights'), lead));
 }
 
 function ratioOf({ logprobs, behaviorLogprobs }: LossContext): Value {
-  return exponential(stopGradient(subtract(logprobs, behaviorLogprobs)));
+  return boundedExponential(stopGradient(subtract(logprobs, behaviorLogprobs)));
+}
+
+/** ρ, with its gradient, of tokens that the loss keeps and that have an advantage; 1 of others, whose ρ may be infinite: 0 · ∞ is no number. */
+function ratioWhereKept({ logprobs, behaviorLogprobs, advantages }: LossContext, isLeftOut: Value): Value {
+  const hasAdvantage = isGreater(absolute(stopGradient(advantages)), advantages.graph.scalar(0));
+  const isKept = multiply(add(negate(isLeftOut), 1), hasAdvantage);
+  return exponential(multiply(isKept, subtract(logprobs, behaviorLogprobs)));
+}
+
+/** exp(x) of a value without gradient, finite as float32 and so in sums, too. */
+function boundedExponential(value: Value): Value {
+  return exponential(minimum(value, value.graph.scalar(80)));
 }
 
 function clippedRatio({ clipLow, clipHigh }: LossContext, ratio: Value): Value {

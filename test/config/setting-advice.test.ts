@@ -31,6 +31,13 @@ describe('advice on settings', () => {
     assert.match(advice!.source, /RL Rules of Thumb/);
   });
 
+  test('mini-batches raise the effective rate, and what to set is said', () => {
+    const [advice] = adviceOn({}, lora('[trainer]\nnum_mini_batches = 4\n'));
+    assert.match(advice!.range, /learning_rate for 4 steps per batch: 0\.0000125, if 0\.00005 was tuned for one/);
+    assert.match(advice!.why, /4 optimizer steps.*about 4 times as far/);
+    assert.deepEqual(adviceOn({}, lora('[trainer]\nnum_mini_batches = 1\n')), []);
+  });
+
   const outside: readonly (readonly [string, Record<string, string>, string?])[] = [
     ['learning_rate', { learning_rate: '1e-6' }],
     ['learning_rate', { learning_rate: '2e-4' }],
@@ -44,6 +51,7 @@ describe('advice on settings', () => {
     ['lora.r', {}, '[lora]\nr = 8\nalpha = 16\n'],
     ['lora.r', {}, '[lora]\nr = 128\nalpha = 128\n'],
     ['trainer.num_iterations', {}, lora('[trainer]\nnum_iterations = 8\n')],
+    ['trainer.num_mini_batches', {}, lora('[trainer]\nnum_mini_batches = 4\n')],
     ['lora_alpha', { lora_alpha: '64' }, ''],
     ['difficulty_filter.min_reward_variance', {}, lora('[difficulty_filter]\nmin_reward_variance = 0.26\n')],
     ['difficulty_filter.min_reward', {}, lora('[difficulty_filter]\nmin_reward = 0.98\n')],

@@ -88,7 +88,8 @@ async function openLosses(config: typeof tinyConfig, lossCase: LossCase, paramet
     clip_low: floatScalar(lossCase.clipLow ?? 0),
     clip_high: floatScalar(lossCase.clipHigh),
     kl_tau: floatScalar(0),
-    teacher_tau: floatScalar(0),
+    sampled_logprobs: vector(behavior),
+    teacher_weights: vector(new Float32Array(advantages.length)),
     teacher_logprobs: vector(new Float32Array(advantages.length)),
   };
   const lossFeeds = {

@@ -149,7 +149,8 @@ describe('losses agree with their formulas in double precision', () => {
             clip_high: floatScalar(boundsOf(type).clipHigh),
             kl_tau: floatScalar(klTau),
             ...(capsRatios(type) ? { ratio_max: floatScalar(ratioMax) } : {}),
-            teacher_tau: floatScalar(0),
+            sampled_logprobs: vector(behavior),
+            teacher_weights: vector(new Float32Array(logprobs.length)),
             teacher_logprobs: vector(new Float32Array(logprobs.length)),
             ...(beta === null ? {} : { reference_logprobs: vector(reference), beta: floatScalar(beta) }),
           });

@@ -142,12 +142,13 @@ test('the bonus for entropy is TRL’s, and so are its gradients', async () => {
     inverse_normalizer: floatScalar(1),
     // Nothing else has a gradient: no token has an advantage.
     ...Object.fromEntries(
-      ['weights', 'behavior_logprobs', 'advantages', 'teacher_logprobs'].map((name) => [name, vector(() => 0)]),
+      ['weights', 'behavior_logprobs', 'sampled_logprobs', 'advantages', 'teacher_logprobs', 'teacher_weights'].map(
+        (name) => [name, vector(() => 0)],
+      ),
     ),
     clip_low: floatScalar(0),
     clip_high: floatScalar(9),
     kl_tau: floatScalar(0),
-    teacher_tau: floatScalar(0),
   };
   const known = Object.entries(given).filter(([name]) => session.inputNames.includes(name));
   const found = await session.run(Object.fromEntries(known));

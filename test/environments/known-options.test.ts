@@ -53,7 +53,7 @@ describe('options of environment makers', () => {
     const file = path.join(folder, 'shop.ts');
     writeFileSync(
       file,
-      `import { listDataset, rubric, singleTurn } from 'ratchet/environments';
+      `import { listDataset, rubric, singleTurn } from 'ratchet-rl/environments';
 const dataset = listDataset([{ prompt: 'Say yes.', answer: 'yes' }]);
 export function loadEnvironment() {
   return singleTurn({ name: 'shop', dataset, evalDataset: dataset, rubric: rubric([]), systemPrompt: 'Be brief.' });
@@ -71,7 +71,7 @@ export function loadEnvironment() {
       const file = path.join(folder, name);
       writeFileSync(
         file,
-        `import { listDataset, rubric, singleTurn } from 'ratchet/environments';
+        `import { listDataset, rubric, singleTurn } from 'ratchet-rl/environments';
 const dataset = listDataset([{ prompt: 'Say yes.', answer: 'yes' }]);
 const made = singleTurn({ name: 'shop', dataset, evalDataset: dataset, rubric: rubric([]) });
 class Shop { stock = 3; constructor() { Object.assign(this, made); } }

@@ -1,5 +1,5 @@
-import { hash32, listDataset, multiTurn, parseArgs, rubric, z } from 'ratchet/environments';
-import type { Environment } from 'ratchet/environments';
+import { hash32, listDataset, multiTurn, parseArgs, rubric, z } from 'ratchet-rl/environments';
+import type { Environment } from 'ratchet-rl/environments';
 
 /** Find a number by guessing: each guess is answered with "more" or "less", until it is right or the turns are used up. */
 

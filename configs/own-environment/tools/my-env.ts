@@ -8,8 +8,8 @@ import {
   toolCallsOf,
   toolEnvironment,
   z,
-} from 'ratchet/environments';
-import type { Environment } from 'ratchet/environments';
+} from 'ratchet-rl/environments';
+import type { Environment } from 'ratchet-rl/environments';
 
 /** Say what a thing costs: only the tool knows. A turn without a call is the final answer. */
 

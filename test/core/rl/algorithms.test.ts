@@ -108,6 +108,29 @@ describe('difficulty', () => {
     assert.deepEqual(judgeGroup([1, 0.999], filter), { kept: true });
   });
 
+  test('rewards that differ by rounding alone are equal', () => {
+    for (const rewards of [
+      [0.1 + 0.2, 0.3],
+      [0.3 - 0.1 - 0.2, 0],
+      [1e6 * (0.1 + 0.2), 3e5],
+      [-0.7 - 0.1, -0.8],
+    ]) {
+      assert.ok(rewards[0] !== rewards[1]);
+      assert.deepEqual(judgeGroup(rewards, open), dropped('no_signal'), String(rewards));
+      for (const kind of ['centered', 'std_normalized', 'max_rl'] as const)
+        assert.deepEqual(groupAdvantages(rewards, kind), [0, 0]);
+    }
+    assert.deepEqual(judgeGroup([1e-6, 2e-6], open), { kept: true });
+    assert.deepEqual(judgeGroup([1, 1 + 1e-6], open), { kept: true });
+  });
+
+  test('a reward that is no number drops its rollout, and not its group', () => {
+    assert.deepEqual(judgeGroup([1, NaN, 0], open), { kept: true });
+    assert.deepEqual(judgeGroup([1, Infinity, 1], open), dropped('no_signal'));
+    assert.deepEqual(judgeGroup([NaN, NaN], open), dropped('no_signal'));
+    assert.deepEqual(groupAdvantages([1, NaN, 0], 'centered'), [0.5, 0, -0.5]);
+  });
+
   test('a group without any advantage is dropped even when no filter is set', () => {
     assert.deepEqual(judgeGroup([0.3, 0.3, 0.3], open), dropped('no_signal'));
     assert.deepEqual(judgeGroup([0.3, null], open), dropped('no_signal'));
