@@ -61,7 +61,9 @@ export function readMetadata(value: unknown): ResultMetadata | null {
     seconds: number('time') ?? (milliseconds === null ? null : milliseconds / 1000),
     cost: typeof cost === 'number' ? cost : (numbersOf(cost)['total_usd'] ?? null),
     step: number('step'),
-    settings: Object.fromEntries(settingNames.flatMap((name) => flat(name, metadata[name] ?? metadata[olderNames[name] ?? '']))),
+    settings: Object.fromEntries(
+      settingNames.flatMap((name) => flat(name, metadata[name] ?? metadata[olderNames[name] ?? ''])),
+    ),
   };
 }
 
