@@ -1,4 +1,3 @@
-import { withOlderNamesTogether } from '../config/older-names.ts';
 import { RatchetError } from '../core/errors.ts';
 import { workflowIdPattern } from '../core/names.ts';
 import type { AskedOfRun, RunHandle, StepCommit } from '../core/rl/run-state.ts';
@@ -125,8 +124,7 @@ export const createOpenRun =
         ? await openLineageAsAsked(place, takesOver.asked)
         : { lineage: await openLineage(place, { ...settings, rewind: asked.rewind, request }), refused: [] };
     const isAskedBack = pending || (!takesOver?.handle && asked.rewind !== undefined);
-    const said = [...settings.warnings, ...told, ...(recorded?.changed ?? []), ...refused];
-    const warnings = withOlderNamesTogether(said);
+    const warnings = [...settings.warnings, ...told, ...(recorded?.changed ?? []), ...refused];
     const hasSearchAttributes = await dependencies.hasSearchAttributes();
     const handle: RunHandle = {
       ...place,

@@ -3,6 +3,8 @@ import { RatchetError } from '../core/errors.ts';
 import { listRunNames } from '../runs/list-runs.ts';
 import { differencesBetween } from '../runs/run-identity.ts';
 import { newestSpec } from '../runs/stored-spec.ts';
+import { present } from '../core/present.ts';
+import { trainAgain, type TypedCommand } from './typed-command.ts';
 
 /** What `--fresh` appends to a name. */
 const freshEnding = /^-[0-9a-f]{4}$/;
@@ -15,9 +17,11 @@ type Likeness = 'equal' | 'may continue' | 'other';
  */
 export async function runOfFile(
   spec: RunSpec,
-  again: (name: string) => string,
+  command: Omit<TypedCommand, 'name' | 'dialect'> & { readonly dialect?: string | undefined },
 ): Promise<{ readonly run: string; readonly says: string | null }> {
   const { name, store } = spec;
+  const { file, over = [], dialect, overrides } = command;
+  const again = (run: string): string => trainAgain({ file, over, overrides, name: run, ...present({ dialect }) });
   const usual = { run: name, says: null };
   const names = await listRunNames(store.uri);
   const siblings = names.filter((other) => other.startsWith(name) && freshEnding.test(other.slice(name.length)));

@@ -1,10 +1,8 @@
-import { createHash } from 'node:crypto';
 import path from 'node:path';
 import type { EvaluatedEnvironment, EvaluatedServer, EvaluationInput } from '../../core/eval/evaluation.ts';
 import { serversOfModel } from '../../core/eval/model-servers.ts';
 import { RatchetError } from '../../core/errors.ts';
 import { evaluationStandstillS } from '../../core/limits.ts';
-import { isEnvironmentFile } from '../../core/names.ts';
 import type { EndpointsSpec } from '../../config/endpoints-spec.ts';
 import { evaluationDefaults, type EvaluationSpec } from '../../config/eval-file.ts';
 import { parseEndpoints } from '../../config/parse-endpoints.ts';
@@ -12,11 +10,9 @@ import { parseEvalFile } from '../../config/parse-eval-file.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
 import { grantByFile, namedByServers } from './grant.ts';
-import { environmentFinder } from '../environments/find.ts';
-import { readPrompt } from './prompt-files.ts';
-import { Refused } from './refused.ts';
+import { findEvaluatedEnvironment, withPrompt } from './evaluated-environment.ts';
 import { evaluationDefaultsOf } from './evaluation-defaults.ts';
-import { readRegular, readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
+import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 import { howToBeTold, problemsToTell, tellsContent } from './untold.ts';
 
 interface LoadEvaluationsOptions {
@@ -105,19 +101,6 @@ async function loadEvaluations(
   return { evaluations: planned, warnings: [...new Set(warnings)] };
 }
 
-async function withPrompt(
-  environment: EvaluatedEnvironment,
-  written: string | undefined,
-  projectFolder: string,
-): Promise<EvaluatedEnvironment> {
-  if (written === undefined) return environment;
-  const { text } = await readPrompt(written, (name) => path.resolve(projectFolder, name)).catch((error: unknown) => {
-    if (!(error instanceof Refused)) throw error;
-    throw new RatchetError('ConfigInvalid', `${environment.name}: system_prompt: ${error.message}.`, { cause: error });
-  });
-  return { ...environment, systemPrompt: text };
-}
-
 async function inputOf(
   spec: EvaluationSpec,
   environment: EvaluatedEnvironment,
@@ -149,56 +132,6 @@ function withColumns(environment: EvaluatedEnvironment, columns: readonly string
 function withTimeout(environment: EvaluatedEnvironment, seconds: number): EvaluatedEnvironment {
   if (environment.python === undefined) return environment;
   return { ...environment, extra: { ...environment.extra, timeout_seconds: seconds } };
-}
-
-/** An environment as people write it, found and named as evaluations know it. Throws `ConfigInvalid`. */
-export async function findEvaluatedEnvironment(
-  {
-    environment: { id, name, args, extraKwargs: extra, variables, taskset, harness },
-  }: Pick<EvaluationSpec, 'environment'>,
-  { projectFolder, builtin }: { readonly projectFolder: string; readonly builtin: boolean },
-): Promise<{ environment: EvaluatedEnvironment; said: string | null }> {
-  const found = environmentFinder({ projectFolder })(id, { builtin });
-  if (!found.ok) {
-    const hint = found.suggestion === undefined ? '' : ` ${asSentence(found.suggestion)}`;
-    throw new RatchetError('ConfigInvalid', `${id}: expected ${found.expected}, received ${found.received}.${hint}`);
-  }
-  const said = found.said ?? null;
-  const named = {
-    name,
-    args,
-    ...(variables.length === 0 ? {} : { variables: { names: [...new Set(variables)], files: [] } }),
-  };
-  if (found.python) {
-    const own = found.python.api === 'v1' ? v1Args(named.args, taskset, harness) : named.args;
-    const set = Object.keys(extra).length === 0 ? {} : { extra };
-    return { said, environment: { ...named, args: own, id: found.id, python: found.python, ...set } };
-  }
-  if (Object.keys(extra).length > 0) {
-    throw new RatchetError('ConfigInvalid', `${id}: extra_env_kwargs are for environments written with verifiers.`);
-  }
-  if (!isEnvironmentFile(found.id)) return { said, environment: { ...named, id: found.id } };
-  const file = path.resolve(projectFolder, found.id);
-  const sha256 = createHash('sha256')
-    .update(await readRegular(file))
-    .digest('hex');
-  return { said, environment: { ...named, id: file, sha256 } };
-}
-
-function asSentence(text: string): string {
-  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? '' : '.'}`;
-}
-
-function v1Args(
-  args: Record<string, JsonValue>,
-  taskset: EvaluationSpec['environment']['taskset'],
-  harness: EvaluationSpec['environment']['harness'],
-): Record<string, JsonValue> {
-  return {
-    ...args,
-    ...(taskset === null ? {} : { taskset }),
-    ...(harness === null ? {} : { agent: { harness } }),
-  };
 }
 
 /** What is wrong with the servers of a model: it names aliases of the registry, which may be any file of the project. */

@@ -11,7 +11,8 @@ import { refuseRunFile } from '../../config/parse-config-file.ts';
 import { parseToml, type TomlFile } from '../../config/parse-toml.ts';
 import { ConfigProblems } from '../../config/problems.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
-import { findEvaluatedEnvironment, ofRegistry, readRegistry } from './load-evaluations.ts';
+import { findEvaluatedEnvironment } from './evaluated-environment.ts';
+import { ofRegistry, readRegistry } from './load-evaluations.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 import { tellsContent, withoutContent } from './untold.ts';
 

@@ -104,7 +104,7 @@ function sizeText(bytes: number): string {
 }
 
 async function namesIn(folder: string): Promise<string[]> {
-  return (await readdir(folder).catch(() => [])).sort();
+  return (await readdir(folder).catch(() => [])).sort((a, b) => a.localeCompare(b));
 }
 
 /** What it takes on the disk, links not followed; null where it is not there. */

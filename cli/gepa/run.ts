@@ -16,7 +16,6 @@ import { openTeller } from '../teller.ts';
 import { gepaRunCommand, type GepaRunOptions } from './run-options.ts';
 import { type PromptSearchLine, watchSearch } from './watch-search.ts';
 import { planLines } from './plan-lines.ts';
-import { howToUse } from './use-prompt.ts';
 import { load } from './load-search.ts';
 
 const help = `
@@ -74,13 +73,13 @@ async function run(what: string, options: GepaRunOptions): Promise<number> {
     });
     if (goesOn) teller.say(`continues where it was interrupted: ${folder}`);
     if (uiUrl) teller.say(uiLine(uiUrl, handle));
-    const ids = planned.spec.environments.map(({ id }) => id);
     return watchSearch(handle, {
       teller,
       hasOwnStack: stack !== null,
       interrupted: interrupted.signal,
       gone,
-      toUse: (result) => howToUse(result, planned.input, { ids, options }),
+      planned,
+      typed: options,
     });
   });
   return exitCode ?? 130;

@@ -15,7 +15,10 @@ import { pendingActivities } from '../pending-activities.ts';
 import { onOneLine } from '../plain-text.ts';
 import type { Teller } from '../teller.ts';
 import { type WatchOptions, watchWorkflow } from '../watch-workflow.ts';
+import type { PlannedPromptSearch } from '../../backends/configs/load-prompt-search.ts';
+import type { GepaRunOptions } from './run-options.ts';
 import { describeSearch } from './show.ts';
+import { howToUse } from './use-prompt.ts';
 import { readSearchFolder } from './search-folder.ts';
 
 /** One line of `ratchet gepa run --json` between its first and its last. */
@@ -36,9 +39,13 @@ type Handle = WorkflowHandle<typeof optimizePrompt>;
 /** Tells of a search until it ends or is left, and what came of it; the exit code. */
 export function watchSearch(
   handle: Handle,
-  options: WatchOptions<PromptSearchLine> & { readonly toUse: (result: PromptSearchResult) => readonly string[] },
+  options: WatchOptions<PromptSearchLine> & {
+    readonly planned: PlannedPromptSearch;
+    readonly typed: GepaRunOptions;
+  },
 ): Promise<number> {
-  const { teller, toUse } = options;
+  const { teller, planned, typed } = options;
+  const ids = planned.spec.environments.map(({ id }) => id);
   const follower = new Follower(handle, teller);
   return watchWorkflow(handle, options, {
     noun: 'search',
@@ -48,7 +55,7 @@ export function watchSearch(
       await follower.look();
       teller.tell({ type: 'result', time: now(), ...result });
       await sayResult(result, teller);
-      for (const line of toUse(result)) teller.say(line);
+      for (const line of howToUse(result, planned.input, { ids, options: typed })) teller.say(line);
       return 0;
     },
   });

@@ -47,8 +47,11 @@ export function withoutContradiction(drafts: readonly Draft[]): Finding[] {
       const { says, move } = item;
       return isAllowed(move) && directions.get(move.of) === move.to ? [says] : [];
     });
-  return drafts.map(({ rulesOut: _, causes, change, ...finding }) => ({
-    ...finding,
+  return drafts.map(({ level, symptom, about, evidence, causes, change }) => ({
+    level,
+    symptom,
+    about,
+    evidence,
     causes: kept(causes),
     change: kept(change),
   }));

@@ -44,7 +44,7 @@ describe('a native environment with pictures', () => {
   const code = (
     prompt: string,
     more = '',
-  ): string => `import { listDataset, multiTurn, rubric, singleTurn } from 'ratchet/environments';
+  ): string => `import { listDataset, multiTurn, rubric, singleTurn } from 'ratchet-rl/environments';
 const image = { type: 'image_url', image_url: { url: ${JSON.stringify(pixel)}, detail: 'low' } };
 const rows = [${prompt}];
 export function loadEnvironment() {

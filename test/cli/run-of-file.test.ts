@@ -29,7 +29,7 @@ async function project(t: TestContext) {
     await store.putIfAbsent(layout.run(), encodeJson({ schemaVersion: 1, name, spec }));
   };
   const meant = async (overrides: Readonly<Record<string, string>>) =>
-    runOfFile(await specOf(overrides), (name) => `train --name ${name}`);
+    runOfFile(await specOf(overrides), { file: 'shop.toml', overrides: {} });
   return { begin, meant };
 }
 
@@ -50,7 +50,10 @@ test('after a changed file with --fresh, the new run is meant, which is said', a
   await begin('shop-8258', { 'batch-size': '16' });
   const { run, says } = await meant({ 'batch-size': '16' });
   assert.equal(run, 'shop-8258');
-  assert.match(says!, /the run is shop-8258, .* shop has others \(to continue that: train --name shop\)/);
+  assert.match(
+    says!,
+    /the run is shop-8258, .* shop has others \(to continue that: npx ratchet train shop\.toml --name shop\)/,
+  );
   // More steps of the new run are the new run too.
   assert.equal((await meant({ 'batch-size': '16', 'max-steps': '9' })).run, 'shop-8258');
 });
@@ -69,6 +72,6 @@ test('of several new runs with these settings each is named with its command', a
   for (const name of ['shop-8258', 'shop-91af']) await begin(name, { 'batch-size': '16' });
   await assert.rejects(
     meant({ 'batch-size': '16' }),
-    /other settings than the file has now[^]*train --name shop-8258\n {2}train --name shop-91af\n {2}train --name shop$/,
+    /other settings than the file has now[^]*train shop\.toml --name shop-8258\n {2}\S+ ratchet train shop\.toml --name shop-91af\n {2}\S+ ratchet train shop\.toml --name shop$/,
   );
 });

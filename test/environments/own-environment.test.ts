@@ -168,6 +168,24 @@ describe('ratchet env', () => {
     }
   });
 
+  test('init writes an environment with a tool, or with several turns, that is played as it is', async () => {
+    for (const [shape, shows] of [
+      ['tools', /tools {9}price\(thing\)[^]*assistant {2}<tool_call>\n[^]*reward 1\.2 = 1 × right 1 \+ 0\.2 × asked 1/],
+      ['multi-turn', /rollouts {6}several turns|rollouts[^]*\n {2}user {7}(?:more|less)/],
+    ] as const) {
+      const place = path.join(folder, `new-${shape}`);
+      mkdirSync(place);
+      await writeEnvironment('shop', place, shape);
+      assert.doesNotMatch(readFileSync(path.join(place, 'shop.ts'), 'utf8'), /my-env/);
+      const { spec } = await loadRunConfig('shop.toml', { projectFolder: place });
+      assert.equal(spec.environments[0]!.name, 'shop');
+      const told = await Promise.all(
+        [0, 1, 2, 3].map((example) => environmentInfo(path.join(place, 'shop.ts'), {}, { example, heldOut: false })),
+      );
+      assert.match(told.join('\n'), shows);
+    }
+  });
+
   test('info says examples, arguments with defaults, rewards, and scores a demonstration', async () => {
     const place = path.join(folder, 'shown');
     mkdirSync(place);
