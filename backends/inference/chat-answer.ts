@@ -8,16 +8,23 @@ import type { ToolCall } from '../../core/rl/rollout.ts';
 import type { ChatRequest, ChatSample } from './types.ts';
 
 /** What a turn needs of an answer. Everything else may be missing, or be of any shape. */
-const ChatCompletion = z.object({
-  choices: z.array(z.looseObject({ message: z.looseObject({}) })).min(1, 'expected a choice, got none'),
-});
+const Choice = z
+  .looseObject({})
+  .transform(withMessage)
+  .pipe(z.looseObject({ message: z.looseObject({}) }));
+const ChatCompletion = z.object({ choices: z.array(Choice).min(1, 'expected a choice, got none') });
 
 type Fields = Readonly<Record<string, unknown>>;
 
+/** A choice with its message, which some servers call a delta, or give as a text as /v1/completions does. */
+function withMessage(choice: Fields): Fields {
+  const { message, delta, text } = choice;
+  return { ...choice, message: message ?? delta ?? (typeof text === 'string' ? { content: text } : undefined) };
+}
+
 /**
  * The turn in an answer of `/v1/chat/completions`. Lenient in what does not matter: the finish reason, counts, the shapes of content and
- * thoughts.
- * Throws `InferenceRejected` where ids are needed and it has none, and `UnusableAnswer` where it has no choice.
+ * thoughts. Throws `InferenceRejected` where ids are needed and it has none, and `UnusableAnswer` where it has no choice.
  */
 export function turnIn(answer: unknown, { tokens }: Pick<ChatRequest, 'tokens'>, root: string): ChatSample {
   const where = `${root}/v1/chat/completions`;
@@ -84,7 +91,7 @@ function thoughtsIn(thoughts: unknown): string {
 /** Ids of the calls in an answer that `turnIn` has read; undefined where the server gives a call none. */
 export function callIdsIn(answer: unknown): (string | undefined)[] {
   const { choices } = fieldsOf(answer);
-  const choice = firstOf((choices as unknown[]).map(fieldsOf));
+  const choice = withMessage(firstOf((choices as unknown[]).map(fieldsOf)));
   return callsOf(fieldsOf(choice['message'])).map((call) => {
     const { id } = fieldsOf(call);
     return typeof id === 'string' && id !== '' ? id : undefined;

@@ -31,19 +31,6 @@ export interface HttpAnswer {
   readonly text: string;
 }
 
-/** An answer came that cannot be read: it is too long, or packed in a way that is not known. Another one may be readable where this one `isBroken`. */
-export class UnreadAnswer extends Error {
-  readonly isBroken: boolean;
-
-  constructor(
-    message: string,
-    { isBroken = false, cause }: { readonly isBroken?: boolean; readonly cause?: unknown } = {},
-  ) {
-    super(message, cause === undefined ? undefined : { cause });
-    this.isBroken = isBroken;
-  }
-}
-
 /** No whole answer came: nobody listens, the connection broke, or it took too long. Knows nothing of what was sent. */
 export class NoAnswer extends Error {
   /** The server had closed a connection that was kept, before it saw this request. */
@@ -52,6 +39,19 @@ export class NoAnswer extends Error {
   constructor(message: string, options: { readonly cause?: unknown; readonly isStale?: boolean } = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
     this.isStale = options.isStale ?? false;
+  }
+}
+
+/** An answer came that cannot be read: it is too long, or packed in a way that is not known. Another one may be readable where this one `isBroken`. */
+export class UnreadAnswer extends NoAnswer {
+  readonly isBroken: boolean;
+
+  constructor(
+    message: string,
+    { isBroken = false, cause }: { readonly isBroken?: boolean; readonly cause?: unknown } = {},
+  ) {
+    super(message, { cause });
+    this.isBroken = isBroken;
   }
 }
 

@@ -120,6 +120,8 @@ describe('an answer with a text is used', () => {
       }),
       { text: '42' },
     ],
+    'a text in place of a message': [JSON.stringify({ choices: [{ index: 0, text: '42' }] }), { text: '42' }],
+    'a delta in place of a message': [JSON.stringify({ choices: [{ index: 0, delta: said42 }] }), { text: '42' }],
     'no index': [JSON.stringify({ choices: [{ message: said42 }] }), { text: '42', finishReason: 'stop' }],
     // Bytes around it.
     'a byte order mark': [`\uFEFF${whole}`, { text: '42' }],
