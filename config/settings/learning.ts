@@ -155,7 +155,7 @@ export function advantageSpec({ trainer: { advantage } }: RatchetConfig): Advant
  *     cross_entropy        −ℓ, whatever A is and whoever sampled: supervised, at temperature 1
  *     custom               what the imported function gives
  *
- * What stands for A is advantageTau · A + teacherTau · sg(log π_T − ℓ), with a teacher's log probabilities π_T (prime-rl's
+ * What stands for A is advantageTau · A + teacherTau · sg(log π_T − ℓ), both times the correction, with a teacher's log probabilities π_T (prime-rl's
  * adv_tau and teacher_tau). With 0 and 1 it is on-policy distillation, and ipo with its lower bound alone is then the loss of
  * prime-rl's "opd".
  *
