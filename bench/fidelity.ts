@@ -18,6 +18,8 @@ import { type Bench, type Figures, measurement } from './measurement.ts';
  * - `played`, with `--play`: files of prime-rl's releases that train, which made one step here, with a tiny model and an environment that
  *   stands in for theirs; `played_of` such files that load.
  * - `silent_differences`, goal 0: values of the normalized run that are others at home, and that no line of `ratchet check` names.
+ * - `details.newest_home`: the newest state of prime-rl whose own code was asked, by its commit and date. What prime-rl has meant since is
+ *   held by test/config/prime-rl-ages.test.ts and test/engine/prime-rl-losses.test.ts.
  */
 export const fidelity = measurement(
   'fidelity',
@@ -76,12 +78,19 @@ async function measure(bench: Bench, { show = false, play = false }: Options): P
     silent_differences: silent.length,
     ...(plays === null ? {} : { played: plays.played, played_of: plays.of }),
     details: {
+      newest_home: newestOf(home),
       ...(plays === null ? {} : { not_played: plays.failed }),
       named_differences: figures.named,
       silent: silent.slice(0, shownMax),
       not_one_line: notOneLine.slice(0, shownMax),
     },
   };
+}
+
+/** By commit and date. */
+function newestOf(files: readonly HomeFile[]): string {
+  const { commit, date } = files.reduce((newest, file) => (file.date > newest.date ? file : newest));
+  return `${commit.slice(0, 9)} of ${date.slice(0, 10)}`;
 }
 
 /** What of a release trains and loads, one step each. */

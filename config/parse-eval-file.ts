@@ -58,7 +58,11 @@ export function parseEvalFile(
   if (reporter.problems.length > 0) return { ok: false, problems: reporter.inOrder() };
   const entries = combined.map((entry) => overruled(entry, typed));
   const evaluations = withNames(entries.map((entry) => ({ ...entry, id: idOf(entry)! }))).map(evaluationOf);
-  return { ok: true, spec: EvalRunSpec.parse({ schemaVersion: 1, evaluations }), warnings: [...said, ...warningsOf(written)] };
+  return {
+    ok: true,
+    spec: EvalRunSpec.parse({ schemaVersion: 1, evaluations }),
+    warnings: [...said, ...warningsOf(written)],
+  };
 }
 
 /** A file of verifiers 0.4 or of prime-rl’s `eval` in our words. */

@@ -32,7 +32,10 @@ const oneFile =
 
 /** Evaluations beside a training, which have an interval and a list of environments. */
 function isOfOrchestrator(evaluation: unknown): boolean {
-  return isTable(evaluation) && ['interval', 'env', 'source', 'benchmarks', 'environment_ids'].some((key) => key in evaluation);
+  return (
+    isTable(evaluation) &&
+    ['interval', 'env', 'source', 'benchmarks', 'environment_ids'].some((key) => key in evaluation)
+  );
 }
 
 const parts: readonly Part[] = [

@@ -46,8 +46,13 @@ export function fromVerifiersEval(written: Table): { readonly table: Table; read
     ...(typeof most === 'number' ? { max_concurrent: most } : {}),
     eval: sources.map(({ env: its, ...own }) => ({ ...environmentOf(tableOr(its)), ...settingsOf(own) })),
   };
-  const idle = Object.keys(pace).map((name) => `concurrency.${name} has no effect here: as many rollouts are played at once as max_concurrent says`);
-  return { table, warnings: [...dropped.map((name) => `${name} has no effect here: ${withoutEffect[name]!}`), ...idle] };
+  const idle = Object.keys(pace).map(
+    (name) => `concurrency.${name} has no effect here: as many rollouts are played at once as max_concurrent says`,
+  );
+  return {
+    table,
+    warnings: [...dropped.map((name) => `${name} has no effect here: ${withoutEffect[name]!}`), ...idle],
+  };
 }
 
 const groupSizes = ['num_rollouts', 'group_size', 'rollouts_per_example', 'r'];

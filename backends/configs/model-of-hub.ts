@@ -107,8 +107,9 @@ function whyNotEmbedded({ model, lora, sft, numIterations }: RunSpec): string | 
   const known = knownModel(model);
   if (known === undefined) return null;
   const { shape } = known;
-  if (shape.experts !== null)
-    return `it has ${shape.experts.count} experts a layer, and the engine computes dense models.`;
+  // The engine computes mixtures as Qwen3 has them: in every layer, and none of their experts for all tokens.
+  if (shape.experts !== null && (shape.experts.shared > 0 || shape.experts.denseLayers > 0))
+    return 'some of its layers have experts that every token goes through, or none at all beside layers that have; the engine computes neither.';
   const count = parameterCountOf(shape);
   const copies = copiesInTraining + (numIterations > 1 ? copiesForPasses : 0);
   try {

@@ -283,7 +283,7 @@ function newerTogether(written: Table, own: Own): void {
   setInflight(written, own);
   if ((written['loss'] ?? 'rl') !== 'rl') return;
   own.warn(
-    'the loss leaves out tokens whose probability moved by more than 0.2 in the direction of their advantage (dppo), which is prime-rl’s default; Hosted Training of this version does not say by how much',
+    'the loss leaves out tokens whose probability moved by more than 0.2 in the direction of their advantage (dppo), which was prime-rl’s default then; Hosted Training of this version does not say by how much',
   );
 }
 

@@ -11,11 +11,14 @@ export const ages = ['0.4', '0.5', '0.9', 'today'] as const;
 export type Age = (typeof ages)[number];
 
 /** Of each age, as it is said aloud: its name for `--dialect`, when it was, and what it means where nothing is written. */
-export const aboutAges: Readonly<Record<Age, { readonly dialect: string; readonly when: string; readonly means: string }>> = {
+export const aboutAges: Readonly<
+  Record<Age, { readonly dialect: string; readonly when: string; readonly means: string }>
+> = {
   '0.4': {
     dialect: 'prime-rl-0.4',
     when: 'before 2 March 2026',
-    means: 'importance sampling with masks of tokens and masks of whole sequences, weight_decay 0.01, and every group trained',
+    means:
+      'importance sampling with masks of tokens and masks of whole sequences, weight_decay 0.01, and every group trained',
   },
   '0.5': {
     dialect: 'prime-rl-0.5',
@@ -77,10 +80,7 @@ span(
 );
 span({ first: '0.5', last: 'today', main: ['0.4'] }, 'orchestrator.token_batch_size');
 span({ first: '0.5', last: 'today' }, 'model.vlm inference.use_deep_gemm trainer.model.fused_lm_head_token_chunk_size');
-span(
-  { first: '0.5', last: '0.9' },
-  'orchestrator.teacher_rollout_model orchestrator.advantage.length_shaping_alpha',
-);
+span({ first: '0.5', last: '0.9' }, 'orchestrator.teacher_rollout_model orchestrator.advantage.length_shaping_alpha');
 span(
   { first: '0.9', last: '0.9' },
   `trainer.loss.dppo_mask_low trainer.loss.dppo_mask_high trainer.loss.ipo_threshold orchestrator.train.env[]

@@ -165,7 +165,13 @@ export const trained: Rows = {
     z.union([whole(1), choice('auto', 'disabled')]).meta({ expected: 'an integer ≥ 1, or "disabled"' }),
   ),
   conversion_dir: processes(text()),
-  freeze_moe_router: only(false, 'routers are trained with their experts here, and no weight is left out', flag()),
+  freeze_moe_router: together(
+    'refused where a router would be trained: with all weights of a model that has experts',
+    flag(),
+    {
+      usual: 'false',
+    },
+  ),
   'debug.force_balanced_routing': only(false, 'each token goes to the experts that its router picks', flag()),
   'lora.rank': 'lora.r',
   'lora.alpha': ours('lora.alpha', { usual: '32' }),
@@ -299,7 +305,9 @@ const sampler: Rows = {
 /** Which tasks of a taskset are played. */
 const selectOf = (what: 'training' | 'evaluations'): Field =>
   together(
-    what === 'training' ? 'refused unless it is empty' : '`limit` is `num_examples`; the rest is refused unless it is empty',
+    what === 'training'
+      ? 'refused unless it is empty'
+      : '`limit` is `num_examples`; the rest is refused unless it is empty',
     args(),
   );
 

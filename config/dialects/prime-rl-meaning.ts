@@ -1,3 +1,4 @@
+import { knownModel } from '../known-models.ts';
 import { formatPath, type KeyPath } from '../positions.ts';
 import { loraModules } from '../settings/optimizer.ts';
 import { isTable, type Table, tableOr, valueAt } from '../tables.ts';
@@ -276,6 +277,27 @@ function setLora(written: Table, own: Own, version: Pick<Version, 'trainer'>): v
       received: JSON.stringify(served.value),
     });
   }
+}
+
+/** A router that is not to be trained: adapters leave it as it is, and a dense model has none. */
+export function setRouter(written: Table, own: Own, version: Pick<Version, 'trainer'>): void {
+  const frozen = found(written, ofTrainer(version, 'model', 'freeze_moe_router').join('.'));
+  if (frozen?.value !== true) return;
+  const model = own.get(['model']);
+  const known = typeof model === 'string' ? knownModel(model) : undefined;
+  const isDense = known !== undefined && known.shape.experts === null;
+  const isAdapted = own.get(['lora', 'enabled']) === true;
+  if (isAdapted || isDense) {
+    const why = isAdapted ? 'adapters leave routers as they are' : `${known!.name} has no experts`;
+    own.warn(`${formatPath(frozen.at)} has no effect here: ${why}.`);
+    return;
+  }
+  const lora = ofTrainer(version, 'model', 'lora').join('.');
+  own.refuse({
+    paths: [frozen.at],
+    expected: `false, or [${lora}] beside it: where all weights are trained, routers are trained with their experts`,
+    received: 'true',
+  });
 }
 
 /** Names of the model and of its tokenizer that are not the one of the model that is trained. */

@@ -2,12 +2,13 @@ import { poolFractionMin } from '../../core/limits.ts';
 import { formatPath, type KeyPath } from '../positions.ts';
 import { copied, isTable, merged, setAt, type Table, tableOr, valueAt } from '../tables.ts';
 import type { Found, Own } from './dialect.ts';
+import { placed, placesOf } from './places.ts';
 import { setAgent } from './limit-words.ts';
 import { sayWholeGroups, setExtraBody } from './common-words.ts';
 import { isByRole, setOwnAlgorithms } from './prime-rl-algorithms.ts';
 import { refuseGroupOfOne, setAnswerLimit, setRatios } from './prime-rl-meaning.ts';
 import { teachesAlone } from './prime-rl-teacher.ts';
-import { found } from './prime-rl-words.ts';
+import { found, take } from './prime-rl-words.ts';
 
 /** `[[orchestrator.train.source]]` and `[[orchestrator.eval.source]]` in our own words. */
 export function setSources(written: Table, own: Own): void {
@@ -42,7 +43,9 @@ function refuseSelection(own: Own, written: Table, at: KeyPath, understood: read
 
 /** What selects every task, in its order. */
 function isNothing(value: unknown): boolean {
-  return value === null || value === false || value === 0 || JSON.stringify(value) === '{}' || JSON.stringify(value) === '[]';
+  return (
+    value === null || value === false || value === 0 || JSON.stringify(value) === '{}' || JSON.stringify(value) === '[]'
+  );
 }
 
 /** Of evaluations: as many tasks as `limit` says. */
@@ -57,9 +60,7 @@ export function withSharedEnv(written: Table, path: readonly string[]): Table {
   const { env, source } = tableOr(valueAt(written, path));
   if (!isTable(env) || !Array.isArray(source)) return written;
   const table = copied(written);
-  const each = source.map((one: unknown) =>
-    isTable(one) ? { ...one, env: merged(env, tableOr(one['env'])) } : one,
-  );
+  const each = source.map((one: unknown) => (isTable(one) ? { ...one, env: merged(env, tableOr(one['env'])) } : one));
   setAt(table, [...path, 'source'], each);
   return table;
 }
@@ -219,6 +220,24 @@ export const sentAnyway: Readonly<Record<string, string>> = {
   n: 'leave it out: every rollout is a request of its own',
 };
 
+/** How the run samples, and its evaluations. */
+export function setSampling(
+  written: Table,
+  own: Own,
+  version: { readonly sampling: string; readonly answers: string },
+): void {
+  const at = version.sampling.split('.');
+  const tokens = found(written, `${version.sampling}.${version.answers}`);
+  for (const key of ['temperature', 'top_p', 'top_k'])
+    take(written, own, `${version.sampling}.${key}`, ['sampling', key]);
+  if (tokens) setAnswerLimit(own, ['sampling'], tokens.value, tokens.at);
+  setExtraBody(own, written, { at, ours: ['sampling'], sent: sentAnyway });
+  for (const path of ['orchestrator.eval.sampling', 'orchestrator.eval.source[].sampling']) {
+    const ours = path.includes('[]') ? 'eval.env[].sampling' : 'eval.sampling';
+    for (const each of placesOf(path, written)) setExtraBody(own, written, { at: each, ours: placed(ours, each) });
+  }
+}
+
 /** One source's own sampling is the run's; of several each keeps its own. */
 function setSamplings(written: Table, own: Own, sources: readonly Found[]): void {
   for (const [i, { value, at }] of sources.entries()) {
@@ -264,7 +283,9 @@ function setCurriculum(own: Own, { value, at }: Found, ours: KeyPath): boolean {
 function dropWithoutAdvantage(own: Own, { gated, count }: { gated: readonly KeyPath[]; count: number }): void {
   const at = [...gated[0]!, 'curriculum', 'gates'];
   if (own.get(['difficulty_filter', 'keep_equal']) !== true) {
-    own.warn(`${formatPath(at)} has no effect: groups without any advantage leave their place in a batch to others anyway.`);
+    own.warn(
+      `${formatPath(at)} has no effect: groups without any advantage leave their place in a batch to others anyway.`,
+    );
     return;
   }
   own.set(['difficulty_filter', 'keep_equal'], false, at);

@@ -1,18 +1,16 @@
 import { formatPath, type KeyPath } from '../positions.ts';
 import { copied, isTable, merged, setAt, type Table, tableOr, valueAt } from '../tables.ts';
-import { prunedBatches, replacedGroups, setExtraBody, setRunName, wholeBatches } from './common-words.ts';
+import { prunedBatches, replacedGroups, setRunName, wholeBatches } from './common-words.ts';
 import type { Dialect, Own } from './dialect.ts';
-import { placed, placesOf } from './places.ts';
-import { setAlgorithm } from './prime-rl-algorithms.ts';
 import { aboutAges, type Age, ageOf, proofOf, sayAge } from './prime-rl-ages.ts';
 import { sayDifferences, sayOlderDefaults } from './prime-rl-differs.ts';
 import { primeRlFields, primeRlTables } from './prime-rl-fields.ts';
 import { setHosted } from './prime-rl-hosted.ts';
-import { setLoss } from './prime-rl-losses.ts';
+import { setLearned } from './prime-rl-learning.ts';
 import {
   advantageHint,
   setAlike,
-  setAnswerLimit,
+  setRouter,
   usual,
   usualTrainer,
   usualTrainerSince08,
@@ -22,8 +20,7 @@ import {
 import { setNoClipping, setOptimizer } from './prime-rl-optimizer.ts';
 import { setRecomputation, withSwitches } from './prime-rl-memory.ts';
 import { primeRlRenames } from './prime-rl-renames.ts';
-import { sentAnyway, setSources, withSharedEnv } from './prime-rl-sources.ts';
-import { setLearning } from './prime-rl-teacher.ts';
+import { setSampling, setSources, withSharedEnv } from './prime-rl-sources.ts';
 import { agreed, found, hasTable, take, withoutNulls } from './prime-rl-words.ts';
 
 const version: Version = {
@@ -80,7 +77,6 @@ export const primeRl09: Dialect = primeRlOf('0.9', 'prime-rl 0.9.0', {
 });
 export const primeRl05: Dialect = primeRlOf('0.5', 'prime-rl 0.5.0', { ...wholeBatches, trainer: usualTrainer });
 
-
 function together(written: Table, own: Own, age: Age): void {
   const said = sayAge(written, ageOf(own.asWritten));
   if (said !== undefined) own.warn(said);
@@ -91,14 +87,14 @@ function together(written: Table, own: Own, age: Age): void {
   setGpus(written, own);
   setDeployment(written, own);
   setFilters(written, own, age);
-  setSampling(written, own);
+  setSampling(written, own, version);
   setSources(written, own);
   setBatch(written, own);
   setServerArguments(written, own);
-  if (setLearning(written, own, age) === 'rl') setLoss(written, own, age);
-  setAlgorithm(written, own);
+  setLearned(written, own, age);
   refuseLauncherVariables(written, own);
   setNoClipping(written, own, version);
+  setRouter(written, own, version);
   setOptimizer(written, own);
   sayDifferences(written, own, { ...version, evaluated: 'orchestrator.eval.source[]' });
   sayOlderDefaults(written, own);
@@ -221,18 +217,6 @@ function setBatch(written: Table, own: Own): void {
   own.warn(
     `${formatPath(tokens.at)}: a batch is whole groups here, up to the first with which it has ${String(tokens.value)} tokens; prime-rl cuts it between the rollouts of a group.`,
   );
-}
-
-function setSampling(written: Table, own: Own): void {
-  const at = version.sampling.split('.');
-  const tokens = found(written, `${version.sampling}.${version.answers}`);
-  for (const key of ['temperature', 'top_p', 'top_k']) take(written, own, `${version.sampling}.${key}`, ['sampling', key]);
-  if (tokens) setAnswerLimit(own, ['sampling'], tokens.value, tokens.at);
-  setExtraBody(own, written, { at, ours: ['sampling'], sent: sentAnyway });
-  for (const path of ['orchestrator.eval.sampling', 'orchestrator.eval.source[].sampling']) {
-    const ours = path.includes('[]') ? 'eval.env[].sampling' : 'eval.sampling';
-    for (const each of placesOf(path, written)) setExtraBody(own, written, { at: each, ours: placed(ours, each) });
-  }
 }
 
 /** What vLLM is to be told beyond the arguments that are known here. */

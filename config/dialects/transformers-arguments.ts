@@ -43,7 +43,8 @@ export function argumentsOf(
 }
 
 const noTrackers = 'metrics are in metrics.jsonl, whole and for every step';
-const noHub = 'nothing is uploaded while it trains: weights are exported with every checkpoint (`ratchet model export`)';
+const noHub =
+  'nothing is uploaded while it trains: weights are exported with every checkpoint (`ratchet model export`)';
 const noLoader = 'examples are drawn by the run itself';
 const schedules = {
   constant: 'constant',

@@ -40,6 +40,22 @@ describe('loading a run’s config', () => {
     assert.equal(spec.store.uri, pathToFileURL(`${projectFolder}/outputs/`).href);
   });
 
+  test('env_files are said to have no effect where every environment is known to be no Python package', async (t) => {
+    const of = async (environment: string): Promise<readonly string[]> => {
+      const text = config('preset:reverse-text-0.2m').replace('reverse-text"\n', `${environment}"\n`);
+      const projectFolder = await project(t, {
+        'words.toml': `env_files = ["keys.env"]\n${text}`,
+        'keys.env': 'A=1\n',
+      });
+      const file = path.join(projectFolder, 'words.toml');
+      return (await loadRunConfig(file, { projectFolder, isOnlyLookedAt: true })).warnings;
+    };
+    const said = /env_files has no effect/;
+    assert.match((await of('reverse-text')).join('\n'), said);
+    // A package of the Hub that is not installed is most likely one.
+    assert.doesNotMatch((await of('owner/not-installed')).join('\n'), said);
+  });
+
   test('code of its own is looked at, said aloud and not run', async (t) => {
     const custom = '[trainer.loss]\ntype = "custom"\nimport = "./my-loss.js"\n';
     const projectFolder = await project(t, {

@@ -81,7 +81,9 @@ const pooled: Table = {
   },
 };
 const pooledBeside: Table = {
-  orchestrator: { train: { source: [{ env: { taskset: { id: 'owner/gsm8k' } }, sampler: { type: 'difficulty_pool' } }] } },
+  orchestrator: {
+    train: { source: [{ env: { taskset: { id: 'owner/gsm8k' } }, sampler: { type: 'difficulty_pool' } }] },
+  },
 };
 const hostedTeacher: typeof beside = {
   teacher: { loss: 'sft', teacher: { model: 'big', client: { base_url: 'http://localhost:9' } } },

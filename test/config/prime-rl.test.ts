@@ -366,7 +366,7 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
       /nothing: a loss of type = "default" has no ipo_mask_low/,
     ],
     'a router that is frozen': [
-      `${today}[trainer.model]\nfreeze_moe_router = true\n`,
+      `${today}[trainer.model]\nname = "Qwen/Qwen3-30B-A3B"\nfreeze_moe_router = true\n`,
       'trainer.model.freeze_moe_router',
       /routers are trained with their experts/,
     ],
@@ -377,7 +377,7 @@ describe('what prime-rl refuses is refused, at its line and with what to do', ()
     ],
     'a part of the tasks of a training source': [
       `${today}select = { limit = 5 }\n`,
-      'orchestrator.train.source[0].select.limit',
+      'orchestrator.train.source[0].select',
       /choose among them in its arguments/,
     ],
     'a bound of another loss': [
@@ -516,10 +516,7 @@ test('groups without any advantage leave their place to others, or filled a batc
   assert.deepEqual(of(''), [false, pruned, [], 'full']);
   const inTable = today.replace('group_size', 'constant_trainer_batch_size = false\ngroup_size');
   const { filter, rolloutFilters, batchFill } = accept(inTable).spec;
-  assert.deepEqual(
-    [filter.keepsEqual, rolloutFilters.pre, rolloutFilters.post, batchFill],
-    [true, [], pruned, 'once'],
-  );
+  assert.deepEqual([filter.keepsEqual, rolloutFilters.pre, rolloutFilters.post, batchFill], [true, [], pruned, 'once']);
   assert.deepEqual(of('[orchestrator.train]\nfilter_zero_advantages = true\n'), [true, [], pruned, 'once']);
   assert.deepEqual(of('[orchestrator.train]\nfilter_zero_advantages = false\n'), [true, [], [], 'once']);
   assert.deepEqual(of('[[orchestrator.filters]]\ntype = "gibberish"\n')[0], true, 'as v0.5 had it');

@@ -34,6 +34,29 @@ describe('vf-rl', () => {
     assert.deepEqual([spec.schedule.type, spec.schedule.warmupSteps, spec.sampling.maxTokens], ['cosine', 20, 1024]);
   });
 
+  test('uploads to a hub have no effect, and are said: they train nothing', () => {
+    const keys = [
+      'push_to_hub = true',
+      'hub_model_id = "owner/model"',
+      'hub_strategy = "every_save"',
+      'hub_private_repo = true',
+      'hub_always_push = false',
+      'hub_revision = "main"',
+      'push_to_hub_model_id = "model"',
+      'push_to_hub_organization = "owner"',
+    ];
+    const { spec, warnings } = accept(vfRl(`${keys.join('\n')}\n`));
+    assert.deepEqual(spec, accept(vfRl('')).spec);
+    for (const key of keys) {
+      const name = key.split(' ')[0]!;
+      assert.equal(
+        warnings.filter((line) => line.startsWith(`trainer.args.${name} has no effect here`)).length,
+        1,
+        name,
+      );
+    }
+  });
+
   test('a warm-up begins at 0, and a constant rate has none, as transformers has it', () => {
     const warm = accept(vfRl('lr_scheduler_type = "linear"\nwarmup_steps = 5\n')).spec.schedule;
     assert.deepEqual([warm.type, warm.warmupSteps, warm.warmupFrom], ['linear', 5, 0]);

@@ -76,8 +76,7 @@ const plainLosses: Record<'cispo' | 'grpo' | 'importance_sampling' | 'dppo' | 'i
     },
     dppo: (token) =>
       trustRegion(token, (moved) => (token.advantage > 0 ? moved > moves.clipHigh : moved < -moves.clipLow)),
-    ipo: (token) =>
-      trustRegion(token, (moved) => moved > moves.clipHigh || moved < -moves.clipLow, { cap: ratioMax }),
+    ipo: (token) => trustRegion(token, (moved) => moved > moves.clipHigh || moved < -moves.clipLow, { cap: ratioMax }),
     dro({ logprob, behavior, advantage }) {
       const d = logprob - behavior;
       return { loss: klTau * d * d - advantage * logprob, slope: 2 * klTau * d - advantage };
