@@ -86,7 +86,7 @@ export function describeKept(kept: readonly Kept[]): string[] {
   if (kept.length === 0) return ['nothing of Ratchet is on this machine'];
   const rows = kept.map(({ path: file, what, bytes, isShared }) => [
     sizeText(bytes),
-    onOneLine(file),
+    onOneLine(shown(file)),
     `${what}${isShared ? '; other programs use it, too' : ''}`,
   ]);
   const [first, second] = [0, 1].map((column) => Math.max(...rows.map((row) => row[column]!.length)));
@@ -95,6 +95,18 @@ export function describeKept(kept: readonly Kept[]): string[] {
     ...rows.map(([size, file, what]) => `${size!.padStart(first!)}  ${file!.padEnd(second!)}  ${what}`),
     `${sizeText(total).padStart(first!)}  without what other programs use. To remove any of it, stop what runs here and delete the folder: rm -rf PATH`,
   ];
+}
+
+/** As one types it: from this folder, or from the home folder. */
+function shown(file: string): string {
+  for (const [folder, start] of [
+    [process.cwd(), ''],
+    [os.homedir(), '~/'],
+  ] as const) {
+    const way = path.relative(folder, file);
+    if (way !== '' && !way.startsWith('..') && !path.isAbsolute(way)) return start + way;
+  }
+  return file;
 }
 
 function sizeText(bytes: number): string {
