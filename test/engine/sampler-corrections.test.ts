@@ -36,7 +36,9 @@ async function pass(sample: TrainSample, loss: LossSettings, logprobs: readonly 
 
 function assertClose(actual: readonly number[], expected: readonly number[]): void {
   assert.equal(actual.length, expected.length);
-  actual.forEach((value, i) => assert.ok(Math.abs(value - expected[i]!) < 1e-6, `${actual.join()} ≠ ${expected.join()}`));
+  actual.forEach((value, i) =>
+    assert.ok(Math.abs(value - expected[i]!) < 1e-6, `${actual.join()} ≠ ${expected.join()}`),
+  );
 }
 
 describe('a teacher’s lead', () => {
