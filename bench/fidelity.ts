@@ -87,7 +87,7 @@ async function measure(bench: Bench, { show = false, play = false }: Options): P
   };
 }
 
-/** By commit and date. */
+/** The newest commit, with its date. */
 function newestOf(files: readonly HomeFile[]): string {
   const { commit, date } = files.reduce((newest, file) => (file.date > newest.date ? file : newest));
   return `${commit.slice(0, 9)} of ${date.slice(0, 10)}`;

@@ -71,7 +71,7 @@ export function refuseRunFile(toml: TomlFile, expected: string): void {
   );
 }
 
-/** Of the environment of an evaluation, as people write it. */
+/** Keys that people name an evaluation's environment by. */
 const namesOfEnvironment = ['id', 'env_id', 'environment', 'environment_id', 'env'];
 const gepaKeys = ['gepa', 'reflection_model'];
 /** Of runs in any dialect. */

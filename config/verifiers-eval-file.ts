@@ -5,7 +5,7 @@ import { isTable, type Table, tableOr } from './tables.ts';
  * `[[source]]`, in the words of our own files of evaluations. What has no word there stays as it is, and is refused by its name.
  */
 
-/** What shows that it is one; undefined for any other file. */
+/** The key that shows that a file is one; undefined for any other file. */
 export function shownAsVerifiersEval(table: Table): string | undefined {
   const { env, source } = table;
   if (isTable(env) && isTable(env['taskset'])) return '[env.taskset]';

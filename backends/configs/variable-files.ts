@@ -38,7 +38,7 @@ export async function locateVariableFiles(
       );
     }
   }
-  // What an environment is that is not here is not known: most are Python packages.
+  // An environment that is not here may be a Python package: most are.
   if (areAllHere && written.size > 0 && entries.every(({ python }) => python === undefined)) {
     warnings.push('env_files has no effect: none of the environments is a Python package.');
   }

@@ -16,7 +16,7 @@ const transport = 'type host port hwm';
 const asNow: Readonly<Record<string, string>> = {
   '': `teacher_gpu_ids teacher_inference output_dir clean clean_output_dir bench dry_run slurm max_steps max_model_len seq_len
     max_async_level`,
-  // Of the three weeks behind 0.4.0.
+  // Main of prime-rl had these in the three weeks after 0.4.0.
   deployment: 'type gpus_per_node num_train_gpus num_infer_gpus num_train_nodes num_infer_nodes num_infer_replicas',
   model: 'name',
   log,

@@ -4,13 +4,13 @@ import { placesOf } from './places.ts';
 import { primeRlRenames } from './prime-rl-renames.ts';
 
 /**
- * What prime-rl means where a file says nothing has changed three times, and a file does not say its version. A key that only some versions
+ * The defaults of prime-rl have changed three times, and a file does not say its version. A key that only some versions
  * have tells: prime-rl refuses the keys that it does not know. The versions are called after a release, the last one after the day it began.
  */
 export const ages = ['0.4', '0.5', '0.9', 'today'] as const;
 export type Age = (typeof ages)[number];
 
-/** Of each age, as it is said aloud: its name for `--dialect`, when it was, and what it means where nothing is written. */
+/** Each age as it is said aloud: its name for `--dialect`, when it was, and what it means where nothing is written. */
 export const aboutAges: Readonly<
   Record<Age, { readonly dialect: string; readonly when: string; readonly means: string }>
 > = {
@@ -139,7 +139,7 @@ const ofLoss: Readonly<Record<string, Span>> = {
   cispo: only('today'),
 };
 
-/** Of a release by its number, as `v0.9.0`; a branch or a commit says nothing. */
+/** The age of a release that is named by its number, as `v0.9.0`; a branch or a commit says nothing. */
 function ofVersion(value: unknown): Span | undefined {
   const [, major, minor, patch] = /^v?(\d+)\.(\d+)\.(\d+)$/.exec(String(value)) ?? [];
   if (major === undefined) return undefined;
@@ -156,7 +156,7 @@ export interface Aged {
   readonly others: readonly Age[];
 }
 
-/** What shows that a file of this age is prime-rl's: the key that says so, or one that only its files have. */
+/** Shows that a file of this age is prime-rl's: the key that says so, or one that only its files have. */
 export function proofOf(age: Age): (table: Table) => string | undefined {
   return (table) => {
     const own = ownKey(table);
@@ -230,7 +230,7 @@ export function sayAge(written: Table, { age, others }: Aged): string | undefine
   return `${key}, and no key says of which version of prime-rl the file is. It is read as one ${when}: ${means}. ${readings.join(' ')} ${decides[age]}`;
 }
 
-/** What to write, so that a file is of one age alone. */
+/** Advice that makes a file one of a single age. */
 const ofMasks = 'A mask in [trainer.loss] (token_mask_low, ipo_mask_low or dppo_mask_low) says which it is.';
 const decides: Readonly<Record<Age, string>> = {
   '0.4': ofMasks,

@@ -5,7 +5,7 @@ import { found } from './prime-rl-words.ts';
 
 /** `[trainer.loss]` of a run that learns from rewards. */
 
-/** What a type means in our own words where nothing else is written, and which of our settings its own keys are. */
+/** A type in our own words where nothing else is written, and which of our settings its own keys are. */
 interface Meant {
   readonly ours: Table;
   readonly keys: Readonly<Record<string, readonly string[]>>;

@@ -41,14 +41,14 @@ function refuseSelection(own: Own, written: Table, at: KeyPath, understood: read
   }
 }
 
-/** What selects every task, in its order. */
+/** Whether a value selects every task, in its order. */
 function isNothing(value: unknown): boolean {
   return (
     value === null || value === false || value === 0 || JSON.stringify(value) === '{}' || JSON.stringify(value) === '[]'
   );
 }
 
-/** Of evaluations: as many tasks as `limit` says. */
+/** Evaluations play as many tasks as `limit` says. */
 function setSelection(own: Own, written: Table, { at, ours }: { readonly at: KeyPath; readonly ours: KeyPath }): void {
   refuseSelection(own, written, at, ['limit']);
   const limit = valueAt(written, [...at, 'select', 'limit']);

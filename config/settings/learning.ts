@@ -177,7 +177,7 @@ export const LossSpec = z.strictObject({
   maskHigh: z.number().positive().nullable().default(null),
   /** Of dppo, ipo and dro, whose β it is half of. */
   klTau: z.number().min(0).default(0),
-  /** Of ipo and grpo: the largest weight that a ratio gives a token. Absent = none. */
+  /** The largest weight that a ratio gives a token, in ipo and grpo. Absent = none. */
   ratioMax: z.number().min(1).optional(),
   /** Of the reward's advantage, and of the teacher's lead over the policy. */
   advantageTau: z.number().min(0).default(1),

@@ -1,4 +1,4 @@
-/** Of which version a file of prime-rl is, and what it means by that: files of our own after the shape of public ones, and all of prime-rl's history. */
+/** The version that a file of prime-rl is read as, and what it means then: files of our own after the shape of public ones, and all of prime-rl's history. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { parseRunConfig } from '../../config/parse-run-config.ts';
@@ -31,7 +31,7 @@ const listed = '[[orchestrator.train.env]]\nid = "math"\n';
 const first = '[[orchestrator.env]]\nid = "math"\nargs = { split = "train" }\n';
 const model = 'max_steps = 20\nseq_len = 2048\n[model]\nname = "Qwen/Qwen3-0.6B"\n';
 
-/** What a file says, its dialect, the key that shows it, what it means; several where it is unclear, the first is taken. */
+/** Each file: its text, its dialect, the key that shows it, what it means, and other dialects where the keys leave it open. */
 const files: Readonly<
   Record<
     string,

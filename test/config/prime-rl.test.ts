@@ -35,7 +35,7 @@ describe('which prime-rl a file is of', () => {
     assert.equal(accept(seed).readAs.dialect, 'prime-rl-0.4');
     assert.equal(accept(today).readAs.dialect, 'prime-rl');
     assert.equal(accept(before).readAs.dialect, 'prime-rl-0.9');
-    // Of the days before March: masks as in 0.4, the GPUs as since 0.5.
+    // The days before March had masks as in 0.4, and GPUs as since 0.5.
     const between = seed.replace(/inference_gpu_ids.*\ntrainer_gpu_ids.*\n/, '') + '[deployment]\nnum_train_gpus = 2\n';
     assert.equal(accept(between).readAs.dialect, 'prime-rl-0.4');
   });

@@ -5,7 +5,7 @@ import { kindOf, parseConfigFile } from '../../config/parse-config-file.ts';
 
 const env = 'env.taskset.id = "gsm8k"\nenv.agent.harness.id = "null"\nenv.agent.runtime.type = "subprocess"\n';
 
-/** What a file says; the environments, examples, rollouts and rollouts at once of its evaluations. */
+/** Each file: its text, and the environment, examples, rollouts and rollouts at once of its evaluations. */
 const files: Readonly<
   Record<string, readonly [text: string, means: readonly (readonly [string, number | null, number, number])[]]>
 > = {
