@@ -81,7 +81,7 @@ export const createCommitStep = (codeVersion: string) => {
     if (!isSame) {
       throw new RatchetError(
         'CommitConflict',
-        `${key} in ${storeOf(run).uri} was committed by someone else: policy ${found.policy.digest.slice(0, 12)}… of ${found.committedAt}, not ${state.policy.digest.slice(0, 12)}…. Temporal's state of this run is behind its store. Nothing is lost: npx ratchet train FILE continues from the newest commit, and npx ratchet rewind ${run.name} --step ${Math.max(0, state.step - 1)} from the one before this.`,
+        `${key} in ${storeOf(run).uri} was committed by someone else: policy ${found.policy.digest.slice(0, 12)}… of ${found.committedAt}, not ${state.policy.digest.slice(0, 12)}…. Temporal's state of this run is behind its store. Nothing is lost: npx ratchet-rl train FILE continues from the newest commit, and npx ratchet-rl rewind ${run.name} --step ${Math.max(0, state.step - 1)} from the one before this.`,
       );
     }
     ours.set(nameOf(run), sha256(bytes));

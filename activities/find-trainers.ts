@@ -16,7 +16,7 @@ export const createDescribeTrainers =
   async ({ workflowId }: { readonly workflowId: string }): Promise<string> => {
     const { trainers, lastSeen } = await find();
     if (trainers.length === 0) {
-      return `a GPU worker: none ${lastSeen === null ? 'known' : `since ${lastSeen}`}; start one with: npx ratchet worker --role train`;
+      return `a GPU worker: none ${lastSeen === null ? 'known' : `since ${lastSeen}`}; start one with: npx ratchet-rl worker --role train`;
     }
     const others = trainers.flatMap(({ heldBy }) => (heldBy !== null && heldBy !== workflowId ? [heldBy] : []));
     const shown = others.slice(0, 3).join(', ') + (others.length > 3 ? ', …' : '');

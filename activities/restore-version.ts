@@ -42,6 +42,6 @@ export const createRestoreVersion = ({ trainer, lease }: Pick<TrainDependencies,
 function notTheSame(run: RunHandle, { file, digest }: PolicyVersion, got: string): RatchetError {
   return new RatchetError(
     'CheckpointDamaged',
-    `${file.key} made again from stored batches is ${got.slice(0, 12)}…, its commit says ${digest.slice(0, 12)}… (file ${file.sha256.slice(0, 12)}…). Choose a step that has a checkpoint: npx ratchet checkpoints ${run.name}`,
+    `${file.key} made again from stored batches is ${got.slice(0, 12)}…, its commit says ${digest.slice(0, 12)}… (file ${file.sha256.slice(0, 12)}…). Choose a step that has a checkpoint: npx ratchet-rl checkpoints ${run.name}`,
   );
 }

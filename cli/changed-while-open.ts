@@ -103,11 +103,12 @@ export function otherSettings(changes: Changes, { run, file, again, underWay, wa
   });
   const choices: [type: string, does: string][] = [];
   if (!wasInterrupted) {
-    choices.push([`npx ratchet attach ${run}`, 'to watch the open run as it is']);
-    if (live.length > 0) choices.push([`npx ratchet set ${run} ${live.join(' ')}`, 'to change this in the open run']);
+    choices.push([`npx ratchet-rl attach ${run}`, 'to watch the open run as it is']);
+    if (live.length > 0)
+      choices.push([`npx ratchet-rl set ${run} ${live.join(' ')}`, 'to change this in the open run']);
     if (mayGoOnWith(changes) && isForRestart(changes)) {
       choices.push([
-        `npx ratchet stop ${run}, and when it has ended ${again}`,
+        `npx ratchet-rl stop ${run}, and when it has ended ${again}`,
         'to continue it from its newest commit with the new settings',
       ]);
     }

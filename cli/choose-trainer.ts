@@ -41,7 +41,7 @@ export async function chooseTrainer(
   }
   const [lack, ...further] = await machine.lacks();
   if (lack !== undefined) {
-    const others = further.length === 0 ? '' : ` (and ${further.length} more: npx ratchet doctor)`;
+    const others = further.length === 0 ? '' : ` (and ${further.length} more: npx ratchet-rl doctor)`;
     return onProcessor(`${lack.says}${others}. ${[...lack.remedies, tryIt].join('; ')}`);
   }
   const one = gpus === 1 ? '' : `, one of ${gpus}: one process trains`;

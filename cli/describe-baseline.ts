@@ -22,7 +22,7 @@ export function describeBaselines(
     ...findings.flatMap(describeFinding),
     findings.some(({ level }) => level !== 'note')
       ? `change ${file} and measure again`
-      : `${file} is worth training: npx ratchet train ${file}`,
+      : `${file} is worth training: npx ratchet-rl train ${file}`,
   ];
 }
 

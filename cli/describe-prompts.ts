@@ -42,7 +42,7 @@ export function describePrompts(status: RunStatus, branches: BranchFigures, isRu
       ...(offered === null
         ? []
         : [
-            `a better one waits for a yes, ${offered.ref.key}: ${isRunning ? '' : 'train the run further, and '}npx ratchet gepa adopt ${run} --env ${environment}`,
+            `a better one waits for a yes, ${offered.ref.key}: ${isRunning ? '' : 'train the run further, and '}npx ratchet-rl gepa adopt ${run} --env ${environment}`,
           ]),
       ...(ended === undefined ? [] : [`step ${ended.step}: ${ended.text}`]),
     ];

@@ -139,7 +139,7 @@ function describeStatus(
   return [
     `${status.run}: ${phase} (workflow ${workflow}), step ${status.step} of ${status.maxSteps}, lineage ${status.lineage}`,
     ...(status.pausedBecause
-      ? [`paused because: ${status.pausedBecause}`, `continue with npx ratchet resume ${status.run}`]
+      ? [`paused because: ${status.pausedBecause}`, `continue with npx ratchet-rl resume ${status.run}`]
       : []),
     ...describeFigures(
       { ...status, ...(curves && joinedCurves(curves, status)) },

@@ -37,7 +37,7 @@ export function tellService(projectFolder: string, options: DevOptions, installs
     say(`${plan.file}: ${installService(plan)}. It is not enabled yet:`);
     for (const line of [...plan.toEnable, '', ...plan.notes]) say(line === '' ? '' : `  ${line}`);
     say(
-      'Runs that are open when the machine goes down continue when it is back. To end it for good: npx ratchet dev --uninstall-service',
+      'Runs that are open when the machine goes down continue when it is back. To end it for good: npx ratchet-rl dev --uninstall-service',
     );
     return;
   }

@@ -163,7 +163,7 @@ export function waitingLine(run: string, { pausedBecause, on }: Waiting): string
     // Told in full when it happened; this is said again and again.
     const because = onOneLine(pausedBecause);
     const shown = because.length <= pauseCharsShown ? because : `${because.slice(0, pauseCharsShown)}…`;
-    return `still paused, until npx ratchet resume ${run}: ${shown}`;
+    return `still paused, until npx ratchet-rl resume ${run}: ${shown}`;
   }
   const parts = on.map(({ what, since, lastFailure }) => {
     if (lastFailure !== null) return `${what}: ${lastFailure}`;

@@ -17,8 +17,8 @@ export function refuseOneOfMany(file: string, environment: NodeJS.ProcessEnv): v
     const first = environment['MASTER_ADDR'] || 'the first node';
     const here =
       which > 0
-        ? `This node joins it: TEMPORAL_ADDRESS=${first}:7233 npx ratchet worker --role rollout (or --role train, where its GPU is to train)`
-        : `This node starts it: env -u ${size} -u ${rank} npx ratchet train ${file}`;
+        ? `This node joins it: TEMPORAL_ADDRESS=${first}:7233 npx ratchet-rl worker --role rollout (or --role train, where its GPU is to train)`
+        : `This node starts it: env -u ${size} -u ${rank} npx ratchet-rl train ${file}`;
     throw new RatchetError(
       'ConfigInvalid',
       `${size}=${environment[size] ?? ''} ${rank}=${environment[rank] ?? ''}: expected one launch for all nodes, got one of several, each of which would be a run of its own. A run is started once, and the other nodes join it as workers. ${here}. All of them need a Temporal server and a store that they reach: docs/guide/several-machines.md.`,

@@ -84,7 +84,7 @@ export async function committedVersion(
   if (found === null) {
     throw new RatchetError(
       'RunNotFound',
-      `Step ${step} of ${place.name} is not committed. \`npx ratchet status ${place.name}\` says how far it is.`,
+      `Step ${step} of ${place.name} is not committed. \`npx ratchet-rl status ${place.name}\` says how far it is.`,
     );
   }
   const { commit } = found;

@@ -17,7 +17,7 @@ export function refuseOtherKind(toml: TomlFile): void {
   const { file } = toml;
   const { kind, why } = kindOf(toml, file);
   if (kind === 'run') return;
-  const says = `${file}: expected a run file, got ${titles[kind]}, because of ${why}. To see what it says: npx ratchet check ${file}`;
+  const says = `${file}: expected a run file, got ${titles[kind]}, because of ${why}. To see what it says: npx ratchet-rl check ${file}`;
   throw new RatchetError('ConfigInvalid', says);
 }
 

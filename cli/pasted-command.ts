@@ -9,7 +9,7 @@ import { RatchetError } from '../core/errors.ts';
 export function inOurCommands(words: readonly string[]): readonly string[] {
   const [first = '', ...rest] = words;
   if (/^[A-Z_]\w*=/.test(first)) throw variableBefore(first, rest);
-  // `ratchet ratchet …`, `ratchet npx ratchet …`
+  // `ratchet ratchet …`, `ratchet npx ratchet-rl …`
   if (first === 'npx' || first === 'ratchet') return inOurCommands(rest);
   if (first === 'uvx') return inOurCommands(afterOptions(rest));
   if (first === 'uv') return ofUv(rest);
@@ -37,7 +37,7 @@ function ofUv([verb = '', ...rest]: readonly string[]): readonly string[] {
   const line = ['uv', verb, ...rest].join(' ').trim();
   throw new RatchetError(
     'ConfigInvalid',
-    `${line} is a command of uv, which is typed without \`ratchet\`. Ratchet itself needs no Python package; environments in Python are installed with: npx ratchet env install NAME`,
+    `${line} is a command of uv, which is typed without \`ratchet\`. Ratchet itself needs no Python package; environments in Python are installed with: npx ratchet-rl env install NAME`,
   );
 }
 
@@ -68,22 +68,22 @@ const ofPrimeCli: Readonly<
 
 /** Words of the prime CLI that talk to its servers, with what there is for them here. */
 const ofItsServers: Readonly<Record<string, string>> = {
-  'eval list': 'npx ratchet eval tui lists what was evaluated here',
-  'eval get': 'npx ratchet eval show FOLDER says what an evaluation came to',
-  'eval samples': 'npx ratchet eval tui shows the rollouts of an evaluation',
+  'eval list': 'npx ratchet-rl eval tui lists what was evaluated here',
+  'eval get': 'npx ratchet-rl eval show FOLDER says what an evaluation came to',
+  'eval samples': 'npx ratchet-rl eval tui shows the rollouts of an evaluation',
   'eval push': 'results stay in outputs/evals; nothing is uploaded',
-  'eval view': 'npx ratchet eval tui shows the rollouts of an evaluation',
+  'eval view': 'npx ratchet-rl eval tui shows the rollouts of an evaluation',
   'env push': 'the prime CLI itself publishes environments; type it without `ratchet`',
-  'env pull': 'npx ratchet env install OWNER/NAME fetches an environment of the Environments Hub',
-  'rl list': 'npx ratchet runs lists the runs of this folder',
-  'rl logs': 'npx ratchet logs RUN shows them',
-  'rl metrics': 'npx ratchet metrics RUN shows them',
-  'rl rollouts': 'npx ratchet rollouts RUN shows them',
-  'rl stop': 'npx ratchet stop RUN ends a run',
-  'rl get': 'npx ratchet status RUN says how far a run is',
-  'rl checkpoints': 'npx ratchet checkpoints RUN lists them',
-  'rl models': 'any model of the Hugging Face Hub may be named here; npx ratchet check FILE says what can train it',
-  'rl init': 'npx ratchet init writes example run files',
+  'env pull': 'npx ratchet-rl env install OWNER/NAME fetches an environment of the Environments Hub',
+  'rl list': 'npx ratchet-rl runs lists the runs of this folder',
+  'rl logs': 'npx ratchet-rl logs RUN shows them',
+  'rl metrics': 'npx ratchet-rl metrics RUN shows them',
+  'rl rollouts': 'npx ratchet-rl rollouts RUN shows them',
+  'rl stop': 'npx ratchet-rl stop RUN ends a run',
+  'rl get': 'npx ratchet-rl status RUN says how far a run is',
+  'rl checkpoints': 'npx ratchet-rl checkpoints RUN lists them',
+  'rl models': 'any model of the Hugging Face Hub may be named here; npx ratchet-rl check FILE says what can train it',
+  'rl init': 'npx ratchet-rl init writes example run files',
 };
 
 function ofPrime([verb = '', ...rest]: readonly string[]): readonly string[] {
@@ -97,7 +97,7 @@ function ofPrime([verb = '', ...rest]: readonly string[]): readonly string[] {
     const usual =
       verb === 'login'
         ? 'no account is needed here; PRIME_API_KEY is the key for models of Prime Inference'
-        : 'of the prime CLI, eval, gepa, env, lab, rl and train have counterparts here: npx ratchet --help lists all commands';
+        : 'of the prime CLI, eval, gepa, env, lab, rl and train have counterparts here: npx ratchet-rl --help lists all commands';
     throw refusedPrime([verb], usual);
   }
   const { ours, known, usual } = command;
@@ -120,20 +120,20 @@ function notHere(command: string, rest: readonly string[]): string | undefined {
     case 'orchestrator':
     case 'trainer':
     case 'inference': {
-      const alone = `npx ratchet rl --${command} @ ${file}`;
+      const alone = `npx ratchet-rl rl --${command} @ ${file}`;
       const role = { orchestrator: 'orchestrator', trainer: 'train', inference: 'rollout' }[command];
-      return `${command} is one of prime-rl's three processes. Here one command starts all of them: npx ratchet rl @ ${file}. Where ${file} is the [${command}] table alone, name the files of the others beside it: ${alone} …. On a machine of its own: npx ratchet worker --role ${role} (docs/guide/several-machines.md).`;
+      return `${command} is one of prime-rl's three processes. Here one command starts all of them: npx ratchet-rl rl @ ${file}. Where ${file} is the [${command}] table alone, name the files of the others beside it: ${alone} …. On a machine of its own: npx ratchet-rl worker --role ${role} (docs/guide/several-machines.md).`;
     }
     case 'torchrun':
     case 'accelerate':
     case 'deepspeed':
-      return `${command} starts one process for each GPU. Here one command starts every process of a run: npx ratchet train FILE. Further machines join with: npx ratchet worker --role rollout (docs/guide/several-machines.md).`;
+      return `${command} starts one process for each GPU. Here one command starts every process of a run: npx ratchet-rl train FILE. Further machines join with: npx ratchet-rl worker --role rollout (docs/guide/several-machines.md).`;
     case 'vllm':
     case 'vf-vllm':
       return `${command} is a server of its own: type "${command === 'vllm' ? line : 'vllm serve MODEL'}" without \`ratchet\`, and name it with -b URL. A run starts one by itself: [inference] kind = "vllm" (docs/guide/vllm.md).`;
     case 'bash':
     case 'tmux':
-      return `"${line}" opens panes for prime-rl's processes. Here one command starts them and shows the run: npx ratchet train FILE. In another terminal: npx ratchet attach RUN, npx ratchet logs RUN.`;
+      return `"${line}" opens panes for prime-rl's processes. Here one command starts them and shows the run: npx ratchet-rl train FILE. In another terminal: npx ratchet-rl attach RUN, npx ratchet-rl logs RUN.`;
     case 'hf':
     case 'huggingface-cli':
     case 'wandb':
@@ -148,6 +148,6 @@ function variableBefore(variable: string, rest: readonly string[]): RatchetError
   const name = variable.slice(0, variable.indexOf('='));
   return new RatchetError(
     'ConfigInvalid',
-    `Command line: ${name} is set before the command: ${name}=… npx ratchet ${inOurCommands(rest).join(' ')}`,
+    `Command line: ${name} is set before the command: ${name}=… npx ratchet-rl ${inOurCommands(rest).join(' ')}`,
   );
 }

@@ -85,11 +85,11 @@ function lineOf(run: string, standing: RunStanding): string {
   const because = why === null ? '' : `: ${onOneLine(why).slice(0, whyCharsShown)}`;
   switch (state) {
     case 'paused':
-      return `${run} is paused${afterStep(standing)}${because}   (npx ratchet status ${run})`;
+      return `${run} is paused${afterStep(standing)}${because}   (npx ratchet-rl status ${run})`;
     case 'failed':
       return `${run} failed${afterStep(standing)}${because}`;
     case 'finished':
-      return `${run} has ended${afterStep(standing)}   (npx ratchet status ${run})`;
+      return `${run} has ended${afterStep(standing)}   (npx ratchet-rl status ${run})`;
     case 'cancelled':
       return `${run} was cancelled${afterStep(standing)}`;
     case 'running':

@@ -26,7 +26,7 @@ export async function runTyped(argv: readonly string[]): Promise<void> {
 /** On stderr, so that what is read by programs stays as it is. Values may be secret, and are left out. */
 function sayReadAs(words: readonly string[]): void {
   const command = words.slice(0, 2).filter((word) => /^[a-z][a-z-]*$/.test(word));
-  printAside(`read as: npx ratchet ${command.join(' ')} …`);
+  printAside(`read as: npx ratchet-rl ${command.join(' ')} …`);
 }
 
 /** Also where there is nothing wrong: a help that was asked for ends in an error of commander's. */

@@ -23,7 +23,7 @@ export async function sayNext(
   if (maxSteps === 0) return say(`next    afresh: ${afresh}`);
   for (const { text, bold } of await whatWasLearned(place)) say(text, bold);
   // The embedded engine's weights are here to be talked to.
-  if (spec.trainer.kind === 'onnx') say(`chat    talk to it: npx ratchet chat ${name}`);
+  if (spec.trainer.kind === 'onnx') say(`chat    talk to it: npx ratchet-rl chat ${name}`);
   const stand = (await standOfRun(place)) ?? { maxSteps, state: 'finished' };
   const steps = await stepRecords(place);
   const solved = solvedShare(steps.map(({ metrics }) => metrics));
@@ -33,7 +33,7 @@ export async function sayNext(
     say(`next    further: ${goOnWith(command, stand)}`);
   } else {
     say(`next    ${describeSolved(solved)}; look at them:`);
-    say(`        npx ratchet rollouts ${name} --step ${steps.at(-1)?.step ?? stand.maxSteps}`);
+    say(`        npx ratchet-rl rollouts ${name} --step ${steps.at(-1)?.step ?? stand.maxSteps}`);
   }
   say(`        afresh: ${afresh}`);
 }

@@ -57,7 +57,7 @@ export async function attachOrStart(
 
 function tellOfRewind(run: string, step: number | null, audience: Pick<Audience, 'say'>): void {
   if (step === null || step < 0) return;
-  audience.say(`to take the running run back to step ${step}: npx ratchet rewind ${run} --step ${step}`);
+  audience.say(`to take the running run back to step ${step}: npx ratchet-rl rewind ${run} --step ${step}`);
 }
 
 /** Starts the workflow of a run; null if another command started it first. */
@@ -95,7 +95,7 @@ export async function tellOthers(client: Client, ours: string, clock: Pick<Audie
   }
   if (others.length === 0) return;
   clock.say(
-    `also running here: ${others.join(', ')}   a GPU worker trains one run at a time; end one with: npx ratchet stop ${others[0]}`,
+    `also running here: ${others.join(', ')}   a GPU worker trains one run at a time; end one with: npx ratchet-rl stop ${others[0]}`,
   );
 }
 

@@ -85,7 +85,7 @@ rollouts_per_example = 8   # tries of one example, which are compared with one a
 max_tokens = ${starter.maxTokens}${' '.repeat(10 - String(starter.maxTokens).length)}   # of a turn
 
 [[env]]
-id = "primeintellect/${starter.name}"   # of the Environments Hub: npx ratchet env install primeintellect/${starter.name}
+id = "primeintellect/${starter.name}"   # of the Environments Hub: npx ratchet-rl env install primeintellect/${starter.name}
 ${starter.args === undefined ? '' : `args = ${starter.args}\n`}
 [wandb]
 project = "${starter.name}"
@@ -130,7 +130,7 @@ max_tokens = ${starter.maxTokens}${' '.repeat(10 - String(starter.maxTokens).len
 online_difficulty_filtering = true   # groups that are all right or all wrong teach nothing
 
 [[orchestrator.env]]
-id = "primeintellect/${starter.name}"   # of the Environments Hub: npx ratchet env install primeintellect/${starter.name}
+id = "primeintellect/${starter.name}"   # of the Environments Hub: npx ratchet-rl env install primeintellect/${starter.name}
 ${starter.args === undefined ? '' : `args = ${starter.args}\n`}${tools}`;
 }
 
@@ -141,7 +141,7 @@ function vfRlRun(starter: Starter): string {
   return `model = "${model}"
 
 [env]
-id = "primeintellect/${starter.name}"   # of the Environments Hub: npx ratchet env install primeintellect/${starter.name}
+id = "primeintellect/${starter.name}"   # of the Environments Hub: npx ratchet-rl env install primeintellect/${starter.name}
 ${starter.args === undefined ? '' : `args = ${starter.args}\n`}
 [inference]
 gpus = 1

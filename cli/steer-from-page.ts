@@ -37,7 +37,7 @@ async function fork(place: { readonly name: string; readonly store: string }, va
     );
   // The page asks no questions: what to type at a terminal is said there.
   const asked = { step: Number(step), name, overrides: {} };
-  const typed = ['npx ratchet fork', place.name, '--step', step, '--name', name, '--store', shellWord(place.store)];
+  const typed = ['npx ratchet-rl fork', place.name, '--step', step, '--name', name, '--store', shellWord(place.store)];
   const nobody = { isThere: false, ask: () => Promise.resolve(''), command: typed.join(' ') };
   const { warnings, said } = await forkFrom(place, asked, { store: place.store }, nobody);
   return [...warnings, said].join('\n');

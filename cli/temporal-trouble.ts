@@ -20,7 +20,7 @@ export function temporalTrouble(error: unknown): unknown {
   if (error instanceof WorkflowNotFoundError) {
     return new RatchetError(
       'RunNotFound',
-      `This Temporal server does not know the workflow ${error.workflowId} (any more): it may have been deleted. What a run has stored is still there, and npx ratchet train with its run file continues it; npx ratchet status lists the runs.`,
+      `This Temporal server does not know the workflow ${error.workflowId} (any more): it may have been deleted. What a run has stored is still there, and npx ratchet-rl train with its run file continues it; npx ratchet-rl status lists the runs.`,
       { cause: error },
     );
   }

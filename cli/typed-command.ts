@@ -25,7 +25,7 @@ export function trainAgain({ file, over = [], dialect, name, overrides }: TypedC
     return value === '' || value.startsWith('-') ? quote(`--${key}=${value}`) : `${quote(`--${key}`)} ${quote(value)}`;
   });
   return [
-    'npx ratchet train',
+    'npx ratchet-rl train',
     ...(isTableAlone(file, over) ? [] : [quote(file)]),
     ...files,
     ...named,

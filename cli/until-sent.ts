@@ -35,5 +35,5 @@ export async function untilSent(spec: RunSpec, { say }: Pick<Audience, 'say'>, l
 function whatIsLeft(state: SinkState | undefined): string {
   const why = state?.failing ?? 'it was not waited for any longer';
   const sent = state ? `${state.next} of ${state.rows} rows sent` : 'nothing sent';
-  return `${sent}: ${why}. The rest is sent when processes run here again (npx ratchet dev).`;
+  return `${sent}: ${why}. The rest is sent when processes run here again (npx ratchet-rl dev).`;
 }

@@ -118,7 +118,7 @@ async function watchExecution(
       case 'interrupted':
         return stack
           ? over('stopped', 130, `stopped. The run ${run} is not lost: ${goOn} continues it`)
-          : over('detached', 0, `detached. The run ${run} continues; come back with: npx ratchet attach ${run}`);
+          : over('detached', 0, `detached. The run ${run} continues; come back with: npx ratchet-rl attach ${run}`);
       case 'gone':
         return over('lost', 1, `the processes this run used have ended; the run is not lost: ${goOn} continues it`);
       case 'unknown':
@@ -170,7 +170,7 @@ function sayAfterFailure({ run, goOn, goOnPlainly }: Watch, why: string): string
   if (!why.startsWith(`Rewind of ${run}:`)) {
     return `After fixing this, run: ${goOn}   (it continues from the last committed step, if there is one)`;
   }
-  return `nothing was changed. From another step: ${goOnPlainly} --resume.step N   (npx ratchet checkpoints ${run} lists them); from its newest step: ${goOnPlainly}`;
+  return `nothing was changed. From another step: ${goOnPlainly} --resume.step N   (npx ratchet-rl checkpoints ${run} lists them); from its newest step: ${goOnPlainly}`;
 }
 
 /** How often one looks whether another command's processes are still there. */

@@ -37,7 +37,7 @@ export async function whyStuck(handle: WorkflowHandle, run: string): Promise<Stu
   if (pinned === null || pollers.includes(pinned)) return null;
   return {
     is: 'wedged',
-    text: `no orchestrator of its version ${short(pinned)} is there, to which it is pinned (there are: ${pollers.map(short).join(', ')}); \`npx ratchet upgrade ${run}\` moves it to the present version, from its newest commit`,
+    text: `no orchestrator of its version ${short(pinned)} is there, to which it is pinned (there are: ${pollers.map(short).join(', ')}); \`npx ratchet-rl upgrade ${run}\` moves it to the present version, from its newest commit`,
   };
 }
 
@@ -118,10 +118,10 @@ function wedged(
   if (message.startsWith('Failed to initialize workflow of type'))
     return `${who} does not know this kind of workflow: it is of another version than the client that started the workflow. Restart it with this version (code ${codeDigest()}); nothing is lost (${said})`;
   if (!isNondeterminism)
-    return `its workflow code fails on ${who}, and is tried again: ${said}. That is a bug of Ratchet: please report it. With a version that fixes it the run continues by itself; \`npx ratchet stop ${run} --now\` ends it, and train with its file continues from its newest commit`;
+    return `its workflow code fails on ${who}, and is tried again: ${said}. That is a bug of Ratchet: please report it. With a version that fixes it the run continues by itself; \`npx ratchet-rl stop ${run} --now\` ends it, and train with its file continues from its newest commit`;
   const version = versionOf(found);
   const written = version === null ? '' : `, written by version ${short(version)},`;
-  return `${who}, which runs, is of another version: it cannot continue with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`npx ratchet upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;
+  return `${who}, which runs, is of another version: it cannot continue with this run's history${written} (TMPRL1100, nondeterminism: ${said}). \`npx ratchet-rl upgrade ${run}\` moves it to the present version, from its newest commit; nothing committed is lost`;
 }
 
 function pinnedTo({ raw }: WorkflowExecutionDescription): string | null {

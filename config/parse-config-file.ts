@@ -67,7 +67,7 @@ export function refuseRunFile(toml: TomlFile, expected: string): void {
   if (key === undefined || kindOf(toml, file).kind !== 'run') return;
   throw new RatchetError(
     'ConfigInvalid',
-    `${file}: expected ${expected}, got a run file, because of ${key}. To train with it: npx ratchet train ${file}`,
+    `${file}: expected ${expected}, got a run file, because of ${key}. To train with it: npx ratchet-rl train ${file}`,
   );
 }
 

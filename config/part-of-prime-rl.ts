@@ -28,7 +28,7 @@ const tables =
 const ofSampler = ['rewards', 'rollout_path', 'prompt_batch_size', 'rl_config', 'toploc'];
 
 const oneFile =
-  'its `rl` takes one file since November 2025, and so does `ratchet train`; or name them together: npx ratchet rl --trainer @ FILE --orchestrator @ FILE';
+  'its `rl` takes one file since November 2025, and so does `ratchet train`; or name them together: npx ratchet-rl rl --trainer @ FILE --orchestrator @ FILE';
 
 /** Evaluations beside a training, which have an interval and a list of environments. */
 function isOfOrchestrator(evaluation: unknown): boolean {

@@ -68,7 +68,7 @@ export function requireServer(server: AskedServer, what: string, environment: En
   throw refused(
     `${what} at ${originOf(server.url)} is not asked${told}: this user named no such thing in this folder.`,
     missing,
-    `Name it at a command line of yours, in a run file or by itself: npx ratchet train FILE, npx ratchet gepa run FILE, npx ratchet eval run FILE or ENV -b URL -k NAME. ${askedFor(missing)}`,
+    `Name it at a command line of yours, in a run file or by itself: npx ratchet-rl train FILE, npx ratchet-rl gepa run FILE, npx ratchet-rl eval run FILE or ENV -b URL -k NAME. ${askedFor(missing)}`,
     environment,
   );
 }
@@ -85,14 +85,14 @@ export function requireGrant(
   throw refused(
     `${what} is not taken from Temporal: the Temporal server of this folder does not authenticate its clients, and this user named no such thing.`,
     shown,
-    `A run file that says so grants it once it is named at a command line of yours: npx ratchet train FILE. ${askedFor(shown)}`,
+    `A run file that says so grants it once it is named at a command line of yours: npx ratchet-rl train FILE. ${askedFor(shown)}`,
     environment,
   );
 }
 
 /** The advice for something that only a run's folder names. */
 function askedFor(line: string): string {
-  return `Where a stored run names it, npx ratchet eval checkpoints RUN asks for it, or takes --grant '${line}'.`;
+  return `Where a stored run names it, npx ratchet-rl eval checkpoints RUN asks for it, or takes --grant '${line}'.`;
 }
 
 /** Granted in this process alone, for as long as it lives: servers that were started beside it. */

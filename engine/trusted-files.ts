@@ -278,7 +278,7 @@ function nearestReal(file: string): string {
 }
 
 function whereToPut(roots: readonly string[], real: string): string {
-  return `put it below ${roots[0]}, or start what runs there with RATCHET_CODE_ROOTS=${path.dirname(real)}. Where a stored run names it: npx ratchet eval checkpoints RUN asks for it`;
+  return `put it below ${roots[0]}, or start what runs there with RATCHET_CODE_ROOTS=${path.dirname(real)}. Where a stored run names it: npx ratchet-rl eval checkpoints RUN asks for it`;
 }
 
 function refused(file: string, what: string, found: string, remedy: string): RatchetError {

@@ -26,7 +26,7 @@ export async function claimRun(
     if (holder && (await isWorkflowRunning(holder))) {
       throw new RatchetError(
         'ConfigInvalid',
-        `The run ${spec.name} is being driven by the workflow ${holder}, which is running. Look at that one (npx ratchet status ${spec.name}), or give this one another name: --name NAME.`,
+        `The run ${spec.name} is being driven by the workflow ${holder}, which is running. Look at that one (npx ratchet-rl status ${spec.name}), or give this one another name: --name NAME.`,
       );
     }
     const key = layout.claim(claims.length + 1);

@@ -156,7 +156,7 @@ async function requireCheckpoint(run: LineagePlace, step: number): Promise<Linea
   const choice = encodeRanges([...new Set(sealed.map((checkpoint) => checkpoint.step))]) || 'none yet';
   throw new RatchetError(
     'Unsupported',
-    `Fork of ${run.name}: step ${step} has no checkpoint. What can be chosen: ${choice}. (A rewind also reaches steps between checkpoints: npx ratchet checkpoints ${run.name})`,
+    `Fork of ${run.name}: step ${step} has no checkpoint. What can be chosen: ${choice}. (A rewind also reaches steps between checkpoints: npx ratchet-rl checkpoints ${run.name})`,
   );
 }
 

@@ -214,7 +214,7 @@ export async function refuseBehind(run: LineagePlace, step: number): Promise<voi
   const [at, back] = [head?.commit.step ?? 0, Math.max(0, step - 1)];
   throw new RatchetError(
     'CommitConflict',
-    `Temporal's state of the run ${run.name} is behind its store, as after \`temporal workflow reset\` or with an older database of its server: it is about to make step ${step} of ${run.lineage}, but ${what}; the store's head is step ${at} of ${newest}. Nothing is lost. To continue from step ${at}: npx ratchet train FILE again. To continue from step ${back} instead, keeping what came after it: npx ratchet rewind ${run.name} --step ${back}`,
+    `Temporal's state of the run ${run.name} is behind its store, as after \`temporal workflow reset\` or with an older database of its server: it is about to make step ${step} of ${run.lineage}, but ${what}; the store's head is step ${at} of ${newest}. Nothing is lost. To continue from step ${at}: npx ratchet-rl train FILE again. To continue from step ${back} instead, keeping what came after it: npx ratchet-rl rewind ${run.name} --step ${back}`,
   );
 }
 

@@ -185,7 +185,7 @@ export async function requireCommit(run: LineagePlace, step: number): Promise<Fo
   if (found) return found;
   throw new RatchetError(
     'CheckpointDamaged',
-    `${layout.commit(run.lineage, step)} is missing from ${storeOf(run).uri}: step ${step} was committed but its record is gone. Restore the file from a copy, or continue from the newest whole commit: npx ratchet fsck ${run.name}`,
+    `${layout.commit(run.lineage, step)} is missing from ${storeOf(run).uri}: step ${step} was committed but its record is gone. Restore the file from a copy, or continue from the newest whole commit: npx ratchet-rl fsck ${run.name}`,
   );
 }
 
@@ -225,7 +225,7 @@ export async function requireNamedCommit(run: LineagePlace, step: number, known?
   if (found.sha256 === expected) return found;
   throw new RatchetError(
     'CheckpointDamaged',
-    `${layout.commit(found.commit.lineage, step)} in ${storeOf(run).uri} is not what was committed: expected sha256 ${expected.slice(0, 12)}…, found ${found.sha256.slice(0, 12)}…. Restore the file from a copy, or continue from the newest whole commit: npx ratchet fsck ${run.name}`,
+    `${layout.commit(found.commit.lineage, step)} in ${storeOf(run).uri} is not what was committed: expected sha256 ${expected.slice(0, 12)}…, found ${found.sha256.slice(0, 12)}…. Restore the file from a copy, or continue from the newest whole commit: npx ratchet-rl fsck ${run.name}`,
   );
 }
 
@@ -235,7 +235,7 @@ export async function readLinked(run: LineagePlace, last: number): Promise<Found
   if (head.commit.step !== last) {
     throw new RatchetError(
       'CheckpointDamaged',
-      `${layout.commit(run.lineage, last)} in ${storeOf(run).uri}: expected the commit of step ${last}, found that of step ${head.commit.step}. Restore the file from a copy, or continue from the newest whole commit: npx ratchet fsck ${run.name}`,
+      `${layout.commit(run.lineage, last)} in ${storeOf(run).uri}: expected the commit of step ${last}, found that of step ${head.commit.step}. Restore the file from a copy, or continue from the newest whole commit: npx ratchet-rl fsck ${run.name}`,
     );
   }
   const before = await commitBefore(run, head.commit);
@@ -243,7 +243,7 @@ export async function readLinked(run: LineagePlace, last: number): Promise<Found
     const { step } = head.commit;
     throw new RatchetError(
       'CheckpointDamaged',
-      `${layout.commit(run.lineage, step)} does not continue step ${before.step}: it names parent ${before.named?.slice(0, 12)}…, found ${before.found.slice(0, 12)}…. One of the two was changed; restore it from a copy, or continue from the newest whole commit: npx ratchet fsck ${run.name}`,
+      `${layout.commit(run.lineage, step)} does not continue step ${before.step}: it names parent ${before.named?.slice(0, 12)}…, found ${before.found.slice(0, 12)}…. One of the two was changed; restore it from a copy, or continue from the newest whole commit: npx ratchet-rl fsck ${run.name}`,
     );
   }
   return head;

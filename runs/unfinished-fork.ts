@@ -31,5 +31,5 @@ export async function refuseUnfinishedFork(run: RunPlace): Promise<void> {
 }
 
 export function describeUnfinished(name: string, { from, step }: ForkOrigin): string {
-  return `${name} is a fork of step ${step} of ${from} that was not finished. The same command finishes it: npx ratchet fork ${from} --step ${step} --name ${name}, with the settings that were typed then.`;
+  return `${name} is a fork of step ${step} of ${from} that was not finished. The same command finishes it: npx ratchet-rl fork ${from} --step ${step} --name ${name}, with the settings that were typed then.`;
 }

@@ -27,12 +27,12 @@ export async function withWayBack(
   error: unknown,
 ): Promise<unknown> {
   if (!(error instanceof RatchetError) || error.code !== 'CheckpointDamaged') return error;
-  if (error.message.includes('npx ratchet rewind ')) return error;
+  if (error.message.includes('npx ratchet-rl rewind ')) return error;
   const message = error.message.replaceAll(storeOf(run).uri, '');
   if (ofAllSteps.some((key) => message.includes(key))) return error;
   const step = await soon(newestWithout(run, error.message).catch(() => null)); // the original error matters more
   if (step === null) return error;
-  const advice = `Nothing that was trained up to step ${step} is lost: npx ratchet rewind ${run.name} --step ${step} continues from there.`;
+  const advice = `Nothing that was trained up to step ${step} is lost: npx ratchet-rl rewind ${run.name} --step ${step} continues from there.`;
   return new RatchetError(error.code, `${error.message} ${advice}`, { cause: error.cause });
 }
 

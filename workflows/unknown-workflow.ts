@@ -11,7 +11,7 @@ export async function unknownWorkflow(..._given: readonly unknown[]): Promise<ne
   if (parent !== undefined) throw new TypeError(`no workflow type ${workflowType} in this version of Ratchet`);
   const near = nearestName(workflowType, types);
   throw ApplicationFailure.nonRetryable(
-    `There is no workflow type ${JSON.stringify(workflowType.slice(0, 60))} here; nothing was started.${near === undefined ? '' : ` Did you mean ${near}?`} There are: ${types.join(', ')}. For example:\nnpx ratchet temporal workflow start --type trainRun --task-queue ${taskQueues.orchestrator} --workflow-id words --input '"words.toml"'`,
+    `There is no workflow type ${JSON.stringify(workflowType.slice(0, 60))} here; nothing was started.${near === undefined ? '' : ` Did you mean ${near}?`} There are: ${types.join(', ')}. For example:\nnpx ratchet-rl temporal workflow start --type trainRun --task-queue ${taskQueues.orchestrator} --workflow-id words --input '"words.toml"'`,
     'InputInvalid',
   );
 }

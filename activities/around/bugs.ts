@@ -142,7 +142,7 @@ function reportOf(said: string, met: Met, { workflowExecution, activityId }: Inf
   return [
     `This looks like a bug of Ratchet: ${said}, ${seen} times${count === seen ? '' : ` here, and ${count - seen} attempts between failed elsewhere`}.`,
     `Ratchet ${codeVersion}, Node ${process.version}, ${process.platform} ${process.arch}.`,
-    `Its input: activity ${activityId} of the workflow ${workflowId}, execution ${runId} (npx ratchet temporal workflow show --workflow-id ${workflowId} --run-id ${runId}).`,
-    'Please report these lines. Nothing that is committed is lost: the same command (npx ratchet train FILE) continues from the newest commit, with a version of Ratchet that fixes this.',
+    `Its input: activity ${activityId} of the workflow ${workflowId}, execution ${runId} (npx ratchet-rl temporal workflow show --workflow-id ${workflowId} --run-id ${runId}).`,
+    'Please report these lines. Nothing that is committed is lost: the same command (npx ratchet-rl train FILE) continues from the newest commit, with a version of Ratchet that fixes this.',
   ].join('\n');
 }

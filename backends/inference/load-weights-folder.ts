@@ -41,7 +41,7 @@ export async function loadWeightsFolder(server: ModelServer, folder: string, nam
 }
 
 function cannot({ root }: ModelServer, what: string, how: string, folder: string): RatchetError {
-  const message = `${root} cannot be given ${what} while it runs. Start vLLM with ${how}; or serve this folder by itself (vllm serve ${folder}) and type: npx ratchet eval run ENV -m ${folder} -b ${root}/v1`;
+  const message = `${root} cannot be given ${what} while it runs. Start vLLM with ${how}; or serve this folder by itself (vllm serve ${folder}) and type: npx ratchet-rl eval run ENV -m ${folder} -b ${root}/v1`;
   return new RatchetError('Unsupported', message);
 }
 

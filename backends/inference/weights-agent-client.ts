@@ -29,7 +29,7 @@ export function askWeightsAgent(url: string): (policy: ServedPolicy) => Promise<
         if (!(cause instanceof NoAnswer)) throw cause;
         throw new RatchetError(
           'InferenceUnavailable',
-          `The weights agent at ${url} does not answer: ${cause.message}. Start it beside the vLLM server: npx ratchet weights-agent --store URI`,
+          `The weights agent at ${url} does not answer: ${cause.message}. Start it beside the vLLM server: npx ratchet-rl weights-agent --store URI`,
           { cause },
         );
       })

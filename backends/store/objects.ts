@@ -188,7 +188,7 @@ export function newer(where: string, what: string): RatchetError {
 
 function whatIsWhole(where: string): string {
   const run = runOf(where);
-  return run === undefined ? '' : ` What else is whole: npx ratchet fsck ${run}`;
+  return run === undefined ? '' : ` What else is whole: npx ratchet-rl fsck ${run}`;
 }
 
 /** What is read; of what is damaged what stands in for it, which is told why. Other failures are thrown. */

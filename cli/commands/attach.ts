@@ -78,7 +78,7 @@ async function tellStored(run: string, store: string | undefined, audience: Audi
   audience.say(message);
   for (const line of describeFigures(stored, false)) audience.say(line);
   audience.say(
-    `more of it    npx ratchet status ${run}, npx ratchet events ${run}, npx ratchet rollouts ${run} --step ${step}`,
+    `more of it    npx ratchet-rl status ${run}, npx ratchet-rl events ${run}, npx ratchet-rl rollouts ${run} --step ${step}`,
   );
   for (const line of describeGoOn(stored)) audience.say(line);
   const figures = { step, policy, weights, ledger_sound: null, ettr: effectiveness.ettr };

@@ -51,7 +51,9 @@ function isWhole({ checkpoints, otherVersions }: AuditedWeights): boolean {
 /** A ledger says nothing of the files: whoever reads it is told whether they were. */
 function describeWeights(run: string, weights: AuditedWeights | null): string[] {
   if (weights === null)
-    return [`the ledger is proven from the commits; weights were not read (npx ratchet audit ${run} --weights does)`];
+    return [
+      `the ledger is proven from the commits; weights were not read (npx ratchet-rl audit ${run} --weights does)`,
+    ];
   const { checkpoints, otherVersions } = weights;
   const sealed = checkpoints.filter(({ state }) => state === 'sealed');
   const others = otherVersions.filter(({ problem }) => problem === null);

@@ -87,7 +87,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
     const findings = judgeBaseline(baselines, settings);
     if (options.json) printJson({ run: usual.name, settings, baselines, findings }, 2);
     else print(describeBaselines(file, { baselines, findings, measured }).join('\n'));
-    if (options.keep) log.say(`stored in: ${storeOf(place).uri}   (npx ratchet rollouts ${run} --step 1)`);
+    if (options.keep) log.say(`stored in: ${storeOf(place).uri}   (npx ratchet-rl rollouts ${run} --step 1)`);
     return findings.some(({ level }) => level === 'stop') ? 1 : 0;
   };
   try {

@@ -81,9 +81,9 @@ export const devCommand = new Command('dev')
     clock.say(
       `ready. Temporal ${stack.temporalAddress}${stack.uiUrl ? `, UI ${stack.uiUrl}` : ''}, policy server ${policyUrlAt(policyPort)}${vllm ? `, vLLM ${vllm.url}` : ''}`,
     );
-    clock.say('start a run:  npx ratchet train configs/rl/reverse-text.toml');
+    clock.say('start a run:  npx ratchet-rl train configs/rl/reverse-text.toml');
     clock.say(
-      `or:           npx ratchet temporal workflow start --type trainRun --task-queue ratchet --input '"configs/rl/reverse-text.toml"'`,
+      `or:           npx ratchet-rl temporal workflow start --type trainRun --task-queue ratchet --input '"configs/rl/reverse-text.toml"'`,
     );
     const page = options.page === false ? null : await openPage(projectFolder, clock.say);
     const { client, close } = await connect(temporalOf(stack, stack.temporalAddress));

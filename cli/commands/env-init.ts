@@ -18,11 +18,11 @@ export const init = new Command('init')
       print(
         [
           `wrote ${files.join(', ')}`,
-          `  npx ratchet env install ${name}   into a virtual environment of this project, with verifiers`,
-          `  npx ratchet env info ${name}      describes it`,
-          `  npx ratchet env check ${name}     whether it fits the verifiers that is installed, with a rollout played`,
-          `  npx ratchet check ${name}.toml    everything that is wrong with the run file`,
-          `  npx ratchet train ${name}.toml    trains on it`,
+          `  npx ratchet-rl env install ${name}   into a virtual environment of this project, with verifiers`,
+          `  npx ratchet-rl env info ${name}      describes it`,
+          `  npx ratchet-rl env check ${name}     whether it fits the verifiers that is installed, with a rollout played`,
+          `  npx ratchet-rl check ${name}.toml    everything that is wrong with the run file`,
+          `  npx ratchet-rl train ${name}.toml    trains on it`,
         ].join('\n'),
       );
       return;
@@ -31,9 +31,9 @@ export const init = new Command('init')
     print(
       [
         `wrote ${name}.ts and ${name}.toml`,
-        `  npx ratchet env info ./${name}.ts    describes it, and plays and scores an example`,
-        `  npx ratchet check ${name}.toml       everything that is wrong with the run file`,
-        `  npx ratchet train ${name}.toml       trains on it`,
+        `  npx ratchet-rl env info ./${name}.ts    describes it, and plays and scores an example`,
+        `  npx ratchet-rl check ${name}.toml       everything that is wrong with the run file`,
+        `  npx ratchet-rl train ${name}.toml       trains on it`,
       ].join('\n'),
     );
   });

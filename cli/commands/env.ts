@@ -121,7 +121,7 @@ const check = new Command('check')
     if (!found.python) {
       throw new RatchetError(
         'ConfigInvalid',
-        `${given} is no Python environment; to look at it: npx ratchet env info ${given}`,
+        `${given} is no Python environment; to look at it: npx ratchet-rl env info ${given}`,
       );
     }
     const asked = {
@@ -152,8 +152,8 @@ function saysInstalled(installed: Installed & { readonly done: true }, projectFo
   const editable = isBuilt ? '' : '; its files are used where they are, so changes count at once';
   return [
     `installed ${name} ${version} (${api}, verifiers ${verifiers}) in ${path.relative(projectFolder, folder)}${editable}`,
-    `  npx ratchet env info ${name}    describes it`,
-    `  npx ratchet env check ${name}   whether it fits this verifiers, with a rollout played`,
+    `  npx ratchet-rl env info ${name}    describes it`,
+    `  npx ratchet-rl env check ${name}   whether it fits this verifiers, with a rollout played`,
     `  in a run file: [[env]] id = "${name}"`,
   ].join('\n');
 }

@@ -69,7 +69,7 @@ async function follow(run: string, handle: WorkflowHandle, options: EventsOption
     const [oldest] = fresh;
     if (isFirst && oldest && oldest.sequence > seen + 1)
       printAside(
-        `A workflow keeps its newest ${eventsKept} events: ${seen + 1} to ${oldest.sequence - 1} are not among them. Every step and evaluation: npx ratchet metrics ${run} --all`,
+        `A workflow keeps its newest ${eventsKept} events: ${seen + 1} to ${oldest.sequence - 1} are not among them. Every step and evaluation: npx ratchet-rl metrics ${run} --all`,
       );
     isFirst = false;
     printEvents(fresh, options);

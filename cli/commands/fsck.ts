@@ -75,7 +75,7 @@ async function refuseRepair(run: string, { whole, unreadableHead }: Examined): P
   } finally {
     await close();
   }
-  throw new RatchetError('Unsupported', `${run} is running. End it first: npx ratchet stop ${run} --now`);
+  throw new RatchetError('Unsupported', `${run} is running. End it first: npx ratchet-rl stop ${run} --now`);
 }
 
 /** What is dealt with is no fault of the run any more. */
@@ -96,10 +96,10 @@ function describe(run: string, examined: Examined, done: Repaired, goOn: string 
     lines.push(
       ...moved.map((key) => `set aside: ${key}`),
       ...again.map(({ key }) => `made again: ${key}`),
-      ...(whole === null ? [] : [`${run} continues from ${goesOn}: ${goOn ?? 'npx ratchet train FILE'}`]),
+      ...(whole === null ? [] : [`${run} continues from ${goesOn}: ${goOn ?? 'npx ratchet-rl train FILE'}`]),
     );
   } else if (unreadableHead.length > 0) {
-    lines.push(`the newest whole commit: ${goesOn}. To continue from there: npx ratchet fsck ${run} --repair`);
+    lines.push(`the newest whole commit: ${goesOn}. To continue from there: npx ratchet-rl fsck ${run} --repair`);
   }
   return [...lines, `${read} files read: ${found}`];
 }

@@ -51,7 +51,7 @@ function describe(run: string, unneeded: readonly Unneeded[], isRemoved: boolean
   return [
     `${run}: ${isRemoved ? 'removed' : 'to remove'} ${sum(unneeded)}`,
     ...lines,
-    ...(isRemoved ? [] : [`  to remove them: npx ratchet gc ${run} --yes`]),
+    ...(isRemoved ? [] : [`  to remove them: npx ratchet-rl gc ${run} --yes`]),
   ];
 }
 

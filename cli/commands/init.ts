@@ -70,8 +70,8 @@ function told(what: string, files: readonly string[]): string[] {
 }
 
 const nextHere = [
-  'next   npx ratchet check configs/rl/*.toml              what each of them will do, and what it still needs here',
-  '       npx ratchet train configs/rl/reverse-text.toml   trains in a minute, with nothing else installed',
+  'next   npx ratchet-rl check configs/rl/*.toml              what each of them will do, and what it still needs here',
+  '       npx ratchet-rl train configs/rl/reverse-text.toml   trains in a minute, with nothing else installed',
 ];
 
 const withoutPrimeRl = [
@@ -81,8 +81,8 @@ const withoutPrimeRl = [
 
 function nextElsewhere(kind: Exclude<StarterKind, 'ratchet'>): string[] {
   return [
-    `next   npx ratchet check ${runsFolder(kind)}/reverse-text.toml     what it will do, and what it still needs here`,
-    '       npx ratchet env install primeintellect/reverse-text   or --builtin, for the environment that comes with Ratchet',
+    `next   npx ratchet-rl check ${runsFolder(kind)}/reverse-text.toml     what it will do, and what it still needs here`,
+    '       npx ratchet-rl env install primeintellect/reverse-text   or --builtin, for the environment that comes with Ratchet',
     ...(kind === 'prime-rl' ? withoutPrimeRl : []),
   ];
 }

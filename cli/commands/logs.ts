@@ -24,7 +24,7 @@ export const logsCommand = new Command('logs')
     const attempts = await attemptsOf(path.resolve(options.outputs, run, 'logs'), run);
     const newest = attempts[0]!;
     if (role === undefined) {
-      print([newest.folder, ...newest.roles.map((name) => `  npx ratchet logs ${run} ${name}`)].join('\n'));
+      print([newest.folder, ...newest.roles.map((name) => `  npx ratchet-rl logs ${run} ${name}`)].join('\n'));
       return;
     }
     const withRole = attempts.find(({ roles }) => roles.includes(role));

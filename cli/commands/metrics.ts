@@ -41,7 +41,7 @@ async function measuredRun(place: RunPlace): Promise<MeasuredRun> {
   const unreadable = await unreadableRows(storeOf(place));
   if (records.length === 0) await refuseWithoutRows(place, unreadable);
   if (unreadable > 0)
-    printAside(`${unreadable} lines of metrics.jsonl cannot be read: npx ratchet fsck ${place.name} --repair`);
+    printAside(`${unreadable} lines of metrics.jsonl cannot be read: npx ratchet-rl fsck ${place.name} --repair`);
   return { run: place.name, records };
 }
 
@@ -72,7 +72,7 @@ async function refuseWithoutRows(place: RunPlace, unreadable: number): Promise<v
   const head = await readHead({ ...place, lineage: await currentLineage(place) });
   const hasMetrics = head?.commit.origin === undefined && Object.keys(head?.commit.metrics ?? {}).length > 0;
   if (unreadable === 0 && !hasMetrics) return;
-  const again = unreadable > 0 ? `npx ratchet fsck ${place.name} --repair` : 'npx ratchet train FILE';
+  const again = unreadable > 0 ? `npx ratchet-rl fsck ${place.name} --repair` : 'npx ratchet-rl train FILE';
   throw new RatchetError(
     'CheckpointDamaged',
     `${storeOf(place).uri}${layout.metrics()}: expected rows of metrics, found none that can be read. What writes it again from the commits: ${again}`,

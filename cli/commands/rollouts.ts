@@ -36,7 +36,7 @@ export const rolloutsCommand = new Command('rollouts')
       const step = options.step === undefined ? null : readStep(options.step);
       const rounds = await exportRollouts(place, options.export, step);
       return print(
-        `${rounds} sampling rounds are in ${path.join(options.export, 'evals')}; look at them: npx ratchet eval tui ${options.export}`,
+        `${rounds} sampling rounds are in ${path.join(options.export, 'evals')}; look at them: npx ratchet-rl eval tui ${options.export}`,
       );
     }
     const step = options.step === undefined ? await headStep(place) : readStep(options.step);
@@ -193,7 +193,7 @@ function noRollouts(run: string, step: number, head: number): RatchetError {
         : 'What was sampled for it is not in the store any more, or was sampled for the step before.';
   return new RatchetError(
     'RunNotFound',
-    `There are no scored rollouts of step ${step} of ${run}. ${why} Another one: npx ratchet rollouts ${run} --step N`,
+    `There are no scored rollouts of step ${step} of ${run}. ${why} Another one: npx ratchet-rl rollouts ${run} --step N`,
   );
 }
 

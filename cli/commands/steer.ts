@@ -109,11 +109,11 @@ const answerWithinMs = 30_000;
 
 function refusalOf(run: string, update: string, error: unknown): unknown {
   if (error instanceof WorkflowNotFoundError) {
-    const message = `The run ${run} is not running; \`npx ratchet status ${run}\` says how far it is.`;
+    const message = `The run ${run} is not running; \`npx ratchet-rl status ${run}\` says how far it is.`;
     return new RatchetError('RunNotFound', message, { cause: error });
   }
   if (error instanceof WorkflowUpdateRPCTimeoutOrCancelledError || error instanceof ServiceError) {
-    const message = `${run}: no orchestrator answers for the run (${rootMessage(error)}). Once one is there (ratchet dev, or ratchet worker --role orchestrator) it may still hear this ${update}: \`npx ratchet status ${run}\` says what it is doing.`;
+    const message = `${run}: no orchestrator answers for the run (${rootMessage(error)}). Once one is there (ratchet dev, or ratchet worker --role orchestrator) it may still hear this ${update}: \`npx ratchet-rl status ${run}\` says what it is doing.`;
     return new RatchetError('ServerUnavailable', message, { cause: error });
   }
   if (!(error instanceof WorkflowUpdateFailedError)) return error;
@@ -134,7 +134,7 @@ async function stopNow(run: string): Promise<void> {
     if ((await nameOfStatus(handle)) !== 'RUNNING') {
       throw new RatchetError(
         'RunNotFound',
-        `The run ${run} is not running; \`npx ratchet status ${run}\` says how far it is.`,
+        `The run ${run} is not running; \`npx ratchet-rl status ${run}\` says how far it is.`,
       );
     }
     await handle.cancel();
@@ -142,7 +142,7 @@ async function stopNow(run: string): Promise<void> {
     const goOn = 'What is committed stays; `ratchet train` with its file continues from there.';
     print(
       status === 'RUNNING'
-        ? `${run}: told to cancel; what is under way has not ended after ${endPatienceMs / 1000} s. \`npx ratchet status ${run}\` says what it waits for. ${goOn}`
+        ? `${run}: told to cancel; what is under way has not ended after ${endPatienceMs / 1000} s. \`npx ratchet-rl status ${run}\` says what it waits for. ${goOn}`
         : `${run}: running → ${status.toLowerCase()}. ${goOn}`,
     );
   });

@@ -81,7 +81,7 @@ export async function checkRunFile(
     checks.push({ name, state: 'ok', says: `${file}: ${spec.name}, ${spec.maxSteps} steps` });
     for (const warning of loaded.warnings) checks.push({ name, state: 'warn', says: warning, fix: 'see the message' });
   } catch (error) {
-    return { spec: null, checks: [bad(name, error, `npx ratchet check ${file} says all of it`)] };
+    return { spec: null, checks: [bad(name, error, `npx ratchet-rl check ${file} says all of it`)] };
   }
   checks.push(
     await tried(

@@ -137,7 +137,7 @@ async function kindOf(name: string): Promise<Kind> {
   if (runNamePattern.test(run)) return { run, store: null, step };
   throw new RatchetError(
     'ConfigInvalid',
-    `${name} is not there. Expected a folder of an evaluation (outputs/evals/ENV--MODEL/ID), its ENV--MODEL or ID (npx ratchet eval list), or a run with or without a step (my-run, my-run@20).`,
+    `${name} is not there. Expected a folder of an evaluation (outputs/evals/ENV--MODEL/ID), its ENV--MODEL or ID (npx ratchet-rl eval list), or a run with or without a step (my-run, my-run@20).`,
   );
 }
 
@@ -151,7 +151,7 @@ async function runPlace({ run, store: known }: { run: string; store: string | nu
     if (!(error instanceof RatchetError) || error.code !== 'RunNotFound') throw error;
     throw new RatchetError(
       'RunNotFound',
-      `${run} is no folder here, no evaluation (npx ratchet eval list), and no run: ${error.message}`,
+      `${run} is no folder here, no evaluation (npx ratchet-rl eval list), and no run: ${error.message}`,
       { cause: error },
     );
   });

@@ -23,7 +23,7 @@ export const listCommand = new Command('list')
     const listed = asked.slice(0, limit);
     if (options.json) return printJson(listed.map(told), 2);
     for (const { where, why } of found.incomplete) printAside(`${where} is left out: it has ${why}`);
-    if (listed.length === 0) return print('no evaluation here yet; npx ratchet eval run makes one');
+    if (listed.length === 0) return print('no evaluation here yet; npx ratchet-rl eval run makes one');
     const head = ['environment', 'model', 'reward', 'examples', 'id or step', 'where'];
     print(inColumns([head, ...listed.map(row)]).join('\n'));
     if (listed.length < asked.length) print(`${asked.length - listed.length} more: --limit ${asked.length}`);

@@ -88,6 +88,6 @@ export async function refuseOtherInput(client: Client, { workflowId, input }: Pr
   if (others.length === 0) return;
   throw new RatchetError(
     'ConfigInvalid',
-    `The evaluation ${workflowId} is under way with other settings:\n${others.map((line) => `  ${line}`).join('\n')}\nNothing was changed. Type the command again when it has ended, or with --fresh to begin another one now. To end it: npx ratchet temporal workflow cancel --workflow-id ${workflowId}`,
+    `The evaluation ${workflowId} is under way with other settings:\n${others.map((line) => `  ${line}`).join('\n')}\nNothing was changed. Type the command again when it has ended, or with --fresh to begin another one now. To end it: npx ratchet-rl temporal workflow cancel --workflow-id ${workflowId}`,
   );
 }

@@ -107,14 +107,14 @@ async function create(file: string | undefined, options: ScheduleOptions): Promi
       if (!(error instanceof ScheduleAlreadyRunning)) throw error;
       throw new RatchetError(
         'ConfigInvalid',
-        `There is a schedule ${id} already: take it down with npx ratchet eval schedule delete ${id}, or give this one another --name.`,
+        `There is a schedule ${id} already: take it down with npx ratchet-rl eval schedule delete ${id}, or give this one another --name.`,
         { cause: error },
       );
     }
     const { info } = await handleOf(client, id).describe();
     const [next] = info.nextActionTimes;
     say(`${id}: ${describe(input)}, first at ${next === undefined ? 'no time' : timeOf(next)}`);
-    say(`now, too: npx ratchet eval schedule trigger ${id}`);
+    say(`now, too: npx ratchet-rl eval schedule trigger ${id}`);
   });
 }
 

@@ -15,7 +15,7 @@ export const tuiCommand = new Command('tui')
     if (!process.stdin.isTTY || !process.stdout.isTTY) {
       throw new RatchetError(
         'ConfigInvalid',
-        `ratchet eval tui needs a terminal. Without one: npx ratchet eval show ${name ?? 'outputs/evals'}, with --json for programs.`,
+        `ratchet eval tui needs a terminal. Without one: npx ratchet-rl eval show ${name ?? 'outputs/evals'}, with --json for programs.`,
       );
     }
     const find = () => allEvaluations(name, options);

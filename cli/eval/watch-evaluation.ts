@@ -49,7 +49,7 @@ export function watchEvaluation(handle: Handle, options: WatchOptions): Promise<
   return watchWorkflow(handle, options, {
     noun: 'evaluation',
     endsWithUs,
-    toEnd: `npx ratchet temporal workflow cancel --workflow-id ${handle.workflowId}`,
+    toEnd: `npx ratchet-rl temporal workflow cancel --workflow-id ${handle.workflowId}`,
     follow: (signal) => follow(handle, { teller, warned }, signal),
     async tellResult({ results }) {
       for (const { warnings } of await looksAt(handle)) warn(warnings, { teller, warned }); // it may have ended between two looks
@@ -132,7 +132,7 @@ async function sayResult(result: EvaluationResult, { teller, abbreviated, toPlay
   }
   teller.say(`results  ${folder}`);
   const beside = await besideEvaluation(folder);
-  if (beside !== null) teller.say(`compare  npx ratchet eval compare ${quote(beside.other)} ${quote(beside.own)}`);
+  if (beside !== null) teller.say(`compare  npx ratchet-rl eval compare ${quote(beside.other)} ${quote(beside.own)}`);
 }
 
 /** Whether a workflow of this id is at work. */

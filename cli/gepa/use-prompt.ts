@@ -31,7 +31,7 @@ export function howToUse(
   ];
   const typed = given.flatMap(([name, value]) => (value === undefined ? [] : [name, quote(value)]));
   return [
-    `use it: npx ratchet eval run ${quote(ids.join(','))} ${typed.join(' ')}`,
+    `use it: npx ratchet-rl eval run ${quote(ids.join(','))} ${typed.join(' ')}`,
     `  or in a run file: [[env]] system_prompt = ${JSON.stringify(file)}`,
     ...(isOne ? [] : ['  best_components.json beside it has the other texts, which no setting takes']),
   ];

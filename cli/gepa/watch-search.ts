@@ -49,7 +49,7 @@ export function watchSearch(
   const follower = new Follower(handle, teller);
   return watchWorkflow(handle, options, {
     noun: 'search',
-    toEnd: `npx ratchet gepa stop ${handle.workflowId}`,
+    toEnd: `npx ratchet-rl gepa stop ${handle.workflowId}`,
     follow: (signal) => follower.follow(signal),
     async tellResult(result) {
       await follower.look();

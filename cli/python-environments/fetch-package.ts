@@ -105,7 +105,7 @@ function withExtras(source: InstallSource & { readonly kind: 'pypi' | 'wheel' })
 }
 
 const sourceOnly =
-  'Where the index has only a source distribution, building that would run its code before it is looked at: take its file from the index, unpack it, read it, and install its folder: npx ratchet env install ./FOLDER';
+  'Where the index has only a source distribution, building that would run its code before it is looked at: take its file from the index, unpack it, read it, and install its folder: npx ratchet-rl env install ./FOLDER';
 
 /** uv, or the pip of an environment that is there. */
 async function installerOf({ uv }: FoundPython, log: (line: string) => void): Promise<[string, ...string[]]> {
@@ -131,13 +131,13 @@ function notAnEnvironment(
       : `'${source.file}[${[...asked.extras, extra].join(',')}]'`;
   const [extra] = extrasWithVerifiers(requires, asked);
   if (extra !== undefined) {
-    return `${where} needs verifiers only with its extra "${extra}": npx ratchet env install ${again(extra)}. Without it nothing was installed.`;
+    return `${where} needs verifiers only with its extra "${extra}": npx ratchet-rl env install ${again(extra)}. Without it nothing was installed.`;
   }
   const conditional = requires.find((one) => isSameName(readRequirement(one)?.name ?? '', 'verifiers'));
   if (conditional !== undefined) {
     return `${where} asks for ${conditional.trim()}, which does not hold here (Python ${asked.python}, ${process.platform}): without verifiers it is not an environment. Nothing was installed. RATCHET_PYTHON names another Python.`;
   }
-  return `${where} is not an environment: it does not need verifiers, nor does anything that it depends on. Packages there may have an environment's name and be something else; nothing was installed. Of the Environments Hub: npx ratchet env install OWNER/${name}`;
+  return `${where} is not an environment: it does not need verifiers, nor does anything that it depends on. Packages there may have an environment's name and be something else; nothing was installed. Of the Environments Hub: npx ratchet-rl env install OWNER/${name}`;
 }
 
 /**
@@ -200,7 +200,7 @@ function pythonAdvice(output: string, { version, command }: FoundPython, again: 
   if (fit.length === 0)
     return `${start} verifiers runs on Python 3.11, 3.12 and 3.13: no Python runs both. Ask for another version of it.`;
   const suggested = `python${fit.at(-1)!}`;
-  return `${start} Python ${fit.join(' or ')} will do: install it, and name it: RATCHET_PYTHON=${suggested} npx ratchet env install …${again}`;
+  return `${start} Python ${fit.join(' or ')} will do: install it, and name it: RATCHET_PYTHON=${suggested} npx ratchet-rl env install …${again}`;
 }
 
 /** The folder that the `prime` CLI fetched a package of the Environments Hub into; null where there is no such CLI, or it failed. */
@@ -214,8 +214,8 @@ export async function fetchFromHub(
       [
         'The prime CLI, which fetches packages of the Environments Hub, is not on the PATH. Install it, and ask again:',
         '  uv tool install prime',
-        `  npx ratchet env install ${id}`,
-        `or bring its files to environments/${module} in another way, and then: npx ratchet env install ${name}`,
+        `  npx ratchet-rl env install ${id}`,
+        `or bring its files to environments/${module} in another way, and then: npx ratchet-rl env install ${name}`,
       ].join('\n'),
     );
     return null;

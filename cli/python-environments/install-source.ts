@@ -99,7 +99,7 @@ function atPath(place: string, extras: readonly string[], refuse: (received: str
 }
 
 const fetchFirst =
-  'Fetch it, read it, and install its folder or its wheel by the path: npx ratchet env install ./FOLDER';
+  'Fetch it, read it, and install its folder or its wheel by the path: npx ratchet-rl env install ./FOLDER';
 
 /** What to type for what pip would fetch from an address, or for another form of its; undefined where it is neither. */
 function fromElsewhere(written: string): string | undefined {
@@ -112,7 +112,7 @@ function fromElsewhere(written: string): string | undefined {
     return [
       'A repository is fetched before it is installed, so that its code can be read first:',
       `  git clone ${repository} ${folder}${revision === undefined ? '' : ` && git -C ${folder} checkout ${revision}`}`,
-      `  npx ratchet env install ${folder}${below === undefined ? '' : `/${below}`}`,
+      `  npx ratchet-rl env install ${folder}${below === undefined ? '' : `/${below}`}`,
     ].join('\n');
   }
   if (/^[a-z][a-z+]*:\/\//i.test(written) && !written.startsWith('file://')) return fetchFirst;

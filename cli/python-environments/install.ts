@@ -86,9 +86,9 @@ function noFolder({ name, module }: InstallSource & { readonly kind: 'name' }, l
   log(
     [
       `There is no folder environments/${module} here, and a bare name stands for nothing else: on the package index ${name} may be an unrelated package.`,
-      `  npx ratchet env install OWNER/${name}   from the Environments Hub`,
-      `  npx ratchet env install ./FOLDER   a Python package on this machine`,
-      `  npx ratchet env install pypi:${name}   from the package index, where you know that it is the environment you mean`,
+      `  npx ratchet-rl env install OWNER/${name}   from the Environments Hub`,
+      `  npx ratchet-rl env install ./FOLDER   a Python package on this machine`,
+      `  npx ratchet-rl env install pypi:${name}   from the package index, where you know that it is the environment you mean`,
     ].join('\n'),
   );
   return { done: false, code: 1 };

@@ -105,7 +105,7 @@ export function packageLines(packages: readonly ListedPackage[]): string[] {
       ? '–'
       : `${installed.api}, verifiers ${installed.verifiers}${installed.set === null ? '' : `, set ${installed.set}`}`,
     from,
-    problem ?? (installed === null ? `not installed: npx ratchet env install ${name}` : staleNote[installed.stale]),
+    problem ?? (installed === null ? `not installed: npx ratchet-rl env install ${name}` : staleNote[installed.stale]),
   ]);
   const widths = [0, 1, 2, 3].map((column) => Math.max(...rows.map((row) => row[column]!.length)));
   return rows.map((row) =>

@@ -206,7 +206,7 @@ function waitsOf({ run, phase, pausedBecause, waiting }: ViewModel, shown: numbe
   const paused = pausedBecause === null ? [] : pauseOf(pausedBecause, shown, columns);
   if (phase === 'finished' || phase === 'stopped') return paused;
   if (waiting.length === 0) {
-    const what = phase === 'paused' ? `you: npx ratchet resume ${run}` : 'the next workflow task';
+    const what = phase === 'paused' ? `you: npx ratchet-rl resume ${run}` : 'the next workflow task';
     return [...paused, [{ text: ` waiting on: ${what}`, style: phase === 'paused' ? 'yellow' : 'dim' }]];
   }
   const lines = waiting.slice(0, shown).map((wait, i): Line => {

@@ -125,10 +125,10 @@ function newTokens({ promptTokenIds }: Tokens, before: Tokens | undefined): read
 
 function firstOf(text: string): string {
   const left = text.length - charsMax;
-  return left <= 0 ? text : `${text.slice(0, charsMax)} … (${left} characters more: npx ratchet rollouts)`;
+  return left <= 0 ? text : `${text.slice(0, charsMax)} … (${left} characters more: npx ratchet-rl rollouts)`;
 }
 
 function lastOf(text: string): string {
   const left = text.length - charsMax;
-  return left <= 0 ? text : `(${left} characters before this: npx ratchet rollouts) … ${text.slice(-charsMax)}`;
+  return left <= 0 ? text : `(${left} characters before this: npx ratchet-rl rollouts) … ${text.slice(-charsMax)}`;
 }

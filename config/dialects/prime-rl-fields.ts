@@ -131,7 +131,7 @@ export const top: Rows = {
   trainer_gpu_ids: together('`trainer.gpus`: how many', gpuIds()),
   ...all('deployment.num_teacher_gpus? deployment.num_teacher_nodes?', refused(why.teacherServer)),
   ...all('teacher_gpu_ids? teacher_inference?', refused(why.teacherServer)),
-  toml_files: refused('name them before this file, which is laid over them: npx ratchet rl @ FILE @ THIS'),
+  toml_files: refused('name them before this file, which is laid over them: npx ratchet-rl rl @ FILE @ THIS'),
   slurm: processes(args()),
   dry_run: ignored('a run file does not say whether it is run; `--dry-run` does', flag()),
   'max_async_level?': asyncLevel,

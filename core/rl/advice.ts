@@ -68,7 +68,7 @@ const rateTooHigh = moving('learning rate', 'lower', 'the learning rate is too h
 
 /** Every finding names the same lower rate: two of them ask for one change, not for two. */
 function lowerRate({ learningRate }: AdviceSettings): ReturnType<typeof moving> {
-  const says = `npx ratchet set RUN learning_rate=${threeDigits(learningRate / 2)} (now ${threeDigits(learningRate)})`;
+  const says = `npx ratchet-rl set RUN learning_rate=${threeDigits(learningRate / 2)} (now ${threeDigits(learningRate)})`;
   return moving('learning rate', 'lower', says);
 }
 
@@ -122,7 +122,7 @@ const rewardTrend: AdviceRule = ({ settings }, all) => {
       change: [lowerRate(settings), backTo(best.steps.at(-1)!), ...moreSignal],
     };
   }
-  const raised = `npx ratchet set RUN learning_rate=${threeDigits(settings.learningRate * 3)} (now ${threeDigits(settings.learningRate)}; LoRA takes 1e-5 to 1e-4, all weights 1e-6 to 1e-5 of large models)`;
+  const raised = `npx ratchet-rl set RUN learning_rate=${threeDigits(settings.learningRate * 3)} (now ${threeDigits(settings.learningRate)}; LoRA takes 1e-5 to 1e-4, all weights 1e-6 to 1e-5 of large models)`;
   const hasGained = gain > 0;
   return {
     level: 'look',
@@ -138,7 +138,7 @@ const rewardTrend: AdviceRule = ({ settings }, all) => {
 };
 
 function backTo(step: number): ReturnType<typeof moving> {
-  return moving('the run', 'back', `npx ratchet rewind RUN --step ${step}: continues from where it was good`);
+  return moving('the run', 'back', `npx ratchet-rl rewind RUN --step ${step}: continues from where it was good`);
 }
 
 const littleSignal = [
@@ -151,7 +151,7 @@ const moreSignal = [
   'continuous rewards in place of sparse ones',
   moving('examples', 'easier', 'easier examples'),
   moving('[difficulty_filter]', 'narrower', '[difficulty_filter] online_difficulty_filtering = true'),
-  'npx ratchet rollouts RUN --sort reward: is the best what you wanted?',
+  'npx ratchet-rl rollouts RUN --sort reward: is the best what you wanted?',
 ];
 
 const entropyCollapse: AdviceRule = ({ settings }, all) => {
@@ -201,7 +201,7 @@ const klBlowUp: AdviceRule = ({ settings }, all) => {
       '[kl_penalty] enabled = true, target_kl = 0.01, beta = 0.1',
       lowerRate(settings),
       'ref_sync_steps, where the reference may move along',
-      'npx ratchet rollouts RUN --sort reward: do the best ones deserve it?',
+      'npx ratchet-rl rollouts RUN --sort reward: do the best ones deserve it?',
     ],
   };
 };
@@ -220,7 +220,7 @@ const gradientSpikes: AdviceRule = ({ settings }, all) => {
     evidence: `gradient norms above ${factor} times those before them at ${spikes.length} of ${norms.values.length} steps: ${spikes.slice(0, 8).join(', ')}${spikes.length > 8 ? ', …' : ''}`,
     causes: ['batches with very few rows that count', rateTooHigh, 'rewards of very different size'],
     change: [
-      `npx ratchet set RUN max_grad_norm=${threeDigits(Math.min(settings.maxGradNorm, median(norms.values)))} (now ${threeDigits(settings.maxGradNorm)}; ${rules.maxGradNormStable.low} to ${rules.maxGradNormStable.high} where nothing else steadies it)`,
+      `npx ratchet-rl set RUN max_grad_norm=${threeDigits(Math.min(settings.maxGradNorm, median(norms.values)))} (now ${threeDigits(settings.maxGradNorm)}; ${rules.maxGradNormStable.low} to ${rules.maxGradNormStable.high} where nothing else steadies it)`,
       moving('batch_size', 'higher', `batch_size above ${settings.batchSize}: a fork`),
       '[trainer] advantage = "std_normalized"',
     ],
@@ -271,7 +271,7 @@ const offPolicy: AdviceRule = ({ settings }, all) => {
     ],
     change: [
       ...lessAsync(settings),
-      `npx ratchet set RUN max_mismatch_kl=${rules.mismatchKlMax}`,
+      `npx ratchet-rl set RUN max_mismatch_kl=${rules.mismatchKlMax}`,
       'where it stays above 0.05 at level 0: look at the policy server',
     ],
   };
@@ -371,7 +371,7 @@ const failed: AdviceRule = (_, all) => {
     about,
     evidence: `${percent(mean(errors.values))} of the rollouts failed through infrastructure (${span(errors)}): ${counted.join(', ')}`,
     causes: ['the environment, its judge or its sandbox throws', 'generation_timeout is too short'],
-    change: ['npx ratchet rollouts RUN --outcome infra_failure (timeout, judge_failure, oom) shows what they threw'],
+    change: ['npx ratchet-rl rollouts RUN --outcome infra_failure (timeout, judge_failure, oom) shows what they threw'],
   };
 };
 
@@ -398,7 +398,7 @@ const bottleneck: AdviceRule = ({ settings }, all) => {
     return note(
       'bound by scoring',
       ['a reward function, or a judge behind it, takes longer than the model'],
-      ['a faster judge, or more of it at once', 'more workers: npx ratchet dev --rollout-workers 2'],
+      ['a faster judge, or more of it at once', 'more workers: npx ratchet-rl dev --rollout-workers 2'],
     );
   }
   if (generate > rules.boundShare * step && generate > train) {
@@ -450,8 +450,8 @@ const lostTime: AdviceRule = ({ ettr }, all) => {
       'servers that are away: Temporal, the store',
     ],
     change: [
-      'npx ratchet logs RUN train (orchestrator, rollout): what ended them',
-      'npx ratchet events RUN',
+      'npx ratchet-rl logs RUN train (orchestrator, rollout): what ended them',
+      'npx ratchet-rl events RUN',
       '[checkpoints] interval lower: less is trained again',
     ],
   };

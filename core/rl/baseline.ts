@@ -109,7 +109,7 @@ const difficulty: Judge = ({ environment: about, attempts, meanReward, least, mo
         'easier examples ([[env]] args), or a stronger model',
         '[sft] steps: a supervised warm-up on demonstrations',
         'a reward that gives part of the points for part of the answer',
-        'look at what it says: npx ratchet rollouts',
+        'look at what it says: npx ratchet-rl rollouts',
       ],
     };
   }
@@ -179,7 +179,7 @@ const failures: Judge = ({ environment: about, failedShare, attempts }) =>
         evidence: `${percent(failedShare)} of the rollouts failed through infrastructure, and have no reward`,
         causes: ['the environment, its judge or its sandbox throws', 'generation_timeout is too short'],
         change: [
-          'npx ratchet rollouts RUN --outcome infra_failure shows what they threw (also timeout, judge_failure)',
+          'npx ratchet-rl rollouts RUN --outcome infra_failure shows what they threw (also timeout, judge_failure)',
           'generation_timeout',
         ],
       };

@@ -146,15 +146,15 @@ export function unknownSetting(asked: string, run: string, isOfFile = true): str
   const first = name.replaceAll('-', '_').split('.')[0]!;
   const can = `What can be changed while it runs: ${liveSettingNames.join(', ')}.`;
   if (boundToCheckpoint.includes(first)) {
-    return `${name} is part of what the run is: its weights were made with it. Train another run: npx ratchet train FILE --name NEW. ${can}`;
+    return `${name} is part of what the run is: its weights were made with it. Train another run: npx ratchet-rl train FILE --name NEW. ${can}`;
   }
   if (fixedForLife.includes(first)) {
-    return `${name} stays as it is for the life of a run, or its groups could not be compared. A run of its own may have another: npx ratchet fork ${run} --step N --name NEW --${name.replaceAll('_', '-')} VALUE. ${can}`;
+    return `${name} stays as it is for the life of a run, or its groups could not be compared. A run of its own may have another: npx ratchet-rl fork ${run} --step N --name NEW --${name.replaceAll('_', '-')} VALUE. ${can}`;
   }
   const near = nearestName(name, liveSettingNames);
   if (near !== undefined) return `${name}: no such setting of a running run. Did you mean ${near}? ${can}`;
   if (!isOfFile) return `"${name}": there is no such setting. ${can}`;
-  return `${name} cannot be changed while the run runs. Stop it (npx ratchet stop ${run}), change its file, and train it again: it continues from its newest commit. ${can}`;
+  return `${name} cannot be changed while the run runs. Stop it (npx ratchet-rl stop ${run}), change its file, and train it again: it continues from its newest commit. ${can}`;
 }
 
 /** The overrides after a change. */

@@ -47,7 +47,7 @@ def requirement_findings(module: str) -> list[dict[str, Any]]:
         version = installed(requirement.name)
         if version is None or not requirement.specifier.contains(version, prereleases=True):
             says = f"it asks for {requirement.name}{requirement.specifier}, and its Python has {version or 'none'}"
-            fix = "another environment here has replaced it: install this one again, in a set of its own (npx ratchet env install … --set NAME)"
+            fix = "another environment here has replaced it: install this one again, in a set of its own (npx ratchet-rl env install … --set NAME)"
             found.append({"severity": "error", "place": None, "says": says, "fix": fix})
     return found
 

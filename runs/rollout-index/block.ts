@@ -146,7 +146,7 @@ export function spoiledIndex(where: string, what: string, cause?: unknown): Ratc
   const run = /([^/]+)\/(?:lineages\/[^/]+\/)?index\/rollouts\//.exec(where)?.[1] ?? 'RUN';
   return new RatchetError(
     'CheckpointDamaged',
-    `${where}: ${what}. It is made anew by npx ratchet index ${run}`,
+    `${where}: ${what}. It is made anew by npx ratchet-rl index ${run}`,
     cause === undefined ? {} : { cause },
   );
 }

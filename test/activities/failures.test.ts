@@ -85,7 +85,7 @@ describe('a bug in our own code', () => {
     );
     assert.match(message, /Ratchet 1\.2\.3, Node v/);
     assert.match(message, /activity 7 of the workflow words, execution execution/);
-    assert.match(message, /npx ratchet train FILE\) continues from the newest commit/);
+    assert.match(message, /npx ratchet-rl train FILE\) continues from the newest commit/);
     assert.ok(cause instanceof TypeError);
   });
 

@@ -157,7 +157,7 @@ test('a part whose description was edited is refused by its name, and fsck says 
     [{ ...whole, tokens: -1 }, 'how many rollouts and tokens'],
   ] as const) {
     await store.put(key, encodeJson(change));
-    const damaged = hasCode('CheckpointDamaged', key, expected, 'npx ratchet fsck');
+    const damaged = hasCode('CheckpointDamaged', key, expected, 'npx ratchet-rl fsck');
     await assert.rejects(hearing().environment().run(openRoles().playGroups, input), damaged);
     const open = [{ step: 1, first: 1, last: 4, leases: input.round.leases.sha256 }];
     const curriculum = { ...initialCurriculum, nextOrdinal: 5 };

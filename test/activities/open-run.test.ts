@@ -54,7 +54,7 @@ describe('opening a run', () => {
     await putJson(store, layout.run(), { schemaVersion: 1, name: 'words', fork: { from: 'others', step: 4 }, spec });
     await assert.rejects(
       openRun('words.toml', 'words', 'first'),
-      hasCode('ConfigInvalid', 'not finished', 'npx ratchet fork others --step 4 --name words'),
+      hasCode('ConfigInvalid', 'not finished', 'npx ratchet-rl fork others --step 4 --name words'),
     );
     assert.deepEqual(await readdir(path.join(outputs, 'words')), ['run.json']);
   });

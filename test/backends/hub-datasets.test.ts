@@ -119,7 +119,7 @@ describe('a run file', () => {
     assert.match(missing.problems[0]!.received, /^ratchet\/rows \(split train\), which is not in that cache/);
     assert.match(
       missing.problems[0]!.suggestion!,
-      /npx ratchet model get ratchet\/rows --dataset, or train with --yes/,
+      /npx ratchet-rl model get ratchet\/rows --dataset, or train with --yes/,
     );
     assert.deepEqual(missing.spec.sft?.data, { path: id, sha256: null, hub: { subset: null, split: 'train' } });
     await getDataset(settings, train);

@@ -339,7 +339,7 @@ test('weights outside of the folders that a policy server was started with: what
   await assert.rejects(inference.bringTo({ name: 'teacher:weights:0', folder: outside!, version }), (error) => {
     assert.ok(error instanceof RatchetError && error.code === 'ConfigInvalid' && !error.isRetryable);
     assert.ok(error.message.includes(`was not started with the folder ${outside}`), error.message);
-    assert.ok(error.message.endsWith(`npx ratchet dev --weights outputs ${outside}`), error.message);
+    assert.ok(error.message.endsWith(`npx ratchet-rl dev --weights outputs ${outside}`), error.message);
     return true;
   });
 });

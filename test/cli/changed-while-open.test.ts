@@ -79,7 +79,7 @@ async function open(
       const { isAttached } = await attachOrStart(
         run.client,
         { config: file, overrides, run: name, sent: loaded.sent },
-        { ...loaded, projectFolder: folder, again: `npx ratchet train ${file}`, isAlone },
+        { ...loaded, projectFolder: folder, again: `npx ratchet-rl train ${file}`, isAlone },
         { say: (line) => void lines.push(line) },
       );
       return { isAttached, lines };
@@ -126,10 +126,13 @@ describe('a run file that is trained while its run is open', () => {
     assert.match(message, new RegExp(`^The run ${name} is open with other settings than ${run.file}`));
     assert.match(message, /^ {2}learning_rate: 0\.001 in the run → 0\.002 now$/m);
     assert.match(message, /^ {2}\[checkpoints\] keep_last: 2 in the run → 5 now$/m);
-    assert.match(message, new RegExp(`^ {2}npx ratchet attach ${name}$`, 'm'));
-    assert.match(message, new RegExp(`^ {2}npx ratchet set ${name} learning_rate=0\\.002$`, 'm'));
-    assert.match(message, new RegExp(`^ {2}npx ratchet stop ${name}, and when it has ended npx ratchet train `, 'm'));
-    assert.match(message, /^ {2}npx ratchet train \S+ --fresh$/m);
+    assert.match(message, new RegExp(`^ {2}npx ratchet-rl attach ${name}$`, 'm'));
+    assert.match(message, new RegExp(`^ {2}npx ratchet-rl set ${name} learning_rate=0\\.002$`, 'm'));
+    assert.match(
+      message,
+      new RegExp(`^ {2}npx ratchet-rl stop ${name}, and when it has ended npx ratchet-rl train `, 'm'),
+    );
+    assert.match(message, /^ {2}npx ratchet-rl train \S+ --fresh$/m);
     const { status } = await run.run.handle.describe();
     assert.equal(status.name, 'RUNNING', 'nothing was changed');
     await run.end();

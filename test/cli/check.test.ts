@@ -120,7 +120,7 @@ turns = "returns"
     const hours = async (file: string): Promise<string> => {
       const { code, stdout } = await ratchet('check', file);
       assert.equal(code, 1, stdout);
-      return /^ {2}machine: training and sampling .* a step may take about (\d+ \w+), .*\n {4}→ to train all the same: npx ratchet train \w+\.toml --yes$/m.exec(stdout)![1]!; // prettier-ignore
+      return /^ {2}machine: training and sampling .* a step may take about (\d+ \w+), .*\n {4}→ to train all the same: npx ratchet-rl train \w+\.toml --yes$/m.exec(stdout)![1]!; // prettier-ignore
     };
     assert.deepEqual(
       [await hours('single.toml'), await hours('turns.toml'), await hours('named.toml')],

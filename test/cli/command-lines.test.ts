@@ -102,10 +102,10 @@ describe('a command line that trains', () => {
     const launch = { MASTER_ADDR: 'node0', MASTER_PORT: '29500', WORLD_SIZE: '4' };
     const first = await typed('prime-rl configs/prime-rl/wiki-search.toml', { ...launch, RANK: '0' });
     assert.equal(first.code, 2);
-    assert.match(first.err, /env -u WORLD_SIZE -u RANK npx ratchet train configs\/prime-rl\/wiki-search\.toml/);
+    assert.match(first.err, /env -u WORLD_SIZE -u RANK npx ratchet-rl train configs\/prime-rl\/wiki-search\.toml/);
     const third = await typed('prime-rl configs/prime-rl/wiki-search.toml', { ...launch, RANK: '2' });
     assert.equal(third.code, 2);
-    assert.match(third.err, /TEMPORAL_ADDRESS=node0:7233 npx ratchet worker --role rollout/);
+    assert.match(third.err, /TEMPORAL_ADDRESS=node0:7233 npx ratchet-rl worker --role rollout/);
   });
 
   test('finds in configs/rl what older documents have in configs/lab', async (t) => {

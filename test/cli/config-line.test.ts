@@ -64,9 +64,12 @@ describe('run files on the command line', () => {
       words.flatMap((word) => (word.startsWith('@') ? ['@', word.slice(2)] : word.split(' '))),
     );
     const tables = readConfigLine('--trainer @ t.toml --orchestrator @ o.toml'.split(' '));
-    assert.equal(trainAgain({ ...tables, name: null }), 'npx ratchet train --trainer @ t.toml --orchestrator @ o.toml');
+    assert.equal(
+      trainAgain({ ...tables, name: null }),
+      'npx ratchet-rl train --trainer @ t.toml --orchestrator @ o.toml',
+    );
     const command = { ...line, dialect: 'prime-rl', name: null };
-    const typed = "npx ratchet train 'my run.toml' @ b.toml --trainer @ t.toml --dialect prime-rl --no-wandb";
+    const typed = "npx ratchet-rl train 'my run.toml' @ b.toml --trainer @ t.toml --dialect prime-rl --no-wandb";
     assert.equal(trainAgain(withoutResume(command)), typed);
     assert.equal(trainAgain(command), `${typed} --trainer.ckpt.resume-step 50`);
   });

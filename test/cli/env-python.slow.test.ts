@@ -181,7 +181,10 @@ describe('a package of verifiers', { skip, concurrency: false }, () => {
     const file = await ratchet(project, ['check', 'my-words.toml']);
     assert.match(file.stdout, /environment {3}my-words, a Python package, version 0\.1\.0/);
     assert.equal((await ratchet(project, ['env', 'uninstall', 'my-words'])).code, 0);
-    assert.match((await ratchet(project, ['env', 'list'])).stdout, /not installed: npx ratchet env install my-words/);
+    assert.match(
+      (await ratchet(project, ['env', 'list'])).stdout,
+      /not installed: npx ratchet-rl env install my-words/,
+    );
   });
 
   test('that imports what it does not depend on is refused with the traceback, its line and the fix', async () => {

@@ -96,7 +96,7 @@ describe('a package that is built', { skip, concurrency: false }, () => {
   });
 
   test('and needs verifiers with an extra alone is installed with it, and refused without it by what to type', async () => {
-    await assert.rejects(install('pypi:behind-extra==0.1.1'), /needs verifiers only with its extra "env": npx ratchet env install 'pypi:behind-extra\[env\]==0\.1\.1'/); // prettier-ignore
+    await assert.rejects(install('pypi:behind-extra==0.1.1'), /needs verifiers only with its extra "env": npx ratchet-rl env install 'pypi:behind-extra\[env\]==0\.1\.1'/); // prettier-ignore
     const said: string[] = [];
     const installed = await install('pypi:behind-extra[env]==0.1.1', (line) => said.push(line));
     assert(installed.done);

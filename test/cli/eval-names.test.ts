@@ -66,7 +66,7 @@ test('evaluations are listed, and compared by the names that the list has', asyn
   assert.equal((JSON.parse(byId.out) as { id: string }[])[0]!.id, '11111111');
   const none = await ratchet('eval', 'compare', 'shop--other', 'shop--strong');
   assert.equal(none.code, 1);
-  assert.match(none.err, /shop--other .*\(npx ratchet eval list\)/);
+  assert.match(none.err, /shop--other .*\(npx ratchet-rl eval list\)/);
 });
 
 test('an evaluation is compared with the newest of another model, else with the newest other one', async (t) => {

@@ -173,5 +173,5 @@ test('ratchet eval run says of a folder that holds no model what it lacks, and o
 test('ratchet eval tui without a terminal is refused, with what does without one', async () => {
   const { code, out, err } = await ratchet('tui');
   assert.deepEqual([code, out], [2, '']);
-  assert.match(err, /needs a terminal\. Without one: npx ratchet eval show outputs\/evals/);
+  assert.match(err, /needs a terminal\. Without one: npx ratchet-rl eval show outputs\/evals/);
 });

@@ -44,7 +44,7 @@ test('who attaches to a running run is told its last five events, whether or not
 test('the reason of a pause is told in full once, and shortly again and again, with what ends it', () => {
   const pausedBecause = `breaker: 16 of 16 rollouts failed\n${'    at play (environment.ts:1:1)\n'.repeat(20)}`;
   const line = waitingLine('words', { pausedBecause, step: 3, on: [] });
-  assert.match(line, /^still paused, until npx ratchet resume words: breaker: 16 of 16 rollouts failed⏎ .*…$/);
+  assert.match(line, /^still paused, until npx ratchet-rl resume words: breaker: 16 of 16 rollouts failed⏎ .*…$/);
   assert.ok(line.length < 160);
 });
 

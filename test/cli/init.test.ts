@@ -56,7 +56,7 @@ test('what is there stays as it is, and both are said', async (t) => {
   assert.equal(readFileSync(path.join(place, 'configs/rl/wordle.toml'), 'utf8'), '# mine');
   assert.match(said, /^wrote {2}configs\/rl\/ {2}alphabet-sort\.toml.*wiki-search\.toml.*vllm-reverse-text\.toml$/m);
   assert.match(said, /^left as it was {2}configs\/rl\/ {2}wordle\.toml$/m);
-  assert.match(said, /npx ratchet train configs\/rl\/reverse-text\.toml/);
+  assert.match(said, /npx ratchet-rl train configs\/rl\/reverse-text\.toml/);
   const again = await initLab('ratchet', place);
   assert.doesNotMatch(again, /^wrote/m);
 });

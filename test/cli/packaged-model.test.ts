@@ -81,7 +81,7 @@ test('a run file that names it says that it is not here yet, and what fetches it
   writeFileSync(path.join(folder, 'smol.toml'), `model = "${model}"\n[[env]]\nid = "reverse-text"\n[lora]\n`);
   const { said } = await run('check', 'smol.toml', '--dialect', 'ratchet');
   assert.match(said, /smollm2-135m-instruct \(SmolLM2-135M-Instruct, Apache-2\.0, .*\) is not here yet\./);
-  assert.match(said, /npx ratchet model get smollm2-135m-instruct/);
+  assert.match(said, /npx ratchet-rl model get smollm2-135m-instruct/);
 });
 
 test('it is the same model on whatever machine its folder lies', () => {

@@ -21,7 +21,7 @@ describe('a command of another tool, pasted behind `ratchet`, is read as ours', 
     'prime train configs/rl/gsm8k.toml': 'train configs/rl/gsm8k.toml',
     'uvx prime eval run x': 'eval run x',
     'uv run vf-eval gsm8k -n 5': 'eval run gsm8k -n 5',
-    'npx ratchet train x.toml': 'train x.toml',
+    'npx ratchet-rl train x.toml': 'train x.toml',
     'train x.toml': 'train x.toml',
   };
   for (const [line, ours] of Object.entries(pasted)) test(line, () => assert.equal(read(line), ours));
@@ -29,15 +29,15 @@ describe('a command of another tool, pasted behind `ratchet`, is read as ours', 
 
 describe('what has no counterpart is refused, with what to type', () => {
   const refused: Readonly<Record<string, RegExp>> = {
-    'orchestrator @ F.toml': /npx ratchet rl @ F\.toml.*--orchestrator @ F\.toml.*worker --role orchestrator/,
+    'orchestrator @ F.toml': /npx ratchet-rl rl @ F\.toml.*--orchestrator @ F\.toml.*worker --role orchestrator/,
     'uv run trainer @ F.toml': /worker --role train /,
     'inference @ F.toml': /worker --role rollout/,
-    'CUDA_VISIBLE_DEVICES=0,1 uv run rl @ F': /CUDA_VISIBLE_DEVICES=… npx ratchet rl @ F/,
+    'CUDA_VISIBLE_DEVICES=0,1 uv run rl @ F': /CUDA_VISIBLE_DEVICES=… npx ratchet-rl rl @ F/,
     'prime login': /PRIME_API_KEY/,
-    'prime rl list': /npx ratchet runs/,
-    'uv sync': /npx ratchet env install/,
+    'prime rl list': /npx ratchet-rl runs/,
+    'uv sync': /npx ratchet-rl env install/,
     'vllm serve Qwen/Qwen2.5-7B-Instruct --port 8007': /"vllm serve Qwen\/Qwen2\.5-7B-Instruct --port 8007" without/,
-    'bash scripts/tmux.sh': /npx ratchet attach RUN/,
+    'bash scripts/tmux.sh': /npx ratchet-rl attach RUN/,
   };
   for (const [line, says] of Object.entries(refused)) {
     test(line, () => assert.throws(() => read(line), { code: 'ConfigInvalid', message: says }));

@@ -15,7 +15,7 @@ test('whoever holds the processes is told which runs continue, and then what bec
   ]);
   assert.deepEqual(firstLines(before), [
     'a continues after step 3',
-    'b is paused after step 7: no-signal   (npx ratchet status b)',
+    'b is paused after step 7: no-signal   (npx ratchet-rl status b)',
   ]);
   const now = new Map([
     ['a', at('failed', 4, 'another\narchitecture')],

@@ -52,7 +52,7 @@ test('after a changed file with --fresh, the new run is meant, which is said', a
   assert.equal(run, 'shop-8258');
   assert.match(
     says!,
-    /the run is shop-8258, .* shop has others \(to continue that: npx ratchet train shop\.toml --name shop\)/,
+    /the run is shop-8258, .* shop has others \(to continue that: npx ratchet-rl train shop\.toml --name shop\)/,
   );
   // More steps of the new run are the new run too.
   assert.equal((await meant({ 'batch-size': '16', 'max-steps': '9' })).run, 'shop-8258');

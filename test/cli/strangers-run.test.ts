@@ -668,15 +668,15 @@ test('a worker asks nobody: what it refuses says where a person is asked, or wha
   const server = { url: 'http://127.0.0.1:45015/v1', keys: ['OPENAI_API_KEY'] };
   assert.throws(
     () => requireServer(server, 'The inference server', environment),
-    /npx ratchet eval checkpoints RUN asks for it, or takes --grant 'server http:\/\/127\.0\.0\.1:45015'/,
+    /npx ratchet-rl eval checkpoints RUN asks for it, or takes --grant 'server http:\/\/127\.0\.0\.1:45015'/,
   );
   assert.throws(
     () => requireGrant('sandbox-none', 'Python', environment),
-    /npx ratchet eval checkpoints RUN asks for it, or takes --grant 'sandbox-none'/,
+    /npx ratchet-rl eval checkpoints RUN asks for it, or takes --grant 'sandbox-none'/,
   );
   assert.throws(
     () => trustedFile(path.join(strange, 'evil.ts'), 'The environment', environment),
-    /Where a stored run names it: npx ratchet eval checkpoints RUN asks for it/,
+    /Where a stored run names it: npx ratchet-rl eval checkpoints RUN asks for it/,
   );
 });
 
@@ -730,7 +730,7 @@ test('the page forks nothing that is not granted, and says what to type at a ter
   const steer = steerFromPage(run.store);
   await assert.rejects(
     async () => steer('base', { what: 'fork', value: '0 mine' }),
-    /type npx ratchet fork base --step 0 --name mine --store file:.* --grant '.*evil\.toml sha256 .*' --grant '.*evil\.ts sha256/,
+    /type npx ratchet-rl fork base --step 0 --name mine --store file:.* --grant '.*evil\.toml sha256 .*' --grant '.*evil\.ts sha256/,
   );
   assert.equal(granted(project), '');
 });

@@ -11,7 +11,7 @@ const typed = { ids: ['./shop.ts'], options: { save: true, apiBaseUrl: 'http://l
 
 test('the end of a search says what to type with its prompt', () => {
   assert.deepEqual(howToUse({ folder, isImproved: true }, searched, typed), [
-    `use it: npx ratchet eval run ./shop.ts -m small -b http://localhost:8000/v1 -a '{"n": 3}' --system-prompt outputs/gepa/shop--small/1a2b/best_prompt.txt`,
+    `use it: npx ratchet-rl eval run ./shop.ts -m small -b http://localhost:8000/v1 -a '{"n": 3}' --system-prompt outputs/gepa/shop--small/1a2b/best_prompt.txt`,
     '  or in a run file: [[env]] system_prompt = "outputs/gepa/shop--small/1a2b/best_prompt.txt"',
   ]);
   assert.match(howToUse({ folder, isImproved: false }, searched, typed).join(), /no prompt was better than the start/);

@@ -22,8 +22,8 @@ function watch(run: BegunRun, startAnew?: () => Promise<RunWorkflow>) {
     rollouts: () => null,
     known: null,
     ...(startAnew && { startAnew }),
-    goOn: 'npx ratchet train words.toml',
-    goOnPlainly: 'npx ratchet train words.toml',
+    goOn: 'npx ratchet-rl train words.toml',
+    goOnPlainly: 'npx ratchet-rl train words.toml',
     interrupted: new AbortController(),
     gone: new AbortController().signal,
   });
@@ -48,7 +48,7 @@ test('a run whose workflow is deleted while it is watched ends with the command 
   assert.equal(await exitCode, 1);
   assert.match(
     lines.at(-1) ?? '',
-    /files are still there: npx ratchet train words\.toml continues it$/,
+    /files are still there: npx ratchet-rl train words\.toml continues it$/,
     lines.join('\n'),
   );
   gate.open();

@@ -153,7 +153,7 @@ test('a run file is refused where another kind is expected, with what to do with
   const run = 'model = "m"\nmax_steps = 3\n[[env]]\nid = "words"\n';
   assert.throws(() => refuseRunFile(parseToml(run, 'a.toml'), 'a file of a prompt search'), {
     message:
-      'a.toml: expected a file of a prompt search, got a run file, because of max_steps. To train with it: npx ratchet train a.toml',
+      'a.toml: expected a file of a prompt search, got a run file, because of max_steps. To train with it: npx ratchet-rl train a.toml',
   });
   for (const other of ['[gepa]\nmax_calls = 9\n', '[[eval]]\nid = "words"\n', '[[env]]\nenv_id = "words"\n'])
     refuseRunFile(parseToml(other, 'a.toml'), 'that');

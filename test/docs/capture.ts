@@ -87,7 +87,7 @@ export async function captureCommands(only: readonly string[] = []): Promise<Cap
   const type = async (each: Typed): Promise<void> => {
     const printed = each.isAlone ? await runAlone(each) : await run(each, project.folder, temporalAddress);
     const prompt = each.stdin === undefined ? '$ ' : `$ echo ${each.stdin.trim()} | `;
-    const text = `${prompt}npx ratchet ${each.command}\n${printed.replaceAll(project.folder, '…').replaceAll(temporalAddress, '127.0.0.1:7233')}`;
+    const text = `${prompt}npx ratchet-rl ${each.command}\n${printed.replaceAll(project.folder, '…').replaceAll(temporalAddress, '127.0.0.1:7233')}`;
     const name = each.command.split(' ', 1)[0]!;
     const before = captures.get(name);
     captures.set(name, before === undefined ? text.trim() : `${before}\n\n${text.trim()}`);

@@ -47,9 +47,9 @@ async function ratchetIn(folder: string, ...args: readonly string[]): Promise<Ty
   return { code, said: command.said };
 }
 
-/** The words after `next    npx ratchet` or the like. */
+/** The words after `next    npx ratchet-rl` or the like. */
 function toTypeNext(said: string, what: string): string[] {
-  const [, words] = new RegExp(`^.*${what}\\s+npx ratchet (.*)$`, 'm').exec(said) ?? [];
+  const [, words] = new RegExp(`^.*${what}\\s+npx ratchet-rl (.*)$`, 'm').exec(said) ?? [];
   assert.ok(words, said);
   return words.trim().split(' ');
 }
@@ -217,7 +217,9 @@ test('where no server runs, a run is told of from its folder: runs, status, even
   assert.match(unknown.said, /^Nothing of Ratchet runs in /m);
 
   // What they suggest is typed: what trains only as a dry run.
-  const suggested = [...`${status.said}\n${attach.said}`.matchAll(/npx ratchet ([^,\n]*)/g)].map(([, line]) => line!);
+  const suggested = [...`${status.said}\n${attach.said}`.matchAll(/npx ratchet-rl ([^,\n]*)/g)].map(
+    ([, line]) => line!,
+  );
   assert.ok(suggested.length >= 4, suggested.join('\n'));
   for (const line of new Set(suggested)) {
     const words = line.trim().split(' ');

@@ -71,7 +71,7 @@ test('settings, a pause and its end say what was and what is, and what cannot be
 
   assert.match(
     await said('pause', 'steered', 'lunch'),
-    /running → paused: lunch\..*Continue with: npx ratchet resume steered/,
+    /running → paused: lunch\..*Continue with: npx ratchet-rl resume steered/,
   );
   const [run] = JSON.parse(await said('runs', '--json')) as { state: string; waitingFor: string }[];
   assert.deepEqual([run?.state, run?.waitingFor], ['paused', 'lunch']);

@@ -42,8 +42,8 @@ interface Typed {
 
 /** Into a shell, as a person does who copies it: only npx, which would look for a package, is left out. */
 function type(line: string, folder = project.folder): Promise<Typed> {
-  assert.match(line, /^npx ratchet /, 'it can be typed in a clone');
-  const command = line.replace('npx ratchet', `"${process.execPath}" "${cli}"`);
+  assert.match(line, /^npx ratchet-rl /, 'it can be typed in a clone');
+  const command = line.replace('npx ratchet-rl', `"${process.execPath}" "${cli}"`);
   return new Promise((resolve) => {
     execFile('sh', ['-c', command], { cwd: folder, env: environmentOfUser() }, (error, out, err) =>
       resolve({ code: error === null ? 0 : Number(error.code), said: out + err }),
@@ -80,10 +80,13 @@ async function writeFake(name: string, steps: number, { failsAt = null as number
 }
 
 test('of a run that has finished: more steps, and afresh', async () => {
-  const { code, said } = await type('npx ratchet train words.toml');
+  const { code, said } = await type('npx ratchet-rl train words.toml');
   assert.equal(code, 0, said);
   const suggested = suggestedIn(said);
-  assert.deepEqual(suggested, ['npx ratchet train words.toml --max-steps 4', 'npx ratchet train words.toml --fresh']);
+  assert.deepEqual(suggested, [
+    'npx ratchet-rl train words.toml --max-steps 4',
+    'npx ratchet-rl train words.toml --fresh',
+  ]);
   const [further, afresh] = suggested as [string, string];
 
   const more = await type(further);
@@ -93,37 +96,40 @@ test('of a run that has finished: more steps, and afresh', async () => {
   assert.equal(again.code, 0, again.said);
   assert.match(again.said, /done: step 2 of 2/);
 
-  const status = await type('npx ratchet status words');
-  assert.deepEqual(suggestedIn(status.said), ['npx ratchet train words.toml --name words --max-steps 8']);
+  const status = await type('npx ratchet-rl status words');
+  assert.deepEqual(suggestedIn(status.said), ['npx ratchet-rl train words.toml --name words --max-steps 8']);
   await allWork(suggestedIn(status.said));
 });
 
 test('of a step that cannot be reached: those that can, and from where it stands', async () => {
   await writeFake('far', 2);
-  await allWork(['npx ratchet train far.toml']);
-  const { code, said } = await type('npx ratchet train far.toml --resume.step 99');
+  await allWork(['npx ratchet-rl train far.toml']);
+  const { code, said } = await type('npx ratchet-rl train far.toml --resume.step 99');
   assert.equal(code, 1, said);
   const suggested = suggestedIn(said);
   assert.deepEqual(suggested, [
-    'npx ratchet train far.toml --resume.step N',
-    'npx ratchet checkpoints far',
-    'npx ratchet train far.toml',
+    'npx ratchet-rl train far.toml --resume.step N',
+    'npx ratchet-rl checkpoints far',
+    'npx ratchet-rl train far.toml',
   ]);
   await allWork(suggested.map((line) => line.replace('step N', 'step 2')));
 });
 
 test('of a commit that cannot be read: the check that sets it aside, and then the run', async () => {
   await writeFake('torn', 4);
-  await allWork(['npx ratchet train torn.toml']);
+  await allWork(['npx ratchet-rl train torn.toml']);
   await truncate(path.join(project.folder, 'outputs/torn/lineages/main/steps/step_4.json'), 10);
-  const failed = await type('npx ratchet train torn.toml --max-steps 6');
+  const failed = await type('npx ratchet-rl train torn.toml --max-steps 6');
   assert.equal(failed.code, 1, failed.said);
   const [check, goOn, ...rest] = suggestedIn(failed.said);
-  assert.deepEqual([check, goOn, ...rest], ['npx ratchet fsck torn', 'npx ratchet train torn.toml --max-steps 6']);
+  assert.deepEqual(
+    [check, goOn, ...rest],
+    ['npx ratchet-rl fsck torn', 'npx ratchet-rl train torn.toml --max-steps 6'],
+  );
 
   const checked = await type(check!);
   const repair = suggestedIn(checked.said).find((line) => line.endsWith('--repair'))!;
-  assert.equal(repair, 'npx ratchet fsck torn --repair', checked.said);
+  assert.equal(repair, 'npx ratchet-rl fsck torn --repair', checked.said);
   await allWork([repair, goOn!]);
 });
 
@@ -131,9 +137,9 @@ test('of a run that is paused: its state, and to resume it', async () => {
   const { mend } = await writeFake('paused', 3, { failsAt: 2 });
   const training = begin('train paused.toml');
   await training.says(/ paused: /);
-  const status = await type('npx ratchet status paused');
+  const status = await type('npx ratchet-rl status paused');
   const suggested = suggestedIn(status.said);
-  assert.deepEqual(suggested, ['npx ratchet resume paused'], status.said);
+  assert.deepEqual(suggested, ['npx ratchet-rl resume paused'], status.said);
   await mend();
   await allWork(suggested);
   assert.equal(await training.ended, 0, training.said);
@@ -149,23 +155,23 @@ test('of a run that is watched: its settings, coming back to it, and running onc
   await second.stop();
   const suggested = suggestedIn(second.said);
   assert.deepEqual(suggested, [
-    'npx ratchet set watched learning_rate=',
-    'npx ratchet stop watched',
-    'npx ratchet attach watched',
+    'npx ratchet-rl set watched learning_rate=',
+    'npx ratchet-rl stop watched',
+    'npx ratchet-rl attach watched',
   ]);
-  await allWork(['npx ratchet set watched learning_rate=5e-4']);
+  await allWork(['npx ratchet-rl set watched learning_rate=5e-4']);
 
   const attached = begin('attach watched');
   await attached.says(/ step \d+ of 400/);
-  await allWork(['npx ratchet stop watched --now']);
+  await allWork(['npx ratchet-rl stop watched --now']);
   assert.equal(await training.ended, 1);
   assert.equal(await attached.ended, 1);
-  assert.deepEqual(suggestedIn(training.said), ['npx ratchet train watched.toml'], training.said);
-  assert.deepEqual(suggestedIn(attached.said), ['npx ratchet train watched.toml --name watched'], attached.said);
+  assert.deepEqual(suggestedIn(training.said), ['npx ratchet-rl train watched.toml'], training.said);
+  assert.deepEqual(suggestedIn(attached.said), ['npx ratchet-rl train watched.toml --name watched'], attached.said);
 
-  const further = begin(suggestedIn(attached.said)[0]!.replace('npx ratchet ', ''));
+  const further = begin(suggestedIn(attached.said)[0]!.replace('npx ratchet-rl ', ''));
   await further.says(/ step \d+ of 400/);
-  await allWork(['npx ratchet stop watched']);
+  await allWork(['npx ratchet-rl stop watched']);
   assert.equal(await further.ended, 0, further.said);
 });
 
@@ -176,8 +182,8 @@ test('of a run whose processes were ended with it, in a folder of its own', asyn
   const training = begin('train alone.toml', folder);
   await training.says(/step 1 of 6/);
   await training.stop();
-  assert.deepEqual(suggestedIn(training.said), ['npx ratchet train alone.toml'], training.said);
-  const stored = await type('npx ratchet status alone', folder);
-  assert.deepEqual(suggestedIn(stored.said), ['npx ratchet train alone.toml --name alone'], stored.said);
+  assert.deepEqual(suggestedIn(training.said), ['npx ratchet-rl train alone.toml'], training.said);
+  const stored = await type('npx ratchet-rl status alone', folder);
+  assert.deepEqual(suggestedIn(stored.said), ['npx ratchet-rl train alone.toml --name alone'], stored.said);
   await allWork(suggestedIn(training.said), folder);
 });

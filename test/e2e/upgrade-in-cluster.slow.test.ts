@@ -51,7 +51,7 @@ test('a run that the new orchestrator cannot continue with says why; it can be m
     () => ratchet('status', 'moved'),
     ([, text]) => /TMPRL1100/.test(text),
   );
-  assert.match(said, /of another version: it cannot continue .* `npx ratchet upgrade moved` moves it/s);
+  assert.match(said, /of another version: it cannot continue .* `npx ratchet-rl upgrade moved` moves it/s);
 
   const [code, stopped] = await ratchet('stop', 'stopped', '--now');
   assert.equal(code, 0, stopped);

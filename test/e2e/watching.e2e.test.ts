@@ -84,7 +84,7 @@ test('ratchet attach --json prints lines of the documented schema and nothing el
   await delay(2_500); // for one more look
   await Promise.all([json.stop(), plain.stop()]);
   assert.deepEqual([await json.ended, await plain.ended], [0, 0]);
-  assert.match(plain.said, /detached\. The run words continues; come back with: npx ratchet attach words$/m);
+  assert.match(plain.said, /detached\. The run words continues; come back with: npx ratchet-rl attach words$/m);
   const lines = json.printed
     .trim()
     .split('\n')

@@ -42,7 +42,7 @@ test('what README.md tells a newcomer to type is all in docs/guide/your-own-envi
             .map((line) => line.replace(/ *#.*$/, '')),
     );
   const [short, whole] = [lines(stepsOf('README.md')), lines(steps)];
-  assert.ok(short.includes('npx ratchet train shout.toml'));
+  assert.ok(short.includes('npx ratchet-rl train shout.toml'));
   let from = 0;
   for (const step of short) {
     const at = whole.indexOf(step, from);

@@ -138,7 +138,7 @@ test('a refusal is one line with the setting, the origin, the name of the key an
   const destination = { ...server(url), what: 'MLflow ([mlflow] tracking_uri)' };
   await assert.rejects(askServer(destination, url, { secrets }), ({ message }: Error) => {
     const told = `^MLflow \\(\\[mlflow\\] tracking_uri\\) at ${url} is not asked with the key in ${key}: `;
-    assert.match(message, new RegExp(`${told}.*"key ${key} ${url}".*npx ratchet train FILE`));
+    assert.match(message, new RegExp(`${told}.*"key ${key} ${url}".*npx ratchet-rl train FILE`));
     return !message.includes(secret) && !message.includes('\n');
   });
 });

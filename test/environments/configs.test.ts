@@ -31,7 +31,7 @@ after(() => rmSync(cache, { recursive: true, force: true }));
 /** A run file may name a model that must be fetched first. If it is missing, the message says how to fetch it. */
 async function checkModelOf(spec: RunSpec): Promise<void> {
   if (aboutPackaged(spec.model) !== null)
-    await assert.rejects(checkModel(spec), /is not here yet\. Fetch it: npx ratchet model get/);
+    await assert.rejects(checkModel(spec), /is not here yet\. Fetch it: npx ratchet-rl model get/);
   else if (spec.trainer.kind === 'tinker')
     await assert.rejects(checkModel(spec), /has no config\.json, .*ratchet model get/);
   else await checkModel(spec);

@@ -63,7 +63,7 @@ test('a package in a folder beside the run file is found to be installed, unless
   assert(!beside.ok);
   assert.equal(beside.install, './runs/my_words');
   assert.match(beside.received, /a Python package beside the run file, \.\/runs\/my_words, which is not installed/);
-  assert.match(beside.suggestion!, /npx ratchet env install \.\/runs\/my_words installs it, and so does --yes/);
+  assert.match(beside.suggestion!, /npx ratchet-rl env install \.\/runs\/my_words installs it, and so does --yes/);
   const elsewhere = findFrom(folder, 'my-words');
   assert(!elsewhere.ok);
   assert.equal(elsewhere.install, undefined);
@@ -79,7 +79,7 @@ test('owner/name is never the built-in of that name unless it is asked for, and 
     refused.received,
     /^"primeintellect\/reverse-text@0\.1\.4", of the Environments Hub, which is not installed/,
   );
-  assert.match(refused.suggestion!, /npx ratchet env install primeintellect\/reverse-text@0\.1\.4/);
+  assert.match(refused.suggestion!, /npx ratchet-rl env install primeintellect\/reverse-text@0\.1\.4/);
   assert.match(refused.suggestion!, /built-in "reverse-text" with --builtin/);
   assert.equal(refused.install, 'primeintellect/reverse-text@0.1.4');
   const taken = find(folder, 'primeintellect/reverse-text@0.1.4', true);
@@ -131,7 +131,7 @@ test('a Python package of the project that is not installed is refused with the 
   const found = find(folder, 'wiki-search');
   assert(!found.ok);
   assert.match(found.received, /a Python package of this project, environments\/wiki_search, which is not installed/);
-  assert.match(found.suggestion!, /^npx ratchet env install wiki-search installs it; or .*--builtin/);
+  assert.match(found.suggestion!, /^npx ratchet-rl env install wiki-search installs it; or .*--builtin/);
   assert.equal(found.install, 'wiki-search');
   assert.deepEqual(find(folder, 'wiki-search', true).ok, true);
 });
@@ -172,7 +172,7 @@ test('a package whose pyproject.toml has changed says so, and one whose verifier
   write(folder, '.ratchet/python/v0-0.3.1/ratchet.json', manifest(one));
   const found = find(folder, 'my-env');
   assert(found.ok);
-  assert.match(found.said!, /its pyproject\.toml has changed since: npx ratchet env install my-env/);
+  assert.match(found.said!, /its pyproject\.toml has changed since: npx ratchet-rl env install my-env/);
   write(folder, '.ratchet/python/v0-0.3.1/ratchet.json', manifest(one, path.join(folder, 'gone/bin/python')));
   const refused = find(folder, 'my-env');
   assert(!refused.ok);

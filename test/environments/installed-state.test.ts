@@ -153,7 +153,7 @@ describe('what a run file’s id stands for', () => {
     const found = environmentFinder({ projectFolder: project })('my-env', { builtin: false });
     assert(!found.ok);
     assert.match(found.received, /was taken out of its virtual environment/);
-    assert.match(found.suggestion ?? '', /npx ratchet env install pypi:my-env/);
+    assert.match(found.suggestion ?? '', /npx ratchet-rl env install pypi:my-env/);
   });
 });
 

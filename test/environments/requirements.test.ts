@@ -131,7 +131,7 @@ describe('where a package is to come from', () => {
   test('in other forms of pip is refused by name, with what to type', (t) => {
     const project = folder(t, { 'x.tar.gz': '' });
     for (const [written, typed] of [
-      ['git+https://example.org/o/my-env.git@v1#subdirectory=envs/a', /git clone https:\/\/example\.org\/o\/my-env\.git \.\/packages\/my-env && git -C \.\/packages\/my-env checkout v1\n  npx ratchet env install \.\/packages\/my-env\/envs\/a/], // prettier-ignore
+      ['git+https://example.org/o/my-env.git@v1#subdirectory=envs/a', /git clone https:\/\/example\.org\/o\/my-env\.git \.\/packages\/my-env && git -C \.\/packages\/my-env checkout v1\n  npx ratchet-rl env install \.\/packages\/my-env\/envs\/a/], // prettier-ignore
       ['git+ssh://git@example.org/o/my-env', /git clone ssh:\/\/git@example\.org\/o\/my-env \.\/packages\/my-env\n/],
       ['my-env @ git+https://example.org/o/my-env', /git clone https:\/\/example\.org\/o\/my-env /],
       ['pypi:my-env @ git+https://example.org/o/my-env', /names an address[^]*git clone https/],

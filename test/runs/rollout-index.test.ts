@@ -67,7 +67,7 @@ describe('the index of rollouts', () => {
     await cut(3, 'text', 0.5);
     await assert.rejects((await opened(test)).find({}), {
       code: 'CheckpointDamaged',
-      message: /steps_\d-\d\.\w+: expected .*made anew by npx ratchet index words/,
+      message: /steps_\d-\d\.\w+: expected .*made anew by npx ratchet-rl index words/,
     });
     assert.deepEqual(await all(indexRun(run)), [], 'each step has a block');
     const removed = await removeDamagedBlocks(run);

@@ -426,7 +426,7 @@ describe('a failed read names the step that a run can continue from', () => {
     const told = await withWayBack(run, damaged('rollouts/step_6/groups_11-12/leases.json'));
     assert.match(
       String(told),
-      /Nothing that was trained up to step 5 is lost: npx ratchet rewind words --step 5 continues/,
+      /Nothing that was trained up to step 5 is lost: npx ratchet-rl rewind words --step 5 continues/,
     );
   });
 
@@ -436,7 +436,7 @@ describe('a failed read names the step that a run can continue from', () => {
     const { packed } = await readJson<StepPlan>(run, commit.plan!);
     await writeFile(path.join(await store.localFolder(''), packed.key), '{"schemaVersion":9}\n');
     const told = await withWayBack(run, damaged(packed.key));
-    assert.match(String(told), /npx ratchet rewind words --step 4 continues/);
+    assert.match(String(told), /npx ratchet-rl rewind words --step 4 continues/);
   });
 
   test('groups that the head’s state names: the newest step whose state does not name them', async (t) => {

@@ -84,7 +84,7 @@ const broken: Readonly<Record<string, Broken>> = {
       const place = layout.rolloutIndex('main');
       for (const name of await readdir(path.join(folder, place))) await write(folder, place + name, 'other bytes');
     },
-    refused: [['rollouts', 'histogram', 'example', ...ofOneRollout], /It is made anew by npx ratchet index/],
+    refused: [['rollouts', 'histogram', 'example', ...ofOneRollout], /It is made anew by npx ratchet-rl index/],
   },
   'rollouts-of-other-bytes': {
     harm: async (folder) => {

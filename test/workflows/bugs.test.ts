@@ -73,7 +73,7 @@ test('a bug in a workflow is named wherever it is shown what the run waits for, 
   assert.equal(stuck?.is, 'wedged');
   assert.match(
     stuck.text,
-    /^its workflow code fails on the orchestrator.*, and is tried again: Cannot read properties of undefined \(reading 'section'\)\. That is a bug of Ratchet.*npx ratchet stop run-\S+ --now/,
+    /^its workflow code fails on the orchestrator.*, and is tried again: Cannot read properties of undefined \(reading 'section'\)\. That is a bug of Ratchet.*npx ratchet-rl stop run-\S+ --now/,
   );
   assert.match(
     await describeWaiting(handle),

@@ -199,7 +199,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     assert.match(reason, /^no-signal: 8 sampling rounds for step 2 .* harder examples\. /);
     assert.ok(
       reason.endsWith(
-        `npx ratchet rewind ${run.name} --step 0 goes back to the best evaluated version (regression: words fell from 0.438 (v0, the best so far) to 0.000 with v1: -0.438 per example, 95 % between -0.500 and -0.400 over 4 examples).`,
+        `npx ratchet-rl rewind ${run.name} --step 0 goes back to the best evaluated version (regression: words fell from 0.438 (v0, the best so far) to 0.000 with v1: -0.438 per example, 95 % between -0.500 and -0.400 over 4 examples).`,
       ),
       reason,
     );
@@ -230,7 +230,7 @@ describe('the groups of a step', { concurrency: 8 }, () => {
     assert.deepEqual(others, []);
     assert.match(
       told!,
-      /^step 1: \[difficulty_filter\] widened after 4 sampling rounds: they kept 0 of the 2 groups a batch needs \(4 groups all right, 0 all wrong\)\. This step now takes every group whose rewards differ.*solves nearly all .*npx ratchet stop /,
+      /^step 1: \[difficulty_filter\] widened after 4 sampling rounds: they kept 0 of the 2 groups a batch needs \(4 groups all right, 0 all wrong\)\. This step now takes every group whose rewards differ.*solves nearly all .*npx ratchet-rl stop /,
     );
   });
 

@@ -24,7 +24,7 @@ describe('a run that is talked to', { concurrency: 8 }, () => {
     await gate.reached;
     assert.equal(
       await run.tell('pause', 'lunch'),
-      `running → paused: lunch. What is under way is finished and stored (step 1 of 2); no further step begins. Continue with: npx ratchet resume ${run.name}`,
+      `running → paused: lunch. What is under way is finished and stored (step 1 of 2); no further step begins. Continue with: npx ratchet-rl resume ${run.name}`,
     );
     gate.open();
     await until('the commit', () => run.fake.commits().length === 2);

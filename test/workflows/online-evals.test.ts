@@ -118,7 +118,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     const { step, evals } = await run.result();
     assert.deepEqual([step, evals.map((one) => one.step)], [2, [2]]);
     assert.deepEqual(await run.told('warning'), [
-      `eval v0 on words failed: the judge is broken. Once that is repaired: npx ratchet eval checkpoints ${run.name} --steps 0`,
+      `eval v0 on words failed: the judge is broken. Once that is repaired: npx ratchet-rl eval checkpoints ${run.name} --steps 0`,
     ]);
   });
 
@@ -163,7 +163,7 @@ describe('evaluations of a run', { concurrency: 8 }, () => {
     await gate.reached;
     assert.match(
       await run.paused(),
-      new RegExp(`Resume to continue, or go back: npx ratchet rewind ${run.name} --step 0$`),
+      new RegExp(`Resume to continue, or go back: npx ratchet-rl rewind ${run.name} --step 0$`),
     );
     gate.open();
     await run.tell('resume');

@@ -226,7 +226,7 @@ describe('a branch that looks for a better prompt', { concurrency: 8 }, () => {
     assert.deepEqual(
       warnings.filter((text) => text.startsWith('gepa:')),
       [
-        `gepa: the branch of v1 on reverse-text failed, and the run continues without it: no examples. Once that is repaired: npx ratchet gepa branch ${run.name} --env reverse-text`,
+        `gepa: the branch of v1 on reverse-text failed, and the run continues without it: no examples. Once that is repaired: npx ratchet-rl gepa branch ${run.name} --env reverse-text`,
       ],
     );
   });

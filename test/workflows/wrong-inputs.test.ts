@@ -249,7 +249,7 @@ describe(
           const { message } = await failureOf(type, args);
           assert.match(message, said);
           if (type !== 'playRounds')
-            assert.match(message, /npx ratchet temporal workflow start --type \w+ --task-queue ratchet/);
+            assert.match(message, /npx ratchet-rl temporal workflow start --type \w+ --task-queue ratchet/);
         });
       }
     }
@@ -325,7 +325,7 @@ const wrongUpdates: readonly (readonly [name: string, args: readonly unknown[], 
   [
     'pause',
     [5],
-    /^pause: reason: expected a reason in one line .* received 5 \(a number\)\. For example: npx ratchet temporal workflow update execute .* --name pause --input '"to look at it"'/,
+    /^pause: reason: expected a reason in one line .* received 5 \(a number\)\. For example: npx ratchet-rl temporal workflow update execute .* --name pause --input '"to look at it"'/,
   ],
   ['pause', [{ reason: 'x' }], /received an object with reason/],
   ['pause', ['x'.repeat(100_000)], /of at most 2000 characters, received "x{60}…"/],

@@ -25,7 +25,7 @@ export function verdictLine(of: {
       : ` (${signed(difference.mean)}, 95 % ${signed(difference.low)} … ${signed(difference.high)})`;
   const next = {
     taken: 'it is in use for groups that are leased from now on',
-    offered: `to use it: npx ratchet gepa adopt ${run} --env ${environment}`,
+    offered: `to use it: npx ratchet-rl gepa adopt ${run} --env ${environment}`,
     told: `the prompt in use stays (adopt = "never"): ${prompt.key}`,
     'no better': 'the prompt in use stays',
   }[verdict];
@@ -41,7 +41,7 @@ export function adoptedLine(environment: string, { foundAt }: PromptRef): string
 }
 
 export function branchFailedLine(run: string, { environment, step }: PromptBranch, reason: string): string {
-  return `gepa: the branch of v${step} on ${environment} failed, and the run continues without it: ${reason} Once that is repaired: npx ratchet gepa branch ${run} --env ${environment}`;
+  return `gepa: the branch of v${step} on ${environment} failed, and the run continues without it: ${reason} Once that is repaired: npx ratchet-rl gepa branch ${run} --env ${environment}`;
 }
 
 /** Why a run leaves its branches behind. */
@@ -58,7 +58,7 @@ export function branchCancelledLine({ environment, step }: PromptBranch, because
 
 /** Of a run that ends. */
 export function unansweredLine(run: string, environment: string, { ref, foundAt }: PromptRef): string {
-  return `gepa: no answer came: the prompt for ${environment} that was found from v${foundAt} is not in use (${ref.key}); a run that is trained further still offers it: npx ratchet gepa adopt ${run} --env ${environment}`;
+  return `gepa: no answer came: the prompt for ${environment} that was found from v${foundAt} is not in use (${ref.key}); a run that is trained further still offers it: npx ratchet-rl gepa adopt ${run} --env ${environment}`;
 }
 
 /** Servers that hold one version are a branch's alone, or are brought back and forth. */

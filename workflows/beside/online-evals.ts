@@ -305,7 +305,7 @@ export class OnlineEvals {
     control.tell(
       'warning',
       step,
-      `eval v${step} on ${environment} failed: ${rootCause(reason).message} Once that is repaired: npx ratchet eval checkpoints ${spec.name} --steps ${step}`,
+      `eval v${step} on ${environment} failed: ${rootCause(reason).message} Once that is repaired: npx ratchet-rl eval checkpoints ${spec.name} --steps ${step}`,
     );
   }
 
@@ -342,7 +342,7 @@ export class OnlineEvals {
     // One evaluation alone is flagged too often: chance marks some in a hundred.
     if (this.#isLastStepMade || action === 'flag' || regression.isRepeated !== true) return;
     if (action === 'stop') return control.stopBecause(text);
-    control.pause(`${text}. Resume to continue, or go back: npx ratchet rewind ${spec.name} --step ${best.step}`);
+    control.pause(`${text}. Resume to continue, or go back: npx ratchet-rl rewind ${spec.name} --step ${best.step}`);
   }
 }
 

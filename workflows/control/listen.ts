@@ -68,7 +68,7 @@ function problemsOf(shapes: readonly Shape[], args: readonly unknown[]): string[
 function problemOfUpdate(name: keyof typeof updateShapes, args: readonly unknown[]): string | null {
   const shapes: readonly (readonly [string, Shape])[] = Object.entries(updateShapes[name]);
   const example = updateExamples[name];
-  const typed = `npx ratchet temporal workflow update execute --workflow-id ${workflowInfo().workflowId} --name ${name}${example === null ? '' : ` --input '${example}'`}`;
+  const typed = `npx ratchet-rl temporal workflow update execute --workflow-id ${workflowInfo().workflowId} --name ${name}${example === null ? '' : ` --input '${example}'`}`;
   const extra = args.slice(shapes.length).filter((one) => one !== undefined && one !== null);
   if (extra.length > 0) {
     const takes = shapes.length === 0 ? 'no input' : 'one input';

@@ -203,10 +203,10 @@ export class RunControl {
 
   /** The better versions that evaluations know of; nothing where the reason names a way back itself. */
   #wayBack(reason: string): string {
-    if (reason.includes('npx ratchet rewind')) return '';
+    if (reason.includes('npx ratchet-rl rewind')) return '';
     const known = Object.values(this.#figures.regressions).flatMap(
       ({ bestStep, text }) =>
-      bestStep === undefined ? [] : [` npx ratchet rewind ${this.#options.spec.name} --step ${bestStep} goes back to the best evaluated version (${text}).`], // prettier-ignore
+      bestStep === undefined ? [] : [` npx ratchet-rl rewind ${this.#options.spec.name} --step ${bestStep} goes back to the best evaluated version (${text}).`], // prettier-ignore
     );
     return known.join('');
   }
@@ -288,7 +288,7 @@ export class RunControl {
       const reason = given ?? 'asked to';
       const before = this.#pausedBecause;
       this.pause(reason, 'person');
-      const goOn = `Continue with: npx ratchet resume ${this.#options.spec.name}`;
+      const goOn = `Continue with: npx ratchet-rl resume ${this.#options.spec.name}`;
       if (before !== null) return `It was paused already (${before}); the reason is now: ${reason}. ${goOn}`;
       return `running → paused: ${reason}. What is under way is finished and stored${this.#underWayText()}; no further step begins. ${goOn}`;
     });
@@ -351,7 +351,7 @@ export class RunControl {
     const { name } = this.#options.spec;
     const resumed = before === null ? '' : ` The pause is over with it (it was: ${before}).`;
     if (before !== null) this.tell('resumed', this.#step, `resumed by a rewind to step ${step}`);
-    return `Continuing from step ${step} in a new lineage once what is under way is done.${resumed} Later steps stay in the store: npx ratchet audit ${name}`;
+    return `Continuing from step ${step} in a new lineage once what is under way is done.${resumed} Later steps stay in the store: npx ratchet-rl audit ${name}`;
   }
 
   #resume(): string {
@@ -403,7 +403,7 @@ export class RunControl {
       this.planned === last
         ? `Step ${last} is in training already: it gets a checkpoint only if it was to have one, and else is trained again from the one before, from stored rollouts.`
         : `Step ${last} gets a checkpoint.`;
-    return `running → stopping: step ${last} is finished and committed, its evaluations too. ${checkpoint} ${goOn} At once: npx ratchet stop ${run} --now`;
+    return `running → stopping: step ${last} is finished and committed, its evaluations too. ${checkpoint} ${goOn} At once: npx ratchet-rl stop ${run} --now`;
   }
 
   #status(): RunStatus {

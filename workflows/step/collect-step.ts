@@ -219,7 +219,7 @@ class Collection {
     const { name } = this.#context.run;
     const means = 'This step now takes every group whose rewards differ, and an eighth of a batch is enough.';
     if (all > kept + none)
-      return `${means} The policy solves nearly all of these examples, so more steps teach little: end the run with its evaluations (npx ratchet stop ${name}), or train on harder examples.`;
+      return `${means} The policy solves nearly all of these examples, so more steps teach little: end the run with its evaluations (npx ratchet-rl stop ${name}), or train on harder examples.`;
     if (none > kept + all)
       return `${means} The policy solves hardly any of these examples: take easier ones, or a reward that tells wrong answers apart.`;
     return `${means} If many steps say this, widen the bounds in [difficulty_filter] or change the examples.`;
@@ -235,7 +235,7 @@ class Collection {
       `no-signal: ${Math.round(harvest.fruitlessRounds)} sampling rounds for step ${step} kept ${groups} of the ${groupsPerBatch} groups a batch needs (${all} groups all right, ${none} all wrong).`,
       ...harvest.account.describe(),
       all > groups + none
-        ? `The policy solves nearly all of these examples, and resuming alone will not help: end the run with its evaluations (npx ratchet stop ${name}), or train a new one on harder examples.`
+        ? `The policy solves nearly all of these examples, and resuming alone will not help: end the run with its evaluations (npx ratchet-rl stop ${name}), or train a new one on harder examples.`
         : 'Choose easier or harder examples, or widen [difficulty_filter]; then resume.',
     ];
     await this.#pause(reason.join(' '));

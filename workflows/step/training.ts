@@ -76,7 +76,7 @@ export class Training {
       control.tell('refused', step, `step ${step}: batch refused (${trained.reason}); its groups are not trained`);
       if (attempts.length >= refusedAttemptsMax) {
         control.pause(
-          `${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate, then resume: npx ratchet set ${run.name} learning_rate=…`,
+          `${attempts.length} batches for step ${step} were refused in a row: ${trained.reason}. Lower the learning rate, then resume: npx ratchet-rl set ${run.name} learning_rate=…`,
         );
         await control.untilResumed();
       }

@@ -272,7 +272,7 @@ function copied(screen: Screen, data: BrowserData, size: Size): Outcome | null {
     }
     case 'compare': {
       const [a, b] = [screen.a, screen.b].map((one) => data.evaluations[one]!.where);
-      return { copy: `npx ratchet eval compare ${a} ${b}`, what: 'the command that prints this' };
+      return { copy: `npx ratchet-rl eval compare ${a} ${b}`, what: 'the command that prints this' };
     }
     case 'pair':
     case 'help':

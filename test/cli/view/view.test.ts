@@ -243,7 +243,7 @@ describe('what the view says of a run', () => {
     );
     assert.match(text, /● paused/);
     assert.match(text, /^ paused: breaker: 16 of 16⏎failed$/m);
-    assert.match(text, /^ waiting on: you: npx ratchet resume words$/m);
+    assert.match(text, /^ waiting on: you: npx ratchet-rl resume words$/m);
     const long = rows({}, look({ phase: 'paused', pausedBecause: 'no disk left '.repeat(20) }));
     assert.equal(long.filter((row) => /no disk/.test(row)).length, 2);
   });

@@ -61,7 +61,7 @@ test('what cannot be changed is refused by name, with what to do instead', () =>
   assert.match(unknownSetting('batch_size', 'words'), /ratchet fork words --step N --name NEW --batch-size VALUE/);
   assert.match(unknownSetting('sampling.temperature', 'words'), /ratchet fork words .* --sampling\.temperature VALUE/);
   assert.match(unknownSetting('model', 'words'), /ratchet train FILE --name NEW/);
-  assert.match(unknownSetting('kl_penalty.beta', 'words'), /Stop it \(npx ratchet stop words\), change its file/);
+  assert.match(unknownSetting('kl_penalty.beta', 'words'), /Stop it \(npx ratchet-rl stop words\), change its file/);
   assert.match(
     unknownSetting('foo', 'words', false),
     /^"foo": there is no such setting\. What can be changed .*max_steps/,
