@@ -38,6 +38,7 @@ const landmarks: Readonly<Record<string, RegExp>> = {
   '.': /^(?:run\.json|metadata\.json|results\.jsonl)$/,
   specs: /^[0-9a-f]{16}(?:\.source)?\.json$/,
   claims: /^claim_\d+\.json$/,
+  'lineages/main/steps': /^step_\d+\.json$/,
   evaluation: /^attempt_\d+\.json$/,
   search: /^search\.json$/,
 };
