@@ -8,7 +8,7 @@ import type { ChatMessage } from './rollout.ts';
  * `[image image/png, 70 bytes, 1a2b3c4d]`. The parts go with the message under a symbol, which copies keep and JSON leaves out. So they reach an
  * API as they were, and what is stored has the text alone.
  */
-const parts = Symbol('parts');
+const parts = Symbol.for('ratchet.message-parts'); // shared: a process may hold this module twice
 
 /** A part of a message's content; `type` says what else it has. */
 export type ContentPart = Readonly<Record<string, unknown>> & { readonly type: string };
@@ -63,7 +63,7 @@ export function requireText(messages: readonly ChatMessage[]): void {
 
 /** What to do with an environment that shows pictures. */
 export const askAnApi =
-  'Evaluate the environment with a model that reads them, behind an API: ratchet eval run ENV -m MODEL';
+  'Evaluate the environment with a model that reads them, behind an API: npx ratchet-rl eval run ENV -m MODEL';
 
 /** A part in words: its text, or `[image …]`, `[input_audio]`. */
 export function partText(part: Readonly<Record<string, unknown>>): string {

@@ -88,7 +88,7 @@ export function loadEnvironment() {
     const [folder, server] = [await evaluationFolder(t), await api(t, 'ratchet')];
     await assert.rejects(
       openEvaluation(input(t, folder, server.url, code(twoPrompts))),
-      /mock reads text alone, and example 0 of native has a part of the type "image_url"\. Evaluate .* ratchet eval run native -m MODEL/,
+      /mock reads text alone, and example 0 of native has a part of the type "image_url"\. Evaluate .* ratchet-rl eval run native -m MODEL/,
     );
     assert.deepEqual(contentsAsked(server), []);
   });

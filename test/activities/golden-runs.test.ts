@@ -17,7 +17,8 @@ interface Golden {
 }
 
 const golden: readonly Golden[] = [
-  { name: 'prime-rl', dialect: 'prime-rl' },
+  // Its loss says kl_tau, which the newest prime-rl no longer has.
+  { name: 'prime-rl', dialect: 'prime-rl-0.9' },
   {
     name: 'prime-rl-0.4',
     dialect: 'prime-rl-0.4',

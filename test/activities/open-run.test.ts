@@ -258,7 +258,7 @@ describe('one workflow drives a run', () => {
     await open();
     await assert.rejects(
       open({}, 'words-other'),
-      hasCode('ConfigInvalid', 'workflow words', 'ratchet status', '--name'),
+      hasCode('ConfigInvalid', 'workflow words', 'ratchet-rl status', '--name'),
     );
     await open(); // the first one itself, after a restart
   });

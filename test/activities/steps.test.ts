@@ -166,7 +166,7 @@ describe('committing a step', () => {
         },
         parent: { ...commit, parent: '0'.repeat(64) },
       }[what];
-      await assert.rejects(roles.commitStep(other), hasCode('CommitConflict', 'step_1.json', 'ratchet train'));
+      await assert.rejects(roles.commitStep(other), hasCode('CommitConflict', 'step_1.json', 'ratchet-rl train'));
       assert.equal((await readHead(test.run))!.sha256, sha256);
     });
   }
@@ -186,7 +186,7 @@ describe('committing a step', () => {
     await roles.commitStep({ ...commit, parent: '0'.repeat(64) });
     await assert.rejects(
       readHead(test.run),
-      hasCode('CheckpointDamaged', 'step_1.json', 'step 0', 'ratchet fsck words'),
+      hasCode('CheckpointDamaged', 'step_1.json', 'step 0', 'ratchet-rl fsck words'),
     );
   });
 

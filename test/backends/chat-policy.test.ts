@@ -69,7 +69,7 @@ test('of a server that nobody listens at it says where, and nothing of a run', a
       error.message,
       /http:\/\/127\.0\.0\.1:9 .*nobody listens there\. Is it running, and is that its address\?/,
     );
-    assert.doesNotMatch(error.message, /\[inference\]|ratchet dev/);
+    assert.doesNotMatch(error.message, /\[inference\]|ratchet(?:-rl)? dev/);
     assert.equal(error.message.split('Is it running').length, 2);
     return true;
   });

@@ -214,7 +214,7 @@ turns = "returns"
       obstacles,
       /model: Qwen\/Qwen3-8B is a name on the Hugging Face Hub \(qwen3-8b, 8\.19 billion parameters, 15\.3 GiB in bfloat16\)[^]*model get Qwen\/Qwen3-8B/,
     );
-    assert.match(obstacles, /environment: .*"my-env"[^]*ratchet env install/);
+    assert.match(obstacles, /environment: .*"my-env"[^]*ratchet-rl env install/);
     assert.match(
       stdout,
       /advice \(rules of thumb, no errors\):[^]*hub\.toml:2:1 {2}batch_size = 16: usually at least 64/,
@@ -227,7 +227,7 @@ turns = "returns"
     assert.notEqual(code, 0);
     assert.match(
       `${stdout}${stderr}`,
-      /Qwen\/Qwen3-8B is neither a folder here nor in .*ratchet model get Qwen\/Qwen3-8B/s,
+      /Qwen\/Qwen3-8B is neither a folder here nor in .*ratchet-rl model get Qwen\/Qwen3-8B/s,
     );
     assert.deepEqual(await readdir(folder), ['hub.toml']);
   });

@@ -72,6 +72,6 @@ test('of several new runs with these settings each is named with its command', a
   for (const name of ['shop-8258', 'shop-91af']) await begin(name, { 'batch-size': '16' });
   await assert.rejects(
     meant({ 'batch-size': '16' }),
-    /other settings than the file has now[^]*train shop\.toml --name shop-8258\n {2}\S+ ratchet train shop\.toml --name shop-91af\n {2}\S+ ratchet train shop\.toml --name shop$/,
+    /other settings than the file has now[^]*train shop\.toml --name shop-8258\n {2}\S+ ratchet-rl train shop\.toml --name shop-91af\n {2}\S+ ratchet-rl train shop\.toml --name shop$/,
   );
 });

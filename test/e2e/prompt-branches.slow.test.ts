@@ -280,7 +280,7 @@ test('a branch that is asked for offers what it found; a rewind takes the prompt
   assert.equal(values['verdict'], 'offered', text);
   assert.match(
     await ratchet('status', 'asked'),
-    /prompt +say: the environment's own\n +a better one waits for a yes, prompts.*ratchet gepa adopt asked --env say/,
+    /prompt +say: the environment's own\n +a better one waits for a yes, prompts.*ratchet-rl gepa adopt asked --env say/,
   );
   assert.match(await ratchet('gepa', 'adopt', 'asked', '--env', 'say'), /is its system prompt for groups/);
   await handle.executeUpdate('resume');

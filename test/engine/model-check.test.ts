@@ -21,7 +21,7 @@ test('a run is refused for its model before any weight is read', async (t) => {
   const ask = (change: object): Promise<unknown> => checkModel({ ...run, model: folder, ...change });
   const refuses = (change: object, message: RegExp): Promise<void> =>
     assert.rejects(ask(change), { code: 'ModelUnsupported', message });
-  await refuses({}, /has no config.json.*ratchet model get/s);
+  await refuses({}, /has no config.json.*ratchet-rl model get/s);
   const config = JSON.parse(await readConfig('qwen3-tied')) as object;
   const write = (change: object): Promise<void> =>
     writeFile(join(folder, 'config.json'), JSON.stringify({ ...config, ...change }));

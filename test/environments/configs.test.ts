@@ -33,7 +33,7 @@ async function checkModelOf(spec: RunSpec): Promise<void> {
   if (aboutPackaged(spec.model) !== null)
     await assert.rejects(checkModel(spec), /is not here yet\. Fetch it: npx ratchet-rl model get/);
   else if (spec.trainer.kind === 'tinker')
-    await assert.rejects(checkModel(spec), /has no config\.json, .*ratchet model get/);
+    await assert.rejects(checkModel(spec), /has no config\.json, .*ratchet-rl model get/);
   else await checkModel(spec);
 }
 

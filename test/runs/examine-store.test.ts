@@ -29,7 +29,7 @@ test('a run whose newest commit was cut off continues from the one before it, on
   const key = layout.commit('main', 4);
   await truncate(path.join(test.folder, key), 100);
   for (const attempt of [() => readHead(test.run), () => requireReachable(test.run, 2)]) {
-    await assert.rejects(attempt, hasCode('CheckpointDamaged', key, 'ratchet fsck words'));
+    await assert.rejects(attempt, hasCode('CheckpointDamaged', key, 'ratchet-rl fsck words'));
   }
 
   const { faults, unreadableHead, whole } = await examineStore(test.run);

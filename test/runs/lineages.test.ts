@@ -127,7 +127,7 @@ describe('a rewind', () => {
     assert.equal(begun.hasWeights, false);
     await assert.rejects(
       act(openRoles(undefined, { salt: 'another engine' }).restoreVersion, { run: there.run, policy }),
-      hasCode('CheckpointDamaged', policy.file.key, 'ratchet checkpoints'),
+      hasCode('CheckpointDamaged', policy.file.key, 'ratchet-rl checkpoints'),
     );
     assert.equal(await run.test.store.read(policy.file.key), null, 'other weights are not put in their place');
     const recovery = await act(openRoles().restoreVersion, { run: there.run, policy });
@@ -244,7 +244,7 @@ describe('a run whose Temporal state is behind its store', () => {
     const { test, roles, versions } = await started(t, 3);
     await assert.rejects(
       planNext(test, roles, versions[1]!),
-      hasCode('CommitConflict', 'temporal workflow reset', 'head is step 3 of main', 'ratchet rewind words --step 1'),
+      hasCode('CommitConflict', 'temporal workflow reset', 'head is step 3 of main', 'ratchet-rl rewind words --step 1'),
     );
   });
 
@@ -253,7 +253,7 @@ describe('a run whose Temporal state is behind its store', () => {
     const { run } = here;
     await assert.rejects(
       refuseOverRound(run, { step: 2, first: 3 }),
-      hasCode('CommitConflict', 'older database', 'about to make step 2', 'ratchet train FILE again'),
+      hasCode('CommitConflict', 'older database', 'about to make step 2', 'ratchet-rl train FILE again'),
     );
     await refuseOverRound(run, { step: 4, first: 9 });
     const key = layout.commit('main', 3);
@@ -269,7 +269,7 @@ describe('a run whose Temporal state is behind its store', () => {
     await rewound(run, 2);
     await assert.rejects(
       planNext(run.test, run.roles, run.versions[3]!),
-      hasCode('CommitConflict', 'lineage l2 has begun', 'ratchet rewind words --step 3'),
+      hasCode('CommitConflict', 'lineage l2 has begun', 'ratchet-rl rewind words --step 3'),
     );
   });
 });
@@ -516,7 +516,7 @@ describe('a fork', () => {
       for (const key of cutOff) await twig.removeAll(key);
       await assert.rejects(
         refuseOtherRun(spec),
-        hasCode('ConfigInvalid', 'ratchet fork words --step 4 --name twig', 'not finished'),
+        hasCode('ConfigInvalid', 'ratchet-rl fork words --step 4 --name twig', 'not finished'),
       );
       const { store } = run.test.run;
       const [standing] = (await storedStandings(store)).filter((found) => found.run === 'twig');

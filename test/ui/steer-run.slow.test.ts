@@ -77,7 +77,7 @@ test('what is pressed on the page of a running run happens to the run', { skip: 
   await said.filter({ hasText: 'learning_rate 0.001 → 0.0005' }).waitFor();
   assert.equal((await status())?.learningRate, 5e-4);
   await send('set', 'batch_size=8');
-  await said.filter({ hasText: 'ratchet fork steered --step' }).waitFor();
+  await said.filter({ hasText: 'ratchet-rl fork steered --step' }).waitFor();
   await look('refused');
 
   await send('fork at step', '3 steered-again');
