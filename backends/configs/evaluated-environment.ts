@@ -6,6 +6,7 @@ import { isEnvironmentFile } from '../../core/names.ts';
 import type { EvaluationSpec } from '../../config/eval-file.ts';
 import type { JsonValue } from '../../config/run-spec.ts';
 import { readRegular } from '../../engine/regular-file.ts';
+import { trustedFile } from '../../engine/trusted-files.ts';
 import { environmentFinder } from '../environments/find.ts';
 import { readPrompt } from './prompt-files.ts';
 import { Refused } from './refused.ts';
@@ -39,7 +40,7 @@ export async function findEvaluatedEnvironment(
   if (!isEnvironmentFile(found.id)) return { said, environment: { ...named, id: found.id } };
   const file = path.resolve(projectFolder, found.id);
   const sha256 = createHash('sha256')
-    .update(await readRegular(file))
+    .update(await readRegular(trustedFile(file, 'The environment')))
     .digest('hex');
   return { said, environment: { ...named, id: file, sha256 } };
 }
@@ -64,12 +65,15 @@ function v1Args(
 export async function withPrompt(
   environment: EvaluatedEnvironment,
   written: string | undefined,
-  projectFolder: string,
+  { projectFolder, ownPrompts }: { readonly projectFolder: string; readonly ownPrompts: readonly unknown[] },
 ): Promise<EvaluatedEnvironment> {
   if (written === undefined) return environment;
-  const { text } = await readPrompt(written, (name) => path.resolve(projectFolder, name)).catch((error: unknown) => {
+  const resolve = (name: string): string => path.resolve(projectFolder, name);
+  const { text } = await readPrompt(written, resolve, () => ownPrompts.includes(written)).catch((error: unknown) => {
     if (!(error instanceof Refused)) throw error;
-    throw new RatchetError('ConfigInvalid', `${environment.name}: system_prompt: ${error.message}.`, { cause: error });
+    const { suggestion } = error.said;
+    const whole = suggestion === undefined ? error.message : `${error.message}; ${suggestion}`;
+    throw new RatchetError('ConfigInvalid', `${environment.name}: system_prompt: ${whole}.`, { cause: error });
   });
   return { ...environment, systemPrompt: text };
 }

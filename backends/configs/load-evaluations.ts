@@ -76,6 +76,10 @@ async function loadEvaluations(
     const isValid = parseEvalFile(text, { file, settings: {} }).ok;
     throw problemsToTell(parsed.problems, 'a file of evaluations', isValid);
   }
+  const asItStands = parseEvalFile(text, { file, settings: {} });
+  const ownPrompts = asItStands.ok
+    ? asItStands.spec.evaluations.map(({ environment }) => environment.systemPrompt)
+    : [];
   const problems: string[] = [];
   const warnings = [...parsed.warnings];
   const registries = new Map<string, EndpointsSpec | null>();
@@ -84,7 +88,7 @@ async function loadEvaluations(
     const { name } = spec.environment;
     try {
       const { environment: found, said } = await findEvaluatedEnvironment(spec, { projectFolder, builtin });
-      const environment = await withPrompt(found, spec.environment.systemPrompt, projectFolder);
+      const environment = await withPrompt(found, spec.environment.systemPrompt, { projectFolder, ownPrompts });
       const endpointsPath = path.resolve(projectFolder, spec.model.endpointsPath);
       if (!registries.has(endpointsPath)) registries.set(endpointsPath, await readRegistry(endpointsPath));
       const servers = serversOfModel(spec.model, registries.get(endpointsPath) ?? null, isSet);

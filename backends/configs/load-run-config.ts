@@ -17,6 +17,7 @@ import { environmentFinder } from '../environments/find.ts';
 import { linesOfStore, resolveStoreUri } from '../store/index.ts';
 import { grantByFile, linesOfModels } from './grant.ts';
 import { resolvePath } from './paths.ts';
+import { promptsIn } from './prompt-files.ts';
 import { readRunText } from './run-text.ts';
 import { withFiles } from './named-files.ts';
 import type { SentFiles } from './sent-files.ts';
@@ -135,5 +136,7 @@ export async function loadRunConfig(file: string, options: LoadOptions): Promise
     .filter((each) => each !== null && /^[./]/.test(each))
     .map((each) => resolvePath(each!, { folder, projectFolder }));
   grantByFile([...linesOfStore(store.uri), ...linesOfModels(models)], Object.keys(overrides).length === 0);
-  return withFiles({ ...parsed, spec: { ...parsed.spec, store } }, { folder, texts: read.texts }, options);
+  const own = parseRunConfig(read.toml, asItStands);
+  const ownPrompts = own.ok ? promptsIn(own.spec) : new Set<string>();
+  return withFiles({ ...parsed, spec: { ...parsed.spec, store } }, { folder, texts: read.texts, ownPrompts }, options);
 }

@@ -15,7 +15,11 @@ import { locateVariableFiles, withVariableFiles } from './variable-files.ts';
 /** With what the files are that a run file names. */
 export async function withFiles(
   parsed: RunConfig & { readonly readAs: ReadAs },
-  { folder, texts }: { readonly folder: string } & Pick<ReadRunFile, 'texts'>,
+  {
+    folder,
+    texts,
+    ownPrompts,
+  }: { readonly folder: string; readonly ownPrompts: ReadonlySet<string> } & Pick<ReadRunFile, 'texts'>,
   { projectFolder, reachesStore = false, isOnlyLookedAt = false, sent }: LoadOptions,
 ): Promise<LoadedConfig> {
   const { spec, readAs, resumeStep, missing, notYet, advice, placeOf } = parsed;
@@ -23,7 +27,7 @@ export async function withFiles(
   const { tried, problems } = trying(placeOf);
   await tried([['store', 'uri'], ['output_dir']], () => requireStoreFolder(spec.store.uri));
   const code = await readCodeOf(spec, folder, tried);
-  const prompts = await readPrompts(spec, folders, tried);
+  const prompts = await readPrompts(spec, folders, { tried, ownPrompts, sent });
   const environments = await readEnvironments(prompts, folder, tried);
   const places = { folders: [folder, projectFolder], areAllHere: missing.length === 0 };
   const variables = await locateVariableFiles(spec, places, (look) => tried([['env_files']], look));
@@ -57,7 +61,7 @@ export async function withFiles(
     notYet,
     advice,
     placeOf,
-    sent: { texts, beside },
+    sent: { texts: { ...texts, ...prompts.texts }, beside },
     problems: [...problems.values()],
     sftRows: data?.rows ?? null,
     chatTemplate: template?.text ?? null,

@@ -8,6 +8,8 @@ import { trustedData } from '../../engine/trusted-files.ts';
 import { sha256 } from '../store/file-store.ts';
 import { type Folders, resolvePath } from './paths.ts';
 import { Refused, type Tried } from './refused.ts';
+import type { SentFiles } from './sent-files.ts';
+import { howToBeTold, tellsContent } from './untold.ts';
 
 interface Prompt {
   readonly text: string;
@@ -15,8 +17,18 @@ interface Prompt {
   readonly file: { readonly path: string; readonly sha256: string } | null;
 }
 
-/** A prompt that is written as `system_prompt`: the text, or what its file holds, to the last character. Throws `Refused`. */
-export async function readPrompt(written: string, resolve: (name: string) => string): Promise<Prompt> {
+/** Whether the text of a prompt's file may be told: a plan and a run's settings have it, which everybody may read. */
+type MayTell = (written: string, read: { readonly path: string; readonly text: string }) => boolean;
+
+/**
+ * A prompt that is written as `system_prompt`: the text, or what its file holds, to the last character. Where files are not told to
+ * everybody, `mayTell` decides. Throws `Refused`.
+ */
+export async function readPrompt(
+  written: string,
+  resolve: (name: string) => string,
+  mayTell: MayTell,
+): Promise<Prompt> {
   if (!isPromptFile(written)) return { text: written, file: null };
   const expected = `a system prompt of at most ${systemPromptCharsMax} characters: its text, or a file with it`;
   const named = resolve(written);
@@ -31,7 +43,13 @@ export async function readPrompt(written: string, resolve: (name: string) => str
   }
   if (text.length > systemPromptCharsMax)
     throw new Refused({ expected, received: `${file} with ${text.length} characters` });
-  return { text, file: { path: named, sha256: sha256(Buffer.from(text)) } };
+  if (tellsContent() || mayTell(written, { path: named, text }))
+    return { text, file: { path: named, sha256: sha256(Buffer.from(text)) } };
+  throw new Refused({
+    expected: 'a text, or a file that the file of settings itself names',
+    received: `${file}, named beside it`,
+    suggestion: howToBeTold,
+  });
 }
 
 interface ReadPrompts {
@@ -39,10 +57,31 @@ interface ReadPrompts {
   readonly evaluated: NonNullable<RunSpec['eval']>['environments'];
   /** Files that were read. */
   readonly files: readonly Pick<CodeRef, 'path' | 'sha256'>[];
+  /** By their path, of those that the run file does not name itself: to be sent by whoever starts a run. */
+  readonly texts: Readonly<Record<string, string>>;
+}
+
+/** All that environments of a run write as their system prompts. */
+export function promptsIn(spec: Pick<RunSpec, 'environments' | 'eval'>): Set<string> {
+  const all = [...spec.environments, ...(spec.eval?.environments ?? [])];
+  return new Set(all.flatMap(({ systemPrompt }) => systemPrompt ?? []));
+}
+
+interface Told {
+  /** Prompts that the run file names as it stands. */
+  readonly ownPrompts: ReadonlySet<string>;
+  /** Who sends a file's text has the file. A digest is no proof: histories tell those of files that runs use. */
+  readonly sent: SentFiles | undefined;
 }
 
 /** The environments of a run with the text of their system prompts. */
-export async function readPrompts(spec: RunSpec, folders: Folders, tried: Tried): Promise<ReadPrompts> {
+export async function readPrompts(
+  spec: RunSpec,
+  folders: Folders,
+  { tried, ownPrompts, sent }: Told & { readonly tried: Tried },
+): Promise<ReadPrompts> {
+  const mayTell: MayTell = (written, { path, text }) => ownPrompts.has(written) || sent?.texts[path] === text;
+  const texts: Record<string, string> = {};
   const files: Pick<CodeRef, 'path' | 'sha256'>[] = [];
   const withPrompt = async <Entry extends { readonly systemPrompt?: string | undefined }>(
     entry: Entry,
@@ -50,9 +89,10 @@ export async function readPrompts(spec: RunSpec, folders: Folders, tried: Tried)
   ): Promise<Entry> => {
     const { systemPrompt: written } = entry;
     if (written === undefined) return entry;
-    const read = await tried(names, () => readPrompt(written, (name) => resolvePath(name, folders)));
+    const read = await tried(names, () => readPrompt(written, (name) => resolvePath(name, folders), mayTell));
     if (read === null) return entry;
     if (read.file !== null) files.push(read.file);
+    if (read.file !== null && !ownPrompts.has(written)) texts[read.file.path] = read.text;
     return { ...entry, systemPrompt: read.text };
   };
   const of = (...at: KeyPath): KeyPath => [...at, 'system_prompt'];
@@ -62,5 +102,6 @@ export async function readPrompts(spec: RunSpec, folders: Folders, tried: Tried)
     // Those that are trained on, where none are named.
     evaluated: await Promise.all(evaluated.map((entry, i) => withPrompt(entry, of('eval', 'env', i), of('env', i)))),
     files,
+    texts,
   };
 }

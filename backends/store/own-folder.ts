@@ -12,22 +12,29 @@ import { parseStoreUri } from './store-uri.ts';
 export async function requireOwnFolder({
   store,
   name,
+  prefix,
 }: {
   readonly store: string;
   readonly name: string;
+  /** Of an evaluation or a search, within the folder: '' = all of it, which is then no run's. */
+  readonly prefix?: string;
 }): Promise<void> {
   const location = parseStoreUri(store);
   if (location.kind !== 'file') return;
   const folder = path.join(location.folder, name);
   const entries = await entriesOf(folder);
-  if (entries === null || (await isOurs(folder, entries)) || !(await holdsFile(folder, entries))) return;
+  if (entries === null) return;
+  const takesAll = prefix !== undefined && path.join('/', prefix) === '/';
+  const isRuns = takesAll && entries.some((entry) => entry.name === 'run.json');
+  if (!isRuns && ((await isOurs(folder, entries)) || !(await holdsFile(folder, entries)))) return;
   const others = entries.map((entry) => entry.name).toSorted();
   const shown = others.slice(0, namesShown).join(', ');
   const more = others.length > namesShown ? ` and ${others.length - namesShown} more` : '';
-  const found = readsAnything() ? `${shown}${more}` : 'other files';
+  const found = isRuns ? 'the folder of a run' : readsAnything() ? `${shown}${more}` : 'other files';
+  const ours = takesAll ? 'that of an evaluation or a search' : 'that of a run, an evaluation or a search';
   throw new RatchetError(
     'ConfigInvalid',
-    `${folder}: expected no such folder, an empty one, or that of a run, an evaluation or a search, found ${found}. Nothing was written. Choose another name (--name NAME) or another store, or move what is there elsewhere.`,
+    `${folder}: expected no such folder, an empty one, or ${ours}, found ${found}. Nothing was written. Choose another name (--name NAME) or another store, or move what is there elsewhere.`,
   );
 }
 

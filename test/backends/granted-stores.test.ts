@@ -217,6 +217,21 @@ test('a run, an evaluation and a search begin in no folder that holds something 
   }
 });
 
+test('an evaluation or a search does not spread over the folder of a run, and one of its own below it may', async (t) => {
+  const { project } = await places(t);
+  const store = uriOf(path.join(project, 'outputs'));
+  const run = path.join(project, 'outputs/words');
+  await mkdir(run, { recursive: true });
+  await writeFile(path.join(run, 'run.json'), '{}');
+  for (const prefix of ['', './', 'evals/..'])
+    await assert.rejects(
+      requireOwnFolder({ store, name: 'words', prefix }),
+      hasCode('ConfigInvalid', run, 'found the folder of a run'),
+    );
+  await requireOwnFolder({ store, name: 'words', prefix: 'evals/step_1/' });
+  await requireOwnFolder({ store, name: 'words' });
+});
+
 test('no run is written where the project keeps its grants and secrets', async (t) => {
   const { project } = await places(t);
   const kept = path.join(project, '.ratchet');

@@ -201,3 +201,47 @@ test('what lies in .ratchet is neither run file, template, data nor model, by it
     assert.ok(!told.includes(canary), told);
   }
 });
+
+test('a file is a system prompt through Temporal only where the run file names it, or its text is sent', async (t) => {
+  const projectFolder = projectOf(t);
+  const secret = path.join(projectFolder, '.env');
+  writeFileSync(secret, `KEY=${canary}\n`);
+  writeFileSync(path.join(projectFolder, 'run.toml'), run);
+  writeFileSync(path.join(projectFolder, 'own.toml'), run.replace('id =', 'system_prompt = ".env"\nid ='));
+  writeFileSync(path.join(projectFolder, 'eval.toml'), '[[eval]]\nid = "reverse-text"\n');
+  const overrides = { 'env.0.system_prompt': '.env' };
+  const atCommandLine = await loadRunConfig('run.toml', { projectFolder, overrides });
+  process.env[trustedRootsVariable] = projectFolder;
+  const digestAlone = { ...atCommandLine.sent, texts: {} };
+  for (const work of [
+    () => loadRunConfig('run.toml', { projectFolder, overrides }),
+    () => loadRunConfig('run.toml', { projectFolder, overrides, sent: digestAlone }),
+    () => loadEvaluationFile('eval.toml', { projectFolder, over: { system_prompt: '.env', model: 'm' } }),
+  ]) {
+    const told = await saidOf(work);
+    assert.ok(!told.includes(canary) && told.includes('what a file holds is not told through Temporal'), told);
+  }
+  for (const options of [
+    { file: 'run.toml', overrides, sent: atCommandLine.sent },
+    { file: 'own.toml', overrides: { max_steps: '3' } },
+  ]) {
+    const { spec } = await loadRunConfig(options.file, { projectFolder, ...options });
+    assert.equal(spec.environments[0]!.systemPrompt, `KEY=${canary}\n`, options.file);
+  }
+});
+
+test('the plan of an evaluation tells nothing of a file outside of the project that is named as an environment', async (t) => {
+  const [projectFolder, elsewhere] = [projectOf(t), projectOf(t)];
+  writeFileSync(path.join(projectFolder, 'eval.toml'), '[[eval]]\nid = "reverse-text"\n');
+  writeFileSync(path.join(elsewhere, 'private.ts'), 'export {};\n');
+  process.env[trustedRootsVariable] = projectFolder;
+  const told = [];
+  for (const name of ['private', 'missing']) {
+    const id = path.join(elsewhere, `${name}.ts`);
+    const over = { id, model: 'm', api_base_url: 'http://127.0.0.1:1/v1', api_key_var: 'NONE' };
+    const said = await saidOf(() => loadEvaluationFile('eval.toml', { projectFolder, over }));
+    told.push(said.replaceAll(name, 'NAME'));
+  }
+  assert.equal(told[0], told[1]);
+  assert.match(told[0]!, /is not taken from Temporal/);
+});
