@@ -10,7 +10,7 @@ export function inOurCommands(words: readonly string[]): readonly string[] {
   const [first = '', ...rest] = words;
   if (/^[A-Z_]\w*=/.test(first)) throw variableBefore(first, rest);
   // `ratchet ratchet …`, `ratchet npx ratchet-rl …`
-  if (first === 'npx' || first === 'ratchet') return inOurCommands(rest);
+  if (first === 'npx' || first === 'ratchet' || first === 'ratchet-rl') return inOurCommands(rest);
   if (first === 'uvx') return inOurCommands(afterOptions(rest));
   if (first === 'uv') return ofUv(rest);
   if (first === 'prime') return ofPrime(rest);

@@ -82,7 +82,8 @@ function reexport(name, exported) {
 async function script(folder) {
   const lock = readFileSync(resolve('../npm-shrinkwrap.json'));
   const own = readFileSync(fileURLToPath(import.meta.url));
-  const description = path.join(folder, `temporal-${digestOf(lock, own)}.json`);
+  // The script names files of these packages, which lie elsewhere once the folder was moved.
+  const description = path.join(folder, `temporal-${digestOf(lock, own, resolve('@temporalio/worker'))}.json`);
   const made = readMade(description) ?? (await make(folder, description));
   // What is in use is not removed as old.
   for (const used of [made.file, description]) utimesSync(used, new Date(), new Date());

@@ -27,6 +27,8 @@ export function beginIteration(state: SearchState): boolean {
   const texts = parent.texts!;
   const { components, turn } = selectComponents(settings.componentSelection, { texts, turn: parent.turn });
   const proposals = Math.min(settings.proposals, Math.floor(reflectionsFree(state) / components.length));
+  // An iteration under way may leave some over: how many are free is known once none is, in whatever order answers come.
+  if (proposals < settings.proposals && state.iterations.length > 0) return false;
   if (proposals < 1) {
     state.stopReason = 'max_reflections';
     return false;

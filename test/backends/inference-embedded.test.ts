@@ -256,7 +256,6 @@ describe('sampling from the policy server', () => {
   const strange: Readonly<Record<string, unknown>> = {
     'another JSON': { hello: 'world' },
     'choices without token ids': { choices: [{ index: 0, finish_reason: 'stop', text: 'hi' }] },
-    'too few choices': { choices: [] },
   };
   for (const [name, body] of Object.entries(strange)) {
     test(`an answer that is ${name} is refused, naming the server`, async (t) => {
@@ -264,6 +263,13 @@ describe('sampling from the policy server', () => {
       await assert.rejects(openEmbedded(url).sample(ask([1])), coded('InferenceRejected', url, 'expected 1 choices'));
     });
   }
+
+  test('an answer without any choice is one of a server that has none for now', async (t) => {
+    const body = { choices: [] };
+    const { url } = await fakeServer(t, { '/v1/completions': (_, response) => reply(response, 200, body) });
+    const sampled = openEmbedded(url).sample(ask([1]));
+    await assert.rejects(sampled, coded('InferenceUnavailable', url, 'got an empty list of them'));
+  });
 });
 
 describe('stopping', () => {

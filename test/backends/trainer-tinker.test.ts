@@ -268,9 +268,9 @@ test('a trainer says what it waits for: a server that is away, and one without r
   await saysThatItWaits(first, /Maximum number of LoRA adapters \(2\) reached: waiting for room/); // its second model
   made.push(make(second, 'room-2'));
   await saysThatItWaits(second, /waiting for room/);
-  const ended = Promise.allSettled(made);
+  const ended = Promise.allSettled(made); // they write below the folder until then
   await small.close();
-  for (const { status } of await ended) assert.equal(status, 'rejected');
+  await ended;
 });
 
 async function saysThatItWaits(trainer: TinkerTrainer, what: RegExp): Promise<void> {

@@ -241,7 +241,7 @@ describe('an environment that cannot be loaded', { skip: installed.why }, () => 
   test('since there is none of its name', async () => {
     const error = await refused('someone/toy-singel', {});
     assert.equal(error.code, 'EnvironmentUnknown');
-    assert.match(error.message, /no module toy_singel\. There is toy_single\./);
+    assert.match(error.message, /no module toy_singel\. There is toy_single\b/);
   });
 
   test('since a package is missing', async () => {

@@ -156,7 +156,7 @@ describe('a run file that is trained while its run is open', () => {
     assert.doesNotMatch(message, /ratchet(?:-rl)? (?:stop|set)/);
     const elsewhere = await refusal(run.again(`${text}[store]\nuri = "file:${folder}/elsewhere"\n`));
     assert.match(elsewhere, /^ {2}\[store\] uri: .* → .*elsewhere/m);
-    assert.doesNotMatch(elsewhere, /ratchet stop/);
+    assert.doesNotMatch(elsewhere, /ratchet-rl stop/);
     await run.end();
   });
 
@@ -181,8 +181,8 @@ describe('a run file that is trained while its run is open', () => {
     assert.deepEqual(await run.again(text), { isAttached: true, lines: [] }, 'the file is as it was');
     const message = await refusal(run.again(text.replace('1e-3', '2e-3')));
     assert.match(message, /^ {2}learning_rate: 0\.005 in the run → 0\.002 now {3}set while it ran/m);
-    assert.match(message, /ratchet set \S+ learning_rate=0\.002$/m);
-    assert.doesNotMatch(message, /ratchet stop/);
+    assert.match(message, /ratchet-rl set \S+ learning_rate=0\.002$/m);
+    assert.doesNotMatch(message, /ratchet-rl stop/);
     await run.end();
   });
 
@@ -208,7 +208,7 @@ describe('a run file that is trained while its run is open', () => {
     await writeFile(module, `${code}// better\n`);
     const message = await refusal(run.again(own));
     assert.match(message, /^ {2}\[\[env\]\] own sha256: [0-9a-f]{12}… in the run → [0-9a-f]{12}… now$/m);
-    assert.match(message, /ratchet stop/);
+    assert.match(message, /ratchet-rl stop/);
     await run.end();
   });
 

@@ -157,21 +157,23 @@ test('a run with arguments of a server is read as ours after it was written in o
   }
 });
 
-test('a run of Hosted Training is written as prime-rl reads it today; what its defaults bring is said', () => {
+test('a run of Hosted Training is written as prime-rl of its time reads it; what defaults bring is said, and what today’s has no more', () => {
   const seed = readFileSync(new URL('../data/configs/seeds/hosted-alphabet-sort.toml', import.meta.url), 'utf8');
-  const result = convert(seed, { file: 'run.toml', from: 'hosted', to: dialectNamed('prime-rl') });
+  const result = convert(seed, { file: 'run.toml', from: 'hosted', to: dialectNamed('prime-rl-0.9') });
   assert(result.ok, JSON.stringify(result));
+  const today = convert(seed, { file: 'run.toml', from: 'hosted', to: dialectNamed('prime-rl') });
+  assert.ok(!today.ok && today.lost.includes('loss.type: "dppo" here, "ipo" there'), JSON.stringify(today));
   assert.match(result.toml, /\[monitors\.wandb\]\nproject = "alphabet-sort"/);
   assert.match(result.toml, /max_completion_tokens = 512/);
   assert.ok(
-    result.warnings.includes('seq_len = 2048 comes with prime-rl 0.8.1: its default'),
+    result.warnings.includes('seq_len = 2048 comes with prime-rl 0.9.0: its default'),
     result.warnings.join('\n'),
   );
   const [here, there] = [
     meaning(seed, dialectNamed('hosted')),
-    meaning(result.toml, dialectNamed('prime-rl')),
+    meaning(result.toml, dialectNamed('prime-rl-0.9')),
   ] as RunSpec[];
-  assert.ok(result.warnings.includes('trainer.ac_freq = 1 comes with prime-rl 0.8.1: its default'));
+  assert.ok(result.warnings.includes('trainer.ac_freq = 1 comes with prime-rl 0.9.0: its default'));
   assert.deepEqual(
     { ...there, later: {}, seqLen: null },
     { ...here, trainer: { ...here!.trainer, acFreq: 1 }, later: {} },

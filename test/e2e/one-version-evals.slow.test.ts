@@ -181,5 +181,5 @@ test('a regression that a schedule found pauses the run, or stops it, as the sch
   await handle.result();
   const events = await handle.query(eventsQuery, 0);
   assert.equal(textOf(events, 'regression').length, 2);
-  assert.match(textOf(events, 'paused').join(), /ratchet rewind worse --step 0/);
+  assert.match(textOf(events, 'paused').join(), /ratchet-rl rewind worse --step 0/);
 });

@@ -67,7 +67,7 @@ test('settings, a pause and its end say what was and what is, and what cannot be
   );
   const refused = await ratchet(['set', 'steered', 'batch_size=8']);
   assert.equal(refused.code, 2);
-  assert.match(refused.err, /ratchet fork steered --step N --name NEW --batch-size VALUE/);
+  assert.match(refused.err, /ratchet-rl fork steered --step N --name NEW --batch-size VALUE/);
 
   assert.match(
     await said('pause', 'steered', 'lunch'),

@@ -59,7 +59,7 @@ describe('advice on a run', () => {
   test('a reward that falls from its best stretch is unstable, with the step to go back to', () => {
     const found = findings(healthy((step) => (step > 40 ? { 'train/reward': 0.1 + Math.sin(step) * 0.01 } : {})));
     only(found, 'unstable', /^reward fell from 0\.\d+ \(steps \d+–\d+\) to 0\.\d+ \(steps 46–60\)$/);
-    assert.match(found[0]!.change.join('\n'), /ratchet rewind RUN --step (3\d|40):/);
+    assert.match(found[0]!.change.join('\n'), /ratchet-rl rewind RUN --step (3\d|40):/);
   });
 
   test('a reward that only wanders does not learn, unless it is high already', () => {
@@ -241,7 +241,7 @@ function ratesOf(found: readonly Finding[]): number[] {
 const opposites: readonly (readonly [RegExp, RegExp])[] = [
   [/learning rate is too high/, /learning rate is too low/],
   [/easier examples|too hard/, /harder examples|too easy/],
-  [/stop here/, /ratchet rewind/],
+  [/stop here/, /ratchet-rl rewind/],
   [/max_tokens above|more room/, /max_tokens lower/],
   [/rollouts_per_example 16 to 32|more rollouts_per_example|groups of 32/, /rollouts_per_example 4 to 8/],
   [/batch_size above/, /batch_size lower/],
