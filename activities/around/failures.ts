@@ -2,7 +2,7 @@ import type { ActivityExecuteInput, ActivityInboundCallsInterceptor } from '@tem
 import { activityInfo } from '@temporalio/activity';
 import { ApplicationFailure } from '@temporalio/common';
 import { RatchetError } from '../../core/errors.ts';
-import { tellsContent } from '../../backends/configs/untold.ts';
+import { tellsContent } from '../../backends/untold.ts';
 import { withoutControls } from '../../core/steering.ts';
 import { BugCount, placeOfBug } from './bugs.ts';
 
@@ -39,7 +39,7 @@ export class FailureMapping implements ActivityInboundCallsInterceptor {
   }
 }
 
-/** Whether a history may have the words of a cause: a parser's quote the file that it read (`backends/configs/untold.ts`). */
+/** Whether a history may have the words of a cause: a parser's quote the file that it read (`backends/untold.ts`). */
 function isTold(cause: Error): boolean {
   return tellsContent() || !(cause instanceof SyntaxError);
 }

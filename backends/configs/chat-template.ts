@@ -3,7 +3,7 @@ import type { ChatTemplateSpec } from '../../config/run-spec.ts';
 import { compileTemplate } from '../../engine/model/bounded-template.ts';
 import { sha256 } from '../store/file-store.ts';
 import { Refused } from './refused.ts';
-import { howToBeTold, tellsContent } from './untold.ts';
+import { howToBeTold, tellsContent } from '../untold.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** A chat template as a run keeps it, and its text. */

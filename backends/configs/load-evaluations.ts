@@ -13,7 +13,7 @@ import { grantByFile, namedByServers } from './grant.ts';
 import { findEvaluatedEnvironment, withPrompt } from './evaluated-environment.ts';
 import { evaluationDefaultsOf } from './evaluation-defaults.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
-import { howToBeTold, problemsToTell, tellsContent } from './untold.ts';
+import { howToBeTold, problemsToTell, tellsContent } from '../untold.ts';
 
 interface LoadEvaluationsOptions {
   /** Relative paths start here. */

@@ -14,7 +14,7 @@ import { trustedFile } from '../../engine/trusted-files.ts';
 import { findEvaluatedEnvironment } from './evaluated-environment.ts';
 import { ofRegistry, readRegistry } from './load-evaluations.ts';
 import { readRegularText, whyUnreadable } from '../../engine/regular-file.ts';
-import { tellsContent, withoutContent } from './untold.ts';
+import { tellsContent, withoutContent } from '../untold.ts';
 
 interface LoadPromptSearchOptions {
   /** Relative paths start here. */

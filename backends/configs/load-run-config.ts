@@ -21,7 +21,7 @@ import { promptsIn } from './prompt-files.ts';
 import { readRunText } from './run-text.ts';
 import { withFiles } from './named-files.ts';
 import type { SentFiles } from './sent-files.ts';
-import { tellsContent, withoutContent } from './untold.ts';
+import { tellsContent, withoutContent } from '../untold.ts';
 
 /** A file that is laid over those before it; `section` is the table it lies in, dotted. */
 export interface ConfigLayer {

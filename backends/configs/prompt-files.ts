@@ -9,7 +9,7 @@ import { sha256 } from '../store/file-store.ts';
 import { type Folders, resolvePath } from './paths.ts';
 import { Refused, type Tried } from './refused.ts';
 import type { SentFiles } from './sent-files.ts';
-import { howToBeTold, tellsContent } from './untold.ts';
+import { howToBeTold, tellsContent } from '../untold.ts';
 
 interface Prompt {
   readonly text: string;

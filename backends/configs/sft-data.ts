@@ -6,7 +6,7 @@ import { present } from '../../core/present.ts';
 import { encodeRows } from '../store/objects.ts';
 import { linesOfParquet } from './parquet-lines.ts';
 import { Refused } from './refused.ts';
-import { howToBeTold, tellsContent } from './untold.ts';
+import { howToBeTold, tellsContent } from '../untold.ts';
 import { readRegular, whyUnreadable } from '../../engine/regular-file.ts';
 
 /** A conversation to learn from, as a run stores it. */

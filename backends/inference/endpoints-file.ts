@@ -5,7 +5,7 @@ import { parseEndpoints } from '../../config/parse-endpoints.ts';
 import { formatProblems } from '../../config/problems.ts';
 import { grantByTrustedFile, linesOfServer } from '../../engine/grants.ts';
 import { trustedFile } from '../../engine/trusted-files.ts';
-import { quotingNothing } from '../configs/untold.ts';
+import { quotingNothing } from '../untold.ts';
 import { serverKeysOf, type ServerAddress } from './model-server.ts';
 import { readRegularSync, whyUnreadable } from '../../engine/regular-file.ts';
 

@@ -1,6 +1,6 @@
-import { ConfigProblems, type Problem } from '../../config/problems.ts';
-import { RatchetError } from '../../core/errors.ts';
-import { readsAnything } from '../../engine/trusted-files.ts';
+import { ConfigProblems, type Problem } from '../config/problems.ts';
+import { RatchetError } from '../core/errors.ts';
+import { readsAnything } from '../engine/trusted-files.ts';
 
 /**
  * Where anybody may name a file through Temporal, whoever does so need not be able to read it. So what is wrong with its content is told by
