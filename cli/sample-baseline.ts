@@ -5,6 +5,7 @@ import { RatchetError } from '../core/errors.ts';
 import { taskQueues } from '../core/names.ts';
 import type { ScoredGroup } from '../core/rl/rollout.ts';
 import type { trainRun } from '../workflows/train-run.ts';
+import type { SentFiles } from '../backends/configs/sent-files.ts';
 import { rootMessage } from './root-message.ts';
 import { scoredGroups } from './run-records.ts';
 
@@ -14,6 +15,7 @@ const pollMs = 300;
 interface Sampling {
   readonly file: string;
   readonly overrides: Readonly<Record<string, string>>;
+  readonly sent: SentFiles;
   readonly groups: number;
   readonly signal: AbortSignal;
 }
@@ -22,13 +24,13 @@ interface Sampling {
 export async function sampleRound(
   client: Client,
   place: RunPlace,
-  { file, overrides, groups, signal }: Sampling,
+  { file, overrides, sent, groups, signal }: Sampling,
 ): Promise<ScoredGroup[]> {
   const run = place.name;
   const handle = await client.workflow.start<typeof trainRun>('trainRun', {
     workflowId: run,
     taskQueue: taskQueues.orchestrator,
-    args: [{ config: file, overrides, run }],
+    args: [{ config: file, overrides, run, sent }],
     workflowTaskTimeout: '5s',
     staticSummary: `baseline of ${file}: sampled, not trained`,
   });

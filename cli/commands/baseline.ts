@@ -64,7 +64,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
     'max-steps': '1',
     ...(usual.wandb === null ? {} : { 'wandb.mode': 'disabled' }),
   };
-  const { spec } = await loadRunConfig(file, { ...named, overrides, run });
+  const { spec, sent } = await loadRunConfig(file, { ...named, overrides, run });
   await checkModel(spec);
   grantNamed(projectFolder, [file, ...over.map((layer) => layer.file), ...namedIn(spec)]);
   const clock = startClock();
@@ -76,7 +76,7 @@ async function baseline({ file, over, overrides: typed }: ConfigLine, options: B
     log.say(
       `sampling ${groups} examples × ${groupSize} with ${usual.sft && usual.sft.steps > 0 ? 'the model after its warm-up' : spec.model}`,
     );
-    const measured = await sampleRound(client, place, { file, overrides, groups, signal });
+    const measured = await sampleRound(client, place, { file, overrides, sent, groups, signal });
     const settings = {
       temperature: firstTemperature(spec),
       maxTokens: spec.sampling.maxTokens,
