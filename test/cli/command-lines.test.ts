@@ -229,7 +229,7 @@ describe('a command line that makes a place to work in', () => {
 });
 
 describe('a command line that is no command', () => {
-  const lines = ['frobnicate', 'eval list too', 'runs words', 'rl', 'rewind words', 'worker', 'worker --role none'];
+  const lines = ['frobnicate', 'runs words', 'rl', 'rewind words', 'worker', 'worker --role none'];
   for (const line of [...lines, 'eval compare words', 'config']) {
     test(`ratchet ${line} ends with exit code 2`, async () => {
       const { code, err } = await typed(line);

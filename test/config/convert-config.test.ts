@@ -162,7 +162,10 @@ test('a run of Hosted Training is written as prime-rl of its time reads it; what
   const result = convert(seed, { file: 'run.toml', from: 'hosted', to: dialectNamed('prime-rl-0.9') });
   assert(result.ok, JSON.stringify(result));
   const today = convert(seed, { file: 'run.toml', from: 'hosted', to: dialectNamed('prime-rl') });
-  assert.ok(!today.ok && 'lost' in today && today.lost.includes('loss.type: "dppo" here, "ipo" there'), JSON.stringify(today));
+  assert.ok(
+    !today.ok && 'lost' in today && today.lost.includes('loss.type: "dppo" here, "ipo" there'),
+    JSON.stringify(today),
+  );
   assert.match(result.toml, /\[monitors\.wandb\]\nproject = "alphabet-sort"/);
   assert.match(result.toml, /max_completion_tokens = 512/);
   assert.ok(

@@ -106,7 +106,10 @@ test('a workflow that is reset to an earlier point stops, names the rewind, and 
   assert.ok(failure instanceof WorkflowFailedError);
   const causes = rootMessage(failure);
   assert.match(causes, /Temporal's state of the run reset is behind its store, as after `temporal workflow reset`/);
-  assert.match(causes, /about to make step 2 of main, but step 2 was committed at .*ratchet-rl rewind reset --step 1$/m);
+  assert.match(
+    causes,
+    /about to make step 2 of main, but step 2 was committed at .*ratchet-rl rewind reset --step 1$/m,
+  );
   const now = contentsOf(folder);
   for (const [file, digest] of before) assert.equal(now.get(file), digest, file);
 

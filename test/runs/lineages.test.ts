@@ -244,7 +244,12 @@ describe('a run whose Temporal state is behind its store', () => {
     const { test, roles, versions } = await started(t, 3);
     await assert.rejects(
       planNext(test, roles, versions[1]!),
-      hasCode('CommitConflict', 'temporal workflow reset', 'head is step 3 of main', 'ratchet-rl rewind words --step 1'),
+      hasCode(
+        'CommitConflict',
+        'temporal workflow reset',
+        'head is step 3 of main',
+        'ratchet-rl rewind words --step 1',
+      ),
     );
   });
 

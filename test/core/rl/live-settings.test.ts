@@ -59,7 +59,10 @@ test('values of another kind, a setting the run has no use for, and nothing at a
 
 test('what cannot be changed is refused by name, with what to do instead', () => {
   assert.match(unknownSetting('batch_size', 'words'), /ratchet-rl fork words --step N --name NEW --batch-size VALUE/);
-  assert.match(unknownSetting('sampling.temperature', 'words'), /ratchet-rl fork words .* --sampling\.temperature VALUE/);
+  assert.match(
+    unknownSetting('sampling.temperature', 'words'),
+    /ratchet-rl fork words .* --sampling\.temperature VALUE/,
+  );
   assert.match(unknownSetting('model', 'words'), /ratchet-rl train FILE --name NEW/);
   assert.match(unknownSetting('kl_penalty.beta', 'words'), /Stop it \(npx ratchet-rl stop words\), change its file/);
   assert.match(
