@@ -1,8 +1,9 @@
 /** Environments that show pictures: evaluated through an API that gets every picture as it is, and refused for models of text alone. */
 import assert from 'node:assert/strict';
-import { writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { after, describe, test, type TestContext } from 'node:test';
+import { after, before, describe, test, type TestContext } from 'node:test';
 import { openDatasets } from '../../backends/environments/open-datasets.ts';
 import { closeProcesses } from '../../backends/processes-open.ts';
 import type { EvaluationInput } from '../../core/eval/evaluation.ts';
@@ -114,14 +115,23 @@ export function loadEnvironment() {
 });
 
 const { python, why: skip } = await installPython('verifiers-v0-requirements.txt');
-const before = process.env['PYTHONPATH'];
+const pythonPath = process.env['PYTHONPATH'];
 after(async () => {
   await closeProcesses();
-  if (before === undefined) delete process.env['PYTHONPATH'];
-  else process.env['PYTHONPATH'] = before;
+  if (pythonPath === undefined) delete process.env['PYTHONPATH'];
+  else process.env['PYTHONPATH'] = pythonPath;
 });
 
 describe('a multimodal environment of verifiers', { skip, concurrency: false }, () => {
+  // Python's processes keep their logs in the folder where they are started.
+  const project = process.cwd();
+  const place = mkdtempSync(path.join(tmpdir(), 'ratchet-images-'));
+  before(() => process.chdir(place));
+  after(async () => {
+    await closeProcesses();
+    process.chdir(project);
+    rmSync(place, { recursive: true, force: true });
+  });
   process.env['PYTHONPATH'] = modulePaths.join(path.delimiter);
   const input = (
     folder: string,
