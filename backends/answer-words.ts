@@ -39,7 +39,7 @@ export function errorIn(answer: unknown): ReportedError | null {
   return other === undefined ? null : reported(other, body);
 }
 
-/** Where an answer without `error` and without choices says what is wrong, the most telling first. */
+/** Fields that say what is wrong in an answer without `error` and without choices, the most telling first. */
 const reportKeys = [
   'errors',
   'detail',

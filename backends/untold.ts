@@ -3,7 +3,7 @@ import { RatchetError } from '../core/errors.ts';
 import { readsAnything } from '../engine/trusted-files.ts';
 
 /**
- * Where anybody may name a file through Temporal, whoever does so need not be able to read it. So what is wrong with its content is told by
+ * Anybody may name a file through an unauthenticated Temporal, without being able to read it. So a problem with its content is told by
  * line alone, and the command is named that tells the rest to its owner.
  */
 

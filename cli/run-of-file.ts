@@ -6,7 +6,7 @@ import { newestSpec } from '../runs/stored-spec.ts';
 import { present } from '../core/present.ts';
 import { trainAgain, type TypedCommand } from './typed-command.ts';
 
-/** What `--fresh` appends to a name. */
+/** The suffix that `--fresh` appends to a name. */
 const freshEnding = /^-[0-9a-f]{4}$/;
 
 type Likeness = 'equal' | 'may continue' | 'other';

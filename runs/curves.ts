@@ -3,7 +3,7 @@ import { evalsKept, trendKept } from '../core/limits.ts';
 import type { EvalFigures, StepTrend } from '../workflows/control/messages.ts';
 import { type LineagePlace, storeOf, stretchesOf } from './run-access.ts';
 
-/** What the curves of a run are drawn from. */
+/** The figures that the curves of a run are drawn from. */
 export interface Curves {
   /** Oldest first. */
   readonly trend: readonly StepTrend[];

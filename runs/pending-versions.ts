@@ -43,7 +43,7 @@ interface PendingInput {
   readonly canary: () => Promise<Canary | null>;
 }
 
-/** Where a version is written. */
+/** The place that a version is written to. */
 interface PendingPlace {
   readonly folder: string;
   /** As programs name it while they write. */

@@ -138,7 +138,7 @@ function withTimeout(environment: EvaluatedEnvironment, seconds: number): Evalua
   return { ...environment, extra: { ...environment.extra, timeout_seconds: seconds } };
 }
 
-/** What is wrong with the servers of a model: it names aliases of the registry, which may be any file of the project. */
+/** The problem with a model's servers, to be told. It names aliases of the registry, which may be any file of the project. */
 export function ofRegistry(problem: string, { endpointId, endpointsPath }: EvaluationSpec['model']): string {
   if (tellsContent()) return problem;
   const expected = endpointId === null ? 'servers that are spoken to here' : `the alias "${endpointId}"`;

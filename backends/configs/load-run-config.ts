@@ -124,7 +124,7 @@ export async function loadRunConfig(file: string, options: LoadOptions): Promise
   const asked = { ...asItStands, overrides, isOnlyLookedAt, ...present({ runName: run }) };
   const parsed = parseRunConfig(read.toml, asked);
   if (!parsed.ok) {
-    // What is a run file by itself is told by every run of it.
+    // If the file is a run file as it stands, every run of it tells its settings anyway.
     const isTold = tellsContent() || parseRunConfig(read.toml, asItStands).ok;
     throw isTold
       ? new ConfigProblems(parsed.problems, parsed.readAs)

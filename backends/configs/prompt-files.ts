@@ -57,7 +57,7 @@ interface ReadPrompts {
   readonly evaluated: NonNullable<RunSpec['eval']>['environments'];
   /** Files that were read. */
   readonly files: readonly Pick<CodeRef, 'path' | 'sha256'>[];
-  /** By their path, of those that the run file does not name itself: to be sent by whoever starts a run. */
+  /** Texts by path, without files that the run file names itself. The starter of a run sends them. */
   readonly texts: Readonly<Record<string, string>>;
 }
 
@@ -70,7 +70,7 @@ export function promptsIn(spec: Pick<RunSpec, 'environments' | 'eval'>): Set<str
 interface Told {
   /** Prompts that the run file names as it stands. */
   readonly ownPrompts: ReadonlySet<string>;
-  /** Who sends a file's text has the file. A digest is no proof: histories tell those of files that runs use. */
+  /** Sending a file's text proves that one has the file. A digest proves nothing: histories tell digests of files that runs use. */
   readonly sent: SentFiles | undefined;
 }
 

@@ -4,7 +4,7 @@ import type { CodeRef } from '../../config/run-spec.ts';
 
 /** What a run file was where somebody named it: its text, and what lay beside it, for whoever opens the run elsewhere. */
 export interface SentFiles {
-  /** By the name of the file, as typed; of a system prompt by its path. */
+  /** Keys are names of files as typed, and paths of system prompts. */
   readonly texts: Readonly<Record<string, string>>;
   /** sha256 of files that it names: below its folder by their relative path, others by their absolute one. */
   readonly beside: Readonly<Record<string, string>>;

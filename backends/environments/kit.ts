@@ -1,4 +1,4 @@
-/** What an environment's author imports, and all of it: `ratchet-rl/environments`. */
+/** `ratchet-rl/environments`: everything that an environment's author imports. */
 export { z } from 'zod';
 export { hash32, permutation, randomStream, uniform } from '../../core/random.ts';
 export type { ContentPart, WrittenMessage } from '../../core/rl/message-parts.ts';

@@ -2,7 +2,7 @@
  * How the file of a user's own environment is imported, wherever it lies. Runs where Node resolves modules: in a thread of its own, or,
  * in a Node that has such hooks (22.15 and newer), in the thread that imports. There tsx hooks in as well, and asks no other thread.
  *
- * What it imports as `ratchet-rl/environments` is the kit of the Ratchet that runs it. It is an ES module, and so is what it imports in
+ * Its import of `ratchet-rl/environments` gives the kit of the Ratchet that runs it. It is an ES module, and so is what it imports in
  * TypeScript, also where no package.json says so.
  */
 import module from 'node:module';

@@ -21,7 +21,7 @@ export function unlikeText(dataset: Dataset): UnlikeText | null {
   return null;
 }
 
-/** What such an example is, for people. */
+/** Describes such an example for people. */
 export function whatIsShown(name: string, { index, type }: UnlikeText): string {
   return `example ${index} of ${name} has a part of the type ${JSON.stringify(type)}. ${askAnApi.replace('ENV', name)}`;
 }

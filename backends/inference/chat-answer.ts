@@ -7,7 +7,7 @@ import { areIds, isLogprob } from './token-lists.ts';
 import type { ToolCall } from '../../core/rl/rollout.ts';
 import type { ChatRequest, ChatSample } from './types.ts';
 
-/** What a turn needs of an answer. Everything else may be missing, or be of any shape. */
+/** The fields of an answer that a turn needs. Everything else may be missing, or be of any shape. */
 const Choice = z
   .looseObject({})
   .transform(withMessage)

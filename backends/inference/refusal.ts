@@ -31,7 +31,7 @@ export class ServerConflict extends RatchetError {
 const retryAfterMaxMs = 60_000;
 const wordsMax = 500;
 
-/** What a refusal means: for this prompt, for all, or for now. */
+/** The scope of a refusal: this prompt, all prompts, or only now. */
 export function refusalOf(where: string, answer: HttpAnswer, note: string): RatchetError {
   const { status, headers, text } = answer;
   const redirect = describeRedirect({ status, location: headers.location, from: new URL(where) });

@@ -125,7 +125,7 @@ interface InstallerRun {
 export class InstallerFailed extends RatchetError {
   /** All that it printed. */
   readonly output: string;
-  /** What of it says why, whole. */
+  /** The lines that give the reason, whole. */
   readonly reason: string;
   constructor(message: string, { output, reason }: { readonly output: string; readonly reason: string }) {
     super('ServerUnavailable', message);

@@ -89,7 +89,7 @@ function withCalls(
   });
 }
 
-/** With the ids that the server gave them: Mistral's takes no others back. */
+/** Calls keep the ids that the server gave them: Mistral's server takes no others back. */
 function callsOf(
   { toolCalls = [] }: Turn,
   position: number,

@@ -33,7 +33,7 @@ async function readsTextAlone(model: EvaluatedModel): Promise<boolean> {
   return own.some(Boolean);
 }
 
-/** As its list of models says. */
+/** Read from the server's list of models. */
 async function isOwnEngine({ baseUrl: url, apiKeyVar, headers, model }: EndpointServer): Promise<boolean> {
   const address = { url, apiKeyVar, headers, headersFromEnv: {}, model: null };
   const server = new ModelServer(address, { timeoutMs: askedMsMax, provider: 'cpu' });

@@ -40,7 +40,7 @@ export async function requireOwnFolder({
 
 const namesShown = 3;
 
-/** What is written first, and kept: by it an older or damaged run is known as well. */
+/** Objects that are written first and kept. They identify older and damaged runs too. */
 const landmarks: Readonly<Record<string, RegExp>> = {
   '.': /^(?:run\.json|metadata\.json|results\.jsonl)$/,
   specs: /^[0-9a-f]{16}(?:\.source)?\.json$/,

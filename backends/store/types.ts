@@ -37,7 +37,7 @@ export interface Store {
 /** Another user may put a link in the place of a folder on the way. So programs write through `at`, which leads to this one until it is closed. */
 export interface StagedFolder {
   readonly at: string;
-  /** Where it was when it was opened, for people. */
+  /** Its path when it was opened, for messages. */
   readonly path: string;
   close(): Promise<void>;
 }

@@ -97,7 +97,7 @@ export function describeKept(kept: readonly Kept[]): string[] {
   ];
 }
 
-/** As one types it: from this folder, or from the home folder. */
+/** The path as one types it: from this folder, or from the home folder. */
 function shown(file: string): string {
   for (const [folder, start] of [
     [process.cwd(), ''],
@@ -119,7 +119,7 @@ async function namesIn(folder: string): Promise<string[]> {
   return (await readdir(folder).catch(() => [])).sort((a, b) => a.localeCompare(b));
 }
 
-/** What it takes on the disk, links not followed; null where it is not there. */
+/** Bytes on the disk, links not followed; null where it is not there. */
 async function bytesOf(file: string): Promise<number | null> {
   const found = await lstat(file).catch(() => null);
   if (found === null) return null;

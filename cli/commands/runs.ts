@@ -10,6 +10,7 @@ import { readCount } from '../read-count.ts';
 import type { StoredStanding } from '../../runs/standing.ts';
 import { type Stuck, whyStuck } from '../why-stuck.ts';
 import { withTemporal } from '../with-temporal.ts';
+import { inColumns } from '../in-columns.ts';
 import { print, printAside, printJson } from '../print.ts';
 
 export const runsCommand = new Command('runs')
@@ -143,13 +144,7 @@ function table(runs: readonly ListedRun[]): string[] {
       ? ''
       : `${state === 'paused' || startedAt === null ? '' : 'waiting for '}${waitingFor}`.slice(0, 100),
   ]);
-  const widths = cells[0]!.map((_, column) => Math.max(...cells.map((row) => row[column]!.length)));
-  return cells.map((row) =>
-    row
-      .map((cell, column) => cell.padEnd(widths[column]!))
-      .join('  ')
-      .trimEnd(),
-  );
+  return inColumns(cells);
 }
 
 function text(value: unknown): string | null {

@@ -1,5 +1,6 @@
 import { Command } from 'commander';
 import type { FoundEvaluation } from '../../runs/evaluations/evaluation.ts';
+import { inColumns } from '../in-columns.ts';
 import { onOneLine } from '../plain-text.ts';
 import { print, printAside, printJson } from '../print.ts';
 import { readCount } from '../read-count.ts';
@@ -45,14 +46,4 @@ function row({ environment, model, id, step, where, metadata }: FoundEvaluation)
   const { avgReward, numExamples, rolloutsPerExample } = metadata;
   const size = numExamples === null ? '–' : `${numExamples} × ${rolloutsPerExample ?? '–'}`;
   return [environment, model, figure(avgReward), size, step === null ? id : `v${step}`, where].map(onOneLine);
-}
-
-function inColumns(rows: readonly (readonly string[])[]): string[] {
-  const widths = rows[0]!.map((_, column) => Math.max(...rows.map((cells) => cells[column]!.length)));
-  return rows.map((cells) =>
-    cells
-      .map((cell, column) => cell.padEnd(widths[column]!))
-      .join('  ')
-      .trimEnd(),
-  );
 }

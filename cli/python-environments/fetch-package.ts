@@ -98,7 +98,7 @@ export async function lookAtBuilt(
   }
 }
 
-/** As pip and uv resolve it. */
+/** Resolves as pip and uv do. */
 function withExtras(source: InstallSource & { readonly kind: 'pypi' | 'wheel' }): string {
   if (source.kind === 'pypi') return source.requirement;
   return `${source.name}${extrasText(source.extras)} @ ${pathToFileURL(source.file).href}`;

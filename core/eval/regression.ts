@@ -44,7 +44,7 @@ interface JudgeOptions {
   readonly environments?: number;
 }
 
-/** What an evaluation is held against. */
+/** The evaluations that a new one is compared with. */
 interface References<Of> {
   readonly best: Of;
   /** The evaluation just before it. */

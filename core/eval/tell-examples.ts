@@ -4,7 +4,7 @@
  * two examples have `id` 0 (PrimeIntellect-ai/verifiers#459). verifiers 0.1.2 wrote neither.
  */
 
-/** What a row says of its example. */
+/** The fields of a row that identify its example. */
 export interface RowExample {
   readonly says: 'example_id' | 'id' | 'nothing';
   /** '' where it says nothing. */

@@ -129,7 +129,7 @@ function beginHeat(state: SearchState, ranked: readonly number[], { candidates, 
   }
 }
 
-/** As many as the budget allows. */
+/** Scores the remaining validation examples of as many candidates as the budget allows. */
 function scoreTheRest(state: SearchState, ranked: readonly number[]): void {
   for (const candidate of ranked) {
     const rest = unscored(state, candidate);

@@ -58,7 +58,7 @@ export interface RolloutOfRow {
 
 /** One row as a trainer gets it: what no server told of the policy is the trainer's own, of the weights that the step begins from. */
 export interface TrainSample extends PackedRow {
-  /** What the ratio of the loss is taken to. */
+  /** The log probability in the denominator of the loss's ratio. */
   readonly behaviorLogprobs: readonly number[];
   /** What the token was sampled with: the policy's log probability then, else the sampler's. Absent where that is `behaviorLogprobs`. */
   readonly sampledLogprobs?: readonly number[];

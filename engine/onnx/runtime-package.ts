@@ -44,7 +44,7 @@ export function cachedRuntime(): { readonly folder: string; readonly wanted: Loc
 interface LockedRuntime {
   readonly name: string;
   readonly version: string;
-  /** Of the package's archive, as npm writes it: `sha512-…`. */
+  /** Digest of the package's archive, as npm writes it: `sha512-…`. */
   readonly integrity: string;
 }
 
@@ -60,7 +60,7 @@ function lockedRuntime(): LockedRuntime {
   return (locked = { name: packageName, version, integrity });
 }
 
-/** What to type for the CUDA libraries, which the package's install script fetches. An installed Ratchet has no such script: a package beside it does. */
+/** The command that fetches the CUDA libraries by the package's install script. An installed Ratchet has no such script: a package beside it does. */
 export function cudaLibrariesFrom(): string {
   const { folder, version } = runtimePackage();
   const script = join(folder, 'script', 'install.js');

@@ -8,7 +8,7 @@ import { parseWritten, type WrittenJson, writtenCompactly } from './written-json
 const written = new WeakMap<object, WrittenJson>();
 let hasWritten = false;
 
-/** As JSON.parse. Throws what it throws. */
+/** JSON.parse, with numbers and keys kept as they were written. Throws as JSON.parse does. */
 export function parseExact(text: string): unknown {
   const value: unknown = JSON.parse(text);
   if (!mayChange.test(text)) return value;
@@ -17,7 +17,7 @@ export function parseExact(text: string): unknown {
   return value;
 }
 
-/** As JSON.stringify without blanks, with numbers and keys as they were parsed. */
+/** JSON.stringify without blanks, with numbers and keys as they were parsed. */
 export function stringifyExact(value: unknown): string {
   return hasWritten && hasExact(value) ? write(value) : JSON.stringify(value);
 }

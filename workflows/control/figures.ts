@@ -1,7 +1,7 @@
 import { evalsKept, trendKept } from '../../core/limits.ts';
 import type { EndedBranch, EvalFigures, NotedRegression, RunEvent, StepTrend } from './messages.ts';
 
-/** What the curves of a run are drawn from. */
+/** The figures that the curves of a run are drawn from. */
 export interface RunFigures {
   /** When the attempt began, ISO time. */
   readonly since: string;

@@ -5,11 +5,11 @@ import type { PythonEnvironmentSpec } from '../../../config/run-spec.ts';
 import { editableSource, namesIn, sitePackages } from './installed.ts';
 import { filesIn } from './package.ts';
 
-/** What a Python process remembers from its start, as digests. */
+/** Digests of the state that a Python process remembers from its start. */
 export interface InstalledState {
-  /** Of the virtual environment: packages with their versions, where `.pth` files lead, and the files of packages that are installed editable. */
+  /** The virtual environment: packages with their versions, where `.pth` files lead, and the files of packages that are installed editable. */
   readonly shared: string;
-  /** Of the module's own files there. */
+  /** The module's own files there. */
   readonly own: string;
 }
 

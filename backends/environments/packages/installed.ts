@@ -21,7 +21,7 @@ const Package = z.strictObject({
   module: z.string(),
   version: z.string(),
   from: From,
-  /** What it was asked for with: `name[env]`. */
+  /** The requirement as it was asked for: `name[env]`. */
   extras: z.array(z.string()).optional(),
   /** Of a local folder: `folderDigest` at its installation, and that of pyproject.toml alone. */
   sha256: z.string().optional(),

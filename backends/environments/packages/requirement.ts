@@ -11,7 +11,7 @@ export interface Requirement {
   readonly extras: readonly string[];
   /** `>=1,<2`; '' = any version, and where an address is named. */
   readonly specifier: string;
-  /** What `@` names; null = the package index. */
+  /** The place that `@` names; null = the package index. */
   readonly address: string | null;
   /** Behind the semicolon; null = always. */
   readonly marker: string | null;
@@ -54,7 +54,7 @@ export interface InstalledWith {
   readonly name?: string;
   /** 'any': which ones were asked for is not known, so each may have been. */
   readonly extras?: readonly string[] | 'any';
-  /** Of Python: `3.11.7`. */
+  /** Python's version: `3.11.7`. */
   readonly python?: string;
 }
 

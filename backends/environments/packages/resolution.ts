@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { isSameName, verifiersRequirement } from './requirement.ts';
 
-/** What pip would install, as `pip install --dry-run --report` tells it. */
+/** Packages that pip would install, as `pip install --dry-run --report` tells it. */
 const Report = z.object({
   install: z.array(
     z.object({ metadata: z.object({ name: z.string(), requires_dist: z.array(z.string()).default([]) }) }),

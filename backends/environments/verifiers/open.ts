@@ -145,7 +145,7 @@ function startBridge(folder: string, given: PythonEntry['given']): Promise<Bridg
 /** How long nothing is asked of processes whose packages are no longer what is installed, until they end. */
 const idleMs = 5 * 60_000;
 
-/** What still plays with them goes on; asked again later, they start anew. */
+/** Rollouts that still play with them go on. The next one that asks gets new ones. */
 async function restWhenIdle({ bridge: opening }: OpenedBridge): Promise<void> {
   const bridge = await opening.catch(() => null);
   if (bridge === null) return;
